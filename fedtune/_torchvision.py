@@ -1,0 +1,40 @@
+"""torchvision's Python parts, whichever build of it lies beside torch.
+
+The package registry's torchvision wheel is compiled for CUDA.  Beside a CPU-only torch its compiled operators
+cannot be loaded, and `import torchvision` stops with "operator torchvision::nms does not exist", although the
+data sets and models that fedtune uses are plain Python.  Only then are the two operators that torchvision
+describes at import declared here, without code behind them (calling them still fails), and the import repeated.
+Everything in fedtune takes `datasets` and `models` from this module.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import torch
+
+_declared: torch.library.Library | None = None  # an operator lives only as long as the Library that declares it
+
+
+def _declare() -> torch.library.Library:
+    """Declare torchvision's two operators and forget the import that failed for want of them."""
+    library = torch.library.Library("torchvision", "DEF")
+    for operator in ("nms", "qnms"):
+        library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    for module in [m for m in sys.modules if m.partition(".")[0] == "torchvision"]:
+        del sys.modules[module]
+    return library
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # a missing image extension is no loss: nothing here decodes JPEG
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError as error:
+        if "operator torchvision::nms does not exist" not in str(error):
+            raise
+        _declared = _declare()
+    from torchvision import datasets, models
+
+__all__ = ["datasets", "models"]

@@ -1,0 +1,161 @@
+"""Data sets as two arrays: every image and its class, the official training rows first.
+
+`digits` is part of scikit-learn.  The others are read by torchvision's own classes from files on disk, which are
+fetched only on request.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedtune.errors import UserError, unknown
+
+
+class Dataset(NamedTuple):
+    """Images and classes in memory.
+
+    x   float32 [rows, channels, height, width], pixels scaled to 0..1, then (pixel - mean) / std by channel.
+    y   int64 [rows], 0..classes-1.
+    train_rows   rows [0, train_rows) are the official training set, the others the official test set; a data
+                 set without an official test set has train_rows == rows.
+    """
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    classes: int
+    train_rows: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a data set comes from and how it is brought into shape.
+
+    reader       the name of torchvision's class; "" for scikit-learn's digits.
+    folder       where that class looks below the data folder.
+    shape        (channels, height, width).
+    mean, std    by channel, of the training pixels scaled to 0..1.
+    options      further arguments of the class.
+    first        the file's number for the first class.
+    transposed   the files hold every image mirrored along its main diagonal.
+    """
+
+    reader: str
+    folder: str
+    shape: tuple[int, int, int]
+    classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    options: tuple[tuple[str, str], ...] = ()
+    first: int = 0
+    transposed: bool = False
+
+
+def _emnist(split: str, classes: int, mean: float, std: float, first: int) -> Source:
+    options = (("split", split),)
+    return Source("EMNIST", "EMNIST/raw", (1, 28, 28), classes, (mean,), (std,), options, first, transposed=True)
+
+
+SOURCES: Mapping[str, Source] = MappingProxyType(
+    {
+        "digits": Source("", "", (1, 8, 8), 10, (0.3053,), (0.3760,)),
+        "mnist": Source("MNIST", "MNIST/raw", (1, 28, 28), 10, (0.1307,), (0.3081,)),
+        "fashion-mnist": Source("FashionMNIST", "FashionMNIST/raw", (1, 28, 28), 10, (0.2860,), (0.3530,)),
+        "emnist-letters": _emnist("letters", 26, 0.1722, 0.3309, first=1),
+        "emnist-byclass": _emnist("byclass", 62, 0.1736, 0.3317, first=0),
+        "cifar10": Source(
+            "CIFAR10", "cifar-10-batches-py", (3, 32, 32), 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+        ),
+        "cifar100": Source(
+            "CIFAR100", "cifar-100-python", (3, 32, 32), 100, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
+        ),
+    }
+)
+
+
+def names() -> tuple[str, ...]:
+    """Every data set `load` knows, the default first."""
+    return tuple(SOURCES)
+
+
+def describe(name: str) -> tuple[int, int, int, int]:
+    """(channels, height, width, classes) of a data set, without reading it; UserError for an unknown name."""
+    source = _source(name)
+    return *source.shape, source.classes
+
+
+def load(name: str, data_dir: str | Path | None = None, download: bool = False) -> Dataset:
+    """Read one data set, official training rows first, normalised and upright.
+
+    data_dir   the folder with torchvision's layout; without it FEDTUNE_DATA_DIR, then "data".
+    download   fetch the files if they are not there.
+    Raises UserError for an unknown name and for files that are absent, damaged or cannot be fetched.
+    """
+    source = _source(name)
+    if name == "digits":
+        pixels, y, train_rows = _digits()
+        scale = 16.0
+    else:
+        root = Path(data_dir or os.environ.get("FEDTUNE_DATA_DIR") or "data").resolve()
+        pixels, y, train_rows = _torchvision(name, source, root, download)
+        scale = 255.0
+    x = pixels.astype(np.float32, order="C")  # [rows, channels, height, width]
+    x /= scale  # in place: EMNIST's 814,255 rows fill 2.6 GB
+    x -= np.reshape(source.mean, (-1, 1, 1)).astype(np.float32)
+    x /= np.reshape(source.std, (-1, 1, 1)).astype(np.float32)
+    return Dataset(name, x, y, source.classes, train_rows)
+
+
+def _source(name: str) -> Source:
+    if name not in SOURCES:
+        raise unknown("data set", name, SOURCES)
+    return SOURCES[name]
+
+
+def _digits() -> tuple[np.ndarray, np.ndarray, int]:
+    from sklearn.datasets import load_digits  # here, so that the others need not wait for it
+
+    images, y = load_digits(return_X_y=True)
+    return images.reshape(-1, 1, 8, 8), y.astype(np.int64), len(y)
+
+
+def _torchvision(name: str, source: Source, root: Path, download: bool) -> tuple[np.ndarray, np.ndarray, int]:
+    """Pixels uint8 [rows, channels, height, width], classes int64 [rows] and the number of training rows."""
+    from fedtune._torchvision import datasets
+
+    reader = getattr(datasets, source.reader)
+    folder = root / source.folder
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # NumPy 2.4 warns about the way CIFAR's own files were pickled
+            parts = [reader(root, train=train, download=download, **dict(source.options)) for train in (True, False)]
+        return *_arrays(source, parts), len(parts[0].data)
+    except Exception as error:  # a damaged file or a dead line ends in anything from AssertionError to UnpicklingError
+        reason = " ".join((str(error) or type(error).__name__).split()).partition(". You can use")[0]
+        what = "could not be fetched into or read from" if download else "is absent or damaged in"
+        fetch = "" if download else "fetch it with --download, or "
+        raise UserError(
+            f"{name} {what} {folder} ({reason}): {fetch}put torchvision's layout under --data-dir or FEDTUNE_DATA_DIR; "
+            "delete damaged files first"
+        ) from error
+
+
+def _arrays(source: Source, parts: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Pixels and classes of torchvision's training and test set, one below the other; ValueError if they misfit."""
+    x = np.concatenate([np.asarray(part.data) for part in parts])
+    y = np.concatenate([np.asarray(part.targets, dtype=np.int64) for part in parts]) - source.first
+    x = x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2)
+    x = x.swapaxes(2, 3) if source.transposed else x
+    if any(len(part.data) != len(part.targets) for part in parts) or x.shape[1:] != source.shape:
+        raise ValueError(f"images {x.shape} and labels {y.shape} do not fit, or images are not {source.shape}")
+    if not ((y >= 0) & (y < source.classes)).all():
+        raise ValueError(f"labels are outside {source.first}..{source.first + source.classes - 1}")
+    return x, y

@@ -1,0 +1,257 @@
+"""A federated round: broadcast, local training, upload, aggregate; and the evaluation.
+
+State is everything there is: saving it is the checkpoint.  Functions change nothing they are given.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import reduce
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedtune import address, metrics
+from fedtune.algorithm import DOWN, UP, Algorithm, Data, Model, Task, draw, parts
+from fedtune.errors import Diverged, UserError
+from fedtune.federation import Federation, Split
+from fedtune.layers import stacked_layout
+from fedtune.models import Net
+from fedtune.scenario import Scenario
+from fedtune.stacked import NOTHING, Executor, Size, Tree, for_each_client, join, leaves, put, size, take, tree_map
+from fedtune.training import Pool, train
+
+ROWS_AT_ONCE = 4096  # of evaluation and upload: bounds the memory of activations
+
+
+class Group(NamedTuple):
+    """The clients that run one architecture."""
+
+    net: nn.Module  # the form; its own values are never used
+    ids: Tensor  # [K_g] client numbers, ascending
+    tensors: dict[str, Tensor]  # what belongs to the clients (parts that are not shared), stacked [K_g, …]
+
+
+class State(NamedTuple):
+    """Everything that changes from round to round."""
+
+    server: dict[str, Tree]  # "shared": the averaged parts; and the algorithm's entries
+    groups: tuple[Group, ...]
+    round: int  # rounds played
+    bytes: int  # sent and received so far
+
+
+class Setting(NamedTuple):
+    """Everything that does not change."""
+
+    algorithm: Algorithm
+    federation: Federation  # tensors on the device
+    scenario: Scenario
+    task: Task
+    executor: Executor
+
+
+def setting(
+    algorithm: Algorithm, federation: Federation, scenario: Scenario, features: int, seed: int, executor: Executor
+) -> Setting:
+    """Bring together what a run needs; UserError if the algorithm cannot be scored as the scenario asks."""
+    task = Task(federation.classes, features, federation.clients, scenario.batch, seed)
+    return Setting(algorithm, federation, scenario, task, executor)
+
+
+def start(s: Setting, nets: list[tuple[Net, list[int]]]) -> State:
+    """Round 0: every client starts from the same values, drawn from the seed.  nets: a form and its clients, each."""
+    device, dtype = s.federation.x.device, s.federation.x.dtype
+    server, groups = s.algorithm.init(s.task), []
+    for form, ids in nets:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(address.number(s.task.seed, "parts"))
+            net = s.algorithm.build(form, s.task)
+        missing = set(s.algorithm.shared) - set(parts(net))
+        assert not missing, f"{type(s.algorithm).__name__} shares parts that the net lacks: {missing}"
+        tensors = {n: _cast(t.detach(), device, dtype) for n, t in net.state_dict().items()}
+        shared = {n: t for n, t in tensors.items() if _part(n) in s.algorithm.shared}
+        own = {n: t.expand(len(ids), *t.shape).clone() for n, t in tensors.items() if n not in shared}
+        groups.append(Group(net, torch.tensor(sorted(ids), device=device), own))
+        if shared:
+            server["shared"] = shared
+    return State(tree_map(lambda t: _cast(t, device, dtype), server), tuple(groups), 0, 0)
+
+
+def require_evaluation(algorithm: Algorithm, rule: str, net: nn.Module, name: str) -> None:
+    """UserError unless the rule can score this algorithm: a global model needs every part shared."""
+    own = sorted(set(parts(net)) - set(algorithm.shared))
+    if rule != "personal" and own:
+        raise UserError(
+            f"evaluation rule {rule!r} scores one global model, but under {name} {', '.join(own)} stays with each "
+            "client; use --evaluation personal, or an algorithm that shares the whole model"
+        )
+
+
+def participants(s: Setting, t: int) -> Tensor:
+    """The clients of round t, ascending; drawn without replacement from the round's own stream."""
+    order = torch.randperm(s.task.clients, generator=address.stream(s.task.seed, "participants", t))
+    return order[: s.scenario.participants].sort().values.to(s.federation.x.device)
+
+
+def play_round(s: Setting, state: State) -> tuple[State, dict[str, Any]]:
+    """Play the next round.  Returns the new state and the round's metrics (without evaluation).
+
+    Raises Diverged as soon as a loss or a parameter is not finite.
+    """
+    began, t = time.perf_counter(), state.round + 1
+    chosen = participants(s, t)
+    server, up_size, down_size = state.server, NOTHING, NOTHING
+    at = [torch.isin(g.ids, chosen).nonzero()[:, 0] for g in state.groups]
+    groups = [g._replace(ids=g.ids[a], tensors=take(g.tensors, a)) for g, a in zip(state.groups, at, strict=True)]
+    here = [i for i, g in enumerate(groups) if len(g.ids)]
+    down: list[dict[str, Tree]] = [{} for _ in groups]
+    train_loss: float | None = None
+    for number, action in enumerate(s.algorithm.round(t, s.task)):
+        if action == DOWN:
+            for i in here:
+                down[i] = s.algorithm.broadcast(server, groups[i].ids, s.task)
+                down_size = down_size.plus(size(down[i]))
+                groups[i] = groups[i]._replace(tensors=groups[i].tensors | down[i].get("shared", {}))
+        elif action == UP:
+            ups = [_upload(s, groups[i], down[i], t) for i in here]
+            up_size = reduce(Size.plus, map(size, ups), up_size)
+            order = torch.cat([groups[i].ids for i in here]).argsort()
+            server = s.algorithm.aggregate(server, take(join(ups), order), s.task)
+        else:
+            losses = []
+            for i in here:
+                g = groups[i]
+                streams = [address.stream(s.task.seed, "train", t, number, k) for k in g.ids.tolist()]
+                tensors, loss = train(
+                    g.net, g.tensors, down[i], action, _pool(s.federation, g.ids), s.scenario, s.executor, streams
+                )
+                groups[i] = g._replace(tensors=tensors)
+                losses.append(loss)
+                _require_finite(t, g.ids, loss, {})
+            train_loss = torch.cat(losses).mean().item() if train_loss is None else train_loss
+    for i in here:
+        _require_finite(t, groups[i].ids, torch.zeros(1), groups[i].tensors)
+    new = tuple(
+        old._replace(tensors=_back(old, a, {n: g.tensors[n] for n in old.tensors}))
+        for old, a, g in zip(state.groups, at, groups, strict=True)
+    )
+    total = state.bytes + up_size.bytes + down_size.bytes
+    row = {"train_loss": train_loss} | metrics.communication(up_size, down_size, total) | s.algorithm.report(server)
+    return State(server, new, t, total), row | {"seconds": time.perf_counter() - began}
+
+
+@torch.no_grad()
+def evaluate(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")) -> dict[str, float]:
+    """Metrics of all clients on their validation and test rows, by the scenario's rule.
+
+    A client's model is its own parts with the shared ones that it would receive now.
+    """
+    row: dict[str, float] = {}
+    for split in splits:
+        table: Split = getattr(s.federation, split)
+        pooled = s.scenario.evaluation == "pooled"
+        found = [_scores(s, state, g, table, split == "val") for g in state.groups]
+        order = torch.cat([g.ids for g in state.groups]).argsort()
+        heads = {h: torch.cat([f[0][h] for f in found])[order] for h in found[0][0]}
+        loss, rows = torch.cat([f[1] for f in found])[order], table.counts
+        if pooled:  # one global model: all clients' rows as one test set
+            heads, loss, rows = {h: c.sum()[None] for h, c in heads.items()}, loss.sum()[None], rows.sum()[None]
+        row |= metrics.accuracy(split, heads, rows)
+        if split == "val":
+            row["val_loss"] = (loss / rows).mean().item()
+    return row
+
+
+def _scores(s: Setting, state: State, g: Group, table: Split, with_loss: bool) -> tuple[dict[str, Tensor], Tensor]:
+    """Correct rows per head, name -> [K_g], and the summed loss of the first head [K_g]."""
+    g.net.eval()
+    down = s.algorithm.broadcast(state.server, g.ids, s.task)
+    tensors = g.tensors | down.get("shared", {})
+
+    def one(t: dict[str, Tensor], received: dict[str, Tree], data: Data) -> dict[str, Any]:
+        out = s.algorithm.predict(Model(g.net, t), data.x, received)
+        heads = out if isinstance(out, dict) else {"head": out}
+        correct = {h: ((z.argmax(1) == data.y) & data.mask).sum() for h, z in heads.items()}
+        loss = (metrics.log_loss(next(iter(heads.values())), data.y) * data.mask).sum() if with_loss else data.mask.sum()
+        return {"correct": correct, "loss": loss.double()}
+
+    found = []
+    for part in _chunks(s, table, g.ids):
+        data = _data(s, table, g.ids[part])
+        found.append(for_each_client(one, s.executor, take(tensors, part), take(down, part), data))
+    whole = join(found)
+    return whole["correct"], whole["loss"]
+
+
+@torch.no_grad()
+def _upload(s: Setting, g: Group, down: dict[str, Tree], t: int) -> dict[str, Tree]:
+    """What the clients of a group send: their shared parts with their rows, and what the algorithm adds."""
+    g.net.eval()
+    up: dict[str, Tree] = {}
+    if s.algorithm.shared:
+        up["shared"] = {n: v for n, v in g.tensors.items() if _part(n) in s.algorithm.shared}
+        up["rows"] = s.federation.train.counts[g.ids]
+    if type(s.algorithm).upload is Algorithm.upload:
+        return up  # nothing more: spare the pass over the data
+    streams = [address.stream(s.task.seed, "upload", t, k) for k in g.ids.tolist()]
+    noise = [draw(s.algorithm.upload_noise(s.task), stream, (), s.federation.x.dtype) for stream in streams]
+    eps = tree_map(lambda *ts: torch.stack(ts).to(s.federation.x.device), noise[0], *noise[1:])
+
+    def one(tensors: dict[str, Tensor], data: Data, received: dict[str, Tree]) -> dict[str, Tree]:
+        return s.algorithm.upload(Model(g.net, tensors), data, received)
+
+    found = []
+    for part in _chunks(s, s.federation.train, g.ids):
+        data = _data(s, s.federation.train, g.ids[part])._replace(eps=take(eps, part))
+        found.append(for_each_client(one, s.executor, take(g.tensors, part), data, take(down, part)))
+    return up | join(found)
+
+
+def _chunks(s: Setting, table: Split, ids: Tensor) -> list[slice]:
+    """Slices of clients whose padded rows stay below ROWS_AT_ONCE: one by one in a loop."""
+    longest = int(table.counts[ids].max())
+    step = max(1, ROWS_AT_ONCE // longest) if s.executor == "stack" else 1
+    return [slice(i, min(i + step, len(ids))) for i in range(0, len(ids), step)]
+
+
+def _data(s: Setting, table: Split, ids: Tensor) -> Data:
+    """The rows of some clients, padded to the longest of them."""
+    counts = table.counts[ids]
+    rows = table.rows[ids, : int(counts.max())]
+    x = s.federation.x[rows]
+    if s.executor == "stack":
+        x = stacked_layout(x)
+    mask = torch.arange(rows.shape[1], device=rows.device) < counts[:, None]
+    return Data(x, s.federation.y[rows], mask, {})
+
+
+def _pool(f: Federation, ids: Tensor) -> Pool:
+    return Pool(f.x, f.y, f.train.rows[ids], f.train.counts[ids])
+
+
+def _back(old: Group, at: Tensor, new: dict[str, Tensor]) -> dict[str, Tensor]:
+    if len(at) == len(old.ids):
+        return new
+    return put(old.tensors, at, new)
+
+
+def _require_finite(t: int, ids: Tensor, losses: Tensor, tensors: dict[str, Tensor]) -> None:
+    """Diverged, with round and clients, unless every loss [K_g] and every parameter is finite."""
+    fine = {"loss": losses.isfinite().to(ids.device).expand(len(ids))}
+    reals = [v.flatten(1).isfinite().all(1) for v in leaves(tensors) if v.is_floating_point()]
+    fine["parameters"] = torch.stack(reals).all(0) if reals else fine["loss"]
+    for what, good in fine.items():
+        if not good.all():
+            bad = ids[~good].tolist()
+            some = ", ".join(map(str, bad[:5])) + (", …" if len(bad) > 5 else "")
+            raise Diverged(f"diverged in round {t}: the {what} of {len(bad)} client(s) ({some}) left the finite numbers")
+
+
+def _part(name: str) -> str:
+    return name.split(".")[0]
+
+
+def _cast(t: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return t.to(device, dtype if t.is_floating_point() else t.dtype)

@@ -1,0 +1,91 @@
+"""A data set dealt out to clients: made once per search, shared by all trials, put on a device by each."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedtune import address, datasets, partition
+from fedtune.errors import UserError
+from fedtune.scenario import Scenario
+
+
+class Split(NamedTuple):
+    """Rows of every client, in one table.  rows [K, N], padded with a real row; counts [K] says how many are real."""
+
+    rows: Any
+    counts: Any
+
+
+class Federation(NamedTuple):
+    """The rows that the clients hold and who holds which.  Arrays of numpy (to be shared) or tensors (to be used).
+
+    x [R, channels, height, width], y [R]: only rows that somebody holds, each once, so 10,000 clients cost no padding.
+    """
+
+    x: Any
+    y: Any
+    classes: int
+    train: Split
+    val: Split
+    test: Split
+
+    @property
+    def clients(self) -> int:
+        """K."""
+        return len(self.train.counts)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height, width of an image."""
+        return tuple(self.x.shape[1:])
+
+    def to(self, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Federation:
+        """The same as tensors on a device; on a CPU in float32 they share the arrays' memory."""
+
+        def tensor(a: Any) -> Tensor:
+            with warnings.catch_warnings():
+                # arrays from Ray's object store are read-only; nobody writes to them
+                warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+                t = torch.as_tensor(a)
+            return t.to(device, dtype if t.is_floating_point() else t.dtype)
+
+        splits = (Split(tensor(s.rows), tensor(s.counts)) for s in (self.train, self.val, self.test))
+        return Federation(tensor(self.x), tensor(self.y), self.classes, *splits)
+
+
+def make(scenario: Scenario, seed: int, data_dir: str | None = None, download: bool = False) -> Federation:
+    """Load, normalise and partition.  The partition's stream is its own: (seed, "partition")."""
+    data = datasets.load(scenario.dataset, data_dir, download)
+    return deal(data, scenario, seed)
+
+
+def deal(data: datasets.Dataset, scenario: Scenario, seed: int) -> Federation:
+    """Partition a loaded data set as the scenario says; UserError if that is impossible."""
+    s, rng = scenario, address.numpy_stream(seed, "partition")
+    if s.partition == "ways-shots":
+        parts = partition.ways_shots(
+            data.y, data.train_rows, s.clients, s.ways, s.ways_spread, s.shots, s.shots_spread, s.val_shots,
+            s.test_shots, rng,
+        )  # fmt: skip
+    elif s.partition == "dirichlet":
+        parts = partition.dirichlet(data.y, s.clients, s.alpha, s.floor, s.val_share, s.test_share, rng)
+    else:
+        parts = partition.iid(data.y, s.clients, s.val_share, s.test_share, rng)
+    if any(len(rows) == 0 for split in parts for rows in split):
+        raise UserError("every client needs training, validation and test rows; give fewer clients or more rows")
+    held = np.unique(np.concatenate([rows for split in parts for rows in split]))
+    splits = (_table([np.searchsorted(held, rows) for rows in split]) for split in parts)
+    return Federation(data.x[held], data.y[held], data.classes, *splits)
+
+
+def _table(rows: list[np.ndarray]) -> Split:
+    counts = np.array([len(r) for r in rows])
+    real = np.arange(counts.max()) < counts[:, None]
+    table = np.repeat(np.array([r[0] for r in rows])[:, None], counts.max(), axis=1)
+    table[real] = np.concatenate(rows)
+    return Split(table, counts)

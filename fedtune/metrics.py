@@ -1,0 +1,57 @@
+"""One round's row: the only metric names there are."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from fedtune.stacked import Size
+
+# name -> what it is; rows also hold val_acc_<head> and test_acc_<head>, and what the algorithm reports
+METRICS: dict[str, str] = {
+    "val_acc": "mean over clients of validation accuracy; what is selected by",
+    "val_loss": "mean over clients of validation cross-entropy of the same scores, at most 27.6 a row",
+    "test_acc": "mean over clients of test accuracy; reported, never used",
+    "test_acc_std": "its standard deviation over clients",
+    "test_acc_worst10": "its mean over the worst tenth of the clients, at least one",
+    "train_loss": "mean over clients and steps of the loss of the round's first phase",
+    "up_floats": "real numbers that all clients sent in the round",
+    "up_ints": "whole numbers that they sent (counts)",
+    "up_bytes": "bytes that they sent",
+    "down_floats": "real numbers that all clients received in the round",
+    "down_ints": "whole numbers that they received",
+    "down_bytes": "bytes that they received",
+    "comm_mb": "megabytes (1e6 bytes) sent and received by all clients since the start",
+    "seconds": "wall time of the round's training and exchange",
+    "eval_seconds": "wall time of its evaluation",
+}
+
+LOSS_CAP = 12 * math.log(10)  # a probability is taken as at least 1e-12, so that one row cannot make a mean infinite
+
+
+def accuracy(prefix: str, heads: dict[str, Tensor], rows: Tensor) -> dict[str, float]:
+    """Metrics of one split.  heads: name -> correct rows [K]; rows [K].  The first head is the one that counts."""
+    out: dict[str, float] = {}
+    for i, (head, correct) in enumerate(heads.items()):
+        share = correct.double() / rows
+        if i == 0:
+            out[f"{prefix}_acc"] = share.mean().item()
+            if prefix == "test":
+                worst = share.sort().values[: max(1, math.ceil(len(share) / 10))]
+                out |= {"test_acc_std": share.std(correction=0).item(), "test_acc_worst10": worst.mean().item()}
+        if len(heads) > 1:
+            out[f"{prefix}_acc_{head}"] = share.mean().item()
+    return out
+
+
+def communication(up: Size, down: Size, total_bytes: int) -> dict[str, float]:
+    """Metrics of the ledger: this round's sizes, and the megabytes so far."""
+    out = {f"{way}_{k}": v for way, size in (("up", up), ("down", down)) for k, v in size._asdict().items()}
+    return out | {"comm_mb": total_bytes / 1e6}
+
+
+def log_loss(scores: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy of each row's softmaxed scores, capped.  [B, C], [B] -> [B]"""
+    return (-torch.log_softmax(scores, 1).gather(1, y[:, None])[:, 0]).clamp(max=LOSS_CAP)

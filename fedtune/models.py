@@ -1,0 +1,135 @@
+"""Networks with named parts `body` (images -> features) and `head` (features -> logits)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from fedtune.errors import UserError, unknown
+from fedtune.layers import Conv2d, MaxPool2d
+
+Shape = tuple[int, int, int]  # channels, height, width
+
+
+class Net(nn.Module):
+    """A body and a linear head; algorithms add parts of their own."""
+
+    def __init__(self, body: nn.Module, features: int, classes: int) -> None:
+        """body maps [B, channels, height, width] to [B, features]."""
+        super().__init__()
+        self.body, self.head = body, nn.Linear(features, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [B, classes]."""
+        return self.head(self.body(x))
+
+
+def mlp(shape: Shape, features: int) -> nn.Module:
+    """One hidden layer: flatten, 128, ReLU, features, ReLU."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(_numel(shape), 128), nn.ReLU(), nn.Linear(128, features), nn.ReLU()
+    )
+
+
+def cnn8(shape: Shape, features: int) -> nn.Module:
+    """For 8×8 digits: conv3 16, pool, ReLU, conv3 32, pool, ReLU, features, ReLU."""
+    convolutions = nn.Sequential(
+        Conv2d(shape[0], 16, 3, padding=1), MaxPool2d(), nn.ReLU(),
+        Conv2d(16, 32, 3, padding=1), MaxPool2d(), nn.ReLU(), nn.Flatten(),
+    )  # fmt: skip
+    return _with_features(convolutions, shape, features)
+
+
+def fedproto_cnn(shape: Shape, features: int) -> nn.Module:
+    """The two-conv CNN of FedProto and GFPL: conv5 10, pool, ReLU, conv5 20, pool, ReLU, features (50), ReLU.
+
+    21,840 parameters for 28×28 and ten classes.  Source: FedProto's code (CNNMnist).  Differs: no dropout; theirs drops
+    half of the second convolution's channels and of the features, which neither paper mentions.
+    """
+    convolutions = nn.Sequential(
+        Conv2d(shape[0], 10, 5), MaxPool2d(), nn.ReLU(),
+        Conv2d(10, 20, 5), MaxPool2d(), nn.ReLU(), nn.Flatten(),
+    )  # fmt: skip
+    return _with_features(convolutions, shape, features)
+
+
+def fedgen_cnn(shape: Shape, features: int) -> nn.Module:
+    """The CNN of FedGen and FedPA: conv3/2 6, BatchNorm, ReLU, conv3/2 16, BatchNorm, ReLU, features (32), linear.
+
+    26,434 parameters for 28×28 and ten classes; no activation after the features.  Source: FedGen's and FedPA's code.
+    """
+    convolutions = nn.Sequential(
+        Conv2d(shape[0], 6, 3, stride=2, padding=1), nn.BatchNorm2d(6), nn.ReLU(),
+        Conv2d(6, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(),
+    )  # fmt: skip
+    return nn.Sequential(*convolutions, nn.Linear(_numel(_out(convolutions, shape)), features))
+
+
+def mcmahan_cnn(shape: Shape, features: int) -> nn.Module:
+    """The 4-layer CNN of McMahan et al. as PFLlib has it: conv5 32, ReLU, pool, conv5 64, ReLU, pool, features (512).
+
+    582,026 parameters for 28×28 and ten classes.  Source: arXiv:1602.05629; PFLlib (FedAvgCNN: no padding).
+    """
+    convolutions = nn.Sequential(
+        Conv2d(shape[0], 32, 5), nn.ReLU(), MaxPool2d(),
+        Conv2d(32, 64, 5), nn.ReLU(), MaxPool2d(), nn.Flatten(),
+    )  # fmt: skip
+    return _with_features(convolutions, shape, features)
+
+
+def resnet18(shape: Shape, features: int) -> nn.Module:
+    """torchvision's ResNet-18, not pretrained, on 32×32 images; Linear(512, features) and ReLU after its pooling.
+
+    Source: FedProto's code uses ResNet-18 for CIFAR; GFPL says the extractor gives 128 features, hence the added layer.
+    """
+    from fedtune._torchvision import models
+
+    net = models.resnet18(weights=None)
+    if shape[0] != 3:
+        net.conv1 = nn.Conv2d(shape[0], 64, kernel_size=7, stride=2, padding=3, bias=False)
+    net.fc = nn.Identity()
+    return nn.Sequential(net, nn.Linear(512, features), nn.ReLU())
+
+
+# name -> the body's maker and its feature width D in the paper it comes from
+MODELS: dict[str, tuple[Callable[[Shape, int], nn.Module], int]] = {
+    "mlp": (mlp, 64),
+    "cnn8": (cnn8, 64),
+    "fedproto-cnn": (fedproto_cnn, 50),
+    "fedgen-cnn": (fedgen_cnn, 32),
+    "mcmahan-cnn": (mcmahan_cnn, 512),
+    "resnet18": (resnet18, 128),
+}
+
+
+def width(name: str, features: int = 0) -> int:
+    """The feature dimension D of a model: as asked for, or (0) its paper's."""
+    if name not in MODELS:
+        raise unknown("model", name, MODELS)
+    return features or MODELS[name][1]
+
+
+def build(name: str, shape: Shape, classes: int, features: int = 0, seed: int = 0) -> Net:
+    """A model with PyTorch's default initialisation from this seed; the global random state is left alone."""
+    d = width(name, features)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            return Net(MODELS[name][0](shape, d), d, classes)
+        except RuntimeError as error:
+            raise UserError(f"model {name!r} does not fit images of {'×'.join(map(str, shape))}: {error}") from error
+
+
+def _numel(shape: tuple[int, ...]) -> int:
+    return torch.Size(shape).numel()
+
+
+def _out(net: nn.Module, shape: Shape) -> tuple[int, ...]:
+    with torch.no_grad():
+        return tuple(net.eval()(torch.zeros(1, *shape)).shape[1:])
+
+
+def _with_features(convolutions: nn.Sequential, shape: Shape, features: int) -> nn.Sequential:
+    return nn.Sequential(*convolutions, nn.Linear(_numel(_out(convolutions, shape)), features), nn.ReLU())

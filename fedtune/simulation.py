@@ -1,0 +1,131 @@
+"""One configuration played from its first round to its last: what a trial, `fedtune run` and the final check share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedtune import address, algorithm, engine, executors, federation, models
+from fedtune.algorithm import Algorithm
+from fedtune.errors import UserError, unknown
+from fedtune.hyper import Knob, knobs
+from fedtune.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that a run is, but for the configuration that is being tuned."""
+
+    algorithm: str
+    scenario: Scenario
+    seed: int = 0
+    executor: str = "auto"
+    device: str = "cpu"
+    pinned: dict[str, Any] = field(default_factory=dict)  # --set: hyperparameters held fixed
+
+    def knobs(self) -> dict[str, Knob]:
+        """All hyperparameters: the algorithm's and the scenario's."""
+        return knobs(Scenario) | knobs(algorithm.find(self.algorithm))
+
+    def resolve(self, config: dict[str, Any]) -> tuple[Algorithm, Scenario]:
+        """The algorithm and scenario under a configuration; UserError for unknown names and bad values."""
+        values = self.pinned | config
+        cls, known = algorithm.find(self.algorithm), self.knobs()
+        for name in values:
+            if name not in known:
+                raise unknown(f"hyperparameter of {self.algorithm}", name, known)
+        own = knobs(cls)
+        scenario = self.scenario.override(**{n: v for n, v in values.items() if n not in own})
+        return cls(**{n: v for n, v in values.items() if n in own}), scenario
+
+    def configuration(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Every hyperparameter with its value under a configuration."""
+        alg, scenario = self.resolve(config)
+        return {n: getattr(alg if hasattr(alg, n) else scenario, n) for n in self.knobs()}
+
+    def validate(self, config: dict[str, Any] | None = None) -> None:
+        """UserError for whatever would stop this experiment after it has started, found without loading data."""
+        alg, scenario = self.resolve(config or {})
+        shape, classes = _shape(scenario)
+        net = models.build(scenario.model, shape, classes, scenario.features)
+        task = engine.Task(classes, models.width(scenario.model, scenario.features), scenario.clients, 1, 0)
+        with torch.random.fork_rng(devices=[]):
+            built = alg.build(net, task)
+        engine.require_evaluation(alg, scenario.evaluation, built, self.algorithm)
+
+
+class Simulation:
+    """A configuration at work.  The state is all that changes; save and load are a checkpoint."""
+
+    def __init__(
+        self, experiment: Experiment, config: dict[str, Any], data: federation.Federation, dtype: torch.dtype
+    ) -> None:
+        """data: the federation as made for the experiment's scenario and seed, as arrays or tensors."""
+        alg, scenario = experiment.resolve(config)
+        arrays = data.to(experiment.device, dtype)
+        features = models.width(scenario.model, scenario.features)
+        seed = address.number(experiment.seed, "net")
+        net = models.build(scenario.model, arrays.shape, arrays.classes, features, seed)
+        executor = executors.choose(experiment.executor, net, arrays.shape, scenario.batch, experiment.device)
+        self.setting = engine.setting(alg, arrays, scenario, features, experiment.seed, executor)
+        self.state = engine.start(self.setting, [(net, list(range(arrays.clients)))])
+
+    def step(self) -> dict[str, Any]:
+        """Play a round and evaluate it: its row of metrics.  Raises Diverged."""
+        self.state, row = engine.play_round(self.setting, self.state)
+        began = time.perf_counter()
+        row |= engine.evaluate(self.setting, self.state)
+        return {"round": self.state.round} | row | {"eval_seconds": time.perf_counter() - began}
+
+    def save(self, path: Path) -> None:
+        """Write the state to a file that loads without running code."""
+        state = self.state
+        groups = [{"ids": g.ids, "tensors": g.tensors} for g in state.groups]
+        torch.save({"server": state.server, "groups": groups, "round": state.round, "bytes": state.bytes}, path)
+
+    def load(self, path: Path) -> None:
+        """Go on from a saved state."""
+        kept = torch.load(path, weights_only=True, map_location=self.setting.federation.x.device)
+        groups = tuple(
+            g._replace(ids=k["ids"], tensors=k["tensors"])
+            for g, k in zip(self.state.groups, kept["groups"], strict=True)
+        )
+        self.state = engine.State(kept["server"], groups, kept["round"], kept["bytes"])
+
+
+def play(
+    experiment: Experiment,
+    config: dict[str, Any],
+    data: federation.Federation | None = None,
+    dtype: torch.dtype = torch.float32,
+    data_dir: str | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Rows of all rounds of one configuration; ends with a UserError's or Diverged's exception if it must."""
+    if data is None:
+        data = federation.make(experiment.scenario, experiment.seed, data_dir)
+    simulation = Simulation(experiment, config, data, dtype)
+    for _ in range(simulation.setting.scenario.rounds):
+        yield simulation.step()
+
+
+def with_seed(experiment: Experiment, seed: int) -> Experiment:
+    """The same experiment with other draws: partition, start, batches."""
+    return replace(experiment, seed=seed)
+
+
+def _shape(scenario: Scenario) -> tuple[models.Shape, int]:
+    from fedtune.datasets import describe
+
+    *shape, classes = describe(scenario.dataset)
+    return (shape[0], shape[1], shape[2]), classes
+
+
+def require_device(device: str) -> None:
+    """UserError unless the device exists."""
+    if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
+        raise UserError(f"device must be cpu, or cuda where there is a GPU, but got {device!r}; use --device cpu")

@@ -1,0 +1,209 @@
+"""Local training: one phase of many clients, stacked or one by one, with the same draws and the same numbers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from fedtune import address
+from fedtune.algorithm import Batch, Model, Phase, draw, parts
+from fedtune.layers import stacked_layout
+from fedtune.scenario import Scenario
+from fedtune.stacked import Executor, Tree, for_each_client, take, tree_map
+
+
+class Pool(NamedTuple):
+    """Rows to train on.  Row j of client k is x[rows[k, j]], for j < counts[k]."""
+
+    x: Tensor  # [R, …]
+    y: Tensor  # [R]
+    rows: Tensor  # [m, N]
+    counts: Tensor  # [m]
+
+
+class Plan(NamedTuple):
+    """Who does how many steps on which rows with which noise: drawn ahead, each client from its own stream."""
+
+    steps: list[int]  # of each client
+    rows: Tensor  # [m, S, B] rows of pool.x, padded past a client's own steps
+    eps: dict[str, Tensor]  # [m, S, …]
+
+
+def train(
+    net: nn.Module,
+    tensors: dict[str, Tensor],
+    down: dict[str, Tree],
+    phase: Phase,
+    pool: Pool,
+    work: Scenario,
+    executor: Executor,
+    streams: list[torch.Generator],
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Play one phase for m clients.  tensors and down have a client axis [m, …]; nothing given is changed.
+
+    Returns the new tensors, and each client's mean loss over its steps [m] (0 without a step).
+    """
+    trained = phase.train or tuple(parts(net))
+    for name, part in net.named_children():
+        part.train(name in trained)  # a frozen part keeps its running statistics
+    passes = work.local_epochs if phase.epochs is None else phase.epochs
+    pools = [_drawn(phase, down, pool, streams, executor) for _ in range(passes)] if phase.pool else [pool]
+    todo = plan(pools, phase, work, passes, streams)
+    everything = Pool(
+        torch.cat([p.x for p in pools]) if len(pools) > 1 else pools[0].x,
+        torch.cat([p.y for p in pools]) if len(pools) > 1 else pools[0].y,
+        *pools[0][2:],
+    )
+    run = _stack if executor == "stack" else _loop
+    moved, losses = run(net, tensors, down, phase, everything, todo, work)
+    keep = {n: t for n, t in moved.items() if n.split(".")[0] in trained}
+    return tensors | keep, losses / torch.tensor(todo.steps, device=losses.device).clamp(min=1)
+
+
+def plan(pools: list[Pool], phase: Phase, work: Scenario, passes: int, streams: list[torch.Generator]) -> Plan:
+    """Batches of exactly B real rows: permutation after permutation, the last batch of one wraps into the next.
+
+    A client with fewer rows than B meets some of them twice in a batch; one without rows does no step.  Several
+    pools are gone through once each, one after the other; a single one `passes` times, or for the scenario's steps.
+    """
+    batch, device = work.batch, pools[0].rows.device
+    starts = [0]
+    for pool in pools[:-1]:
+        starts.append(starts[-1] + len(pool.x))
+    counts = [p.counts.tolist() for p in pools]
+    tables = [p.rows.cpu() + start for p, start in zip(pools, starts, strict=True)]
+    rows, eps, steps = [], [], []
+    for k, stream in enumerate(streams):
+        mine = []
+        for table, count in zip(tables, counts, strict=True):
+            n = count[k]
+            if work.local_steps and phase.epochs is None:
+                need = work.local_steps * batch
+            else:
+                need = (passes if len(pools) == 1 else 1) * -(-n // batch) * batch
+            if n and need:
+                order = torch.cat([torch.randperm(n, generator=stream) for _ in range(-(-need // n))])[:need]
+                mine.append(table[k, order])
+        rows.append(torch.cat(mine).view(-1, batch) if mine else torch.zeros(0, batch, dtype=torch.int64))
+        steps.append(len(rows[-1]))
+        eps.append(draw(phase.noise, stream, (steps[-1],), pools[0].x.dtype))
+    padded = tree_map(lambda *ts: _padded(ts).to(device), eps[0], *eps[1:])
+    return Plan(steps, _padded(rows).to(device), padded)
+
+
+def _padded(ragged: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
+    return nn.utils.rnn.pad_sequence(list(ragged), batch_first=True)
+
+
+def _drawn(
+    phase: Phase, down: dict[str, Tree], like: Pool, streams: list[torch.Generator], executor: Executor
+) -> Pool:
+    """The rows that the phase makes itself, as a Pool; masked ones are left out."""
+    assert phase.pool is not None
+    noise = [draw(phase.pool_noise, s, (), like.x.dtype) for s in streams]
+    eps = tree_map(lambda *ts: torch.stack(ts).to(like.x.device), noise[0], *noise[1:])
+    with torch.no_grad():
+        data = for_each_client(phase.pool, executor, down, eps)
+    m, n = data.mask.shape
+    real_first = (~data.mask).to(torch.int8).argsort(dim=1, stable=True)
+    rows = real_first + n * torch.arange(m, device=like.x.device)[:, None]
+    return Pool(data.x.flatten(0, 1), data.y.flatten(), rows, data.mask.sum(1))
+
+
+def _optimizer(work: Scenario, phase: Phase, leaves: list[Tensor]) -> torch.optim.Optimizer:
+    lr = work.lr if phase.lr is None else phase.lr
+    if work.optimizer == "adam":
+        return torch.optim.Adam(leaves, lr=lr, weight_decay=work.weight_decay, foreach=True)
+    return torch.optim.SGD(leaves, lr=lr, momentum=work.momentum, weight_decay=work.weight_decay, foreach=True)
+
+
+def _moving(net: nn.Module, phase: Phase) -> list[str]:
+    return [n for n, _ in net.named_parameters() if not phase.train or n.split(".")[0] in phase.train]
+
+
+def _stack(
+    net: nn.Module,
+    tensors: dict[str, Tensor],
+    down: dict[str, Tree],
+    phase: Phase,
+    pool: Pool,
+    todo: Plan,
+    work: Scenario,
+) -> tuple[dict[str, Tensor], Tensor]:
+    """All clients as one program.
+
+    Clients are ordered by their number of steps, so those still at work are a prefix: one that has finished holds
+    still because nothing computes it any more.
+    """
+    order = sorted(range(len(todo.steps)), key=lambda k: -todo.steps[k])
+    at = torch.tensor(order, device=pool.x.device)
+    steps = [todo.steps[k] for k in order]
+    mine, down, eps = take(tensors, at), take(down, at), take(todo.eps, at)  # copies
+    rows = todo.rows[at].transpose(0, 1)  # [S, m, B]
+    total = torch.zeros(len(order), device=pool.x.device, dtype=torch.float64)
+
+    def loss(t: dict[str, Tensor], batch: Batch, received: dict[str, Tree]) -> Tensor:
+        return phase.loss(Model(net, t), batch, received)
+
+    moving, active, optimizer = _moving(net, phase), 0, None
+    for s in range(steps[0]):
+        still = sum(n > s for n in steps)
+        if still != active:
+            active, now, received = still, take(mine, slice(still)), take(down, slice(still))  # views
+            leaves = [now[n].detach().requires_grad_() for n in moving]
+            now |= dict(zip(moving, leaves, strict=True))
+            optimizer = _cut(optimizer, leaves) if optimizer else _optimizer(work, phase, leaves)
+        index = rows[s, :active]
+        x = pool.x[index]  # [k, B, …]
+        batch = Batch(stacked_layout(x) if x.dim() == 5 else x, pool.y[index], {n: e[:active, s] for n, e in eps.items()})
+        losses = vmap(loss)(now, batch, received)
+        optimizer.zero_grad()
+        losses.sum().backward()  # client k's loss reaches only row k, and SGD and Adam act per coordinate
+        optimizer.step()
+        total[:active] += losses.detach()
+    back = at.argsort()
+    return take(mine, back), total[back]
+
+
+def _cut(optimizer: torch.optim.Optimizer, leaves: list[Tensor]) -> torch.optim.Optimizer:
+    """The optimiser moved on to the clients still at work, its state cut to them."""
+    group = optimizer.param_groups[0]
+    states = [optimizer.state[leaf] for leaf in group["params"]]
+    group["params"] = leaves
+    optimizer.state.clear()
+    for leaf, state in zip(leaves, states, strict=True):
+        cut = {n: v[: len(leaf)] if isinstance(v, Tensor) and v.dim() else v for n, v in state.items()}
+        optimizer.state[leaf] = cut
+    return optimizer
+
+
+def _loop(
+    net: nn.Module,
+    tensors: dict[str, Tensor],
+    down: dict[str, Tree],
+    phase: Phase,
+    pool: Pool,
+    todo: Plan,
+    work: Scenario,
+) -> tuple[dict[str, Tensor], Tensor]:
+    """One client after the other."""
+    tensors = tree_map(torch.clone, tensors)
+    moving = _moving(net, phase)
+    total = torch.zeros(len(todo.steps), device=pool.x.device, dtype=torch.float64)
+    for k, steps in enumerate(todo.steps):
+        mine, received = take(tensors, k), take(down, k)  # views: the optimiser writes through
+        leaves = [mine[n].detach().requires_grad_() for n in moving]
+        model = Model(net, mine | dict(zip(moving, leaves, strict=True)))
+        optimizer = _optimizer(work, phase, leaves)
+        for s in range(steps):
+            index = todo.rows[k, s]
+            batch = Batch(pool.x[index], pool.y[index], {n: e[k, s] for n, e in todo.eps.items()})
+            loss = phase.loss(model, batch, received)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total[k] += loss.detach()
+    return tensors, total

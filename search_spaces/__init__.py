@@ -1,0 +1,1 @@
+"""Named search spaces, a file per algorithm: `default`, `paper`, `wide`."""

@@ -1,0 +1,21 @@
+"""FedAvg: the server's model is the mean of the clients' models, weighted by their rows.
+
+    down     w
+    client   w_k <- w, local epochs on CE
+    up       w_k, n_k
+    server   w = Σ_k n_k w_k / Σ_k n_k
+
+McMahan et al., AISTATS 2017, arXiv:1602.05629, algorithm 1.  Differs: BatchNorm's running statistics are averaged
+with the weights (published codes leave them at the client; nothing is said in the paper).
+"""
+
+from dataclasses import dataclass
+
+from fedtune.algorithm import Algorithm
+
+
+@dataclass(frozen=True)
+class FedAvg(Algorithm):
+    """FedAvg; see the module."""
+
+    shared = ("body", "head")

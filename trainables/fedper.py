@@ -1,0 +1,21 @@
+"""FedPer: a common body, a head of one's own.
+
+    down     body
+    client   body_k <- body, local epochs on CE over body and head together
+    up       body_k, n_k
+    server   the mean of the bodies weighted by rows; the head stays with the client for ever
+
+Arivazhagan et al. 2019, arXiv:1912.00818, algorithm 1.  Differs: the head is the last linear layer, as in PFLlib
+(FedProto's code makes all linear layers personal, which is why its table counts fewer numbers).
+"""
+
+from dataclasses import dataclass
+
+from fedtune.algorithm import Algorithm
+
+
+@dataclass(frozen=True)
+class FedPer(Algorithm):
+    """FedPer; see the module."""
+
+    shared = ("body",)

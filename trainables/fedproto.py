@@ -1,0 +1,72 @@
+"""FedProto: clients of any architecture agree on one feature vector per class.
+
+    down     p̄, where a class has one.  Weights never leave a client.
+    client   local epochs on   L = CE(head(z), y) + λ · |z - p̄_y|² / D,   z = body(x);  no target, no pull
+    up       p_k,c the mean feature of class c at client k, n_k,c its rows, for the classes the client has
+    server   p̄_c = Σ_k n_k,c p_k,c / Σ_k n_k,c, kept from the round before if nobody saw c
+
+Tan et al., AAAI 2022, arXiv:2105.00243, equations 3 to 8.  Differs: the paper's equation 6 also divides by the number
+of clients that hold c, which no code does; the authors' code averages clients without n (weighting="clients");
+prototypes are means over the trained model's features, not over those of a model still moving.  Prediction is the
+nearest prototype over all classes; the head is logged beside it.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedtune.algorithm import Algorithm, Batch, Data, Model, Ragged, Task, hyper
+from fedtune.knowledge import class_means, mean_by_count
+
+
+@dataclass(frozen=True)
+class FedProto(Algorithm):
+    """FedProto; see the module."""
+
+    lam: float = hyper(1.0, 0.1, 50.0, log=True, also=(0.0,), symbol="λ", since=2, help="weight of the prototype pull")
+    weighting: str = hyper(
+        "rows", choices=("rows", "clients"), since=1, help="prototypes averaged over all rows, or over clients"
+    )
+    predictor: str = hyper("nearest", choices=("nearest", "head"), help="nearest prototype, or the head's argmax")
+
+    sends = ("protos",)
+
+    def init(self, task: Task) -> dict:
+        """No class has a prototype."""
+        return {
+            "protos": Ragged(torch.zeros(task.classes, task.features), torch.zeros(task.classes, dtype=torch.bool))
+        }
+
+    def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
+        """CE plus the pull (Eq. 7, 8), mean over dimensions as in every published code."""
+        z = m.body(batch.x)  # [B, D]
+        protos, seen = down["protos"]
+        pull = ((z - protos[batch.y]) ** 2).mean(1) * seen[batch.y]  # [B]
+        return F.cross_entropy(m.head(z), batch.y) + self.lam * pull.mean()
+
+    def upload(self, m: Model, data: Data, down: dict) -> dict:
+        """Class means and counts of the classes that the client holds."""
+        classes = down["protos"].present.shape[0]
+        protos, counts = class_means(m.body(data.x), data.y, data.mask, classes)
+        held = counts > 0
+        return {"protos": Ragged(protos, held), "counts": Ragged(counts, held)}
+
+    def aggregate(self, server: dict, up: dict, task: Task) -> dict:
+        """The mean over rows (or clients); a class that nobody saw keeps its prototype."""
+        counts = up["counts"].values  # [m, C]
+        weight = counts if self.weighting == "rows" else (counts > 0).to(counts)
+        mean, seen = mean_by_count(up["protos"].values, weight)  # [m, C, D] -> [C, D]
+        old = server["protos"]
+        return {"protos": Ragged(torch.where(seen[:, None], mean, old.values), old.present | seen)}
+
+    def predict(self, m: Model, x: Tensor, down: dict) -> dict[str, Tensor]:
+        """Minus the distance to each known prototype; the head while there is none."""
+        z = m.body(x)
+        protos, seen = down["protos"]
+        logits = m.head(z)
+        far = ((z[:, None] - protos) ** 2).sum(2).clamp(min=1e-12).sqrt()  # [B, C]
+        near = torch.where(seen.any(), (-far).masked_fill(~seen, -torch.inf), logits)
+        ways = {"nearest": near, "head": logits}
+        return {self.predictor: ways.pop(self.predictor)} | ways

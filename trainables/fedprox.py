@@ -1,0 +1,30 @@
+"""FedProx: FedAvg whose clients are held near the model they received.
+
+    client   w_k <- w, local epochs on   L = CE + μ/2 · |w_k - w|²
+    all else as FedAvg; μ = 0 is FedAvg
+
+Li et al., MLSys 2020, arXiv:1812.06127, equation 2.  Differs: every client does the same local work (the paper also
+lets slow clients do less).  The penalty runs over trainable parameters, not over running statistics.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedtune.algorithm import Algorithm, Batch, Model, hyper
+
+
+@dataclass(frozen=True)
+class FedProx(Algorithm):
+    """FedProx; see the module."""
+
+    mu: float = hyper(
+        0.1, 1e-4, 1.0, log=True, also=(0.0,), symbol="μ", help="pull towards the received model; 0 is FedAvg"
+    )
+
+    shared = ("body", "head")
+
+    def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
+        """CE plus the proximal term over all trainable parameters."""
+        apart = sum(((m[name] - down["shared"][name]) ** 2).sum() for name, _ in m.net.named_parameters())
+        return super().loss(m, batch, down) + self.mu / 2 * apart

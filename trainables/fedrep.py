@@ -1,0 +1,31 @@
+"""FedRep: FedPer whose clients first fit the head to the common body, then the body to the head.
+
+    down     body
+    client   body_k <- body;  τ epochs on CE move the head, body frozen;  then the scenario's local work moves the
+             body, head frozen
+    up       body_k, n_k
+    server   the mean of the bodies weighted by rows
+
+Collins et al., ICML 2021, arXiv:2102.07078, algorithm 1.  Differs: the mean is weighted by rows (the paper: plain);
+a frozen body keeps its running statistics too.
+"""
+
+from dataclasses import dataclass
+
+from fedtune.algorithm import Algorithm, Phase, Task, hyper
+
+
+@dataclass(frozen=True)
+class FedRep(Algorithm):
+    """FedRep; see the module."""
+
+    head_epochs: int = hyper(1, 1, 10, symbol="τ", help="epochs that fit the head before the body moves")
+
+    shared = ("body",)
+
+    def phases(self, task: Task) -> tuple[Phase, ...]:
+        """The head first, then the body."""
+        return (
+            Phase(self.loss, train=("head",), epochs=self.head_epochs),
+            Phase(self.loss, train=("body",)),
+        )

@@ -1,0 +1,17 @@
+"""Local: every client trains alone; nothing is exchanged.  The baseline that a federation has to beat.
+
+    client   local epochs on CE
+"""
+
+from dataclasses import dataclass
+
+from fedtune.algorithm import Algorithm, Phase, Task
+
+
+@dataclass(frozen=True)
+class Local(Algorithm):
+    """Local training; see the module."""
+
+    def round(self, t: int, task: Task) -> tuple[Phase | str, ...]:
+        """Training only."""
+        return self.phases(task)
