@@ -1,3 +1,15 @@
 """fedtune: hyperparameter search for heterogeneous federated learning, on Ray Tune."""
 
+import os as _os
+
 __version__ = "0.1.0"
+
+# Before Ray is imported anywhere: nothing calls home, one log file a trial instead of three (TensorBoard's alone halves
+# the driver's throughput), and no warning about a coming default.
+for _name, _value in {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+}.items():
+    _os.environ.setdefault(_name, _value)

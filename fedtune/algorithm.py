@@ -133,6 +133,7 @@ class Algorithm:
     shared: ClassVar[tuple[str, ...]] = ()  # parts that the server averages by rows and sends back
     sends: ClassVar[tuple[str, ...]] = ()  # other server entries that every client receives
     schedule: ClassVar[tuple[str, ...]] = ()  # hyperparameters on which first-effect rounds depend
+    structural: ClassVar[tuple[str, ...]] = ()  # hyperparameters that change the shape of the weights
 
     def __post_init__(self) -> None:
         """Validate every hyperparameter against its declaration."""
@@ -228,7 +229,4 @@ def parts(net: nn.Module) -> Iterator[str]:
 def draw(noise: dict[str, Noise], generator: torch.Generator, times: tuple[int, ...], dtype: torch.dtype) -> dict:
     """The asked-for random numbers, with the axes `times` in front, from one stream (CPU)."""
     laws = {"normal": torch.randn, "uniform": torch.rand}
-    return {
-        key: laws[n.law](*times, *n.shape, generator=generator, dtype=dtype)  # type: ignore[operator]
-        for key, n in noise.items()
-    }
+    return {k: laws[n.law]((*times, *n.shape), generator=generator, dtype=dtype) for k, n in noise.items()}

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtune import address, metrics
-from fedtune.algorithm import DOWN, UP, Algorithm, Data, Model, Task, draw, parts
+from fedtune.algorithm import DOWN, Algorithm, Data, Model, Phase, Task, draw, parts
 from fedtune.errors import Diverged, UserError
 from fedtune.federation import Federation, Split
 from fedtune.layers import stacked_layout
@@ -114,7 +114,7 @@ def play_round(s: Setting, state: State) -> tuple[State, dict[str, Any]]:
                 down[i] = s.algorithm.broadcast(server, groups[i].ids, s.task)
                 down_size = down_size.plus(size(down[i]))
                 groups[i] = groups[i]._replace(tensors=groups[i].tensors | down[i].get("shared", {}))
-        elif action == UP:
+        elif not isinstance(action, Phase):
             ups = [_upload(s, groups[i], down[i], t) for i in here]
             up_size = reduce(Size.plus, map(size, ups), up_size)
             order = torch.cat([groups[i].ids for i in here]).argsort()
@@ -152,7 +152,7 @@ def evaluate(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")
     for split in splits:
         table: Split = getattr(s.federation, split)
         pooled = s.scenario.evaluation == "pooled"
-        found = [_scores(s, state, g, table, split == "val") for g in state.groups]
+        found = [_scores(s, state, g, table) for g in state.groups]
         order = torch.cat([g.ids for g in state.groups]).argsort()
         heads = {h: torch.cat([f[0][h] for f in found])[order] for h in found[0][0]}
         loss, rows = torch.cat([f[1] for f in found])[order], table.counts
@@ -164,7 +164,7 @@ def evaluate(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")
     return row
 
 
-def _scores(s: Setting, state: State, g: Group, table: Split, with_loss: bool) -> tuple[dict[str, Tensor], Tensor]:
+def _scores(s: Setting, state: State, g: Group, table: Split) -> tuple[dict[str, Tensor], Tensor]:
     """Correct rows per head, name -> [K_g], and the summed loss of the first head [K_g]."""
     g.net.eval()
     down = s.algorithm.broadcast(state.server, g.ids, s.task)
@@ -174,8 +174,8 @@ def _scores(s: Setting, state: State, g: Group, table: Split, with_loss: bool) -
         out = s.algorithm.predict(Model(g.net, t), data.x, received)
         heads = out if isinstance(out, dict) else {"head": out}
         correct = {h: ((z.argmax(1) == data.y) & data.mask).sum() for h, z in heads.items()}
-        loss = (metrics.log_loss(next(iter(heads.values())), data.y) * data.mask).sum() if with_loss else data.mask.sum()
-        return {"correct": correct, "loss": loss.double()}
+        loss = metrics.log_loss(next(iter(heads.values())), data.y) * data.mask
+        return {"correct": correct, "loss": loss.sum().double()}
 
     found = []
     for part in _chunks(s, table, g.ids):
@@ -246,7 +246,8 @@ def _require_finite(t: int, ids: Tensor, losses: Tensor, tensors: dict[str, Tens
         if not good.all():
             bad = ids[~good].tolist()
             some = ", ".join(map(str, bad[:5])) + (", …" if len(bad) > 5 else "")
-            raise Diverged(f"diverged in round {t}: the {what} of {len(bad)} client(s) ({some}) left the finite numbers")
+            who = f"{len(bad)} client(s) ({some})"
+            raise Diverged(f"diverged in round {t}: the {what} of {who} left the finite numbers")
 
 
 def _part(name: str) -> str:

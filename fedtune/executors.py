@@ -37,7 +37,7 @@ def multiply_adds(net: nn.Module, shape: tuple[int, int, int]) -> int:
     def count(module: nn.Module, _: tuple, out: torch.Tensor) -> None:
         nonlocal total
         weight = module.weight
-        total += out[0].numel() * weight[0].numel()  # type: ignore[index, operator]
+        total += out[0].numel() * weight[0].numel()  # type: ignore[index]
 
     layers = [m for m in net.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     hooks = [m.register_forward_hook(count) for m in layers]

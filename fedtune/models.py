@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtune.errors import UserError, unknown
-from fedtune.layers import Conv2d, MaxPool2d
+from fedtune.layers import Linear, MaxPool2x2
 
 Shape = tuple[int, int, int]  # channels, height, width
 
@@ -19,7 +19,7 @@ class Net(nn.Module):
     def __init__(self, body: nn.Module, features: int, classes: int) -> None:
         """body maps [B, channels, height, width] to [B, features]."""
         super().__init__()
-        self.body, self.head = body, nn.Linear(features, classes)
+        self.body, self.head = body, Linear(features, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits [B, classes]."""
@@ -29,15 +29,15 @@ class Net(nn.Module):
 def mlp(shape: Shape, features: int) -> nn.Module:
     """One hidden layer: flatten, 128, ReLU, features, ReLU."""
     return nn.Sequential(
-        nn.Flatten(), nn.Linear(_numel(shape), 128), nn.ReLU(), nn.Linear(128, features), nn.ReLU()
+        nn.Flatten(), Linear(_numel(shape), 128), nn.ReLU(), Linear(128, features), nn.ReLU()
     )
 
 
 def cnn8(shape: Shape, features: int) -> nn.Module:
     """For 8×8 digits: conv3 16, pool, ReLU, conv3 32, pool, ReLU, features, ReLU."""
     convolutions = nn.Sequential(
-        Conv2d(shape[0], 16, 3, padding=1), MaxPool2d(), nn.ReLU(),
-        Conv2d(16, 32, 3, padding=1), MaxPool2d(), nn.ReLU(), nn.Flatten(),
+        nn.Conv2d(shape[0], 16, 3, padding=1), MaxPool2x2(), nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1), MaxPool2x2(), nn.ReLU(), nn.Flatten(),
     )  # fmt: skip
     return _with_features(convolutions, shape, features)
 
@@ -49,8 +49,8 @@ def fedproto_cnn(shape: Shape, features: int) -> nn.Module:
     half of the second convolution's channels and of the features, which neither paper mentions.
     """
     convolutions = nn.Sequential(
-        Conv2d(shape[0], 10, 5), MaxPool2d(), nn.ReLU(),
-        Conv2d(10, 20, 5), MaxPool2d(), nn.ReLU(), nn.Flatten(),
+        nn.Conv2d(shape[0], 10, 5), MaxPool2x2(), nn.ReLU(),
+        nn.Conv2d(10, 20, 5), MaxPool2x2(), nn.ReLU(), nn.Flatten(),
     )  # fmt: skip
     return _with_features(convolutions, shape, features)
 
@@ -61,10 +61,10 @@ def fedgen_cnn(shape: Shape, features: int) -> nn.Module:
     26,434 parameters for 28×28 and ten classes; no activation after the features.  Source: FedGen's and FedPA's code.
     """
     convolutions = nn.Sequential(
-        Conv2d(shape[0], 6, 3, stride=2, padding=1), nn.BatchNorm2d(6), nn.ReLU(),
-        Conv2d(6, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(),
+        nn.Conv2d(shape[0], 6, 3, stride=2, padding=1), nn.BatchNorm2d(6), nn.ReLU(),
+        nn.Conv2d(6, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(),
     )  # fmt: skip
-    return nn.Sequential(*convolutions, nn.Linear(_numel(_out(convolutions, shape)), features))
+    return nn.Sequential(*convolutions, Linear(_numel(_out(convolutions, shape)), features))
 
 
 def mcmahan_cnn(shape: Shape, features: int) -> nn.Module:
@@ -73,8 +73,8 @@ def mcmahan_cnn(shape: Shape, features: int) -> nn.Module:
     582,026 parameters for 28×28 and ten classes.  Source: arXiv:1602.05629; PFLlib (FedAvgCNN: no padding).
     """
     convolutions = nn.Sequential(
-        Conv2d(shape[0], 32, 5), nn.ReLU(), MaxPool2d(),
-        Conv2d(32, 64, 5), nn.ReLU(), MaxPool2d(), nn.Flatten(),
+        nn.Conv2d(shape[0], 32, 5), nn.ReLU(), MaxPool2x2(),
+        nn.Conv2d(32, 64, 5), nn.ReLU(), MaxPool2x2(), nn.Flatten(),
     )  # fmt: skip
     return _with_features(convolutions, shape, features)
 
@@ -90,7 +90,7 @@ def resnet18(shape: Shape, features: int) -> nn.Module:
     if shape[0] != 3:
         net.conv1 = nn.Conv2d(shape[0], 64, kernel_size=7, stride=2, padding=3, bias=False)
     net.fc = nn.Identity()
-    return nn.Sequential(net, nn.Linear(512, features), nn.ReLU())
+    return nn.Sequential(net, Linear(512, features), nn.ReLU())
 
 
 # name -> the body's maker and its feature width D in the paper it comes from
@@ -132,4 +132,4 @@ def _out(net: nn.Module, shape: Shape) -> tuple[int, ...]:
 
 
 def _with_features(convolutions: nn.Sequential, shape: Shape, features: int) -> nn.Sequential:
-    return nn.Sequential(*convolutions, nn.Linear(_numel(_out(convolutions, shape)), features), nn.ReLU())
+    return nn.Sequential(*convolutions, Linear(_numel(_out(convolutions, shape)), features), nn.ReLU())

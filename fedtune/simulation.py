@@ -63,7 +63,11 @@ class Simulation:
     """A configuration at work.  The state is all that changes; save and load are a checkpoint."""
 
     def __init__(
-        self, experiment: Experiment, config: dict[str, Any], data: federation.Federation, dtype: torch.dtype
+        self,
+        experiment: Experiment,
+        config: dict[str, Any],
+        data: federation.Federation,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         """data: the federation as made for the experiment's scenario and seed, as arrays or tensors."""
         alg, scenario = experiment.resolve(config)

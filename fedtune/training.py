@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from fedtune import address
 from fedtune.algorithm import Batch, Model, Phase, draw, parts
 from fedtune.layers import stacked_layout
 from fedtune.scenario import Scenario
@@ -148,7 +147,8 @@ def _stack(
     def loss(t: dict[str, Tensor], batch: Batch, received: dict[str, Tree]) -> Tensor:
         return phase.loss(Model(net, t), batch, received)
 
-    moving, active, optimizer = _moving(net, phase), 0, None
+    moving, active = _moving(net, phase), 0
+    optimizer: torch.optim.Optimizer | None = None
     for s in range(steps[0]):
         still = sum(n > s for n in steps)
         if still != active:
@@ -156,9 +156,11 @@ def _stack(
             leaves = [now[n].detach().requires_grad_() for n in moving]
             now |= dict(zip(moving, leaves, strict=True))
             optimizer = _cut(optimizer, leaves) if optimizer else _optimizer(work, phase, leaves)
+        assert optimizer
         index = rows[s, :active]
         x = pool.x[index]  # [k, B, …]
-        batch = Batch(stacked_layout(x) if x.dim() == 5 else x, pool.y[index], {n: e[:active, s] for n, e in eps.items()})
+        noise = {n: e[:active, s] for n, e in eps.items()}
+        batch = Batch(stacked_layout(x) if x.dim() == 5 else x, pool.y[index], noise)
         losses = vmap(loss)(now, batch, received)
         optimizer.zero_grad()
         losses.sum().backward()  # client k's loss reaches only row k, and SGD and Adam act per coordinate

@@ -7,7 +7,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch.testing import assert_close
 
-from fedtune.mixtures import LINKAGES, Mixtures, bhattacharyya, em, fit, fuse, log_likelihood, pairwise, sample
+from fedtune.fusion import LINKAGES, bhattacharyya, fuse, pairwise
+from fedtune.mixtures import Mixtures, em, fit, log_likelihood, sample
 
 FLOOR, TIGHT = 1e-3, {"rtol": 0, "atol": 1e-12}
 

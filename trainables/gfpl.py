@@ -25,14 +25,16 @@ from torch.nn.utils.rnn import pad_sequence
 
 from fedtune import address
 from fedtune.algorithm import DOWN, UP, Algorithm, Batch, Data, Model, Noise, Phase, Ragged, Task, hyper
+from fedtune.fusion import LINKAGES, fuse
 from fedtune.knowledge import etf
-from fedtune.mixtures import Mixtures, fit, fuse, sample
-
-LINKAGES = ("complete", "ball", "single")
+from fedtune.layers import Linear
+from fedtune.mixtures import Mixtures, fit, sample
 
 
 class Frame(nn.Module):
     """The fixed classifier: scores are inner products with the frame's columns."""
+
+    columns: Tensor
 
     def __init__(self, frame: Tensor) -> None:
         """frame [D, C]."""
@@ -79,6 +81,7 @@ class GFPL(Algorithm):
 
     sends = ("mixtures",)
     schedule = ("start", "every")
+    structural = ("projection", "dcs")
 
     def first_event(self) -> int:
         """The first round with an event: the smallest multiple of S_T that is >= t1."""
@@ -88,7 +91,7 @@ class GFPL(Algorithm):
         """Add the projection and the frame (Eq. 9 to 11)."""
         if self.dcs:
             width = self.projection or task.features
-            net.add_module("proj", nn.Linear(task.features, width))
+            net.add_module("proj", Linear(task.features, width))
             frame = etf(task.classes, width, address.stream(task.seed, "etf"))
             net.add_module("etf", Frame(frame.float()))
         return net
@@ -159,8 +162,8 @@ class GFPL(Algorithm):
         fused, counted = [], torch.zeros_like(server["counted"])
         for c in range(task.classes):
             here = weights[:, c].flatten() > 0
-            parts = [t[:, c].flatten(0, 1)[here] for t in (weights, local.means, local.variances)]
-            clusters = {how: fuse(*parts, self.threshold, how)[0] for how in LINKAGES}
+            w, mu, v = (t[:, c].flatten(0, 1)[here] for t in (weights, local.means, local.variances))
+            clusters = {how: fuse(w, mu, v, self.threshold, how)[0] for how in LINKAGES}
             counted += torch.tensor([int(here.sum()), *(len(clusters[how].weights) for how in LINKAGES)])
             mixture = clusters[self.linkage]
             fused.append(pack(mixture._replace(weights=mixture.weights / mixture.weights.sum().clamp(min=1e-12))))

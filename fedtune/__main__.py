@@ -1,0 +1,32 @@
+"""The console command: fedtune search | run | list."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from fedtune.errors import unknown
+
+COMMANDS = {
+    "search": "search an algorithm's hyperparameters",
+    "run": "play one configuration",
+    "list": "show algorithms, spaces, scenarios and data sets",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Hand over to the command named first."""
+    args = sys.argv[1:] if argv is None else argv
+    if not args or args[0] in ("-h", "--help"):
+        print("usage: fedtune COMMAND …\n")
+        print("\n".join(f"  {name:8} {what}" for name, what in COMMANDS.items()))
+        print("\nfedtune COMMAND --help says more")
+        return 0 if args else 2
+    if args[0] not in COMMANDS:
+        print(f"error: {unknown('command', args[0], COMMANDS)}", file=sys.stderr)
+        return 2
+    return importlib.import_module(f"fedtune.{args[0]}").main(args[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

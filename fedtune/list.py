@@ -1,0 +1,91 @@
+"""python -m fedtune.list: the algorithms, spaces, scenarios and data sets there are, with every hyperparameter."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+from fedtune import algorithm, cli, datasets, models
+from fedtune import space as spaces
+from fedtune.hyper import Knob, knobs
+from fedtune.scenario import SCENARIOS, Scenario
+from fedtune.simulation import Experiment
+
+
+@cli.guarded
+def main(argv: list[str] | None = None) -> int:
+    """The command."""
+    parser = cli.Parser(prog="fedtune list", description="Show what there is.")
+    parser.add_argument("algo", nargs="?", metavar="ALGORITHM", help="only this one, with the text of its file")
+    parser.add_argument("--debug", action="store_true", help="show the stack of an error")
+    args = parser.parse_args(argv)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    for name in [args.algo] if args.algo else algorithm.names():
+        _algorithm(console, name, whole=bool(args.algo))
+    if not args.algo:
+        console.print(_knobs("scenario: hyperparameters that every algorithm has", knobs(Scenario)))
+        console.print(_scenarios())
+        console.print(_datasets())
+        console.print("models: " + ", ".join(f"{n} (D = {d})" for n, (_, d) in models.MODELS.items()))
+    return 0
+
+
+def _algorithm(console: Console, name: str, whole: bool) -> None:
+    cls = algorithm.find(name)
+    text = (sys.modules[cls.__module__].__doc__ or "").strip()
+    console.print(f"[bold]{name}[/bold]  ", end="")
+    console.print(text if whole else text.splitlines()[0], markup=False, highlight=False)
+    own = knobs(cls)
+    if own:
+        console.print(_knobs("", own, cls()))
+    for space in spaces.names(name):
+        found = spaces.load(space, Experiment(name, Scenario()))
+        what = f"{len(found.points)} points: " if found.is_grid else ""
+        line = ", ".join(f"{n} {t}" for n, t in found.text().items())
+        console.print(f"  space {space}: {what}{line}", markup=False, highlight=False)
+    console.print()
+
+
+def _knobs(title: str, declared: dict[str, Knob], instance: algorithm.Algorithm | None = None) -> Table:
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
+    for column in ("name", "symbol", "default", "range", "first effect", "what it is"):
+        table.add_column(column, overflow="fold")
+    for name, knob in declared.items():
+        since = "1" if instance is None else str(algorithm.first_round(instance, name))
+        since += " by default" if isinstance(knob.since, str) else ""
+        table.add_row(name, knob.symbol, str(knob.default), knob.range_text(), f"round {since}", knob.help)
+    return table
+
+
+def _scenarios() -> Table:
+    base = Scenario()
+    table = Table(title="scenarios (any field can be overridden: --clients 50)", title_justify="left", box=None)
+    for column in ("name", "data set", "model", "clients", "rounds", "partition", "other fields that are not the default"):
+        table.add_column(column, overflow="fold")
+    shown = ("dataset", "model", "clients", "rounds", "partition")
+    for name, scenario in SCENARIOS.items():
+        other = {
+            f.name: getattr(scenario, f.name)
+            for f in dataclasses.fields(Scenario)
+            if f.name not in shown and getattr(scenario, f.name) != getattr(base, f.name)
+        }
+        cells = [str(getattr(scenario, field)) for field in shown]
+        table.add_row(name, *cells, ", ".join(f"{k} {v}" for k, v in other.items()) or "-")
+    return table
+
+
+def _datasets() -> Table:
+    table = Table(title="data sets", title_justify="left", box=None)
+    for column in ("name", "image", "classes"):
+        table.add_column(column)
+    for name in datasets.names():
+        *image, classes = datasets.describe(name)
+        table.add_row(name, "×".join(map(str, image)), str(classes))
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())

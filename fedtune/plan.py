@@ -1,0 +1,153 @@
+"""A search is checked whole before anything of it starts."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import itertools
+import math
+import tempfile
+from pathlib import Path
+
+import torch
+
+from fedtune import cli, cluster, tuning
+from fedtune import space as spaces
+from fedtune.cli import say
+from fedtune.errors import UserError
+from fedtune.simulation import Experiment
+from fedtune.space import Config, Space
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A search that has been checked and can start."""
+
+    experiment: Experiment
+    scenario: str
+    space: Space
+    points: list[Config]  # tried first: the default configuration, then a grid's points
+    trials: int
+    grace: int
+    scheduler: str
+    searcher: str
+    name: str
+    storage: Path
+    cpus: float
+    gpus: float
+    concurrent: int | None
+    final_seeds: int
+    time_budget: float | None
+    address: str | None
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        return self.storage / self.name
+
+
+def make(args: argparse.Namespace) -> Plan:
+    """Check everything that can be told before anything starts; UserError otherwise."""
+    for name in ("cpus_per_trial", "gpus_per_trial", "final_seeds"):
+        value, flag = getattr(args, name), "--" + name.replace("_", "-")
+        if not math.isfinite(value) or value < 0 or (value == 0 and name == "cpus_per_trial"):
+            raise UserError(f"{flag} must be {'above 0' if 'cpu' in name else 'at least 0'}, but got {value:g}")
+    if args.time_budget is not None and not args.time_budget > 0:
+        raise UserError(f"--time-budget must be above 0 seconds, but got {args.time_budget:g}")
+    if args.gpus_per_trial > 1 and args.gpus_per_trial != int(args.gpus_per_trial):
+        raise UserError(f"--gpus-per-trial must be a fraction below 1 or a whole number, got {args.gpus_per_trial:g}")
+    if not args.address and args.gpus_per_trial > torch.cuda.device_count():
+        raise UserError(
+            f"--gpus-per-trial must be at most the GPUs there are, {torch.cuda.device_count()}, but got "
+            f"{args.gpus_per_trial:g}; leave it out to run on CPUs, or give --address of a cluster"
+        )
+    experiment = cli.experiment_from(args)
+    if args.gpus_per_trial:
+        experiment = dataclasses.replace(experiment, device="cuda")
+    elif experiment.device != "cpu":
+        raise UserError("a search on GPUs needs a share for each trial, but got --device cuda; use --gpus-per-trial 1")
+    space = spaces.load(args.space, experiment)
+    searcher = args.searcher or ("grid" if space.is_grid else "random" if args.scheduler == "pbt" else "tpe")
+    structural = type(experiment.resolve({})[0]).structural
+    tuning.require_combination(searcher, args.scheduler, space, structural)
+    if searcher == "grid" and not space.is_grid:
+        space = _as_grid(space)
+    points = _points(space, experiment)
+    grace = _grace(args, space, experiment)
+    storage, name = Path(args.storage_path), args.name or _name(experiment, args.scenario)
+    _require_folder(storage, name)
+    cluster.require_address(args.address)
+    return Plan(
+        experiment, args.scenario or "digits-w4", space, points,
+        min(args.trials or len(points), len(points)) if searcher == "grid" else args.trials or 32,
+        grace, args.scheduler, searcher, name, storage.absolute(), args.cpus_per_trial, args.gpus_per_trial,
+        args.max_concurrent, args.final_seeds, args.time_budget, args.address,
+    )  # fmt: skip
+
+
+def _points(space: Space, experiment: Experiment) -> list[Config]:
+    """What is tried first: the default configuration, then all points of a grid (each filled up with defaults)."""
+    if not space.is_grid:
+        point, moved = spaces.default_point(space, experiment)
+        if moved:
+            say(f"note: the default of {', '.join(moved)} is outside the space; trial 1 takes the nearest value")
+        return [point]
+    default = {n: v for n, v in experiment.configuration({}).items() if n in space.names}
+    full = [default] + [default | point for point in space.points]
+    return [p for i, p in enumerate(full) if p not in full[:i]]
+
+
+def _as_grid(space: Space) -> Space:
+    """All combinations of a space of finite domains."""
+    values = {n: spaces.grid_values(n, d) for n, d in space.domains.items()}
+    count = math.prod(map(len, values.values()))
+    if count > 10_000:
+        raise UserError(f"a grid must have at most 10,000 points, but all combinations of the space are {count:,}")
+    return Space({}, [dict(zip(values, c, strict=True)) for c in itertools.product(*values.values())])
+
+
+def _grace(args: argparse.Namespace, space: Space, experiment: Experiment) -> int:
+    """The first round at which a trial may be judged; warns where a smaller one was asked for."""
+    latest, name = spaces.first_effect(space, experiment)
+    rounds = experiment.scenario.rounds
+    if latest > rounds:
+        say(f"warning: {name} may have no effect before round {latest}, but a trial lasts {rounds}; raise --rounds")
+    if args.grace is None:
+        return min(latest, rounds)
+    if args.grace > rounds:
+        raise UserError(f"--grace must be at most the {rounds} rounds of a trial, but got {args.grace}")
+    if args.grace < latest and args.scheduler != "none":
+        say(
+            f"warning: --grace {args.grace} lets trials be stopped before round {latest}, the first in which {name} "
+            "can have an effect somewhere in this space, so what is stopped says nothing about it"
+        )
+    return args.grace
+
+
+def _name(experiment: Experiment, scenario: str | None) -> str:
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return f"{experiment.algorithm}-{scenario or 'digits-w4'}-{stamp}"
+
+
+def _require_folder(storage: Path, name: str) -> None:
+    """UserError unless the run's folder is new and can be made.  Leaves nothing behind."""
+    if "://" in str(storage) or ":/" in str(storage):
+        raise UserError(f"--storage-path must be a folder (on a cluster one that all nodes share), but got {storage}")
+    if not name or Path(name).name != name or name in (".", ".."):
+        raise UserError(f"--name must be a plain folder name, but got {name!r}")
+    if (storage / name).exists():
+        raise UserError(f"a run needs a new folder, but {storage / name} exists; give another --name")
+    parent = storage
+    while not parent.exists():
+        parent = parent.absolute().parent
+    try:
+        with tempfile.TemporaryFile(dir=parent):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"--storage-path must be a folder that can be written to, but {parent} cannot ({error.strerror}); "
+            "give another"
+        ) from error
+
+

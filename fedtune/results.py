@@ -1,0 +1,171 @@
+"""What a search leaves in its folder: trials.parquet, rounds.parquet, best.yaml, run.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+import yaml
+from ray.tune import ResultGrid
+from ray.tune.result import AUTO_RESULT_KEYS, DEFAULT_RESULT_KEYS
+
+import fedtune
+from fedtune.metrics import METRICS
+from fedtune.progress import status
+from fedtune.scenario import Scenario
+from fedtune.scenario import find as find_scenario
+from fedtune.simulation import Experiment
+from fedtune.tuning import METRIC
+
+# what Tune adds to every result; its training_iteration is our round
+_TUNES = {*AUTO_RESULT_KEYS, *DEFAULT_RESULT_KEYS, "checkpoint_dir_name", "should_checkpoint", "diverged", "reason"}
+CONFIG = "config/"  # prefix of the columns that hold hyperparameters
+
+
+def rounds_frame(grid: ResultGrid) -> pd.DataFrame:
+    """A row per trial and round: trial, round, and every metric.  Empty if nothing was reported."""
+    frames = []
+    for result in _each(grid):
+        frame = result.metrics_dataframe
+        if frame is None or frame.empty or "round" not in frame:
+            continue
+        frame = frame[frame["round"].notna()].drop_duplicates("round", keep="last")
+        ours = [c for c in frame if c not in _TUNES and not c.startswith("config/")]
+        frames.append(frame[ours].assign(trial=trial_id(result), round=frame["round"].astype("int64")))
+    if not frames:
+        return pd.DataFrame(columns=["trial", "round", *METRICS])
+    whole = pd.concat(frames, ignore_index=True)
+    first = ["trial", "round", *(m for m in METRICS if m in whole)]
+    return whole[first + [c for c in whole if c not in first]]
+
+
+def trials_frame(grid: ResultGrid, rounds: pd.DataFrame, total_rounds: int) -> pd.DataFrame:
+    """A row per trial: status, configuration, best and last metrics, rounds, seconds, communication, reason.
+
+    The best of a trial is its round of highest validation accuracy; its test accuracy there is only reported.
+    """
+    by_trial = dict(iter(rounds.groupby("trial")))
+    rows = []
+    for result in _each(grid):
+        name, last = trial_id(result), result.metrics or {}
+        row: dict[str, Any] = {"trial": name, "status": _status(result, total_rounds)}
+        row |= {CONFIG + k: v for k, v in (result.config or {}).items()}
+        played = by_trial.get(name)
+        row["rounds"] = 0 if played is None else int(played["round"].max())
+        if played is not None:
+            end, best = played.iloc[-1], played.loc[played[METRIC].idxmax()]
+            row |= {f"last_{m}": end[m] for m in ("val_acc", "val_loss", "test_acc", "test_acc_std", "train_loss")}
+            row |= {f"best_{m}": best[m] for m in ("round", "val_acc", "test_acc")}
+            row |= {"seconds": played["seconds"].sum() + played["eval_seconds"].sum(), "comm_mb": end["comm_mb"]}
+        row["reason"] = str(last.get("reason") or result.error or "")
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def best_trial(trials: pd.DataFrame) -> pd.Series | None:
+    """The trial to trust: among those that went furthest in rounds, the highest last validation accuracy.
+
+    A trial that was stopped early is never chosen over one that was not: its figure is of another training length.
+    Ties go to the lower validation loss.  None if no trial reported anything finite.
+    """
+    fine = trials[~trials["status"].isin(["diverged", "failed"]) & (trials["rounds"] > 0)]
+    if fine.empty:
+        return None
+    longest = fine[fine["rounds"] == fine["rounds"].max()]
+    return longest.sort_values(["last_val_acc", "last_val_loss"], ascending=[False, True]).iloc[0]
+
+
+def trial_id(result: Any) -> str:
+    """The trial's id, from the name of its folder if it never reported."""
+    return str((result.metrics or {}).get("trial_id") or Path(result.path).name.split("-")[-1])
+
+
+def best_yaml(experiment: Experiment, scenario: str, config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """What `fedtune run --config best.yaml` needs to play the configuration again, and how it was found."""
+    named, actual = find_scenario(scenario), experiment.scenario
+    overrides = {
+        f.name: getattr(actual, f.name)
+        for f in dataclasses.fields(Scenario)
+        if getattr(actual, f.name) != getattr(named, f.name)
+    }
+    return {
+        "algorithm": experiment.algorithm,
+        "scenario": scenario,
+        "overrides": overrides,
+        "seed": experiment.seed,
+        "hyperparameters": experiment.configuration(config),
+        "found": found,
+    }
+
+
+def provenance(command: list[str], experiment: Experiment, extra: dict[str, Any]) -> dict[str, Any]:
+    """Where the numbers come from: command, versions, commit, setting, seeds, hardware."""
+    packages = ("ray", "optuna", "torch", "torchvision", "numpy", "scikit-learn", "pandas")
+    versions = {p: version(p) for p in packages}
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "command": command,
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": {"fedtune": fedtune.__version__, "python": platform.python_version()} | versions,
+        "git_commit": _commit(),
+        "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "gpus": gpus, "system": platform.system()},
+        "algorithm": experiment.algorithm,
+        "scenario": dataclasses.asdict(experiment.scenario),
+        "pinned": experiment.pinned,
+        "seed": experiment.seed,
+        "executor": experiment.executor,
+        "device": experiment.device,
+    } | extra
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Write a .yaml or .json file whole or not at all."""
+    text = (
+        yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+        if path.suffix == ".yaml"
+        else json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    )
+    part = path.with_suffix(path.suffix + ".part")
+    part.write_text(text)
+    part.replace(path)
+
+
+def _each(grid: ResultGrid) -> list[Any]:
+    return [grid[i] for i in range(len(grid))]
+
+
+def _status(result: Any, rounds: int) -> str:
+    if result.error is not None:
+        return "failed"
+    return status(result.metrics, rounds) if result.metrics else "not started"
+
+
+def _commit() -> str | None:
+    """The commit of the code that runs, if it is a checkout; "+" marks uncommitted changes."""
+    here = Path(__file__).resolve().parent.parent
+    if not (here / ".git").exists():
+        return None
+    try:
+        git = ["git", "-C", str(here)]
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
+        dirty = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, timeout=10).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head.stdout.strip() + ("+" if dirty.strip() else "")
+
+
+def command_line() -> list[str]:
+    """The command as it was typed, without this machine's paths."""
+    program = Path(sys.argv[0])
+    start = ["python", "-m", f"fedtune.{program.stem}"] if program.suffix == ".py" else [program.name]
+    return start + sys.argv[1:]

@@ -1,0 +1,230 @@
+"""Search spaces: which hyperparameters, over what.  How far each may go was said in the algorithm's file.
+
+A space is a dict of Ray Tune's own domains, `{"lam": tune.loguniform(0.1, 10), …}`, or a grid: a list of
+configurations, or a dict whose values are all `tune.grid_search([...])`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from ray.tune.search.sample import Categorical, Domain, Float, Integer
+
+from fedtune import hyper
+from fedtune.algorithm import Algorithm, first_round
+from fedtune.errors import UserError, unknown
+from fedtune.scenario import Scenario
+from fedtune.simulation import Experiment
+
+Config = dict[str, Any]
+
+
+class Space(NamedTuple):
+    """What a search goes over: either domains, or the points of a grid."""
+
+    domains: dict[str, Domain]
+    points: list[Config]
+
+    @property
+    def names(self) -> list[str]:
+        """The hyperparameters that vary."""
+        return list(self.domains) or sorted({n for point in self.points for n in point})
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether it is a list of points."""
+        return bool(self.points)
+
+    def text(self) -> dict[str, str]:
+        """Each hyperparameter's domain in words, for people and for run.json."""
+        if self.domains:
+            return {name: domain_text(domain) for name, domain in self.domains.items()}
+        return {n: " | ".join(map(str, dict.fromkeys(p[n] for p in self.points if n in p))) for n in self.names}
+
+
+def tunable(cls: type[Algorithm], *names: str, **narrowed: tuple[float, float]) -> dict[str, Domain]:
+    """The domains of these hyperparameters: over all their declared range, or over the narrower one given.
+
+        tunable(GFPL, "lam", "lr", start=(1, 14))
+
+    Names are the algorithm's or the scenario's (lr, momentum, batch, local_epochs, …).
+    """
+    whole = {name: hyper.find(name, cls, Scenario).domain() for name in names}
+    return whole | {name: hyper.find(name, cls, Scenario).domain(*ends) for name, ends in narrowed.items()}
+
+
+def lines(**values: list[Any]) -> list[Config]:
+    """The grid of a paper's figures: each varies one hyperparameter and leaves the others at their defaults."""
+    return [{name: value} for name, grid in values.items() for value in grid]
+
+
+def names(algo: str) -> list[str]:
+    """The named spaces of an algorithm."""
+    return [n for n, v in vars(_module(algo)).items() if not n.startswith("_") and isinstance(v, dict | list)]
+
+
+def load(name: str, experiment: Experiment) -> Space:
+    """A space by name, or from a file `path/to/file.py` (its SPACE or default) or `path/to/file.py:name`.
+
+    Pinned hyperparameters leave it.  UserError if it is unknown, empty, contradictory or out of range.
+    """
+    path, _, member = name.partition(".py")
+    if name.endswith(".py") or (_ and member.startswith(":")):
+        module = _file(Path(path + ".py"))
+        member = member[1:] or ("SPACE" if hasattr(module, "SPACE") else "default")
+    else:
+        module, member = _module(experiment.algorithm), name
+    found = {n: v for n, v in vars(module).items() if not n.startswith("_") and isinstance(v, dict | list)}
+    if member not in found:
+        raise unknown(f"search space of {experiment.algorithm}", member, found)
+    return _checked(name, found[member], experiment)
+
+
+def _checked(name: str, raw: dict[str, Any] | list[Config], experiment: Experiment) -> Space:
+    if isinstance(raw, dict) and any(_is_grid(v) for v in raw.values()):
+        ranges = [n for n, v in raw.items() if isinstance(v, Domain)]
+        if ranges:
+            raise UserError(
+                f"a space is a grid or has ranges, not both, but in {name!r} {', '.join(ranges)} "
+                "are ranges beside grid_search; make them grid_search([...]) too, or use tune.choice"
+            )
+        lists = {n: v["grid_search"] if _is_grid(v) else [v] for n, v in raw.items()}
+        raw = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+    known = experiment.knobs()
+    for n in raw if isinstance(raw, dict) else {n for point in raw for n in point}:
+        if n not in known:
+            raise unknown(f"hyperparameter of {experiment.algorithm} in space {name!r}", n, known)
+    if isinstance(raw, list):
+        points = [{n: known[n].check(v) for n, v in p.items() if n not in experiment.pinned} for p in raw]
+        space = Space({}, _distinct(points))
+    else:
+        domains = {n: _domain(n, v) for n, v in raw.items() if n not in experiment.pinned}
+        for n, domain in domains.items():
+            for value in _ends(n, domain):
+                known[n].check(value)
+        space = Space(domains, [])
+    if not space.names:
+        pinned = f"; pinned are {', '.join(experiment.pinned)}" if experiment.pinned else ""
+        raise UserError(f"a search needs something to vary, but space {name!r} is empty{pinned}; use fedtune run")
+    return space
+
+
+def default_point(space: Space, experiment: Experiment) -> tuple[Config, list[str]]:
+    """The default configuration inside the space, and the names whose default lies outside and was moved in."""
+    point, moved = {}, []
+    default = experiment.configuration({})
+    for name, domain in space.domains.items():
+        value = default[name]
+        if isinstance(domain, Categorical):
+            inside = value if value in domain.categories else domain.categories[0]
+        else:
+            low, high = _ends(name, domain)
+            inside = low if value is None else min(max(value, low), high)
+        point[name] = inside
+        if inside != value:
+            moved.append(name)
+    return point, moved
+
+
+def first_effect(space: Space, experiment: Experiment) -> tuple[int, str]:
+    """The latest first-effect round of any hyperparameter of the space, anywhere in it, and that one's name.
+
+    No early stopping should judge a trial before that round: the value could not have mattered yet.
+    """
+    cls = type(experiment.resolve({})[0])
+    latest, whose = 1, ""
+    for schedule in _schedules(space, cls):
+        algorithm, _ = experiment.resolve(schedule)
+        for name in space.names:
+            t = first_round(algorithm, name)
+            if t > latest:
+                latest, whose = t, name
+    return latest, whose
+
+
+def _schedules(space: Space, cls: type[Algorithm]) -> Iterator[Config]:
+    """Every setting in the space of the few hyperparameters that decide when others have an effect."""
+    if space.is_grid:
+        yield from _distinct([{n: p[n] for n in cls.schedule if n in p} for p in space.points])
+        return
+    values = {}
+    for name in cls.schedule:
+        domain = space.domains.get(name)
+        if isinstance(domain, Categorical):
+            values[name] = list(domain.categories)
+        elif isinstance(domain, Integer):
+            values[name] = list(range(domain.lower, domain.upper))
+    yield from (dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values()))
+
+
+def domain_text(domain: Domain) -> str:
+    """A domain in words."""
+    if isinstance(domain, Categorical):
+        return " | ".join(map(str, domain.categories))
+    low, high = _ends("", domain)
+    log = " (log)" if "Log" in type(domain.get_sampler()).__name__ else ""
+    return f"{low:g} … {high:g}{log}"
+
+
+def grid_values(name: str, domain: Domain) -> list[Any]:
+    """All values of a finite domain; UserError for a range of real numbers."""
+    if isinstance(domain, Categorical):
+        return list(domain.categories)
+    if isinstance(domain, Integer):
+        return list(range(domain.lower, domain.upper))
+    raise UserError(f"a grid needs a list of values, but {name} is the range {domain_text(domain)}; use tune.choice")
+
+
+def _ends(name: str, domain: Domain) -> list[Any]:
+    """What to validate of a domain: its categories, or its least and largest value."""
+    if isinstance(domain, Categorical):
+        if not domain.categories:
+            raise UserError(f"{name} needs at least one value to choose from, but its choice is empty")
+        return list(domain.categories)
+    assert isinstance(domain, Integer | Float)
+    low, high = domain.lower, domain.upper - 1 if isinstance(domain, Integer) else domain.upper
+    if low > high:
+        raise UserError(f"{name} needs low <= high, but its range is {low} … {high}")
+    return [low, high]
+
+
+def _domain(name: str, value: Any) -> Domain:
+    if isinstance(value, Integer | Float | Categorical):
+        return value
+    if isinstance(value, Domain):
+        raise UserError(f"{name} must be a range or a choice of Ray Tune's, but got {type(value).__name__}")
+    return Categorical([value])  # a constant
+
+
+def _is_grid(value: Any) -> bool:
+    return isinstance(value, dict) and "grid_search" in value
+
+
+def _distinct(points: list[Config]) -> list[Config]:
+    return [p for i, p in enumerate(points) if p not in points[:i]]
+
+
+def _module(algo: str) -> ModuleType:
+    name = f"search_spaces.{algo}"
+    if importlib.util.find_spec(name) is None:
+        raise UserError(f"{algo} needs a search space, but there is no search_spaces/{algo}.py; give --space FILE.py")
+    return importlib.import_module(name)
+
+
+def _file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UserError(f"--space needs a name or a Python file, but there is no file {path}")
+    spec = importlib.util.spec_from_file_location("user_space", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UserError(f"the search space {path} does not load: {type(error).__name__}: {error}") from error
+    return module

@@ -1,0 +1,124 @@
+"""Schedulers and searchers by name: thin makers over Ray Tune's and Optuna's own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import optuna
+from optuna.samplers import BaseSampler
+from ray.tune.schedulers import (
+    AsyncHyperBandScheduler,
+    FIFOScheduler,
+    MedianStoppingRule,
+    PopulationBasedTraining,
+    TrialScheduler,
+)
+from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
+from ray.tune.search.optuna import OptunaSearch
+from ray.tune.search.sample import Categorical
+
+from fedtune.errors import UserError, unknown
+from fedtune.space import Config, Space
+
+METRIC, MODE = "val_acc", "max"  # selection sees validation only
+SCHEDULERS = ("asha", "hyperband", "median", "pbt", "none")
+REDUCTION = 3  # one of three goes on from a rung: Li et al., arXiv:1810.05934 use 4, with few trials 3 keeps more
+
+
+def _cmaes(seed: int) -> BaseSampler:
+    return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+
+
+SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
+    "tpe": lambda seed: optuna.samplers.TPESampler(seed=seed),
+    "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
+    "gp": lambda seed: optuna.samplers.GPSampler(seed=seed),
+    "cmaes": _cmaes,
+    "nsga2": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
+}
+SEARCHERS = (*SAMPLERS, "grid")
+
+
+def scheduler(name: str, rounds: int, grace: int, space: Space) -> TrialScheduler:
+    """The scheduler of that name; none judges a trial before round `grace`.
+
+    asha       asynchronous successive halving: rungs at grace · 3^i (Li et al., MLSys 2020, arXiv:1810.05934)
+    hyperband  the same in three brackets with different first rungs.  Asynchronous: Ray's synchronous one pauses trials
+               until a bracket is full, which under a limit of concurrent trials never ends
+    median     stops what is worse than the median of the running means
+    pbt        population based training: every `grace` rounds the worst quarter copies the best and perturbs it
+    none       every trial runs to its end
+    """
+    if name not in SCHEDULERS:
+        raise unknown("scheduler", name, SCHEDULERS)
+    time: dict[str, Any] = {"time_attr": "training_iteration"}
+    grace = min(grace, rounds)
+    if name in ("asha", "hyperband"):
+        brackets = 1 if name == "asha" else 3
+        return AsyncHyperBandScheduler(
+            **time, max_t=rounds, grace_period=grace, reduction_factor=REDUCTION, brackets=brackets
+        )
+    if name == "median":
+        return MedianStoppingRule(**time, grace_period=grace, min_samples_required=3)
+    if name == "pbt":
+        return PopulationBasedTraining(**time, perturbation_interval=grace, hyperparam_mutations=dict(space.domains))
+    return FIFOScheduler()
+
+
+def rungs(name: str, rounds: int, grace: int) -> list[int]:
+    """The rounds at which the scheduler may stop trials (its first bracket's)."""
+    out, t = [], min(grace, rounds)
+    while name in ("asha", "hyperband") and t < rounds:
+        out.append(t)
+        t *= REDUCTION
+    return out
+
+
+def searcher(
+    name: str, space: Space, points: list[Config], seed: int, study: str, pbt: bool
+) -> Searcher | SearchAlgorithm:
+    """The searcher of that name over the space; `points` are tried first, in order."""
+    if name not in SEARCHERS:
+        raise unknown("searcher", name, SEARCHERS)
+    if pbt:  # population based training moves configurations itself and wants them drawn at random
+        return BasicVariantGenerator(points_to_evaluate=points, random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = SAMPLERS["random" if name == "grid" else name](seed)
+    domains: dict[str, Any] = dict(space.domains or _domains(points))
+    return OptunaSearch(
+        space=domains, metric=METRIC, mode=MODE, points_to_evaluate=points, sampler=sampler, study_name=study
+    )
+
+
+def _domains(points: list[Config]) -> dict[str, Categorical]:
+    """A grid's points as choices, so that Optuna can hold them; what it draws beyond them is never asked for."""
+    names = dict.fromkeys(n for p in points for n in p)
+    return {n: Categorical(list(dict.fromkeys(p[n] for p in points))) for n in names}
+
+
+def require_combination(searcher_name: str, scheduler_name: str, space: Space, structural: tuple[str, ...]) -> None:
+    """UserError for a searcher, scheduler and space that do not go together."""
+    if searcher_name not in SEARCHERS:
+        raise unknown("searcher", searcher_name, SEARCHERS)
+    if scheduler_name not in SCHEDULERS:
+        raise unknown("scheduler", scheduler_name, SCHEDULERS)
+    if space.is_grid and searcher_name != "grid":
+        raise UserError(
+            f"a grid is gone through point by point, but the searcher is {searcher_name!r}; "
+            "use --searcher grid, or a space with ranges"
+        )
+    if scheduler_name == "pbt":
+        if searcher_name != "random":
+            raise UserError(
+                "population based training draws its population at random and moves it itself, but the searcher is "
+                f"{searcher_name!r}; use --searcher random"
+            )
+        fixed = [n for n in space.names if n in structural]
+        if fixed:
+            raise UserError(
+                f"population based training copies weights between trials, but {', '.join(fixed)} changes their shape; "
+                f"pin it with --set {fixed[0]}=VALUE"
+            )
