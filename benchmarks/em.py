@@ -98,11 +98,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures here")
     args = parser.parse_args()
     got = measure()
-    ways = "; ".join(f"{name} {got[name + '_ms']:.0f} ms (x{got[name + '_ratio']:.1f}), {got[name + '_nats']:.2f} nats"
-                     for name in ("same_start", "plusplus", "default"))
-    print(f"EM, {got['fits']} fits: ours {got['ours_ms']:.0f} ms, {got['ours_nats']:.2f} nats; scikit-learn {ways}")
+    print(line(got))
     if args.json:
         args.json.write_text(json.dumps(got, indent=2) + "\n")
+
+
+def line(got: dict[str, float]) -> str:
+    ways = "; ".join(f"{name} {got[name + '_ms']:.0f} ms (x{got[name + '_ratio']:.1f}), {got[name + '_nats']:.2f} nats"
+                     for name in ("same_start", "plusplus", "default"))
+    return f"EM, {got['fits']} fits: ours {got['ours_ms']:.0f} ms, {got['ours_nats']:.2f} nats; scikit-learn {ways}"
 
 
 if __name__ == "__main__":

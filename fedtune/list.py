@@ -63,7 +63,7 @@ def _knobs(title: str, declared: dict[str, Knob], instance: algorithm.Algorithm 
 def _scenarios() -> Table:
     base = Scenario()
     table = Table(title="scenarios (any field can be overridden: --clients 50)", title_justify="left", box=None)
-    for column in ("name", "data set", "model", "clients", "rounds", "partition", "other fields that are not the default"):
+    for column in ("name", "data set", "model", "clients", "rounds", "partition", "other fields that differ"):
         table.add_column(column, overflow="fold")
     shown = ("dataset", "model", "clients", "rounds", "partition")
     for name, scenario in SCENARIOS.items():

@@ -28,7 +28,8 @@ from fedtune.simulation import Experiment
 from fedtune.tuning import METRIC
 
 # what Tune adds to every result; its training_iteration is our round
-_TUNES = {*AUTO_RESULT_KEYS, *DEFAULT_RESULT_KEYS, "checkpoint_dir_name", "should_checkpoint", "diverged", "reason"}
+_TUNES = {*AUTO_RESULT_KEYS, *DEFAULT_RESULT_KEYS, "checkpoint_dir_name", "should_checkpoint"}
+_TUNES |= {"trial_id", "done", "diverged", "reason"}
 CONFIG = "config/"  # prefix of the columns that hold hyperparameters
 
 

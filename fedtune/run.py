@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = cli.Parser(prog="fedtune run", description="Play one configuration, without searching.")
     cli.add_experiment(parser)
     parser.add_argument("--config", metavar="best.yaml", help="play what a search found; other arguments override it")
-    parser.add_argument("--output", type=Path, metavar="FILE.jsonl", help="also write each round's metrics, a line each")
+    parser.add_argument("--output", type=Path, metavar="FILE.jsonl", help="also write the metrics, a line a round")
     parser.add_argument("--threads", type=cli.positive, default=1, help="of PyTorch (default 1, as in a search)")
     args = parser.parse_args(argv)
     config = cli.read_config(args.config)

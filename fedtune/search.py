@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
         record = results.provenance(results.command_line(), p.experiment, extra)
         p.folder.mkdir(parents=True)
         results.write(p.folder / "run.json", record | {"state": "running"})
-        grid = _fit(p, dealt, concurrent)
+        grid = fit(p, dealt, concurrent)
         rounds = results.rounds_frame(grid)
         trials = results.trials_frame(grid, rounds, p.experiment.scenario.rounds)
         rounds.to_parquet(p.folder / "rounds.parquet", index=False)
@@ -100,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _fit(p: Plan, dealt: federation.Federation, concurrent: int) -> tune.ResultGrid:
+def fit(p: Plan, dealt: federation.Federation, concurrent: int) -> tune.ResultGrid:
     """Run the search."""
     bundle = tune.PlacementGroupFactory([{"CPU": p.cpus, "GPU": p.gpus} if p.gpus else {"CPU": p.cpus}])
     trainable = tune.with_resources(

@@ -11,7 +11,7 @@ from torch.func import vmap
 from fedtune.algorithm import Batch, Model, Phase, draw, parts
 from fedtune.layers import stacked_layout
 from fedtune.scenario import Scenario
-from fedtune.stacked import Executor, Tree, for_each_client, take, tree_map
+from fedtune.stacked import Executor, Tree, for_each_client, join, take, tree_map
 
 
 class Pool(NamedTuple):
@@ -56,7 +56,7 @@ def train(
         torch.cat([p.y for p in pools]) if len(pools) > 1 else pools[0].y,
         *pools[0][2:],
     )
-    run = _stack if executor == "stack" else _loop
+    run = _stack_in_memory if executor == "stack" else _loop
     moved, losses = run(net, tensors, down, phase, everything, todo, work)
     keep = {n: t for n, t in moved.items() if n.split(".")[0] in trained}
     return tensors | keep, losses / torch.tensor(todo.steps, device=losses.device).clamp(min=1)
@@ -168,6 +168,30 @@ def _stack(
         total[:active] += losses.detach()
     back = at.argsort()
     return take(mine, back), total[back]
+
+
+def _stack_in_memory(
+    net: nn.Module,
+    tensors: dict[str, Tensor],
+    down: dict[str, Tree],
+    phase: Phase,
+    pool: Pool,
+    todo: Plan,
+    work: Scenario,
+) -> tuple[dict[str, Tensor], Tensor]:
+    """All clients as one program; where a GPU's memory does not hold them, half of them after the other half."""
+    try:
+        return _stack(net, tensors, down, phase, pool, todo, work)
+    except torch.OutOfMemoryError:
+        if len(todo.steps) == 1:
+            raise
+    torch.cuda.empty_cache()
+    half = len(todo.steps) // 2
+    parts = []
+    for some in (slice(0, half), slice(half, None)):
+        plan = Plan(todo.steps[some], todo.rows[some], take(todo.eps, some))
+        parts.append(_stack_in_memory(net, take(tensors, some), take(down, some), phase, pool, plan, work))
+    return join([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
 
 def _cut(optimizer: torch.optim.Optimizer, leaves: list[Tensor]) -> torch.optim.Optimizer:

@@ -164,7 +164,7 @@ class GFPL(Algorithm):
             here = weights[:, c].flatten() > 0
             w, mu, v = (t[:, c].flatten(0, 1)[here] for t in (weights, local.means, local.variances))
             clusters = {how: fuse(w, mu, v, self.threshold, how)[0] for how in LINKAGES}
-            counted += torch.tensor([int(here.sum()), *(len(clusters[how].weights) for how in LINKAGES)])
+            counted += counted.new_tensor([int(here.sum()), *(len(clusters[how].weights) for how in LINKAGES)])
             mixture = clusters[self.linkage]
             fused.append(pack(mixture._replace(weights=mixture.weights / mixture.weights.sum().clamp(min=1e-12))))
         lengths = torch.tensor([len(f) for f in fused], device=weights.device)

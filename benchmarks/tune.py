@@ -1,0 +1,90 @@
+"""What Ray Tune costs: a search of 16 trials against the same rounds played without it in as many processes.
+
+    python -m benchmarks.tune [--rounds N] [--processes 2]
+
+Both play the same 16 configurations of FedAvg on digits-w4 to their last round; every trial lasts some seconds.  Timed
+from the start of the trials: Ray's own start, paid once a search, is told beside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import tempfile
+import time
+from typing import Any
+
+import torch
+
+from fedtune import cluster, federation, plan, search, simulation
+from fedtune.layers import keep_freed_memory
+
+CONFIGS = [{"lr": 0.005 + 0.001 * i} for i in range(16)]
+
+
+def _begin(experiment: simulation.Experiment) -> None:
+    global _experiment, _data
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    _experiment, _data = experiment, federation.make(experiment.scenario, experiment.seed)
+
+
+def _play(config: dict[str, Any]) -> float:
+    began = time.perf_counter()
+    for _ in simulation.play(_experiment, config, _data):
+        pass
+    return time.perf_counter() - began
+
+
+def measure(rounds: int = 120, processes: int = 2) -> dict[str, float]:
+    """Seconds with and without Tune, and their ratio."""
+    with tempfile.TemporaryDirectory() as folder:
+        space = f"{folder}/space.py"
+        with open(space, "w") as file:
+            file.write(f"SPACE = {CONFIGS!r}\n")
+        args = search.parser().parse_args(
+            ["--algo", "fedavg", "--rounds", str(rounds), "--space", space, "--scheduler", "none",
+             "--storage-path", folder, "--name", "tune", "--max-concurrent", str(processes)]
+        )  # fmt: skip
+        p = plan.make(args)
+        p.points[:] = CONFIGS  # the default configuration is not played on the other side
+        data = federation.make(p.experiment.scenario, p.experiment.seed)
+        began = time.perf_counter()
+        cluster.start(None, p.cpus, p.gpus, dashboard=True)
+        started = time.perf_counter()
+        grid = search.fit(p, data, processes)
+        searched = time.perf_counter()
+        assert len(grid) == len(CONFIGS) and all(grid[i].metrics["round"] == rounds for i in range(len(grid)))
+    import ray
+
+    ray.shutdown()
+    with multiprocessing.get_context("spawn").Pool(processes, _begin, (p.experiment,)) as pool:
+        pool.map(_play, CONFIGS[:processes], chunksize=1)  # warm: imports and data are not what is compared
+        plain = time.perf_counter()
+        lasted = pool.map(_play, CONFIGS, chunksize=1)
+        plain = time.perf_counter() - plain
+    return {
+        "trials": len(CONFIGS), "rounds": rounds, "processes": processes, "trial_seconds": sum(lasted) / len(lasted),
+        "ray_start_seconds": started - began, "tune_seconds": searched - started, "plain_seconds": plain,
+        "ratio": (searched - started) / plain,
+    }  # fmt: skip
+
+
+def line(got: dict[str, float]) -> str:
+    return (
+        f"Tune: {got['trials']} trials of {got['trial_seconds']:.1f} s on {got['processes']} processes: "
+        f"{got['tune_seconds']:.1f} s with Tune, {got['plain_seconds']:.1f} s without, ratio {got['ratio']:.3f} "
+        f"(asked at most 1.15); Ray's start {got['ray_start_seconds']:.1f} s"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=120)
+    parser.add_argument("--processes", type=int, default=2)
+    args = parser.parse_args()
+    print(line(measure(args.rounds, args.processes)))
+
+
+if __name__ == "__main__":
+    main()
