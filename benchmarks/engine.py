@@ -117,7 +117,7 @@ def main() -> int:
             out["training"].append(row)
             print(
                 f"{row['model']:14} {row['batch']:4} {row['executor']:>8} {row['eager_ms']:9.3f} "
-                f"{row['engine_ms']:9.3f} {row['ratio']:6.2f} {asked:6.2f} {'' if row['ratio'] >= asked else '  below'}",
+                f"{row['engine_ms']:9.3f} {row['ratio']:6.2f} {asked:6.2f}{'' if row['ratio'] >= asked else '  below'}",
                 flush=True,
             )
     if "em" in args.only:

@@ -52,14 +52,6 @@ class Setting(NamedTuple):
     executor: Executor
 
 
-def setting(
-    algorithm: Algorithm, federation: Federation, scenario: Scenario, features: int, seed: int, executor: Executor
-) -> Setting:
-    """Bring together what a run needs; UserError if the algorithm cannot be scored as the scenario asks."""
-    task = Task(federation.classes, features, federation.clients, scenario.batch, seed)
-    return Setting(algorithm, federation, scenario, task, executor)
-
-
 def start(s: Setting, nets: list[tuple[Net, list[int]]]) -> State:
     """Round 0: every client starts from the same values, drawn from the seed.  nets: a form and its clients, each."""
     device, dtype = s.federation.x.device, s.federation.x.dtype
@@ -75,8 +67,21 @@ def start(s: Setting, nets: list[tuple[Net, list[int]]]) -> State:
         own = {n: t.expand(len(ids), *t.shape).clone() for n, t in tensors.items() if n not in shared}
         groups.append(Group(net, torch.tensor(sorted(ids), device=device), own))
         if shared:
+            _require_equal(s.algorithm, server.get("shared", shared), shared, ids)
             server["shared"] = shared
     return State(tree_map(lambda t: _cast(t, device, dtype), server), tuple(groups), 0, 0)
+
+
+def _require_equal(alg: Algorithm, first: dict[str, Tensor], other: dict[str, Tensor], ids: list[int]) -> None:
+    """UserError unless a group's shared parts have the first group's shapes: what is averaged must be alike."""
+    a, b = ({n: tuple(t.shape) for n, t in tree.items()} for tree in (first, other))
+    if a != b:
+        name = next(n for n in (*a, *b) if a.get(n) != b.get(n))
+        raise UserError(
+            f"{type(alg).__name__} averages {', '.join(alg.shared)}, so every client needs the same there, but clients "
+            f"{ids[:5]} have {name} {b.get(name, 'not at all')} and others {a.get(name, 'not at all')}; give all of "
+            "them one model, or use an algorithm that shares less"
+        )
 
 
 def require_evaluation(algorithm: Algorithm, rule: str, net: nn.Module, name: str) -> None:
@@ -108,7 +113,8 @@ def play_round(s: Setting, state: State) -> tuple[State, dict[str, Any]]:
     here = [i for i, g in enumerate(groups) if len(g.ids)]
     down: list[dict[str, Tree]] = [{} for _ in groups]
     train_loss: float | None = None
-    for number, action in enumerate(s.algorithm.round(t, s.task)):
+    phase = 0  # counts training only, so that algorithms which exchange different things train on the same draws
+    for action in s.algorithm.round(t, s.task):
         if action == DOWN:
             for i in here:
                 down[i] = s.algorithm.broadcast(server, groups[i].ids, s.task)
@@ -123,7 +129,7 @@ def play_round(s: Setting, state: State) -> tuple[State, dict[str, Any]]:
             losses = []
             for i in here:
                 g = groups[i]
-                streams = [address.stream(s.task.seed, "train", t, number, k) for k in g.ids.tolist()]
+                streams = [address.stream(s.task.seed, "train", t, phase, k) for k in g.ids.tolist()]
                 tensors, loss = train(
                     g.net, g.tensors, down[i], action, _pool(s.federation, g.ids), s.scenario, s.executor, streams
                 )
@@ -131,6 +137,7 @@ def play_round(s: Setting, state: State) -> tuple[State, dict[str, Any]]:
                 losses.append(loss)
                 _require_finite(t, g.ids, loss, {})
             train_loss = torch.cat(losses).mean().item() if train_loss is None else train_loss
+            phase += 1
     for i in here:
         _require_finite(t, groups[i].ids, torch.zeros(1), groups[i].tensors)
     new = tuple(

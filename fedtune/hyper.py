@@ -8,14 +8,13 @@ and sets the first rung of an early-stopping search.
 
 from __future__ import annotations
 
-import math
 from dataclasses import Field, dataclass, field, fields
-from typing import Any
-
-from ray import tune
-from ray.tune.search.sample import Domain
+from typing import TYPE_CHECKING, Any
 
 from fedtune.errors import UserError, unknown
+
+if TYPE_CHECKING:  # Ray takes seconds to import, and only a search needs it
+    from ray.tune.search.sample import Domain
 
 
 @dataclass(frozen=True)
@@ -63,22 +62,28 @@ class Knob:
             if value not in self.choices or isinstance(value, bool) != any(isinstance(c, bool) for c in self.choices):
                 raise self._refuse(value)
             return value
-        if value in self.also or (value is None and self.default is None):
-            return value
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if value is None and self.default is None:
+            return None
+        number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
         if not number or (self.integer and value != int(value)):
             raise self._refuse(value)
+        if value in self.also:
+            return int(value) if self.integer else float(value)
         if self.low is not None and self.high is not None and not self.low <= value <= self.high:
             raise self._refuse(value)
         return int(value) if self.integer else float(value)
 
     def domain(self, low: float | None = None, high: float | None = None) -> Domain:
         """Ray Tune's search domain over the declared range, or over a narrower one."""
+        from ray import tune
+
         if self.choices:
             return tune.choice(list(self.choices))
         if not self.searchable:
             raise UserError(f"{self.name} has no range to search; pin it with --set {self.name}=VALUE")
         a, b = self.check(self.low if low is None else low), self.check(self.high if high is None else high)
+        if not (self.low or 0) <= a < b:
+            raise UserError(f"{self.name} needs a range low < high within {self.range_text()}, but got {a} … {b}")
         if self.integer:
             return tune.lograndint(a, b + 1) if self.log else tune.randint(a, b + 1)
         return tune.loguniform(a, b) if self.log else tune.uniform(a, b)

@@ -162,7 +162,7 @@ def _draw_classes(ways: np.ndarray, need: np.ndarray, stock: np.ndarray, rng: np
         demand = need @ holds  # [2, classes]
         if (demand <= stock).all():
             return holds
-    left = stock / np.maximum(demand, 1)
+    left = np.where(demand > 0, stock / np.maximum(demand, 1), np.inf)
     pool, c = np.unravel_index(left.argmin(), left.shape)
     enough = int(clients * left[pool, c])
     raise UserError(

@@ -5,6 +5,7 @@ Every field can be overridden; those declared with `hyper` can be searched as we
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -65,17 +66,18 @@ class Scenario:
         ):
             if getattr(self, name) not in known:
                 raise unknown(kind, getattr(self, name), known)
+        least = {"ways": 2, "shots": 2, "floor": 3}  # the partitions' own bounds
         for name in ("clients", "rounds", "ways", "shots", "val_shots", "test_shots", "floor"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, but got {getattr(self, name)}")
+            if getattr(self, name) < least.get(name, 1):
+                raise UserError(f"{name} must be at least {least.get(name, 1)}, but got {getattr(self, name)}")
         for name in ("features", "ways_spread", "shots_spread"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} must not be negative, but got {getattr(self, name)}")
         if not 0 < self.participation <= 1:
             raise UserError(f"participation must be in (0, 1], but got {self.participation}")
-        if not self.alpha > 0:
+        if not 0 < self.alpha < math.inf:
             raise UserError(f"alpha must be above 0, but got {self.alpha}; 0.1 is strong label skew, 100 near iid")
-        if min(self.val_share, self.test_share) <= 0 or self.val_share + self.test_share >= 1:
+        if not (self.val_share > 0 and self.test_share > 0 and self.val_share + self.test_share < 1):
             raise UserError(
                 f"val_share and test_share must be above 0 and leave training rows, but got {self.val_share} and "
                 f"{self.test_share}"
@@ -87,7 +89,7 @@ class Scenario:
     @property
     def participants(self) -> int:
         """m, the clients of a round: at least one."""
-        return max(1, round(self.participation * self.clients))
+        return max(1, int(self.participation * self.clients + 0.5))
 
     def override(self, **values: Any) -> Scenario:
         """The same setting with some fields changed; UserError with the nearest name if there is no such field."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fedtune import address, algorithm, engine, executors, federation, models
-from fedtune.algorithm import Algorithm
+from fedtune.algorithm import Algorithm, Task
 from fedtune.errors import UserError, unknown
 from fedtune.hyper import Knob, knobs
 from fedtune.scenario import Scenario
@@ -53,7 +53,7 @@ class Experiment:
         alg, scenario = self.resolve(config or {})
         shape, classes = _shape(scenario)
         net = models.build(scenario.model, shape, classes, scenario.features)
-        task = engine.Task(classes, models.width(scenario.model, scenario.features), scenario.clients, 1, 0)
+        task = Task(classes, models.width(scenario.model, scenario.features), scenario.clients, 1, 0)
         with torch.random.fork_rng(devices=[]):
             built = alg.build(net, task)
         engine.require_evaluation(alg, scenario.evaluation, built, self.algorithm)
@@ -76,7 +76,8 @@ class Simulation:
         seed = address.number(experiment.seed, "net")
         net = models.build(scenario.model, arrays.shape, arrays.classes, features, seed)
         executor = executors.choose(experiment.executor, net, arrays.shape, scenario.batch, experiment.device)
-        self.setting = engine.setting(alg, arrays, scenario, features, experiment.seed, executor)
+        task = Task(arrays.classes, features, arrays.clients, scenario.batch, experiment.seed)
+        self.setting = engine.Setting(alg, arrays, scenario, task, executor)
         self.state = engine.start(self.setting, [(net, list(range(arrays.clients)))])
 
     def step(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from fedtune import engine, federation, models
+from fedtune import address, engine, federation, models
 from fedtune.federation import Federation, Split
 from fedtune.scenario import Scenario
 from fedtune.simulation import Experiment, Simulation
@@ -67,16 +67,11 @@ def simulate(
     sim = Simulation(Experiment(name, scenario, seed, executor), config, data, torch.float64)
     if groups:
         form = models.build(
-            scenario.model, sim.setting.federation.shape, data.classes, sim.setting.task.features, _net_seed(seed)
-        )
+            scenario.model, sim.setting.federation.shape, data.classes, sim.setting.task.features,
+            address.number(seed, "net"),
+        )  # fmt: skip
         sim.state = engine.start(sim.setting, [(form, list(ids)) for ids in groups])
     return sim
-
-
-def _net_seed(seed: int) -> int:
-    from fedtune import address
-
-    return address.number(seed, "net")
 
 
 def play(sim: Simulation, rounds: int) -> list[dict[str, Any]]:

@@ -93,7 +93,7 @@ class GFPL(Algorithm):
             width = self.projection or task.features
             net.add_module("proj", Linear(task.features, width))
             frame = etf(task.classes, width, address.stream(task.seed, "etf"))
-            net.add_module("etf", Frame(frame.float()))
+            net.add_module("etf", Frame(frame))
         return net
 
     def init(self, task: Task) -> dict:

@@ -1,0 +1,441 @@
+"""The round itself: batches, addressed randomness, holding still, participation, evaluation and divergence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import (
+    DIGITS,
+    TIGHT,
+    assert_close_numbers,
+    assert_same_numbers,
+    client_net,
+    copied,
+    numbers,
+    own_rows,
+    play,
+    random_federation,
+    simulate,
+)  # fmt: skip
+from torch import nn
+from torch.testing import assert_close
+
+from fedtune import address, algorithm, engine, executors, metrics, models, training
+from fedtune.algorithm import Algorithm, Noise, Phase
+from fedtune.errors import Diverged, UserError
+from fedtune.scenario import Scenario
+from fedtune.simulation import Experiment, Simulation, require_device
+from fedtune.stacked import Size, take
+from fedtune.training import Pool
+
+PHASE = Phase(Algorithm().loss)
+BATCHNORM = Scenario(model="fedgen-cnn", features=8)
+
+
+def streams(*clients: int) -> list[torch.Generator]:
+    return [address.stream(0, "train", 1, k) for k in clients]
+
+
+def pool_of(counts: list[int], width: int = 0) -> Pool:
+    """Client k holds the rows 100 k, 100 k + 1, …; padding points at row -1."""
+    width = max([*counts, width])
+    rows = torch.full((len(counts), width), -1)
+    for k, n in enumerate(counts):
+        rows[k, :n] = 100 * k + torch.arange(n)
+    return Pool(torch.zeros(100 * len(counts), 1), torch.zeros(100 * len(counts)), rows, torch.tensor(counts))
+
+
+def train_all(sim: Simulation, clients: list[int], phase: Phase = PHASE) -> tuple[dict, torch.Tensor]:
+    """One phase for some of the clients of a Local run."""
+    at, f = torch.tensor(clients), sim.setting.federation
+    group = sim.state.groups[0]
+    pool = Pool(f.x, f.y, f.train.rows[at], f.train.counts[at])
+    return training.train(
+        group.net, take(group.tensors, at), {}, phase, pool, sim.setting.scenario, sim.setting.executor,
+        streams(*clients),
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------- batches
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 5])
+def test_a_batch_is_full_of_real_rows_and_each_permutation_ends_before_the_next(epochs: int) -> None:
+    counts = [1, 3, 8, 10]
+    plan = training.plan([pool_of(counts)], PHASE, Scenario(batch=4), epochs, streams(0, 1, 2, 3))
+    assert plan.steps == [epochs * -(-n // 4) for n in counts]
+    for k, n in enumerate(counts):
+        drawn = plan.rows[k, : plan.steps[k]].flatten() - 100 * k
+        assert drawn.numel() == 4 * plan.steps[k]
+        for start in range(0, len(drawn), n):
+            part = drawn[start : start + n].tolist()
+            assert len(set(part)) == len(part) and set(part) <= set(range(n))
+
+
+def test_steps_replace_epochs_but_not_those_that_a_phase_fixes() -> None:
+    work, pool = Scenario(batch=4, local_steps=7), pool_of([2, 30])
+    assert training.plan([pool], PHASE, work, 3, streams(0, 1)).steps == [7, 7]
+    assert training.plan([pool], PHASE._replace(epochs=2), work, 2, streams(0, 1)).steps == [2, 16]
+
+
+def test_several_pools_are_gone_through_once_each_in_order() -> None:
+    first, second = pool_of([5, 0]), pool_of([3, 4])
+    plan = training.plan([first, second], PHASE._replace(epochs=2), Scenario(batch=2), 2, streams(0, 1))
+    assert plan.steps == [3 + 2, 0 + 2]
+    drawn = plan.rows[0].flatten().tolist()
+    assert set(drawn[:5]) == set(range(5)) and drawn[5] in range(5)
+    assert set(drawn[6:9]) == {200, 201, 202}  # 200 rows lie in the first pool
+    assert set(plan.rows[1, :2].flatten().tolist()) == {300, 301, 302, 303}
+
+
+def test_a_client_draws_the_same_whoever_else_takes_part_and_however_wide_the_padding_is() -> None:
+    phase = PHASE._replace(noise={"n": Noise((3,)), "u": Noise((2,), "uniform")})
+    pool, work = pool_of([7, 4, 9]), Scenario(batch=4)
+    whole = training.plan([pool], phase, work, 2, streams(0, 1, 2))
+    for k in range(3):
+        alone = training.plan([Pool(*pool[:2], pool.rows[[k]], pool.counts[[k]])], phase, work, 2, streams(k))
+        n = alone.steps[0]
+        assert whole.steps[k] == n and torch.equal(whole.rows[k, :n], alone.rows[0])
+        assert all(torch.equal(whole.eps[e][k, :n], alone.eps[e][0]) for e in ("n", "u"))
+    assert not torch.equal(whole.rows[0, 0], whole.rows[0, 2])
+
+
+def test_noise_follows_its_law_and_differs_from_step_to_step() -> None:
+    asked = {"n": Noise((50,)), "u": Noise((50,), "uniform")}
+    drawn = algorithm.draw(asked, address.stream(1), (200,), torch.float64)
+    assert drawn["n"].shape == drawn["u"].shape == (200, 50) and drawn["n"].dtype == torch.float64
+    assert abs(drawn["n"].mean()) < 0.05 and abs(drawn["n"].std() - 1) < 0.05
+    assert 0 <= drawn["u"].min() and drawn["u"].max() < 1 and abs(drawn["u"].mean() - 0.5) < 0.02
+    assert len(drawn["n"][:, 0].unique()) == 200
+
+
+@pytest.mark.parametrize("name", ["local", "fedavg"])
+def test_clients_draw_the_same_whoever_else_takes_part_in_the_round(name: str) -> None:
+    data = random_federation([5, 9, 7, 6, 8])
+    few = simulate(name, DIGITS.override(participation=0.4), data, executor="loop")
+    all_ = simulate(name, DIGITS, data, executor="loop")
+    chosen = engine.participants(few.setting, 1).tolist()
+    got, want = _uploaded(few), _uploaded(all_)
+    for row, k in enumerate(chosen):
+        assert_same_numbers({n: t[row] for n, t in got.items()}, {n: t[k] for n, t in want.items()})
+
+
+def _uploaded(sim: Simulation) -> dict[str, torch.Tensor]:
+    """The trained models of the next round's clients, in their order."""
+    seen: list[dict] = []
+
+    def train(*args: Any) -> tuple:
+        seen.append(training.train(*args)[0])
+        return seen[-1], torch.zeros(len(args[-1]))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "train", train)
+        engine.play_round(sim.setting, sim.state)
+    return seen[0]
+
+
+def test_the_server_gets_the_uploads_in_the_order_of_the_clients_however_they_are_grouped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sim = simulate("fedavg", DIGITS, random_federation([5, 9, 7, 6, 8]), groups=[[1, 4], [0, 3], [2]])
+    seen, cls = [], type(sim.setting.algorithm)
+    monkeypatch.setattr(cls, "aggregate", lambda alg, server, up, task: seen.append(up["rows"].tolist()) or server)
+    engine.play_round(sim.setting, sim.state)
+    assert seen == [[5, 9, 7, 6, 8]]
+
+
+# ------------------------------------------------------------------------------------------------------ training
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_a_client_that_finishes_early_holds_still(executor: str) -> None:
+    data = random_federation([2, 19, 9])  # 1, 5 and 3 steps
+    sim = simulate("local", BATCHNORM, data, executor=executor, momentum=0.9)
+    together, losses = train_all(sim, [0, 1, 2])
+    for k in range(3):
+        alone, loss = train_all(sim, [k])
+        assert_close_numbers({n: t[k] for n, t in together.items()}, {n: t[0] for n, t in alone.items()})
+        assert_close(losses[k], loss[0], **TIGHT)
+    counters = {n: t.tolist() for n, t in together.items() if n.endswith("num_batches_tracked")}
+    assert len(counters) == 2 and all(c == [1, 5, 3] for c in counters.values())
+
+
+def test_adams_moments_hold_still_as_well() -> None:
+    sim = simulate("local", DIGITS.override(model="cnn8"), random_federation([2, 19, 9]), optimizer="adam")
+    together, _ = train_all(sim, [0, 1, 2])
+    for k in range(3):
+        alone, _ = train_all(sim, [k])
+        assert_close_numbers({n: t[k] for n, t in together.items()}, {n: t[0] for n, t in alone.items()})
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+@pytest.mark.parametrize(
+    "config", [{"momentum": 0.9, "weight_decay": 0.05, "lr": 0.05}, {"optimizer": "adam", "weight_decay": 0.05}]
+)
+def test_training_is_torch_optim_on_each_client(config: dict, executor: str) -> None:
+    sim = simulate("local", BATCHNORM, random_federation([2, 13, 9]), executor=executor, local_epochs=2, **config)
+    got, losses = train_all(sim, [0, 1, 2])
+    f, work = sim.setting.federation, sim.setting.scenario
+    plan = training.plan([Pool(f.x, f.y, f.train.rows, f.train.counts)], PHASE, work, 2, streams(0, 1, 2))
+    for k in range(3):
+        net, seen = client_net(sim, k).train(), []
+        if work.optimizer == "adam":
+            optimizer: Any = torch.optim.Adam(net.parameters(), lr=work.lr, weight_decay=0.05)
+        else:
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=0.05)
+        for rows in plan.rows[k, : plan.steps[k]]:
+            loss = nn.functional.cross_entropy(net(f.x[rows]), f.y[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seen.append(loss.item())
+        assert_close_numbers({n: t[k] for n, t in got.items()}, net.state_dict())
+        assert_close(losses[k].item(), float(np.mean(seen)), **TIGHT)
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_a_part_that_is_not_trained_keeps_weights_and_statistics(executor: str) -> None:
+    sim = simulate("local", BATCHNORM, random_federation([5, 6]), executor=executor)
+    before = sim.state.groups[0].tensors
+    for moving, still in (("head", "body"), ("body", "head")):
+        after, _ = train_all(sim, [0, 1], PHASE._replace(train=(moving,)))
+        assert_same_numbers(*({n: t for n, t in x.items() if n.startswith(still)} for x in (after, before)))
+        # BatchNorm takes away the pull on the biases before it
+        pulled = [n for n in after if n.startswith(moving) and not n.endswith(("0.bias", "3.bias"))]
+        assert pulled and all(not torch.equal(after[n], before[n]) for n in pulled)
+
+
+def test_a_phase_may_have_its_own_rate_and_epochs() -> None:
+    data = random_federation([6, 9])
+    slow, fast = (simulate("local", DIGITS, data, lr=lr, local_epochs=e) for lr, e in ((0.01, 1), (0.2, 3)))
+    got, _ = train_all(slow, [0, 1], PHASE._replace(lr=0.2, epochs=3))
+    assert_same_numbers(got, train_all(fast, [0, 1])[0])
+
+
+def test_noise_reaches_each_step_of_each_client() -> None:
+    def loss(m: Any, batch: Any, down: Any) -> torch.Tensor:
+        return (m["head.bias"] * batch.eps["n"]).sum()
+
+    phase = Phase(loss, train=("head",), noise={"n": Noise((10,))})
+    results = {}
+    for executor in ("stack", "loop"):
+        sim = simulate("local", DIGITS, executor=executor, momentum=0.0, lr=1.0)
+        results[executor], _ = train_all(sim, [0, 1, 2], phase)
+    sim = simulate("local", DIGITS)
+    f, at = sim.setting.federation, torch.arange(3)
+    pool = Pool(f.x, f.y, f.train.rows[at], f.train.counts[at])
+    eps = training.plan([pool], phase, sim.setting.scenario, 1, streams(0, 1, 2))
+    for k in range(3):
+        want = sim.state.groups[0].tensors["head.bias"][k] - eps.eps["n"][k, : eps.steps[k]].sum(0)
+        for got in results.values():
+            assert_close(got["head.bias"][k], want, **TIGHT)
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_divergence_names_the_round_and_the_client(executor: str) -> None:
+    sim = simulate("local", DIGITS, random_federation([6, 6, 6]), executor=executor)
+    play(sim, 1)
+    f, before = sim.setting.federation, copied(numbers(sim.state))
+    f.x[f.train.rows[1]] *= 1e300
+    for _ in range(2):  # the state stays as it was before the round
+        with pytest.raises(Diverged, match=r"diverged in round 2: the \w+ of 1 client\(s\) \(1\) left the finite"):
+            sim.step()
+        assert_same_numbers(numbers(sim.state), before)
+
+
+# ----------------------------------------------------------------------------------------- start and participation
+
+
+def test_everybody_starts_from_the_same_model_and_the_seed_decides_which() -> None:
+    a, b = (numbers(simulate("local", seed=seed).state) for seed in (0, 1))
+    first = {n.split("/", 1)[1]: t for n, t in a.items() if n.startswith("client 0")}
+    for k in range(5):
+        assert_same_numbers({n.split("/", 1)[1]: t for n, t in a.items() if n.startswith(f"client {k}")}, first)
+    assert not torch.equal(a["client 0/head.weight"], b["client 0/head.weight"])
+
+
+@pytest.mark.parametrize(("share", "number"), [(1.0, 10), (0.5, 5), (0.26, 3), (0.01, 1)])
+def test_as_many_take_part_as_asked_for_without_replacement(share: float, number: int) -> None:
+    sim = simulate("fedavg", DIGITS.override(participation=share), random_federation([2] * 10))
+    drawn = [engine.participants(sim.setting, t).tolist() for t in range(1, 41)]
+    assert all(len(set(ids)) == number and ids == sorted(ids) for ids in drawn)
+    assert {k for ids in drawn for k in ids} == set(range(10))
+    assert number == 10 or len(set(map(tuple, drawn))) > 5
+    assert drawn == [engine.participants(sim.setting, t).tolist() for t in range(1, 41)]
+
+
+# ---------------------------------------------------------------------------------------------------- evaluation
+
+
+def by_hand(sim: Simulation, split: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Each client's hits and row losses with its own model, row by row."""
+    hits, losses = [], []
+    for k in range(sim.setting.federation.clients):
+        x, y = own_rows(sim, k, split)
+        with torch.no_grad():
+            scores = client_net(sim, k).eval()(x).numpy()
+        hits.append(scores.argmax(1) == y.numpy())
+        p = np.exp(scores - scores.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        losses.append(-np.log(p[np.arange(len(y)), y.numpy()]))
+    return hits, losses
+
+
+def unequal_splits() -> Any:
+    data = random_federation([9, 5, 7, 6], other=11)
+    for split, counts in ((data.val, [2, 11, 5, 4]), (data.test, [10, 3, 11, 1])):
+        split.counts[:] = counts
+    return data
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+@pytest.mark.parametrize("name", ["local", "fedavg", "fedper"])
+def test_personal_scores_are_means_over_clients_of_each_model_on_its_own_rows(name: str, executor: str) -> None:
+    sim = simulate(name, BATCHNORM, unequal_splits(), executor=executor, lr=0.05)
+    row = play(sim, 2)[-1]
+    hits, losses = by_hand(sim, "val")
+    assert_close(row["val_acc"], float(np.mean([h.mean() for h in hits])), **TIGHT)
+    assert_close(row["val_loss"], float(np.mean([x.mean() for x in losses])), **TIGHT)
+    share = np.array([h.mean() for h in by_hand(sim, "test")[0]])
+    assert len(set(share)) > 1
+    assert_close(row["test_acc"], float(share.mean()), **TIGHT)
+    assert_close(row["test_acc_std"], float(share.std()), **TIGHT)
+    assert_close(row["test_acc_worst10"], float(share.min()), **TIGHT)
+
+
+def test_pooled_scores_take_all_rows_as_one_set_and_global_ones_are_personal_under_fedavg() -> None:
+    rows = {}
+    for rule in ("personal", "global", "pooled"):
+        sim = simulate("fedavg", BATCHNORM.override(evaluation=rule), unequal_splits())
+        rows[rule] = play(sim, 2)[-1]
+    assert rows["personal"] == rows["global"]
+    for split in ("val", "test"):
+        hits, losses = by_hand(sim, split)
+        assert_close(rows["pooled"][f"{split}_acc"], float(np.concatenate(hits).mean()), **TIGHT)
+        if split == "val":
+            assert_close(rows["pooled"]["val_loss"], float(np.concatenate(losses).mean()), **TIGHT)
+    assert rows["pooled"]["test_acc"] != rows["personal"]["test_acc"]
+
+
+def test_many_clients_are_evaluated_and_uploaded_in_chunks_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = simulate("fedproto", DIGITS)
+    wanted = play(whole, 2)
+    monkeypatch.setattr(engine, "ROWS_AT_ONCE", 90)
+    parts = simulate("fedproto", DIGITS)
+    assert len(engine._chunks(parts.setting, parts.setting.federation.train, torch.arange(5))) > 1
+    got = play(parts, 2)
+    assert_close_numbers(numbers(parts.state), numbers(whole.state))
+    assert [r["val_acc"] for r in got] == [r["val_acc"] for r in wanted]
+
+
+def test_accuracy_metrics_by_hand() -> None:
+    correct, rows = torch.arange(1, 21), torch.full((20,), 20)
+    got = metrics.accuracy("test", {"a": correct, "b": correct.flip(0)[:20] * 0}, rows)
+    share = np.arange(1, 21) / 20
+    assert_close(got["test_acc"], float(share.mean()), **TIGHT)
+    assert_close(got["test_acc_std"], float(share.std()), **TIGHT)
+    assert_close(got["test_acc_worst10"], float(share[:2].mean()), **TIGHT)  # a tenth of 20
+    assert got["test_acc_a"] == got["test_acc"] and got["test_acc_b"] == 0
+    assert set(metrics.accuracy("val", {"a": correct}, rows)) == {"val_acc"}
+    assert metrics.accuracy("test", {"a": correct[:11]}, rows[:11])["test_acc_worst10"] == pytest.approx(1.5 / 20)
+
+
+def test_a_row_loss_is_capped_so_that_none_makes_the_mean_infinite() -> None:
+    scores = torch.tensor([[0.0, -torch.inf, 0.0], [0.0, 1.0, 2.0]], dtype=torch.float64)
+    got = metrics.log_loss(scores, torch.tensor([1, 2]))
+    assert_close(got[0].item(), 12 * float(np.log(10)), **TIGHT)
+    assert_close(got[1].item(), float(np.log(np.exp([0, 1, 2]).sum()) - 2), **TIGHT)
+
+
+def test_communication_metrics_name_both_ways() -> None:
+    got = metrics.communication(Size(1, 2, 3), Size(4, 5, 6), 2_500_000)
+    assert got == {
+        "up_floats": 1, "up_ints": 2, "up_bytes": 3, "down_floats": 4, "down_ints": 5, "down_bytes": 6, "comm_mb": 2.5,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "own"), [("local", "body, head"), ("fedper", "head"), ("gfpl", "body, etf, head")])
+@pytest.mark.parametrize("rule", ["global", "pooled"])
+def test_a_global_score_needs_a_global_model(name: str, own: str, rule: str) -> None:
+    with pytest.raises(UserError, match=f"'{rule}' scores one global model, but under {name} {own}.*--evaluation"):
+        Experiment(name, DIGITS.override(evaluation=rule)).validate()
+    Experiment(name, DIGITS).validate()
+    Experiment("fedavg", DIGITS.override(evaluation=rule)).validate()
+
+
+def test_averaging_is_refused_where_the_groups_have_other_shapes() -> None:
+    sim = simulate("fedavg")
+    nets = [(models.build(m, (1, 8, 8), 10, 12), ids) for m, ids in (("mlp", [0, 1]), ("cnn8", [2, 3, 4]))]
+    with pytest.raises(UserError, match="body"):
+        engine.start(sim.setting, nets)
+
+
+# ---------------------------------------------------------------------------------------- what a run is made of
+
+
+def test_a_configuration_is_resolved_between_algorithm_and_scenario() -> None:
+    experiment = Experiment("fedprox", DIGITS, pinned={"mu": 0.5, "lr": 0.2})
+    alg, scenario = experiment.resolve({"lr": "0.3", "batch": 8})
+    assert (alg.mu, scenario.lr, scenario.batch) == (0.5, 0.3, 8)  # type: ignore[attr-defined]
+    full = experiment.configuration({"batch": 8})
+    assert full["mu"] == 0.5 and full["batch"] == 8 and full["lr"] == 0.2 and set(full) == set(experiment.knobs())
+    with pytest.raises(UserError, match="unknown hyperparameter of fedprox 'momentun': did you mean 'momentum'"):
+        experiment.resolve({"momentun": 1})
+    with pytest.raises(UserError, match="unknown hyperparameter of fedprox 'clients'"):
+        experiment.resolve({"clients": 3})
+
+
+def test_gfpls_variance_floor_is_not_the_scenarios_floor_of_rows() -> None:
+    alg, scenario = Experiment("gfpl", DIGITS).resolve({"floor": 0.01})
+    assert alg.floor == 0.01 and scenario.floor == DIGITS.floor  # type: ignore[attr-defined]
+
+
+def test_an_algorithm_that_does_not_exist_is_told_with_the_nearest_one() -> None:
+    assert algorithm.names() == sorted(algorithm.names()) and "fedavg" in algorithm.names()
+    with pytest.raises(UserError, match="unknown algorithm 'fedavgg': did you mean 'fedavg'"):
+        algorithm.find("fedavgg")
+
+
+def test_small_steps_are_stacked_large_ones_looped_and_either_can_be_forced() -> None:
+    small, large = models.build("cnn8", (1, 8, 8), 10), models.build("mcmahan-cnn", (1, 28, 28), 10)
+    assert executors.choose("auto", small, (1, 8, 8), 4, "cpu") == "stack"
+    assert executors.choose("auto", large, (1, 28, 28), 32, "cpu") == "loop"
+    assert executors.choose("auto", large, (1, 28, 28), 32, "cuda") == "stack"
+    assert executors.choose("loop", small, (1, 8, 8), 4, "cuda") == "loop"
+    with pytest.raises(UserError, match="unknown executor 'stak': did you mean 'stack'"):
+        executors.choose("stak", small, (1, 8, 8), 4, "cpu")
+
+
+def test_multiply_adds_by_hand() -> None:
+    net = models.build("fedproto-cnn", (1, 28, 28), 10)
+    hand = 10 * 24 * 24 * 25 + 20 * 8 * 8 * 250 + 320 * 50 + 50 * 10
+    net.train()
+    assert executors.multiply_adds(net, (1, 28, 28)) == hand
+    assert net.training and not net.body[0]._forward_hooks
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    require_device("cpu")
+    with pytest.raises(UserError, match="'tpu'; use --device cpu"):
+        require_device("tpu")
+
+
+def test_state_is_not_shared_between_rounds() -> None:
+    sim = simulate("fedper")
+    first = sim.state
+    kept = copied(numbers(first))
+    play(sim, 2)
+    for t in numbers(sim.state).values():
+        t.zero_() if t.is_floating_point() else None
+    assert_same_numbers(numbers(first), kept)
+
+
+def test_addresses_are_distinct_and_stable() -> None:
+    seen = {address.number(*a) for a in [(0, "train", 1, 12), (0, "train", 11, 2), (0, "train", 1, 1, 2), (1, "train")]}
+    assert len(seen) == 4 and all(0 <= n < 2**63 for n in seen)
+    assert address.number(0, "train", 1, 2) == address.number(0, "train", 1, 2)
+    draws = [torch.rand(3, generator=address.stream(0, "x", k)) for k in range(3)]
+    assert not torch.equal(draws[0], draws[1]) and not torch.equal(draws[1], draws[2])

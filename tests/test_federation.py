@@ -1,0 +1,178 @@
+"""A data set dealt out: tables, disjointness, what is stored; and what a scenario accepts."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedtune import datasets, federation, scenario
+from fedtune.datasets import Dataset
+from fedtune.errors import UserError
+from fedtune.federation import Federation
+from fedtune.scenario import SCENARIOS, Scenario
+
+LAWS = {
+    "ways-shots": Scenario(clients=6, ways_spread=2, shots_spread=4),
+    "dirichlet": Scenario(clients=6, partition="dirichlet", floor=20),
+    "iid": Scenario(clients=7, partition="iid"),
+}
+
+
+def numbered(rows: int = 400, classes: int = 10, official: int = 400) -> Dataset:
+    """Row i is a picture of the number i, so that a stored row tells where it came from."""
+    y = np.random.default_rng(0).permutation(np.arange(rows) % classes)
+    return Dataset("numbered", np.arange(rows, dtype=np.float32).reshape(-1, 1, 1, 1), y, classes, official)
+
+
+def held(f: Federation) -> list[list[np.ndarray]]:
+    """The original row numbers of every client in every split."""
+    return [[f.x[s.rows[k, :n]].ravel().astype(int) for k, n in enumerate(s.counts)] for s in (f.train, f.val, f.test)]
+
+
+SMALL = {
+    "ways-shots": Scenario(clients=5, ways=3, shots=5, shots_spread=2, val_shots=2, test_shots=3),
+    "dirichlet": Scenario(clients=5, partition="dirichlet", floor=12, alpha=0.5),
+    "iid": Scenario(clients=7, partition="iid"),
+}
+
+
+@pytest.mark.parametrize("law", SMALL)
+def test_tables_hold_each_clients_rows_and_no_row_twice(law: str) -> None:
+    data = numbered()
+    f = federation.deal(data, SMALL[law], seed=3)
+    rows = np.concatenate([r for split in held(f) for r in split])
+    assert len(np.unique(rows)) == len(rows)
+    np.testing.assert_array_equal(np.sort(rows), f.x.ravel())  # only rows that somebody holds, each once
+    np.testing.assert_array_equal(f.y, data.y[f.x.ravel().astype(int)])
+    assert f.clients == SMALL[law].clients and f.classes == 10 and f.shape == (1, 1, 1)
+    for split in (f.train, f.val, f.test):
+        assert split.rows.shape == (f.clients, split.counts.max()) and split.counts.min() >= 1
+        for k, n in enumerate(split.counts):
+            assert set(split.rows[k, n:]) <= set(split.rows[k, :n]), "padding must be a real row of the client"
+    assert law == "ways-shots" or len(rows) == 400
+
+
+def test_test_rows_come_from_the_official_test_set() -> None:
+    f = federation.deal(numbered(official=250), SMALL["ways-shots"], seed=0)
+    train, val, test = ([np.concatenate(split)] for split in held(f))
+    assert max(train[0].max(), val[0].max()) < 250 <= test[0].min()
+
+
+def test_each_client_is_tested_on_its_own_classes() -> None:
+    f = federation.make(LAWS["ways-shots"], seed=1)
+    for k in range(f.clients):
+        train, val, test = ({*f.y[s.rows[k, : s.counts[k]]]} for s in (f.train, f.val, f.test))
+        assert train == val == test and 2 <= len(train) <= 6
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_one_seed_one_federation(law: str) -> None:
+    a, b, c = (federation.make(LAWS[law], seed) for seed in (0, 0, 1))
+    assert np.array_equal(a.x, b.x) and np.array_equal(a.train.rows, b.train.rows)
+    assert a.train.rows.shape != c.train.rows.shape or not np.array_equal(a.train.rows, c.train.rows)
+
+
+@pytest.mark.parametrize(
+    "change", [{"lr": 0.1}, {"batch": 16}, {"model": "mlp"}, {"local_epochs": 3}, {"participation": 0.5}, {"rounds": 2}]
+)
+def test_training_hyperparameters_deal_no_other_rows(change: dict) -> None:
+    a, b = federation.make(LAWS["ways-shots"], 0), federation.make(LAWS["ways-shots"].override(**change), 0)
+    assert np.array_equal(a.x, b.x) and np.array_equal(a.train.rows, b.train.rows)
+
+
+def test_tensors_in_float32_share_the_arrays_memory_and_read_only_arrays_do_not_warn() -> None:
+    f = federation.deal(numbered(), SMALL["iid"], 0)
+    f.x.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        shared, wide = f.to(), f.to(dtype=torch.float64)
+    assert shared.x.data_ptr() == f.x.ctypes.data and shared.x.dtype == torch.float32
+    assert wide.x.dtype == torch.float64 and wide.y.dtype == wide.train.rows.dtype == torch.int64
+    assert wide.to(dtype=torch.float64).x is wide.x and wide.clients == f.clients and wide.shape == f.shape
+    np.testing.assert_array_equal(wide.train.counts.numpy(), f.train.counts)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"clients": 500}, "fewer clients"),
+        ({"partition": "dirichlet", "clients": 100, "floor": 20}, "take 89 clients or fewer"),
+        ({"partition": "iid", "clients": 1797}, "clients or fewer"),
+    ],
+)
+def test_what_the_data_cannot_give_is_refused(change: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        federation.make(Scenario().override(**change), 0)
+
+
+# ------------------------------------------------------------------------------------------------------ scenario
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_scenario_stands_and_its_data_set_and_model_fit(name: str) -> None:
+    s = scenario.find(name)
+    *shape, classes = datasets.describe(s.dataset)
+    assert s.override() == s and 1 <= s.participants <= s.clients
+    assert s.ways <= classes and (s.model != "cnn8" or shape == [1, 8, 8])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"client": 3}, "unknown scenario field 'client': did you mean 'clients'"),
+        ({"dataset": "digit"}, "unknown data set 'digit': did you mean 'digits'"),
+        ({"model": "cnn"}, "unknown model 'cnn'"),
+        ({"partition": "dirichlett"}, "unknown partition 'dirichlett': did you mean 'dirichlet'"),
+        ({"evaluation": "globl"}, "unknown evaluation rule 'globl': did you mean 'global'"),
+        ({"clients": 0}, "clients must be at least 1, but got 0"),
+        ({"clients": 2.5}, "clients must be a whole number, but got 2.5"),
+        ({"clients": "many"}, "clients must be a whole number, but got 'many'"),
+        ({"clients": None}, "clients must be a whole number, but got None"),
+        ({"rounds": 0}, "rounds must be at least 1, but got 0"),
+        ({"rounds": float("inf")}, "rounds must be a whole number, but got inf"),
+        ({"ways": 11}, "ways must be at most the 10 classes of digits, but got 11"),
+        ({"ways_spread": -1}, "ways_spread must not be negative, but got -1"),
+        ({"features": -1}, "features must not be negative, but got -1"),
+        ({"participation": 0}, r"participation must be in \(0, 1\], but got 0"),
+        ({"participation": 1.01}, r"participation must be in \(0, 1\], but got 1.01"),
+        ({"participation": "nan"}, r"participation must be in \(0, 1\], but got nan"),
+        ({"alpha": 0}, "alpha must be above 0, but got 0"),
+        ({"alpha": "nan"}, "alpha must be above 0, but got nan"),
+        ({"val_share": 0}, "val_share and test_share must be above 0"),
+        ({"val_share": 0.5, "test_share": 0.5}, "leave training rows, but got 0.5 and 0.5"),
+        ({"val_share": "nan"}, "val_share and test_share must be above 0"),
+        ({"batch": 0}, "batch must be a whole number in 1 … 256 .*, but got 0"),
+        ({"lr": 2}, "lr must be a number in .*, but got 2"),
+        ({"optimizer": "rmsprop"}, "optimizer must be one of sgd | adam, but got 'rmsprop'"),
+        # a partition would refuse these once the data are loaded; they can be told before
+        ({"ways": 1}, "ways must be"),
+        ({"shots": 1}, "shots must be"),
+        ({"partition": "dirichlet", "floor": 2}, "floor must be"),
+    ],
+)
+def test_a_scenario_refuses_what_cannot_be_played(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Scenario().override(**change)
+
+
+def test_fields_are_taken_as_text_too() -> None:
+    s = Scenario().override(clients="7", participation="0.5", lr="0.1", optimizer="adam", alpha="1")
+    assert (s.clients, s.participation, s.lr, s.alpha) == (7, 0.5, 0.1, 1.0) and isinstance(s.clients, int)
+
+
+@pytest.mark.parametrize(("share", "clients", "number"), [(1.0, 20, 20), (0.1, 20, 2), (0.01, 20, 1), (0.5, 6, 3)])
+def test_the_number_that_takes_part_is_rounded_and_at_least_one(share: float, clients: int, number: int) -> None:
+    assert Scenario(clients=clients, participation=share).participants == number
+
+
+def test_an_unknown_scenario_is_told_the_nearest() -> None:
+    with pytest.raises(UserError, match="unknown scenario 'digits-w5': did you mean 'digits-w4'"):
+        scenario.find("digits-w5")
+
+
+def test_what_can_be_searched_is_what_is_declared() -> None:
+    assert "lr" in scenario.tunable_names() and "clients" not in scenario.tunable_names()
