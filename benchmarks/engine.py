@@ -59,7 +59,7 @@ def best_of(jobs: list[Callable[[], object]], repeats: int) -> list[float]:
 def training_row(name: str, shape: models.Shape, batch: int, clients: int, rows: int, repeats: int) -> dict[str, Any]:
     work = Scenario(batch=batch, momentum=0.5, lr=0.01)
     net = models.build(name, shape, 10)
-    executor = executors.choose("auto", net, shape, batch, "cpu")
+    executor = executors.choose("auto", net, "cpu")
     seed = torch.Generator().manual_seed(0)
     x, y = torch.randn(clients * rows, *shape, generator=seed), torch.randint(10, (clients * rows,), generator=seed)
     pool = training.Pool(x, y, torch.arange(clients * rows).view(clients, rows), torch.full((clients,), rows))
@@ -93,7 +93,7 @@ def training_row(name: str, shape: models.Shape, batch: int, clients: int, rows:
     steps = clients * -(-rows // batch)
     return {
         "model": name, "batch": batch, "clients": clients, "executor": executor,
-        "multiply_adds": batch * executors.multiply_adds(net, shape),
+        "parameters": sum(p.numel() for p in net.parameters()),
         "engine_ms": fast / steps * 1e3, "eager_ms": slow / steps * 1e3, "ratio": slow / fast,
         "steps_per_second": steps / fast,
     }  # fmt: skip

@@ -16,7 +16,7 @@ from fedtune import address, metrics
 from fedtune.algorithm import DOWN, Algorithm, Data, Model, Phase, Task, draw, parts
 from fedtune.errors import Diverged, UserError
 from fedtune.federation import Federation, Split
-from fedtune.layers import stacked_layout
+from fedtune.layers import has_convolutions, stacked_layout
 from fedtune.models import Net
 from fedtune.scenario import Scenario
 from fedtune.stacked import NOTHING, Executor, Size, Tree, for_each_client, join, leaves, put, size, take, tree_map
@@ -186,7 +186,7 @@ def _scores(s: Setting, state: State, g: Group, table: Split) -> tuple[dict[str,
 
     found = []
     for part in _chunks(s, table, g.ids):
-        data = _data(s, table, g.ids[part])
+        data = _data(s, table, g.ids[part], g.net)
         found.append(for_each_client(one, s.executor, take(tensors, part), take(down, part), data))
     whole = join(found)
     return whole["correct"], whole["loss"]
@@ -211,7 +211,7 @@ def _upload(s: Setting, g: Group, down: dict[str, Tree], t: int) -> dict[str, Tr
 
     found = []
     for part in _chunks(s, s.federation.train, g.ids):
-        data = _data(s, s.federation.train, g.ids[part])._replace(eps=take(eps, part))
+        data = _data(s, s.federation.train, g.ids[part], g.net)._replace(eps=take(eps, part))
         found.append(for_each_client(one, s.executor, take(g.tensors, part), data, take(down, part)))
     return up | join(found)
 
@@ -223,12 +223,12 @@ def _chunks(s: Setting, table: Split, ids: Tensor) -> list[slice]:
     return [slice(i, min(i + step, len(ids))) for i in range(0, len(ids), step)]
 
 
-def _data(s: Setting, table: Split, ids: Tensor) -> Data:
+def _data(s: Setting, table: Split, ids: Tensor, net: nn.Module) -> Data:
     """The rows of some clients, padded to the longest of them."""
     counts = table.counts[ids]
     rows = table.rows[ids, : int(counts.max())]
     x = s.federation.x[rows]
-    if s.executor == "stack":
+    if s.executor == "stack" and has_convolutions(net):
         x = stacked_layout(x)
     mask = torch.arange(rows.shape[1], device=rows.device) < counts[:, None]
     return Data(x, s.federation.y[rows], mask, {})

@@ -146,3 +146,8 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     return bool(mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)) and bool(mallopt(_M_MMAP_THRESHOLD, 2**30))
+
+
+def has_convolutions(net: nn.Module) -> bool:
+    """Whether a net gains from `stacked_layout`."""
+    return any(isinstance(m, nn.Conv2d) for m in net.modules())

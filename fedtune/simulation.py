@@ -75,7 +75,7 @@ class Simulation:
         features = models.width(scenario.model, scenario.features)
         seed = address.number(experiment.seed, "net")
         net = models.build(scenario.model, arrays.shape, arrays.classes, features, seed)
-        executor = executors.choose(experiment.executor, net, arrays.shape, scenario.batch, experiment.device)
+        executor = executors.choose(experiment.executor, net, experiment.device)
         task = Task(arrays.classes, features, arrays.clients, scenario.batch, experiment.seed)
         self.setting = engine.Setting(alg, arrays, scenario, task, executor)
         self.state = engine.start(self.setting, [(net, list(range(arrays.clients)))])

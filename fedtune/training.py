@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from fedtune.algorithm import Batch, Model, Phase, draw, parts
-from fedtune.layers import stacked_layout
+from fedtune.layers import has_convolutions, stacked_layout
 from fedtune.scenario import Scenario
 from fedtune.stacked import Executor, Tree, for_each_client, join, take, tree_map
 
@@ -147,7 +147,7 @@ def _stack(
     def loss(t: dict[str, Tensor], batch: Batch, received: dict[str, Tree]) -> Tensor:
         return phase.loss(Model(net, t), batch, received)
 
-    moving, active = _moving(net, phase), 0
+    moving, active, convolves = _moving(net, phase), 0, has_convolutions(net)
     optimizer: torch.optim.Optimizer | None = None
     for s in range(steps[0]):
         still = sum(n > s for n in steps)
@@ -160,7 +160,7 @@ def _stack(
         index = rows[s, :active]
         x = pool.x[index]  # [k, B, …]
         noise = {n: e[:active, s] for n, e in eps.items()}
-        batch = Batch(stacked_layout(x) if x.dim() == 5 else x, pool.y[index], noise)
+        batch = Batch(stacked_layout(x) if convolves else x, pool.y[index], noise)
         losses = vmap(loss)(now, batch, received)
         optimizer.zero_grad()
         losses.sum().backward()  # client k's loss reaches only row k, and SGD and Adam act per coordinate
