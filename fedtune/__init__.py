@@ -1,15 +1,22 @@
 """fedtune: hyperparameter search for heterogeneous federated learning, on Ray Tune."""
 
 import os as _os
+from pathlib import Path as _Path
 
 __version__ = "0.1.0"
 
-# Before Ray is imported anywhere: nothing calls home, one log file a trial instead of three (TensorBoard's alone halves
-# the driver's throughput), and no warning about a coming default.
-for _name, _value in {
+# Ray reads its environment when it is imported, so this stands before any such import.
+# Nothing calls home; one log file a trial instead of three (TensorBoard's alone halves the driver's throughput).
+_settings = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
-}.items():
+}
+# `ray start` asks for a token wherever the user has one, but a client shows it only when told to.  A cluster that asks
+# for none lets us in all the same.
+_token = _os.environ.get("RAY_AUTH_TOKEN_PATH") or _Path.home() / ".ray" / "auth_token"
+if "RAY_AUTH_TOKEN" in _os.environ or _Path(_token).is_file():
+    _settings["RAY_AUTH_MODE"] = "token"
+for _name, _value in _settings.items():
     _os.environ.setdefault(_name, _value)

@@ -9,8 +9,8 @@ from fedtune.stacked import Executor
 
 EXECUTORS = ("auto", "stack", "loop")
 
-# Parameters of one client's model.  Below, stacking wins at every batch size measured, from the 13,706 of the digits CNN
-# (5 times at B = 4) to the 582,026 of McMahan's (1.2 times); ResNet-18 with 11 million is slower stacked, for one
+# Parameters of one client's model.  Below, stacking wins at every batch size measured, from the 13,706 of the digits
+# CNN (5 times at B = 4) to the 582,026 of McMahan's (1.2 times); ResNet-18 with 11 million is slower stacked, for one
 # client's step already fills the caches.  Nothing was measured in between.  See benchmarks/engine.py.
 STACK_BELOW = 2_000_000
 
