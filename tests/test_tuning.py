@@ -1,0 +1,50 @@
+"""Schedulers and searchers go by name, and what does not go together is refused."""
+
+import pytest
+from ray import tune
+
+from fedtune import tuning
+from fedtune.errors import UserError
+from fedtune.space import Space
+
+RANGES = Space({"lam": tune.loguniform(0.1, 10)}, [])
+GRID = Space({}, [{"lam": 1.0}, {"lam": 2.0}])
+
+
+@pytest.mark.parametrize("name", tuning.SCHEDULERS)
+def test_every_scheduler_is_made(name):
+    scheduler = tuning.scheduler(name, 60, 20, RANGES)
+    assert scheduler.set_search_properties("val_acc", "max", **{}) in (True, False)
+
+
+@pytest.mark.parametrize("name", tuning.SEARCHERS)
+def test_every_searcher_tries_the_given_points_first_and_stays_in_the_space(name):
+    space, points = (GRID, GRID.points) if name == "grid" else (RANGES, [{"lam": 2.0}])
+    searcher = tuning.searcher(name, space, points, seed=3, study="s", pbt=False)
+    got = []
+    for i in range(4):
+        got.append(searcher.suggest(str(i)))
+        searcher.on_trial_complete(str(i), {"val_acc": 0.1 * i, "training_iteration": 1})
+    assert got[: len(points)] == points
+    assert all(0.1 <= c["lam"] <= 10 for c in got)
+
+
+def test_rungs_start_at_the_grace_period():
+    assert tuning.rungs("asha", 60, 20) == [20]
+    assert tuning.rungs("asha", 200, 20) == [20, 60, 180]
+    assert tuning.rungs("none", 60, 20) == tuning.rungs("median", 60, 20) == []
+
+
+@pytest.mark.parametrize(
+    ("searcher", "scheduler", "space", "structural", "message"),
+    [
+        ("tpe", "asha", GRID, (), "point by point"),
+        ("tpe", "pbt", RANGES, (), "use --searcher random"),
+        ("random", "pbt", RANGES, ("lam",), "changes their shape"),
+        ("tp", "asha", RANGES, (), "did you mean 'tpe'"),
+        ("tpe", "ash", RANGES, (), "did you mean 'asha'"),
+    ],
+)
+def test_combinations_that_cannot_be(searcher, scheduler, space, structural, message):
+    with pytest.raises(UserError, match=message):
+        tuning.require_combination(searcher, scheduler, space, structural)
