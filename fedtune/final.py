@@ -26,7 +26,7 @@ def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
     default = {n: v for n, v in p.experiment.configuration({}).items() if n in p.space.names}
     candidates = {"best": config} if config == default else {"best": config, "default": default}
     seeds = [p.experiment.seed + 1 + i for i in range(p.final_seeds)]
-    task = ray.remote(num_cpus=p.cpus, num_gpus=p.gpus)(_replay)
+    task = ray.remote(num_cpus=p.cpus, num_gpus=p.gpus)(replay)
     waiting, rows = {}, []
     for seed in seeds:
         dealt = ray.put(federation.deal(data, p.experiment.scenario, seed))
@@ -41,7 +41,7 @@ def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
     return frame.sort_values(["configuration", "seed"], ignore_index=True)
 
 
-def _replay(experiment: Experiment, config: Config, data: federation.Federation, cpus: float) -> dict[str, Any]:
+def replay(experiment: Experiment, config: Config, data: federation.Federation, cpus: float) -> dict[str, Any]:
     """Play one configuration to its end (in a Ray task)."""
     keep_freed_memory()
     torch.set_num_threads(max(1, int(cpus)))

@@ -46,6 +46,12 @@ class Plan:
         """The run's folder."""
         return self.storage / self.name
 
+    @property
+    def shown(self) -> Path:
+        """The run's folder as a person here would write it."""
+        here = Path.cwd()
+        return self.folder.relative_to(here) if self.folder.is_relative_to(here) else self.folder
+
 
 def make(args: argparse.Namespace) -> Plan:
     """Check everything that can be told before anything starts; UserError otherwise."""

@@ -152,8 +152,8 @@ def _summary(p: Plan, config: Config, best: pd.Series, checked: pd.DataFrame, co
         Console().print(table)
         if "default" not in set(checked["configuration"]):
             say("the best configuration is the default one")
-    say(f"folder: {p.folder}")
-    say(f"again: fedtune run --config {p.folder / 'best.yaml'}")
+    say(f"folder: {p.shown}")
+    say(f"again: fedtune run --config {p.shown / 'best.yaml'}")
 
 
 def _plain(config: dict[str, Any]) -> Config:

@@ -13,9 +13,9 @@ class Grid(list):
     """Stands in for Ray's ResultGrid."""
 
 
-def result(name, rows, config=None, error=None, **last):
+def result(name, rows, config=None, error=None):
     frame = pd.DataFrame(rows)
-    metrics = ({"trial_id": name} | (rows[-1] if rows else {}) | last) if rows or last else {}
+    metrics = rows[-1] | {"trial_id": name} if rows else {}
     return SimpleNamespace(metrics=metrics, metrics_dataframe=frame, config=config or {}, error=error, path=f"x-{name}")
 
 

@@ -1,0 +1,162 @@
+"""Bad input gets one line, the rule, what came and what would do; exit status 2; nothing started, nothing left."""
+
+import pytest
+import ray
+
+from fedtune import __main__ as console
+from fedtune import run, search
+from fedtune.errors import UserError
+
+FILES = {
+    "broken.py": "SPACE = [",
+    "empty.py": "SPACE = {}",
+    "grid.py": "from ray import tune\nSPACE = {'lam': tune.grid_search([1.0, 2.0])}",
+    "mixed.py": "from ray import tune\nSPACE = {'lam': tune.grid_search([1.0]), 'lr': tune.uniform(0.1, 0.2)}",
+    "outside.py": "from ray import tune\nSPACE = {'lam': tune.uniform(0.1, 1000)}",
+    "structural.py": "from ray import tune\nSPACE = {'projection': tune.choice([10, 20])}",
+    "plain-file": "",
+    "broken.yaml": "algorithm: [",
+    "other.yaml": "a: 1",
+}
+GFPL = "--algo gfpl "
+
+# arguments of a search -> what its one line says
+CASES = {
+    "": "--algo is needed",
+    "--algo gpfl": "unknown algorithm 'gpfl': did you mean 'gfpl'",
+    GFPL + "--scenario digits-w5": "unknown scenario 'digits-w5': did you mean 'digits-w4'",
+    GFPL + "--space defalt": "unknown search space of gfpl 'defalt': did you mean 'default'",
+    GFPL + "--scheduler ahsa": "unknown scheduler 'ahsa': did you mean 'asha'",
+    GFPL + "--searcher tep": "unknown searcher 'tep': did you mean 'tpe'",
+    GFPL + "--dataset digit": "unknown data set 'digit': did you mean 'digits'",
+    GFPL + "--model cnn9": "unknown model 'cnn9': did you mean 'cnn8'",
+    GFPL + "--partition dirichlt": "unknown partition 'dirichlt': did you mean 'dirichlet'",
+    GFPL + "--evaluation personl": "unknown evaluation rule 'personl': did you mean 'personal'",
+    GFPL + "--executor stak": "invalid choice: 'stak'",
+    GFPL + "--set lamb=1": "unknown hyperparameter of gfpl 'lamb': did you mean 'lam'",
+    GFPL + "--set lam": "--set needs NAME=VALUE, but got 'lam'",
+    GFPL + "--set lam=": "--set needs NAME=VALUE",
+    GFPL + "--set lam=strong": "lam must be a number in 0.05 … 20 (log), or 0.0, but got 'strong'",
+    GFPL + "--set lam=21": "lam must be a number in 0.05 … 20 (log), or 0.0, but got 21",
+    GFPL + "--set lam=nan": "but got nan",
+    GFPL + "--set lam=inf": "but got inf",
+    GFPL + "--set components=2.5": "components must be a whole number in 1 … 16, but got 2.5",
+    GFPL + "--set components=0": "components must be a whole number in 1 … 16, but got 0",
+    GFPL + "--set linkage=chain": "linkage must be one of complete | ball | single, but got 'chain'",
+    GFPL + "--set clip=2": "clip must be one of False | True, but got 2",
+    GFPL + "--lr -1": "lr must be a number in 1e-05 … 1 (log), but got -1",
+    GFPL + "--momentum 1": "momentum must be a number in 0 … 0.99, but got 1",
+    GFPL + "--batch 0": "batch must be a whole number in 1 … 256 (log), but got 0",
+    GFPL + "--optimizer rmsprop": "optimizer must be one of sgd | adam, but got 'rmsprop'",
+    GFPL + "--clients 0": "clients must be at least 1, but got 0",
+    GFPL + "--clients many": "clients must be a whole number, but got 'many'",
+    GFPL + "--clients 2.5": "clients must be a whole number, but got '2.5'",
+    GFPL + "--rounds -3": "rounds must be at least 1, but got -3",
+    GFPL + "--shots 1": "shots must be at least 2, but got 1",
+    GFPL + "--val-shots 0": "val_shots must be at least 1, but got 0",
+    GFPL + "--ways 11": "ways must be at most the 10 classes of digits, but got 11",
+    GFPL + "--ways-spread -1": "ways_spread must not be negative, but got -1",
+    GFPL + "--shots 500": "class ",
+    GFPL + "--partition dirichlet --clients 500": "500 clients with at least 10 rows each need 5000 rows",
+    GFPL + "--participation 0": "participation must be in (0, 1], but got 0.0",
+    GFPL + "--participation 1.5": "participation must be in (0, 1], but got 1.5",
+    GFPL + "--alpha 0": "alpha must be above 0, but got 0.0",
+    GFPL + "--val-share 0.5 --test-share 0.5": "leave training rows, but got 0.5 and 0.5",
+    GFPL + "--features 5": "an equiangular frame of 10 classes needs at least 9 dimensions, but got 5",
+    GFPL + "--set projection=8": "needs at least 9 dimensions, but got 8",
+    GFPL + "--dataset mnist --model cnn8 --data-dir {tmp}": "--download",
+    GFPL + "--model mcmahan-cnn": "model 'mcmahan-cnn' does not fit images of 1×8×8",
+    GFPL + "--seed -1": "--seed must not be negative, but got -1",
+    "--algo local --evaluation global": "evaluation rule 'global' scores one global model, but under local body, head",
+    "--algo fedper --evaluation pooled": "under fedper head stays with each client",
+    GFPL + "--space {tmp}/none.py": "there is no file",
+    GFPL + "--space {tmp}/broken.py": "does not load: SyntaxError",
+    GFPL + "--space {tmp}/empty.py": "is empty",
+    GFPL + "--space {tmp}/mixed.py": "a space is a grid or has ranges, not both",
+    GFPL + "--space {tmp}/outside.py": "lam must be a number in 0.05 … 20 (log), or 0.0, but got 1000",
+    GFPL + "--space {tmp}/grid.py --searcher tpe": "a grid is gone through point by point, but the searcher is 'tpe'",
+    GFPL + "--searcher grid": "a grid needs a list of values, but lam is the range",
+    GFPL + "--scheduler pbt --searcher tpe": "use --searcher random",
+    GFPL + "--scheduler pbt --space {tmp}/structural.py": "projection changes their shape",
+    "--algo local --set lr=0.1 --set momentum=0 --set local_epochs=1": "pinned are lr, momentum, local_epochs",
+    GFPL + "--trials 0": "must be a whole number of at least 1, but got '0'",
+    GFPL + "--trials few": "must be a whole number of at least 1, but got 'few'",
+    GFPL + "--max-concurrent 0": "must be a whole number of at least 1",
+    GFPL + "--cpus-per-trial 0": "--cpus-per-trial must be above 0, but got 0",
+    GFPL + "--gpus-per-trial -1": "--gpus-per-trial must be at least 0, but got -1",
+    GFPL + "--gpus-per-trial 64": "--gpus-per-trial must be at most the GPUs there are",
+    GFPL + "--gpus-per-trial 1.5": "a fraction below 1 or a whole number",
+    GFPL + "--final-seeds -1": "--final-seeds must be at least 0, but got -1",
+    GFPL + "--time-budget 0": "--time-budget must be above 0 seconds, but got 0",
+    GFPL + "--grace 99": "--grace must be at most the 60 rounds of a trial, but got 99",
+    GFPL + "--grace 0": "must be a whole number of at least 1",
+    GFPL + "--device tpu": "device must be cpu, or cuda",
+    GFPL + "--storage-path {tmp}/plain-file": "--storage-path must be a folder that can be written to",
+    GFPL + "--storage-path s3://bucket/x": "--storage-path must be a folder",
+    GFPL + "--storage-path {tmp} --name taken": "exists; give another --name",
+    GFPL + "--name a/b": "--name must be a plain folder name, but got 'a/b'",
+    GFPL + "--address 127.0.0.1:1": "nobody answers at 127.0.0.1:1",
+    GFPL + "--address ray://127.0.0.1:1": "nobody answers at 127.0.0.1:1",
+    GFPL + "--address nowhere": "--address must be auto, host:port or ray://host:port, but got 'nowhere'",
+    GFPL + "--colour red": "unrecognized arguments: --colour red",
+}
+
+RUN_CASES = {
+    "--config {tmp}/none.yaml": "cannot be read",
+    "--config {tmp}/broken.yaml": "cannot be read",
+    "--config {tmp}/other.yaml": "needs algorithm, scenario, hyperparameters",
+    "--algo local --output {tmp}/plain-file": "--output needs a new file",
+    "--algo local --threads 0": "must be a whole number of at least 1",
+    "--algo local --set lr=2": "lr must be a number in",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "taken").mkdir()
+    return tmp_path
+
+
+def refused(main, arguments, capsys):
+    """The one line on stderr of a command that ends with status 2."""
+    try:
+        status = main(arguments.split())
+    except SystemExit as end:  # argparse's own
+        status = end.code
+    out, err = capsys.readouterr()
+    assert status == 2
+    lines = [line for line in err.splitlines() if not line.startswith(("note", "warning"))]
+    assert len(lines) == 1 and "Traceback" not in err and not out
+    return lines[0]
+
+
+@pytest.mark.parametrize("arguments", CASES)
+def test_a_search_that_cannot_be_says_why_and_leaves_nothing(arguments, folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    before = sorted(p.name for p in folder.iterdir())
+    line = refused(search.main, arguments.replace("{tmp}", str(folder)), capsys)
+    assert CASES[arguments] in line
+    assert sorted(p.name for p in folder.iterdir()) == before
+    assert not ray.is_initialized()
+
+
+@pytest.mark.parametrize("arguments", RUN_CASES)
+def test_a_run_that_cannot_be_says_why(arguments, folder, capsys):
+    assert RUN_CASES[arguments] in refused(run.main, arguments.replace("{tmp}", str(folder)), capsys)
+
+
+def test_an_unknown_command(capsys):
+    assert "did you mean 'search'" in refused(console.main, "serch", capsys)
+
+
+def test_debug_shows_the_stack():
+    with pytest.raises(UserError, match="unknown algorithm"):
+        search.main(["--algo", "gpfl", "--debug"])
+
+
+def test_a_grace_period_below_the_first_effect_is_warned_about(folder, capsys):
+    arguments = f"--algo gfpl --grace 5 --storage-path {folder} --name taken"  # the last is refused after the warning
+    assert search.main(arguments.split()) == 2
+    assert "--grace 5 lets trials be stopped before round 20" in capsys.readouterr().err
