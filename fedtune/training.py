@@ -23,6 +23,17 @@ class Pool(NamedTuple):
     counts: Tensor  # [m]
 
 
+class Job(NamedTuple):
+    """A phase as an executor gets it."""
+
+    net: nn.Module  # the form, its parts in train or eval mode
+    phase: Phase
+    work: Scenario
+    x: Tensor  # [R, …] the rows that the plan speaks of
+    y: Tensor  # [R]
+    plan: Plan
+
+
 class Plan(NamedTuple):
     """Who does how many steps on which rows with which noise: drawn ahead, each client from its own stream."""
 
@@ -50,16 +61,11 @@ def train(
         part.train(name in trained)  # a frozen part keeps its running statistics
     passes = work.local_epochs if phase.epochs is None else phase.epochs
     pools = [_drawn(phase, down, pool, streams, executor) for _ in range(passes)] if phase.pool else [pool]
-    todo = plan(pools, phase, work, passes, streams)
-    everything = Pool(
-        torch.cat([p.x for p in pools]) if len(pools) > 1 else pools[0].x,
-        torch.cat([p.y for p in pools]) if len(pools) > 1 else pools[0].y,
-        *pools[0][2:],
-    )
-    run = _stack_in_memory if executor == "stack" else _loop
-    moved, losses = run(net, tensors, down, phase, everything, todo, work)
+    rows = join([{"x": p.x, "y": p.y} for p in pools])
+    job = Job(net, phase, work, rows["x"], rows["y"], plan(pools, phase, work, passes, streams))
+    moved, losses = (_stack_in_memory if executor == "stack" else _loop)(job, tensors, down)
     keep = {n: t for n, t in moved.items() if n.split(".")[0] in trained}
-    return tensors | keep, losses / torch.tensor(todo.steps, device=losses.device).clamp(min=1)
+    return tensors | keep, losses / torch.tensor(job.plan.steps, device=losses.device).clamp(min=1)
 
 
 def plan(pools: list[Pool], phase: Phase, work: Scenario, passes: int, streams: list[torch.Generator]) -> Plan:
@@ -123,26 +129,19 @@ def _moving(net: nn.Module, phase: Phase) -> list[str]:
     return [n for n, _ in net.named_parameters() if not phase.train or n.split(".")[0] in phase.train]
 
 
-def _stack(
-    net: nn.Module,
-    tensors: dict[str, Tensor],
-    down: dict[str, Tree],
-    phase: Phase,
-    pool: Pool,
-    todo: Plan,
-    work: Scenario,
-) -> tuple[dict[str, Tensor], Tensor]:
+def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> tuple[dict[str, Tensor], Tensor]:
     """All clients as one program.
 
     Clients are ordered by their number of steps, so those still at work are a prefix: one that has finished holds
     still because nothing computes it any more.
     """
+    net, phase, work, x, y, todo = job
     order = sorted(range(len(todo.steps)), key=lambda k: -todo.steps[k])
-    at = torch.tensor(order, device=pool.x.device)
+    at = torch.tensor(order, device=x.device)
     steps = [todo.steps[k] for k in order]
     mine, down, eps = take(tensors, at), take(down, at), take(todo.eps, at)  # copies
     rows = todo.rows[at].transpose(0, 1)  # [S, m, B]
-    total = torch.zeros(len(order), device=pool.x.device, dtype=torch.float64)
+    total = torch.zeros(len(order), device=x.device, dtype=torch.float64)
 
     def loss(t: dict[str, Tensor], batch: Batch, received: dict[str, Tree]) -> Tensor:
         return phase.loss(Model(net, t), batch, received)
@@ -158,9 +157,9 @@ def _stack(
             optimizer = _cut(optimizer, leaves) if optimizer else _optimizer(work, phase, leaves)
         assert optimizer
         index = rows[s, :active]
-        x = pool.x[index]  # [k, B, …]
+        images = x[index]  # [k, B, …]
         noise = {n: e[:active, s] for n, e in eps.items()}
-        batch = Batch(stacked_layout(x) if convolves else x, pool.y[index], noise)
+        batch = Batch(stacked_layout(images) if convolves else images, y[index], noise)
         losses = vmap(loss)(now, batch, received)
         optimizer.zero_grad()
         losses.sum().backward()  # client k's loss reaches only row k, and SGD and Adam act per coordinate
@@ -170,28 +169,20 @@ def _stack(
     return take(mine, back), total[back]
 
 
-def _stack_in_memory(
-    net: nn.Module,
-    tensors: dict[str, Tensor],
-    down: dict[str, Tree],
-    phase: Phase,
-    pool: Pool,
-    todo: Plan,
-    work: Scenario,
-) -> tuple[dict[str, Tensor], Tensor]:
+def _stack_in_memory(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> tuple[dict[str, Tensor], Tensor]:
     """All clients as one program; where a GPU's memory does not hold them, half of them after the other half."""
     try:
-        return _stack(net, tensors, down, phase, pool, todo, work)
+        return _stack(job, tensors, down)
     except torch.OutOfMemoryError:
-        if len(todo.steps) == 1:
+        if len(job.plan.steps) == 1:
             raise
     torch.cuda.empty_cache()
-    half = len(todo.steps) // 2
-    parts = []
+    steps, rows, eps = job.plan
+    half, found = len(steps) // 2, []
     for some in (slice(0, half), slice(half, None)):
-        plan = Plan(todo.steps[some], todo.rows[some], take(todo.eps, some))
-        parts.append(_stack_in_memory(net, take(tensors, some), take(down, some), phase, pool, plan, work))
-    return join([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+        part = job._replace(plan=Plan(steps[some], rows[some], take(eps, some)))
+        found.append(_stack_in_memory(part, take(tensors, some), take(down, some)))
+    return join([f[0] for f in found]), torch.cat([f[1] for f in found])
 
 
 def _cut(optimizer: torch.optim.Optimizer, leaves: list[Tensor]) -> torch.optim.Optimizer:
@@ -206,19 +197,12 @@ def _cut(optimizer: torch.optim.Optimizer, leaves: list[Tensor]) -> torch.optim.
     return optimizer
 
 
-def _loop(
-    net: nn.Module,
-    tensors: dict[str, Tensor],
-    down: dict[str, Tree],
-    phase: Phase,
-    pool: Pool,
-    todo: Plan,
-    work: Scenario,
-) -> tuple[dict[str, Tensor], Tensor]:
+def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> tuple[dict[str, Tensor], Tensor]:
     """One client after the other."""
+    net, phase, work, x, y, todo = job
     tensors = tree_map(torch.clone, tensors)
     moving = _moving(net, phase)
-    total = torch.zeros(len(todo.steps), device=pool.x.device, dtype=torch.float64)
+    total = torch.zeros(len(todo.steps), device=x.device, dtype=torch.float64)
     for k, steps in enumerate(todo.steps):
         mine, received = take(tensors, k), take(down, k)  # views: the optimiser writes through
         leaves = [mine[n].detach().requires_grad_() for n in moving]
@@ -226,7 +210,7 @@ def _loop(
         optimizer = _optimizer(work, phase, leaves)
         for s in range(steps):
             index = todo.rows[k, s]
-            batch = Batch(pool.x[index], pool.y[index], {n: e[k, s] for n, e in todo.eps.items()})
+            batch = Batch(x[index], y[index], {n: e[k, s] for n, e in todo.eps.items()})
             loss = phase.loss(model, batch, received)
             optimizer.zero_grad()
             loss.backward()

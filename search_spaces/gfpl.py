@@ -17,6 +17,7 @@ paper = lines(
     pfg=[False],
 )
 wide = tunable(
-    GFPL, "lam", "components", "threshold", "pseudo", "every", "start", "retrain_epochs", "retrain_lr", "floor",
-    "linkage", "weighing", "order", "retrain", "clip", "predictor", "momentum", lr=(1e-3, 0.3), local_epochs=(1, 5),
+    GFPL, "lam", "components", "threshold", "pseudo", "every", "start", "retrain_epochs", "retrain_lr",
+    "variance_floor", "linkage", "weighing", "order", "retrain", "clip", "predictor", "momentum",
+    lr=(1e-3, 0.3), local_epochs=(1, 5),
 )  # fmt: skip

@@ -242,7 +242,7 @@ def test_a_round_changes_nothing_that_it_was_given(name: str, executor: str) -> 
 PAIRS: dict[tuple[str, str], tuple[Any, Any, dict[str, Any]]] = {
     ("gfpl", "linkage"): ("complete", "single", {"threshold": 40.0}),
     ("gfpl", "threshold"): (0.1, 300.0, {}),
-    ("gfpl", "floor"): (1e-6, 0.1, {}),
+    ("gfpl", "variance_floor"): (1e-6, 0.1, {}),
     ("gfpl", "start"): (2, 3, {}),
     ("gfpl", "every"): (2, 3, {}),
     ("gfpl", "weighing"): ("rows", "pi", {"threshold": 300.0}),

@@ -11,6 +11,7 @@ from helpers import (
     DIGITS,
     TIGHT,
     assert_close_numbers,
+    assert_close_rows,
     assert_same_numbers,
     client_net,
     copied,
@@ -388,10 +389,6 @@ def test_a_configuration_is_resolved_between_algorithm_and_scenario() -> None:
         experiment.resolve({"clients": 3})
 
 
-def test_gfpls_variance_floor_is_not_the_scenarios_floor_of_rows() -> None:
-    alg, scenario = Experiment("gfpl", DIGITS).resolve({"floor": 0.01})
-    assert alg.floor == 0.01 and scenario.floor == DIGITS.floor  # type: ignore[attr-defined]
-
 
 def test_an_algorithm_that_does_not_exist_is_told_with_the_nearest_one() -> None:
     assert algorithm.names() == sorted(algorithm.names()) and "fedavg" in algorithm.names()
@@ -432,3 +429,23 @@ def test_addresses_are_distinct_and_stable() -> None:
     assert address.number(0, "train", 1, 2) == address.number(0, "train", 1, 2)
     draws = [torch.rand(3, generator=address.stream(0, "x", k)) for k in range(3)]
     assert not torch.equal(draws[0], draws[1]) and not torch.equal(draws[1], draws[2])
+
+
+def test_clients_that_do_not_fit_the_memory_together_are_halved_until_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, stack, sizes = simulate("fedprox", DIGITS), training._stack, []
+
+    def small(job: training.Job, *trees: Any) -> Any:
+        sizes.append(len(job.plan.steps))
+        if sizes[-1] > 2:
+            raise torch.OutOfMemoryError("too many")
+        return stack(job, *trees)
+
+    wanted = play(whole, 2)
+    monkeypatch.setattr(training, "_stack", small)
+    halved = simulate("fedprox", DIGITS)
+    assert_close_rows(play(halved, 2), wanted)
+    assert_close_numbers(numbers(halved.state), numbers(whole.state))
+    assert max(sizes) > 2 and min(sizes) <= 2
+    monkeypatch.setattr(training, "_stack", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("not even one")))
+    with pytest.raises(torch.OutOfMemoryError, match="not even one"):
+        simulate("fedprox", DIGITS).step()

@@ -201,7 +201,7 @@ def test_pack_sends_weight_mean_and_deviation_and_unpack_gives_the_mixture_back(
 def test_one_component_uploads_each_classs_mean_and_variance_of_the_trained_features(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sim = simulate("gfpl", DIGITS, data(), **(EVENTFUL | {"components": 1, "floor": 1e-6}))
+    sim = simulate("gfpl", DIGITS, data(), **(EVENTFUL | {"components": 1, "variance_floor": 1e-6}))
     seen = sent_up(sim, monkeypatch)
     play(sim, 2)
     local = unpack(seen[0]["mixtures"].values)

@@ -62,7 +62,7 @@ class GFPL(Algorithm):
     retrain_lr: float | None = hyper(
         None, 1e-3, 0.1, log=True, since="first_event", help="learning rate of retraining; none: the clients'"
     )
-    floor: float = hyper(
+    variance_floor: float = hyper(
         1e-3, 1e-6, 0.1, log=True, since="first_event", help="least variance, in mean variances of the class"
     )
     linkage: str = hyper("complete", choices=LINKAGES, since="first_event", help="what makes a cluster in algorithm 1")
@@ -150,7 +150,7 @@ class GFPL(Algorithm):
         """A mixture per class that the client holds (Eq. 4 to 6), and its rows."""
         seeds = data.eps["seeds"]  # [C, n]
         member = (F.one_hot(data.y, len(seeds)) * data.mask[:, None]).T  # [C, N]
-        local = fit(m.body(data.x), member.bool(), seeds, self.components, self.floor)
+        local = fit(m.body(data.x), member.bool(), seeds, self.components, self.variance_floor)
         counts = member.sum(1)
         return {"mixtures": Ragged(pack(local), local.weights > 0), "counts": Ragged(counts, counts > 0)}
 
