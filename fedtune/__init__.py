@@ -1,7 +1,6 @@
 """fedtune: hyperparameter search for heterogeneous federated learning, on Ray Tune."""
 
 import os as _os
-from pathlib import Path as _Path
 
 __version__ = "0.1.0"
 
@@ -13,10 +12,5 @@ _settings = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
 }
-# `ray start` asks for a token wherever the user has one, but a client shows it only when told to.  A cluster that asks
-# for none lets us in all the same.
-_token = _os.environ.get("RAY_AUTH_TOKEN_PATH") or _Path.home() / ".ray" / "auth_token"
-if "RAY_AUTH_TOKEN" in _os.environ or _Path(_token).is_file():
-    _settings["RAY_AUTH_MODE"] = "token"
 for _name, _value in _settings.items():
     _os.environ.setdefault(_name, _value)

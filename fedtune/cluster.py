@@ -9,6 +9,7 @@ from typing import Any
 
 import optuna
 import ray
+from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
 from fedtune.cli import say
 from fedtune.errors import UserError
@@ -24,11 +25,17 @@ def start(address: str | None, cpus: float, gpus: float, dashboard: bool) -> int
     warnings.filterwarnings("ignore", category=FutureWarning)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     how: dict[str, Any] = {"address": address or "local", "logging_level": logging.ERROR, "log_to_driver": False}
-    if not address:
+    if address:
+        # `ray start` asks for a token wherever the user has one, but a driver shows it only when told to; this is what
+        # `ray start` itself calls.  A cluster that asks for none lets us in all the same.
+        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    else:
         how |= {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"}
     try:
         context = ray.init(**how)
     except (ConnectionError, OSError, RuntimeError) as error:
+        if not address:
+            raise UserError(f"Ray could not be started here: {str(error).splitlines()[0]}; see --debug") from error
         raise UserError(
             f"--address must be that of a running Ray cluster, but {address!r} does not answer "
             f"({str(error).splitlines()[0][:100]}); leave it out to start one here"

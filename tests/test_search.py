@@ -173,3 +173,10 @@ def test_the_final_check_reports_a_diverged_run_as_such():
     experiment = Experiment("fedproto", SMALL, pinned={"lr": 1.0, "momentum": 0.99, "lam": 50.0})
     row = final.replay(experiment, {}, federation.deal(data, SMALL, 0), 1)
     assert np.isnan(row["test_acc"]) and "diverged in round" in row["reason"]
+
+
+def test_a_trial_larger_than_the_machine_is_refused_before_any_trial(tmp_path, capsys):
+    arguments = f"--algo local --cpus-per-trial 4096 --no-dashboard --storage-path {tmp_path}"
+    assert search.main(arguments.split()) == 2
+    assert "a trial needs 4096 CPU, but the cluster has" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
