@@ -16,7 +16,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,9 @@ import trainables
 from fedtune.errors import UserError, unknown
 from fedtune.hyper import check_all, hyper, knobs
 from fedtune.stacked import Ragged, Tree, mean_over_clients, to_all
+
+if TYPE_CHECKING:
+    from fedtune.scenario import Scenario
 
 __all__ = [
     "DOWN",
@@ -150,6 +153,10 @@ class Algorithm:
     def round(self, t: int, task: Task) -> tuple[Phase | str, ...]:
         """What happens in round t = 1, 2, …, in order: DOWN, UP, or a Phase of local training."""
         return (DOWN, *self.phases(task), UP)
+
+    def idle(self, scenario: Scenario) -> dict[str, str]:
+        """Hyperparameters that can have no effect in this scenario, each with the reason."""
+        return {}
 
     # one client -------------------------------------------------------------------------------------------------
 

@@ -80,6 +80,13 @@ def make(args: argparse.Namespace) -> Plan:
     if searcher == "grid" and not space.is_grid:
         space = _as_grid(space)
     points = _points(space, experiment)
+    algorithm, scenario = experiment.resolve({})
+    for name, why in algorithm.idle(scenario).items():
+        if name in space.names:
+            say(f"warning: {name} has no effect here: {why}")
+    for name in space.names:
+        if getattr(args, f"field_{name}", None) is not None:
+            say(f"note: {name} is searched, --{name.replace('_', '-')} only sets its default; --set {name}=… pins it")
     grace = _grace(args, space, experiment)
     storage, name = Path(args.storage_path), args.name or _name(experiment, args.scenario)
     _require_folder(storage, name)
@@ -120,7 +127,7 @@ def _grace(args: argparse.Namespace, space: Space, experiment: Experiment) -> in
     if latest > rounds:
         say(f"warning: {name} may have no effect before round {latest}, but a trial lasts {rounds}; raise --rounds")
     if args.grace is None:
-        return min(latest, rounds)
+        return min(max(latest, rounds // 10), rounds)  # one round in ten says little of where a trial ends
     if args.grace > rounds:
         raise UserError(f"--grace must be at most the {rounds} rounds of a trial, but got {args.grace}")
     if args.grace < latest and args.scheduler != "none":

@@ -32,6 +32,7 @@ class Progress(Callback):
         self.title, self.trials, self.rounds, self.names = title, trials, rounds, names
         self.began = time.monotonic()
         self.last: dict[str, dict[str, Any]] = {}  # trial id -> its last result
+        self.reported: dict[str, list[dict[str, Any]]] = {}  # trial id -> all of them
         self.running: dict[str, dict[str, Any]] = {}  # trial id -> its configuration
         self.ended: dict[str, int] = dict.fromkeys(STATUSES, 0)
         self.best: tuple[float, str, dict[str, Any]] | None = None
@@ -39,7 +40,7 @@ class Progress(Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         """Tune saves its callbacks with the run; a terminal cannot be saved."""
-        return vars(self) | {"live": None}
+        return vars(self) | {"live": None, "reported": {}}
 
     def __enter__(self) -> Progress:
         """Start showing."""
@@ -61,6 +62,7 @@ class Progress(Callback):
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
         """A round was played."""
         self.last[trial.trial_id] = result
+        self.reported.setdefault(trial.trial_id, []).append(result)
         value = result.get(METRIC)
         if value is not None and not result.get("diverged") and (self.best is None or value > self.best[0]):
             self.best = (value, trial.trial_id, dict(trial.config))
@@ -87,7 +89,7 @@ class Progress(Callback):
             print(line, file=sys.stderr, flush=True)
 
     def _best(self) -> str:
-        return f"; best so far {self.best[0]:.4f} ({self.best[1]})" if self.best else ""
+        return f"; peak so far {self.best[0]:.4f} ({self.best[1]})" if self.best else ""
 
     def _elapsed(self) -> str:
         minutes, seconds = divmod(int(time.monotonic() - self.began), 60)
@@ -104,7 +106,7 @@ class Progress(Callback):
             self._row(table, trial, f"{row.get('training_iteration', 0)}/{self.rounds}", row.get(METRIC), config)
         if self.best:
             table.add_section()
-            self._row(table, f"best {self.best[1]}", "", self.best[0], self.best[2], style="bold green")
+            self._row(table, f"peak {self.best[1]}", "", self.best[0], self.best[2], style="bold green")
         return Group(Text(head + self._elapsed()), table)
 
     def _row(

@@ -33,16 +33,19 @@ _TUNES |= {"trial_id", "done", "diverged", "reason"}
 CONFIG = "config/"  # prefix of the columns that hold hyperparameters
 
 
-def rounds_frame(grid: ResultGrid) -> pd.DataFrame:
-    """A row per trial and round: trial, round, and every metric.  Empty if nothing was reported."""
+def rounds_frame(reported: dict[str, list[dict[str, Any]]]) -> pd.DataFrame:
+    """A row per trial and round: trial, round, and every metric.  Empty if nothing was reported.
+
+    reported: what each trial reported, as the driver saw it.  (Tune's own log of a trial is written anew from a stale
+    copy whenever population based training restores it.)  A round played again counts as it was played last.
+    """
     frames = []
-    for result in _each(grid):
-        frame = result.metrics_dataframe
-        if frame is None or frame.empty or "round" not in frame:
+    for trial, results in reported.items():
+        rows = [r for r in results if "round" in r]
+        if not rows:
             continue
-        frame = frame[frame["round"].notna()].drop_duplicates("round", keep="last")
-        ours = [c for c in frame if c not in _TUNES and not c.startswith("config/")]
-        frames.append(frame[ours].assign(trial=trial_id(result), round=frame["round"].astype("int64")))
+        frame = pd.DataFrame([{k: v for k, v in r.items() if k not in _TUNES} for r in rows])
+        frames.append(frame.drop_duplicates("round", keep="last").sort_values("round").assign(trial=trial))
     if not frames:
         return pd.DataFrame(columns=["trial", "round", *METRICS])
     whole = pd.concat(frames, ignore_index=True)
@@ -84,6 +87,12 @@ def best_trial(trials: pd.DataFrame) -> pd.Series | None:
         return None
     longest = fine[fine["rounds"] == fine["rounds"].max()]
     return longest.sort_values(["last_val_acc", "last_val_loss"], ascending=[False, True]).iloc[0]
+
+
+def cut_short(grid: ResultGrid, wanted: int) -> bool:
+    """Whether the search ended before its trials did: by the clock, or by the user."""
+    trials = grid._experiment_analysis.trials or []
+    return len(grid) < wanted or any(t.status not in ("TERMINATED", "ERROR") for t in trials)
 
 
 def trial_id(result: Any) -> str:

@@ -71,12 +71,20 @@ def main(argv: list[str] | None = None) -> int:
         record = results.provenance(results.command_line(), p.experiment, extra)
         p.folder.mkdir(parents=True)
         results.write(p.folder / "run.json", record | {"state": "running"})
-        grid = fit(p, dealt, concurrent)
-        rounds = results.rounds_frame(grid)
+        try:
+            grid, reported = fit(p, dealt, concurrent)
+        except BaseException as error:
+            results.write(p.folder / "run.json", record | {"state": "failed", "reason": f"{type(error).__name__}: {error}"})
+            raise
+        rounds = results.rounds_frame(reported)
         trials = results.trials_frame(grid, rounds, p.experiment.scenario.rounds)
         rounds.to_parquet(p.folder / "rounds.parquet", index=False)
         trials.to_parquet(p.folder / "trials.parquet", index=False)
         counts = trials["status"].value_counts().to_dict()
+        cut = results.cut_short(grid, p.trials)
+        if cut:
+            what = "time budget reached" if p.time_budget else "interrupted"
+            say(f"{what}: {len(trials)} of {p.trials} trials were begun")
         record |= {"search_seconds": round(time.monotonic() - began, 1), "status": counts}
         best = results.best_trial(trials)
         if best is None:
@@ -91,17 +99,23 @@ def main(argv: list[str] | None = None) -> int:
             "test_acc": float(best["last_test_acc"]), "trials": len(trials), "run": p.name,
         }  # fmt: skip
         results.write(p.folder / "best.yaml", results.best_yaml(p.experiment, p.scenario, config, found))
+        if cut and not p.time_budget:
+            results.write(p.folder / "run.json", record | {"state": "interrupted"})
+            say(f"best so far: trial {best['trial']}, {_listed(config, short)}; folder: {p.shown}")
+            return 130
         checked = final.check(p, data, config)
         record |= {"final": checked.to_dict("records"), "seconds": round(time.monotonic() - began, 1)}
         results.write(p.folder / "run.json", record | {"state": "finished"})
-        _summary(p, config, best, checked, counts)
+        _summary(p, config, best, checked, counts, args.data_dir)
     finally:
         ray.shutdown()
     return 0
 
 
-def fit(p: Plan, dealt: federation.Federation, concurrent: int) -> tune.ResultGrid:
-    """Run the search."""
+def fit(
+    p: Plan, dealt: federation.Federation, concurrent: int
+) -> tuple[tune.ResultGrid, dict[str, list[dict[str, Any]]]]:
+    """Run the search.  Returns Tune's results, and all that each trial reported."""
     bundle = tune.PlacementGroupFactory([{"CPU": p.cpus, "GPU": p.gpus} if p.gpus else {"CPU": p.cpus}])
     trainable = tune.with_resources(
         tune.with_parameters(FederatedTrainable, experiment=p.experiment, data=dealt), bundle
@@ -129,10 +143,12 @@ def fit(p: Plan, dealt: federation.Federation, concurrent: int) -> tune.ResultGr
         ),
     )
     with progress:
-        return tuner.fit()
+        return tuner.fit(), progress.reported
 
 
-def _summary(p: Plan, config: Config, best: pd.Series, checked: pd.DataFrame, counts: dict[str, int]) -> None:
+def _summary(
+    p: Plan, config: Config, best: pd.Series, checked: pd.DataFrame, counts: dict[str, int], data_dir: str | None
+) -> None:
     """Say what was found."""
     ended = ", ".join(f"{n} {how}" for how, n in counts.items())
     say(f"\nbest of {sum(counts.values())} trials ({ended}): trial {best['trial']}, " + _listed(config, short))
@@ -152,8 +168,10 @@ def _summary(p: Plan, config: Config, best: pd.Series, checked: pd.DataFrame, co
         Console().print(table)
         if "default" not in set(checked["configuration"]):
             say("the best configuration is the default one")
+    if p.scheduler == "pbt":
+        say("note: PBT moved the hyperparameters during training; best.yaml and the check above hold the last values")
     say(f"folder: {p.shown}")
-    say(f"again: fedtune run --config {p.shown / 'best.yaml'}")
+    say(f"again: fedtune run --config {p.shown / 'best.yaml'}" + (f" --data-dir {data_dir}" if data_dir else ""))
 
 
 def _plain(config: dict[str, Any]) -> Config:

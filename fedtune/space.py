@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -74,10 +75,10 @@ def load(name: str, experiment: Experiment) -> Space:
 
     Pinned hyperparameters leave it.  UserError if it is unknown, empty, contradictory or out of range.
     """
-    path, _, member = name.partition(".py")
-    if name.endswith(".py") or (_ and member.startswith(":")):
-        module = _file(Path(path + ".py"))
-        member = member[1:] or ("SPACE" if hasattr(module, "SPACE") else "default")
+    file = re.fullmatch(r"(.*\.py)(?::(\w+))?", name)
+    if file:
+        module = _file(Path(file[1]))
+        member = file[2] or ("SPACE" if hasattr(module, "SPACE") else "default")
     else:
         module, member = _module(experiment.algorithm), name
     found = {n: v for n, v in vars(module).items() if not n.startswith("_") and isinstance(v, dict | list)}
@@ -120,12 +121,12 @@ def default_point(space: Space, experiment: Experiment) -> tuple[Config, list[st
     point, moved = {}, []
     default = experiment.configuration({})
     for name, domain in space.domains.items():
-        value = default[name]
+        value = default["lr"] if default[name] is None else default[name]  # none is "the clients' learning rate"
         if isinstance(domain, Categorical):
             inside = value if value in domain.categories else domain.categories[0]
         else:
             low, high = _ends(name, domain)
-            inside = low if value is None else min(max(value, low), high)
+            inside = min(max(value, low), high)
         point[name] = inside
         if inside != value:
             moved.append(name)

@@ -17,7 +17,7 @@ from ray.tune.schedulers import (
 )
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
 from ray.tune.search.optuna import OptunaSearch
-from ray.tune.search.sample import Categorical
+from ray.tune.search.sample import Categorical, Float, Integer
 
 from fedtune.errors import UserError, unknown
 from fedtune.space import Config, Space
@@ -63,8 +63,29 @@ def scheduler(name: str, rounds: int, grace: int, space: Space) -> TrialSchedule
     if name == "median":
         return MedianStoppingRule(**time, grace_period=grace, min_samples_required=3)
     if name == "pbt":
-        return PopulationBasedTraining(**time, perturbation_interval=grace, hyperparam_mutations=dict(space.domains))
+        lists = {n: list(d.categories) for n, d in space.domains.items() if isinstance(d, Categorical)}
+        choices: dict[str, Any] = space.domains | lists  # Ray multiplies what is no list
+        return PopulationBasedTraining(
+            **time, perturbation_interval=grace, hyperparam_mutations=choices, custom_explore_fn=Clamp(space)
+        )
     return FIFOScheduler()
+
+
+class Clamp:
+    """Population based training multiplies what it copies by 0.8 or 1.2; this brings it back into the space."""
+
+    def __init__(self, space: Space) -> None:
+        """space: of ranges."""
+        self.space = space
+
+    def __call__(self, config: Config) -> Config:
+        """The configuration with every range's value inside its range."""
+        for name, domain in self.space.domains.items():
+            if isinstance(domain, Integer):
+                config[name] = min(max(round(config[name]), domain.lower), domain.upper - 1)
+            elif isinstance(domain, Float):
+                config[name] = min(max(config[name], domain.lower), domain.upper)
+        return config
 
 
 def rungs(name: str, rounds: int, grace: int) -> list[int]:

@@ -35,17 +35,19 @@ GRID = Grid(
         result("e", []),
     ]
 )
+REPORTED = {r.metrics.get("trial_id", "e"): r.metrics_dataframe.to_dict("records") for r in GRID}
+REPORTED["c"] = REPORTED["c"][:1] + [{"val_acc": 0.1, "diverged": True}]
 
 
 def test_each_round_of_a_trial_is_there_once_and_the_last_report_counts():
-    rounds = results.rounds_frame(GRID)
+    rounds = results.rounds_frame(REPORTED)
     assert rounds.groupby("trial")["round"].apply(list).to_dict() == {"a": [1, 2, 3], "b": [1], "c": [1], "d": [1]}
     assert rounds.query("trial == 'a' and round == 2")["val_acc"].item() == 0.6
     assert {"done", "trial_id", "training_iteration"}.isdisjoint(rounds.columns)
 
 
 def test_trials_tell_how_they_ended():
-    trials = results.trials_frame(GRID, results.rounds_frame(GRID), 3).set_index("trial")
+    trials = results.trials_frame(GRID, results.rounds_frame(REPORTED), 3).set_index("trial")
     assert trials["status"].to_dict() == {
         "a": "finished", "b": "stopped", "c": "diverged", "d": "failed", "e": "not started",
     }  # fmt: skip
@@ -82,6 +84,6 @@ def test_status_and_short():
 
 
 def test_empty_search():
-    rounds = results.rounds_frame(Grid([result("e", [])]))
+    rounds = results.rounds_frame({})
     assert rounds.empty
     assert results.trials_frame(Grid([result("e", [])]), rounds, 3)["status"].tolist() == ["not started"]

@@ -39,13 +39,15 @@ def test_default_point_is_the_default_wherever_the_space_holds_it():
     point, moved = space.default_point(space.load("default", e), e)
     assert not moved and point == {n: e.configuration({})[n] for n in point}
     point, moved = space.default_point(space.load("wide", e), e)
-    assert moved == ["retrain_lr"] and point["retrain_lr"] == 1e-3  # its default, none, is no number
+    assert not moved and point["retrain_lr"] == 0.01  # its default, none, is the clients' learning rate
 
 
 def test_first_effect_of_gfpl_is_its_latest_first_event_anywhere_in_the_space():
     by_hand = max(GFPL(start=t1, every=st).first_event() for t1, st in itertools.product(range(1, 15), range(1, 11)))
     assert space.first_effect(space.load("default", experiment()), experiment())[0] == by_hand == 20
-    assert space.first_effect(space.load("wide", experiment()), experiment())[0] == 57  # t1 = 39, 40 with S_T = 19
+    assert space.first_effect(space.load("wide", experiment()), experiment())[0] == 76  # t1 = 39 or 40, S_T = 19, stale
+    pinned = experiment(order="fresh")
+    assert space.first_effect(space.load("wide", pinned), pinned)[0] == 57  # without it: spec 6.1
     pinned = experiment(start=3, every=3)
     assert space.first_effect(space.load("default", pinned), pinned)[0] == 3
 

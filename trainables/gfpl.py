@@ -13,7 +13,8 @@ covariances are diagonal; what is fused is a component; its weight is the rows t
 clusters are complete-linkage (everything in a cluster is within S_C), seeds by falling weight; an event is train,
 fit, upload, fuse, download, retrain, all in one round (order="stale": retrain on the event before, then upload);
 retraining moves g and proj (retrain="projection": proj only); prediction is by g, and the frame's and the summed
-prediction are logged.  Without DCS: one classifier, CE only.  Without PFG: no events.
+prediction are logged; a class of N rows gets at most N / 5 components; P_G is of the clients that took part in the
+event.  Without DCS: one classifier, CE only.  Without PFG: no events.
 """
 
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ from fedtune.fusion import LINKAGES, fuse
 from fedtune.knowledge import etf
 from fedtune.layers import Linear
 from fedtune.mixtures import Mixtures, fit, sample
+from fedtune.scenario import Scenario
+
+EVENT = "first_retrain"  # the method that tells when most hyperparameters first matter
 
 
 class Frame(nn.Module):
@@ -51,41 +55,52 @@ class GFPL(Algorithm):
     """GFPL; see the module."""
 
     lam: float = hyper(2.0, 0.05, 20.0, log=True, also=(0.0,), symbol="λ", help="weight of the dot regression")
-    components: int = hyper(4, 1, 16, symbol="n", since="first_event", help="Gaussians per class at a client")
+    components: int = hyper(4, 1, 16, symbol="n", since=EVENT, help="Gaussians per class and client, at most rows / 5")
     threshold: float = hyper(
-        1.0, 0.1, 300.0, log=True, symbol="S_C", since="first_event", help="Bhattacharyya distance below which two fuse"
+        1.0, 0.1, 300.0, log=True, symbol="S_C", since=EVENT, help="Bhattacharyya distance below which two fuse"
     )
-    pseudo: int = hyper(16, 4, 128, log=True, symbol="r", since="first_event", help="pseudo-features per class")
-    every: int = hyper(10, 1, 20, symbol="S_T", since="first_event", help="rounds between events")
-    start: int = hyper(10, 1, 40, symbol="t1", since="first_event", help="no event before this round")
-    retrain_epochs: int = hyper(1, 1, 10, since="first_event", help="passes over the pseudo-features, each drawn anew")
+    pseudo: int = hyper(16, 4, 128, log=True, symbol="r", since=EVENT, help="pseudo-features per class")
+    every: int = hyper(10, 1, 20, symbol="S_T", since=EVENT, help="rounds between events")
+    start: int = hyper(10, 1, 40, symbol="t1", since=EVENT, help="no event before this round")
+    retrain_epochs: int = hyper(1, 1, 10, since=EVENT, help="passes over the pseudo-features, each drawn anew")
     retrain_lr: float | None = hyper(
-        None, 1e-3, 0.1, log=True, since="first_event", help="learning rate of retraining; none: the clients'"
+        None, 1e-3, 0.1, log=True, since=EVENT, help="learning rate of retraining; none: the clients'"
     )
     variance_floor: float = hyper(
-        1e-3, 1e-6, 0.1, log=True, since="first_event", help="least variance, in mean variances of the class"
+        1e-3, 1e-6, 0.1, log=True, since=EVENT, help="least variance, in mean variances of the class"
     )
-    linkage: str = hyper("complete", choices=LINKAGES, since="first_event", help="what makes a cluster in algorithm 1")
-    weighing: str = hyper("rows", choices=("rows", "pi"), since="first_event", help="a component's weight in fusion")
+    linkage: str = hyper("complete", choices=LINKAGES, since=EVENT, help="what makes a cluster in algorithm 1")
+    weighing: str = hyper("rows", choices=("rows", "pi"), since=EVENT, help="a component's weight in fusion")
     order: str = hyper(
-        "fresh", choices=("fresh", "stale"), since="first_event", help="retrain on this event's P_G, or the last one's"
+        "fresh", choices=("fresh", "stale"), since=EVENT, help="retrain on this event's P_G, or the last one's"
     )
     retrain: str = hyper(
-        "both", choices=("both", "projection"), since="first_event", help="what retraining moves: g and proj, or proj"
+        "both", choices=("both", "projection"), since=EVENT, help="what retraining moves: g and proj, or proj"
     )
-    clip: bool = hyper(False, since="first_event", help="cut pseudo-features at 0, as features after a ReLU are")
+    clip: bool = hyper(False, since=EVENT, help="cut pseudo-features at 0, as features after a ReLU are")
     projection: int = hyper(0, 2, 512, also=(0,), symbol="d_p", help="width of the projection; 0: as the features")
     predictor: str = hyper("classifier", choices=("classifier", "etf", "sum"), help="which of the heads counts")
     dcs: bool = hyper(True, help="the dual classifier (False: the ablation without DCS)")
-    pfg: bool = hyper(True, since="first_event", help="pseudo-feature generation (False: the ablation without PFG)")
+    pfg: bool = hyper(True, since=EVENT, help="pseudo-feature generation (False: the ablation without PFG)")
 
     sends = ("mixtures",)
-    schedule = ("start", "every")
+    schedule = ("start", "every", "order")
     structural = ("projection", "dcs")
 
     def first_event(self) -> int:
         """The first round with an event: the smallest multiple of S_T that is >= t1."""
         return -(-self.start // self.every) * self.every
+
+    def first_retrain(self) -> int:
+        """The first round whose evaluation an event can change: order="stale" has nothing to draw from before."""
+        return self.first_event() + (self.every if self.order == "stale" else 0)
+
+    def idle(self, scenario: Scenario) -> dict[str, str]:
+        """With few rows a class, every mixture has one component."""
+        most = scenario.shots + scenario.shots_spread
+        if scenario.partition != "ways-shots" or most >= 10:
+            return {}
+        return {"components": f"a class has at most {most} rows, and a component needs 5"}
 
     def build(self, net: nn.Module, task: Task) -> nn.Module:
         """Add the projection and the frame (Eq. 9 to 11)."""
