@@ -74,7 +74,8 @@ def main(argv: list[str] | None = None) -> int:
         try:
             grid, reported = fit(p, dealt, concurrent)
         except BaseException as error:
-            results.write(p.folder / "run.json", record | {"state": "failed", "reason": f"{type(error).__name__}: {error}"})
+            why = f"{type(error).__name__}: {error}"
+            results.write(p.folder / "run.json", record | {"state": "failed", "reason": why})
             raise
         rounds = results.rounds_frame(reported)
         trials = results.trials_frame(grid, rounds, p.experiment.scenario.rounds)

@@ -143,9 +143,14 @@ def test_a_grid_is_gone_through_once_after_the_default(tmp_path):
     assert got.trials["config/head_epochs"].tolist() == [1, 3, 5, 10]
 
 
-def test_time_runs_out(tmp_path):
-    got = searched(tmp_path, "--algo local --trials 500 --rounds 40 --time-budget 15 " + QUICK)
-    assert len(got.trials) < 500 and got.record["state"] == "finished"
+def test_time_runs_out(tmp_path, capsys):
+    arguments = f"--algo local --trials 500 --rounds 40 --time-budget 10 --name run --storage-path {tmp_path} " + QUICK
+    status = search.main(arguments.split())
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    # on a busy machine the time can be over before the first round is
+    assert (status, record["state"]) in [(0, "finished"), (1, "nothing found")]
+    assert len(pd.read_parquet(tmp_path / "run" / "trials.parquet")) < 500
+    assert "time budget reached: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
