@@ -50,6 +50,7 @@ class Setting(NamedTuple):
     scenario: Scenario
     task: Task
     executor: Executor
+    everywhere: Split | None = None  # test rows of all classes, the same for every client
 
 
 def start(s: Setting, nets: list[tuple[Net, list[int]]]) -> State:
@@ -168,6 +169,10 @@ def evaluate(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")
         row |= metrics.accuracy(split, heads, rows)
         if split == "val":
             row["val_loss"] = (loss / rows).mean().item()
+    if "test" in splits and s.everywhere:
+        heads_of_groups = [_scores(s, state, g, s.everywhere)[0] for g in state.groups]
+        correct = torch.cat([next(iter(heads.values())) for heads in heads_of_groups])
+        row["test_acc_all"] = (correct.double() / s.everywhere.counts).mean().item()
     return row
 
 

@@ -58,6 +58,20 @@ class Federation(NamedTuple):
         return Federation(tensor(self.x), tensor(self.y), self.classes, *splits)
 
 
+def of_all_classes(f: Federation, rows: int, generator: torch.Generator) -> Split:
+    """About `rows` test rows, as many of each class, drawn from what all clients hold: the same for every client.
+
+    f holds tensors.  A class that nobody tests on is left out; one with fewer rows than its share gives what it has.
+    """
+    real = torch.arange(f.test.rows.shape[1]) < f.test.counts.cpu()[:, None]
+    held = f.test.rows.cpu()[real]
+    held = held[torch.randperm(len(held), generator=generator)]
+    y = f.y.cpu()[held]
+    share = max(1, rows // f.classes)
+    chosen = torch.cat([held[y == c][:share] for c in range(f.classes)]).to(f.x.device)
+    return Split(chosen.expand(f.clients, -1), torch.full_like(f.test.counts, len(chosen)))
+
+
 def make(scenario: Scenario, seed: int, data_dir: str | None = None, download: bool = False) -> Federation:
     """Load, normalise and partition.  The partition's stream is its own: (seed, "partition")."""
     data = datasets.load(scenario.dataset, data_dir, download)

@@ -16,6 +16,7 @@ METRICS: dict[str, str] = {
     "test_acc": "mean over clients of test accuracy; reported, never used",
     "test_acc_std": "its standard deviation over clients",
     "test_acc_worst10": "its mean over the worst tenth of the clients, at least one",
+    "test_acc_all": "mean over clients of test accuracy on the same rows of all classes (scenario field all_classes)",
     "train_loss": "mean over clients and steps of the loss of the round's first phase",
     "up_floats": "real numbers that all clients sent in the round",
     "up_ints": "whole numbers that they sent (counts)",

@@ -54,9 +54,10 @@ def main(argv: list[str] | None = None) -> int:
         f"after {last['round']} rounds in {time.perf_counter() - began:.1f} s: val_acc {last['val_acc']:.4f}, "
         f"test_acc {last['test_acc']:.4f} (std over clients {last['test_acc_std']:.4f}, worst tenth "
         f"{last['test_acc_worst10']:.4f}), {last['comm_mb']:.2f} MB sent and received"
+        + (f"; test_acc over all classes {last['test_acc_all']:.4f}" if "test_acc_all" in last else "")
     )
     heads = {k.removeprefix("test_acc_"): v for k, v in last.items() if k.startswith("test_acc_")}
-    heads = {h: v for h, v in heads.items() if h not in ("std", "worst10")}
+    heads = {h: v for h, v in heads.items() if h not in ("std", "worst10", "all")}
     if heads:
         say("test_acc by head: " + ", ".join(f"{head} {value:.4f}" for head, value in heads.items()))
     return 0

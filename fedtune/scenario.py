@@ -43,6 +43,7 @@ class Scenario:
     # personal: each client's own model on its own rows; global: the shared model on each client's rows;
     # pooled: the shared model on all clients' rows together
     evaluation: str = "personal"
+    all_classes: int = 100  # test rows, as many of each class, that every client is scored on as well; 0: none
 
     batch: int = hyper(4, 1, 256, log=True, symbol="B", help="rows of a mini-batch")
     local_epochs: int = hyper(1, 1, 20, symbol="E", help="passes over a client's rows in a round")
@@ -70,7 +71,7 @@ class Scenario:
         for name in ("clients", "rounds", "ways", "shots", "val_shots", "test_shots", "floor"):
             if getattr(self, name) < least.get(name, 1):
                 raise UserError(f"{name} must be at least {least.get(name, 1)}, but got {getattr(self, name)}")
-        for name in ("features", "ways_spread", "shots_spread"):
+        for name in ("features", "ways_spread", "shots_spread", "all_classes"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} must not be negative, but got {getattr(self, name)}")
         if not 0 < self.participation <= 1:

@@ -77,7 +77,11 @@ class Simulation:
         net = models.build(scenario.model, arrays.shape, arrays.classes, features, seed)
         executor = executors.choose(experiment.executor, net, experiment.device)
         task = Task(arrays.classes, features, arrays.clients, scenario.batch, experiment.seed)
-        self.setting = engine.Setting(alg, arrays, scenario, task, executor)
+        everywhere = None
+        if scenario.all_classes:
+            draws = address.stream(experiment.seed, "all classes")
+            everywhere = federation.of_all_classes(arrays, scenario.all_classes, draws)
+        self.setting = engine.Setting(alg, arrays, scenario, task, executor, everywhere)
         self.state = engine.start(self.setting, [(net, list(range(arrays.clients)))])
 
     def step(self) -> dict[str, Any]:

@@ -307,6 +307,21 @@ def test_personal_scores_are_means_over_clients_of_each_model_on_its_own_rows(na
     assert_close(row["test_acc_worst10"], float(share.min()), **TIGHT)
 
 
+@pytest.mark.parametrize("name", ["local", "fedavg"])
+def test_every_client_is_also_scored_on_the_same_rows_of_all_classes(name: str) -> None:
+    data = random_federation([9, 6, 8], [[0, 1], [1, 3], [0, 2, 3]], total=5, other=9)  # nobody holds class 4
+    sim = simulate(name, DIGITS.override(all_classes=12), data, lr=0.05)
+    row, f, everywhere = play(sim, 2)[-1], sim.setting.federation, sim.setting.everywhere
+    rows = everywhere.rows[0]
+    assert (everywhere.rows == rows).all() and everywhere.counts.tolist() == [8] * 3
+    assert f.y[rows].bincount().tolist() == [2, 2, 2, 2] and rows.unique().numel() == 8
+    assert set(rows.tolist()) <= set(f.test.rows.flatten().tolist())
+    hits = [(client_net(sim, k).eval()(f.x[rows]).argmax(1) == f.y[rows]).double().mean().item() for k in range(3)]
+    assert_close(row["test_acc_all"], float(np.mean(hits)), **TIGHT)
+    assert (len(set(hits)) > 1) == (name == "local")
+    assert "test_acc_all" not in play(simulate(name, DIGITS.override(all_classes=0), data), 1)[0]
+
+
 def test_pooled_scores_take_all_rows_as_one_set_and_global_ones_are_personal_under_fedavg() -> None:
     rows = {}
     for rule in ("personal", "global", "pooled"):
