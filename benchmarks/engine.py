@@ -70,7 +70,7 @@ def training_row(name: str, shape: models.Shape, batch: int, clients: int, rows:
         return [address.stream(0, k) for k in range(clients)]
 
     def engine() -> dict[str, Tensor]:
-        return training.train(net, tensors, {}, phase, pool, work, executor, streams())[0]
+        return training.train(net, tensors, {}, phase, pool, work, executor, streams()).tensors
 
     def eager() -> list[nn.Module]:
         batches = training.plan([pool], phase, work, 1, streams()).rows

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -60,11 +60,15 @@ class Task(NamedTuple):
     seed: int
 
 
+Law = Literal["normal", "uniform"]
+LAWS: dict[str, Callable[..., Tensor]] = {"normal": torch.randn, "uniform": torch.rand}  # N(0, 1); on [0, 1)
+
+
 class Noise(NamedTuple):
     """Random numbers that client code asks for; they come as data, from the client's own stream."""
 
     shape: tuple[int, ...]
-    law: Literal["normal", "uniform"] = "normal"  # N(0, 1), or uniform on [0, 1)
+    law: Law = "normal"
 
 
 class Batch(NamedTuple):
@@ -82,6 +86,7 @@ class Data(NamedTuple):
     y: Tensor  # [N]
     mask: Tensor  # [N] bool, False for padding
     eps: dict[str, Tensor]
+    tally: dict[str, Tree] = {}  # what the loss tallied in this round's last phase that tallied anything
 
 
 class Model:
@@ -110,7 +115,8 @@ class Model:
         return self.part("head")(z)
 
 
-Loss = Callable[[Model, Batch, dict[str, Tree]], Tensor]
+# the loss of a batch; or with it a tally, which is summed over the steps and handed to `upload` as data.tally
+Loss = Callable[[Model, Batch, dict[str, Tree]], Tensor | tuple[Tensor, dict[str, Tree]]]
 
 
 class Phase(NamedTuple):
@@ -137,6 +143,8 @@ class Algorithm:
     sends: ClassVar[tuple[str, ...]] = ()  # other server entries that every client receives
     schedule: ClassVar[tuple[str, ...]] = ()  # hyperparameters on which first-effect rounds depend
     structural: ClassVar[tuple[str, ...]] = ()  # hyperparameters that change the shape of the weights
+    # hyperparameters by a name, the scenario's too: "as_published" is what the released code does
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def __post_init__(self) -> None:
         """Validate every hyperparameter against its declaration."""
@@ -190,11 +198,22 @@ class Algorithm:
         named = ("shared", *self.sends) if self.shared else self.sends
         return {name: to_all(server[name], len(ids)) for name in named}
 
+    def deployed(self, server: dict[str, Tree], ids: Tensor, task: Task) -> dict[str, Tree]:
+        """What `predict` sees at clients `ids`: what they would receive now.  Nobody counts it as sent."""
+        return self.broadcast(server, ids, task)
+
     def aggregate(self, server: dict[str, Tree], up: dict[str, Tree], task: Task) -> dict[str, Tree]:
-        """The server's entries after it took in the uploads `up`, each with a client axis [m, …]."""
+        """The server's entries after it took in the uploads `up`, each with a client axis [m, …].
+
+        up["ids"] [m] says who sent them.
+        """
         if not self.shared:
             return server
         return server | {"shared": mean_over_clients(up["shared"], up["rows"])}
+
+    def observe(self, server: dict[str, Tree], val_acc: float) -> dict[str, Tree]:
+        """The server's entries after it heard how the round's model does on the clients' validation rows."""
+        return server
 
     def report(self, server: dict[str, Tree]) -> dict[str, float]:
         """Further figures for the round's row of metrics."""
@@ -235,5 +254,4 @@ def parts(net: nn.Module) -> Iterator[str]:
 
 def draw(noise: dict[str, Noise], generator: torch.Generator, times: tuple[int, ...], dtype: torch.dtype) -> dict:
     """The asked-for random numbers, with the axes `times` in front, from one stream (CPU)."""
-    laws = {"normal": torch.randn, "uniform": torch.rand}
-    return {k: laws[n.law]((*times, *n.shape), generator=generator, dtype=dtype) for k, n in noise.items()}
+    return {k: LAWS[n.law]((*times, *n.shape), generator=generator, dtype=dtype) for k, n in noise.items()}

@@ -65,6 +65,9 @@ def add_experiment(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="pin a hyperparameter; see fedtune list"
     )
+    parser.add_argument(
+        "--preset", metavar="NAME", help="as_text (the defaults) or as_published (the released code's choices)"
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="of partition, start and draws (default 0)")
     parser.add_argument("--data-dir", metavar="DIR", help="torchvision's layout (default $FEDTUNE_DATA_DIR, data)")
     parser.add_argument("--download", action="store_true", help="fetch the data set if it is not there")
@@ -95,7 +98,8 @@ def experiment_from(args: argparse.Namespace, config: dict[str, Any] | None = No
     if seed < 0:
         raise UserError(f"--seed must not be negative, but got {seed}")
     known = knobs(Scenario) | knobs(cls)
-    experiment = Experiment(algo, scenario, seed, args.executor, args.device, pinned)
+    preset = args.preset or ""
+    experiment = Experiment(algo, scenario, seed, args.executor, args.device, pinned, preset)
     experiment.validate()
     return dataclasses.replace(experiment, pinned={n: known[n].check(v) for n, v in pinned.items()})
 

@@ -64,7 +64,8 @@ def start(s: Setting, nets: list[tuple[Net, list[int]]]) -> State:
         missing = set(s.algorithm.shared) - set(parts(net))
         assert not missing, f"{type(s.algorithm).__name__} shares parts that the net lacks: {missing}"
         tensors = {n: _cast(t.detach(), device, dtype) for n, t in net.state_dict().items()}
-        shared = {n: t for n, t in tensors.items() if _part(n) in s.algorithm.shared}
+        kept = {n for n, _ in net.named_buffers()} if s.scenario.batch_norm == "personal" else set()
+        shared = {n: t for n, t in tensors.items() if _part(n) in s.algorithm.shared and n not in kept}
         own = {n: t.expand(len(ids), *t.shape).clone() for n, t in tensors.items() if n not in shared}
         groups.append(Group(net, torch.tensor(sorted(ids), device=device), own))
         if shared:
@@ -95,6 +96,20 @@ def require_evaluation(algorithm: Algorithm, rule: str, net: nn.Module, name: st
         )
 
 
+def scored(algorithm: Algorithm, scenario: Scenario, net: nn.Module) -> str:
+    """Which model the evaluation scores, in words."""
+    normed = any(_part(n) in algorithm.shared for n, _ in net.named_buffers())
+    own = [p for p in parts(net) if p not in algorithm.shared]
+    what = "each client's own model" if not algorithm.shared else "the averaged model"
+    if algorithm.shared and own:
+        what = f"the averaged {' and '.join(algorithm.shared)} with each client's own {' and '.join(own)}"
+    if normed:
+        rule = {"averaged": "averaged", "personal": "each client's own"}[scenario.batch_norm]
+        what += f", BatchNorm statistics {rule}"
+    where = "all clients' rows as one test set" if scenario.evaluation == "pooled" else "each client's own rows"
+    return f"{what}, on {where}"
+
+
 def participants(s: Setting, t: int) -> Tensor:
     """The clients of round t, ascending; drawn without replacement from the round's own stream."""
     order = torch.randperm(s.task.clients, generator=address.stream(s.task.seed, "participants", t))
@@ -113,6 +128,7 @@ def play_round(s: Setting, state: State) -> tuple[State, dict[str, Any]]:
     groups = [g._replace(ids=g.ids[a], tensors=take(g.tensors, a)) for g, a in zip(state.groups, at, strict=True)]
     here = [i for i, g in enumerate(groups) if len(g.ids)]
     down: list[dict[str, Tree]] = [{} for _ in groups]
+    tallies: list[dict[str, Tree]] = [{} for _ in groups]
     train_loss: float | None = None
     phase = 0  # counts training only, so that algorithms which exchange different things train on the same draws
     for action in s.algorithm.round(t, s.task):
@@ -122,25 +138,31 @@ def play_round(s: Setting, state: State) -> tuple[State, dict[str, Any]]:
                 down_size = down_size.plus(size(down[i]))
                 groups[i] = groups[i]._replace(tensors=groups[i].tensors | down[i].get("shared", {}))
         elif not isinstance(action, Phase):
-            ups = [_upload(s, groups[i], down[i], t) for i in here]
+            ups = [_upload(s, server, groups[i], down[i], tallies[i], t) for i in here]
             up_size = reduce(Size.plus, map(size, ups), up_size)
-            order = torch.cat([groups[i].ids for i in here]).argsort()
-            server = s.algorithm.aggregate(server, take(join(ups), order), s.task)
+            ids = torch.cat([groups[i].ids for i in here])
+            order = ids.argsort()
+            server = s.algorithm.aggregate(server, take(join(ups) | {"ids": ids}, order), s.task)
         else:
             losses = []
             for i in here:
                 g = groups[i]
                 streams = [address.stream(s.task.seed, "train", t, phase, k) for k in g.ids.tolist()]
-                tensors, loss = train(
-                    g.net, g.tensors, down[i], action, _pool(s.federation, g.ids), s.scenario, s.executor, streams
+                pool, cooled = _pool(s.federation, g.ids), s.scenario.lr_decay ** (t - 1)
+                done = train(
+                    g.net, g.tensors, down[i], action, pool, s.scenario, s.executor, streams, cooled
                 )
-                groups[i] = g._replace(tensors=tensors)
-                losses.append(loss)
-                _require_finite(t, g.ids, loss, {})
+                groups[i] = g._replace(tensors=done.tensors)
+                losses.append(done.losses)
+                tallies[i] = done.tally or tallies[i]
+                _require_finite(t, g.ids, done.losses, {})
             train_loss = torch.cat(losses).mean().item() if train_loss is None else train_loss
             phase += 1
     for i in here:
         _require_finite(t, groups[i].ids, torch.zeros(1), groups[i].tensors)
+    lost = [n for n, tree in server.items() if not all(v.isfinite().all() for v in leaves(tree))]
+    if lost:
+        raise Diverged(f"diverged in round {t}: the server's {', '.join(lost)} left the finite numbers")
     new = tuple(
         old._replace(tensors=_back(old, a, {n: g.tensors[n] for n in old.tensors}))
         for old, a, g in zip(state.groups, at, groups, strict=True)
@@ -179,7 +201,7 @@ def evaluate(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")
 def _scores(s: Setting, state: State, g: Group, table: Split) -> tuple[dict[str, Tensor], Tensor]:
     """Correct rows per head, name -> [K_g], and the summed loss of the first head [K_g]."""
     g.net.eval()
-    down = s.algorithm.broadcast(state.server, g.ids, s.task)
+    down = s.algorithm.deployed(state.server, g.ids, s.task)
     tensors = g.tensors | down.get("shared", {})
 
     def one(t: dict[str, Tensor], received: dict[str, Tree], data: Data) -> dict[str, Any]:
@@ -198,12 +220,13 @@ def _scores(s: Setting, state: State, g: Group, table: Split) -> tuple[dict[str,
 
 
 @torch.no_grad()
-def _upload(s: Setting, g: Group, down: dict[str, Tree], t: int) -> dict[str, Tree]:
+def _upload(s: Setting, server: dict[str, Tree], g: Group, down: dict[str, Tree], tally: dict[str, Tree], t: int
+            ) -> dict[str, Tree]:
     """What the clients of a group send: their shared parts with their rows, and what the algorithm adds."""
     g.net.eval()
     up: dict[str, Tree] = {}
     if s.algorithm.shared:
-        up["shared"] = {n: v for n, v in g.tensors.items() if _part(n) in s.algorithm.shared}
+        up["shared"] = {n: g.tensors[n] for n in server["shared"]}
         up["rows"] = s.federation.train.counts[g.ids]
     if type(s.algorithm).upload is Algorithm.upload:
         return up  # nothing more: spare the pass over the data
@@ -216,7 +239,8 @@ def _upload(s: Setting, g: Group, down: dict[str, Tree], t: int) -> dict[str, Tr
 
     found = []
     for part in _chunks(s, s.federation.train, g.ids):
-        data = _data(s, s.federation.train, g.ids[part], g.net)._replace(eps=take(eps, part))
+        data = _data(s, s.federation.train, g.ids[part], g.net)
+        data = data._replace(eps=take(eps, part), tally=take(tally, part))
         found.append(for_each_client(one, s.executor, take(g.tensors, part), data, take(down, part)))
     return up | join(found)
 

@@ -14,9 +14,14 @@ def class_means(z: Tensor, y: Tensor, mask: Tensor, classes: int) -> tuple[Tenso
 
     z [N, D], y [N], mask [N] bool  ->  means [C, D] (zeros where a class has no row), counts [C] whole numbers.
     """
+    sums, counts = class_sums(z, y, mask, classes)
+    return sums / counts.clamp(min=1)[:, None], counts
+
+
+def class_sums(z: Tensor, y: Tensor, mask: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """The sum of every class's rows [C, D], and how many they were [C].  z [N, D], y [N], mask [N] bool."""
     member = F.one_hot(y, classes) * mask[:, None]  # [N, C]
-    counts = member.sum(0)
-    return member.T.to(z) @ z / counts.clamp(min=1)[:, None], counts
+    return member.T.to(z) @ z, member.sum(0)
 
 
 def mean_by_count(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -27,6 +32,31 @@ def mean_by_count(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     total = counts.sum(0)
     mean = torch.einsum("mc,mcd->cd", counts.to(means), means) / total.clamp(min=1)[:, None]
     return mean, total > 0
+
+
+def row_distance(a: Tensor, b: Tensor, how: str) -> Tensor:
+    """Distance of each row pair [B] of a and b [B, D]: "l2" the Euclidean norm, "mse" the mean square.
+
+    The norm is taken as at least 1e-6, so that its gradient stays finite where two rows are equal.
+    """
+    square = (a - b) ** 2
+    return square.mean(-1) if how == "mse" else square.sum(-1).clamp(min=1e-12).sqrt()
+
+
+def mean_distance(protos: Tensor, seen: Tensor, how: str) -> Tensor:
+    """Mean distance between prototypes of two different classes that have one; 0 if fewer than two have.
+
+    protos [C, D], seen [C] bool.
+    """
+    pairs = seen[:, None] & seen & ~torch.eye(len(seen), dtype=torch.bool, device=seen.device)
+    apart = row_distance(protos[:, None], protos, how)
+    return (apart * pairs).sum() / pairs.sum().clamp(min=1)
+
+
+def kl(target: Tensor, logits: Tensor) -> Tensor:
+    """KL(softmax(target) || softmax(logits)), the mean over rows ("batchmean").  [B, C] both."""
+    log_p = target.log_softmax(1)
+    return (log_p.exp() * (log_p - logits.log_softmax(1))).sum(1).mean()  # vmap has no rule for F.kl_div
 
 
 def etf(classes: int, dimension: int, generator: torch.Generator) -> Tensor:

@@ -75,7 +75,7 @@ def make(args: argparse.Namespace) -> Plan:
         raise UserError("a search on GPUs needs a share for each trial, but got --device cuda; use --gpus-per-trial 1")
     space = spaces.load(args.space, experiment)
     searcher = args.searcher or ("grid" if space.is_grid else "random" if args.scheduler == "pbt" else "tpe")
-    structural = type(experiment.resolve({})[0]).structural
+    structural = (*type(experiment.resolve({})[0]).structural, "batch_norm")
     tuning.require_combination(searcher, args.scheduler, space, structural)
     if searcher == "grid" and not space.is_grid:
         space = _as_grid(space)

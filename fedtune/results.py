@@ -132,6 +132,8 @@ def provenance(command: list[str], experiment: Experiment, extra: dict[str, Any]
         "algorithm": experiment.algorithm,
         "scenario": dataclasses.asdict(experiment.scenario),
         "pinned": experiment.pinned,
+        "preset": experiment.preset,
+        "scored": experiment.validate(),
         "seed": experiment.seed,
         "executor": experiment.executor,
         "device": experiment.device,

@@ -40,6 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         f"{experiment.algorithm}, {setting.task.clients} clients, {setting.scenario.rounds} rounds, "
         f"seed {experiment.seed}, executor {setting.executor}, {experiment.device}"
     )
+    say(f"scored: {experiment.validate()}")
     columns = (TextColumn("round"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True)) as progress:
         bar = progress.add_task("", total=setting.scenario.rounds)

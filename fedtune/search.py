@@ -59,6 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     began = time.monotonic()
     try:
         say(f"{p.experiment.algorithm} on {p.scenario}, space {args.space}: " + _listed(p.space.text()))
+        say(f"scored: {p.experiment.validate()}")
         stops = tuning.rungs(p.scheduler, p.experiment.scenario.rounds, p.grace)
         say(
             f"{p.trials} trials of up to {p.experiment.scenario.rounds} rounds, {concurrent} at once; {p.searcher}, "

@@ -27,6 +27,7 @@ class Experiment:
     executor: str = "auto"
     device: str = "cpu"
     pinned: dict[str, Any] = field(default_factory=dict)  # --set: hyperparameters held fixed
+    preset: str = ""  # --preset: other defaults, by name
 
     def knobs(self) -> dict[str, Knob]:
         """All hyperparameters: the algorithm's and the scenario's."""
@@ -34,8 +35,8 @@ class Experiment:
 
     def resolve(self, config: dict[str, Any]) -> tuple[Algorithm, Scenario]:
         """The algorithm and scenario under a configuration; UserError for unknown names and bad values."""
-        values = self.pinned | config
         cls, known = algorithm.find(self.algorithm), self.knobs()
+        values = self._base(cls) | self.pinned | config
         for name in values:
             if name not in known:
                 raise unknown(f"hyperparameter of {self.algorithm}", name, known)
@@ -43,13 +44,23 @@ class Experiment:
         scenario = self.scenario.override(**{n: v for n, v in values.items() if n not in own})
         return cls(**{n: v for n, v in values.items() if n in own}), scenario
 
+    def _base(self, cls: type[Algorithm]) -> dict[str, Any]:
+        if self.preset in ("", "as_text"):  # the defaults are the paper's text
+            return {}
+        if self.preset not in cls.presets:
+            raise unknown(f"preset of {self.algorithm}", self.preset, ["as_text", *cls.presets])
+        return dict(cls.presets[self.preset])
+
     def configuration(self, config: dict[str, Any]) -> dict[str, Any]:
         """Every hyperparameter with its value under a configuration."""
         alg, scenario = self.resolve(config)
         return {n: getattr(alg if hasattr(alg, n) else scenario, n) for n in self.knobs()}
 
-    def validate(self, config: dict[str, Any] | None = None) -> None:
-        """UserError for whatever would stop this experiment after it has started, found without loading data."""
+    def validate(self, config: dict[str, Any] | None = None) -> str:
+        """UserError for whatever would stop this experiment after it has started, found without loading data.
+
+        Returns which model the evaluation scores, in words.
+        """
         alg, scenario = self.resolve(config or {})
         shape, classes = _shape(scenario)
         net = models.build(scenario.model, shape, classes, scenario.features)
@@ -57,6 +68,7 @@ class Experiment:
         with torch.random.fork_rng(devices=[]):
             built = alg.build(net, task)
         engine.require_evaluation(alg, scenario.evaluation, built, self.algorithm)
+        return engine.scored(alg, scenario, built)
 
 
 class Simulation:
@@ -89,6 +101,8 @@ class Simulation:
         self.state, row = engine.play_round(self.setting, self.state)
         began = time.perf_counter()
         row |= engine.evaluate(self.setting, self.state)
+        server = self.setting.algorithm.observe(self.state.server, row["val_acc"])
+        self.state = self.state._replace(server=server)
         return {"round": self.state.round} | row | {"eval_seconds": time.perf_counter() - began}
 
     def save(self, path: Path) -> None:

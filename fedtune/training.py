@@ -29,6 +29,7 @@ class Job(NamedTuple):
     net: nn.Module  # the form, its parts in train or eval mode
     phase: Phase
     work: Scenario
+    cooled: float  # what the clients' learning rate has been multiplied by so far
     x: Tensor  # [R, …] the rows that the plan speaks of
     y: Tensor  # [R]
     plan: Plan
@@ -42,6 +43,14 @@ class Plan(NamedTuple):
     eps: dict[str, Tensor]  # [m, S, …]
 
 
+class Done(NamedTuple):
+    """What a phase leaves, with a client axis."""
+
+    tensors: dict[str, Tensor]
+    losses: Tensor  # [m] float64
+    tally: dict[str, Tree]  # {} unless the loss returns (loss, tally): then the sum of its tallies over the steps
+
+
 def train(
     net: nn.Module,
     tensors: dict[str, Tensor],
@@ -51,10 +60,12 @@ def train(
     work: Scenario,
     executor: Executor,
     streams: list[torch.Generator],
-) -> tuple[dict[str, Tensor], Tensor]:
+    cooled: float = 1.0,
+) -> Done:
     """Play one phase for m clients.  tensors and down have a client axis [m, …]; nothing given is changed.
 
-    Returns the new tensors, and each client's mean loss over its steps [m] (0 without a step).
+    cooled is lr_decay to the power of the rounds played; a phase with its own lr is not cooled.
+    Returns the new tensors, each client's mean loss over its steps (0 without a step), and what its loss tallied.
     """
     trained = phase.train or tuple(parts(net))
     for name, part in net.named_children():
@@ -62,10 +73,11 @@ def train(
     passes = work.local_epochs if phase.epochs is None else phase.epochs
     pools = [_drawn(phase, down, pool, streams, executor) for _ in range(passes)] if phase.pool else [pool]
     rows = join([{"x": p.x, "y": p.y} for p in pools])
-    job = Job(net, phase, work, rows["x"], rows["y"], plan(pools, phase, work, passes, streams))
-    moved, losses = (_stack_in_memory if executor == "stack" else _loop)(job, tensors, down)
-    keep = {n: t for n, t in moved.items() if n.split(".")[0] in trained}
-    return tensors | keep, losses / torch.tensor(job.plan.steps, device=losses.device).clamp(min=1)
+    job = Job(net, phase, work, cooled, rows["x"], rows["y"], plan(pools, phase, work, passes, streams))
+    done = (_stack_in_memory if executor == "stack" else _loop)(job, tensors, down)
+    keep = {n: t for n, t in done.tensors.items() if n.split(".")[0] in trained}
+    steps = torch.tensor(job.plan.steps, device=done.losses.device).clamp(min=1)
+    return Done(tensors | keep, done.losses / steps, done.tally)
 
 
 def plan(pools: list[Pool], phase: Phase, work: Scenario, passes: int, streams: list[torch.Generator]) -> Plan:
@@ -118,8 +130,9 @@ def _drawn(
     return Pool(data.x.flatten(0, 1), data.y.flatten(), rows, data.mask.sum(1))
 
 
-def _optimizer(work: Scenario, phase: Phase, leaves: list[Tensor]) -> torch.optim.Optimizer:
-    lr = work.lr if phase.lr is None else phase.lr
+def _optimizer(job: Job, leaves: list[Tensor]) -> torch.optim.Optimizer:
+    work, lr = job.work, job.phase.lr
+    lr = work.lr * job.cooled if lr is None else lr
     if work.optimizer == "adam":
         return torch.optim.Adam(leaves, lr=lr, weight_decay=work.weight_decay, foreach=True)
     return torch.optim.SGD(leaves, lr=lr, momentum=work.momentum, weight_decay=work.weight_decay, foreach=True)
@@ -129,22 +142,28 @@ def _moving(net: nn.Module, phase: Phase) -> list[str]:
     return [n for n, _ in net.named_parameters() if not phase.train or n.split(".")[0] in phase.train]
 
 
-def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> tuple[dict[str, Tensor], Tensor]:
+def _parted(out: Tensor | tuple[Tensor, dict[str, Tree]]) -> tuple[Tensor, dict[str, Tree]]:
+    """A loss, and what it tallies of its batch."""
+    return out if isinstance(out, tuple) else (out, {})
+
+
+def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
     """All clients as one program.
 
     Clients are ordered by their number of steps, so those still at work are a prefix: one that has finished holds
     still because nothing computes it any more.
     """
-    net, phase, work, x, y, todo = job
+    net, phase, x, y, todo = job.net, job.phase, job.x, job.y, job.plan
     order = sorted(range(len(todo.steps)), key=lambda k: -todo.steps[k])
     at = torch.tensor(order, device=x.device)
     steps = [todo.steps[k] for k in order]
     mine, down, eps = take(tensors, at), take(down, at), take(todo.eps, at)  # copies
     rows = todo.rows[at].transpose(0, 1)  # [S, m, B]
     total = torch.zeros(len(order), device=x.device, dtype=torch.float64)
+    tally: dict[str, Tree] = {}
 
-    def loss(t: dict[str, Tensor], batch: Batch, received: dict[str, Tree]) -> Tensor:
-        return phase.loss(Model(net, t), batch, received)
+    def loss(t: dict[str, Tensor], batch: Batch, received: dict[str, Tree]) -> tuple[Tensor, dict[str, Tree]]:
+        return _parted(phase.loss(Model(net, t), batch, received))
 
     moving, active, convolves = _moving(net, phase), 0, has_convolutions(net)
     optimizer: torch.optim.Optimizer | None = None
@@ -154,22 +173,25 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> tuple
             active, now, received = still, take(mine, slice(still)), take(down, slice(still))  # views
             leaves = [now[n].detach().requires_grad_() for n in moving]
             now |= dict(zip(moving, leaves, strict=True))
-            optimizer = _cut(optimizer, leaves) if optimizer else _optimizer(work, phase, leaves)
+            optimizer = _cut(optimizer, leaves) if optimizer else _optimizer(job, leaves)
         assert optimizer
         index = rows[s, :active]
         images = x[index]  # [k, B, …]
         noise = {n: e[:active, s] for n, e in eps.items()}
         batch = Batch(stacked_layout(images) if convolves else images, y[index], noise)
-        losses = vmap(loss)(now, batch, received)
+        losses, seen = vmap(loss)(now, batch, received)
         optimizer.zero_grad()
         losses.sum().backward()  # client k's loss reaches only row k, and SGD and Adam act per coordinate
         optimizer.step()
         total[:active] += losses.detach()
+        if s == 0:
+            tally = tree_map(lambda t: t.detach().new_zeros(len(order), *t.shape[1:]), seen)
+        tree_map(lambda whole, part: whole[: len(part)].add_(part.detach()), tally, seen)
     back = at.argsort()
-    return take(mine, back), total[back]
+    return Done(take(mine, back), total[back], take(tally, back))
 
 
-def _stack_in_memory(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> tuple[dict[str, Tensor], Tensor]:
+def _stack_in_memory(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
     """All clients as one program; where a GPU's memory does not hold them, half of them after the other half."""
     try:
         return _stack(job, tensors, down)
@@ -182,7 +204,7 @@ def _stack_in_memory(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]
     for some in (slice(0, half), slice(half, None)):
         part = job._replace(plan=Plan(steps[some], rows[some], take(eps, some)))
         found.append(_stack_in_memory(part, take(tensors, some), take(down, some)))
-    return join([f[0] for f in found]), torch.cat([f[1] for f in found])
+    return join(found)
 
 
 def _cut(optimizer: torch.optim.Optimizer, leaves: list[Tensor]) -> torch.optim.Optimizer:
@@ -197,23 +219,27 @@ def _cut(optimizer: torch.optim.Optimizer, leaves: list[Tensor]) -> torch.optim.
     return optimizer
 
 
-def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> tuple[dict[str, Tensor], Tensor]:
+def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
     """One client after the other."""
-    net, phase, work, x, y, todo = job
+    net, phase, x, y, todo = job.net, job.phase, job.x, job.y, job.plan
     tensors = tree_map(torch.clone, tensors)
     moving = _moving(net, phase)
     total = torch.zeros(len(todo.steps), device=x.device, dtype=torch.float64)
+    tally: dict[str, Tree] = {}
     for k, steps in enumerate(todo.steps):
         mine, received = take(tensors, k), take(down, k)  # views: the optimiser writes through
         leaves = [mine[n].detach().requires_grad_() for n in moving]
         model = Model(net, mine | dict(zip(moving, leaves, strict=True)))
-        optimizer = _optimizer(work, phase, leaves)
+        optimizer = _optimizer(job, leaves)
         for s in range(steps):
             index = todo.rows[k, s]
             batch = Batch(x[index], y[index], {n: e[k, s] for n, e in todo.eps.items()})
-            loss = phase.loss(model, batch, received)
+            loss, seen = _parted(phase.loss(model, batch, received))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             total[k] += loss.detach()
-    return tensors, total
+            if not tally:
+                tally = tree_map(lambda t: t.detach().new_zeros(len(todo.steps), *t.shape), seen)
+            tree_map(lambda whole, part: whole[k].add_(part.detach()), tally, seen)  # noqa: B023 (called at once)
+    return Done(tensors, total, tally)

@@ -24,6 +24,9 @@ SKEWED = Scenario(model="mlp", features=12, clients=5, partition="dirichlet", al
 # what makes an algorithm's rare events happen within three rounds; a new algorithm needs a line only if it has any
 EARLY: dict[str, dict[str, Any]] = {
     "gfpl": {"every": 2, "start": 2, "pseudo": 4, "components": 2, "retrain_epochs": 2, "threshold": 20.0},
+    "fedgen": {"gen_steps": 10, "gen_hidden": 16},
+    "fedpa": {"gen_steps": 10, "gen_hidden": 16},
+    "fedgenp": {"gen_steps": 10, "gen_hidden": 16},
 }
 
 

@@ -54,10 +54,11 @@ def train_all(sim: Simulation, clients: list[int], phase: Phase = PHASE) -> tupl
     at, f = torch.tensor(clients), sim.setting.federation
     group = sim.state.groups[0]
     pool = Pool(f.x, f.y, f.train.rows[at], f.train.counts[at])
-    return training.train(
+    done = training.train(
         group.net, take(group.tensors, at), {}, phase, pool, sim.setting.scenario, sim.setting.executor,
         streams(*clients),
     )  # fmt: skip
+    return done.tensors, done.losses
 
 
 # ------------------------------------------------------------------------------------------------------- batches
@@ -128,9 +129,10 @@ def _uploaded(sim: Simulation) -> dict[str, torch.Tensor]:
     """The trained models of the next round's clients, in their order."""
     seen: list[dict] = []
 
-    def train(*args: Any) -> tuple:
-        seen.append(training.train(*args)[0])
-        return seen[-1], torch.zeros(len(args[-1]))
+    def train(*args: Any) -> training.Done:
+        done = training.train(*args)
+        seen.append(done.tensors)
+        return done
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "train", train)

@@ -400,7 +400,7 @@ def test_retraining_is_plain_sgd_on_the_loss_over_the_draws(monkeypatch: pytest.
     calls: list[tuple[dict, dict]] = []
     train = engine.train
 
-    def kept(net: nn.Module, tensors: dict, down: dict, phase: Phase, *rest: Any) -> tuple:
+    def kept(net: nn.Module, tensors: dict, down: dict, phase: Phase, *rest: Any) -> Any:
         out = train(net, tensors, down, phase, *rest)
         calls.append((copied(tensors), out[0]))
         return out

@@ -1,0 +1,66 @@
+"""FedEnsemble: FedAvg whose prediction is the mean of the clients' models instead of the model of their mean.
+
+    client, up, server   as FedAvg
+    predict              argmax of Σ_k logits_k(x) over the models that came in last
+
+The baseline of FedGen's, FedPA's and FedGenP's tables, by their code: it trains exactly like FedAvg.  It is not the
+algorithm of Shi et al. (arXiv:2107.10663) nor of Lin et al. (arXiv:2006.07242), which they cite.  Differs: members are
+the clients of the last round; members="all" adds, as the code does, the received model once for each of the others.
+The ensemble lives on the server, so nobody counts it as sent.  Before the first round the start predicts.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedtune.algorithm import Algorithm, Data, Model, Task, hyper
+from fedtune.generators import CLIENTS_AS_PUBLISHED
+from fedtune.stacked import Tree, join, to_all
+
+
+@dataclass(frozen=True)
+class FedEnsemble(Algorithm):
+    """FedEnsemble; see the module."""
+
+    members: str = hyper("participants", choices=("participants", "all"), help="whose models predict")
+    average: str = hyper("logits", choices=("logits", "probabilities"), help="what is averaged over the models")
+
+    shared = ("body", "head")
+    presets = {"as_published": CLIENTS_AS_PUBLISHED | {"members": "all"}}
+
+    def upload(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
+        """Running statistics that are not averaged: without them a member cannot predict on the server."""
+        own = {n: m[n] for n, _ in m.net.named_buffers() if n not in down["shared"]}
+        return {"statistics": own} if own else {}
+
+    def aggregate(self, server: dict, up: dict, task: Task) -> dict[str, Tree]:
+        """FedAvg; and the models as they came in, each with its number of votes."""
+        models = up["shared"] | up.get("statistics", {})
+        votes = torch.ones(len(up["rows"]), device=up["rows"].device)
+        if self.members == "all" and len(votes) < task.clients:
+            # statistics of the others are not on the server: they vote with the first member's
+            received = {n: server["shared"].get(n, t[0])[None] for n, t in models.items()}
+            models = join([models, received])
+            votes = torch.cat([votes, votes.new_tensor([task.clients - len(votes)])])
+        return super().aggregate(server, up, task) | {"members": models, "votes": votes}
+
+    def deployed(self, server: dict, ids: Tensor, task: Task) -> dict[str, Tree]:
+        """The members, to whoever predicts."""
+        members = {n: server[n] for n in ("members", "votes") if n in server}
+        return self.broadcast(server, ids, task) | to_all(members, len(ids))
+
+    def predict(self, m: Model, x: Tensor, down: dict) -> dict[str, Tensor]:
+        """The members' mean; the averaged model is logged beside it."""
+        single = m.head(m.body(x))
+        if "members" not in down:
+            return {"ensemble": single, "average": single}
+
+        def scores(member: dict[str, Tensor]) -> Tensor:
+            one = Model(m.net, member)
+            logits = one.head(one.body(x))
+            return logits if self.average == "logits" else logits.softmax(1)
+
+        mean = torch.einsum("m,mbc->bc", down["votes"].to(x) / down["votes"].sum(), vmap(scores)(down["members"]))
+        return {"ensemble": mean if self.average == "logits" else mean.clamp(min=1e-30).log(), "average": single}

@@ -1,0 +1,183 @@
+"""FedGenP: a variational generator for each client, of features on which the others' heads are right and its own wrong.
+
+    down     w; after the first round also the client's own generator G_k and the law of labels
+    client   local steps on   L = CE + a(t) · CE(head(h), ỹ) + b(t) · KL(head(h_y) || head(z)),   h = G_k(ε, ξ, ỹ)
+             ỹ uniform;  G_k is fixed;   a(t) = a · d_a^t, b(t) = b · d_b^t
+    up       w_k, and its rows of each class
+    server   w = Σ_k n_k w_k / Σ_k n_k;  then, for every client k that came in, steps of G_k on
+             1/(m-1) Σ_{i≠k} CE(head_i(h), y) - β · min(CE(head_k(h), y), cap) + λ_kl · KL(N(μ, σ²) || N(0, 1))
+             h = μ + σ ξ;   μ, ln σ² = G_k(ε, y);   all m generators against all m heads as one program
+    stop     once validation accuracy rose by less than 0.001 in `patience` rounds, from round 20 on, generators stay
+
+Taghiyarrenani et al., "FedGenP", equations 1 to 3, algorithm 1.  Differs: the minus stands in the loss (a reversal
+between generator and head k is the same); it is bounded, at cap · ln C a row (cap=0: none); the mean over the others
+replaces the sum; Adam (the text: gen_optimizer="sgd", gen_lr=0.01).  The stop rule is ours, the text names none:
+clients tell the server their validation accuracy, one number a round, which is not counted.  Of the code:
+weighing="labels", and β = -1, as its reversal sits where it turns nothing; that it draws with σ = exp(0.05 ln σ²), and
+has one layer for μ and ln σ², is not repeated.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import vmap
+
+from fedtune import address
+from fedtune.algorithm import Batch, Model, Noise, Task, hyper
+from fedtune.generators import (
+    CLIENTS_AS_PUBLISHED,
+    GENERATOR_AS_PUBLISHED,
+    Generative,
+    Net,
+    chunks,
+    distances,
+    draw_labels,
+    entropy_cap,
+    generate,
+    head_losses,
+    label_share,
+)
+from fedtune.knowledge import kl
+from fedtune.stacked import join, put, take
+
+FIRST_STOP = 20  # no generator stops before this round
+RISE = 1e-3  # of validation accuracy: less of it within `patience` rounds is convergence
+
+
+@dataclass(frozen=True)
+class FedGenP(Generative):
+    """FedGenP; see the module."""
+
+    a: float = hyper(1.0, 0.1, 30.0, log=True, also=(0.0,), symbol="a", since=2, help="weight of generated rows")
+    a_decay: float = hyper(1.0, 0.9, 1.0, since=2, help="what a is multiplied by after every round")
+    b: float = hyper(0.0, 0.1, 30.0, log=True, also=(0.0,), symbol="b", since=2, help="weight of the latent KL")
+    b_decay: float = hyper(1.0, 0.9, 1.0, since=2, help="what b is multiplied by after every round")
+    beta: float = hyper(
+        1.0, 0.0, 3.0, also=(-1.0,), symbol="β", since=2, help="how hard a generator fools its client; -1: as the code"
+    )
+    cap: float = hyper(
+        2.0, 1.0, 4.0, also=(0.0,), since=2, help="bound of a row's reversed loss, in multiples of ln C; 0: none"
+    )
+    lam_kl: float = hyper(1e-3, 1e-5, 0.1, log=True, also=(0.0,), symbol="λ_kl", since=2, help="weight of the prior")
+    generated: int = hyper(0, 8, 128, log=True, also=(0,), symbol="m_k", since=2, help="generated rows of a step; 0: B")
+    weighing: str = hyper(
+        "equal", choices=("equal", "labels"), since=2, help="the others' heads count alike, or by share of the label"
+    )
+    rectify: bool = hyper(False, since=2, help="ReLU on generated features, for a model whose features have one")
+    patience: int = hyper(10, 5, 30, also=(0,), since=FIRST_STOP + 2, help="rounds without a rise until stop; 0: never")
+    label_law: str = hyper(
+        "uniform", choices=("histogram", "present", "uniform"), since=2,
+        help="generated labels: as the clients have them, uniform among those that anybody has, or among all",
+    )  # fmt: skip
+
+    net_heads = 2
+    personal = True
+    presets = {
+        "as_published": CLIENTS_AS_PUBLISHED | GENERATOR_AS_PUBLISHED | {
+            "a": 10.0, "a_decay": 0.98, "b": 10.0, "b_decay": 0.98, "beta": -1.0, "cap": 0.0, "lam_kl": 0.0,
+            "weighing": "labels", "patience": 0,
+        }
+    }  # fmt: skip
+
+    def wanted(self) -> bool:
+        """Unless both weights are 0."""
+        return self.a > 0 or self.b > 0
+
+    def client_noise(self, task: Task) -> dict[str, Noise]:
+        """m_k draws of ε, ξ and a label; and one of ε and ξ for each real row."""
+        law, m_k, b = self.noise_law, self.generated or task.batch, task.batch
+        noise = {
+            "noise": Noise((m_k, self.noise_width), law),
+            "xi": Noise((m_k, task.features)),
+            "label": Noise((m_k,), "uniform"),
+        }
+        latent = {"latent": Noise((b, self.noise_width), law), "latent_xi": Noise((b, task.features))}
+        return noise | latent if self.b else noise
+
+    def init(self, task: Task) -> dict:
+        """Generators for all; the last validation accuracies."""
+        history = torch.full((self.patience + 1,), -1.0, dtype=torch.float64)
+        return super().init(task) | {"best": history, "stopped": torch.zeros((), dtype=torch.bool)}
+
+    def loss_at(self, t: int, m: Model, batch: Batch, down: dict) -> Tensor:
+        """CE on real rows, CE on the client's own generator's, KL from those to real rows of the same labels."""
+        logits = m.head(m.body(batch.x))
+        loss = F.cross_entropy(logits, batch.y)
+        if not self.imagines(t):
+            return loss
+        net, eps = down["generator"], batch.eps
+        if self.a:
+            y = draw_labels(down["labels"], eps["label"])
+            h, _, _ = self.imagine(net, eps["noise"], eps["xi"], y)
+            loss = loss + self.a * self.a_decay**t * F.cross_entropy(m.head(h), y)
+        if self.b:
+            h, _, _ = self.imagine(net, eps["latent"], eps["latent_xi"], batch.y)
+            loss = loss + self.b * self.b_decay**t * kl(m.head(h).detach(), logits)
+        return loss
+
+    def imagine(self, net: Net, noise: Tensor, xi: Tensor, y: Tensor, training: bool = False) -> tuple[Tensor, ...]:
+        """h = μ + σ ξ [B, D], with μ and ln σ², the latter within [-8, 4]."""
+        mu, logvar = generate(net, noise, y, training).chunk(2, 1)
+        logvar = logvar.clamp(-8, 4)
+        h = mu + (logvar / 2).exp() * xi
+        return h.relu() if self.rectify else h, mu, logvar
+
+    def aggregate(self, server: dict, up: dict, task: Task) -> dict:
+        """Average, then train the generators of those that came in, until they stop."""
+        server = super().aggregate(server, up, task)
+        if not self.wanted() or server["stopped"]:
+            return server
+        ids, m = up["ids"], len(up["ids"])
+        noise, y = self.draw(server, task, (m,))  # [S, m, B, Z], [S, m, B]
+        stream = address.stream(task.seed, "variation", int(server["round"]))
+        xi = torch.randn(*y.shape, task.features, generator=stream, dtype=noise.dtype).to(noise.device)
+        share, nets, memory = label_share(up["counts"]), take(server["nets"], ids), take(server["memory"], ids)
+        rank, done = torch.arange(m, device=ids.device), []
+        for some in chunks(m, m * self.gen_batch * task.classes):
+
+            def loss(net: Net, s: int, some: slice = some) -> Tensor:
+                def one(net: Net, k: Tensor, noise: Tensor, xi: Tensor, y: Tensor) -> Tensor:
+                    return self.conflict(net, k, noise, xi, y, up["shared"], share)
+
+                return vmap(one)(net, rank[some], noise[s, some], xi[s, some], y[s, some]).sum()
+
+            done.append(self.descended(take(nets, some), take(memory, some), server, loss))
+        nets, memory = join([d[0] for d in done]), join([d[1] for d in done])
+        return server | {"nets": put(server["nets"], ids, nets), "memory": put(server["memory"], ids, memory)}
+
+    def conflict(
+        self, net: Net, k: Tensor, noise: Tensor, xi: Tensor, y: Tensor, heads: dict, share: Tensor
+    ) -> Tensor:
+        """J of one generator, that of the k-th head (Eq. 1 and 3): right for the others, wrong for its own."""
+        h, mu, logvar = self.imagine(net, noise, xi, y, training=True)
+        losses = head_losses(heads, h, y)  # [m, B]
+        m = len(losses)
+        other = torch.arange(m, device=y.device) != k  # [m]
+        weight = torch.ones_like(losses) / max(m - 1, 1) if self.weighing == "equal" else share.to(losses)[:, y]
+        own = (losses * ~other[:, None]).sum(0).clamp(max=entropy_cap(self.cap, share.shape[1]))  # [B]
+        if self.weighing == "labels":
+            own = own * m * (weight * ~other[:, None]).sum(0)
+        prior = (mu**2 + logvar.exp() - logvar - 1).sum(1) / 2  # [B]
+        return ((weight * losses * other[:, None]).sum(0) - self.beta * own + self.lam_kl * prior).mean()
+
+    def observe(self, server: dict, val_acc: float) -> dict:
+        """Keep the best accuracy of the last rounds; generators stop for good once it hardly rises."""
+        if not self.patience:
+            return server
+        best = torch.cat([server["best"][1:], server["best"][-1:].clamp(min=val_acc)])
+        stale = bool(best[0] >= 0) and float(best[-1] - best[0]) < RISE and int(server["round"]) >= FIRST_STOP
+        return server | {"best": best, "stopped": server["stopped"] | stale}
+
+    def report(self, server: dict) -> dict[str, float]:
+        """Whether generators have stopped."""
+        return super().report(server) | {"generators_stopped": float(server["stopped"])}
+
+    def measured(self, server: dict) -> tuple[Tensor, Tensor]:
+        """Means over the clients' generators."""
+        noise, y = self.probe(server)
+        shape, stream = (len(y), server["nets"]["out.bias"].shape[-1] // 2), address.stream("quality", "xi")
+        xi = torch.randn(shape, generator=stream, dtype=noise.dtype).to(noise.device)
+        found = vmap(lambda net: torch.stack(distances(self.imagine(net, noise, xi, y)[0], y)))(server["nets"])
+        return found.mean(0)[0], found.mean(0)[1]

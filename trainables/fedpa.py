@@ -1,0 +1,167 @@
+"""FedPA: prototypes hold the body, generated features the head, and the generator looks for hard ones.
+
+    down     w; after the first round also prototypes φ, the generator G and the law of labels p̃
+    client   local steps on   L = CE + λ_ge(t) · CE(head(G(ε, ỹ)), ỹ) + λ_po(t) · mean_b |z_b - φ_y|
+             z = body(x), ỹ ~ p̃;  G is fixed; a class without a prototype is not pulled
+    up       w_k;  φ_k,c the mean feature of class c, and n_k,c its rows, for the classes it has
+    server   w = Σ_k n_k w_k / Σ_k n_k;  φ_c = Σ_k n_k,c φ_k,c / Σ_k n_k,c, kept from before if nobody saw c
+             then steps on   γ_fid(t) · fidelity + γ_div(t) · diversity - γ_ad(t) · min(mean_b |h_b - φ_y|, cap)
+             h = G(ε, y), y ~ p̃;  fidelity = 1/m Σ_k mean_b p_k,y CE(head_k(h), y),   p_k,y = n_k,y / Σ_k n_k,y
+    λ_ge(t) = λ_ge · d^t,  λ_po(t) = max(floor, λ_po · d^t),  γ(t) = γ · d^t,  each its own d;  a weight of 0 is off
+
+Jiang et al., "FedPA", equations 2 and 5 to 12, algorithm 1 (spec/papers.md names every open point).  Differs: the term
+with the minus is bounded by the mean distance between prototypes of different classes (bounded=False: without limit, as
+in text and code); distances in diversity are means over dimensions; prototypes are of the trained model and all rows.
+The ablations of table IV: gamma_ad=0, lam_ge=0, lam_po=0.  Not repeated of the code: zero vectors as prototypes of
+classes that nobody saw, and counts of the rows drawn in the round instead of the client's rows.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedtune.algorithm import Batch, Data, Model, Ragged, Task, hyper
+from fedtune.generators import (
+    CLIENTS_AS_PUBLISHED,
+    GENERATOR_AS_PUBLISHED,
+    Generative,
+    Net,
+    diversity,
+    draw_labels,
+    fidelity,
+    generate,
+    head_losses,
+    label_share,
+)
+from fedtune.knowledge import class_means, class_sums, mean_by_count, mean_distance, row_distance
+from fedtune.stacked import to_all
+
+
+@dataclass(frozen=True)
+class FedPA(Generative):
+    """FedPA; see the module."""
+
+    lam_po: float = hyper(5.0, 1e-3, 20.0, log=True, also=(0.0,), symbol="λ_po", since=2, help="pull to prototypes")
+    po_decay: float = hyper(0.98, 0.9, 1.0, since=2, help="what λ_po is multiplied by after every round")
+    po_floor: float = hyper(0.15, 0.0, 1.0, since="floor_round", help="λ_po falls no lower")
+    lam_ge: float = hyper(25.0, 0.1, 100.0, log=True, also=(0.0,), symbol="λ_ge", since=2, help="generated features")
+    ge_decay: float = hyper(0.98, 0.9, 1.0, since=2, help="what λ_ge is multiplied by after every round")
+    gamma_fid: float = hyper(25.0, 0.5, 100.0, log=True, symbol="γ_fid", since=2, help="weight of fidelity")
+    fid_decay: float = hyper(0.98, 0.9, 1.0, since=3, help="what γ_fid is multiplied by after every round")
+    gamma_div: float = hyper(1.0, 1e-2, 10.0, log=True, also=(0.0,), symbol="γ_div", since=2, help="of diversity")
+    div_decay: float = hyper(1.0, 0.9, 1.0, since=3, help="what γ_div is multiplied by after every round")
+    gamma_ad: float = hyper(
+        0.15, 1e-3, 2.0, log=True, also=(0.0,), symbol="γ_ad", since=2, help="push away from prototypes: hard features"
+    )
+    ad_decay: float = hyper(1.0, 0.9, 1.0, since=3, help="what γ_ad is multiplied by after every round")
+    bounded: bool = hyper(True, since=2, help="bound that push by the mean distance between prototypes")
+    distance: str = hyper("l2", choices=("l2", "mse"), since=2, help="to a prototype: norm, or mean square")
+    pairs: str = hyper(
+        "same", choices=("same", "other", "all"), since=2, help="pairs in diversity: of one class, of two, or all"
+    )
+    targets: str = hyper(
+        "new", choices=("new", "last"), since=2, help="the push is from this round's prototypes, or the last one's"
+    )
+    reduce: str = hyper("mean", choices=("mean", "sum"), since=2, help="fidelity over clients: mean, or sum")
+    weighing: str = hyper(
+        "labels", choices=("labels", "mean"), since=2, help="a head's weight: by the row's label, or the batch's mean"
+    )
+    prototypes: str = hyper(
+        "final", choices=("final", "running"), since=2, help="means after training, or while the model was moving"
+    )
+
+    sends = ("generator", "labels", "protos")
+    schedule = ("lam_po", "po_decay", "po_floor")
+    presets = {
+        "as_published": CLIENTS_AS_PUBLISHED | GENERATOR_AS_PUBLISHED | {
+            "bounded": False, "distance": "mse", "pairs": "other", "targets": "last", "reduce": "sum",
+            "weighing": "mean", "prototypes": "running",
+        }
+    }  # fmt: skip
+
+    def floor_round(self) -> int:
+        """The first round in which λ_po rests on its floor (174 of the paper's, which start at 0)."""
+        t = 1
+        while t < 10_000 and self.lam_po * self.po_decay**t >= self.po_floor:
+            t += 1
+        return t + 1
+
+    def wanted(self) -> bool:
+        """Unless generated features have no weight."""
+        return self.lam_ge > 0
+
+    def pull(self, t: int) -> float:
+        """λ_po(t)."""
+        return max(self.po_floor, self.lam_po * self.po_decay**t) if self.lam_po else 0.0
+
+    def init(self, task: Task) -> dict:
+        """No class has a prototype."""
+        none = torch.zeros(task.classes, dtype=torch.bool)
+        return super().init(task) | {"protos": Ragged(torch.zeros(task.classes, task.features), none)}
+
+    def broadcast(self, server: dict, ids: Tensor, task: Task) -> dict:
+        """Prototypes too, if they pull and there are any."""
+        down = super().broadcast(server, ids, task)
+        if self.lam_po and int(server["round"]):
+            down["protos"] = to_all(server["protos"], len(ids))
+        return down
+
+    def loss_at(self, t: int, m: Model, batch: Batch, down: dict) -> Any:
+        """Eq. 9 to 12; while prototypes are running means, with the sums they are made of."""
+        z = m.body(batch.x)  # [B, D]
+        loss = F.cross_entropy(m.head(z), batch.y)
+        if self.imagines(t):
+            y = draw_labels(down["labels"], batch.eps["label"])
+            h = generate(down["generator"], batch.eps["noise"], y)
+            loss = loss + self.lam_ge * self.ge_decay**t * F.cross_entropy(m.head(h), y)
+        if t and self.lam_po:
+            protos, seen = down["protos"]
+            loss = loss + self.pull(t) * (row_distance(z, protos[batch.y], self.distance) * seen[batch.y]).mean()
+        if self.prototypes == "final" or not self.uses_prototypes():
+            return loss
+        sums, counts = class_sums(z.detach(), batch.y, torch.ones_like(batch.y, dtype=torch.bool), len(m["head.bias"]))
+        return loss, {"sums": sums, "counts": counts}
+
+    def uses_prototypes(self) -> bool:
+        """Whether anything is done with prototypes."""
+        return self.lam_po > 0 or (self.gamma_ad > 0 and self.wanted())
+
+    def upload(self, m: Model, data: Data, down: dict) -> dict:
+        """Class means (Eq. 2) of the classes it holds, and its rows of each class."""
+        up = super().upload(m, data, down)
+        if not self.uses_prototypes():
+            return up
+        classes = len(m["head.bias"])
+        means, rows = class_means(m.body(data.x), data.y, data.mask, classes)
+        held = rows > 0
+        if self.prototypes == "running":
+            drawn = data.tally["counts"]
+            means, held = data.tally["sums"] / drawn.clamp(min=1)[:, None], drawn > 0
+        return up | {"protos": Ragged(means, held), "counts": rows}
+
+    def aggregate(self, server: dict, up: dict, task: Task) -> dict:
+        """Average models and prototypes (Eq. 3, 4), then train the generator (Eq. 5 to 8)."""
+        last = server["protos"]
+        server = super().aggregate(server, up, task)
+        if self.uses_prototypes():
+            mean, seen = mean_by_count(up["protos"].values, up["counts"] * up["protos"].present)
+            server = server | {"protos": Ragged(torch.where(seen[:, None], mean, last.values), last.present | seen)}
+        if not self.wanted():
+            return server
+        t, share = int(server["round"]) - 1, label_share(up["counts"])
+        protos, seen = server["protos"] if self.targets == "new" else last
+        cap = mean_distance(protos, seen, self.distance) if self.bounded else torch.inf
+        scale = 1 / len(share) if self.reduce == "mean" else 1.0
+        fid = self.gamma_fid * self.fid_decay**t * scale
+        div, ad = self.gamma_div * self.div_decay**t, self.gamma_ad * self.ad_decay**t
+
+        def loss(net: Net, noise: Tensor, y: Tensor) -> Tensor:
+            h = generate(net, noise, y, training=True)
+            agree = fidelity(head_losses(up["shared"], h, y), share, y, self.weighing)
+            far = (row_distance(h, protos[y], self.distance) * seen[y]).mean()
+            return fid * agree + div * diversity(h, noise, y, self.pairs) - ad * far.clamp(max=cap)
+
+        return self.train_net(server, task, loss)
