@@ -1,14 +1,15 @@
 """Data sets as two arrays: every image and its class, the official training rows first.
 
 `digits` is part of scikit-learn.  The others are read by torchvision's own classes from files on disk, which are
-fetched only on request.
+fetched only on request.  CelebA's images stay on disk until somebody holds them.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -19,20 +20,52 @@ import numpy as np
 from fedtune.errors import UserError, unknown
 
 
+class Faces:
+    """CelebA's images, read from their files when they are asked for: as one array they would fill 17 GB.
+
+    An image is the aligned crop of 178 x 218 pixels, the whole of it brought to 84 x 84 (so faces get wider), bicubic
+    with Pillow's antialiasing, as LEAF's and FedGen's code does; then scaled and normalised as in every data set.
+    """
+
+    def __init__(self, reader: Any, order: np.ndarray, source: Source, folder: Path) -> None:
+        """reader: torchvision's CelebA; order [rows]: which of its images row i is."""
+        self._reader, self._order, self._source, self._folder = reader, order, source, folder
+
+    def __len__(self) -> int:
+        """Rows."""
+        return len(self._order)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows, channels, height, width), as of an array."""
+        return len(self), *self._source.shape
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        """Read these rows: float32 [n, channels, height, width]; UserError for a file that cannot be read."""
+        x = np.empty((len(rows), *self._source.shape), np.float32)
+        for place, image in zip(x, self._order[rows], strict=True):
+            with _reading("celeba", self._folder, download=False):
+                picture = self._reader[image][0].convert("RGB").resize(self._source.shape[:0:-1])
+                place[:] = np.asarray(picture).transpose(2, 0, 1)
+        return _normalise(x, 255.0, self._source)
+
+
 class Dataset(NamedTuple):
-    """Images and classes in memory.
+    """Images and classes in memory; `Faces` stands for images that are not.
 
     x   float32 [rows, channels, height, width], pixels scaled to 0..1, then (pixel - mean) / std by channel.
     y   int64 [rows], 0..classes-1.
     train_rows   rows [0, train_rows) are the official training set, the others the official test set; a data
                  set without an official test set has train_rows == rows.
+    owner   int64 [rows], whose each row is (a celebrity's number); None where the data set does not tell.
     """
 
     name: str
-    x: np.ndarray
+    x: np.ndarray | Faces
     y: np.ndarray
     classes: int
     train_rows: int
+    owner: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +79,7 @@ class Source:
     options      further arguments of the class.
     first        the file's number for the first class.
     transposed   the files hold every image mirrored along its main diagonal.
+    owners       the files tell whose each row is.
     """
 
     reader: str
@@ -57,6 +91,7 @@ class Source:
     options: tuple[tuple[str, str], ...] = ()
     first: int = 0
     transposed: bool = False
+    owners: bool = False
 
 
 def _emnist(split: str, classes: int, mean: float, std: float, first: int) -> Source:
@@ -77,6 +112,8 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
         "cifar100": Source(
             "CIFAR100", "cifar-100-python", (3, 32, 32), 100, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
         ),
+        # the class is whether the celebrity smiles; means and spreads are round numbers, the pixels come in -1..1
+        "celeba": Source("CelebA", "celeba", (3, 84, 84), 2, (0.5,) * 3, (0.5,) * 3, owners=True),
     }
 )
 
@@ -92,6 +129,11 @@ def describe(name: str) -> tuple[int, int, int, int]:
     return *source.shape, source.classes
 
 
+def has_owners(name: str) -> bool:
+    """Whether a data set tells whose each row is, without reading it; UserError for an unknown name."""
+    return _source(name).owners
+
+
 def load(name: str, data_dir: str | Path | None = None, download: bool = False) -> Dataset:
     """Read one data set, official training rows first, normalised and upright.
 
@@ -100,17 +142,16 @@ def load(name: str, data_dir: str | Path | None = None, download: bool = False) 
     Raises UserError for an unknown name and for files that are absent, damaged or cannot be fetched.
     """
     source = _source(name)
+    root = Path(data_dir or os.environ.get("FEDTUNE_DATA_DIR") or "data").resolve()
+    if name == "celeba":
+        return _celeba(source, root, download)
     if name == "digits":
         pixels, y, train_rows = _digits()
         scale = 16.0
     else:
-        root = Path(data_dir or os.environ.get("FEDTUNE_DATA_DIR") or "data").resolve()
         pixels, y, train_rows = _torchvision(name, source, root, download)
         scale = 255.0
-    x = pixels.astype(np.float32, order="C")  # [rows, channels, height, width]
-    x /= scale  # in place: EMNIST's 814,255 rows fill 2.6 GB
-    x -= np.reshape(source.mean, (-1, 1, 1)).astype(np.float32)
-    x /= np.reshape(source.std, (-1, 1, 1)).astype(np.float32)
+    x = _normalise(pixels.astype(np.float32, order="C"), scale, source)
     return Dataset(name, x, y, source.classes, train_rows)
 
 
@@ -118,6 +159,14 @@ def _source(name: str) -> Source:
     if name not in SOURCES:
         raise unknown("data set", name, SOURCES)
     return SOURCES[name]
+
+
+def _normalise(x: np.ndarray, scale: float, source: Source) -> np.ndarray:
+    """Pixels [rows, channels, height, width] from 0..scale to mean 0 and spread 1 by channel."""
+    x /= scale  # in place: EMNIST's 814,255 rows fill 2.6 GB
+    x -= np.reshape(source.mean, (-1, 1, 1)).astype(np.float32)
+    x /= np.reshape(source.std, (-1, 1, 1)).astype(np.float32)
+    return x
 
 
 def _digits() -> tuple[np.ndarray, np.ndarray, int]:
@@ -132,12 +181,36 @@ def _torchvision(name: str, source: Source, root: Path, download: bool) -> tuple
     from fedtune._torchvision import datasets
 
     reader = getattr(datasets, source.reader)
+    with _reading(name, root / source.folder, download):
+        parts = [reader(root, train=train, download=download, **dict(source.options)) for train in (True, False)]
+        return *_arrays(source, parts), len(parts[0].data)
+
+
+def _celeba(source: Source, root: Path, download: bool) -> Dataset:
+    """The official training images first, then those for validation and test; class 1 smiles."""
+    from fedtune._torchvision import datasets
+
     folder = root / source.folder
+    with _reading("celeba", folder, download):
+        reader = datasets.CelebA(root, split="all", target_type=[], download=download)
+        # torchvision reads this list too, but keeps it to itself; its own three splits would parse all files thrice
+        split = np.loadtxt(folder / "list_eval_partition.txt", np.int64, usecols=1, ndmin=1)  # 0 train, 1 valid, 2 test
+        smiles = reader.attr[:, reader.attr_names.index("Smiling")].numpy().astype(np.int64)
+        owner = reader.identity[:, 0].numpy().astype(np.int64)
+        if not len(reader.filename) == len(split) == len(smiles) == len(owner):
+            raise ValueError(f"the lists differ in length: {len(split)}, {len(smiles)} and {len(owner)} rows")
+    order = np.argsort(split, kind="stable")
+    faces = Faces(reader, order, source, folder)
+    return Dataset("celeba", faces, smiles[order], source.classes, int((split == 0).sum()), owner[order])
+
+
+@contextmanager
+def _reading(name: str, folder: Path, download: bool) -> Iterator[None]:
+    """Whatever goes wrong with the files is a UserError that names the folder and the ways out."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # NumPy 2.4 warns about the way CIFAR's own files were pickled
-            parts = [reader(root, train=train, download=download, **dict(source.options)) for train in (True, False)]
-        return *_arrays(source, parts), len(parts[0].data)
+            yield
     except Exception as error:  # a damaged file or a dead line ends in anything from AssertionError to UnpicklingError
         reason = " ".join((str(error) or type(error).__name__).split()).partition(". You can use")[0]
         what = "could not be fetched into or read from" if download else "is absent or damaged in"

@@ -80,21 +80,38 @@ def make(scenario: Scenario, seed: int, data_dir: str | None = None, download: b
 
 def deal(data: datasets.Dataset, scenario: Scenario, seed: int) -> Federation:
     """Partition a loaded data set as the scenario says; UserError if that is impossible."""
-    s, rng = scenario, address.numpy_stream(seed, "partition")
-    if s.partition == "ways-shots":
-        parts = partition.ways_shots(
-            data.y, data.train_rows, s.clients, s.ways, s.ways_spread, s.shots, s.shots_spread, s.val_shots,
-            s.test_shots, rng,
-        )  # fmt: skip
-    elif s.partition == "dirichlet":
-        parts = partition.dirichlet(data.y, s.clients, s.alpha, s.floor, s.val_share, s.test_share, rng)
-    else:
-        parts = partition.iid(data.y, s.clients, s.val_share, s.test_share, rng)
-    if any(len(rows) == 0 for split in parts for rows in split):
+    rows = np.flatnonzero(data.y >= scenario.skip_classes)  # all, mostly
+    parts = _partition(data, rows, scenario, address.numpy_stream(seed, "partition"))
+    if any(len(held) == 0 for split in parts for held in split):
         raise UserError("every client needs training, validation and test rows; give fewer clients or more rows")
-    held = np.unique(np.concatenate([rows for split in parts for rows in split]))
-    splits = (_table([np.searchsorted(held, rows) for rows in split]) for split in parts)
-    return Federation(data.x[held], data.y[held], data.classes, *splits)
+    held = np.unique(np.concatenate([one for split in parts for one in split]))
+    splits = (_table([np.searchsorted(held, one) for one in split]) for split in parts)
+    original = rows[held]
+    return Federation(data.x[original], data.y[original] - scenario.skip_classes, data.classes, *splits)
+
+
+def _partition(data: datasets.Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generator) -> partition.Partition:
+    """The scenario's law on these rows of the data set (ascending); the parts hold places in `rows`."""
+    y, train_rows = data.y[rows] - s.skip_classes, int(np.searchsorted(rows, data.train_rows))
+    if s.partition == "ways-shots":
+        return partition.ways_shots(
+            y, train_rows, s.clients, s.ways, s.ways_spread, s.shots, s.shots_spread, s.val_shots, s.test_shots, rng
+        )
+    if s.partition == "dirichlet":
+        return partition.dirichlet(y, s.clients, s.alpha, s.floor, s.val_share, s.test_share, rng)
+    if s.partition == "fedgen":
+        # FedPA's script counts the class that it drops in N, so the cap is that of the whole data set
+        n = data.train_rows
+        return partition.fedgen(y, train_rows, n, s.clients, s.alpha, s.share, s.floor, s.val_share, rng)
+    if s.partition == "natural":
+        if data.owner is None:
+            raise UserError(
+                f"partition natural needs to know whose each row is, but {data.name} does not tell: take celeba, or "
+                "another partition"
+            )
+        owner = data.owner[rows[:train_rows]]
+        return partition.natural(owner, s.clients, s.owners, s.share, s.val_share, s.test_share, rng)
+    return partition.iid(y, s.clients, s.val_share, s.test_share, rng)
 
 
 def _table(rows: list[np.ndarray]) -> Split:

@@ -24,15 +24,6 @@ from fedtune.stacked import Tree, take, to_all
 
 Net = dict[str, Tensor]
 
-# What the codes do to their generators: ε is uniform, so are the labels among those that somebody has, and Adam has a
-# penalty and cools.  CLIENTS: how FedGen's, FedPA's and FedGenP's codes train clients, whatever the algorithm.
-CLIENTS_AS_PUBLISHED = {
-    "optimizer": "sgd", "lr": 0.01, "lr_decay": 0.99, "momentum": 0.0, "weight_decay": 0.0, "batch_norm": "personal",
-}  # fmt: skip
-GENERATOR_AS_PUBLISHED = {
-    "noise_law": "uniform", "label_law": "present", "gen_weight_decay": 1e-2, "gen_lr_decay": 0.98,
-}  # fmt: skip
-
 _ROWS = 2**22  # logits that the server holds at once while it trains personal generators
 
 

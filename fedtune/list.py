@@ -41,6 +41,9 @@ def _algorithm(console: Console, name: str, whole: bool) -> None:
     own = knobs(cls)
     if own:
         console.print(_knobs("", own, cls()))
+    for preset, values in cls.presets.items():
+        line = ", ".join(f"{n}={v}" for n, v in values.items())
+        console.print(f"  --preset {preset}: {line}", markup=False, highlight=False)
     for space in spaces.names(name):
         found = spaces.load(space, Experiment(name, Scenario()))
         what = f"{len(found.points)} points: " if found.is_grid else ""

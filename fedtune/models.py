@@ -55,7 +55,7 @@ def fedproto_cnn(shape: Shape, features: int) -> nn.Module:
     return _with_features(convolutions, shape, features)
 
 
-def fedgen_cnn(shape: Shape, features: int) -> nn.Module:
+def fedgen_cnn(shape: Shape, features: int) -> nn.Sequential:
     """The CNN of FedGen and FedPA: conv3/2 6, BatchNorm, ReLU, conv3/2 16, BatchNorm, ReLU, features (32), linear.
 
     26,434 parameters for 28×28 and ten classes; no activation after the features.  Source: FedGen's and FedPA's code.
@@ -63,6 +63,28 @@ def fedgen_cnn(shape: Shape, features: int) -> nn.Module:
     convolutions = nn.Sequential(
         nn.Conv2d(shape[0], 6, 3, stride=2, padding=1), nn.BatchNorm2d(6), nn.ReLU(),
         nn.Conv2d(6, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(),
+    )  # fmt: skip
+    return nn.Sequential(*convolutions, Linear(_numel(_out(convolutions, shape)), features))
+
+
+def fedgenp_cnn(shape: Shape, features: int) -> nn.Module:
+    """`fedgen_cnn` with a ReLU after the features, as FedGenP's table 2 has it; 26,434 parameters as well.
+
+    That table's fc(784) is read as the flattened 784 numbers and not as a layer; its batch normalisation is FedGen's.
+    """
+    return nn.Sequential(*fedgen_cnn(shape, features), nn.ReLU())
+
+
+def celeba_cnn(shape: Shape, features: int) -> nn.Module:
+    """FedGen's and FedPA's CNN for CelebA: three times conv3/2, BatchNorm, ReLU, pool (16, 32, 64), features (32).
+
+    25,954 parameters for 3×84×84 and two classes: strides and pools together leave 1×1, so 64 numbers reach the linear
+    layer.  No activation after the features.  Source: FedGen's and FedPA's code.
+    """
+    convolutions = nn.Sequential(
+        nn.Conv2d(shape[0], 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU(), MaxPool2x2(),
+        nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.BatchNorm2d(32), nn.ReLU(), MaxPool2x2(),
+        nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.BatchNorm2d(64), nn.ReLU(), MaxPool2x2(), nn.Flatten(),
     )  # fmt: skip
     return nn.Sequential(*convolutions, Linear(_numel(_out(convolutions, shape)), features))
 
@@ -99,6 +121,8 @@ MODELS: dict[str, tuple[Callable[[Shape, int], nn.Module], int]] = {
     "cnn8": (cnn8, 64),
     "fedproto-cnn": (fedproto_cnn, 50),
     "fedgen-cnn": (fedgen_cnn, 32),
+    "fedgenp-cnn": (fedgenp_cnn, 32),
+    "celeba-cnn": (celeba_cnn, 32),
     "mcmahan-cnn": (mcmahan_cnn, 512),
     "resnet18": (resnet18, 128),
 }

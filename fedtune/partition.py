@@ -1,4 +1,4 @@
-"""Who holds which rows: three laws that deal a data set out to clients.
+"""Who holds which rows: five laws that deal a data set out to clients.
 
 Every function is pure and draws from the generator it is given; the same seed gives the same rows.  All are
 vectorised over rows: 10,000 clients take less than a second.
@@ -109,8 +109,7 @@ def dirichlet(
     """
     _at_least(3, floor=floor)
     _fits(len(y), clients, floor, val_share, test_share)
-    if not (alpha > 0 and math.isfinite(alpha)):
-        raise UserError(f"alpha must be a positive number, but is {alpha}: give for example 0.1 (skewed) or 100 (iid)")
+    _positive(alpha)
     stock = np.bincount(y)
     for _ in range(_tries(100, clients, len(stock))):
         counts = _shares(stock, clients, alpha, rng)
@@ -127,10 +126,135 @@ def iid(y: np.ndarray, clients: int, val_share: float, test_share: float, rng: n
     return _split(rng.permutation(len(y)), np.arange(len(y)) % clients, clients, val_share, test_share)
 
 
+def fedgen(
+    y: np.ndarray,
+    train_rows: int,
+    whole: int,
+    clients: int,
+    alpha: float,
+    share: float,
+    floor: int,
+    val_share: float,
+    rng: np.random.Generator,
+) -> Partition:
+    """Deal a share of every class out by Dir(alpha, ..., alpha) under a cap, and test each client on its own classes.
+
+    y        [rows] classes 0..C-1; rows [0, train_rows) are the official training set, the rest the test set.  Without
+             a test set a sixth of each class's rows, at random, is set aside as one (rounded down).
+    whole    N, the rows of the official training set: more than train_rows where classes were left out of y.
+    alpha    > 0; the draw is per class over the clients, not per client over the classes.
+    share    in (0, 1], of the training rows.  It also sets the cap M = share * N / clients.  Below 1 a class gives
+             min(M, share * its rows) rows, rounded down: at 0.5 and 20 clients Fashion-MNIST gives 1500 a class, a
+             quarter and not a half.  At 1 every row is dealt.
+    floor    rows every client gets before validation is cut out, 3 or more as for `dirichlet`.
+    val_share   of each client's rows, at random, for validation: at least one, and at least one stays for training.
+
+    Classes come in random order, rows of a class too.  A client that holds M rows or more gets nothing of the later
+    classes; not all can be closed while there are rows to deal, as no more than clients * M are.  Slices end at
+    floor(cumulated share * rows); so at small alpha the clients after a class's main holder often get a single row of
+    it, and are tested on it.  The whole is redrawn, up to 5000 times (fewer for many clients or classes), until every
+    client reaches the floor.  Test rows: for each class of which a client got training rows,
+    floor(the class's test rows / clients), disjoint; so test classes are balanced and training classes are not.
+    Raises UserError if the floor is not reached, if a client gets no test row, or if a number is out of range.
+
+    Source: the released code of FedGen (Zhu et al., ICML 2021), which FedPA and FedGenP build on.  Differs: it has no
+    validation rows, draws the order of classes once and not anew with each try, redraws without end, and takes test
+    rows in the file's order.
+    """
+    _at_least(1, clients=clients)
+    _at_least(3, floor=floor)
+    _positive(alpha)
+    _share(share)
+    if not 0 < val_share < 1:
+        raise UserError(f"val_share must be above 0 and leave training rows, but is {val_share}: give for example 0.15")
+    pool, test_pool = _pools(y, train_rows, rng)  # row numbers
+    cap = share * (whole if train_rows < len(y) else whole - len(test_pool)) / clients
+    stock = np.bincount(y[pool], minlength=int(y.max()) + 1)
+    kept = stock if share == 1 else np.minimum(_down(cap), _down(share * stock))
+    counts = _until_floor(kept, clients, alpha, cap, floor, rng)  # [clients, classes]
+    rows, owner, _ = _blocks(y[pool], counts, rng)
+    order = rng.permutation(len(rows))
+    rows, owner, size = rows[order], owner[order], counts.sum(1)
+    val = np.clip(np.rint(size * val_share).astype(np.int64), 1, size - 1)
+    role = (_place(owner, clients) < val[owner]).astype(np.int64)
+
+    tests = np.bincount(y[test_pool], minlength=len(stock))
+    own = (counts > 0) * (tests // clients)  # [clients, classes]
+    if own.sum(1).min() == 0:
+        raise UserError(
+            f"every client needs a test row, but {clients} clients share {tests.min()} to {tests.max()} rows a class: "
+            "take fewer clients than a class has test rows"
+        )
+    test, test_owner, _ = _blocks(y[test_pool], own, rng)
+    return _collect(
+        np.concatenate([pool[rows], test_pool[test]]),
+        np.concatenate([owner, test_owner]),
+        np.concatenate([role, np.full(len(test), 2)]),
+        clients,
+    )
+
+
+def natural(
+    owner: np.ndarray,
+    clients: int,
+    owners: int,
+    share: float,
+    val_share: float,
+    test_share: float,
+    rng: np.random.Generator,
+) -> Partition:
+    """Every client is a group of people: it holds all rows of `owners` owners, drawn without replacement.
+
+    owner    [rows] whose each row is (a celebrity, a writer), any integers; the official training rows only, so that
+             client and test rows are of the same people.
+    share    in (0, 1]: the groups are drawn from this share of the owners, rounded down.
+    val_share, test_share   the shares of each client's rows, chosen at random, for validation and test; each of
+             train, validation and test gets at least one row.
+    Raises UserError if there are too few owners, or if a client's owners have fewer than 3 rows together.
+
+    Source: LEAF, Caldas et al. 2018, arXiv:1812.01097; groups of ten as in FedGen's code.  Differs: LEAF leaves out
+    celebrities with fewer than five images.
+    """
+    _at_least(1, clients=clients, owners=owners)
+    _share(share)
+    _shares_leave_rows(val_share, test_share)
+    people, person = np.unique(owner, return_inverse=True)
+    pool = rng.permutation(len(people))[: int(_down(share * len(people)))]
+    if clients * owners > len(pool):
+        raise UserError(
+            f"{clients} clients of {owners} owners each need {clients * owners} owners, but there are {len(pool)}: "
+            "take fewer clients or owners, or a larger share"
+        )
+    client = np.full(len(people), -1)
+    client[pool[: clients * owners]] = np.repeat(np.arange(clients), owners)
+    rows = rng.permutation(len(owner))
+    rows = rows[client[person[rows]] >= 0]
+    holder = client[person[rows]]
+    fewest = np.bincount(holder, minlength=clients).min()
+    if fewest < 3:
+        raise UserError(f"every client needs 3 rows, but the owners of one have {fewest} together: give more owners")
+    return _split(rows, holder, clients, val_share, test_share)
+
+
 def _at_least(least: int, **numbers: int) -> None:
     for name, number in numbers.items():
         if number < least:
             raise UserError(f"{name} must be {least} or more, but is {number}")
+
+
+def _positive(alpha: float) -> None:
+    if not (alpha > 0 and math.isfinite(alpha)):
+        raise UserError(f"alpha must be a positive number, but is {alpha}: give for example 0.1 (skewed) or 100 (iid)")
+
+
+def _share(share: float) -> None:
+    if not 0 < share <= 1:
+        raise UserError(f"share must be in (0, 1], but is {share}: give for example 0.5, or 1 for all")
+
+
+def _down(number: float | np.ndarray) -> np.ndarray:
+    """Rounded down, but 0.57 * 100 is 57."""
+    return np.floor(np.asarray(number) + 1e-9).astype(np.int64)
 
 
 def _fits(rows: int, clients: int, floor: int, val_share: float, test_share: float) -> None:
@@ -140,6 +264,10 @@ def _fits(rows: int, clients: int, floor: int, val_share: float, test_share: flo
             f"{clients} clients with at least {floor} rows each need {clients * floor} rows, but there are {rows}: "
             f"take {rows // floor} clients or fewer"
         )
+    _shares_leave_rows(val_share, test_share)
+
+
+def _shares_leave_rows(val_share: float, test_share: float) -> None:
     if not (val_share > 0 and test_share > 0 and val_share + test_share < 1):
         raise UserError(
             f"val_share {val_share} and test_share {test_share} must be positive and leave rows to train on: "
@@ -179,6 +307,53 @@ def _shares(stock: np.ndarray, clients: int, alpha: float, rng: np.random.Genera
         open_ = np.flatnonzero(counts.sum(1) * clients < stock.sum())
         cuts = np.rint(rng.dirichlet(np.full(len(open_), alpha)).cumsum()[:-1] * stock[c]).astype(np.int64)
         counts[open_, c] = np.diff(cuts, prepend=0, append=stock[c])
+    return counts
+
+
+def _pools(y: np.ndarray, train_rows: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers of the official training and test set; without a test set, a sixth of each class is set aside."""
+    if train_rows < len(y):
+        return np.arange(train_rows), np.arange(train_rows, len(y))
+    order = rng.permutation(len(y))
+    classes = int(y.max()) + 1
+    aside = _place(y[order], classes) < (np.bincount(y) // 6)[y[order]]
+    return order[~aside], order[aside]
+
+
+def _until_floor(
+    kept: np.ndarray, clients: int, alpha: float, cap: float, floor: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Rows of each client and class, int [clients, classes], by the law of `fedgen`; no client below floor."""
+    if clients * floor > kept.sum():
+        raise UserError(
+            f"{clients} clients with at least {floor} rows each need {clients * floor} rows, but {kept.sum()} are "
+            "dealt: take fewer clients, a lower floor or a larger share"
+        )
+    tries, best = _tries(5000, clients, len(kept)), 0
+    for _ in range(tries):
+        counts = _capped_shares(kept, clients, alpha, cap, rng)
+        best = max(best, counts.sum(1).min())
+        if best >= floor:
+            return counts
+    raise UserError(
+        f"every client must get {floor} rows, but the best of {tries} draws left one with {best}: "
+        "take a lower floor, a higher alpha, fewer clients or a larger share"
+    )
+
+
+def _capped_shares(kept: np.ndarray, clients: int, alpha: float, cap: float, rng: np.random.Generator) -> np.ndarray:
+    """One draw of `fedgen`, int [clients, classes]: each class's kept rows over the clients that hold less than cap."""
+    counts = np.zeros((clients, len(kept)), np.int64)
+    held = np.zeros(clients, np.int64)
+    alpha = max(alpha, 1e-100)  # one client takes all either way, and the next line stays finite
+    for c in rng.permutation(np.flatnonzero(kept)):
+        # logarithms of Gamma(alpha) numbers, as these themselves underflow to 0 for all clients at small alpha
+        log = np.log(rng.standard_gamma(alpha + 1, clients)) - rng.standard_exponential(clients) / alpha
+        log[held >= cap] = -np.inf
+        total = np.exp(log - log.max()).cumsum()
+        cuts = np.floor(total[:-1] / total[-1] * kept[c]).astype(np.int64)  # exactly all rows at the last open client
+        counts[:, c] = np.diff(cuts, prepend=0, append=kept[c])
+        held += counts[:, c]
     return counts
 
 

@@ -126,6 +126,7 @@ def _grace(args: argparse.Namespace, space: Space, experiment: Experiment) -> in
     rounds = experiment.scenario.rounds
     if latest > rounds:
         say(f"warning: {name} may have no effect before round {latest}, but a trial lasts {rounds}; raise --rounds")
+        latest, name = spaces.first_effect(space, experiment, within=rounds)
     if args.grace is None:
         return min(max(latest, rounds // 10), rounds)  # one round in ten says little of where a trial ends
     if args.grace > rounds:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import itertools
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,10 +134,11 @@ def default_point(space: Space, experiment: Experiment) -> tuple[Config, list[st
     return point, moved
 
 
-def first_effect(space: Space, experiment: Experiment) -> tuple[int, str]:
+def first_effect(space: Space, experiment: Experiment, within: float = math.inf) -> tuple[int, str]:
     """The latest first-effect round of any hyperparameter of the space, anywhere in it, and that one's name.
 
-    No early stopping should judge a trial before that round: the value could not have mattered yet.
+    No early stopping should judge a trial before that round: the value could not have mattered yet.  What matters only
+    after round `within`, if ever, is left out.
     """
     cls = type(experiment.resolve({})[0])
     latest, whose = 1, ""
@@ -144,7 +146,7 @@ def first_effect(space: Space, experiment: Experiment) -> tuple[int, str]:
         algorithm, _ = experiment.resolve(schedule)
         for name in space.names:
             t = first_round(algorithm, name)
-            if t > latest:
+            if latest < t <= within:
                 latest, whose = t, name
     return latest, whose
 

@@ -9,12 +9,14 @@ from urllib.error import URLError
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fedtune import datasets
 from fedtune._torchvision import datasets as torchvision
-from fedtune.datasets import SOURCES, describe, load, names
+from fedtune.datasets import SOURCES, describe, has_owners, load, names
 from fedtune.errors import UserError
 
+IN_MEMORY = [name for name in names() if name not in ("digits", "celeba")]
 MNIST_LIKE = ("mnist", "fashion-mnist", "emnist-letters", "emnist-byclass")
 TRAIN, TEST = 6, 4
 
@@ -52,16 +54,45 @@ def write(name: str, root: Path) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
+SPLIT = [2, 0, 0, 1, 0, 2]  # of the faces: 0 train, 1 valid, 2 test
+SMILES = [1, -1, 1, 1, -1, -1]
+OWNERS = [7, 9, 7, 3, 9, 3]
+
+
+def write_faces(root: Path) -> np.ndarray:
+    """Write six faces in CelebA's format; image i is one colour above another, uint8 [6, 2, 3] (upper, lower)."""
+    folder = root / "celeba"
+    (folder / "img_align_celeba").mkdir(parents=True)
+    colours = np.random.default_rng(0).integers(0, 256, (len(SPLIT), 2, 3)).astype(np.uint8)
+    files = [f"{i + 1:06d}.jpg" for i in range(len(SPLIT))]
+    for file, colour in zip(files, colours, strict=True):
+        image = np.repeat(colour, 109, axis=0)[:, None].repeat(178, axis=1)  # [218, 178, 3]
+        Image.fromarray(image).save(folder / "img_align_celeba" / file, quality=95, subsampling=0)
+
+    def table(name: str, rows: list[str], header: str = "") -> None:
+        head = [str(len(rows)), header] if header else []
+        (folder / name).write_text("\n".join(head + [f"{f} {row}" for f, row in zip(files, rows, strict=True)]) + "\n")
+
+    table("list_eval_partition.txt", [str(s) for s in SPLIT])
+    table("identity_CelebA.txt", [str(o) for o in OWNERS])
+    table("list_attr_celeba.txt", [f"-1 {s:2d}  1" for s in SMILES], "Male Smiling Young ")
+    table("list_bbox_celeba.txt", ["1 2 3 4"] * len(SPLIT), "image_id x_1 y_1 width height")
+    table("list_landmarks_align_celeba.txt", ["1 2"] * len(SPLIT), "lefteye_x lefteye_y")
+    return colours
+
+
 @pytest.fixture(autouse=True)
-def _small_cifar(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One training batch, and no checksums: they are those of the real files."""
+def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One training batch of CIFAR, and no checksums: they are those of the real files."""
+    unchecked = [(number, None, file) for number, _, file in torchvision.CelebA.file_list]
+    monkeypatch.setattr(torchvision.CelebA, "file_list", unchecked)
     for cls in (torchvision.CIFAR10, torchvision.CIFAR100):
         monkeypatch.setattr(cls, "train_list", [[file, None] for file, _ in cls.train_list[:1]])
         monkeypatch.setattr(cls, "test_list", [[file, None] for file, _ in cls.test_list])
         monkeypatch.setattr(cls, "meta", cls.meta | {"md5": None})
 
 
-@pytest.mark.parametrize("name", [n for n in names() if n != "digits"])
+@pytest.mark.parametrize("name", IN_MEMORY)
 def test_pixels_labels_and_order(name: str, tmp_path: Path) -> None:
     stored, y = write(name, tmp_path)
     got, source = load(name, tmp_path), SOURCES[name]
@@ -99,7 +130,9 @@ def test_real_fashion_mnist_is_centred() -> None:
 @pytest.mark.parametrize("name", names())
 def test_describe_needs_no_files(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "_torchvision", None)
+    monkeypatch.setattr(datasets, "_celeba", None)
     assert describe(name) == (*SOURCES[name].shape, SOURCES[name].classes)
+    assert has_owners(name) == (name == "celeba")
 
 
 @pytest.mark.parametrize("name", [n for n in names() if n != "digits"])
@@ -114,13 +147,65 @@ def test_absent_files_name_the_folder_and_both_ways_out(name: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("keep", [0, 3, 100])
-@pytest.mark.parametrize("name", [n for n in names() if n != "digits"])
+@pytest.mark.parametrize("name", IN_MEMORY)
 def test_cut_off_file_is_a_user_error(name: str, keep: int, tmp_path: Path) -> None:
     write(name, tmp_path)
     files = [f for f in (tmp_path / SOURCES[name].folder).iterdir() if "images" in f.name or "test" in f.name]
     files[0].write_bytes(files[0].read_bytes()[:keep])
     with pytest.raises(UserError, match=r"absent or damaged in .* \([^()]+.*\): .*delete damaged files"):
         load(name, tmp_path)
+
+
+def test_faces_come_training_first_with_their_owners(tmp_path: Path) -> None:
+    write_faces(tmp_path)
+    got, order = load("celeba", tmp_path), [1, 2, 4, 3, 0, 5]  # official order within the three splits
+    assert got.name == "celeba" and got.classes == 2 and got.train_rows == 4 - 1
+    assert got.owner is not None and got.owner.dtype == got.y.dtype == np.int64
+    np.testing.assert_array_equal(got.y, [(SMILES[i] + 1) // 2 for i in order])
+    np.testing.assert_array_equal(got.owner, [OWNERS[i] for i in order])
+    assert got.x.shape == (6, 3, 84, 84) and len(got.x) == 6
+
+
+def test_faces_are_read_one_by_one_and_squeezed_to_84_pixels(tmp_path: Path) -> None:
+    colours, order = write_faces(tmp_path), np.array([1, 2, 4, 3, 0, 5])
+    got, rows = load("celeba", tmp_path), np.array([4, 0, 5])
+    want = colours[order[rows]] / 127.5 - 1  # [rows, 2, 3]
+    (tmp_path / "celeba" / "img_align_celeba" / "000003.jpg").unlink()  # nobody asks for it
+    x = got.x[rows]
+    assert x.dtype == np.float32 and x.shape == (3, 3, 84, 84)
+    assert -1 <= x.min() and x.max() <= 1
+    for half, part in enumerate((x[:, :, :38], x[:, :, 46:])):  # away from the line between the colours
+        np.testing.assert_allclose(part, want[:, half, :, None, None] + np.zeros_like(part), atol=0.04)  # it is JPEG
+    assert got.x[rows[:0]].shape == (0, 3, 84, 84)
+
+
+@pytest.mark.parametrize("damage", ["absent", "empty", "cut", "text"])
+def test_a_face_that_cannot_be_read_is_a_user_error(damage: str, tmp_path: Path) -> None:
+    write_faces(tmp_path)
+    file = tmp_path / "celeba" / "img_align_celeba" / "000001.jpg"
+    content = {"empty": b"", "cut": file.read_bytes()[:400], "text": b"not a face"}
+    file.unlink() if damage == "absent" else file.write_bytes(content[damage])
+    faces = load("celeba", tmp_path).x
+    with pytest.raises(UserError, match="celeba is absent or damaged in .*celeba .*--data-dir") as caught:
+        faces[np.arange(6)]
+    assert "\n" not in str(caught.value)
+    assert faces[np.array([0])].shape == (1, 3, 84, 84)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("list_eval_partition.txt", "000001.jpg 0\n"),
+        ("identity_CelebA.txt", "000001.jpg 1\n"),
+        ("list_attr_celeba.txt", "6\nMale Young\n000001.jpg -1 1\n"),
+        ("list_bbox_celeba.txt", ""),
+    ],
+)
+def test_a_damaged_list_of_faces_is_a_user_error(file: str, content: str, tmp_path: Path) -> None:
+    write_faces(tmp_path)
+    (tmp_path / "celeba" / file).write_text(content)
+    with pytest.raises(UserError, match="celeba is absent or damaged in .*delete damaged files"):
+        load("celeba", tmp_path)
 
 
 def test_labels_that_do_not_fit_are_a_user_error(tmp_path: Path) -> None:
@@ -140,7 +225,8 @@ def test_failing_download_is_one_line(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("torchvision.datasets.mnist.download_and_extract_archive", fail)
     monkeypatch.setattr("torchvision.datasets.cifar.download_and_extract_archive", fail)
-    for name in (*MNIST_LIKE, "cifar10", "cifar100"):
+    monkeypatch.setattr("torchvision.datasets.celeba.download_file_from_google_drive", fail)
+    for name in (*MNIST_LIKE, "cifar10", "cifar100", "celeba"):
         with pytest.raises(UserError, match="could not be fetched .*no network.*--data-dir") as caught:
             load(name, tmp_path, download=True)
         assert "\n" not in str(caught.value)

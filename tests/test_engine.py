@@ -25,7 +25,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from fedtune import address, algorithm, engine, executors, metrics, models, training
-from fedtune.algorithm import Algorithm, Noise, Phase
+from fedtune.algorithm import Algorithm, Batch, Model, Noise, Phase
 from fedtune.errors import Diverged, UserError
 from fedtune.scenario import Scenario
 from fedtune.simulation import Experiment, Simulation, require_device
@@ -466,3 +466,82 @@ def test_clients_that_do_not_fit_the_memory_together_are_halved_until_they_do(mo
     monkeypatch.setattr(training, "_stack", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("not even one")))
     with pytest.raises(torch.OutOfMemoryError, match="not even one"):
         simulate("fedprox", DIGITS).step()
+
+
+# ------------------------------------------------------------------------------- what rounds and statistics do
+
+
+def test_the_learning_rate_falls_by_its_factor_after_every_round() -> None:
+    data, config = random_federation([6]), {"momentum": 0.0, "local_steps": 1, "batch": 6}
+    falling = simulate("local", DIGITS, data, lr=0.4, lr_decay=0.9, **config)
+    for t in range(3):
+        steady = simulate("local", DIGITS, data, lr=0.4 * 0.9**t, **config)
+        steady.state = falling.state
+        play(falling, 1), play(steady, 1)
+        assert_close_numbers(numbers(falling.state), numbers(steady.state))
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_running_statistics_are_averaged_or_stay_with_their_client(executor: str) -> None:
+    data = random_federation([5, 9, 7])
+    rules = ("averaged", "personal")
+    sims = {rule: simulate("fedavg", BATCHNORM, data, executor=executor, batch_norm=rule) for rule in rules}
+    start = numbers(sims["personal"].state)
+    rows = {rule: play(sim, 2)[-1] for rule, sim in sims.items()}
+    shared = {rule: set(sim.state.server["shared"]) for rule, sim in sims.items()}
+    statistics = {n for n, _ in sims["averaged"].state.groups[0].net.named_buffers()}
+    assert statistics and shared["averaged"] - shared["personal"] == statistics
+    own = sims["personal"].state.groups[0].tensors
+    assert set(own) == statistics and not sims["averaged"].state.groups[0].tensors
+    mean = next(n for n in statistics if n.endswith("running_mean"))
+    assert not torch.equal(own[mean][0], own[mean][1])  # each its own, and none at its start
+    assert all(not torch.equal(own[mean][k], start[f"client {k}/{mean}"]) for k in range(3))
+    assert rows["averaged"]["up_floats"] > rows["personal"]["up_floats"]
+    hits, _ = by_hand(sims["personal"], "test")  # the averaged weights with each client's own statistics
+    assert_close(rows["personal"]["test_acc"], float(np.mean([h.mean() for h in hits])), **TIGHT)
+
+
+def test_statistics_in_training_do_not_read_the_running_ones_so_both_rules_train_alike() -> None:
+    data = random_federation([5, 9, 7])
+    a, b = (simulate("fedavg", BATCHNORM, data, batch_norm=rule) for rule in ("averaged", "personal"))
+    play(a, 2), play(b, 2)
+    assert_close_numbers(b.state.server["shared"], {n: a.state.server["shared"][n] for n in b.state.server["shared"]})
+
+
+def test_the_evaluation_says_which_model_was_scored() -> None:
+    said = {
+        (name, rule, where): Experiment(name, BATCHNORM.override(batch_norm=rule, evaluation=where)).validate()
+        for name, rule, where in (
+            ("fedavg", "averaged", "pooled"), ("fedavg", "personal", "global"), ("fedper", "averaged", "personal"),
+            ("local", "averaged", "personal"),
+        )
+    }  # fmt: skip
+    assert list(said.values()) == [
+        "the averaged model, BatchNorm statistics averaged, on all clients' rows as one test set",
+        "the averaged model, BatchNorm statistics each client's own, on each client's own rows",
+        "the averaged body with each client's own head, BatchNorm statistics averaged, on each client's own rows",
+        "each client's own model, on each client's own rows",
+    ]
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_what_a_loss_tallies_is_summed_over_the_steps_of_each_client(executor: str) -> None:
+    sim = simulate("local", DIGITS, random_federation([5, 9, 2]), executor=executor, batch=4)
+    classes = torch.arange(4.0, dtype=torch.float64)
+
+    def loss(m: Model, batch: Batch, down: dict) -> Any:
+        rows = (batch.y[:, None] == classes).double().sum(0)
+        return sim.setting.algorithm.loss(m, batch, down), {"rows": rows, "steps": torch.ones_like(rows[0])}
+
+    f, at, g = sim.setting.federation, torch.arange(3), sim.state.groups[0]
+    pool = Pool(f.x, f.y, f.train.rows, f.train.counts)
+    args = (pool, sim.setting.scenario)
+    done = training.train(g.net, g.tensors, {}, Phase(loss), *args, sim.setting.executor, streams(0, 1, 2))
+    plain = training.train(g.net, g.tensors, {}, PHASE, *args, sim.setting.executor, streams(0, 1, 2))
+    planned = training.plan([pool], PHASE, sim.setting.scenario, 1, streams(0, 1, 2))
+    assert done.tally["steps"].tolist() == planned.steps == [2, 3, 1]
+    for k in at.tolist():
+        drawn = f.y[planned.rows[k, : planned.steps[k]]].flatten()
+        assert done.tally["rows"][k].tolist() == drawn.bincount(minlength=4).tolist()
+    assert_close_numbers(done.tensors, plain.tensors)
+    assert plain.tally == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,15 @@ LAWS = {
     "ways-shots": Scenario(clients=6, ways_spread=2, shots_spread=4),
     "dirichlet": Scenario(clients=6, partition="dirichlet", floor=20),
     "iid": Scenario(clients=7, partition="iid"),
+    "fedgen": Scenario(clients=6, partition="fedgen", alpha=0.5, floor=20),
 }
 
 
 def numbered(rows: int = 400, classes: int = 10, official: int = 400) -> Dataset:
-    """Row i is a picture of the number i, so that a stored row tells where it came from."""
+    """Row i is a picture of the number i, so that a stored row tells where it came from; ten rows are one owner's."""
     y = np.random.default_rng(0).permutation(np.arange(rows) % classes)
-    return Dataset("numbered", np.arange(rows, dtype=np.float32).reshape(-1, 1, 1, 1), y, classes, official)
+    x = np.arange(rows, dtype=np.float32).reshape(-1, 1, 1, 1)
+    return Dataset("numbered", x, y, classes, official, np.arange(rows) // 10)
 
 
 def held(f: Federation) -> list[list[np.ndarray]]:
@@ -33,10 +36,14 @@ def held(f: Federation) -> list[list[np.ndarray]]:
     return [[f.x[s.rows[k, :n]].ravel().astype(int) for k, n in enumerate(s.counts)] for s in (f.train, f.val, f.test)]
 
 
+# Scenario refuses `natural` without a data set with owners, and `numbered` stands in for it here
+NATURAL = Scenario(dataset="celeba", clients=5, ways=2, partition="natural", owners=4)
 SMALL = {
     "ways-shots": Scenario(clients=5, ways=3, shots=5, shots_spread=2, val_shots=2, test_shots=3),
     "dirichlet": Scenario(clients=5, partition="dirichlet", floor=12, alpha=0.5),
     "iid": Scenario(clients=7, partition="iid"),
+    "fedgen": Scenario(clients=5, partition="fedgen", floor=12, alpha=0.5),
+    "natural": NATURAL,
 }
 
 
@@ -53,7 +60,7 @@ def test_tables_hold_each_clients_rows_and_no_row_twice(law: str) -> None:
         assert split.rows.shape == (f.clients, split.counts.max()) and split.counts.min() >= 1
         for k, n in enumerate(split.counts):
             assert set(split.rows[k, n:]) <= set(split.rows[k, :n]), "padding must be a real row of the client"
-    assert law == "ways-shots" or len(rows) == 400
+    assert law in ("ways-shots", "fedgen") or len(rows) == (200 if law == "natural" else 400)
 
 
 def test_test_rows_come_from_the_official_test_set() -> None:
@@ -63,10 +70,56 @@ def test_test_rows_come_from_the_official_test_set() -> None:
 
 
 def test_each_client_is_tested_on_its_own_classes() -> None:
-    f = federation.make(LAWS["ways-shots"], seed=1)
-    for k in range(f.clients):
-        train, val, test = ({*f.y[s.rows[k, : s.counts[k]]]} for s in (f.train, f.val, f.test))
-        assert train == val == test and 2 <= len(train) <= 6
+    for law in ("ways-shots", "fedgen"):
+        f = federation.make(LAWS[law], seed=1)
+        for k in range(f.clients):
+            train, val, test = ({*f.y[s.rows[k, : s.counts[k]]]} for s in (f.train, f.val, f.test))
+            assert train | val == test and (law == "fedgen" or train == val and 2 <= len(train) <= 6)
+
+
+@pytest.mark.parametrize("law", SMALL)
+def test_skipped_classes_are_left_out_and_the_others_renumbered(law: str) -> None:
+    data = numbered(official=400 if law == "natural" else 300)
+    # celeba has too few classes to skip any, so the field is set past the scenario's own check there
+    small = {"floor": 5, "shots": 3, "test_shots": 1}
+    s = copy(SMALL[law].override(**small))
+    object.__setattr__(s, "skip_classes", 3)
+    f = federation.deal(data, s, seed=2)
+    original = f.x.ravel().astype(int)
+    assert (data.y[original] >= 3).all() and f.classes == 10  # the head keeps its width
+    np.testing.assert_array_equal(f.y, data.y[original] - 3)
+    assert len(np.unique(original)) == len(original) and f.shape == (1, 1, 1)
+    for k in range(f.clients):  # a row's class is that of the picture that it shows
+        for split in (f.train, f.val, f.test):
+            mine = split.rows[k, : split.counts[k]]
+            np.testing.assert_array_equal(f.y[mine], data.y[f.x[mine].ravel().astype(int)] - 3)
+    if law in ("ways-shots", "fedgen"):
+        assert max(rows.max() for split in held(f)[:2] for rows in split) < 300
+        assert min(rows.min() for rows in held(f)[2]) >= 300
+
+
+def test_a_natural_clients_rows_are_its_owners_training_rows() -> None:
+    data = numbered(official=250)
+    f = federation.deal(data, NATURAL, seed=0)
+    owners = [np.unique(np.concatenate(parts) // 10) for parts in zip(*held(f), strict=True)]
+    assert all(len(own) == 4 for own in owners) and len(np.unique(np.concatenate(owners))) == 20
+    assert len(f.x) == 200 and f.x.max() < 250
+    with pytest.raises(UserError, match="whose each row is, but numbered does not tell: take celeba"):
+        federation.deal(data._replace(owner=None), NATURAL, seed=0)
+
+
+def test_only_images_that_somebody_holds_are_read() -> None:
+    class Lazy:
+        asked: list[np.ndarray] = []
+
+        def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+            self.asked.append(rows)
+            return rows.astype(np.float32).reshape(-1, 1, 1, 1)
+
+    data, lazy = numbered(official=250), Lazy()
+    f = federation.deal(data._replace(x=lazy), NATURAL, seed=0)  # type: ignore[arg-type]
+    assert [len(rows) for rows in lazy.asked] == [200]
+    np.testing.assert_array_equal(f.x, federation.deal(data, NATURAL, seed=0).x)
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -102,6 +155,8 @@ def test_tensors_in_float32_share_the_arrays_memory_and_read_only_arrays_do_not_
         ({"clients": 500}, "fewer clients"),
         ({"partition": "dirichlet", "clients": 100, "floor": 20}, "take 89 clients or fewer"),
         ({"partition": "iid", "clients": 1797}, "clients or fewer"),
+        ({"partition": "fedgen", "clients": 200}, "200 clients with at least 10 rows each need 2000 rows, but 1501"),
+        ({"partition": "fedgen", "clients": 40, "alpha": 10}, "40 clients share 29 to 30 rows a class: take fewer"),
     ],
 )
 def test_what_the_data_cannot_give_is_refused(change: dict, message: str) -> None:
@@ -117,7 +172,50 @@ def test_every_scenario_stands_and_its_data_set_and_model_fit(name: str) -> None
     s = scenario.find(name)
     *shape, classes = datasets.describe(s.dataset)
     assert s.override() == s and 1 <= s.participants <= s.clients
-    assert s.ways <= classes and (s.model != "cnn8" or shape == [1, 8, 8])
+    assert s.partition != "ways-shots" or s.ways <= classes
+    assert s.model != "cnn8" or shape == [1, 8, 8]
+    assert (s.model == "celeba-cnn") == (s.dataset == "celeba")
+
+
+def test_fedpas_and_fedgenps_scenarios_are_the_papers_tables() -> None:
+    family = {n: s for n, s in SCENARIOS.items() if n.startswith("fed")}
+    for name, s in family.items():
+        rounds, lr, many = (200, 3e-4, 20) if name.startswith("fedpa-") else (100, 0.01, 20)
+        many = 25 if "fedgenp-celeba" in name else many
+        lr = 1e-4 if name.startswith("fedpa-emnist") else lr
+        assert (s.rounds, s.lr, s.clients, s.local_steps, s.batch, s.momentum) == (rounds, lr, many, 20, 32, 0), name
+        assert s.evaluation == "pooled" and s.optimizer == ("adam" if name.startswith("fedpa-") else "sgd")
+        assert s.partition == ("natural" if s.dataset == "celeba" else "fedgen")
+        assert s.dataset == "celeba" or name.endswith(f"-a{s.alpha:g}")
+        assert "pct" not in name or f"-{100 * s.share:g}pct-" in name
+        assert s.skip_classes == ("fmnist9" in name)
+    alphas = {n.rpartition("-a")[0]: set() for n, s in family.items() if s.dataset != "celeba"}
+    for name, s in family.items():
+        if s.dataset != "celeba":
+            alphas[name.rpartition("-a")[0]].add(s.alpha)
+    assert alphas == {
+        "fedpa-mnist": {0.1, 1}, "fedpa-emnist": {0.1, 1}, "fedpa-fmnist": {0.3, 1}, "fedpa-fmnist9": {0.3, 1},
+        "fedgenp-mnist-100pct": {0.1, 1}, "fedgenp-mnist-10pct": {1, 10}, "fedgenp-mnist-5pct": {1, 10},
+        "fedgenp-emnist-100pct": {0.1, 1}, "fedgenp-emnist-10pct": {0.01, 1},
+    }  # fmt: skip
+    active = {n: s.participants for n, s in family.items()}
+    assert [active[f"fedgenp-mnist-{p}pct-a1"] for p in (100, 10, 5)] == [20, 10, 20]
+    assert [active[f"fedgenp-celeba-r{r}"] for r in ("0.2", "0.4", "0.6", "0.8", "1")] == [5, 10, 15, 20, 25]
+    assert {active[n] for n in active if n.startswith("fedpa-")} == {10}
+
+
+@pytest.mark.parametrize("name", [n for n, s in SCENARIOS.items() if s.partition == "fedgen"])
+def test_every_fedgen_scenario_can_be_dealt_from_data_of_its_shape(name: str) -> None:
+    s = scenario.find(name)
+    train = {"mnist": 6000, "fashion-mnist": 6000, "emnist-letters": 4800, "digits": 180}[s.dataset]
+    classes, test = datasets.describe(s.dataset)[-1], 0 if s.dataset == "digits" else train // 6
+    y = np.concatenate([np.tile(np.arange(classes), train), np.tile(np.arange(classes), test)])
+    data = Dataset(name, np.zeros((len(y), 1, 1, 1), np.float32), y, classes, train * classes)
+    for seed in range(3):
+        f = federation.deal(data, s, seed)
+        assert (f.train.counts + f.val.counts).min() >= s.floor
+        if s.dataset == "fashion-mnist":
+            assert (f.train.counts + f.val.counts).sum() == 1500 * (10 - s.skip_classes)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +240,14 @@ def test_every_scenario_stands_and_its_data_set_and_model_fit(name: str) -> None
         ({"participation": "nan"}, r"participation must be in \(0, 1\], but got nan"),
         ({"alpha": 0}, "alpha must be above 0, but got 0"),
         ({"alpha": "nan"}, "alpha must be above 0, but got nan"),
+        ({"share": 0}, r"share must be in \(0, 1\], but got 0"),
+        ({"share": "nan"}, r"share must be in \(0, 1\], but got nan"),
+        ({"owners": 0}, "owners must be at least 1, but got 0"),
+        ({"skip_classes": -1}, "skip_classes must be 0 to 8 to leave two of the 10 classes of digits, but got -1"),
+        ({"skip_classes": 9}, "skip_classes must be 0 to 8 to leave two of the 10 classes of digits, but got 9"),
+        ({"skip_classes": 0.5}, "skip_classes must be a whole number, but got 0.5"),
+        ({"skip_classes": 7}, "ways must be at most the 3 classes that skip_classes leaves of digits, but got 4"),
+        ({"partition": "natural"}, r"needs a data set that tells whose each row is \(celeba\), but got digits"),
         ({"val_share": 0}, "val_share and test_share must be above 0"),
         ({"val_share": 0.5, "test_share": 0.5}, "leave training rows, but got 0.5 and 0.5"),
         ({"val_share": "nan"}, "val_share and test_share must be above 0"),

@@ -14,7 +14,10 @@ from fedtune.algorithm import Model
 from fedtune.errors import UserError
 
 SMALL = (1, 8, 8)
-FITTING = {"mlp": SMALL, "cnn8": SMALL, "fedgen-cnn": SMALL, "resnet18": (3, 32, 32)}
+FITTING = {
+    "mlp": SMALL, "cnn8": SMALL, "fedgen-cnn": SMALL, "fedgenp-cnn": SMALL, "celeba-cnn": (3, 84, 84),
+    "resnet18": (3, 32, 32),
+}  # fmt: skip
 
 
 def parameters(name: str, shape: models.Shape, classes: int = 10, features: int = 0) -> int:
@@ -25,6 +28,7 @@ def parameters(name: str, shape: models.Shape, classes: int = 10, features: int 
     ("name", "shape", "number"),
     [
         ("fedproto-cnn", (1, 28, 28), 21_840), ("fedgen-cnn", (1, 28, 28), 26_434),
+        ("fedgenp-cnn", (1, 28, 28), 26_434),
         ("mcmahan-cnn", (1, 28, 28), 582_026), ("mcmahan-cnn", (3, 32, 32), 878_538),
         ("mlp", (1, 28, 28), 784 * 128 + 128 + 128 * 64 + 64 + 650),
         ("cnn8", SMALL, 160 + 16 * 32 * 9 + 32 + 128 * 64 + 64 + 650),
@@ -38,8 +42,11 @@ def test_as_many_parameters_as_the_papers_count(name: str, shape: models.Shape, 
 
 @pytest.mark.parametrize(
     ("name", "width"),
-    [("mlp", 64), ("cnn8", 64), ("fedproto-cnn", 50), ("fedgen-cnn", 32), ("mcmahan-cnn", 512), ("resnet18", 128)],
-)
+    [
+        ("mlp", 64), ("cnn8", 64), ("fedproto-cnn", 50), ("fedgen-cnn", 32), ("fedgenp-cnn", 32), ("celeba-cnn", 32),
+        ("mcmahan-cnn", 512), ("resnet18", 128),
+    ],
+)  # fmt: skip
 def test_body_gives_features_and_head_logits_and_the_width_can_be_chosen(name: str, width: int) -> None:
     shape = FITTING.get(name, (1, 28, 28))
     assert models.width(name) == width and models.width(name, 7) == 7
@@ -53,9 +60,29 @@ def test_body_gives_features_and_head_logits_and_the_width_can_be_chosen(name: s
 
 
 def test_features_are_after_a_relu_but_for_fedgens() -> None:
-    for name in ("mlp", "cnn8", "fedgen-cnn"):
-        z = models.build(name, SMALL, 10, 40, seed=1).double().eval().body(randn(20, *SMALL))
-        assert (z.min() >= 0) == (name != "fedgen-cnn")
+    for name in ("mlp", "cnn8", "fedgen-cnn", "fedgenp-cnn", "celeba-cnn"):
+        shape = FITTING[name]
+        z = models.build(name, shape, 10, 40, seed=1).double().eval().body(randn(20, *shape))
+        assert (z.min() >= 0) == (name not in ("fedgen-cnn", "celeba-cnn"))
+
+
+def test_fedgenps_network_is_fedgens_and_a_relu() -> None:
+    plain, rectified = (models.build(name, (1, 28, 28), 10, seed=3).eval() for name in ("fedgen-cnn", "fedgenp-cnn"))
+    assert [t.shape for t in plain.state_dict().values()] == [t.shape for t in rectified.state_dict().values()]
+    x = randn(4, 1, 28, 28).float()
+    assert torch.equal(plain.body(x).relu(), rectified.body(x))
+    assert torch.equal(plain.head.weight, rectified.head.weight)
+
+
+def test_celebas_network_brings_84_pixels_down_to_one() -> None:
+    assert parameters("celeba-cnn", (3, 84, 84), classes=2) == 25_954
+    net = models.build("celeba-cnn", (3, 84, 84), 2).eval()
+    x = torch.zeros(1, 3, 84, 84)
+    sides = []
+    for layer in net.body:
+        x = layer(x)
+        sides += [x.shape[-1]] if x.ndim == 4 and not isinstance(layer, nn.BatchNorm2d | nn.ReLU) else []
+    assert sides == [42, 21, 11, 5, 3, 1] and net.body[-1].in_features == 64
 
 
 def test_resnet_ends_in_the_added_layer_and_takes_one_channel_too() -> None:
@@ -75,7 +102,7 @@ def test_one_seed_one_network_and_the_global_random_state_stays(name: str) -> No
     assert not torch.equal(a["head.weight"], c["head.weight"])
 
 
-@pytest.mark.parametrize("name", ["fedproto-cnn", "mcmahan-cnn"])
+@pytest.mark.parametrize("name", ["fedproto-cnn", "mcmahan-cnn", "celeba-cnn"])
 def test_a_network_that_does_not_fit_the_images_is_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"model '{name}' does not fit images of 1×8×8"):
         models.build(name, SMALL, 10)
@@ -96,11 +123,12 @@ def test_the_view_on_a_clients_tensors_is_the_network_with_these_values(name: st
     assert m["head.weight"] is m.tensors["head.weight"]
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn8", "fedgen-cnn"])
+@pytest.mark.parametrize("name", ["mlp", "cnn8", "fedgen-cnn", "fedgenp-cnn", "celeba-cnn"])
 def test_a_stack_of_networks_is_each_of_them(name: str) -> None:
-    nets = [models.build(name, SMALL, 10, seed=s).double().eval() for s in range(3)]
+    shape = FITTING[name]
+    nets = [models.build(name, shape, 10, seed=s).double().eval() for s in range(3)]
     stacked = {n: torch.stack([net.state_dict()[n] for net in nets]) for n in nets[0].state_dict()}
-    x = randn(3, 5, *SMALL)
+    x = randn(3, 5, *shape)
     got = vmap(lambda t, v: functional_call(nets[0], t, (v,)))(stacked, x)
     for k, net in enumerate(nets):
         assert_close(got[k], net(x[k]), **TIGHT)

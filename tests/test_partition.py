@@ -1,14 +1,18 @@
-"""The laws of the three partitions, and the errors for what no partition can meet."""
+"""The laws of the five partitions, and the errors for what no partition can meet."""
 
 from __future__ import annotations
 
+import os
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedtune import datasets
 from fedtune.errors import UserError
-from fedtune.partition import Partition, dirichlet, iid, ways_shots
+from fedtune.partition import Partition, dirichlet, fedgen, iid, natural, ways_shots
 
 TRAIN_ROWS = 6000
 Y = np.random.default_rng(7).permutation(np.repeat(np.arange(10), 700))  # about 600 + 100 rows of each of 10 classes
@@ -30,6 +34,19 @@ def dir_(y: np.ndarray = Y, seed: int = 0, **changes: Any) -> Partition:
     return dirichlet(y, rng=rng(seed), **numbers)
 
 
+FEDGEN: dict[str, Any] = dict(clients=20, alpha=0.5, share=1.0, floor=5, val_share=0.15)
+OWNER = np.random.default_rng(8).integers(100, 400, TRAIN_ROWS)  # 300 people with about 20 rows each
+
+
+def fg(y: np.ndarray = Y, train_rows: int = TRAIN_ROWS, whole: int = 0, seed: int = 0, **changes: Any) -> Partition:
+    return fedgen(y, train_rows, whole or train_rows, rng=rng(seed), **(FEDGEN | changes))
+
+
+def nat(owner: np.ndarray = OWNER, seed: int = 0, **changes: Any) -> Partition:
+    numbers: dict[str, Any] = dict(clients=20, owners=10, share=1.0, val_share=0.1, test_share=0.2) | changes
+    return natural(owner, rng=rng(seed), **numbers)
+
+
 def all_rows(p: Partition) -> np.ndarray:
     return np.concatenate(p.train + p.val + p.test)
 
@@ -47,7 +64,7 @@ def assert_whole(p: Partition, rows: int) -> None:
     assert min(len(part) for parts in p for part in parts) >= 1
 
 
-@pytest.mark.parametrize("deal", [ws, dir_, lambda seed: iid(Y, 20, 0.1, 0.2, rng(seed))])
+@pytest.mark.parametrize("deal", [ws, dir_, lambda seed: iid(Y, 20, 0.1, 0.2, rng(seed)), fg, nat])
 def test_one_seed_one_partition_of_disjoint_int64_rows(deal: Any) -> None:
     p = deal(seed=3)
     assert same(p, deal(seed=3)) and not same(p, deal(seed=4))
@@ -217,3 +234,169 @@ def test_dirichlet_errors(changes: dict[str, Any], message: str) -> None:
 def test_iid_errors() -> None:
     with pytest.raises(UserError, match="take 2333 clients or fewer"):
         iid(Y, 2334, 0.1, 0.2, rng())
+
+
+# -------------------------------------------------------------------------------------------------------- fedgen
+
+
+def dealt(p: Partition, y: np.ndarray = Y) -> np.ndarray:
+    """Training and validation rows of each client and class, [clients, classes]."""
+    own = [np.concatenate(parts) for parts in zip(p.train, p.val, strict=True)]
+    return np.array([np.bincount(y[rows], minlength=y.max() + 1) for rows in own])
+
+
+def scored(p: Partition, y: np.ndarray = Y) -> np.ndarray:
+    return np.array([np.bincount(y[rows], minlength=y.max() + 1) for rows in p.test])
+
+
+@pytest.mark.parametrize("train_rows", [TRAIN_ROWS, len(Y)])
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 100.0])
+def test_fedgen_tests_a_client_on_its_own_classes_equally(alpha: float, train_rows: int) -> None:
+    p = fg(train_rows=train_rows, alpha=alpha)
+    if train_rows < len(Y):
+        each = np.bincount(Y[train_rows:]) // 20
+        assert max(rows.max() for rows in p.train + p.val) < train_rows <= min(rows.min() for rows in p.test)
+        assert dealt(p).sum() == train_rows
+    else:
+        each = np.bincount(Y) // 6 // 20  # a sixth of each class stands in for the test set
+        np.testing.assert_array_equal(dealt(p).sum(0), np.bincount(Y) - np.bincount(Y) // 6)
+    np.testing.assert_array_equal(scored(p), (dealt(p) > 0) * each)
+    assert len(np.unique(all_rows(p))) == len(all_rows(p))
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.57, 1.0])
+def test_fedgen_keeps_no_more_of_a_class_than_a_clients_cap(share: float) -> None:
+    stock, cap = np.bincount(Y[:TRAIN_ROWS]), share * TRAIN_ROWS / 20
+    kept = stock if share == 1 else np.minimum(np.floor(cap + 1e-9), np.floor(share * stock + 1e-9))
+    np.testing.assert_array_equal(dealt(fg(share=share, floor=3, alpha=10.0)).sum(0), kept)
+
+
+def test_fedgen_counts_classes_left_out_in_the_cap() -> None:
+    y = Y[Y > 0] - 1
+    train_rows = int((Y[:TRAIN_ROWS] > 0).sum())
+    assert (dealt(fg(y, train_rows, TRAIN_ROWS, share=0.5, alpha=10.0), y).sum(0) == 150).all()  # 0.5 * 6000 / 20
+    assert (dealt(fg(y, train_rows, 4000, share=0.5, alpha=10.0), y).sum(0) == 100).all()
+
+
+def test_fedgen_closes_a_client_at_its_cap() -> None:
+    """The class that brings a client to the cap is its last: without it the client is below."""
+    y = np.tile(np.arange(10), 700)
+    for seed in range(20):
+        counts = dealt(fg(y, 6000, alpha=0.05, floor=3, seed=seed), y)
+        size = counts.sum(1)
+        assert size.max() > 300
+        over = counts[size > 300]
+        assert (size[size > 300][:, None] - over < 300).any(1).all()
+
+
+def test_a_closed_client_gets_nothing_and_the_last_open_one_takes_the_rest() -> None:
+    y = np.concatenate([np.repeat([0, 1], 500), np.repeat([0, 1], 200)])
+    for seed in range(50):  # two clients, cap 500: whoever holds all of the first class gets nothing of the second
+        counts = dealt(fg(y, 1000, clients=2, alpha=1e-9, floor=3, seed=seed), y)
+        np.testing.assert_array_equal(np.sort(counts, axis=0), [[0, 0], [500, 500]])
+        np.testing.assert_array_equal(counts.sum(1), 500)
+
+
+def test_fedgen_shares_have_the_moments_of_the_law() -> None:
+    y = np.zeros(3000, np.int64)  # one class; the law is per class over the clients
+    for alpha in (0.2, 2.0):
+        shares = np.concatenate([dealt(fg(y, 2000, 2000, s, clients=4, alpha=alpha, floor=3), y).T for s in range(600)])
+        shares = shares / 2000
+        full = [np.random.default_rng(s).dirichlet([alpha] * 4, 200) for s in range(30)]
+        law = np.concatenate([p[(p * 2000).min(1) >= 4] for p in full])  # the floor conditions it
+        np.testing.assert_allclose(shares.mean(0), 0.25, atol=5 * law.std() / 600**0.5)
+        np.testing.assert_allclose(shares.std(), law.std(), rtol=0.05)
+
+
+def test_fedgen_cuts_validation_from_each_client_and_leaves_training() -> None:
+    for val_share in (0.001, 0.15, 0.999):
+        p = fg(val_share=val_share)
+        n = dealt(p).sum(1)
+        want = np.clip(np.rint(n * val_share), 1, n - 1)
+        np.testing.assert_array_equal([len(rows) for rows in p.val], want)
+        np.testing.assert_array_equal([len(rows) for rows in p.train], n - want)
+
+
+def test_fedgen_reaches_its_floor_and_survives_any_alpha() -> None:
+    assert dealt(fg(alpha=0.3, floor=60)).sum(1).min() >= 60
+    for alpha in (1e-310, 1e-9, 1e9):
+        assert dealt(fg(alpha=alpha, clients=10, floor=3)).sum() == TRAIN_ROWS
+
+
+def test_ten_thousand_clients_are_dealt_to_at_once() -> None:
+    y = np.concatenate([np.tile(np.arange(10), 20_000), np.tile(np.arange(10), 10_000)])
+    started = time.perf_counter()
+    p = fg(y, 200_000, clients=10_000, alpha=1.0, floor=3)
+    nat(rng().integers(0, 200_000, 1_000_000), clients=10_000)
+    assert time.perf_counter() - started < 5  # 0.4 s measured
+    assert dealt(p, y).sum() == 200_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"alpha": 0.0}, "alpha must be a positive number, but is 0.0"),
+        ({"floor": 2}, "floor must be 3 or more, but is 2"),
+        ({"clients": 0}, "clients must be 1 or more"),
+        ({"share": 0.0}, r"share must be in \(0, 1\], but is 0.0"),
+        ({"share": 1.1}, r"share must be in \(0, 1\], but is 1.1"),
+        ({"val_share": 1.0}, "val_share must be above 0 and leave training rows, but is 1.0"),
+        ({"clients": 601, "floor": 10}, "601 clients with at least 10 rows each need 6010 rows, but 6000 are dealt"),
+        ({"share": 0.01}, "20 clients with at least 5 rows each need 100 rows, but 30 are dealt: .* larger share"),
+        ({"floor": 300}, r"must get 300 rows, but the best of 5000 draws left one with \d+: take a lower floor"),
+        ({"clients": 300, "alpha": 100.0, "floor": 3}, r"300 clients share \d+ to \d+ rows a class: take fewer"),
+    ],
+)
+def test_fedgen_errors(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        fg(**changes)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0])
+def test_on_fashion_mnist_the_facts_of_the_released_split_hold(alpha: float) -> None:
+    root = Path(os.environ.get("FEDTUNE_DATA_DIR", ""))
+    if not os.environ.get("FEDTUNE_DATA_DIR") or not (root / datasets.SOURCES["fashion-mnist"].folder).is_dir():
+        pytest.skip("FEDTUNE_DATA_DIR does not name a folder with Fashion-MNIST")
+    y = datasets.load("fashion-mnist").y
+    p = fg(y, 60_000, alpha=alpha, share=0.5, floor=100)
+    counts = dealt(p, y)
+    assert (counts.sum(0) == 1500).all() and counts.sum(1).min() >= 100  # a quarter of the rows, not a half
+    np.testing.assert_array_equal(scored(p, y), 50 * (counts > 0))
+    assert 7500 < scored(p, y).sum() <= 10_000  # their draws: 8000 at 0.3 and 9950 at 1
+    assert len(np.unique(all_rows(p))) == len(all_rows(p))
+
+
+# ------------------------------------------------------------------------------------------------------- natural
+
+
+def test_natural_clients_hold_all_rows_of_ten_people_and_share_none() -> None:
+    p = nat()
+    groups = [np.unique(OWNER[np.concatenate(parts)]) for parts in zip(*p, strict=True)]
+    assert all(len(group) == 10 for group in groups) and len(np.unique(np.concatenate(groups))) == 200
+    for group, n in zip(groups, sizes(p), strict=True):
+        assert np.isin(OWNER, group).sum() == n
+    np.testing.assert_array_equal([len(rows) for rows in p.val], np.rint(0.1 * sizes(p)))
+    np.testing.assert_array_equal([len(rows) for rows in p.test], np.rint(0.2 * sizes(p)))
+
+
+def test_natural_draws_every_person_equally_often() -> None:
+    owner = np.repeat(np.arange(10), 4)
+    seen = np.concatenate([np.unique(owner[all_rows(nat(owner, seed, clients=1, owners=3))]) for seed in range(500)])
+    assert (np.abs(np.bincount(seen, minlength=10) - 150) < 5 * (500 * 0.3 * 0.7) ** 0.5).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"owners": 16}, "20 clients of 16 owners each need 320 owners, but there are 300: take fewer clients"),
+        ({"share": 0.66}, "20 clients of 10 owners each need 200 owners, but there are 198: .* or a larger share"),
+        ({"share": 0.0}, r"share must be in \(0, 1\], but is 0.0"),
+        ({"owners": 0}, "owners must be 1 or more, but is 0"),
+        ({"val_share": 0.5, "test_share": 0.5}, "must be positive and leave rows to train on"),
+        ({"owner": np.repeat(np.arange(40), 2), "owners": 1}, "the owners of one have 2 together: give more owners"),
+    ],
+)
+def test_natural_errors(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        nat(**changes)

@@ -3,10 +3,14 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from fedtune import algorithm
 from fedtune.__main__ import COMMANDS
 from fedtune.datasets import names as dataset_names
+from fedtune.hyper import knobs
 from fedtune.metrics import METRICS
+from fedtune.scenario import Scenario
 from fedtune.tuning import SCHEDULERS, SEARCHERS
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
@@ -36,3 +40,27 @@ def test_every_command_scheduler_searcher_and_data_set_is_named():
     assert set(SEARCHERS) <= set(re.findall(r"`--searcher ([a-z0-9 |]+)`", README)[0].split(" | "))
     for name in dataset_names():
         assert f"`{name}`" in section("Data")
+
+
+def preset_rows() -> list[str]:
+    """A row per hyperparameter and pair of values: which algorithms' as_published differs how from their defaults."""
+    rows: dict[tuple[str, str, str, str], list[str]] = {}
+    for name in algorithm.names():
+        own, presets = knobs(algorithm.find(name)), algorithm.find(name).presets
+        for knob, value in presets.get("as_published", {}).items():
+            text = str(own[knob].default) if knob in own else "the scenario's"
+            key = (knob, text, str(value), (own.get(knob) or knobs(Scenario)[knob]).help)
+            rows.setdefault(key, []).append(name)
+    return [f"| `{k}` | {', '.join(who)} | {text} | {value} | {what} |" for (k, text, value, what), who in rows.items()]
+
+
+def test_table_of_presets_is_that_of_the_code():
+    found = [line for line in section("As the text says, as the code does").splitlines() if line.startswith("| `")]
+    assert found == preset_rows()
+
+
+@pytest.mark.parametrize("name", algorithm.names())
+def test_presets_hold_hyperparameters_that_there_are_and_values_that_may_be(name: str):
+    known = knobs(Scenario) | knobs(algorithm.find(name))
+    for values in algorithm.find(name).presets.values():
+        assert {n: known[n].check(v) for n, v in values.items()} == values

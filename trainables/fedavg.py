@@ -12,6 +12,7 @@ with the weights (published codes leave them at the client; nothing is said in t
 from dataclasses import dataclass
 
 from fedtune.algorithm import Algorithm
+from fedtune.presets import CLIENTS
 
 
 @dataclass(frozen=True)
@@ -19,3 +20,4 @@ class FedAvg(Algorithm):
     """FedAvg; see the module."""
 
     shared = ("body", "head")
+    presets = {"as_published": CLIENTS}

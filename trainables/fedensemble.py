@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedtune.algorithm import Algorithm, Data, Model, Task, hyper
-from fedtune.generators import CLIENTS_AS_PUBLISHED
+from fedtune.presets import CLIENTS
 from fedtune.stacked import Tree, join, to_all
 
 
@@ -28,7 +28,7 @@ class FedEnsemble(Algorithm):
     average: str = hyper("logits", choices=("logits", "probabilities"), help="what is averaged over the models")
 
     shared = ("body", "head")
-    presets = {"as_published": CLIENTS_AS_PUBLISHED | {"members": "all"}}
+    presets = {"as_published": CLIENTS | {"members": "all"}}
 
     def upload(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
         """Running statistics that are not averaged: without them a member cannot predict on the server."""

@@ -19,8 +19,6 @@ from torch import Tensor
 
 from fedtune.algorithm import Batch, Model, Noise, Task, hyper
 from fedtune.generators import (
-    CLIENTS_AS_PUBLISHED,
-    GENERATOR_AS_PUBLISHED,
     Generative,
     Net,
     diversity,
@@ -31,6 +29,7 @@ from fedtune.generators import (
     label_share,
 )
 from fedtune.knowledge import kl
+from fedtune.presets import CLIENTS, GENERATOR
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class FedGen(Generative):
         "labels", choices=("labels", "mean"), since=2, help="a head's weight: by the row's label, or the batch's mean"
     )
 
-    presets = {"as_published": CLIENTS_AS_PUBLISHED | GENERATOR_AS_PUBLISHED | {"beta": 0.0, "weighing": "mean"}}
+    presets = {"as_published": CLIENTS | GENERATOR | {"beta": 0.0, "weighing": "mean"}}
 
     def wanted(self) -> bool:
         """Unless both weights are 0."""

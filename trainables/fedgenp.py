@@ -27,8 +27,6 @@ from torch.func import vmap
 from fedtune import address
 from fedtune.algorithm import Batch, Model, Noise, Task, hyper
 from fedtune.generators import (
-    CLIENTS_AS_PUBLISHED,
-    GENERATOR_AS_PUBLISHED,
     Generative,
     Net,
     chunks,
@@ -40,6 +38,7 @@ from fedtune.generators import (
     label_share,
 )
 from fedtune.knowledge import kl
+from fedtune.presets import CLIENTS, GENERATOR
 from fedtune.stacked import join, put, take
 
 FIRST_STOP = 20  # no generator stops before this round
@@ -75,7 +74,7 @@ class FedGenP(Generative):
     net_heads = 2
     personal = True
     presets = {
-        "as_published": CLIENTS_AS_PUBLISHED | GENERATOR_AS_PUBLISHED | {
+        "as_published": CLIENTS | GENERATOR | {
             "a": 10.0, "a_decay": 0.98, "b": 10.0, "b_decay": 0.98, "beta": -1.0, "cap": 0.0, "lam_kl": 0.0,
             "weighing": "labels", "patience": 0,
         }

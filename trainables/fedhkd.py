@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedtune.algorithm import Algorithm, Batch, Data, Model, Noise, Ragged, Task, hyper
-from fedtune.generators import CLIENTS_AS_PUBLISHED
 from fedtune.knowledge import class_means, class_sums, mean_by_count
+from fedtune.presets import CLIENTS
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class FedHKD(Algorithm):
 
     shared = ("body", "head")
     sends = ("features", "soft")
-    presets = {"as_published": CLIENTS_AS_PUBLISHED | {"knowledge": "running"}}
+    presets = {"as_published": CLIENTS | {"knowledge": "running"}}
 
     def init(self, task: Task) -> dict:
         """Nothing is known."""

@@ -9,11 +9,11 @@
              h = G(ε, y), y ~ p̃;  fidelity = 1/m Σ_k mean_b p_k,y CE(head_k(h), y),   p_k,y = n_k,y / Σ_k n_k,y
     λ_ge(t) = λ_ge · d^t,  λ_po(t) = max(floor, λ_po · d^t),  γ(t) = γ · d^t,  each its own d;  a weight of 0 is off
 
-Jiang et al., "FedPA", equations 2 and 5 to 12, algorithm 1 (spec/papers.md names every open point).  Differs: the term
-with the minus is bounded by the mean distance between prototypes of different classes (bounded=False: without limit, as
-in text and code); distances in diversity are means over dimensions; prototypes are of the trained model and all rows.
-The ablations of table IV: gamma_ad=0, lam_ge=0, lam_po=0.  Not repeated of the code: zero vectors as prototypes of
-classes that nobody saw, and counts of the rows drawn in the round instead of the client's rows.
+Jiang et al., "FedPA", equations 2 and 5 to 12, algorithm 1.  Differs: the term with the minus is bounded by the mean
+distance between prototypes of different classes (bounded=False: without limit, as in text and code); distances in
+diversity are means over dimensions; prototypes are of the trained model and all rows.  The ablations of
+table IV: gamma_ad=0, lam_ge=0, lam_po=0.  Not repeated of the code: zero vectors as prototypes of classes that nobody
+saw, and counts of the rows drawn in the round instead of the client's rows.
 """
 
 from dataclasses import dataclass
@@ -25,8 +25,6 @@ from torch import Tensor
 
 from fedtune.algorithm import Batch, Data, Model, Ragged, Task, hyper
 from fedtune.generators import (
-    CLIENTS_AS_PUBLISHED,
-    GENERATOR_AS_PUBLISHED,
     Generative,
     Net,
     diversity,
@@ -37,6 +35,7 @@ from fedtune.generators import (
     label_share,
 )
 from fedtune.knowledge import class_means, class_sums, mean_by_count, mean_distance, row_distance
+from fedtune.presets import CLIENTS, GENERATOR
 from fedtune.stacked import to_all
 
 
@@ -76,7 +75,7 @@ class FedPA(Generative):
     sends = ("generator", "labels", "protos")
     schedule = ("lam_po", "po_decay", "po_floor")
     presets = {
-        "as_published": CLIENTS_AS_PUBLISHED | GENERATOR_AS_PUBLISHED | {
+        "as_published": CLIENTS | GENERATOR | {
             "bounded": False, "distance": "mse", "pairs": "other", "targets": "last", "reduce": "sum",
             "weighing": "mean", "prototypes": "running",
         }

@@ -4,7 +4,8 @@
     all else as FedAvg; μ = 0 is FedAvg
 
 Li et al., MLSys 2020, arXiv:1812.06127, equation 2.  Differs: every client does the same local work (the paper also
-lets slow clients do less).  The penalty runs over trainable parameters, not over running statistics.
+lets slow clients do less).  The penalty runs over trainable parameters, not over running statistics.  "as_published" is
+FedProx as FedGen's and FedPA's tables have it: μ = 1, and weight decay.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedtune.algorithm import Algorithm, Batch, Model, hyper
+from fedtune.presets import CLIENTS
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class FedProx(Algorithm):
     )
 
     shared = ("body", "head")
+    presets = {"as_published": CLIENTS | {"mu": 1.0, "weight_decay": 1e-3}}
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """CE plus the proximal term over all trainable parameters."""
