@@ -1,11 +1,13 @@
 """What the engine gains over plain PyTorch, and what Tune costs: one table, ratios within one run.
 
-    python -m benchmarks.engine [--json FILE] [--only training,em,tune] [--repeats 5]
+    python -m benchmarks.engine [--json FILE] [--only training,em,server,tune] [--repeats 5]
 
 training  milliseconds a client-step of fedtune's local training against a plain eager loop over the clients
           (nn.Module, torch.optim.SGD with momentum 0.5) on the same models and the same batches; the two are checked to
           end with the same weights.  One thread, both in this process, taking turns; the least of several repeats.
 em        the batched EM against scikit-learn's fits (benchmarks/em.py).
+server    what training FedPA's and FedGenP's generators costs, against a loop, and as clients become many
+          (benchmarks/server.py).
 tune      wall time of a search of 16 trials against the same rounds played without Tune in as many processes
           (benchmarks/tune.py).
 """
@@ -28,6 +30,8 @@ from benchmarks import em, tune
 from fedtune import address, executors, layers, models, training
 from fedtune.algorithm import Phase, find
 from fedtune.scenario import Scenario
+
+PARTS = ("training", "em", "server", "tune")
 
 # model, image, batch, clients, rows of a client, least ratio asked for
 CASES = [
@@ -102,13 +106,16 @@ def training_row(name: str, shape: models.Shape, batch: int, clients: int, rows:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write the figures here")
-    parser.add_argument("--only", default="training,em,tune", help="which parts, with commas")
+    parser.add_argument("--only", default=",".join(PARTS), help="which parts, with commas")
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
+    if unknown := set(args.only.split(",")) - set(PARTS):
+        parser.error(f"--only takes {', '.join(PARTS)}, but got {', '.join(sorted(unknown))}")
+    only = set(args.only.split(","))
     torch.set_num_threads(1)
     layers.keep_freed_memory()
     out: dict[str, Any] = {}
-    if "training" in args.only:
+    if "training" in only:
         head = f"{'model':14} {'B':>4} {'executor':>8} {'eager ms':>9} {'engine ms':>9} {'ratio':>6} {'asked':>6}"
         print(head + "   (a client-step)", flush=True)
         out["training"] = []
@@ -120,10 +127,14 @@ def main() -> int:
                 f"{row['engine_ms']:9.3f} {row['ratio']:6.2f} {asked:6.2f}{'' if row['ratio'] >= asked else '  below'}",
                 flush=True,
             )
-    if "em" in args.only:
+    if "em" in only:
         out["em"] = em.measure()
         print(em.line(out["em"]), flush=True)
-    if "tune" in args.only:
+    if "server" in only:
+        from benchmarks import server  # which takes `best_of` from here
+
+        out["server"] = server.measure(args.repeats)
+    if "tune" in only:
         out["tune"] = tune.measure()
         print(tune.line(out["tune"]), flush=True)
     if args.json:

@@ -60,7 +60,7 @@ def label_counts(data: Data, classes: int) -> Tensor:
 
 def label_share(counts: Tensor) -> Tensor:
     """p[k, y] = n_k,y / Σ_k n_k,y of counts [m, C]; 0 where nobody has the class."""
-    return counts / counts.sum(0).clamp(min=1)
+    return counts.double() / counts.sum(0).clamp(min=1)  # whole numbers would divide to float32
 
 
 def head_losses(shared: dict[str, Tensor], h: Tensor, y: Tensor) -> Tensor:

@@ -3,9 +3,9 @@
 from fedtune.space import lines, tunable
 from trainables.fedgen import FedGen
 
-default = tunable(FedGen, "alpha", "beta", "alpha_decay", "gen_lr", "gen_steps", lr=(1e-4, 0.3))
-paper = lines(alpha=[0.0, 1.0, 10.0], beta=[0.0, 1.0, 10.0], gen_steps=[10, 50, 100])
+default = tunable(FedGen, "gen_weight", "kl_weight", "gen_decay", "gen_lr", "gen_steps", lr=(1e-4, 0.3))
+paper = lines(gen_weight=[0.0, 1.0, 10.0], kl_weight=[0.0, 1.0, 10.0], gen_steps=[10, 50, 100])
 wide = tunable(
-    FedGen, "alpha", "beta", "alpha_decay", "beta_decay", "eta", "gen_lr", "gen_lr_decay", "gen_steps", "gen_batch",
-    "noise_width", "noise_law", "label_law", "weighing", "momentum", "batch_norm", lr=(1e-5, 0.3),
+    FedGen, "gen_weight", "kl_weight", "gen_decay", "kl_decay", "eta", "gen_lr", "gen_lr_decay", "gen_steps",
+    "gen_batch", "noise_width", "noise_law", "label_law", "weighing", "momentum", "batch_norm", lr=(1e-5, 0.3),
 )  # fmt: skip

@@ -63,7 +63,7 @@ CASES = {
     GFPL + "--partition fedgen --clients 200": "200 clients with at least 10 rows each need 2000 rows, but 1501 are",
     GFPL + "--preset as_publishd": "unknown preset of gfpl 'as_publishd'",
     "--algo fedpa --preset as_publishd": "unknown preset of fedpa 'as_publishd': did you mean 'as_published'",
-    "--algo fedgen --set alpha=200": "must be a number in 0.1 … 100 (log), or 0.0, but got 200",
+    "--algo fedgen --set gen_weight=200": "must be a number in 0.1 … 100 (log), or 0.0, but got 200",
     "--algo fedpa --set pairs=some": "pairs must be one of same | other | all, but got 'some'",
     "--algo gfpl --evaluation pooled": "evaluation rule 'pooled' scores one global model",
     GFPL + "--partition dirichlet --clients 500": "500 clients with at least 10 rows each need 5000 rows",

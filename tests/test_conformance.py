@@ -141,6 +141,7 @@ def test_declarations_are_complete_and_defaults_lie_within_them(name: str) -> No
             assert knob.low > 0
         assert isinstance(first_round(cls(), knob.name), int) and first_round(cls(), knob.name) >= 1
     assert set(cls.schedule) <= set(declared)
+    assert not set(declared) & {f.name for f in dataclasses.fields(Scenario)}, "two meanings of one name"
 
 
 class Wire:
@@ -257,7 +258,7 @@ PAIRS: dict[tuple[str, str], tuple[Any, Any, dict[str, Any]]] = {
     ("fedpa", "gamma_ad"): (0.0, 2.0, {"bounded": False}),
     ("fedpa", "ad_decay"): (0.9, 1.0, {"bounded": False}),
     ("fedpa", "targets"): ("new", "last", {"bounded": False}),
-    ("fedhkd", "share"): (0.0, 0.5, {}),
+    ("fedhkd", "least_share"): (0.0, 0.5, {}),
 }
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers import TIGHT, randn
 from torch.func import vmap
 from torch.testing import assert_close
 
 from fedtune import address
 from fedtune.errors import UserError
-from fedtune.knowledge import class_means, etf, mean_by_count
+from fedtune.knowledge import class_means, class_sums, etf, kl, mean_by_count, mean_distance, row_distance
 
 
 def rows(n: int = 60, classes: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -66,3 +68,46 @@ def test_too_few_dimensions_hold_no_frame() -> None:
     rule = r"10 classes needs at least 9 dimensions, but got 8; .*--features 10.*projection=10"
     with pytest.raises(UserError, match=rule):
         etf(10, 8, address.stream(0))
+
+
+def test_class_sums_are_sums_of_the_real_rows() -> None:
+    z, y, mask = rows()
+    sums, counts = class_sums(z, y, mask, 4)
+    for c in range(4):
+        want = sum((z[i].numpy() for i in range(60) if mask[i] and y[i] == c), np.zeros(5))
+        assert_close(sums[c].numpy(), want, **TIGHT)
+        assert counts[c] == sum(bool(mask[i]) and int(y[i]) == c for i in range(60))
+
+
+@pytest.mark.parametrize("how", ["l2", "mse"])
+def test_the_distance_of_rows_by_numpy(how: str) -> None:
+    a, b = randn(6, 5, seed=1), randn(6, 5, seed=2)
+    want = np.linalg.norm(a.numpy() - b.numpy(), axis=1) if how == "l2" else ((a - b).numpy() ** 2).mean(1)
+    assert_close(row_distance(a, b, how).numpy(), want, **TIGHT)
+
+
+@pytest.mark.parametrize("how", ["l2", "mse"])
+def test_the_distance_of_equal_rows_has_a_finite_gradient(how: str) -> None:
+    a = randn(3, 5).requires_grad_()
+    (grad,) = torch.autograd.grad(row_distance(a, a.detach(), how).sum(), a)
+    assert (grad == 0).all()
+
+
+@pytest.mark.parametrize("how", ["l2", "mse"])
+def test_the_mean_distance_is_over_pairs_of_different_classes_that_have_a_prototype(how: str) -> None:
+    protos, seen = randn(5, 3), torch.tensor([True, False, True, True, False])
+    protos[~seen] = 1e6
+    held = [0, 2, 3]
+    norm = np.linalg.norm if how == "l2" else lambda v: np.mean(v**2)
+    want = np.mean([norm((protos[i] - protos[j]).numpy()) for i in held for j in held if i != j])
+    assert_close(mean_distance(protos, seen, how).item(), float(want), **TIGHT)
+    assert mean_distance(protos, torch.tensor([True, False, False, False, False]), how) == 0
+    assert mean_distance(protos, torch.zeros(5, dtype=torch.bool), how) == 0
+
+
+def test_the_divergence_is_that_of_the_targets_distribution_from_the_others() -> None:
+    target, logits = randn(6, 4, seed=1), randn(6, 4, seed=2)
+    p, q = (torch.distributions.Categorical(logits=t) for t in (target, logits))
+    assert_close(kl(target, logits), torch.distributions.kl_divergence(p, q).mean(), **TIGHT)
+    assert_close(kl(target, logits), F.kl_div(logits.log_softmax(1), target.softmax(1), reduction="batchmean"), **TIGHT)
+    assert abs(kl(target, logits) - kl(logits, target)) > 0.01 and kl(target, target + 3).abs() < 1e-12

@@ -5,7 +5,8 @@
 
 The baseline of FedGen's, FedPA's and FedGenP's tables, by their code: it trains exactly like FedAvg.  It is not the
 algorithm of Shi et al. (arXiv:2107.10663) nor of Lin et al. (arXiv:2006.07242), which they cite.  Differs: members are
-the clients of the last round; members="all" adds, as the code does, the received model once for each of the others.
+the clients of the last round; members="all" adds, as the code does, the received model once for each of the others
+(with the first member's running statistics where these are personal; the code has each one's own).
 The ensemble lives on the server, so nobody counts it as sent.  Before the first round the start predicts.
 """
 

@@ -36,25 +36,25 @@ from fedtune.presets import CLIENTS, GENERATOR
 class FedGen(Generative):
     """FedGen; see the module."""
 
-    alpha: float = hyper(10.0, 0.1, 100.0, log=True, also=(0.0,), symbol="α", since=2, help="weight of generated rows")
-    alpha_decay: float = hyper(0.98, 0.9, 1.0, since=2, help="what α is multiplied by after every round")
-    beta: float = hyper(10.0, 0.1, 100.0, log=True, also=(0.0,), symbol="β", since=2, help="weight of the latent KL")
-    beta_decay: float = hyper(0.98, 0.9, 1.0, since=2, help="what β is multiplied by after every round")
+    gen_weight: float = hyper(10.0, 0.1, 100.0, log=True, also=(0.0,), symbol="α", since=2, help="of generated rows")
+    gen_decay: float = hyper(0.98, 0.9, 1.0, since=2, help="what α is multiplied by after every round")
+    kl_weight: float = hyper(10.0, 0.1, 100.0, log=True, also=(0.0,), symbol="β", since=2, help="of the latent KL term")
+    kl_decay: float = hyper(0.98, 0.9, 1.0, since=2, help="what β is multiplied by after every round")
     eta: float = hyper(1.0, 0.01, 10.0, log=True, also=(0.0,), symbol="η", since=2, help="weight of diversity")
     weighing: str = hyper(
         "labels", choices=("labels", "mean"), since=2, help="a head's weight: by the row's label, or the batch's mean"
     )
 
-    presets = {"as_published": CLIENTS | GENERATOR | {"beta": 0.0, "weighing": "mean"}}
+    presets = {"as_published": CLIENTS | GENERATOR | {"kl_weight": 0.0, "weighing": "mean"}}
 
     def wanted(self) -> bool:
         """Unless both weights are 0."""
-        return self.alpha > 0 or self.beta > 0
+        return self.gen_weight > 0 or self.kl_weight > 0
 
     def client_noise(self, task: Task) -> dict[str, Noise]:
         """One draw for new labels, and one for the batch's own."""
         noise = super().client_noise(task)
-        return noise | {"latent": noise["noise"]} if self.beta else noise
+        return noise | {"latent": noise["noise"]} if self.kl_weight else noise
 
     def loss_at(self, t: int, m: Model, batch: Batch, down: dict) -> Tensor:
         """CE on real rows, CE on generated ones, KL from generated to real rows of the same labels."""
@@ -62,13 +62,13 @@ class FedGen(Generative):
         loss = F.cross_entropy(logits, batch.y)
         if not self.imagines(t):
             return loss
-        if self.alpha:
+        if self.gen_weight:
             y = draw_labels(down["labels"], batch.eps["label"])
             h = generate(down["generator"], batch.eps["noise"], y)
-            loss = loss + self.alpha * self.alpha_decay**t * F.cross_entropy(m.head(h), y)
-        if self.beta:
+            loss = loss + self.gen_weight * self.gen_decay**t * F.cross_entropy(m.head(h), y)
+        if self.kl_weight:
             target = m.head(generate(down["generator"], batch.eps["latent"], batch.y))
-            loss = loss + self.beta * self.beta_decay**t * kl(target.detach(), logits)
+            loss = loss + self.kl_weight * self.kl_decay**t * kl(target.detach(), logits)
         return loss
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:

@@ -42,6 +42,7 @@ from fedtune.presets import CLIENTS, GENERATOR
 from fedtune.stacked import join, put, take
 
 FIRST_STOP = 20  # no generator stops before this round
+MOST_PATIENCE = 30  # so many accuracies are kept, whatever the patience, which may change during a run
 RISE = 1e-3  # of validation accuracy: less of it within `patience` rounds is convergence
 
 
@@ -65,7 +66,9 @@ class FedGenP(Generative):
         "equal", choices=("equal", "labels"), since=2, help="the others' heads count alike, or by share of the label"
     )
     rectify: bool = hyper(False, since=2, help="ReLU on generated features, for a model whose features have one")
-    patience: int = hyper(10, 5, 30, also=(0,), since=FIRST_STOP + 2, help="rounds without a rise until stop; 0: never")
+    patience: int = hyper(
+        10, 5, MOST_PATIENCE, also=(0,), since=FIRST_STOP + 2, help="rounds without a rise until stop; 0: never"
+    )
     label_law: str = hyper(
         "uniform", choices=("histogram", "present", "uniform"), since=2,
         help="generated labels: as the clients have them, uniform among those that anybody has, or among all",
@@ -97,7 +100,7 @@ class FedGenP(Generative):
 
     def init(self, task: Task) -> dict:
         """Generators for all; the last validation accuracies."""
-        history = torch.full((self.patience + 1,), -1.0, dtype=torch.float64)
+        history = torch.full((1 + MOST_PATIENCE,), -1.0, dtype=torch.float64)
         return super().init(task) | {"best": history, "stopped": torch.zeros((), dtype=torch.bool)}
 
     def loss_at(self, t: int, m: Model, batch: Batch, down: dict) -> Tensor:
@@ -166,11 +169,12 @@ class FedGenP(Generative):
         if not self.patience:
             return server
         best = torch.cat([server["best"][1:], server["best"][-1:].clamp(min=val_acc)])
-        stale = bool(best[0] >= 0) and float(best[-1] - best[0]) < RISE and int(server["round"]) >= FIRST_STOP
+        then, now = best[-1 - self.patience], best[-1]
+        stale = bool(then >= 0) and float(now - then) < RISE and int(server["round"]) >= FIRST_STOP
         return server | {"best": best, "stopped": server["stopped"] | stale}
 
     def report(self, server: dict) -> dict[str, float]:
-        """Whether generators have stopped."""
+        """Whether generators have stopped, by the accuracies up to the round before."""
         return super().report(server) | {"generators_stopped": float(server["stopped"])}
 
     def measured(self, server: dict) -> tuple[Tensor, Tensor]:

@@ -9,8 +9,9 @@
 
 Chen et al., ICLR 2023, arXiv:2301.08968; the paper was not at hand: this follows the two codes.  Knowledge is gathered
 after training in one pass, as the authors' code does, and averaged by rows over all who told (there the last client
-wins); ν is FedPA's code's 0.25.  soft="kl": KL(Q || q), as the authors' code has it.  "as_published" is FedPA's code:
-means of a model still moving.  Not repeated: zero vectors as targets for classes that nobody told.
+wins); noise is drawn per class (there one vector for all of a client's); ν is FedPA's code's 0.25.  soft="kl": KL(Q ||
+q), the authors' choice, here the mean over classes.  "as_published" is FedPA's code: means of a model still moving.
+Not repeated: zero vectors as targets for classes that nobody told.
 """
 
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class FedHKD(Algorithm):
     )
     temperature: float = hyper(0.5, 0.1, 5.0, log=True, symbol="T", since=2, help="of the soft predictions")
     noise: float = hyper(0.02, 1e-3, 2.0, log=True, also=(0.0,), symbol="σ", since=2, help="privacy noise on features")
-    share: float = hyper(0.25, 0.0, 0.5, symbol="ν", since=2, help="a class is told from this share of one's rows on")
+    least_share: float = hyper(0.25, 0.0, 0.5, symbol="ν", since=2, help="least share of rows of a class told")
     soft: str = hyper("mse", choices=("mse", "kl"), since=2, help="distance of soft predictions")
     knowledge: str = hyper(
         "final", choices=("final", "running"), since=2, help="means after training, or while the model was moving"
@@ -95,7 +96,7 @@ class FedHKD(Algorithm):
         if self.knowledge == "running":
             drawn = data.tally["counts"]
             means, held = data.tally["sums"] / drawn.clamp(min=1)[:, None], drawn > 0
-        told = held & (rows >= self.share * rows.sum())
+        told = held & (rows >= self.least_share * rows.sum())
         return {
             "features": Ragged(means[:, :features] + self.noise * data.eps["noise"], told),
             "soft": Ragged(means[:, features:], told),

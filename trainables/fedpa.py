@@ -7,7 +7,7 @@
     server   w = Σ_k n_k w_k / Σ_k n_k;  φ_c = Σ_k n_k,c φ_k,c / Σ_k n_k,c, kept from before if nobody saw c
              then steps on   γ_fid(t) · fidelity + γ_div(t) · diversity - γ_ad(t) · min(mean_b |h_b - φ_y|, cap)
              h = G(ε, y), y ~ p̃;  fidelity = 1/m Σ_k mean_b p_k,y CE(head_k(h), y),   p_k,y = n_k,y / Σ_k n_k,y
-    λ_ge(t) = λ_ge · d^t,  λ_po(t) = max(floor, λ_po · d^t),  γ(t) = γ · d^t,  each its own d;  a weight of 0 is off
+    λ_ge(t) = λ_ge · d^t,  λ_po(t) = max(floor, λ_po · d^t),  γ(t) = γ · d^t,  each its own d;  floor <= λ_po;  0 is off
 
 Jiang et al., "FedPA", equations 2 and 5 to 12, algorithm 1.  Differs: the term with the minus is bounded by the mean
 distance between prototypes of different classes (bounded=False: without limit, as in text and code); distances in
@@ -94,7 +94,7 @@ class FedPA(Generative):
 
     def pull(self, t: int) -> float:
         """λ_po(t)."""
-        return max(self.po_floor, self.lam_po * self.po_decay**t) if self.lam_po else 0.0
+        return max(min(self.po_floor, self.lam_po), self.lam_po * self.po_decay**t)
 
     def init(self, task: Task) -> dict:
         """No class has a prototype."""
