@@ -106,7 +106,7 @@ def text(table: pd.DataFrame) -> str:
         f"`python -m analysis.fedpa_table2 --rounds {rounds}`: test accuracy in percent on all clients' test rows",
         f"after the last of {rounds} rounds, mean ± standard deviation over {seeds} seeds.  The paper's column is of",
         "200 rounds, by another rule: the mean of the five best test rounds.  `best five` is that rule over our rounds",
-        "and chooses on test rows and is no result.  The nine-class twins are the released script's split; the paper's",
+        "and is no result: it chooses on test rows.  The nine-class twins are the released script's split; the paper's",
         "figures beside them are the same row, as it does not say which split it is of.",
     ]
     for name, part in table.groupby("scenario"):
