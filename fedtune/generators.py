@@ -65,9 +65,11 @@ def label_share(counts: Tensor) -> Tensor:
 
 def head_losses(shared: dict[str, Tensor], h: Tensor, y: Tensor) -> Tensor:
     """Cross-entropy of rows h [B, D] under every head that was sent at once, [m, B]."""
-    weight, bias = shared["head.weight"], shared["head.bias"]  # [m, C, D], [m, C]
-    logits = torch.einsum("bd,mcd->mbc", h, weight) + bias[:, None]
-    return -logits.log_softmax(2).gather(2, y.expand(len(weight), -1)[..., None])[..., 0]
+    weight, bias = shared["head.weight"].transpose(0, 1), shared["head.bias"].T  # [C, m, D], [C, m]
+    # Classes first: one matrix product for all heads, and a softmax down columns, which is many times as fast as along
+    # rows of ten.
+    logits = (weight.flatten(0, 1) @ h.T + bias.reshape(-1, 1)).view(*bias.shape, -1)  # [C, m, B]
+    return -logits.log_softmax(0).gather(0, y.expand(1, bias.shape[1], -1))[0]
 
 
 def fidelity(losses: Tensor, share: Tensor, y: Tensor, weighing: str = "labels") -> Tensor:
@@ -142,7 +144,8 @@ def descend(
         first.lerp_(grad, 0.1)
         second.mul_(0.999).addcmul_(grad, grad, value=0.001)
         count = step[..., None]
-        flat = flat - lr * (first / (1 - 0.9**count)) / ((second / (1 - 0.999**count)).sqrt() + 1e-8)
+        scale = (second.sqrt() / (1 - 0.999**count).sqrt()).add_(1e-8)
+        flat = flat - (first / scale).mul_(lr / (1 - 0.9**count))
     net |= {n: t.reshape(net[n].shape) for n, t in zip(moving, flat.split(sizes, -1), strict=True)}
     return net, {"step": step, "first": first, "second": second}
 
