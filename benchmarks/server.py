@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from benchmarks.engine import best_of
 from fedtune import address, layers
 from fedtune.algorithm import Ragged, Task
-from fedtune.generators import Generative, diversity, label_share
+from fedtune.generators import Generative, label_share
 from fedtune.knowledge import mean_by_count, mean_distance, row_distance
 from fedtune.stacked import leaves, take, tree_map
 from trainables.fedgenp import FedGenP
@@ -103,7 +103,10 @@ def plain_fedpa(alg: FedPA, server: dict, up: dict, task: Task) -> list[dict[str
             losses = F.cross_entropy(F.linear(h, weight[k], bias[k]), y, reduction="none")
             agree = agree + (share[k][y] * losses).mean()
         far = (row_distance(h, protos[y], "l2") * seen[y]).mean()
-        loss = alg.gamma_fid * agree / clients + alg.gamma_div * diversity(h, eps, y, alg.pairs)
+        apart = (h[:, None] - h).abs().mean(2) * (eps[:, None] - eps).square().mean(2)
+        pairs = (y[:, None] == y) & ~torch.eye(len(y), dtype=torch.bool)
+        alike = (-(apart * pairs).sum() / pairs.sum().clamp(min=1)).exp()
+        loss = alg.gamma_fid * agree / clients + alg.gamma_div * alike
         (loss - alg.gamma_ad * far.clamp(max=cap)).backward()
         optimizer.step()
     return [generator.values()]

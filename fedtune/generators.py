@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from fedtune import address
 from fedtune.algorithm import DOWN, LAWS, UP, Algorithm, Batch, Data, Law, Model, Noise, Phase, Task, hyper
 from fedtune.stacked import Tree, take, to_all
+from fedtune.terms import Term, known
 
 Net = dict[str, Tensor]
 
@@ -39,8 +40,15 @@ def new_net(noise: int, classes: int, hidden: int, features: int, heads: int, se
 
 def generate(net: Net, noise: Tensor, y: Tensor, training: bool = False) -> Tensor:
     """Features h [B, D] from noise [B, Z] and labels y [B].  Training moves BatchNorm's statistics in place."""
-    classes = net["in.weight"].shape[1] - noise.shape[1]
-    x = F.linear(torch.cat([noise, F.one_hot(y, classes).to(noise)], 1), net["in.weight"], net["in.bias"])
+    return _features(net, _inputs(noise, y, net["in.weight"].shape[1] - noise.shape[1]), training)
+
+
+def _inputs(noise: Tensor, y: Tensor, classes: int) -> Tensor:
+    return torch.cat([noise, F.one_hot(y, classes).to(noise)], -1)
+
+
+def _features(net: Net, x: Tensor, training: bool) -> Tensor:
+    x = F.linear(x, net["in.weight"], net["in.bias"])
     mean, var, scale, shift = (net[f"norm.{n}"] for n in ("running_mean", "running_var", "weight", "bias"))
     x = F.batch_norm(x, mean, var, scale, shift, training)
     return F.linear(F.relu(x), net["out.weight"], net["out.bias"])
@@ -70,32 +78,6 @@ def head_losses(shared: dict[str, Tensor], h: Tensor, y: Tensor) -> Tensor:
     # rows of ten.
     logits = (weight.flatten(0, 1) @ h.T + bias.reshape(-1, 1)).view(*bias.shape, -1)  # [C, m, B]
     return -logits.log_softmax(0).gather(0, y.expand(1, bias.shape[1], -1))[0]
-
-
-def fidelity(losses: Tensor, share: Tensor, y: Tensor, weighing: str = "labels") -> Tensor:
-    """Σ_k mean_b share[k, y_b] · losses[k, b]: who has more of a class says more about it.
-
-    losses [m, B], share [m, C], y [B].  weighing="mean": share averaged over the batch first, which is what a [B]
-    times a [B, 1] became in the codes.
-    """
-    weight = share.to(losses)[:, y]  # [m, B]
-    return ((weight if weighing == "labels" else weight.mean(1, keepdim=True)) * losses).mean(1).sum()
-
-
-def diversity(h: Tensor, noise: Tensor, y: Tensor, pairs: str) -> Tensor:
-    """exp(-mean over pairs of distance(h) · distance(ε)): falls as unlike noise gives unlike features.
-
-    h [B, D], noise [B, Z], y [B]; distances are means over dimensions, absolute for h and squared for ε.
-    pairs   "same": the pairs p != q with y_p = y_q (1 if there are none); "other": those with y_p != y_q, and "all",
-            both over B², as in the codes.
-    Source: FedPA, Eq. 8.
-    """
-    apart = (h[:, None] - h).abs().mean(2) * (noise[:, None] - noise).square().mean(2)  # [B, B]
-    alike = y[:, None] == y
-    if pairs == "same":
-        kept = alike & ~torch.eye(len(y), dtype=torch.bool, device=y.device)
-        return (-(apart * kept).sum() / kept.sum().clamp(min=1)).exp()
-    return (-(apart * ~alike if pairs == "other" else apart).mean()).exp()
 
 
 def distances(h: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,6 +113,8 @@ def descend(
     net = {n: t.clone() for n, t in net.items()}
     flat = torch.cat([net[n].flatten(lead) for n in moving], -1)  # [(K,) P]: one optimiser step, few operations
     step, first, second = (memory[n].clone() for n in ("step", "first", "second"))
+    at = step + torch.arange(1, steps + 1, device=step.device).view(-1, *[1] * lead)  # [S, (K)]
+    rate, spread = (lr / (1 - 0.9**at))[..., None], (1 - 0.999**at).rsqrt()[..., None]
     for s in range(steps):
         leaf = flat.detach().requires_grad_()
         parts = {n: t.view(net[n].shape) for n, t in zip(moving, leaf.split(sizes, -1), strict=True)}
@@ -140,14 +124,11 @@ def descend(
         if optimizer == "sgd":
             flat = flat - lr * grad
             continue
-        step += 1
         first.lerp_(grad, 0.1)
         second.mul_(0.999).addcmul_(grad, grad, value=0.001)
-        count = step[..., None]
-        scale = (second.sqrt() / (1 - 0.999**count).sqrt()).add_(1e-8)
-        flat = flat - (first / scale).mul_(lr / (1 - 0.9**count))
+        flat = flat - (first / second.sqrt().mul_(spread[s]).add_(1e-8)).mul_(rate[s])
     net |= {n: t.reshape(net[n].shape) for n, t in zip(moving, flat.split(sizes, -1), strict=True)}
-    return net, {"step": step, "first": first, "second": second}
+    return net, {"step": step if optimizer == "sgd" else step + steps, "first": first, "second": second}
 
 
 @dataclass(frozen=True)
@@ -237,10 +218,15 @@ class Generative(Algorithm):
             server = server | {"counts": server["counts"].index_copy(0, up["ids"], up["counts"])}
         return server | {"round": server["round"] + 1}
 
-    def train_net(self, server: dict, task: Task, loss: Callable[[Net, Tensor, Tensor], Tensor]) -> dict[str, Tree]:
-        """The server with its one net trained on loss(net, noise [B, Z], y [B])."""
+    def train_net(self, server: dict, task: Task, objective: Callable[[Tensor, Tensor], Term]) -> dict[str, Tree]:
+        """The server with its one net trained on objective(noise [S, B, Z], y [S, B]) of its features."""
         noise, y = self.draw(server, task, ())
-        net, memory = self.descended(server["nets"], server["memory"], server, lambda g, s: loss(g, noise[s], y[s]))
+        term, x = objective(noise, y), _inputs(noise, y, task.classes)
+
+        def loss(net: Net, s: int) -> Tensor:
+            return known(term, _features(net, x[s], training=True), s)
+
+        net, memory = self.descended(server["nets"], server["memory"], server, loss)
         return server | {"nets": net, "memory": memory}
 
     def draw(self, server: dict, task: Task, lead: tuple[int, ...]) -> tuple[Tensor, Tensor]:

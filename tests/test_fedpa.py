@@ -29,8 +29,9 @@ from torch.testing import assert_close
 
 from fedtune import address, engine
 from fedtune.algorithm import Batch, Model, Ragged, Task
-from fedtune.generators import Net
+from fedtune.generators import Net, generate
 from fedtune.scenario import Scenario
+from fedtune.terms import known
 from trainables.fedavg import FedAvg
 from trainables.fedpa import FedPA
 
@@ -302,7 +303,11 @@ def generator_loss(
         {"shared": HEADS, "rows": COUNTS.sum(1), "counts": COUNTS, "ids": torch.arange(3), "protos": new}, TASK,
     )  # fmt: skip
     monkeypatch.undo()
-    return lambda net, noise, y: found[0](copied(net), noise, y)
+
+    def loss(net: Net, noise: Tensor, y: Tensor) -> Tensor:
+        return known(found[0](noise[None], y[None]), generate(copied(net), noise, y, training=True), 0)
+
+    return loss
 
 
 def push(alg: Any, monkeypatch: pytest.MonkeyPatch, **setting: Any) -> tuple[Tensor, dict[str, Tensor]]:

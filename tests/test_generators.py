@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,8 @@ from fedtune.generators import (
     chunks,
     descend,
     distances,
-    diversity,
     draw_labels,
     entropy_cap,
-    fidelity,
     generate,
     head_losses,
     label_counts,
@@ -34,7 +33,9 @@ from fedtune.generators import (
     new_net,
     start_memory,
 )
+from fedtune.knowledge import row_distance
 from fedtune.stacked import take
+from fedtune.terms import Term, diversity, fidelity, known, remoteness, weighted
 from fedtune.training import Plan, Pool, plan
 
 Z, C, H, D = 5, 4, 7, 6
@@ -219,24 +220,29 @@ def test_all_heads_at_once_are_cross_entropy_of_each() -> None:
     assert_close(got.numpy(), cross_entropies(shared, h, y), **TIGHT)
 
 
+def value(term: Term, h: Tensor) -> float:
+    return term(h, 0)[0].item()
+
+
 @pytest.mark.parametrize("weighing", ["labels", "mean"])
 def test_fidelity_is_the_weighted_double_sum(weighing: str) -> None:
     counts = np.array([[3, 0, 1, 0], [1, 0, 2, 5], [4, 0, 2, 2]])
     share = counts / np.maximum(counts.sum(0), 1)
     assert share.sum(0).round(12).tolist() == [1, 0, 1, 1]
-    y, want = labels(8), 0.0
-    losses = randn(3, 8).abs()
+    shared, h, y, want = heads(3), randn(8, D, seed=3), labels(8), 0.0
+    losses = cross_entropies(shared, h, y)
     for k in range(3):
         mean = sum(share[k, c] for c in y.tolist()) / 8
         for b, c in enumerate(y.tolist()):
             want += (share[k, c] if weighing == "labels" else mean) * losses[k, b].item() / 8
-    assert_close(fidelity(losses, torch.as_tensor(share), y, weighing).item(), want, **TIGHT)
+    assert_close(value(fidelity(shared, torch.as_tensor(share), y[None], weighing), h), want, **TIGHT)
 
 
 def test_weighing_by_the_mean_is_what_a_row_times_a_column_becomes() -> None:
-    share, y, losses = torch.rand(3, C).double(), labels(8), randn(3, 8).abs()
+    shared, h, share, y = heads(3), randn(8, D, seed=3), torch.rand(3, C).double(), labels(8)
+    losses = torch.as_tensor(cross_entropies(shared, h, y))
     want = sum((losses[k] * share[k][y][:, None]).mean() for k in range(3))  # [B] · [B, 1] -> [B, B]
-    assert_close(fidelity(losses, share, y, "mean"), want, **TIGHT)
+    assert_close(value(fidelity(shared, share, y[None], "mean"), h), want.item(), **TIGHT)
 
 
 @pytest.mark.parametrize("pairs", ["same", "other", "all"])
@@ -254,27 +260,83 @@ def test_diversity_by_loops(pairs: str) -> None:
             total += near * far
     assert kept > 5
     want = math.exp(-total / (kept if pairs == "same" else 81))
-    assert_close(diversity(h, noise, y, pairs).item(), want, **TIGHT)
+    assert_close(value(diversity(noise[None], y[None], pairs, D), h), want, **TIGHT)
 
 
 def test_diversity_is_one_when_no_pair_is_kept() -> None:
-    h, noise = randn(4, D, seed=1).requires_grad_(), randn(4, Z, seed=2)
+    h, noise = randn(4, D, seed=1), randn(1, 4, Z, seed=2)
     for pairs, y in (("same", torch.arange(4)), ("other", torch.zeros(4, dtype=torch.long))):
-        value = diversity(h, noise, y, pairs)
-        assert value.item() == 1.0
-        assert (torch.autograd.grad(value, h)[0] == 0).all()
+        found, slope = diversity(noise, y[None], pairs, D)(h, 0)
+        assert found.item() == 1.0
+        assert (slope == 0).all()
 
 
 @pytest.mark.parametrize(("pairs", "apart"), [("same", (True, False)), ("other", (False, True)), ("all", (True, True))])
 def test_a_step_down_diversity_pushes_the_kept_pairs_apart(pairs: str, apart: tuple[bool, bool]) -> None:
     """Two rows alike, or two unlike; whoever is not kept feels nothing."""
-    noise = randn(2, Z, seed=2)
+    noise, h = randn(1, 2, Z, seed=2), randn(2, D, seed=1)
     for y, pushed in zip(([1, 1], [1, 2]), apart, strict=True):
-        h = randn(2, D, seed=1).requires_grad_()
-        (grad,) = torch.autograd.grad(diversity(h, noise, torch.tensor(y), pairs), h)
-        moved = (h - 1e-3 * grad).detach()
-        far, before = (moved[0] - moved[1]).abs().sum(), (h[0] - h[1]).abs().sum().detach()
-        assert (far > before) if pushed else (grad == 0).all()
+        _, slope = diversity(noise, torch.tensor([y]), pairs, D)(h, 0)
+        moved = h - 1e-3 * slope
+        far, before = (moved[0] - moved[1]).abs().sum(), (h[0] - h[1]).abs().sum()
+        assert (far > before) if pushed else (slope == 0).all()
+
+
+@pytest.mark.parametrize("how", ["l2", "mse"])
+def test_remoteness_is_the_mean_distance_up_to_its_cap(how: str) -> None:
+    h, y, protos, seen = randn(8, D, seed=3), labels(8), randn(C, D, seed=4), torch.tensor([True, False, True, True])
+    size = np.linalg.norm if how == "l2" else lambda v: np.mean(v**2)
+    want = sum(size((h[b] - protos[c]).numpy()) for b, c in enumerate(y.tolist()) if seen[c]) / 8
+    assert_close(value(remoteness(protos, seen, y[None], how, math.inf), h), want, **TIGHT)
+    assert value(remoteness(protos, seen, y[None], how, 0.1), h) == 0.1
+
+
+def plain_terms(shared: dict, share: Tensor, protos: Tensor, seen: Tensor) -> dict[str, tuple[Term, Any]]:
+    """Every term in every form, for three steps, and the same as autograd is given it."""
+    noise, y = randn(3, 8, Z, seed=2), torch.stack([labels(8, s) for s in range(3)])
+
+    def agree(h: Tensor, s: int, weighing: str) -> Tensor:
+        weight = share[:, y[s]]
+        weight = weight if weighing == "labels" else weight.mean(1, keepdim=True)
+        return (weight * head_losses(shared, h, y[s])).mean(1).sum()
+
+    def alike(h: Tensor, s: int, pairs: str) -> Tensor:
+        apart = (h[:, None] - h).abs().mean(2) * (noise[s, :, None] - noise[s]).square().mean(2)
+        same, diagonal = y[s, :, None] == y[s], torch.eye(8, dtype=torch.bool)
+        kept = {"same": same & ~diagonal, "other": ~same, "all": torch.ones_like(same)}[pairs]
+        return (-(apart * kept).sum() / (kept.sum() if pairs == "same" else 64)).exp()
+
+    def far(h: Tensor, s: int, how: str, cap: float) -> Tensor:
+        return (row_distance(h, protos[y[s]], how) * seen[y[s]]).mean().clamp(max=cap)
+
+    found: dict[str, tuple[Term, Any]] = {}
+    for w in ("labels", "mean"):
+        found[f"fidelity {w}"] = fidelity(shared, share, y, w), partial(agree, weighing=w)
+    for p in ("same", "other", "all"):
+        found[f"diversity {p}"] = diversity(noise, y, p, D), partial(alike, pairs=p)
+    for how in ("l2", "mse"):
+        for cap in (math.inf, 0.1):
+            found[f"{how} {cap}"] = remoteness(protos, seen, y, how, cap), partial(far, how=how, cap=cap)
+    return found
+
+
+def test_slopes_are_autograds() -> None:
+    shared, share, protos = heads(3), torch.rand(3, C).double(), randn(C, D, seed=4)
+    terms = plain_terms(shared, share, protos, torch.tensor([True, False, True, True]))
+    assert len(terms) == 9
+    mixed = weighted(*[(w, term) for w, (term, _) in zip((2.0, -0.5, 3.0), terms.values(), strict=False)])
+    for s in range(3):
+        h = randn(8, D, seed=20 + s).requires_grad_()
+        for name, (term, plain) in terms.items():
+            want = plain(h, s)
+            got, slope = term(h.detach(), s)
+            assert_close(got, want.detach(), **TIGHT)
+            assert_close(slope, torch.autograd.grad(want, h)[0], **TIGHT)
+            assert (slope == 0).all() if "0.1" in name else slope.abs().max() > 1e-3, name
+        got = known(mixed, h * 2, s)  # through more of a graph
+        want = sum(w * plain(h * 2, s) for w, (_, plain) in zip((2.0, -0.5, 3.0), terms.values(), strict=False))
+        assert_close(got.detach(), want.detach(), **TIGHT)
+        assert_close(torch.autograd.grad(got, h)[0], torch.autograd.grad(want, h)[0], **TIGHT)
 
 
 def test_distances_within_and_between_classes_by_loops() -> None:

@@ -18,18 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedtune.algorithm import Batch, Model, Noise, Task, hyper
-from fedtune.generators import (
-    Generative,
-    Net,
-    diversity,
-    draw_labels,
-    fidelity,
-    generate,
-    head_losses,
-    label_share,
-)
+from fedtune.generators import Generative, draw_labels, generate, label_share
 from fedtune.knowledge import kl
 from fedtune.presets import CLIENTS, GENERATOR
+from fedtune.terms import Term, diversity, fidelity, weighted
 
 
 @dataclass(frozen=True)
@@ -78,9 +70,8 @@ class FedGen(Generative):
             return server
         share = label_share(up["counts"])
 
-        def loss(net: Net, noise: Tensor, y: Tensor) -> Tensor:
-            h = generate(net, noise, y, training=True)
-            agree = fidelity(head_losses(up["shared"], h, y), share, y, self.weighing)
-            return agree + self.eta * diversity(h, noise, y, "all")
+        def objective(noise: Tensor, y: Tensor) -> Term:
+            agree = fidelity(up["shared"], share, y, self.weighing)
+            return weighted((1.0, agree), (self.eta, diversity(noise, y, "all", task.features)))
 
-        return self.train_net(server, task, loss)
+        return self.train_net(server, task, objective)

@@ -24,19 +24,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedtune.algorithm import Batch, Data, Model, Ragged, Task, hyper
-from fedtune.generators import (
-    Generative,
-    Net,
-    diversity,
-    draw_labels,
-    fidelity,
-    generate,
-    head_losses,
-    label_share,
-)
+from fedtune.generators import Generative, draw_labels, generate, label_share
 from fedtune.knowledge import class_means, class_sums, mean_by_count, mean_distance, row_distance
 from fedtune.presets import CLIENTS, GENERATOR
 from fedtune.stacked import to_all
+from fedtune.terms import Term, diversity, fidelity, remoteness, weighted
 
 
 @dataclass(frozen=True)
@@ -157,10 +149,10 @@ class FedPA(Generative):
         fid = self.gamma_fid * self.fid_decay**t * scale
         div, ad = self.gamma_div * self.div_decay**t, self.gamma_ad * self.ad_decay**t
 
-        def loss(net: Net, noise: Tensor, y: Tensor) -> Tensor:
-            h = generate(net, noise, y, training=True)
-            agree = fidelity(head_losses(up["shared"], h, y), share, y, self.weighing)
-            far = (row_distance(h, protos[y], self.distance) * seen[y]).mean()
-            return fid * agree + div * diversity(h, noise, y, self.pairs) - ad * far.clamp(max=cap)
+        def objective(noise: Tensor, y: Tensor) -> Term:
+            agree = fidelity(up["shared"], share, y, self.weighing)
+            alike = diversity(noise, y, self.pairs, task.features)
+            far = remoteness(protos, seen, y, self.distance, cap)
+            return weighted((fid, agree), (div, alike), (-ad, far))
 
-        return self.train_net(server, task, loss)
+        return self.train_net(server, task, objective)
