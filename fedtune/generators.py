@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from fedtune import address
 from fedtune.algorithm import DOWN, LAWS, UP, Algorithm, Batch, Data, Law, Model, Noise, Phase, Task, hyper
 from fedtune.stacked import Tree, take, to_all
-from fedtune.terms import Term, known
+from fedtune.terms import Term
 
 Net = dict[str, Tensor]
+Loss = Callable[[Net, int], tuple[Tensor, Tensor | None]]  # the loss and None; or features and the loss's slope by them
 
 _ROWS = 2**22  # logits that the server holds at once while it trains personal generators
 
@@ -99,7 +100,7 @@ def start_memory(net: Net, clients: int | None = None) -> dict[str, Tensor]:
 
 
 def descend(
-    net: Net, memory: dict[str, Tensor], loss: Callable[[Net, int], Tensor], steps: int, lr: float,
+    net: Net, memory: dict[str, Tensor], loss: Loss, steps: int, lr: float,
     weight_decay: float = 0.0, optimizer: str = "adam",
 ) -> tuple[Net, dict[str, Tensor]]:  # fmt: skip
     """`steps` steps on loss(net, step), for one net or a stack of nets, whose losses are then summed.
@@ -112,23 +113,25 @@ def descend(
     sizes = [net[n].shape[lead:].numel() for n in moving]
     net = {n: t.clone() for n, t in net.items()}
     flat = torch.cat([net[n].flatten(lead) for n in moving], -1)  # [(K,) P]: one optimiser step, few operations
+    views = {n: t.view(net[n].shape) for n, t in zip(moving, flat.split(sizes, -1), strict=True)}
+    leaves = {n: t.detach().requires_grad_() for n, t in views.items()}  # they see what is done to flat
     step, first, second = (memory[n].clone() for n in ("step", "first", "second"))
     at = step + torch.arange(1, steps + 1, device=step.device).view(-1, *[1] * lead)  # [S, (K)]
     rate, spread = (lr / (1 - 0.9**at))[..., None], (1 - 0.999**at).rsqrt()[..., None]
     for s in range(steps):
-        leaf = flat.detach().requires_grad_()
-        parts = {n: t.view(net[n].shape) for n, t in zip(moving, leaf.split(sizes, -1), strict=True)}
-        (grad,) = torch.autograd.grad(loss(net | parts, s), leaf)
+        found, slope = loss(net | leaves, s)
+        grads = torch.autograd.grad(found, list(leaves.values()), slope)
+        grad = torch.cat([g.flatten(lead) for g in grads], -1)
         if weight_decay:
-            grad = grad + weight_decay * flat
+            grad.add_(flat, alpha=weight_decay)
         if optimizer == "sgd":
-            flat = flat - lr * grad
+            flat.sub_(grad, alpha=lr)
             continue
         first.lerp_(grad, 0.1)
         second.mul_(0.999).addcmul_(grad, grad, value=0.001)
-        flat = flat - (first / second.sqrt().mul_(spread[s]).add_(1e-8)).mul_(rate[s])
-    net |= {n: t.reshape(net[n].shape) for n, t in zip(moving, flat.split(sizes, -1), strict=True)}
-    return net, {"step": step if optimizer == "sgd" else step + steps, "first": first, "second": second}
+        flat.addcdiv_(first, second.sqrt().mul_(spread[s]).add_(1e-8).div_(rate[s]), value=-1)
+    step = step if optimizer == "sgd" else step + steps
+    return net | {n: t.clone() for n, t in views.items()}, {"step": step, "first": first, "second": second}
 
 
 @dataclass(frozen=True)
@@ -223,8 +226,9 @@ class Generative(Algorithm):
         noise, y = self.draw(server, task, ())
         term, x = objective(noise, y), _inputs(noise, y, task.classes)
 
-        def loss(net: Net, s: int) -> Tensor:
-            return known(term, _features(net, x[s], training=True), s)
+        def loss(net: Net, s: int) -> tuple[Tensor, Tensor]:
+            h = _features(net, x[s], training=True)
+            return h, term(h.detach(), s)[1]
 
         net, memory = self.descended(server["nets"], server["memory"], server, loss)
         return server | {"nets": net, "memory": memory}
@@ -237,7 +241,7 @@ class Generative(Algorithm):
         u = torch.rand(shape, generator=stream, dtype=like.dtype).to(like.device)
         return noise.to(like.device), draw_labels(self.labels(server), u.flatten()).view(shape)
 
-    def descended(self, net: Net, memory: dict, server: dict, loss: Callable[[Net, int], Tensor]) -> tuple[Net, dict]:
+    def descended(self, net: Net, memory: dict, server: dict, loss: Loss) -> tuple[Net, dict]:
         """`descend` by the hyperparameters, in the round that is being closed."""
         t = int(server["round"]) - 1
         lr = self.gen_lr * self.gen_lr_decay**t

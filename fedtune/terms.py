@@ -1,14 +1,13 @@
 """What a server's generator descends on: terms of its features h [B, D], each with its gradient.
 
 A server's step is small, and autograd's bookkeeping through twenty operations costs more than they do.  So a term is
-made once for a round's S steps, from all that does not depend on the net; called with h and a step it gives its value
-and its slope, the gradient by h [B, D] (tests: autograd's).  `known` hands both back to autograd.
+made once for a round's S steps, with its weight and all else that does not depend on the net; called with h and a step
+it gives its value and its slope, the gradient by h [B, D] (a test: autograd's).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,38 +16,21 @@ from torch import Tensor
 Term = Callable[[Tensor, int], tuple[Tensor, Tensor]]  # h, step -> value, slope
 
 
-class _Known(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, h: Tensor, value: Tensor, slope: Tensor) -> Tensor:
-        ctx.save_for_backward(slope)
-        return value
+def total(*terms: Term) -> Term:
+    """Their sum."""
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.saved_tensors[0] * grad, None, None
-
-
-def known(term: Term, h: Tensor, step: int) -> Tensor:
-    """The term's value at h, through which autograd goes on with its slope."""
-    found: Tensor = _Known.apply(h, *term(h.detach(), step))
-    return found
-
-
-def weighted(*terms: tuple[float, Term]) -> Term:
-    """Σ weight · term."""
-
-    def total(h: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        (w, (value, slope)), *others = [(w, term(h, step)) for w, term in terms]
-        value, slope = value * w, slope * w
-        for w, (v, s) in others:
-            value, slope = value + w * v, slope.add_(s, alpha=w)
+    def term(h: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        value, slope = terms[0](h, step)
+        for other in terms[1:]:
+            v, s = other(h, step)
+            value, slope = value + v, slope.add_(s)
         return value, slope
 
-    return total
+    return term
 
 
-def fidelity(heads: dict[str, Tensor], share: Tensor, y: Tensor, weighing: str = "labels") -> Term:
-    """Σ_k mean_b share[k, y_b] · CE(head_k(h_b), y_b): who has more of a class says more about it.
+def fidelity(times: float, heads: dict[str, Tensor], share: Tensor, y: Tensor, weighing: str = "labels") -> Term:
+    """times · Σ_k mean_b share[k, y_b] · CE(head_k(h_b), y_b): who has more of a class says more about it.
 
     heads are all that were sent, [m, …]; share [m, C]; y [S, B].  weighing="mean": share averaged over the batch first,
     which is what a [B] times a [B, 1] became in the codes.
@@ -60,7 +42,7 @@ def fidelity(heads: dict[str, Tensor], share: Tensor, y: Tensor, weighing: str =
     counts = share.to(weight)[:, y].transpose(0, 1)  # [S, m, B]
     if weighing == "mean":
         counts = counts.mean(2, keepdim=True).expand_as(counts)
-    counts = counts.contiguous() / y.shape[1]
+    counts = counts.contiguous() * (times / y.shape[1])
     target = F.one_hot(y, classes).to(weight).transpose(1, 2)[:, :, None]  # [S, C, 1, B]
 
     def term(h: Tensor, step: int) -> tuple[Tensor, Tensor]:
@@ -72,8 +54,8 @@ def fidelity(heads: dict[str, Tensor], share: Tensor, y: Tensor, weighing: str =
     return term
 
 
-def diversity(noise: Tensor, y: Tensor, pairs: str, features: int) -> Term:
-    """exp(-mean over pairs of distance(h) · distance(ε)): falls as unlike noise gives unlike features.
+def diversity(times: float, noise: Tensor, y: Tensor, pairs: str, features: int) -> Term:
+    """times · exp(-mean over pairs of distance(h) · distance(ε)): falls as unlike noise gives unlike features.
 
     noise [S, B, Z], y [S, B]; distances are means over dimensions, absolute for h and squared for ε.
     pairs   "same": the pairs p != q with y_p = y_q (1 if there are none); "other": those with y_p != y_q, and "all",
@@ -90,30 +72,32 @@ def diversity(noise: Tensor, y: Tensor, pairs: str, features: int) -> Term:
     weight = (apart * kept / (count.to(apart) * features))[:, :, None]  # [S, B, 1, B]
 
     def term(h: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        signs = torch.sign(h[:, None] - h)  # [B, B, D]
+        signs = (h[:, None] - h).sign_()  # [B, B, D]
         pull = torch.bmm(weight[step], signs)[:, 0]  # [B, D]: Σ_q weight[p, q] sign(h_p - h_q)
-        value = (torch.dot(h.flatten(), pull.flatten()) * -2).exp()  # Σ_p h_p · pull_p is half of Σ weight |h_p - h_q|
+        half = torch.dot(h.flatten(), pull.flatten())  # of Σ weight |h_p - h_q|, which is symmetric
+        value = (half * -2).exp() * times
         return value, pull.mul_(value * -2)
 
     return term
 
 
-def remoteness(protos: Tensor, seen: Tensor, y: Tensor, how: str, cap: Tensor | float) -> Term:
-    """min(mean_b distance(h_b, φ_y), cap); a row whose class has no prototype adds 0.
+def remoteness(times: float, protos: Tensor, seen: Tensor, y: Tensor, how: str, cap: Tensor | float) -> Term:
+    """times · min(mean_b distance(h_b, φ_y), cap); a row whose class has no prototype adds 0.
 
     protos [C, D], seen [C] bool, y [S, B]; how: "l2", the Euclidean norm, or "mse", the mean square.
     """
     target, counts = protos[y], (seen[y].to(protos) / y.shape[1])[:, :, None]  # [S, B, D], [S, B, 1]
+    pulls = counts * times
 
     def term(h: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        away, count = h - target[step], counts[step]
+        away = h - target[step]
         if how == "mse":
-            value = torch.dot(away.square().mean(1), count[:, 0])
-            slope = away.mul_(count * (2 / away.shape[1]))
+            value = torch.dot(away.square().mean(1), counts[step, :, 0])
+            slope = away.mul_(pulls[step] * (2 / away.shape[1]))
         else:
             norm = away.norm(dim=1, keepdim=True).clamp_(min=1e-6)
-            value = torch.dot(norm[:, 0], count[:, 0])
-            slope = away.mul_(count / norm)
-        return value.clamp(max=cap), slope.mul_(value <= cap)
+            value = torch.dot(norm[:, 0], counts[step, :, 0])
+            slope = away.mul_(pulls[step] / norm)
+        return value.clamp(max=cap) * times, slope.mul_(value <= cap)
 
     return term

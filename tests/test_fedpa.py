@@ -31,7 +31,6 @@ from fedtune import address, engine
 from fedtune.algorithm import Batch, Model, Ragged, Task
 from fedtune.generators import Net, generate
 from fedtune.scenario import Scenario
-from fedtune.terms import known
 from trainables.fedavg import FedAvg
 from trainables.fedpa import FedPA
 
@@ -292,7 +291,7 @@ def feature() -> Tensor:
 def generator_loss(
     alg: FedPA, monkeypatch: pytest.MonkeyPatch, last: Ragged | None = None, new: Ragged | None = None, t: int = 0
 ) -> Any:
-    """What the generator descends on in round t = 0, 1, …, as a function of net, noise and labels."""
+    """What the generator descends on in round t = 0, 1, …, by net, noise and labels, with its gradient."""
     found: list[Any] = []
     monkeypatch.setattr(FedPA, "train_net", lambda self, server, task, loss: found.append(loss) or server)
     server = {n: v for n, v in FedPA(gen_hidden=16, noise_width=5).init(TASK).items() if n != "protos"}
@@ -305,7 +304,9 @@ def generator_loss(
     monkeypatch.undo()
 
     def loss(net: Net, noise: Tensor, y: Tensor) -> Tensor:
-        return known(found[0](noise[None], y[None]), generate(copied(net), noise, y, training=True), 0)
+        h = generate(copied(net), noise, y, training=True)
+        value, slope = found[0](noise[None], y[None])(h.detach(), 0)
+        return value + (h * slope).sum() - (h * slope).sum().detach()
 
     return loss
 

@@ -35,7 +35,7 @@ from fedtune.generators import (
 )
 from fedtune.knowledge import row_distance
 from fedtune.stacked import take
-from fedtune.terms import Term, diversity, fidelity, known, remoteness, weighted
+from fedtune.terms import Term, diversity, fidelity, remoteness, total
 from fedtune.training import Plan, Pool, plan
 
 Z, C, H, D = 5, 4, 7, 6
@@ -152,9 +152,11 @@ def test_the_bias_before_batch_norm_never_matters_in_training() -> None:
     a, b = (generate(copied(n), noise, y, True) for n in (net, other))
     assert_close(a, b, **TIGHT)
     memory = {n: t.double() for n, t in start_memory(net).items()}
-    trained = [
-        descend(n, memory, lambda g, s: generate(g, noise, y, True).pow(2).mean(), 4, 0.01) for n in (net, other)
-    ]
+
+    def loss(g: dict[str, Tensor], s: int) -> tuple[Tensor, None]:
+        return generate(g, noise, y, True).pow(2).mean(), None
+
+    trained = [descend(n, memory, loss, 4, 0.01) for n in (net, other)]
     for name in ("in.weight", "norm.weight", "norm.bias", "out.weight", "out.bias"):
         assert_close(trained[0][0][name], trained[1][0][name], rtol=0, atol=1e-10)  # Adam divides by small gradients
     assert torch.equal(trained[1][0]["in.bias"], other["in.bias"])
@@ -235,14 +237,14 @@ def test_fidelity_is_the_weighted_double_sum(weighing: str) -> None:
         mean = sum(share[k, c] for c in y.tolist()) / 8
         for b, c in enumerate(y.tolist()):
             want += (share[k, c] if weighing == "labels" else mean) * losses[k, b].item() / 8
-    assert_close(value(fidelity(shared, torch.as_tensor(share), y[None], weighing), h), want, **TIGHT)
+    assert_close(value(fidelity(1.0, shared, torch.as_tensor(share), y[None], weighing), h), want, **TIGHT)
 
 
 def test_weighing_by_the_mean_is_what_a_row_times_a_column_becomes() -> None:
     shared, h, share, y = heads(3), randn(8, D, seed=3), torch.rand(3, C).double(), labels(8)
     losses = torch.as_tensor(cross_entropies(shared, h, y))
     want = sum((losses[k] * share[k][y][:, None]).mean() for k in range(3))  # [B] · [B, 1] -> [B, B]
-    assert_close(value(fidelity(shared, share, y[None], "mean"), h), want.item(), **TIGHT)
+    assert_close(value(fidelity(1.0, shared, share, y[None], "mean"), h), want.item(), **TIGHT)
 
 
 @pytest.mark.parametrize("pairs", ["same", "other", "all"])
@@ -260,13 +262,13 @@ def test_diversity_by_loops(pairs: str) -> None:
             total += near * far
     assert kept > 5
     want = math.exp(-total / (kept if pairs == "same" else 81))
-    assert_close(value(diversity(noise[None], y[None], pairs, D), h), want, **TIGHT)
+    assert_close(value(diversity(1.0, noise[None], y[None], pairs, D), h), want, **TIGHT)
 
 
 def test_diversity_is_one_when_no_pair_is_kept() -> None:
     h, noise = randn(4, D, seed=1), randn(1, 4, Z, seed=2)
     for pairs, y in (("same", torch.arange(4)), ("other", torch.zeros(4, dtype=torch.long))):
-        found, slope = diversity(noise, y[None], pairs, D)(h, 0)
+        found, slope = diversity(1.0, noise, y[None], pairs, D)(h, 0)
         assert found.item() == 1.0
         assert (slope == 0).all()
 
@@ -276,7 +278,7 @@ def test_a_step_down_diversity_pushes_the_kept_pairs_apart(pairs: str, apart: tu
     """Two rows alike, or two unlike; whoever is not kept feels nothing."""
     noise, h = randn(1, 2, Z, seed=2), randn(2, D, seed=1)
     for y, pushed in zip(([1, 1], [1, 2]), apart, strict=True):
-        _, slope = diversity(noise, torch.tensor([y]), pairs, D)(h, 0)
+        _, slope = diversity(1.0, noise, torch.tensor([y]), pairs, D)(h, 0)
         moved = h - 1e-3 * slope
         far, before = (moved[0] - moved[1]).abs().sum(), (h[0] - h[1]).abs().sum()
         assert (far > before) if pushed else (slope == 0).all()
@@ -287,12 +289,12 @@ def test_remoteness_is_the_mean_distance_up_to_its_cap(how: str) -> None:
     h, y, protos, seen = randn(8, D, seed=3), labels(8), randn(C, D, seed=4), torch.tensor([True, False, True, True])
     size = np.linalg.norm if how == "l2" else lambda v: np.mean(v**2)
     want = sum(size((h[b] - protos[c]).numpy()) for b, c in enumerate(y.tolist()) if seen[c]) / 8
-    assert_close(value(remoteness(protos, seen, y[None], how, math.inf), h), want, **TIGHT)
-    assert value(remoteness(protos, seen, y[None], how, 0.1), h) == 0.1
+    assert_close(value(remoteness(1.0, protos, seen, y[None], how, math.inf), h), want, **TIGHT)
+    assert value(remoteness(1.0, protos, seen, y[None], how, 0.1), h) == 0.1
 
 
-def plain_terms(shared: dict, share: Tensor, protos: Tensor, seen: Tensor) -> dict[str, tuple[Term, Any]]:
-    """Every term in every form, for three steps, and the same as autograd is given it."""
+def terms(w: float, shared: dict, share: Tensor, protos: Tensor, seen: Tensor) -> dict[str, tuple[Term, Any]]:
+    """Every term in every form, for three steps, times w, and the same, without w, as autograd is given it."""
     noise, y = randn(3, 8, Z, seed=2), torch.stack([labels(8, s) for s in range(3)])
 
     def agree(h: Tensor, s: int, weighing: str) -> Tensor:
@@ -310,33 +312,33 @@ def plain_terms(shared: dict, share: Tensor, protos: Tensor, seen: Tensor) -> di
         return (row_distance(h, protos[y[s]], how) * seen[y[s]]).mean().clamp(max=cap)
 
     found: dict[str, tuple[Term, Any]] = {}
-    for w in ("labels", "mean"):
-        found[f"fidelity {w}"] = fidelity(shared, share, y, w), partial(agree, weighing=w)
-    for p in ("same", "other", "all"):
-        found[f"diversity {p}"] = diversity(noise, y, p, D), partial(alike, pairs=p)
+    for weighing in ("labels", "mean"):
+        found[f"fidelity {weighing}"] = fidelity(w, shared, share, y, weighing), partial(agree, weighing=weighing)
+    for pairs in ("same", "other", "all"):
+        found[f"diversity {pairs}"] = diversity(w, noise, y, pairs, D), partial(alike, pairs=pairs)
     for how in ("l2", "mse"):
         for cap in (math.inf, 0.1):
-            found[f"{how} {cap}"] = remoteness(protos, seen, y, how, cap), partial(far, how=how, cap=cap)
+            found[f"{how} {cap}"] = remoteness(w, protos, seen, y, how, cap), partial(far, how=how, cap=cap)
     return found
 
 
-def test_slopes_are_autograds() -> None:
-    shared, share, protos = heads(3), torch.rand(3, C).double(), randn(C, D, seed=4)
-    terms = plain_terms(shared, share, protos, torch.tensor([True, False, True, True]))
-    assert len(terms) == 9
-    mixed = weighted(*[(w, term) for w, (term, _) in zip((2.0, -0.5, 3.0), terms.values(), strict=False)])
+@pytest.mark.parametrize("w", [1.0, -0.7])
+def test_slopes_are_autograds(w: float) -> None:
+    share, protos = torch.rand(3, C).double(), randn(C, D, seed=4)
+    found = terms(w, heads(3), share, protos, torch.tensor([True, False, True, True]))
+    assert len(found) == 9
+    together = total(*[term for term, _ in found.values()])
     for s in range(3):
-        h = randn(8, D, seed=20 + s).requires_grad_()
-        for name, (term, plain) in terms.items():
-            want = plain(h, s)
-            got, slope = term(h.detach(), s)
-            assert_close(got, want.detach(), **TIGHT)
-            assert_close(slope, torch.autograd.grad(want, h)[0], **TIGHT)
+        h, values, slopes = randn(8, D, seed=20 + s), [], []
+        for name, (term, plain) in found.items():
+            leaf = h.clone().requires_grad_()
+            want = w * plain(leaf, s)
+            values.append(want.detach()), slopes.append(torch.autograd.grad(want, leaf)[0])
+            got, slope = term(h, s)
+            assert_close(got, values[-1], **TIGHT), assert_close(slope, slopes[-1], **TIGHT)
             assert (slope == 0).all() if "0.1" in name else slope.abs().max() > 1e-3, name
-        got = known(mixed, h * 2, s)  # through more of a graph
-        want = sum(w * plain(h * 2, s) for w, (_, plain) in zip((2.0, -0.5, 3.0), terms.values(), strict=False))
-        assert_close(got.detach(), want.detach(), **TIGHT)
-        assert_close(torch.autograd.grad(got, h)[0], torch.autograd.grad(want, h)[0], **TIGHT)
+        got, slope = together(h, s)
+        assert_close(got, sum(values), **TIGHT), assert_close(slope, sum(slopes), **TIGHT)
 
 
 def test_distances_within_and_between_classes_by_loops() -> None:
@@ -362,7 +364,7 @@ AIM = randn(8, D, seed=8)
 
 
 def objective(offset: int = 0) -> Any:
-    return lambda net, s: ((generate(net, NOISE[s + offset], LABELS[s + offset], True) - AIM) ** 2).mean()
+    return lambda net, s: (((generate(net, NOISE[s + offset], LABELS[s + offset], True) - AIM) ** 2).mean(), None)
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.03])
@@ -406,14 +408,15 @@ def test_stacked_nets_that_stepped_unequally_often_are_each_alone(name: str) -> 
     assert memories["step"].tolist() == ([0, 2, 5] if name == "adam" else [0, 0, 0])
     aims = randn(3, 8, D, seed=4)
 
-    def together(stack: dict[str, Tensor], s: int) -> Tensor:
-        return vmap(lambda g, aim: ((generate(g, NOISE[s], LABELS[s], True) - aim) ** 2).mean())(stack, aims).sum()
+    def together(stack: dict[str, Tensor], s: int) -> tuple[Tensor, None]:
+        losses = vmap(lambda g, aim: ((generate(g, NOISE[s], LABELS[s], True) - aim) ** 2).mean())(stack, aims)
+        return losses.sum(), None
 
     got = descend(nets, memories, together, 4, 0.01, 0.02, name)
     for k in range(3):
 
-        def one(g: dict[str, Tensor], s: int, aim: Tensor = aims[k]) -> Tensor:
-            return ((generate(g, NOISE[s], LABELS[s], True) - aim) ** 2).mean()
+        def one(g: dict[str, Tensor], s: int, aim: Tensor = aims[k]) -> tuple[Tensor, None]:
+            return ((generate(g, NOISE[s], LABELS[s], True) - aim) ** 2).mean(), None
 
         want = descend(*alone[k], one, 4, 0.01, 0.02, name)
         for mine, other in zip(got, want, strict=True):

@@ -21,7 +21,7 @@ from fedtune.algorithm import Batch, Model, Noise, Task, hyper
 from fedtune.generators import Generative, draw_labels, generate, label_share
 from fedtune.knowledge import kl
 from fedtune.presets import CLIENTS, GENERATOR
-from fedtune.terms import Term, diversity, fidelity, weighted
+from fedtune.terms import Term, diversity, fidelity, total
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class FedGen(Generative):
         share = label_share(up["counts"])
 
         def objective(noise: Tensor, y: Tensor) -> Term:
-            agree = fidelity(up["shared"], share, y, self.weighing)
-            return weighted((1.0, agree), (self.eta, diversity(noise, y, "all", task.features)))
+            agree = fidelity(1.0, up["shared"], share, y, self.weighing)
+            return total(agree, diversity(self.eta, noise, y, "all", task.features))
 
         return self.train_net(server, task, objective)

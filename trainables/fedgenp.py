@@ -139,11 +139,11 @@ class FedGenP(Generative):
         rank, done = torch.arange(m, device=ids.device), []
         for some in chunks(m, m * self.gen_batch * task.classes):
 
-            def loss(net: Net, s: int, some: slice = some) -> Tensor:
+            def loss(net: Net, s: int, some: slice = some) -> tuple[Tensor, None]:
                 def one(net: Net, k: Tensor, noise: Tensor, xi: Tensor, y: Tensor) -> Tensor:
                     return self.conflict(net, k, noise, xi, y, up["shared"], share)
 
-                return vmap(one)(net, rank[some], noise[s, some], xi[s, some], y[s, some]).sum()
+                return vmap(one)(net, rank[some], noise[s, some], xi[s, some], y[s, some]).sum(), None
 
             done.append(self.descended(take(nets, some), take(memory, some), server, loss))
         nets, memory = join([d[0] for d in done]), join([d[1] for d in done])

@@ -28,7 +28,7 @@ from fedtune.generators import Generative, draw_labels, generate, label_share
 from fedtune.knowledge import class_means, class_sums, mean_by_count, mean_distance, row_distance
 from fedtune.presets import CLIENTS, GENERATOR
 from fedtune.stacked import to_all
-from fedtune.terms import Term, diversity, fidelity, remoteness, weighted
+from fedtune.terms import Term, diversity, fidelity, remoteness, total
 
 
 @dataclass(frozen=True)
@@ -150,9 +150,9 @@ class FedPA(Generative):
         div, ad = self.gamma_div * self.div_decay**t, self.gamma_ad * self.ad_decay**t
 
         def objective(noise: Tensor, y: Tensor) -> Term:
-            agree = fidelity(up["shared"], share, y, self.weighing)
-            alike = diversity(noise, y, self.pairs, task.features)
-            far = remoteness(protos, seen, y, self.distance, cap)
-            return weighted((fid, agree), (div, alike), (-ad, far))
+            agree = fidelity(fid, up["shared"], share, y, self.weighing)
+            alike = diversity(div, noise, y, self.pairs, task.features)
+            far = remoteness(-ad, protos, seen, y, self.distance, cap)
+            return total(agree, alike, far)
 
         return self.train_net(server, task, objective)
