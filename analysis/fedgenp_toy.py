@@ -12,9 +12,9 @@ along the spoke and the tangent of (0.42, 0.12), (0.21, 0.21) and (0.12, 0.27) f
 The play.  The mlp of fedtune.models, 5 local steps of 32 rows, SGD at 0.01 without momentum; FedGenP at its defaults
 but rectify=True, as the mlp's features have a ReLU.  Both start from the same weights and train on the same batches.
 
-Scale and steps were chosen by FedAvg alone, over seeds 0 to 2 and four candidates: after 40 rounds it should be short of
-what it reaches after 100, as in the paper (at twice the size, or with 20 steps, it is done by then and there is nothing
-to see; on the first law tried, nothing told the two apart).  Nothing of FedGenP was tuned.
+Scale and steps were chosen by FedAvg alone, over seeds 0 to 2 and four candidates: after 40 rounds it should be short
+of what it reaches after 100, as in the paper (at twice the size, or with 20 steps, it is done by then and there is
+nothing to see; on the first law tried, nothing told the two apart).  Nothing of FedGenP was tuned.
 """
 
 from __future__ import annotations
