@@ -40,6 +40,7 @@ __all__ = [
     "Noise",
     "Phase",
     "Ragged",
+    "Step",
     "Task",
     "find",
     "hyper",
@@ -58,6 +59,9 @@ class Task(NamedTuple):
     clients: int  # K
     batch: int  # B
     seed: int
+    shape: tuple[int, int, int] = (1, 8, 8)  # of an image: channels, height, width
+    models: tuple[str, ...] = ()  # the scenario's architectures; client i runs number i mod their count
+    rounds: int = 1  # T
 
 
 Law = Literal["normal", "uniform"]
@@ -119,6 +123,15 @@ class Model:
 Loss = Callable[[Model, Batch, dict[str, Tree]], Tensor | tuple[Tensor, dict[str, Tree]]]
 
 
+class Step(NamedTuple):
+    """A second step on every batch of a phase, with an optimiser of its own: it sees what the first step left."""
+
+    loss: Callable[[Model, Batch, dict[str, Tree]], Tensor]
+    train: tuple[str, ...]  # names of parts that the phase trains too
+    optimizer: Literal["sgd", "adam"]  # plain: neither momentum nor weight decay
+    lr: float
+
+
 class Phase(NamedTuple):
     """Local training: which loss moves which parts, over what, for how long.
 
@@ -133,6 +146,9 @@ class Phase(NamedTuple):
     # what the rows are, if not the client's training rows: drawn anew before every pass
     pool: Callable[[dict[str, Tree], dict[str, Tensor]], Data] | None = None
     pool_noise: dict[str, Noise] = {}
+    pace: Mapping[str, float] = {}  # parts that learn at so many times the rate, and are clipped by themselves
+    clip: float = 0.0  # bound on the norm of a client's gradient, of each part in `pace` and of the others; 0: none
+    after: Step | None = None
 
 
 @dataclass(frozen=True)
@@ -143,6 +159,9 @@ class Algorithm:
     sends: ClassVar[tuple[str, ...]] = ()  # other server entries that every client receives
     schedule: ClassVar[tuple[str, ...]] = ()  # hyperparameters on which first-effect rounds depend
     structural: ClassVar[tuple[str, ...]] = ()  # hyperparameters that change the shape of the weights
+    predicts: ClassVar[tuple[str, ...]] = ()  # parts that `predict` uses; () is all of them
+    # values under which it runs on architectures that differ in their bodies, where its defaults share too much
+    mixed: ClassVar[Mapping[str, Any]] = {}
     # hyperparameters by a name, the scenario's too: "as_published" is what the released code does
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
@@ -175,6 +194,11 @@ class Algorithm:
     def loss(self, m: Model, batch: Batch, down: dict[str, Tree]) -> Tensor:
         """The loss of one batch, a scalar.  down: what this client last received in this round."""
         return nn.functional.cross_entropy(m.head(m.body(batch.x)), batch.y)
+
+    def receive(self, down: dict[str, Tree]) -> dict[str, Tensor]:
+        """Tensors of the model that a client takes over from what it received; down with a client axis [m, …]."""
+        taken: dict[str, Tensor] = down.get("shared", {})
+        return taken
 
     def upload_noise(self, task: Task) -> dict[str, Noise]:
         """The random numbers that `upload` wants in data.eps."""

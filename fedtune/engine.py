@@ -1,6 +1,6 @@
 """A federated round: broadcast, local training, upload, aggregate; and the evaluation.
 
-State is everything there is: saving it is the checkpoint.  Functions change nothing they are given.
+State is everything there is: saving it is the checkpoint.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedtune.federation import Federation, Split
 from fedtune.layers import has_convolutions, stacked_layout
 from fedtune.models import Net
 from fedtune.scenario import Scenario
-from fedtune.stacked import NOTHING, Executor, Size, Tree, for_each_client, join, leaves, put, size, take, tree_map
+from fedtune.stacked import NOTHING, Executor, Size, Tree, for_each_client, join, leaves, size, take, tree_map
 from fedtune.training import Pool, train
 
 ROWS_AT_ONCE = 4096  # of evaluation and upload: bounds the memory of activations
@@ -31,6 +31,7 @@ class Group(NamedTuple):
     net: nn.Module  # the form; its own values are never used
     ids: Tensor  # [K_g] client numbers, ascending
     tensors: dict[str, Tensor]  # what belongs to the clients (parts that are not shared), stacked [K_g, …]
+    executor: Executor
 
 
 class State(NamedTuple):
@@ -49,15 +50,17 @@ class Setting(NamedTuple):
     federation: Federation  # tensors on the device
     scenario: Scenario
     task: Task
-    executor: Executor
     everywhere: Split | None = None  # test rows of all classes, the same for every client
 
 
-def start(s: Setting, nets: list[tuple[Net, list[int]]]) -> State:
-    """Round 0: every client starts from the same values, drawn from the seed.  nets: a form and its clients, each."""
+def start(s: Setting, nets: list[tuple[Net, list[int], Executor]]) -> State:
+    """Round 0: clients of one form start from the same values, drawn from the seed; what is shared, from the first's.
+
+    nets: forms, each with its clients and the way to run them.  UserError if shared parts differ in shape.
+    """
     device, dtype = s.federation.x.device, s.federation.x.dtype
     server, groups = s.algorithm.init(s.task), []
-    for form, ids in nets:
+    for form, ids, executor in nets:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(address.number(s.task.seed, "parts"))
             net = s.algorithm.build(form, s.task)
@@ -67,10 +70,9 @@ def start(s: Setting, nets: list[tuple[Net, list[int]]]) -> State:
         kept = {n for n, _ in net.named_buffers()} if s.scenario.batch_norm == "personal" else set()
         shared = {n: t for n, t in tensors.items() if _part(n) in s.algorithm.shared and n not in kept}
         own = {n: t.expand(len(ids), *t.shape).clone() for n, t in tensors.items() if n not in shared}
-        groups.append(Group(net, torch.tensor(sorted(ids), device=device), own))
+        groups.append(Group(net, torch.tensor(sorted(ids), device=device), own, executor))
         if shared:
-            _require_equal(s.algorithm, server.get("shared", shared), shared, ids)
-            server["shared"] = shared
+            _require_equal(s.algorithm, server.setdefault("shared", shared), shared, ids)
     return State(tree_map(lambda t: _cast(t, device, dtype), server), tuple(groups), 0, 0)
 
 
@@ -88,7 +90,7 @@ def _require_equal(alg: Algorithm, first: dict[str, Tensor], other: dict[str, Te
 
 def require_evaluation(algorithm: Algorithm, rule: str, net: nn.Module, name: str) -> None:
     """UserError unless the rule can score this algorithm: a global model needs every part shared."""
-    own = sorted(set(parts(net)) - set(algorithm.shared))
+    own = sorted(set(algorithm.predicts or parts(net)) - set(algorithm.shared))
     if rule != "personal" and own:
         raise UserError(
             f"evaluation rule {rule!r} scores one global model, but under {name} {', '.join(own)} stays with each "
@@ -98,11 +100,12 @@ def require_evaluation(algorithm: Algorithm, rule: str, net: nn.Module, name: st
 
 def scored(algorithm: Algorithm, scenario: Scenario, net: nn.Module) -> str:
     """Which model the evaluation scores, in words."""
-    normed = any(_part(n) in algorithm.shared for n, _ in net.named_buffers())
-    own = [p for p in parts(net) if p not in algorithm.shared]
-    what = "each client's own model" if not algorithm.shared else "the averaged model"
-    if algorithm.shared and own:
-        what = f"the averaged {' and '.join(algorithm.shared)} with each client's own {' and '.join(own)}"
+    used = algorithm.predicts or tuple(parts(net))
+    shared, own = [p for p in used if p in algorithm.shared], [p for p in used if p not in algorithm.shared]
+    normed = any(_part(n) in shared for n, _ in net.named_buffers())
+    what = "each client's own model" if not shared else "the averaged model"
+    if shared and own:
+        what = f"the averaged {' and '.join(shared)} with each client's own {' and '.join(own)}"
     if normed:
         rule = {"averaged": "averaged", "personal": "each client's own"}[scenario.batch_norm]
         what += f", BatchNorm statistics {rule}"
@@ -119,6 +122,7 @@ def participants(s: Setting, t: int) -> Tensor:
 def play_round(s: Setting, state: State) -> tuple[State, dict[str, Any]]:
     """Play the next round.  Returns the new state and the round's metrics (without evaluation).
 
+    The given state is used up: where only some clients take part, their tensors are overwritten at the round's end.
     Raises Diverged as soon as a loss or a parameter is not finite.
     """
     began, t = time.perf_counter(), state.round + 1
@@ -136,7 +140,7 @@ def play_round(s: Setting, state: State) -> tuple[State, dict[str, Any]]:
             for i in here:
                 down[i] = s.algorithm.broadcast(server, groups[i].ids, s.task)
                 down_size = down_size.plus(size(down[i]))
-                groups[i] = groups[i]._replace(tensors=groups[i].tensors | down[i].get("shared", {}))
+                groups[i] = groups[i]._replace(tensors=groups[i].tensors | s.algorithm.receive(down[i]))
         elif not isinstance(action, Phase):
             ups = [_upload(s, server, groups[i], down[i], tallies[i], t) for i in here]
             up_size = reduce(Size.plus, map(size, ups), up_size)
@@ -149,9 +153,7 @@ def play_round(s: Setting, state: State) -> tuple[State, dict[str, Any]]:
                 g = groups[i]
                 streams = [address.stream(s.task.seed, "train", t, phase, k) for k in g.ids.tolist()]
                 pool, cooled = _pool(s.federation, g.ids), s.scenario.lr_decay ** (t - 1)
-                done = train(
-                    g.net, g.tensors, down[i], action, pool, s.scenario, s.executor, streams, cooled
-                )
+                done = train(g.net, g.tensors, down[i], action, pool, s.scenario, g.executor, streams, cooled)
                 groups[i] = g._replace(tensors=done.tensors)
                 losses.append(done.losses)
                 tallies[i] = done.tally or tallies[i]
@@ -202,7 +204,7 @@ def _scores(s: Setting, state: State, g: Group, table: Split) -> tuple[dict[str,
     """Correct rows per head, name -> [K_g], and the summed loss of the first head [K_g]."""
     g.net.eval()
     down = s.algorithm.deployed(state.server, g.ids, s.task)
-    tensors = g.tensors | down.get("shared", {})
+    tensors = g.tensors | s.algorithm.receive(down)
 
     def one(t: dict[str, Tensor], received: dict[str, Tree], data: Data) -> dict[str, Any]:
         out = s.algorithm.predict(Model(g.net, t), data.x, received)
@@ -212,9 +214,9 @@ def _scores(s: Setting, state: State, g: Group, table: Split) -> tuple[dict[str,
         return {"correct": correct, "loss": loss.sum().double()}
 
     found = []
-    for part in _chunks(s, table, g.ids):
-        data = _data(s, table, g.ids[part], g.net)
-        found.append(for_each_client(one, s.executor, take(tensors, part), take(down, part), data))
+    for part in _chunks(g, table):
+        data = _data(s, table, g, part)
+        found.append(for_each_client(one, g.executor, take(tensors, part), take(down, part), data))
     whole = join(found)
     return whole["correct"], whole["loss"]
 
@@ -238,26 +240,27 @@ def _upload(s: Setting, server: dict[str, Tree], g: Group, down: dict[str, Tree]
         return s.algorithm.upload(Model(g.net, tensors), data, received)
 
     found = []
-    for part in _chunks(s, s.federation.train, g.ids):
-        data = _data(s, s.federation.train, g.ids[part], g.net)
+    for part in _chunks(g, s.federation.train):
+        data = _data(s, s.federation.train, g, part)
         data = data._replace(eps=take(eps, part), tally=take(tally, part))
-        found.append(for_each_client(one, s.executor, take(g.tensors, part), data, take(down, part)))
+        found.append(for_each_client(one, g.executor, take(g.tensors, part), data, take(down, part)))
     return up | join(found)
 
 
-def _chunks(s: Setting, table: Split, ids: Tensor) -> list[slice]:
-    """Slices of clients whose padded rows stay below ROWS_AT_ONCE: one by one in a loop."""
-    longest = int(table.counts[ids].max())
-    step = max(1, ROWS_AT_ONCE // longest) if s.executor == "stack" else 1
-    return [slice(i, min(i + step, len(ids))) for i in range(0, len(ids), step)]
+def _chunks(g: Group, table: Split) -> list[slice]:
+    """Slices of a group's clients whose padded rows stay below ROWS_AT_ONCE: one by one in a loop."""
+    longest = int(table.counts[g.ids].max())
+    step = max(1, ROWS_AT_ONCE // longest) if g.executor == "stack" else 1
+    return [slice(i, min(i + step, len(g.ids))) for i in range(0, len(g.ids), step)]
 
 
-def _data(s: Setting, table: Split, ids: Tensor, net: nn.Module) -> Data:
-    """The rows of some clients, padded to the longest of them."""
+def _data(s: Setting, table: Split, g: Group, part: slice) -> Data:
+    """The rows of some clients of a group, padded to the longest of them."""
+    ids = g.ids[part]
     counts = table.counts[ids]
     rows = table.rows[ids, : int(counts.max())]
     x = s.federation.x[rows]
-    if s.executor == "stack" and has_convolutions(net):
+    if g.executor == "stack" and has_convolutions(g.net):
         x = stacked_layout(x)
     mask = torch.arange(rows.shape[1], device=rows.device) < counts[:, None]
     return Data(x, s.federation.y[rows], mask, {})
@@ -268,9 +271,10 @@ def _pool(f: Federation, ids: Tensor) -> Pool:
 
 
 def _back(old: Group, at: Tensor, new: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The group's tensors with those of some clients replaced, in place: who sat a round out costs nothing."""
     if len(at) == len(old.ids):
         return new
-    return put(old.tensors, at, new)
+    return {n: t.index_copy_(0, at, new[n]) for n, t in old.tensors.items()}
 
 
 def _require_finite(t: int, ids: Tensor, losses: Tensor, tensors: dict[str, Tensor]) -> None:

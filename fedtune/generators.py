@@ -159,7 +159,7 @@ class Generative(Algorithm):
 
     shared = ("body", "head")
     sends: ClassVar[tuple[str, ...]] = ("generator", "labels")
-    structural = ("gen_hidden", "noise_width")
+    structural: ClassVar[tuple[str, ...]] = ("gen_hidden", "noise_width")
     net_heads: ClassVar[int] = 1  # 2: mean and log-variance
     personal: ClassVar[bool] = False  # a net for each client, stacked [K, …], instead of one for all
 

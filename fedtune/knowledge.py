@@ -59,6 +59,15 @@ def kl(target: Tensor, logits: Tensor) -> Tensor:
     return (log_p.exp() * (log_p - logits.log_softmax(1))).sum(1).mean()  # vmap has no rule for F.kl_div
 
 
+def imitate(logits: Tensor, teacher: Tensor, coupled: bool = False, over: str = "rows") -> Tensor:
+    """KL(softmax(teacher) || softmax(logits)), [B, C] both.  coupled: its gradient reaches the teacher as well.
+
+    over="elements" is the mean over rows and classes, 1/C of that over rows: PyTorch's default reduction.
+    """
+    apart = kl(teacher if coupled else teacher.detach(), logits)
+    return apart / logits.shape[1] if over == "elements" else apart
+
+
 def etf(classes: int, dimension: int, generator: torch.Generator) -> Tensor:
     """A simplex equiangular tight frame: unit columns, every pair at inner product -1/(C-1).  [dimension, C] float64.
 

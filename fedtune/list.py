@@ -30,6 +30,7 @@ def main(argv: list[str] | None = None) -> int:
         console.print(_scenarios())
         console.print(_datasets())
         console.print("models: " + ", ".join(f"{n} (D = {d})" for n, (_, d) in models.MODELS.items()))
+        console.print("families of models: " + "; ".join(f"{n}: {', '.join(m)}" for n, m in models.FAMILIES.items()))
     return 0
 
 

@@ -42,6 +42,15 @@ def cnn8(shape: Shape, features: int) -> nn.Module:
     return _with_features(convolutions, shape, features)
 
 
+def cnn8_wide(shape: Shape, features: int) -> nn.Module:
+    """`cnn8` with twice the channels: conv3 32, pool, ReLU, conv3 64, pool, ReLU, features, ReLU."""
+    convolutions = nn.Sequential(
+        nn.Conv2d(shape[0], 32, 3, padding=1), MaxPool2x2(), nn.ReLU(),
+        nn.Conv2d(32, 64, 3, padding=1), MaxPool2x2(), nn.ReLU(), nn.Flatten(),
+    )  # fmt: skip
+    return _with_features(convolutions, shape, features)
+
+
 def fedproto_cnn(shape: Shape, features: int) -> nn.Module:
     """The two-conv CNN of FedProto and GFPL: conv5 10, pool, ReLU, conv5 20, pool, ReLU, features (50), ReLU.
 
@@ -115,34 +124,89 @@ def resnet18(shape: Shape, features: int) -> nn.Module:
     return nn.Sequential(net, Linear(512, features), nn.ReLU())
 
 
+def _pooled(name: str) -> Callable[[Shape, int], nn.Module]:
+    """torchvision's net of that name, not pretrained, its features brought to D by one-dimensional average pooling.
+
+    Source: HtFLlib's families.  Differs: PyTorch's default initialisation for GoogLeNet, and no dropout before its
+    last layer, as random numbers must come as data.
+    """
+
+    def body(shape: Shape, features: int) -> nn.Module:
+        from fedtune._torchvision import models
+
+        if name == "googlenet":
+            net = models.googlenet(weights=None, aux_logits=False, init_weights=False)
+            net.dropout, net.fc = nn.Identity(), nn.Identity()
+        elif name == "mobilenet_v2":
+            net = models.mobilenet_v2(weights=None)
+            net.classifier = nn.Identity()
+        elif name == "resnet10":
+            net = models.ResNet(models.resnet.BasicBlock, [1, 1, 1, 1])
+            net.fc = nn.Identity()
+        else:
+            net = getattr(models, name)(weights=None)
+            net.fc = nn.Identity()
+        if shape[0] != 3:
+            first = next(m for m in net.modules() if isinstance(m, nn.Conv2d))
+            owner = next(m for m in net.modules() if first in m.children())
+            place = next(n for n, m in owner.named_children() if m is first)
+            how = {"stride": first.stride, "padding": first.padding, "bias": first.bias is not None}
+            setattr(owner, place, nn.Conv2d(shape[0], first.out_channels, first.kernel_size, **how))  # type: ignore[arg-type]
+        return nn.Sequential(net, nn.AdaptiveAvgPool1d(features))
+
+    return body
+
+
 # name -> the body's maker and its feature width D in the paper it comes from
 MODELS: dict[str, tuple[Callable[[Shape, int], nn.Module], int]] = {
     "mlp": (mlp, 64),
     "cnn8": (cnn8, 64),
+    "cnn8-wide": (cnn8_wide, 64),
     "fedproto-cnn": (fedproto_cnn, 50),
     "fedgen-cnn": (fedgen_cnn, 32),
     "fedgenp-cnn": (fedgenp_cnn, 32),
     "celeba-cnn": (celeba_cnn, 32),
     "mcmahan-cnn": (mcmahan_cnn, 512),
     "resnet18": (resnet18, 128),
+    "googlenet-pooled": (_pooled("googlenet"), 512),
+    "mobilenet-pooled": (_pooled("mobilenet_v2"), 512),
+    **{f"resnet{n}-pooled": (_pooled(f"resnet{n}"), 512) for n in (10, 18, 34, 50, 101, 152)},
+}
+
+_RESNETS = tuple(f"resnet{n}-pooled" for n in (18, 34, 50, 101, 152))
+# mixed architectures of one feature width: client i runs number i mod their count
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "htmini3": ("mlp", "cnn8", "cnn8-wide"),  # ours, for images of 8×8 and 28×28 on a CPU
+    # HtFLlib's, which FedSA uses
+    "htfe2": ("mcmahan-cnn", "resnet18-pooled"),
+    "htfe3": ("resnet10-pooled", "resnet18-pooled", "resnet34-pooled"),
+    "htfe5": ("googlenet-pooled", "mobilenet-pooled", *_RESNETS[:3]),
+    "htfe8": ("mcmahan-cnn", "googlenet-pooled", "mobilenet-pooled", *_RESNETS),
 }
 
 
+def members(name: str) -> tuple[str, ...]:
+    """The architectures of a model's or a family's name; UserError with the nearest one otherwise."""
+    if name not in MODELS and name not in FAMILIES:
+        raise unknown("model", name, [*MODELS, *FAMILIES])
+    return FAMILIES.get(name, (name,))
+
+
 def width(name: str, features: int = 0) -> int:
-    """The feature dimension D of a model: as asked for, or (0) its paper's."""
-    if name not in MODELS:
-        raise unknown("model", name, MODELS)
-    return features or MODELS[name][1]
+    """The feature dimension D of a model or a family: as asked for, or (0) its paper's."""
+    return features or MODELS[members(name)[0]][1]
 
 
 def build(name: str, shape: Shape, classes: int, features: int = 0, seed: int = 0) -> Net:
-    """A model with PyTorch's default initialisation from this seed; the global random state is left alone."""
+    """One architecture with PyTorch's default initialisation from this seed; the global random state is left alone."""
+    if name not in MODELS:
+        raise unknown("model", name, MODELS)
     d = width(name, features)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
             return Net(MODELS[name][0](shape, d), d, classes)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             raise UserError(f"model {name!r} does not fit images of {'×'.join(map(str, shape))}: {error}") from error
 
 

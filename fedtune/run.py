@@ -36,9 +36,10 @@ def main(argv: list[str] | None = None) -> int:
     data = federation.make(experiment.scenario, experiment.seed, args.data_dir, args.download)
     simulation = Simulation(experiment, {}, data)
     setting, rows, began = simulation.setting, [], time.perf_counter()
+    executor = " and ".join(sorted({g.executor for g in simulation.state.groups}))
     say(
         f"{experiment.algorithm}, {setting.task.clients} clients, {setting.scenario.rounds} rounds, "
-        f"seed {experiment.seed}, executor {setting.executor}, {experiment.device}"
+        f"seed {experiment.seed}, executor {executor}, {experiment.device}"
     )
     say(f"scored: {experiment.validate()}")
     columns = (TextColumn("round"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

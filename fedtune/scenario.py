@@ -22,7 +22,7 @@ class Scenario:
     """One setting.  Fields that a partition does not use are ignored by it."""
 
     dataset: str = "digits"
-    model: str = "cnn8"
+    model: str = "cnn8"  # an architecture, or a family of them: client i then runs number i mod their count
     features: int = 0  # D, the width of the features; 0: the model's own
     clients: int = 20  # K
     participation: float = 1.0  # share of the clients that take part in a round
@@ -68,7 +68,7 @@ class Scenario:
         check_all(self)
         for name, kind, known in (
             ("dataset", "data set", datasets.names()),
-            ("model", "model", models.MODELS),
+            ("model", "model", (*models.MODELS, *models.FAMILIES)),
             ("partition", "partition", PARTITIONS),
             ("evaluation", "evaluation rule", EVALUATIONS),
         ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -9,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from fedtune import address, algorithm, engine, executors, federation, models
 from fedtune.algorithm import Algorithm, Task
+from fedtune.datasets import describe
 from fedtune.errors import UserError, unknown
 from fedtune.hyper import Knob, knobs
 from fedtune.scenario import Scenario
@@ -62,13 +65,62 @@ class Experiment:
         Returns which model the evaluation scores, in words.
         """
         alg, scenario = self.resolve(config or {})
-        shape, classes = _shape(scenario)
-        net = models.build(scenario.model, shape, classes, scenario.features)
-        task = Task(classes, models.width(scenario.model, scenario.features), scenario.clients, 1, 0)
-        with torch.random.fork_rng(devices=[]):
-            built = alg.build(net, task)
-        engine.require_evaluation(alg, scenario.evaluation, built, self.algorithm)
-        return engine.scored(alg, scenario, built)
+        forms = _forms(scenario)
+        nets = [_built(alg, scenario, form) for form in forms]
+        for net in nets:
+            engine.require_evaluation(alg, scenario.evaluation, net, self.algorithm)
+        if not _alike(alg, nets):
+            raise UserError(
+                f"{self.algorithm} averages {' and '.join(alg.shared)}, so every client needs the same there, but the "
+                f"architectures of {scenario.model} differ in it; give --model one architecture, or run there "
+                f"{', '.join(_fitting(scenario, forms))}"
+            )
+        return engine.scored(alg, scenario, nets[0])
+
+
+def fitting(scenario: Scenario) -> list[str]:
+    """The algorithms that run on a scenario's architectures: what they share is alike in all, perhaps after a --set."""
+    return _fitting(scenario, _forms(scenario))
+
+
+def _fitting(scenario: Scenario, forms: list[models.Net]) -> list[str]:
+    found = []
+    for name in algorithm.names():
+        cls = algorithm.find(name)
+        for values in ({}, dict(cls.mixed)):
+            alg = cls(**values)
+            if _alike(alg, [_built(alg, scenario, form) for form in forms]):
+                found.append(" ".join([name, *(f"--set {n}={v}" for n, v in values.items())]))
+                break
+    return found
+
+
+def _forms(scenario: Scenario) -> list[models.Net]:
+    *shape, classes = describe(scenario.dataset)
+    width, names = models.width(scenario.model, scenario.features), models.members(scenario.model)
+    return [models.build(n, (shape[0], shape[1], shape[2]), classes, width) for n in names[: scenario.clients]]
+
+
+def _built(alg: Algorithm, scenario: Scenario, form: models.Net) -> nn.Module:
+    """An architecture with the algorithm's own parts, for their shapes; the form stays as it was."""
+    *shape, classes = describe(scenario.dataset)
+    net = copy.copy(form)
+    net._modules = dict(form._modules)  # large nets are built once for all algorithms
+    with torch.random.fork_rng(devices=[]):
+        return alg.build(net, _task(scenario, classes, (shape[0], shape[1], shape[2]), 0))
+
+
+def _task(scenario: Scenario, classes: int, shape: models.Shape, seed: int) -> Task:
+    width, members = models.width(scenario.model, scenario.features), models.members(scenario.model)
+    return Task(classes, width, scenario.clients, scenario.batch, seed, shape, members, scenario.rounds)
+
+
+def _alike(alg: Algorithm, nets: list[nn.Module]) -> bool:
+    """Whether what is averaged has the same names and shapes in all nets."""
+    shapes = [
+        {n: t.shape for n, t in net.state_dict().items() if n.split(".")[0] in alg.shared} for net in nets
+    ]
+    return all(s == shapes[0] for s in shapes)
 
 
 class Simulation:
@@ -84,17 +136,18 @@ class Simulation:
         """data: the federation as made for the experiment's scenario and seed, as arrays or tensors."""
         alg, scenario = experiment.resolve(config)
         arrays = data.to(experiment.device, dtype)
-        features = models.width(scenario.model, scenario.features)
-        seed = address.number(experiment.seed, "net")
-        net = models.build(scenario.model, arrays.shape, arrays.classes, features, seed)
-        executor = executors.choose(experiment.executor, net, experiment.device)
-        task = Task(arrays.classes, features, arrays.clients, scenario.batch, experiment.seed)
+        task = _task(scenario, arrays.classes, arrays.shape, experiment.seed)
+        seed, nets = address.number(experiment.seed, "net"), []
+        for i, member in enumerate(task.models[: arrays.clients]):
+            net = models.build(member, arrays.shape, arrays.classes, task.features, seed)
+            executor = executors.choose(experiment.executor, net, experiment.device)
+            nets.append((net, list(range(i, arrays.clients, len(task.models))), executor))
         everywhere = None
         if scenario.all_classes:
             draws = address.stream(experiment.seed, "all classes")
             everywhere = federation.of_all_classes(arrays, scenario.all_classes, draws)
-        self.setting = engine.Setting(alg, arrays, scenario, task, executor, everywhere)
-        self.state = engine.start(self.setting, [(net, list(range(arrays.clients)))])
+        self.setting = engine.Setting(alg, arrays, scenario, task, everywhere)
+        self.state = engine.start(self.setting, nets)
 
     def step(self) -> dict[str, Any]:
         """Play a round and evaluate it: its row of metrics.  Raises Diverged."""
@@ -139,13 +192,6 @@ def play(
 def with_seed(experiment: Experiment, seed: int) -> Experiment:
     """The same experiment with other draws: partition, start, batches."""
     return replace(experiment, seed=seed)
-
-
-def _shape(scenario: Scenario) -> tuple[models.Shape, int]:
-    from fedtune.datasets import describe
-
-    *shape, classes = describe(scenario.dataset)
-    return (shape[0], shape[1], shape[2]), classes
 
 
 def require_device(device: str) -> None:

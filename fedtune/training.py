@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -75,7 +75,7 @@ def train(
     rows = join([{"x": p.x, "y": p.y} for p in pools])
     job = Job(net, phase, work, cooled, rows["x"], rows["y"], plan(pools, phase, work, passes, streams))
     done = (_stack_in_memory if executor == "stack" else _loop)(job, tensors, down)
-    keep = {n: t for n, t in done.tensors.items() if n.split(".")[0] in trained}
+    keep = {n: t for n, t in done.tensors.items() if _part(n) in trained}
     steps = torch.tensor(job.plan.steps, device=done.losses.device).clamp(min=1)
     return Done(tensors | keep, done.losses / steps, done.tally)
 
@@ -130,16 +130,73 @@ def _drawn(
     return Pool(data.x.flatten(0, 1), data.y.flatten(), rows, data.mask.sum(1))
 
 
-def _optimizer(job: Job, leaves: list[Tensor]) -> torch.optim.Optimizer:
-    work, lr = job.work, job.phase.lr
-    lr = work.lr * job.cooled if lr is None else lr
-    if work.optimizer == "adam":
-        return torch.optim.Adam(leaves, lr=lr, weight_decay=work.weight_decay, foreach=True)
-    return torch.optim.SGD(leaves, lr=lr, momentum=work.momentum, weight_decay=work.weight_decay, foreach=True)
+class Optimizers:
+    """What moves one client's leaves, or many clients' stacked ones: a phase's optimiser, and that of its second step.
+
+    `lead` is the number of client axes of a leaf: 0 or 1.
+    """
+
+    def __init__(self, job: Job, leaves: list[Tensor], lead: int) -> None:
+        """leaves: in the order of `_moving`."""
+        self.phase, self.lead, names = job.phase, lead, _moving(job.net, job.phase)
+        own = [[i for i, n in enumerate(names) if _part(n) == part] for part in self.phase.pace]
+        rest = [i for i, n in enumerate(names) if _part(n) not in self.phase.pace]
+        self.sets = [(times, s) for times, s in zip((*self.phase.pace.values(), 1.0), (*own, rest), strict=True) if s]
+        lr = job.work.lr * job.cooled if self.phase.lr is None else self.phase.lr
+        groups = [{"params": [leaves[i] for i in s], "lr": lr * times} for times, s in self.sets]
+        decay, after = job.work.weight_decay, self.phase.after
+        self.first: torch.optim.Optimizer
+        if job.work.optimizer == "adam":
+            self.first = torch.optim.Adam(groups, weight_decay=decay, foreach=True)
+        else:
+            self.first = torch.optim.SGD(groups, momentum=job.work.momentum, weight_decay=decay, foreach=True)
+        self.second: torch.optim.Optimizer | None = None
+        if after:
+            kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[after.optimizer]
+            self.then = [i for i, n in enumerate(names) if _part(n) in after.train]
+            self.second = kind([leaves[i] for i in self.then], lr=after.lr, foreach=True)
+        self.leaves = leaves
+
+    def cut(self, leaves: list[Tensor]) -> None:
+        """Move on to the clients still at work: leaves, and what is remembered of them, are cut to these."""
+        self.leaves = leaves
+        for group, (_, s) in zip(self.first.param_groups, self.sets, strict=True):
+            _cut(self.first, group, [leaves[i] for i in s])
+        if self.second:
+            _cut(self.second, self.second.param_groups[0], [leaves[i] for i in self.then])
+
+    def step(self, losses: Tensor) -> None:
+        """One step down these losses [k], or this loss: each moves its own client only."""
+        self.first.zero_grad()
+        losses.sum().backward()  # client k's loss reaches only row k, and SGD and Adam act per coordinate
+        if self.phase.clip:
+            for _, s in self.sets:
+                clip_norms([g for i in s if (g := self.leaves[i].grad) is not None], self.phase.clip, self.lead)
+        self.first.step()
+
+    def step_again(self, losses: Tensor) -> None:
+        """The phase's second step."""
+        assert self.second
+        self.first.zero_grad()
+        losses.sum().backward()
+        self.second.step()
+
+
+def clip_norms(grads: list[Tensor], bound: float, lead: int) -> None:
+    """Scale each client's gradients, in place, so that their norm together is at most `bound` (as torch's clipping)."""
+    if grads:
+        norm = torch.stack([g.flatten(lead).square().sum(-1) for g in grads]).sum(0).sqrt()  # [k], or a scalar
+        scale = (bound / (norm + 1e-6)).clamp(max=1)
+        for g in grads:
+            g.mul_(scale.view(*scale.shape, *[1] * (g.dim() - lead)))
 
 
 def _moving(net: nn.Module, phase: Phase) -> list[str]:
-    return [n for n, _ in net.named_parameters() if not phase.train or n.split(".")[0] in phase.train]
+    return [n for n, _ in net.named_parameters() if not phase.train or _part(n) in phase.train]
+
+
+def _part(name: str) -> str:
+    return name.split(".")[0]
 
 
 def _parted(out: Tensor | tuple[Tensor, dict[str, Tree]]) -> tuple[Tensor, dict[str, Tree]]:
@@ -165,24 +222,29 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
     def loss(t: dict[str, Tensor], batch: Batch, received: dict[str, Tree]) -> tuple[Tensor, dict[str, Tree]]:
         return _parted(phase.loss(Model(net, t), batch, received))
 
+    def again(t: dict[str, Tensor], batch: Batch, received: dict[str, Tree]) -> Tensor:
+        assert phase.after
+        return phase.after.loss(Model(net, t), batch, received)
+
     moving, active, convolves = _moving(net, phase), 0, has_convolutions(net)
-    optimizer: torch.optim.Optimizer | None = None
+    optimizers: Optimizers | None = None
     for s in range(steps[0]):
         still = sum(n > s for n in steps)
         if still != active:
             active, now, received = still, take(mine, slice(still)), take(down, slice(still))  # views
             leaves = [now[n].detach().requires_grad_() for n in moving]
             now |= dict(zip(moving, leaves, strict=True))
-            optimizer = _cut(optimizer, leaves) if optimizer else _optimizer(job, leaves)
-        assert optimizer
+            if optimizers:
+                optimizers.cut(leaves)
+        optimizers = optimizers or Optimizers(job, leaves, 1)
         index = rows[s, :active]
         images = x[index]  # [k, B, …]
         noise = {n: e[:active, s] for n, e in eps.items()}
         batch = Batch(stacked_layout(images) if convolves else images, y[index], noise)
         losses, seen = vmap(loss)(now, batch, received)
-        optimizer.zero_grad()
-        losses.sum().backward()  # client k's loss reaches only row k, and SGD and Adam act per coordinate
-        optimizer.step()
+        optimizers.step(losses)
+        if phase.after:
+            optimizers.step_again(vmap(again)(now, batch, received))
         total[:active] += losses.detach()
         if s == 0:
             tally = tree_map(lambda t: t.detach().new_zeros(len(order), *t.shape[1:]), seen)
@@ -207,16 +269,14 @@ def _stack_in_memory(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]
     return join(found)
 
 
-def _cut(optimizer: torch.optim.Optimizer, leaves: list[Tensor]) -> torch.optim.Optimizer:
-    """The optimiser moved on to the clients still at work, its state cut to them."""
-    group = optimizer.param_groups[0]
-    states = [optimizer.state[leaf] for leaf in group["params"]]
+def _cut(optimizer: torch.optim.Optimizer, group: dict[str, Any], leaves: list[Tensor]) -> None:
+    """A group of an optimiser's leaves replaced by their first clients, its state cut to these."""
+    for old, leaf in zip(group["params"], leaves, strict=True):
+        state = optimizer.state.pop(old, {})
+        optimizer.state[leaf] = {
+            n: v[: len(leaf)] if isinstance(v, Tensor) and v.dim() else v for n, v in state.items()
+        }
     group["params"] = leaves
-    optimizer.state.clear()
-    for leaf, state in zip(leaves, states, strict=True):
-        cut = {n: v[: len(leaf)] if isinstance(v, Tensor) and v.dim() else v for n, v in state.items()}
-        optimizer.state[leaf] = cut
-    return optimizer
 
 
 def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
@@ -230,14 +290,14 @@ def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
         mine, received = take(tensors, k), take(down, k)  # views: the optimiser writes through
         leaves = [mine[n].detach().requires_grad_() for n in moving]
         model = Model(net, mine | dict(zip(moving, leaves, strict=True)))
-        optimizer = _optimizer(job, leaves)
+        optimizers = Optimizers(job, leaves, 0)
         for s in range(steps):
             index = todo.rows[k, s]
             batch = Batch(x[index], y[index], {n: e[k, s] for n, e in todo.eps.items()})
             loss, seen = _parted(phase.loss(model, batch, received))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            optimizers.step(loss)
+            if phase.after:
+                optimizers.step_again(phase.after.loss(model, batch, received))
             total[k] += loss.detach()
             if not tally:
                 tally = tree_map(lambda t: t.detach().new_zeros(len(todo.steps), *t.shape), seen)

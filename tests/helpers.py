@@ -73,7 +73,7 @@ def simulate(
             scenario.model, sim.setting.federation.shape, data.classes, sim.setting.task.features,
             address.number(seed, "net"),
         )  # fmt: skip
-        sim.state = engine.start(sim.setting, [(form, list(ids)) for ids in groups])
+        sim.state = engine.start(sim.setting, [(form, list(ids), sim.state.groups[0].executor) for ids in groups])
     return sim
 
 

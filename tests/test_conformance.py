@@ -32,7 +32,7 @@ from fedtune import engine
 from fedtune.algorithm import Algorithm, Phase, find, first_round, names
 from fedtune.hyper import Knob, knobs
 from fedtune.scenario import Scenario
-from fedtune.simulation import Simulation
+from fedtune.simulation import Simulation, fitting
 from fedtune.stacked import Ragged
 
 ALL = names()
@@ -57,7 +57,7 @@ def run(name: str, rounds: int = 3, **options: Any) -> tuple[Simulation, list[di
 def assert_stack_is_loop(name: str, **options: Any) -> None:
     stack, rows = run(name, executor="stack", **options)
     loop, wanted = run(name, executor="loop", **options)
-    assert stack.setting.executor != loop.setting.executor
+    assert stack.state.groups[0].executor != loop.state.groups[0].executor
     assert_close_numbers(numbers(stack.state), numbers(loop.state))
     assert_close_rows(rows, wanted)
 
@@ -95,6 +95,29 @@ def test_the_same_clients_in_other_groups_are_the_same(name: str, scenario: Scen
     assert len(split.state.groups) == len(groups)
     assert_close_numbers(numbers(split.state), numbers(whole.state))
     assert_close_rows(rows, wanted)
+
+
+MIXED = Scenario(model="htmini3", features=12, clients=5, participation=0.8)
+FITTING = [line.split(" ")[0] for line in fitting(MIXED)]
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_mixed_architectures_stacked_by_kind_are_one_after_the_other_and_go_on_from_a_checkpoint(
+    name: str, tmp_path: Any
+) -> None:
+    config = dict(find(name).mixed)
+    assert_stack_is_loop(name, scenario=MIXED, **config)
+    whole, rows = run(name, 3, scenario=MIXED, **config)
+    cut, _ = run(name, 1, scenario=MIXED, **config)
+    cut.save(tmp_path / "state.pt")
+    rest, _ = run(name, 0, scenario=MIXED, **config)
+    rest.load(tmp_path / "state.pt")
+    assert_close_rows(play(rest, 2), rows[1:])
+    assert_same_numbers(numbers(rest.state), numbers(whole.state))
+
+
+def test_what_runs_on_mixed_architectures() -> None:
+    assert set(FITTING) >= {"local", "fedproto", "gfpl", "fedgen"} and not set(FITTING) & {"fedavg", "fedper", "fedpa"}
 
 
 @pytest.mark.parametrize("cut", [1, 2])
@@ -188,7 +211,8 @@ def test_what_is_sent_is_what_is_named_and_what_is_counted(name: str, monkeypatc
     sim = simulate(name, DIGITS.override(participation=0.75), data, **EARLY.get(name, {}))
     cls, total = type(sim.setting.algorithm), 0
     wire = Wire(monkeypatch, cls)
-    named, sent = set(cls.sends) | ({"shared"} if cls.shared else set()), set()
+    shared = sim.setting.algorithm.shared
+    named, sent = set(cls.sends) | ({"shared"} if shared else set()), set()
     for t in range(1, 5):
         wire.down.clear(), wire.up.clear()
         sim.state, row = engine.play_round(sim.setting, sim.state)
@@ -201,8 +225,8 @@ def test_what_is_sent_is_what_is_named_and_what_is_counted(name: str, monkeypatc
             assert all(len(leaf) == len(ids) for leaf in flat(message).values())
         for message in wire.up:
             assert all(len(leaf) == len(chosen) for leaf in flat(message).values())
-            if cls.shared:
-                assert {n.split(".")[0] for n in message["shared"]} == set(cls.shared)
+            if shared:
+                assert {n.split(".")[0] for n in message["shared"]} == set(shared)
                 assert message["rows"].tolist() == [int(data.train.counts[k]) for k in chosen]
         for way, messages in (("down", [m for _, m in wire.down]), ("up", wire.up)):
             floats, ints, size = map(sum, zip((0, 0, 0), *(counted(m) for m in messages), strict=True))

@@ -55,7 +55,7 @@ def train_all(sim: Simulation, clients: list[int], phase: Phase = PHASE) -> tupl
     group = sim.state.groups[0]
     pool = Pool(f.x, f.y, f.train.rows[at], f.train.counts[at])
     done = training.train(
-        group.net, take(group.tensors, at), {}, phase, pool, sim.setting.scenario, sim.setting.executor,
+        group.net, take(group.tensors, at), {}, phase, pool, sim.setting.scenario, sim.state.groups[0].executor,
         streams(*clients),
     )  # fmt: skip
     return done.tensors, done.losses
@@ -343,7 +343,7 @@ def test_many_clients_are_evaluated_and_uploaded_in_chunks_without_a_trace(monke
     wanted = play(whole, 2)
     monkeypatch.setattr(engine, "ROWS_AT_ONCE", 90)
     parts = simulate("fedproto", DIGITS)
-    assert len(engine._chunks(parts.setting, parts.setting.federation.train, torch.arange(5))) > 1
+    assert len(engine._chunks(parts.state.groups[0], parts.setting.federation.train)) > 1
     got = play(parts, 2)
     assert_close_numbers(numbers(parts.state), numbers(whole.state))
     assert [r["val_acc"] for r in got] == [r["val_acc"] for r in wanted]
@@ -388,7 +388,7 @@ def test_averaging_is_refused_where_the_groups_have_other_shapes() -> None:
     sim = simulate("fedavg")
     nets = [(models.build(m, (1, 8, 8), 10, 12), ids) for m, ids in (("mlp", [0, 1]), ("cnn8", [2, 3, 4]))]
     with pytest.raises(UserError, match="body"):
-        engine.start(sim.setting, nets)
+        engine.start(sim.setting, [(net, ids, "stack") for net, ids in nets])
 
 
 # ---------------------------------------------------------------------------------------- what a run is made of
@@ -536,8 +536,8 @@ def test_what_a_loss_tallies_is_summed_over_the_steps_of_each_client(executor: s
     f, at, g = sim.setting.federation, torch.arange(3), sim.state.groups[0]
     pool = Pool(f.x, f.y, f.train.rows, f.train.counts)
     args = (pool, sim.setting.scenario)
-    done = training.train(g.net, g.tensors, {}, Phase(loss), *args, sim.setting.executor, streams(0, 1, 2))
-    plain = training.train(g.net, g.tensors, {}, PHASE, *args, sim.setting.executor, streams(0, 1, 2))
+    done = training.train(g.net, g.tensors, {}, Phase(loss), *args, sim.state.groups[0].executor, streams(0, 1, 2))
+    plain = training.train(g.net, g.tensors, {}, PHASE, *args, sim.state.groups[0].executor, streams(0, 1, 2))
     planned = training.plan([pool], PHASE, sim.setting.scenario, 1, streams(0, 1, 2))
     assert done.tally["steps"].tolist() == planned.steps == [2, 3, 1]
     for k in at.tolist():
@@ -545,3 +545,97 @@ def test_what_a_loss_tallies_is_summed_over_the_steps_of_each_client(executor: s
         assert done.tally["rows"][k].tolist() == drawn.bincount(minlength=4).tolist()
     assert_close_numbers(done.tensors, plain.tensors)
     assert plain.tally == {}
+
+
+# --------------------------------------------------------------- rates and bounds by part, and a second step a batch
+
+
+def calibrate(m: Model, batch: Batch, down: dict) -> torch.Tensor:
+    """Some loss of the head alone, by what the first step left."""
+    return nn.functional.cross_entropy(m.head(torch.eye(12, dtype=torch.float64)[: len(batch.y)]), batch.y)
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_parts_have_their_rates_and_bounds_and_a_second_step_follows_as_torch_does_it(
+    optimizer: str, executor: str
+) -> None:
+    given = {"batch": 4, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01, "local_epochs": 2}
+    sim = simulate("local", DIGITS, random_federation([5, 9, 2], total=12), executor=executor, **given)
+    again = algorithm.Step(calibrate, ("head",), "adam", 0.02)
+    clip = 1.0
+    phase = Phase(Algorithm().loss, pace={"head": 0.25}, clip=clip, after=again)
+    got, _ = train_all(sim, [0, 1, 2], phase)
+    f, clipped = sim.setting.federation, 0
+    pool = Pool(f.x, f.y, f.train.rows, f.train.counts)
+    planned = training.plan([pool], phase, sim.setting.scenario, 2, streams(0, 1, 2))
+    assert len(set(planned.steps)) == 3  # clients that finish early leave the others' memories alone
+    for k in range(3):
+        net = client_net(sim, k)
+        kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[optimizer]
+        sets = [{"params": [*net.head.parameters()], "lr": 0.0125}, {"params": [*net.body.parameters()], "lr": 0.05}]
+        more = {"momentum": sim.setting.scenario.momentum} if optimizer == "sgd" else {}
+        first, second = kind(sets, weight_decay=0.01, **more), torch.optim.Adam(net.head.parameters(), lr=0.02)
+        for rows in planned.rows[k, : planned.steps[k]]:
+            x, y = f.x[rows], f.y[rows]
+            net.zero_grad()
+            nn.functional.cross_entropy(net(x), y).backward()
+            for part in (net.head, net.body):
+                clipped += int(nn.utils.clip_grad_norm_(part.parameters(), clip) > clip)
+            first.step()
+            net.zero_grad()
+            nn.functional.cross_entropy(net.head(torch.eye(12, dtype=torch.float64)[:4]), y).backward()
+            second.step()
+        assert_close_numbers(take(got, k), dict(net.state_dict()))
+    assert 0 < clipped < 2 * sum(planned.steps)
+
+
+# --------------------------------------------------------------------------------------------- mixed architectures
+
+MIXED = Scenario(model="htmini3", features=12, clients=7, batch=4, participation=0.6)
+
+
+def test_client_i_runs_architecture_number_i_of_the_family() -> None:
+    sim = simulate("local", MIXED)
+    assert [g.ids.tolist() for g in sim.state.groups] == [[0, 3, 6], [1, 4], [2, 5]]
+    assert sim.setting.task.models == ("mlp", "cnn8", "cnn8-wide")
+    sizes = [sum(t[0].numel() for t in g.tensors.values()) for g in sim.state.groups]
+    nets = [models.build(m, (1, 8, 8), 10, 12) for m in models.FAMILIES["htmini3"]]
+    assert sizes == [sum(p.numel() for p in net.parameters()) for net in nets]
+    few = simulate("local", MIXED.override(clients=2))
+    assert [g.ids.tolist() for g in few.state.groups] == [[0], [1]]
+
+
+def test_clients_of_a_mixed_scenario_train_as_they_would_among_their_own() -> None:
+    """Local: the clients of each architecture have the numbers of a run in which everybody has it."""
+    mixed = simulate("local", MIXED)
+    play(mixed, 3)
+    for i, name in enumerate(models.FAMILIES["htmini3"]):
+        alone = simulate("local", MIXED.override(model=name))
+        play(alone, 3)
+        group = mixed.state.groups[i]
+        assert_close_numbers(group.tensors, take(alone.state.groups[0].tensors, group.ids))
+
+
+def test_what_is_shared_by_unlike_models_starts_equal_and_is_averaged_over_all() -> None:
+    sim = simulate("fedgen", MIXED.override(participation=1.0), averages="head")
+    for g in sim.state.groups:
+        assert not any(n.startswith("head") for n in g.tensors) and any(n.startswith("body") for n in g.tensors)
+    before = copied(sim.state.server["shared"])
+    play(sim, 1)
+    assert all((sim.state.server["shared"][n] != t).any() for n, t in before.items())
+
+
+def test_an_algorithm_that_averages_unlike_bodies_is_refused_with_those_that_fit() -> None:
+    with pytest.raises(UserError, match="fedavg averages body and head.*htmini3.*fedgen --set averages=head.*local"):
+        Experiment("fedavg", MIXED).validate()
+    Experiment("fedgen", MIXED, pinned={"averages": "head"}).validate()
+    with pytest.raises(UserError, match="or run there fedgen --set averages=head"):
+        Experiment("fedgen", MIXED).validate()
+
+
+def test_each_group_has_the_executor_of_its_model() -> None:
+    scenario = Scenario(dataset="cifar10", model="htfe2", features=16)
+    data = random_federation([3, 3], shape=(3, 32, 32))
+    sim = Simulation(Experiment("local", scenario.override(clients=2)), {}, data)
+    assert [g.executor for g in sim.state.groups] == ["stack", "loop"]

@@ -9,7 +9,8 @@
 
 Zhu et al., ICML 2021, arXiv:2105.10056; from its code, as the paper was not at hand.  Differs: a client counts its rows
 of a class, not those drawn in the round plus one.  "as_published" is FedGen as FedPA's tables have it: without KL, with
-weights averaged over the batch (a [B] times a [B, 1] in the code), uniform noise and labels.
+weights averaged over the batch (a [B] times a [B, 1] in the code), uniform noise and labels.  averages="head": bodies
+stay with the clients and may differ, as in HtFLlib.
 """
 
 from dataclasses import dataclass
@@ -37,7 +38,16 @@ class FedGen(Generative):
         "labels", choices=("labels", "mean"), since=2, help="a head's weight: by the row's label, or the batch's mean"
     )
 
+    averages: str = hyper("model", choices=("model", "head"), help="what the server averages: the model, or its head")
+
+    structural = ("gen_hidden", "noise_width", "averages")
+    mixed = {"averages": "head"}
     presets = {"as_published": CLIENTS | GENERATOR | {"kl_weight": 0.0, "weighing": "mean"}}
+
+    @property
+    def shared(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Parts that the server averages."""
+        return ("body", "head") if self.averages == "model" else ("head",)
 
     def wanted(self) -> bool:
         """Unless both weights are 0."""
