@@ -1,14 +1,14 @@
 """Data sets as two arrays: every image and its class, the official training rows first.
 
 `digits` is part of scikit-learn.  The others are read by torchvision's own classes from files on disk, which are
-fetched only on request.  CelebA's images stay on disk until somebody holds them.
+fetched only on request.  CelebA's and Tiny-ImageNet's images stay on disk until somebody holds them.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,16 +20,17 @@ import numpy as np
 from fedtune.errors import UserError, unknown
 
 
-class Faces:
-    """CelebA's images, read from their files when they are asked for: as one array they would fill 17 GB.
+class Pictures:
+    """Images read from their files when they are asked for: as one array, CelebA's would fill 17 GB.
 
-    An image is the aligned crop of 178 x 218 pixels, the whole of it brought to 84 x 84 (so faces get wider), bicubic
-    with Pillow's antialiasing, as LEAF's and FedGen's code does; then scaled and normalised as in every data set.
+    A picture of another size is brought to the source's, bicubic with Pillow's antialiasing (CelebA's whole aligned
+    crop of 178 x 218 pixels to 84 x 84, so faces get wider, as LEAF's and FedGen's code does); then scaled and
+    normalised as in every data set.
     """
 
-    def __init__(self, reader: Any, order: np.ndarray, source: Source, folder: Path) -> None:
-        """reader: torchvision's CelebA; order [rows]: which of its images row i is."""
-        self._reader, self._order, self._source, self._folder = reader, order, source, folder
+    def __init__(self, name: str, read: Callable[[int], Any], order: np.ndarray, source: Source, folder: Path) -> None:
+        """read: a Pillow image by its number; order [rows]: which of them row i is."""
+        self._name, self._read, self._order, self._source, self._folder = name, read, order, source, folder
 
     def __len__(self) -> int:
         """Rows."""
@@ -42,16 +43,16 @@ class Faces:
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         """Read these rows: float32 [n, channels, height, width]; UserError for a file that cannot be read."""
-        x = np.empty((len(rows), *self._source.shape), np.float32)
-        for place, image in zip(x, self._order[rows], strict=True):
-            with _reading("celeba", self._folder, download=False):
-                picture = self._reader[image][0].convert("RGB").resize(self._source.shape[:0:-1])
-                place[:] = np.asarray(picture).transpose(2, 0, 1)
+        x, size = np.empty((len(rows), *self._source.shape), np.float32), self._source.shape[:0:-1]
+        for place, image in zip(x, self._order[rows].tolist(), strict=True):
+            with _reading(self._name, self._source, self._folder, download=False):
+                picture = self._read(image).convert("RGB")
+                place[:] = np.asarray(picture if picture.size == size else picture.resize(size)).transpose(2, 0, 1)
         return _normalise(x, 255.0, self._source)
 
 
 class Dataset(NamedTuple):
-    """Images and classes in memory; `Faces` stands for images that are not.
+    """Images and classes in memory; `Pictures` stands for images that are not.
 
     x   float32 [rows, channels, height, width], pixels scaled to 0..1, then (pixel - mean) / std by channel.
     y   int64 [rows], 0..classes-1.
@@ -61,7 +62,7 @@ class Dataset(NamedTuple):
     """
 
     name: str
-    x: np.ndarray | Faces
+    x: np.ndarray | Pictures
     y: np.ndarray
     classes: int
     train_rows: int
@@ -80,6 +81,7 @@ class Source:
     first        the file's number for the first class.
     transposed   the files hold every image mirrored along its main diagonal.
     owners       the files tell whose each row is.
+    address      where the files can be had, if torchvision cannot fetch them.
     """
 
     reader: str
@@ -92,6 +94,7 @@ class Source:
     first: int = 0
     transposed: bool = False
     owners: bool = False
+    address: str = ""
 
 
 def _emnist(split: str, classes: int, mean: float, std: float, first: int) -> Source:
@@ -112,10 +115,14 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
         "cifar100": Source(
             "CIFAR100", "cifar-100-python", (3, 32, 32), 100, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
         ),
+        "tiny-imagenet": Source(
+            "ImageFolder", "tiny-imagenet-200", (3, 64, 64), 200, (0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821),
+            address="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        ),
         # the class is whether the celebrity smiles; means and spreads are round numbers, the pixels come in -1..1
         "celeba": Source("CelebA", "celeba", (3, 84, 84), 2, (0.5,) * 3, (0.5,) * 3, owners=True),
     }
-)
+)  # fmt: skip
 
 
 def names() -> tuple[str, ...]:
@@ -145,6 +152,8 @@ def load(name: str, data_dir: str | Path | None = None, download: bool = False) 
     root = Path(data_dir or os.environ.get("FEDTUNE_DATA_DIR") or "data").resolve()
     if name == "celeba":
         return _celeba(source, root, download)
+    if name == "tiny-imagenet":
+        return _tiny_imagenet(source, root, download)
     if name == "digits":
         pixels, y, train_rows = _digits()
         scale = 16.0
@@ -181,7 +190,7 @@ def _torchvision(name: str, source: Source, root: Path, download: bool) -> tuple
     from fedtune._torchvision import datasets
 
     reader = getattr(datasets, source.reader)
-    with _reading(name, root / source.folder, download):
+    with _reading(name, source, root / source.folder, download):
         parts = [reader(root, train=train, download=download, **dict(source.options)) for train in (True, False)]
         return *_arrays(source, parts), len(parts[0].data)
 
@@ -191,7 +200,7 @@ def _celeba(source: Source, root: Path, download: bool) -> Dataset:
     from fedtune._torchvision import datasets
 
     folder = root / source.folder
-    with _reading("celeba", folder, download):
+    with _reading("celeba", source, folder, download):
         reader = datasets.CelebA(root, split="all", target_type=[], download=download)
         # torchvision reads this list too, but keeps it to itself; its own three splits would parse all files thrice
         split = np.loadtxt(folder / "list_eval_partition.txt", np.int64, usecols=1, ndmin=1)  # 0 train, 1 valid, 2 test
@@ -200,12 +209,34 @@ def _celeba(source: Source, root: Path, download: bool) -> Dataset:
         if not len(reader.filename) == len(split) == len(smiles) == len(owner):
             raise ValueError(f"the lists differ in length: {len(split)}, {len(smiles)} and {len(owner)} rows")
     order = np.argsort(split, kind="stable")
-    faces = Faces(reader, order, source, folder)
+    faces = Pictures("celeba", lambda i: reader[i][0], order, source, folder)
     return Dataset("celeba", faces, smiles[order], source.classes, int((split == 0).sum()), owner[order])
 
 
+def _tiny_imagenet(source: Source, root: Path, download: bool) -> Dataset:
+    """The training images by class, then those for validation, whose labels are public, as the official test set.
+
+    Classes are numbered in the order of their WordNet names.
+    """
+    from fedtune._torchvision import datasets
+
+    folder = root / source.folder
+    with _reading("tiny-imagenet", source, folder, download):
+        if download and not folder.is_dir():
+            raise ValueError("torchvision does not know it")
+        train = datasets.ImageFolder(str(folder / "train"))
+        listed = np.loadtxt(folder / "val" / "val_annotations.txt", str, usecols=(0, 1), ndmin=2)  # file, WordNet name
+        number = train.class_to_idx
+        files = [path for path, _ in train.samples] + [str(folder / "val" / "images" / file) for file, _ in listed]
+        y = np.array([c for _, c in train.samples] + [number[name] for _, name in listed], dtype=np.int64)
+        if len(number) != source.classes:
+            raise ValueError(f"there are {len(number)} classes instead of {source.classes}")
+    pictures = Pictures("tiny-imagenet", lambda i: train.loader(files[i]), np.arange(len(files)), source, folder)
+    return Dataset("tiny-imagenet", pictures, y, source.classes, len(train.samples))
+
+
 @contextmanager
-def _reading(name: str, folder: Path, download: bool) -> Iterator[None]:
+def _reading(name: str, source: Source, folder: Path, download: bool) -> Iterator[None]:
     """Whatever goes wrong with the files is a UserError that names the folder and the ways out."""
     try:
         with warnings.catch_warnings():
@@ -215,10 +246,10 @@ def _reading(name: str, folder: Path, download: bool) -> Iterator[None]:
         reason = " ".join((str(error) or type(error).__name__).split()).partition(". You can use")[0]
         what = "could not be fetched into or read from" if download else "is absent or damaged in"
         fetch = "" if download else "fetch it with --download, or "
-        raise UserError(
-            f"{name} {what} {folder} ({reason}): {fetch}put torchvision's layout under --data-dir or FEDTUNE_DATA_DIR; "
-            "delete damaged files first"
-        ) from error
+        ways = f"{fetch}put torchvision's layout under --data-dir or FEDTUNE_DATA_DIR"
+        if source.address:
+            ways = f"unpack {source.address} under --data-dir or FEDTUNE_DATA_DIR; --download cannot fetch it"
+        raise UserError(f"{name} {what} {folder} ({reason}): {ways}; delete damaged files first") from error
 
 
 def _arrays(source: Source, parts: list[Any]) -> tuple[np.ndarray, np.ndarray]:

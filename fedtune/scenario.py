@@ -172,6 +172,22 @@ _FEDGENP_DATA: dict[str, tuple[tuple[float, float], dict[str, Any]]] = {
     "emnist-10pct": ((0.01, 1), {"dataset": "emnist-letters", "share": 0.1, "floor": 260, "participation": 0.5}),
 }
 
+# FedSA's: Dirichlet 0.1 over the pooled rows, a quarter of each client's for test (and 15 % for validation, which is
+# ours); every client in every round, or 10 of 100.  One architecture, or a family of them.
+_FEDSA = Scenario(partition="dirichlet", alpha=0.1, batch=10, momentum=0.0, floor=40)
+_FEDSA_KINDS: dict[str, dict[str, Any]] = {
+    "silo": {"clients": 20, "rounds": 200},
+    "device": {"clients": 100, "participation": 0.1, "rounds": 1000},
+}
+_FEDSA_DATA: dict[str, tuple[str, dict[str, Any]]] = {
+    "cifar10": ("htfe8", {"dataset": "cifar10", "model": "mcmahan-cnn"}),
+    "cifar100": ("htfe8", {"dataset": "cifar100", "model": "mcmahan-cnn"}),
+    "tinyimagenet": ("htfe8", {"dataset": "tiny-imagenet", "model": "mcmahan-cnn", "all_classes": 400}),
+    # ours, small enough for two cores
+    "fmnist": ("htmini3", {"dataset": "fashion-mnist", "model": "fedproto-cnn", "rounds": 100}),
+    "digits": ("htmini3", {"dataset": "digits", "model": "cnn8", "rounds": 100, "floor": 9}),
+}
+
 SCENARIOS: dict[str, Scenario] = {
     "digits-w4": Scenario(),
     "digits-dir0.1": Scenario(partition="dirichlet", floor=20),
@@ -193,6 +209,11 @@ SCENARIOS: dict[str, Scenario] = {
     **{
         f"fedgenp-celeba-r{r:g}": _FEDGENP.override(clients=25, participation=r, **_CELEBA)
         for r in (0.2, 0.4, 0.6, 0.8, 1.0)
+    },
+    **{
+        name: _FEDSA.override(**v | o | {"model": model})
+        for d, (family, o) in _FEDSA_DATA.items() for k, v in _FEDSA_KINDS.items()
+        for name, model in ((f"fedsa-{d}-{k}", o["model"]), (f"fedsa-{d}-{k}-{family}", family))
     },
     # label skew as in PFLlib: per class over clients, 25 % of each client's rows for test
     **{f"fmnist-dir{a:g}": _DIRICHLET.override(alpha=a) for a in (0.1, 0.3, 1.0)},

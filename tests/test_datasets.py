@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 from pathlib import Path
 from urllib.error import URLError
 
@@ -11,12 +12,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedtune import datasets
+from fedtune import datasets, federation
 from fedtune._torchvision import datasets as torchvision
 from fedtune.datasets import SOURCES, describe, has_owners, load, names
 from fedtune.errors import UserError
+from fedtune.scenario import Scenario
 
-IN_MEMORY = [name for name in names() if name not in ("digits", "celeba")]
+IN_MEMORY = [name for name in names() if name not in ("digits", "celeba", "tiny-imagenet")]
 MNIST_LIKE = ("mnist", "fashion-mnist", "emnist-letters", "emnist-byclass")
 TRAIN, TEST = 6, 4
 
@@ -52,6 +54,63 @@ def write(name: str, root: Path) -> tuple[np.ndarray, np.ndarray]:
         (folder / f"{prefix}-images-idx3-ubyte").write_bytes(idx(x[rows, 0]))
         (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(idx(y[rows] + source.first))
     return x, y
+
+
+NAMES = [f"n{i:08d}" for i in range(200)]  # of Tiny-ImageNet's classes, as WordNet has them
+HELD_OUT = [7, 199, 7, 0]  # classes of its validation images
+
+
+def write_tiny_imagenet(root: Path) -> np.ndarray:
+    """Its folders, each picture of one colour [204, 3]: one training picture a class, and four for validation."""
+    folder, colours = root / "tiny-imagenet-200", np.random.default_rng(0).integers(0, 256, (204, 3)).astype(np.uint8)
+    (folder / "val" / "images").mkdir(parents=True)
+    files = [folder / "train" / n / "images" / f"{n}_0.JPEG" for n in NAMES]
+    files += [folder / "val" / "images" / f"val_{i}.JPEG" for i in range(4)]
+    for file, colour in zip(files, colours, strict=True):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        image = np.broadcast_to(colour, (64, 64, 3)) if file.stem != "val_1" else np.full((64, 64), colour[0])
+        Image.fromarray(image).save(file, quality=95, subsampling=0)  # some of its pictures are grey
+    colours[201] = colours[201, 0]
+    (folder / "wnids.txt").write_text("\n".join(NAMES[::-1]))
+    lines = [f"val_{i}.JPEG\t{NAMES[c]}\t0\t0\t63\t63\n" for i, c in enumerate(HELD_OUT)]
+    (folder / "val" / "val_annotations.txt").write_text("".join(lines))
+    return colours
+
+
+def test_tiny_imagenet_is_read_from_its_folders_as_it_is_needed(tmp_path: Path) -> None:
+    colours = write_tiny_imagenet(tmp_path)
+    got = load("tiny-imagenet", tmp_path)
+    assert (got.classes, got.train_rows, got.x.shape, got.owner) == (200, 200, (204, 3, 64, 64), None)
+    assert got.y.tolist() == [*range(200), *HELD_OUT] and got.y.dtype == np.int64
+    rows, source = np.array([3, 202, 201, 0]), SOURCES["tiny-imagenet"]
+    want = (colours[rows] / 255 - source.mean) / source.std
+    x = got.x[rows]
+    assert x.dtype == np.float32
+    np.testing.assert_allclose(x, want[:, :, None, None] + np.zeros_like(x), atol=0.06)  # it is JPEG
+    dealt = federation.deal(got, Scenario(dataset="tiny-imagenet", partition="iid", clients=4, floor=3), 0)
+    assert dealt.x.shape[1:] == (3, 64, 64) and dealt.classes == 200
+
+
+@pytest.mark.parametrize("damage", ["class", "picture", "annotations", "label"])
+def test_a_damaged_tiny_imagenet_is_a_user_error(damage: str, tmp_path: Path) -> None:
+    write_tiny_imagenet(tmp_path)
+    folder = tmp_path / "tiny-imagenet-200"
+    if damage == "class":
+        shutil.rmtree(folder / "train" / NAMES[5])
+    elif damage == "picture":
+        (folder / "train" / NAMES[5] / "images" / f"{NAMES[5]}_0.JPEG").write_bytes(b"no picture")
+    else:
+        line = "val_0.JPEG\n" if damage == "annotations" else "val_0.JPEG\tn99999999\n"
+        (folder / "val" / "val_annotations.txt").write_text(line)
+    with pytest.raises(UserError, match="tiny-imagenet is absent or damaged.*unpack http.*delete damaged") as caught:
+        load("tiny-imagenet", tmp_path).x[np.arange(10)]
+    assert "\n" not in str(caught.value)
+
+
+def test_tiny_imagenet_cannot_be_fetched(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="torchvision does not know it.*unpack http.*--download cannot fetch it"):
+        load("tiny-imagenet", tmp_path, download=True)
+    assert not list(tmp_path.iterdir())
 
 
 SPLIT = [2, 0, 0, 1, 0, 2]  # of the faces: 0 train, 1 valid, 2 test
@@ -131,6 +190,7 @@ def test_real_fashion_mnist_is_centred() -> None:
 def test_describe_needs_no_files(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "_torchvision", None)
     monkeypatch.setattr(datasets, "_celeba", None)
+    monkeypatch.setattr(datasets, "_tiny_imagenet", None)
     assert describe(name) == (*SOURCES[name].shape, SOURCES[name].classes)
     assert has_owners(name) == (name == "celeba")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedtune import datasets, federation, scenario
+from fedtune import datasets, federation, models, scenario
 from fedtune.datasets import Dataset
 from fedtune.errors import UserError
 from fedtune.federation import Federation
@@ -177,8 +177,23 @@ def test_every_scenario_stands_and_its_data_set_and_model_fit(name: str) -> None
     assert (s.model == "celeba-cnn") == (s.dataset == "celeba")
 
 
+def test_fedsas_scenarios_are_the_papers_and_their_twins() -> None:
+    family = {n: s for n, s in SCENARIOS.items() if n.startswith("fedsa-")}
+    assert len(family) == 5 * 2 * 2
+    for name, s in family.items():
+        _, data, kind, *mixed = name.split("-")
+        assert (s.clients, s.participants) == {"silo": (20, 20), "device": (100, 10)}[kind]
+        assert (s.partition, s.alpha, s.test_share) == ("dirichlet", 0.1, 0.25)
+        assert (s.batch, s.lr, s.momentum, s.local_epochs, s.optimizer) == (10, 0.01, 0, 1, "sgd")
+        assert mixed == ([s.model] if s.model in models.FAMILIES else [])
+        if data in ("fmnist", "digits"):
+            assert s.rounds == 100 and s.model in ("fedproto-cnn", "cnn8", "htmini3")
+        else:
+            assert s.rounds == {"silo": 200, "device": 1000}[kind] and models.width(s.model, s.features) == 512
+
+
 def test_fedpas_and_fedgenps_scenarios_are_the_papers_tables() -> None:
-    family = {n: s for n, s in SCENARIOS.items() if n.startswith("fed")}
+    family = {n: s for n, s in SCENARIOS.items() if n.startswith(("fedpa-", "fedgenp-"))}
     for name, s in family.items():
         rounds, lr, many = (200, 3e-4, 20) if name.startswith("fedpa-") else (100, 0.01, 20)
         many = 25 if "fedgenp-celeba" in name else many

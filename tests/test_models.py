@@ -34,6 +34,13 @@ def parameters(name: str, shape: models.Shape, classes: int = 10, features: int 
         ("cnn8", SMALL, 160 + 16 * 32 * 9 + 32 + 128 * 64 + 64 + 650),
         # torchvision's 11,689,512 without its classifier, Linear(512, 128) and the head
         ("resnet18", (3, 32, 32), 11_689_512 - 513_000 + 512 * 128 + 128 + 1_290),
+        ("cnn8-wide", SMALL, 320 + 32 * 64 * 9 + 64 + 256 * 64 + 64 + 650),
+        ("mcmahan-cnn", (3, 64, 64), 5_694_600 - 190 * 513),
+        # torchvision's with a head of 512 features
+        ("googlenet-pooled", (3, 32, 32), 5_605_034), ("mobilenet-pooled", (3, 32, 32), 2_229_002),
+        ("resnet18-pooled", (3, 32, 32), 11_181_642), ("resnet34-pooled", (3, 32, 32), 21_289_802),
+        ("resnet50-pooled", (3, 32, 32), 23_513_162), ("resnet101-pooled", (3, 32, 32), 42_505_290),
+        ("resnet152-pooled", (3, 32, 32), 58_148_938),
     ],
 )  # fmt: skip
 def test_as_many_parameters_as_the_papers_count(name: str, shape: models.Shape, number: int) -> None:
@@ -106,6 +113,32 @@ def test_one_seed_one_network_and_the_global_random_state_stays(name: str) -> No
 def test_a_network_that_does_not_fit_the_images_is_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"model '{name}' does not fit images of 1×8×8"):
         models.build(name, SMALL, 10)
+
+
+@pytest.mark.parametrize("name", models.FAMILIES)
+def test_the_architectures_of_a_family_have_one_width(name: str) -> None:
+    members = models.members(name)
+    assert len(members) == int(name[-1]) and len({models.width(m) for m in members}) == 1
+    assert models.width(name) == models.width(members[0]) and models.width(name, 7) == 7
+    with pytest.raises(UserError, match=f"unknown model '{name}'"):  # it is several
+        models.build(name, (3, 32, 32), 10)
+
+
+WIDE = {"googlenet": 1024, "mobilenet": 1280, "resnet10": 512, "resnet50": 2048}
+
+
+@pytest.mark.parametrize(("name", "wide"), WIDE.items())
+def test_features_of_a_pooled_network_are_means_of_neighbours(name: str, wide: int) -> None:
+    net = models.build(f"{name}-pooled", (3, 32, 32), 10, seed=1).double().eval()
+    x = randn(2, 3, 32, 32)
+    raw = net.body[0](x)
+    assert raw.shape == (2, wide) and not any(isinstance(m, nn.Dropout) and m.p for m in net.modules())
+    want = [[row[i * wide // 512 : -(-(i + 1) * wide // 512)].mean().item() for i in range(512)] for row in raw]
+    assert_close(net.body(x), torch.tensor(want, dtype=torch.float64), **TIGHT)
+    grey = models.build(f"{name}-pooled", (1, 28, 28), 10, seed=1).eval()
+    first, plain = (next(m for m in n.modules() if isinstance(m, nn.Conv2d)) for n in (grey, net))
+    assert first.weight.shape == (len(plain.weight), 1, *plain.weight.shape[2:]) and first.stride == plain.stride
+    assert grey(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
 
 
 def test_an_unknown_model_is_told_the_nearest() -> None:
