@@ -1,6 +1,6 @@
 """What the engine gains over plain PyTorch, and what Tune costs: one table, ratios within one run.
 
-    python -m benchmarks.engine [--json FILE] [--only training,em,server,tune] [--repeats 5]
+    python -m benchmarks.engine [--json FILE] [--only training,em,server,clients,tune] [--repeats 5]
 
 training  milliseconds a client-step of fedtune's local training against a plain eager loop over the clients
           (nn.Module, torch.optim.SGD with momentum 0.5) on the same models and the same batches; the two are checked to
@@ -8,6 +8,7 @@ training  milliseconds a client-step of fedtune's local training against a plain
 em        the batched EM against scikit-learn's fits (benchmarks/em.py).
 server    what training FedPA's and FedGenP's generators costs, against a loop, and as clients become many
           (benchmarks/server.py).
+clients   rounds of clients with several architectures, and of 10 clients out of many (benchmarks/clients.py).
 tune      wall time of a search of 16 trials against the same rounds played without Tune in as many processes
           (benchmarks/tune.py).
 """
@@ -31,7 +32,7 @@ from fedtune import address, executors, layers, models, training
 from fedtune.algorithm import Phase, find
 from fedtune.scenario import Scenario
 
-PARTS = ("training", "em", "server", "tune")
+PARTS = ("training", "em", "server", "clients", "tune")
 
 # model, image, batch, clients, rows of a client, least ratio asked for
 CASES = [
@@ -134,6 +135,10 @@ def main() -> int:
         from benchmarks import server  # which takes `best_of` from here
 
         out["server"] = server.measure(args.repeats)
+    if "clients" in only:
+        from benchmarks import clients
+
+        out["clients"] = clients.measure(args.repeats)
     if "tune" in only:
         out["tune"] = tune.measure()
         print(tune.line(out["tune"]), flush=True)

@@ -1,0 +1,153 @@
+"""What a round costs with clients of several architectures, and as clients become many of whom few take part.
+
+    python -m benchmarks.clients [--json FILE] [--repeats 5]
+
+Mixed    rounds a second of `local` with 20 clients of 100 rows, B = 10, without evaluation, against a plain loop over
+         the clients (nn.Module, torch.optim.SGD) on the same batches; both are checked to end with the same weights.
+Many     seconds of a round in which 10 of K clients take part, without evaluation, as a ratio to 10 of 10; and what
+         the process came to hold for K clients (a fresh process each).  40 rows a client, B = 10, the CNN for 8×8.
+One thread, both sides taking turns, the least of several repeats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.engine import best_of
+from benchmarks.server import _status
+from fedtune import address, engine, layers, models
+from fedtune.federation import Federation, Split
+from fedtune.scenario import Scenario
+from fedtune.simulation import Experiment, Simulation
+
+# data set that gives the image's shape, model, least ratio asked for
+CASES = [
+    ("digits", "htmini3", 1.5), ("digits", "cnn8", 1.5),
+    ("fashion-mnist", "htmini3", 1.5), ("fashion-mnist", "fedproto-cnn", 1.5),
+]  # fmt: skip
+ALGORITHMS, COUNTS, ASKED = ("fedavg", "fedproto"), (10, 100, 1_000, 10_000), 1.3
+
+
+def simulation(algorithm: str, dataset: str, model: str, clients: int, rows: int, active: int) -> Simulation:
+    """A run on random rows; beyond ten, clients hold the rows of the first ten, so that their work is the same."""
+    shape, rng = {"digits": (1, 8, 8), "fashion-mnist": (1, 28, 28)}[dataset], np.random.default_rng(0)
+    held = min(clients, 20)
+    x, y = rng.normal(size=(held * rows, *shape)).astype(np.float32), rng.integers(0, 10, held * rows)
+    table = np.arange(held * rows).reshape(held, rows)[np.arange(clients) % held]
+    split = Split(table, np.full(clients, rows))
+    scenario = Scenario(
+        dataset=dataset, model=model, clients=clients, participation=active / clients, batch=10, momentum=0.0,
+        all_classes=0,
+    )  # fmt: skip
+    return Simulation(Experiment(algorithm, scenario), {}, Federation(x, y, 10, split, split, split))
+
+
+def mixed_row(dataset: str, model: str, repeats: int) -> dict[str, Any]:
+    sim = simulation("local", dataset, model, 20, 100, 20)
+    f, lr = sim.setting.federation, sim.setting.scenario.lr
+    forms = [models.build(m, f.shape, 10, sim.setting.task.features) for m in sim.setting.task.models]
+    start = {int(k): (g, i) for g in sim.state.groups for i, k in enumerate(g.ids)}
+
+    def eager() -> list[dict[str, torch.Tensor]]:
+        left = []
+        for k in range(20):
+            net, (g, i) = forms[k % len(forms)], start[k]
+            net.load_state_dict({n: t[i] for n, t in g.tensors.items()})
+            net.train()
+            optimizer = torch.optim.SGD(net.parameters(), lr=lr)
+            order = torch.randperm(100, generator=address.stream(0, "train", 1, 0, k))
+            for rows in f.train.rows[k, order].split(10):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(net(f.x[rows]), f.y[rows]).backward()
+                optimizer.step()
+            left.append({n: t.clone() for n, t in net.state_dict().items()})
+        return left
+
+    ours, theirs = engine.play_round(sim.setting, sim.state)[0], eager()
+    for g in ours.groups:
+        for i, k in enumerate(g.ids.tolist()):
+            for n, t in g.tensors.items():
+                torch.testing.assert_close(t[i], theirs[k][n], rtol=0, atol=1e-4)  # the same work, in float32
+    fast, slow = best_of([lambda: engine.play_round(sim.setting, sim.state), eager], repeats)
+    return {"data": dataset, "model": model, "rounds_per_second": 1 / fast, "eager": 1 / slow, "ratio": slow / fast}
+
+
+def many_here(algorithm: str, clients: int, repeats: int) -> dict[str, Any]:
+    """The fastest round of 10 of K clients in this (fresh) process, and what K clients take of its memory."""
+    torch.set_num_threads(1)
+    warm = simulation(algorithm, "digits", "cnn8", 10, 40, 10)
+    engine.play_round(warm.setting, warm.state)  # what is loaded and made once is no cost of a round
+    before = _status("VmRSS")
+    sim, best = simulation(algorithm, "digits", "cnn8", clients, 40, 10), float("inf")
+    for _ in range(10 * repeats):
+        began = time.perf_counter()
+        sim.state, _ = engine.play_round(sim.setting, sim.state)
+        best = min(best, time.perf_counter() - began)
+    return {"algorithm": algorithm, "clients": clients, "seconds": best, "held_mib": _status("VmRSS") - before}
+
+
+def many_row(algorithm: str, clients: int, repeats: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.clients", "--many", f"{algorithm},{clients}"]
+    found: dict[str, Any] = json.loads(subprocess.check_output([*command, "--repeats", str(repeats)], text=True))
+    return found
+
+
+def measure(repeats: int) -> dict[str, Any]:
+    """Both parts, printed as they are found."""
+    print(f"{'20 clients, B = 10':32} {'rounds/s':>9} {'eager':>7} {'ratio':>6} {'asked':>6}", flush=True)
+    mixed = []
+    for dataset, model, asked in CASES:
+        row = mixed_row(dataset, model, repeats) | {"asked": asked}
+        mixed.append(row)
+        print(
+            f"{dataset + ', ' + model:32} {row['rounds_per_second']:9.2f} {row['eager']:7.2f} {row['ratio']:6.2f} "
+            f"{asked:6.2f}{'' if row['ratio'] >= asked else '  below'}",
+            flush=True,
+        )
+    head = f"{'10 clients of':>14} {'algorithm':>10} {'ms a round':>11} {'ratio':>6} {'asked':>6} {'held MiB':>9}"
+    print(head, flush=True)
+    many = []
+    for algorithm in ALGORITHMS:
+        for clients in COUNTS:
+            row = many_row(algorithm, clients, repeats)
+            first = row["seconds"] if clients == COUNTS[0] else many[-1]["first"]
+            row |= {"first": first, "ratio": row["seconds"] / first, "asked": ASKED}
+            many.append(row)
+            print(
+                f"{clients:14} {algorithm:>10} {row['seconds'] * 1e3:11.1f} {row['ratio']:6.2f} {ASKED:6.2f} "
+                f"{row['held_mib']:9.0f}{'' if row['ratio'] <= ASKED else '  above'}",
+                flush=True,
+            )
+    return {"mixed": mixed, "many": many}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--many", help=argparse.SUPPRESS)  # algorithm,K: one row of the second part, in this process
+    args = parser.parse_args()
+    if args.many:
+        algorithm, clients = args.many.split(",")
+        print(json.dumps(many_here(algorithm, int(clients), args.repeats)))
+        return 0
+    torch.set_num_threads(1)
+    layers.keep_freed_memory()
+    got = measure(args.repeats)
+    if args.json:
+        args.json.write_text(json.dumps(got, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
