@@ -14,13 +14,9 @@ import sys
 from pathlib import Path
 
 import pandas as pd
-import torch
-from rich.console import Console
-from rich.progress import Progress
 
-from fedtune import cli, federation, scenario
-from fedtune.layers import keep_freed_memory
-from fedtune.simulation import Experiment, Simulation
+from analysis.tables import experiment, play_all
+from fedtune import cli
 
 ALGORITHMS = ("fedavg", "fedprox", "fedensemble", "fedgen", "fedhkd", "fedpa")
 SCENARIOS = ("fedpa-fmnist-a0.3", "fedpa-fmnist-a1", "fedpa-fmnist9-a0.3", "fedpa-fmnist9-a1")
@@ -43,41 +39,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data-dir", help="torchvision's layout (default $FEDTUNE_DATA_DIR, data)")
     parser.add_argument("--debug", action="store_true", help="show the stack of an error")
     args = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    keep_freed_memory()
-    args.work.mkdir(parents=True, exist_ok=True)
-    cells = [
-        (name, algo, preset, int(seed))
+    runs = [
+        experiment(algo, name, int(seed), preset, rounds=args.rounds, all_classes=0)
         for algo in args.algos.split(",")
         for name in args.scenarios.split(",")
         for seed in args.seeds.split(",")
         for preset in PRESETS
     ]
-    with Progress(console=Console(stderr=True)) as progress:
-        bar = progress.add_task("", total=len(cells))
-        for cell in cells:
-            progress.update(bar, description=" ".join(map(str, cell)))
-            file = args.work / f"{'-'.join(map(str, cell))}-{args.rounds}.csv"
-            if not file.exists():
-                play(*cell, args.rounds, args.data_dir).to_csv(file, index=False)
-            progress.advance(bar)
-    table = summary(pd.concat([pd.read_csv(f) for f in sorted(args.work.glob(f"*-{args.rounds}.csv"))]))
+    table = summary(play_all(runs, args.rounds, args.work, args.data_dir))
     args.write.mkdir(parents=True, exist_ok=True)
     table.to_csv(args.write / "fedpa-table2.csv", index=False)
     (args.write / "fedpa-table2.md").write_text(text(table))
     print(text(table))
     return 0
-
-
-def play(name: str, algo: str, preset: str, seed: int, rounds: int, data_dir: str | None) -> pd.DataFrame:
-    """One run: a row a round."""
-    setting = scenario.find(name).override(rounds=rounds, all_classes=0)
-    data = federation.make(setting, seed, data_dir)
-    simulation = Simulation(Experiment(algo, setting, seed, preset=preset), {}, data)
-    rows = [simulation.step() for _ in range(rounds)]
-    cell = {"scenario": name, "algorithm": algo, "preset": preset, "seed": seed}
-    kept = ("round", "val_acc", "test_acc", "comm_mb", "seconds")
-    return pd.DataFrame([cell | {k: r[k] for k in kept} for r in rows])
 
 
 def summary(rounds: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,71 @@
+"""Runs of many configurations without a search, each left in a file: what the tables of this folder are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from fedtune import engine, federation, scenario
+from fedtune.algorithm import Algorithm
+from fedtune.errors import Diverged
+from fedtune.layers import keep_freed_memory
+from fedtune.simulation import Experiment, Simulation
+
+KEPT = ("round", "val_acc", "test_acc", "test_acc_std", "test_acc_all", "comm_mb", "seconds")
+
+
+def play_all(
+    runs: Sequence[tuple[Experiment, str]], rounds: int, work: Path, data_dir: str | None, every: int = 1
+) -> pd.DataFrame:
+    """Rows of all runs; a run whose file lies in `work` is not played again, so several commands may share the work.
+
+    runs: experiments, each with the name of its scenario.  every: the model is scored every so many rounds, and after
+    the last; always, if the algorithm wants to know.
+    """
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    work.mkdir(parents=True, exist_ok=True)
+    found = []
+    with Progress(console=Console(stderr=True)) as progress:
+        bar = progress.add_task("", total=len(runs))
+        for experiment, name in runs:
+            cell = {"scenario": name, "algorithm": experiment.algorithm, "preset": experiment.preset or "as_text"}
+            cell["seed"] = str(experiment.seed)
+            label = "-".join([*cell.values(), *(f"{n}={v}" for n, v in experiment.pinned.items())])
+            progress.update(bar, description=label)
+            file = work / f"{label}-{rounds}.csv"
+            if not file.exists():
+                play(experiment, cell, rounds, data_dir, every).to_csv(file, index=False)
+            found.append(pd.read_csv(file))
+            progress.advance(bar)
+    return pd.concat(found)
+
+
+def play(
+    experiment: Experiment, cell: Mapping[str, Any], rounds: int, data_dir: str | None, every: int = 1
+) -> pd.DataFrame:
+    """One run: a row each time that it is scored; fewer if it diverges."""
+    data = federation.make(experiment.scenario, experiment.seed, data_dir)
+    sim = Simulation(experiment, {}, data)
+    listens = type(sim.setting.algorithm).observe is not Algorithm.observe
+    rows = []
+    try:
+        for t in range(1, rounds + 1):
+            if listens or t % every == 0 or t == rounds:
+                rows.append(sim.step())
+            else:
+                sim.state, _ = engine.play_round(sim.setting, sim.state)
+    except Diverged:
+        rows.append({"round": sim.state.round + 1})
+    return pd.DataFrame([dict(cell) | {k: r.get(k) for k in KEPT} for r in rows])
+
+
+def experiment(algo: str, name: str, seed: int, preset: str = "", **changes: Any) -> tuple[Experiment, str]:
+    """A run of `play_all` on a named scenario with some fields changed."""
+    return Experiment(algo, scenario.find(name).override(**changes), seed, preset=preset), name
