@@ -4,8 +4,9 @@
 
 Defaults as the papers' texts have them, nothing tuned: 100 clients, 10 in a round, Dirichlet 0.1, a quarter of each
 client's rows for test.  On three architectures run those whose shared parts are alike in all of them.  Every run leaves
-a file in --work and is not played again.  The table stands in analysis/results: accuracy of each client's own model (or
-the averaged one) on its own test rows after the last round, mean over clients; mean and standard deviation over seeds.
+a file in --work and is not played again.  That of analysis/results was written with --rounds 30 --write
+analysis/results: accuracy of each client's own model (or the averaged one) on its own test rows after the last round,
+mean over clients; mean and standard deviation over seeds.
 """
 
 from __future__ import annotations
@@ -16,13 +17,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.tables import experiment, play_all
+from analysis.tables import experiment, play_all, seeds, write
 from fedtune import algorithm, cli, scenario
-from fedtune.errors import UserError
 from fedtune.simulation import Experiment, fitting
 
 SCENARIOS = ("fedsa-fmnist-device", "fedsa-fmnist-device-htmini3")
-RESULTS = Path(__file__).parent / "results"
 
 
 @cli.guarded
@@ -34,32 +33,27 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--algos", default=",".join(algorithm.names()))
     parser.add_argument("--scenarios", default=",".join(SCENARIOS))
     parser.add_argument("--work", type=Path, default=Path("runs/fedsa-device"), help="a file per run")
-    parser.add_argument("--write", type=Path, default=RESULTS, help="folder of the table")
+    parser.add_argument("--write", type=Path, help="folder of the table (default that of --work)")
     parser.add_argument("--data-dir", help="torchvision's layout (default $FEDTUNE_DATA_DIR, data)")
     parser.add_argument("--debug", action="store_true", help="show the stack of an error")
     args = parser.parse_args(argv)
-    runs = planned(args.algos.split(","), args.scenarios.split(","), args.seeds.split(","), args.rounds)
+    runs = planned(args.algos.split(","), args.scenarios.split(","), seeds(args.seeds), args.rounds)
     table = summary(play_all(runs, args.rounds, args.work, args.data_dir, every=10))
-    args.write.mkdir(parents=True, exist_ok=True)
-    table.to_csv(args.write / "fedsa-device.csv", index=False)
-    (args.write / "fedsa-device.md").write_text(text(table, args.rounds))
-    print(text(table, args.rounds))
+    write(table, text(table), args.write or args.work, "fedsa-device")
     return 0
 
 
-def planned(algos: list[str], names: list[str], seeds: list[str], rounds: int) -> list[tuple[Experiment, str]]:
+def planned(algos: list[str], names: list[str], numbers: list[int], rounds: int) -> list[tuple[Experiment, str]]:
     """Seed by seed, every algorithm on every scenario on which it runs."""
     for algo in algos:
         algorithm.find(algo)
-    if bad := [s for s in seeds if not s.isdecimal()]:
-        raise UserError(f"--seeds takes whole numbers with commas, but got {bad[0]!r}")
     fits = {name: dict(line.partition(" ")[::2] for line in fitting(scenario.find(name))) for name in names}
     runs = []
-    for seed in seeds:
+    for seed in numbers:
         for name in names:
             for algo in algos:
                 if algo in fits[name]:
-                    run, _ = experiment(algo, name, int(seed), rounds=rounds)
+                    run, _ = experiment(algo, name, seed, rounds=rounds)
                     pinned = dict(algorithm.find(algo).mixed) if fits[name][algo] else {}
                     runs.append((replace(run, pinned=pinned), name))
     return runs
@@ -78,8 +72,9 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return out.sort_values(["scenario", "test"], ascending=[True, False])
 
 
-def text(table: pd.DataFrame, rounds: int) -> str:
+def text(table: pd.DataFrame) -> str:
     """The table in Markdown."""
+    rounds = table.rounds.max()
     lines = [
         "# Every algorithm on FedSA's cross-device setting, Fashion-MNIST, measured",
         "",

@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from fedtune import engine, federation, scenario
 from fedtune.algorithm import Algorithm
-from fedtune.errors import Diverged
+from fedtune.errors import Diverged, UserError
 from fedtune.layers import keep_freed_memory
 from fedtune.simulation import Experiment, Simulation
 
@@ -39,7 +39,7 @@ def play_all(
             cell["seed"] = str(experiment.seed)
             label = "-".join([*cell.values(), *(f"{n}={v}" for n, v in experiment.pinned.items())])
             progress.update(bar, description=label)
-            file = work / f"{label}-{rounds}.csv"
+            file = work / f"{label}-{rounds}.run.csv"
             if not file.exists():
                 play(experiment, cell, rounds, data_dir, every).to_csv(file, index=False)
             found.append(pd.read_csv(file))
@@ -64,6 +64,21 @@ def play(
     except Diverged:
         rows.append({"round": sim.state.round + 1})
     return pd.DataFrame([dict(cell) | {k: r.get(k) for k in KEPT} for r in rows])
+
+
+def seeds(text: str) -> list[int]:
+    """Whole numbers with commas between them; UserError for anything else."""
+    if bad := [s for s in text.split(",") if not s.isdecimal()]:
+        raise UserError(f"--seeds takes whole numbers with commas, but got {bad[0]!r}; for instance --seeds 0,1,2")
+    return [int(s) for s in text.split(",")]
+
+
+def write(table: pd.DataFrame, text: str, folder: Path, name: str) -> None:
+    """The table as CSV and as Markdown in a folder, and on the terminal."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table.to_csv(folder / f"{name}.csv", index=False)
+    (folder / f"{name}.md").write_text(text)
+    print(text)
 
 
 def experiment(algo: str, name: str, seed: int, preset: str = "", **changes: Any) -> tuple[Experiment, str]:

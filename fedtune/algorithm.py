@@ -160,6 +160,7 @@ class Algorithm:
     schedule: ClassVar[tuple[str, ...]] = ()  # hyperparameters on which first-effect rounds depend
     structural: ClassVar[tuple[str, ...]] = ()  # hyperparameters that change the shape of the weights
     predicts: ClassVar[tuple[str, ...]] = ()  # parts that `predict` uses; () is all of them
+    scores: ClassVar[str] = ""  # what `predict` speaks for, in words, if not one model of shared and own parts
     # values under which it runs on architectures that differ in their bodies, where its defaults share too much
     mixed: ClassVar[Mapping[str, Any]] = {}
     # hyperparameters by a name, the scenario's too: "as_published" is what the released code does

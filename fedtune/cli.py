@@ -99,7 +99,7 @@ def experiment_from(args: argparse.Namespace, config: dict[str, Any] | None = No
         raise UserError(f"--seed must not be negative, but got {seed}")
     known = knobs(Scenario) | knobs(cls)
     preset = args.preset or ""
-    experiment = Experiment(algo, scenario, seed, args.executor, args.device, pinned, preset)
+    experiment = Experiment(algo, scenario, seed, args.executor, args.device, pinned, preset, tuple(fields))
     experiment.validate()
     return dataclasses.replace(experiment, pinned={n: known[n].check(v) for n, v in pinned.items()})
 

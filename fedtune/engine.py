@@ -106,6 +106,7 @@ def scored(algorithm: Algorithm, scenario: Scenario, net: nn.Module) -> str:
     what = "each client's own model" if not shared else "the averaged model"
     if shared and own:
         what = f"the averaged {' and '.join(shared)} with each client's own {' and '.join(own)}"
+    what = algorithm.scores or what
     if normed:
         rule = {"averaged": "averaged", "personal": "each client's own"}[scenario.batch_norm]
         what += f", BatchNorm statistics {rule}"

@@ -31,6 +31,7 @@ class Knob:
     symbol: str
     help: str
     since: int | str  # a round (1 is the first), or the algorithm's method that tells it
+    rare: bool
 
     @property
     def integer(self) -> bool:
@@ -104,6 +105,7 @@ def hyper(
     symbol: str = "",
     help: str = "",
     since: int | str = 1,
+    rare: bool = False,
 ) -> Any:
     """A dataclass field that is a hyperparameter.
 
@@ -112,10 +114,11 @@ def hyper(
     also      allowed single values outside the range (0 to switch a term off).
     since     the first round (1-based) whose evaluation can depend on it, or the name of the algorithm's
               method that tells the round; an early-stopping search puts no rung below it.
+    rare      it matters late, if ever, in most of the space: rungs do not wait for it.
     """
     if isinstance(default, bool):
         choices = (False, True)
-    knob = Knob("", default, low, high, log, tuple(choices), tuple(also), symbol, help, since)
+    knob = Knob("", default, low, high, log, tuple(choices), tuple(also), symbol, help, since, rare)
     return field(default=default, metadata={"knob": knob})
 
 

@@ -28,6 +28,7 @@ class Plan:
     scenario: str
     space: Space
     points: list[Config]  # tried first: the default configuration, then a grid's points
+    outside: Config  # values of the default that the space does not hold: trial 1 has them all the same
     trials: int
     grace: int
     scheduler: str
@@ -79,10 +80,11 @@ def make(args: argparse.Namespace) -> Plan:
     tuning.require_combination(searcher, args.scheduler, space, structural)
     if searcher == "grid" and not space.is_grid:
         space = _as_grid(space)
-    points = _points(space, experiment)
+    points, outside = _points(space, experiment, population=args.scheduler == "pbt")
     algorithm, scenario = experiment.resolve({})
-    for name, why in algorithm.idle(scenario).items():
-        if name in space.names:
+    deciding = {"momentum": "optimizer", "local_epochs": "local_steps"}
+    for name, why in (scenario.idle() | algorithm.idle(scenario)).items():
+        if name in space.names and deciding.get(name) not in space.names:
             say(f"warning: {name} has no effect here: {why}")
     for name in space.names:
         if getattr(args, f"field_{name}", None) is not None:
@@ -92,23 +94,30 @@ def make(args: argparse.Namespace) -> Plan:
     _require_folder(storage, name)
     cluster.require_address(args.address)
     return Plan(
-        experiment, args.scenario or "digits-w4", space, points,
+        experiment, args.scenario or "digits-w4", space, points, outside,
         min(args.trials or len(points), len(points)) if searcher == "grid" else args.trials or 32,
         grace, args.scheduler, searcher, name, storage.absolute(), args.cpus_per_trial, args.gpus_per_trial,
         args.max_concurrent, args.final_seeds, args.time_budget, args.address,
     )  # fmt: skip
 
 
-def _points(space: Space, experiment: Experiment) -> list[Config]:
-    """What is tried first: the default configuration, then all points of a grid (each filled up with defaults)."""
+def _points(space: Space, experiment: Experiment, population: bool) -> tuple[list[Config], Config]:
+    """What is tried first: the default configuration, then all points of a grid (each filled up with defaults).
+
+    Also those of the default's values that the space does not hold.
+    """
     if not space.is_grid:
-        point, moved = spaces.default_point(space, experiment)
-        if moved:
-            say(f"note: the default of {', '.join(moved)} is outside the space; trial 1 takes the nearest value")
-        return [point]
+        point, outside = spaces.default_point(space, experiment)
+        if outside:
+            values = ", ".join(f"{n} = {v}" for n, v in outside.items())
+            if population:  # a population moves on from its values, so they must lie in the space
+                say(f"note: the default has {values}, outside the space; trial 1 takes the nearest")
+                return [point], {}
+            say(f"note: trial 1, the default, has {values}, outside the space; the searcher is told the nearest")
+        return [point], outside
     default = {n: v for n, v in experiment.configuration({}).items() if n in space.names}
     full = [default] + [default | point for point in space.points]
-    return [p for i, p in enumerate(full) if p not in full[:i]]
+    return [p for i, p in enumerate(full) if p not in full[:i]], {}
 
 
 def _as_grid(space: Space) -> Space:

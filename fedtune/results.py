@@ -130,7 +130,7 @@ def provenance(command: list[str], experiment: Experiment, extra: dict[str, Any]
         "git_commit": _commit(),
         "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "gpus": gpus, "system": platform.system()},
         "algorithm": experiment.algorithm,
-        "scenario": dataclasses.asdict(experiment.scenario),
+        "scenario": dataclasses.asdict(experiment.resolve({})[1]),
         "pinned": experiment.pinned,
         "preset": experiment.preset,
         "scored": experiment.validate(),

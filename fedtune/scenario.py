@@ -116,6 +116,15 @@ class Scenario:
         """m, the clients of a round: at least one."""
         return max(1, int(self.participation * self.clients + 0.5))
 
+    def idle(self) -> dict[str, str]:
+        """Hyperparameters that can have no effect here, each with the reason."""
+        found = {}
+        if self.optimizer == "adam":
+            found["momentum"] = "--optimizer is adam"
+        if self.local_steps:
+            found["local_epochs"] = f"--local-steps {self.local_steps} counts steps instead"
+        return found
+
     def override(self, **values: Any) -> Scenario:
         """The same setting with some fields changed; UserError with the nearest name if there is no such field."""
         known = [f.name for f in fields(self)]

@@ -131,7 +131,7 @@ def fit(
         tune_config=tune.TuneConfig(
             metric=tuning.METRIC,
             mode=tuning.MODE,
-            search_alg=tuning.searcher(p.searcher, p.space, p.points, p.experiment.seed, p.name, pbt),
+            search_alg=tuning.searcher(p.searcher, p.space, p.points, p.outside, p.experiment.seed, p.name, pbt),
             scheduler=tuning.scheduler(p.scheduler, p.experiment.scenario.rounds, p.grace, p.space),
             num_samples=p.trials,
             max_concurrent_trials=concurrent,

@@ -31,6 +31,7 @@ class Experiment:
     device: str = "cpu"
     pinned: dict[str, Any] = field(default_factory=dict)  # --set: hyperparameters held fixed
     preset: str = ""  # --preset: other defaults, by name
+    given: tuple[str, ...] = ()  # scenario fields that were asked for by themselves: a preset leaves them alone
 
     def knobs(self) -> dict[str, Knob]:
         """All hyperparameters: the algorithm's and the scenario's."""
@@ -52,7 +53,7 @@ class Experiment:
             return {}
         if self.preset not in cls.presets:
             raise unknown(f"preset of {self.algorithm}", self.preset, ["as_text", *cls.presets])
-        return dict(cls.presets[self.preset])
+        return {n: v for n, v in cls.presets[self.preset].items() if n not in self.given}
 
     def configuration(self, config: dict[str, Any]) -> dict[str, Any]:
         """Every hyperparameter with its value under a configuration."""

@@ -117,9 +117,9 @@ def _checked(name: str, raw: dict[str, Any] | list[Config], experiment: Experime
     return space
 
 
-def default_point(space: Space, experiment: Experiment) -> tuple[Config, list[str]]:
-    """The default configuration inside the space, and the names whose default lies outside and was moved in."""
-    point, moved = {}, []
+def default_point(space: Space, experiment: Experiment) -> tuple[Config, Config]:
+    """The default configuration moved into the space, and those of its values that lie outside, as they are."""
+    point, outside = {}, {}
     default = experiment.configuration({})
     for name, domain in space.domains.items():
         value = default["lr"] if default[name] is None else default[name]  # none is "the clients' learning rate"
@@ -130,21 +130,22 @@ def default_point(space: Space, experiment: Experiment) -> tuple[Config, list[st
             inside = min(max(value, low), high)
         point[name] = inside
         if inside != value:
-            moved.append(name)
-    return point, moved
+            outside[name] = value
+    return point, outside
 
 
 def first_effect(space: Space, experiment: Experiment, within: float = math.inf) -> tuple[int, str]:
     """The latest first-effect round of any hyperparameter of the space, anywhere in it, and that one's name.
 
     No early stopping should judge a trial before that round: the value could not have mattered yet.  What matters only
-    after round `within`, if ever, is left out.
+    after round `within`, if ever, or is declared rare, is left out.
     """
     cls = type(experiment.resolve({})[0])
+    rare = {n for n, knob in hyper.knobs(cls).items() if knob.rare}
     latest, whose = 1, ""
     for schedule in _schedules(space, cls):
         algorithm, _ = experiment.resolve(schedule)
-        for name in space.names:
+        for name in set(space.names) - rare:
             t = first_round(algorithm, name)
             if latest < t <= within:
                 latest, whose = t, name

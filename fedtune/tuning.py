@@ -97,10 +97,30 @@ def rungs(name: str, rounds: int, grace: int) -> list[int]:
     return out
 
 
+class Optuna(OptunaSearch):
+    """Ray's OptunaSearch, whose first trial has some values that the space, and so Optuna, cannot hold.
+
+    A range on a log scale has no 0; Optuna is told the nearest value instead.
+    """
+
+    def __init__(self, outside: Config, **options: Any) -> None:
+        """outside: the first trial's values as they are played."""
+        super().__init__(**options)
+        self._outside = outside
+
+    def suggest(self, trial_id: str) -> dict | None:
+        """The next configuration."""
+        found = super().suggest(trial_id)
+        if found is None:
+            return None
+        outside, self._outside = self._outside, {}
+        return found | outside
+
+
 def searcher(
-    name: str, space: Space, points: list[Config], seed: int, study: str, pbt: bool
+    name: str, space: Space, points: list[Config], outside: Config, seed: int, study: str, pbt: bool
 ) -> Searcher | SearchAlgorithm:
-    """The searcher of that name over the space; `points` are tried first, in order."""
+    """The searcher of that name over the space; `points` are tried first, in order, the first with values `outside`."""
     if name not in SEARCHERS:
         raise unknown("searcher", name, SEARCHERS)
     if pbt:  # population based training moves configurations itself and wants them drawn at random
@@ -109,8 +129,8 @@ def searcher(
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         sampler = SAMPLERS["random" if name == "grid" else name](seed)
     domains: dict[str, Any] = dict(space.domains or _domains(points))
-    return OptunaSearch(
-        space=domains, metric=METRIC, mode=MODE, points_to_evaluate=points, sampler=sampler, study_name=study
+    return Optuna(
+        outside, space=domains, metric=METRIC, mode=MODE, points_to_evaluate=points, sampler=sampler, study_name=study
     )
 
 

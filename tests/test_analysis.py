@@ -1,6 +1,7 @@
 """The measured tables: what is averaged over what."""
 
 from pathlib import Path
+from types import ModuleType
 
 import pandas as pd
 import pytest
@@ -46,7 +47,7 @@ def test_a_run_is_played_once_and_a_diverged_one_leaves_no_figure(
 
 
 def test_the_device_table_plans_what_fits_and_counts_what_ended() -> None:
-    runs = fedsa_device.planned(["fedavg", "local", "fedgen"], list(fedsa_device.SCENARIOS), ["0", "2"], 7)
+    runs = fedsa_device.planned(["fedavg", "local", "fedgen"], list(fedsa_device.SCENARIOS), [0, 2], 7)
     assert [(e.algorithm, n.endswith("htmini3"), e.seed, dict(e.pinned)) for e, n in runs][:5] == [
         ("fedavg", False, 0, {}), ("local", False, 0, {}), ("fedgen", False, 0, {}), ("local", True, 0, {}),
         ("fedgen", True, 0, {"averages": "head"}),
@@ -61,4 +62,28 @@ def test_the_device_table_plans_what_fits_and_counts_what_ended() -> None:
     table = fedsa_device.summary(pd.DataFrame([*rows, lost]))
     assert table.algorithm.tolist() == ["fedavg", "fedsa"] and table.seeds.tolist() == [2, 1]
     assert table.test.tolist() == pytest.approx([51, 50])
-    assert "| fedavg | 51.00 ± 1.41 | 20.0 | 30.00 | 50.00 | 5.0 | 2 |" in fedsa_device.text(table, 5)
+    assert "| fedavg | 51.00 ± 1.41 | 20.0 | 30.00 | 50.00 | 5.0 | 2 |" in fedsa_device.text(table)
+
+
+@pytest.mark.parametrize("command", [fedpa_table2, fedsa_device])
+def test_the_table_in_the_repository_is_what_its_command_makes_of_its_figures(command: ModuleType) -> None:
+    results = Path(command.__file__ or "").parent / "results"
+    name = command.__name__.split(".")[1].replace("_", "-")
+    assert (results / f"{name}.md").read_text() == command.text(pd.read_csv(results / f"{name}.csv"))
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        (fedpa_table2, "--seeds x", "--seeds takes whole numbers with commas, but got 'x'"),
+        (fedpa_table2, "--algos fedgenp", "--algos takes the table's fedavg"),
+        (fedsa_device, "--seeds 0,", "--seeds takes whole numbers"),
+        (fedsa_device, "--algos fedavgg", "unknown algorithm 'fedavgg': did you mean 'fedavg'"),
+        (fedsa_device, "--scenarios digits", "unknown scenario 'digits'"),
+    ],
+)
+def test_bad_input_of_a_table_is_one_line(
+    command: ModuleType, arguments: str, message: str, capsys: pytest.CaptureFixture, tmp_path: Path
+) -> None:
+    assert command.main([*arguments.split(), "--work", str(tmp_path / "work")]) == 2
+    assert message in capsys.readouterr().err and not (tmp_path / "work").exists()

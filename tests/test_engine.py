@@ -513,7 +513,7 @@ def test_the_evaluation_says_which_model_was_scored() -> None:
         (name, rule, where): Experiment(name, BATCHNORM.override(batch_norm=rule, evaluation=where)).validate()
         for name, rule, where in (
             ("fedavg", "averaged", "pooled"), ("fedavg", "personal", "global"), ("fedper", "averaged", "personal"),
-            ("local", "averaged", "personal"),
+            ("local", "averaged", "personal"), ("fedensemble", "averaged", "global"),
         )
     }  # fmt: skip
     assert list(said.values()) == [
@@ -521,6 +521,8 @@ def test_the_evaluation_says_which_model_was_scored() -> None:
         "the averaged model, BatchNorm statistics each client's own, on each client's own rows",
         "the averaged body with each client's own head, BatchNorm statistics averaged, on each client's own rows",
         "each client's own model, on each client's own rows",
+        "the ensemble of the last round's models (average: the averaged model), BatchNorm statistics averaged, on each "
+        "client's own rows",
     ]
 
 

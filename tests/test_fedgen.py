@@ -30,7 +30,7 @@ from test_generators import as_net, drawn, inputs, module, uploads
 from torch import Tensor
 from torch.testing import assert_close
 
-from fedtune import address, engine
+from fedtune import address, cli, engine
 from fedtune.algorithm import Batch, Model, find, names
 from fedtune.errors import UserError
 from fedtune.hyper import knobs
@@ -303,6 +303,15 @@ def test_a_run_under_a_preset_is_the_run_with_its_values(name: str, preset: str)
     want = simulate(name, scenario, data, **small, **find(name).presets[preset])
     assert play(sim, 2) == play(want, 2)
     assert_same_numbers(numbers(sim.state), numbers(want.state))
+
+
+def test_a_scenario_field_that_was_given_wins_over_a_preset() -> None:
+    parser = cli.Parser()
+    cli.add_experiment(parser)
+    given = "--algo fedavg --preset as_published --lr 0.3 --batch-norm averaged --set momentum=0.4".split()
+    found = cli.experiment_from(parser.parse_args(given)).configuration({})
+    assert (found["lr"], found["batch_norm"], found["momentum"]) == (0.3, "averaged", 0.4)
+    assert found["lr_decay"] == find("fedavg").presets["as_published"]["lr_decay"] != 1
 
 
 def test_an_unknown_preset_is_refused_with_the_nearest_name() -> None:

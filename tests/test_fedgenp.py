@@ -31,7 +31,7 @@ from torch.testing import assert_close
 from fedtune import address, engine, generators
 from fedtune.algorithm import Batch, Model, Task
 from fedtune.scenario import Scenario
-from fedtune.stacked import take
+from fedtune.stacked import size, take
 from trainables.fedavg import FedAvg
 from trainables.fedgenp import FedGenP
 
@@ -312,8 +312,9 @@ def test_no_gradient_reaches_a_generator_and_its_target_moves_nothing(monkeypatc
     got = torch.autograd.grad(alg.loss_at(1, mine, batch, down), list(leaves.values()))
     # with the generated rows and the target as mere numbers, the gradient is the same
     y = torch.as_tensor((batch.eps["label"].numpy() * C).astype(int))
-    h, _, _ = alg.imagine(down["generator"], batch.eps["noise"], batch.eps["xi"], y)
-    paired, _, _ = alg.imagine(down["generator"], batch.eps["latent"], batch.eps["latent_xi"], batch.y)
+    net = {n: t.values for n, t in down["generator"].items()}
+    h, _, _ = alg.imagine(net, batch.eps["noise"], batch.eps["xi"], y)
+    paired, _, _ = alg.imagine(net, batch.eps["latent"], batch.eps["latent_xi"], batch.y)
     target = m.head(paired).softmax(1)
     logits = mine.head(mine.body(batch.x))
     loss = F.cross_entropy(logits, batch.y) + 3 * F.cross_entropy(mine.head(h), y)
@@ -410,7 +411,29 @@ def test_what_is_sent_the_model_first_then_ones_own_generator_and_the_law_too() 
         assert row["down_floats"] - plain["down_floats"] == 2 * (net + C) * (t > 0)
         assert row["up_floats"] == plain["up_floats"] and row["up_ints"] - plain["up_ints"] == 2 * C
     sent = sim.setting.algorithm.broadcast(sim.state.server, torch.tensor([1, 0]), sim.setting.task)["generator"]
-    assert_same_numbers(take(sent, 0), take(sim.state.server["nets"], 1))
+    assert_same_numbers({n: t.values[0] for n, t in sent.items()}, take(sim.state.server["nets"], 1))
+    assert all(t.present.all() for t in sent.values())
+
+
+def test_who_comes_for_the_first_time_has_no_generator_and_trains_as_in_fedavg() -> None:
+    sim = simulate("fedgenp", DIGITS.override(participation=0.4), a=3.0, b=2.0, **SMALL)
+    net, been = (32 + 10) * 16 + 16 + 4 * 16 + 16 * 24 + 24, set()
+    newcomers = 0
+    for t in range(1, 6):
+        chosen = engine.participants(sim.setting, t).tolist()
+        assert set(sim.state.server["trained"].nonzero()[:, 0].tolist()) == been
+        down = sim.setting.algorithm.broadcast(sim.state.server, torch.tensor(chosen), sim.setting.task)
+        if t > 1:
+            assert down["generator"]["out.bias"].present.tolist() == [k in been for k in chosen]
+            assert size(down["generator"]).floats == net * len(been & set(chosen))
+            newcomers += len(set(chosen) - been)
+        been |= set(chosen)
+        play(sim, 1)
+    assert newcomers
+    alg, m, batch, down = at_work(a=3.0, b=2.0)
+    without = down | {"generator": {n: t._replace(present=torch.tensor(False)) for n, t in down["generator"].items()}}
+    assert_close(alg.loss_at(1, m, batch, without), F.cross_entropy(m.head(m.body(batch.x)), batch.y), **TIGHT)
+    assert alg.loss_at(1, m, batch, down) != alg.loss_at(1, m, batch, without)
 
 
 def test_quality_is_the_mean_over_the_clients_generators() -> None:

@@ -7,9 +7,11 @@ import pytest
 from ray import tune
 
 from fedtune import algorithm, space
+from fedtune.algorithm import first_round
 from fedtune.errors import UserError
 from fedtune.scenario import Scenario
 from fedtune.simulation import Experiment
+from trainables.fedpa import FedPA
 from trainables.gfpl import GFPL
 
 
@@ -36,10 +38,20 @@ def test_every_space_loads_is_picklable_and_its_first_trial_plays(algo, name):
 
 def test_default_point_is_the_default_wherever_the_space_holds_it():
     e = experiment()
-    point, moved = space.default_point(space.load("default", e), e)
-    assert not moved and point == {n: e.configuration({})[n] for n in point}
-    point, moved = space.default_point(space.load("wide", e), e)
-    assert not moved and point["retrain_lr"] == 0.01  # its default, none, is the clients' learning rate
+    point, outside = space.default_point(space.load("default", e), e)
+    assert not outside and point == {n: e.configuration({})[n] for n in point}
+    point, outside = space.default_point(space.load("wide", e), e)
+    assert not outside and point["retrain_lr"] == 0.01  # its default, none, is the clients' learning rate
+    code = Experiment("fedgenp", Scenario(), preset="as_published")
+    point, outside = space.default_point(space.load("default", code), code)
+    assert (point["cap"], outside["cap"]) == (1, 0) and (point["beta"], outside["beta"]) == (0, -1)
+
+
+def test_a_hyperparameter_that_matters_late_if_ever_does_not_hold_up_the_rungs():
+    e = experiment("fedpa")
+    wide = space.load("wide", e)
+    assert "po_floor" in wide.names and first_round(FedPA(), "po_floor") == 175
+    assert space.first_effect(wide, e)[0] == 3
 
 
 def test_first_effect_of_gfpl_is_its_latest_first_event_anywhere_in_the_space():

@@ -20,13 +20,23 @@ def test_every_scheduler_is_made(name):
 @pytest.mark.parametrize("name", tuning.SEARCHERS)
 def test_every_searcher_tries_the_given_points_first_and_stays_in_the_space(name):
     space, points = (GRID, GRID.points) if name == "grid" else (RANGES, [{"lam": 2.0}])
-    searcher = tuning.searcher(name, space, points, seed=3, study="s", pbt=False)
+    searcher = tuning.searcher(name, space, points, {}, seed=3, study="s", pbt=False)
     got = []
     for i in range(4):
         got.append(searcher.suggest(str(i)))
         searcher.on_trial_complete(str(i), {"val_acc": 0.1 * i, "training_iteration": 1})
     assert got[: len(points)] == points
     assert all(0.1 <= c["lam"] <= 10 for c in got)
+
+
+@pytest.mark.parametrize("name", ["tpe", "gp", "random"])
+def test_the_first_trial_has_what_the_space_cannot_hold(name):
+    searcher = tuning.searcher(name, RANGES, [{"lam": 0.1}], {"lam": 0.0}, seed=3, study="s", pbt=False)
+    got = []
+    for i in range(4):
+        got.append(searcher.suggest(str(i))["lam"])
+        searcher.on_trial_complete(str(i), {"val_acc": 0.1 * i, "training_iteration": 1})
+    assert got[0] == 0 and all(0.1 <= v <= 10 for v in got[1:])
 
 
 def test_rungs_start_at_the_grace_period():

@@ -1,6 +1,6 @@
 """FedGenP: a variational generator for each client, of features on which the others' heads are right and its own wrong.
 
-    down     w; after the first round also the client's own generator G_k and the law of labels
+    down     w; after the first round also the law of labels and, to whoever took part before, its own generator G_k
     client   local steps on   L = CE + a(t) · CE(head(h), ỹ) + b(t) · KL(head(h_y) || head(z)),   h = G_k(ε, ξ, ỹ)
              ỹ uniform;  G_k is fixed;   a(t) = a · d_a^t, b(t) = b · d_b^t
     up       w_k, and its rows of each class
@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedtune import address
-from fedtune.algorithm import Batch, Model, Noise, Task, hyper
+from fedtune.algorithm import Batch, Model, Noise, Ragged, Task, hyper
 from fedtune.generators import (
     Generative,
     Net,
@@ -101,7 +101,15 @@ class FedGenP(Generative):
     def init(self, task: Task) -> dict:
         """Generators for all; the last validation accuracies."""
         history = torch.full((1 + MOST_PATIENCE,), -1.0, dtype=torch.float64)
-        return super().init(task) | {"best": history, "stopped": torch.zeros((), dtype=torch.bool)}
+        never = torch.zeros(task.clients, dtype=torch.bool)
+        return super().init(task) | {"best": history, "stopped": torch.zeros((), dtype=torch.bool), "trained": never}
+
+    def broadcast(self, server: dict, ids: Tensor, task: Task) -> dict:
+        """A generator to whom has a trained one: from an untrained one there is nothing to learn."""
+        down, trained = super().broadcast(server, ids, task), server["trained"][ids]
+        if "generator" in down:
+            down["generator"] = {n: Ragged(t, trained) for n, t in down["generator"].items()}
+        return down
 
     def loss_at(self, t: int, m: Model, batch: Batch, down: dict) -> Tensor:
         """CE on real rows, CE on the client's own generator's, KL from those to real rows of the same labels."""
@@ -109,14 +117,15 @@ class FedGenP(Generative):
         loss = F.cross_entropy(logits, batch.y)
         if not self.imagines(t):
             return loss
-        net, eps = down["generator"], batch.eps
+        net, eps = {n: t.values for n, t in down["generator"].items()}, batch.eps
+        trained = down["generator"]["out.bias"].present.to(loss)  # 1 or 0
         if self.a:
             y = draw_labels(down["labels"], eps["label"])
             h, _, _ = self.imagine(net, eps["noise"], eps["xi"], y)
-            loss = loss + self.a * self.a_decay**t * F.cross_entropy(m.head(h), y)
+            loss = loss + trained * self.a * self.a_decay**t * F.cross_entropy(m.head(h), y)
         if self.b:
             h, _, _ = self.imagine(net, eps["latent"], eps["latent_xi"], batch.y)
-            loss = loss + self.b * self.b_decay**t * kl(m.head(h).detach(), logits)
+            loss = loss + trained * self.b * self.b_decay**t * kl(m.head(h).detach(), logits)
         return loss
 
     def imagine(self, net: Net, noise: Tensor, xi: Tensor, y: Tensor, training: bool = False) -> tuple[Tensor, ...]:
@@ -147,7 +156,8 @@ class FedGenP(Generative):
 
             done.append(self.descended(take(nets, some), take(memory, some), server, loss))
         nets, memory = join([d[0] for d in done]), join([d[1] for d in done])
-        return server | {"nets": put(server["nets"], ids, nets), "memory": put(server["memory"], ids, memory)}
+        server = server | {"nets": put(server["nets"], ids, nets), "memory": put(server["memory"], ids, memory)}
+        return server | {"trained": server["trained"].index_fill(0, ids, True)}
 
     def conflict(
         self, net: Net, k: Tensor, noise: Tensor, xi: Tensor, y: Tensor, heads: dict, share: Tensor

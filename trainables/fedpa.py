@@ -11,9 +11,13 @@
 
 Jiang et al., "FedPA", equations 2 and 5 to 12, algorithm 1.  Differs: the term with the minus is bounded by the mean
 distance between prototypes of different classes (bounded=False: without limit, as in text and code); distances in
-diversity are means over dimensions; prototypes are of the trained model and all rows.  The ablations of
-table IV: gamma_ad=0, lam_ge=0, lam_po=0.  Not repeated of the code: zero vectors as prototypes of classes that nobody
-saw, and counts of the rows drawn in the round instead of the client's rows.
+diversity are means over dimensions; prototypes are of the trained model and all rows.  The ablations of table IV:
+gamma_ad=0, lam_ge=0, lam_po=0.  Not repeated of the code: zero vectors as prototypes of classes that nobody saw, and
+counts of the rows drawn in the round instead of the client's rows.
+
+Known of these defaults: λ_po = 5 is the code's, for the mean square; with the text's norm it pulls features almost into
+a point (distance="mse" or a smaller λ_po cures it).  Generated features then lie beyond the bound in nearly every
+step, so that the push is idle unless bounded=False.
 """
 
 from dataclasses import dataclass
@@ -37,7 +41,7 @@ class FedPA(Generative):
 
     lam_po: float = hyper(5.0, 1e-3, 20.0, log=True, also=(0.0,), symbol="λ_po", since=2, help="pull to prototypes")
     po_decay: float = hyper(0.98, 0.9, 1.0, since=2, help="what λ_po is multiplied by after every round")
-    po_floor: float = hyper(0.15, 0.0, 1.0, since="floor_round", help="λ_po falls no lower")
+    po_floor: float = hyper(0.15, 0.0, 1.0, since="floor_round", rare=True, help="λ_po falls no lower")
     lam_ge: float = hyper(25.0, 0.1, 100.0, log=True, also=(0.0,), symbol="λ_ge", since=2, help="generated features")
     ge_decay: float = hyper(0.98, 0.9, 1.0, since=2, help="what λ_ge is multiplied by after every round")
     gamma_fid: float = hyper(25.0, 0.5, 100.0, log=True, symbol="γ_fid", since=2, help="weight of fidelity")
@@ -65,7 +69,6 @@ class FedPA(Generative):
     )
 
     sends = ("generator", "labels", "protos")
-    schedule = ("lam_po", "po_decay", "po_floor")
     presets = {
         "as_published": CLIENTS | GENERATOR | {
             "bounded": False, "distance": "mse", "pairs": "other", "targets": "last", "reduce": "sum",

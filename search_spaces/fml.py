@@ -1,0 +1,13 @@
+"""FML: how far the two nets trust the labels, and how far each other."""
+
+from fedtune.space import lines, tunable
+from trainables.fml import FML
+
+default = tunable(
+    FML, labels_own=(0.1, 0.9), labels_meme=(0.1, 0.9), lr=(1e-3, 0.3), momentum=(0.0, 0.95), local_epochs=(1, 5)
+)
+paper = lines(labels_own=[0.5, 0.1, 0.3, 0.7, 0.9], labels_meme=[0.1, 0.3, 0.7, 0.9])  # α, β
+wide = tunable(
+    FML, "labels_own", "labels_meme", "clip", "coupled", "kl_over", "weighing", "momentum", lr=(1e-4, 1.0),
+    local_epochs=(1, 20), batch=(4, 64),
+)  # fmt: skip

@@ -1,0 +1,178 @@
+"""FedKD: every client teaches a small common net, the mentee, which crosses the wire as truncated singular values.
+
+    down     the mentee, compressed;  the round t and their number T, which give the energy
+             e_t = T_s + t/T · (T_e - T_s)
+    client   mentee_k <- mentee;  per batch one step of both nets and of W_k [D, D] on   L + L'
+             h, p  the own net's features and softmax;  h', p'  the mentee's;  S = CE + CE', both nets' cross-entropies
+             own net   L  = CE  + (KL(p' || p) + |h - W h'|² / D) / S
+             mentee    L' = CE' + (KL(p || p') + |h - W h'|² / D) / S
+             each of the three's gradient is cut to the norm `clip`; the mentee learns at `mentee_rate` times the rate
+    up       mentee_k, compressed
+    server   rebuilds, and takes the plain mean, 1/M;   the own net and W stay, and the own net is what predicts
+    compressed: a matrix [m, n] is U_r, σ_r, V_r with the smallest r >= 1 that holds the share e_t of Σ σ²; where these
+    are no fewer numbers than m·n, or e_t = 1, the matrix.  A kernel is the matrix [out, in·kh·kw].  Biases and
+    BatchNorm's numbers go as they are.
+
+Wu et al., Nature Communications 2022, arXiv:2108.13323; not at hand: from its description and PFLlib's and HtFLlib's
+codes.  Those unfold kernels over kh x kw with one common rank, send a matrix as zeros where all but one singular value
+do not reach e_t, and have no way back to the dense one; none of this is repeated.  The wire carries weights, as in the
+codes (the text: gradients).  Each net minimises its own loss: what it learns from and 1/S are constants, and W learns
+with the mentee; coupled=True lets all of it move everything, as the codes do.  KL is the mean over rows (codes:
+kl_over).  S is taken as at least 1e-6.  The server keeps the dense mean; an evaluation scores the mentee as it is
+before truncation.  BatchNorm's statistics are always averaged.  At T_s = T_e = 1 it sends what FML sends.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedtune import address, models
+from fedtune.algorithm import Algorithm, Batch, Data, Model, Phase, Ragged, Task, hyper
+from fedtune.errors import Diverged
+from fedtune.knowledge import imitate
+from fedtune.layers import Linear
+from fedtune.scenario import Scenario
+from fedtune.stacked import mean_over_clients, to_all
+
+
+@dataclass(frozen=True)
+class FedKD(Algorithm):
+    """FedKD; see the module."""
+
+    mentee: str = hyper("", choices=("", *models.MODELS), help="the common net; empty: the scenario's first model")
+    energy_start: float = hyper(0.95, 0.5, 1.0, symbol="T_s", help="share of squared singular values sent at first")
+    energy_end: float = hyper(0.98, 0.5, 1.0, symbol="T_e", help="that share in the last round; 1: all")
+    mentee_rate: float = hyper(1.0, 0.1, 10.0, log=True, help="the mentee's learning rate, in times lr")
+    clip: float = hyper(10.0, 0.1, 100.0, log=True, also=(0.0,), help="bound on each net's gradient norm; 0: none")
+    coupled: bool = hyper(False, help="whether a loss also moves what is learnt from, and 1/S")
+    kl_over: str = hyper("rows", choices=("rows", "elements"), help="KL's mean: over rows, or over rows and classes")
+
+    sends = ("mentee", "clock")
+    predicts = ("body", "head")
+    structural = ("mentee",)
+    presets = {"as_published": {"coupled": True, "kl_over": "elements", "momentum": 0.0}}
+
+    def idle(self, scenario: Scenario) -> dict[str, str]:
+        """The scenario's rule for running statistics does not reach what the algorithm sends by itself."""
+        return {"batch_norm": "the mentee's running statistics are always averaged"}
+
+    def net(self, task: Task) -> models.Net:
+        """The mentee before round 1, the same everywhere."""
+        start, name = address.number(task.seed, "mentee"), self.mentee or task.models[0]
+        return models.build(name, task.shape, task.classes, task.features, start)
+
+    def build(self, net: nn.Module, task: Task) -> nn.Module:
+        """Add the mentee and W."""
+        net.add_module("mentee", self.net(task))
+        net.add_module("align", Linear(task.features, task.features, bias=False))
+        return net
+
+    def init(self, task: Task) -> dict:
+        """The mentee, and the rounds played of how many."""
+        return {"mentee": dict(self.net(task).state_dict()), "clock": torch.tensor([0, task.rounds])}
+
+    def energy(self, clock: Tensor) -> Tensor:
+        """e_t; clock [2] is t and T."""
+        t, rounds = clock.double()
+        return self.energy_start + t / rounds * (self.energy_end - self.energy_start)
+
+    def phases(self, task: Task) -> tuple[Phase, ...]:
+        """Everything at once, each of the three clipped by itself."""
+        return (Phase(self.loss, pace={"mentee": self.mentee_rate, "align": 1.0}, clip=self.clip),)
+
+    def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
+        """L + L'."""
+        fixed: Callable[[Tensor], Tensor] = (lambda t: t) if self.coupled else Tensor.detach
+        h, small = m.body(batch.x), m.part("mentee.body")(batch.x)  # [B, D]
+        own, mentee, aligned = m.head(h), m.part("mentee.head")(small), m.part("align")(small)
+        ce, ce_mentee = F.cross_entropy(own, batch.y), F.cross_entropy(mentee, batch.y)
+        both = fixed(ce + ce_mentee).clamp(min=1e-6)  # the worse both are, the less they listen to each other
+        learnt = imitate(own, mentee, self.coupled, self.kl_over) + F.mse_loss(h, fixed(aligned))
+        taught = imitate(mentee, own, self.coupled, self.kl_over) + F.mse_loss(aligned, fixed(h))
+        return ce + learnt / both + ce_mentee + taught / both
+
+    def receive(self, down: dict) -> dict[str, Tensor]:
+        """The mentee, rebuilt."""
+        return {f"mentee.{n}": t for n, t in unpack(down["mentee"]).items()}
+
+    def upload(self, m: Model, data: Data, down: dict) -> dict:
+        """The mentee, compressed."""
+        mentee = {n.removeprefix("mentee."): t for n, t in m.tensors.items() if n.startswith("mentee.")}
+        return {"mentee": pack(mentee, self.energy(down["clock"]))}
+
+    def predict(self, m: Model, x: Tensor, down: dict) -> dict[str, Tensor]:
+        """The own net; the mentee is logged."""
+        return {"own": m.head(m.body(x)), "mentee": m.part("mentee")(x)}
+
+    def broadcast(self, server: dict, ids: Tensor, task: Task) -> dict:
+        """The mentee, compressed, and the round's number."""
+        clock = server["clock"] + torch.tensor([1, 0], device=ids.device)
+        return to_all({"mentee": pack(server["mentee"], self.energy(clock)), "clock": clock}, len(ids))
+
+    def deployed(self, server: dict, ids: Tensor, task: Task) -> dict:
+        """The mentee as it is: no decomposition for an evaluation."""
+        return to_all({"mentee": pack(server["mentee"])}, len(ids))
+
+    def aggregate(self, server: dict, up: dict, task: Task) -> dict:
+        """The plain mean of what was rebuilt."""
+        alike = torch.ones(len(up["ids"]), device=up["ids"].device)
+        clock = server["clock"] + torch.tensor([1, 0], device=alike.device)
+        return {"mentee": mean_over_clients(unpack(up["mentee"]), alike), "clock": clock}
+
+
+def pack(tensors: dict[str, Tensor], energy: Tensor | None = None) -> dict:
+    """A net as it crosses the wire: vectors, and for each matrix its triplets or itself.  No energy: all dense."""
+    wire: dict[str, dict] = {"vectors": {}, "triplets": {}, "dense": {}}
+    for name, t in tensors.items():
+        if t.ndim < 2:
+            wire["vectors"][name] = t
+        else:
+            wire["triplets"][name], wire["dense"][name] = compress(t, energy)
+    return wire
+
+
+def compress(w: Tensor, energy: Tensor | None) -> tuple[Ragged, Ragged]:
+    """The triplets (u, σ, v) of w [out, …] as rows of a table, and w itself: one of the two is present.
+
+    Non-finite numbers are sent as they are, for the engine to find.
+    """
+    rows, columns = w.flatten(1).shape
+    most = (rows * columns - 1) // (rows + 1 + columns)  # the largest rank that saves numbers
+    if energy is None or not most:
+        nothing = w.new_zeros(0, rows + 1 + columns)
+        return Ragged(nothing, nothing.new_zeros(0, dtype=torch.bool)), Ragged(w[None], w.new_ones(1, dtype=torch.bool))
+    finite = w.isfinite().all()
+    try:
+        u, s, v = torch.linalg.svd(torch.where(finite, w, 0).flatten(1), full_matrices=False)
+    except torch.linalg.LinAlgError as error:
+        raise Diverged(f"diverged: the mentee's singular values were not found ({error})") from error
+    rank = rank_of(s, energy)
+    dense = (rank > most) | ~finite
+    held = (torch.arange(most, device=w.device) < rank) & ~dense
+    table = torch.cat([u.mT, s[:, None], v], 1)[:most]
+    return Ragged(table, held), Ragged(torch.where(dense, w, 0)[None], dense[None])
+
+
+def rank_of(s: Tensor, energy: Tensor) -> Tensor:
+    """The smallest r >= 1 whose r first singular values hold that share of the sum of their squares; all for 1.
+
+    s [k] falling, finite.
+    """
+    held = (s.double() / s[0].double().clamp(min=1e-300)).square().cumsum(0)  # by the largest: squares stay in range
+    return torch.where(energy < 1, 1 + (held < energy * held[-1]).sum(), len(s))
+
+
+def unpack(wire: dict) -> dict[str, Tensor]:
+    """The nets [m, …] that were packed, each matrix rebuilt from its triplets."""
+    nets = dict(wire["vectors"])
+    for name, (table, held) in wire["triplets"].items():
+        whole, dense = wire["dense"][name]  # [m, 1, out, …], [m, 1]
+        m, _, rows = whole.shape[:3]
+        columns = table.shape[-1] - rows - 1
+        u, s, v = torch.where(held[..., None], table, 0).split([rows, 1, columns], -1)  # [m, R, …]
+        rebuilt = ((u * s).mT @ v).view(whole[:, 0].shape)
+        nets[name] = torch.where(dense.view(m, *[1] * (rebuilt.ndim - 1)), whole[:, 0], rebuilt)
+    return nets

@@ -1,0 +1,76 @@
+"""FML: every client trains a net of its own and a small common one, the meme, and each learns from the other.
+
+    down     meme
+    client   meme_k <- meme;  per batch one step of both nets on   L + L',   p, p' their softmaxes
+             own net   L  = α CE(own)  + (1 - α) KL(p' || p)
+             meme      L' = β CE(meme) + (1 - β) KL(p || p')
+             each net's gradient is cut to the norm `clip`
+    up       meme_k
+    server   the plain mean of the memes, 1/M;   the own net never leaves its client, and it is what predicts
+
+Shen et al. 2020, arXiv:2006.16765; the paper was not at hand: from its description and PFLlib's and HtFLlib's codes.
+Each net minimises its own loss, so what it learns from is a constant; coupled=True lets both losses move both nets, as
+the codes do.  KL is the mean over rows; the codes divide by the classes too (kl_over="elements").  Memes count alike
+whatever their rows, as in the codes; weighing="rows" weighs as FedAvg does (the rows are sent in both cases).  Clipping
+is the codes'.  "as_published" is PFLlib and HtFLlib.
+α = β = 1 is local training beside FedAvg of the meme.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedtune import address, models
+from fedtune.algorithm import Algorithm, Batch, Model, Phase, Task, hyper
+from fedtune.knowledge import imitate
+from fedtune.stacked import mean_over_clients
+
+
+@dataclass(frozen=True)
+class FML(Algorithm):
+    """FML; see the module."""
+
+    labels_own: float = hyper(0.5, 0.0, 1.0, symbol="α", help="share of the labels in the own net's loss; rest: KL")
+    labels_meme: float = hyper(0.5, 0.0, 1.0, symbol="β", help="share of the labels in the meme's loss; rest: KL")
+    meme: str = hyper("", choices=("", *models.MODELS), help="the common net; empty: the scenario's first model")
+    clip: float = hyper(10.0, 0.1, 100.0, log=True, also=(0.0,), help="bound on each net's gradient norm; 0: none")
+    coupled: bool = hyper(False, help="whether a loss also moves the net that is learnt from")
+    kl_over: str = hyper("rows", choices=("rows", "elements"), help="KL's mean: over rows, or over rows and classes")
+    weighing: str = hyper("clients", choices=("clients", "rows"), help="what memes weigh in the mean: alike, or rows")
+
+    shared = ("meme",)
+    predicts = ("body", "head")
+    structural = ("meme",)
+    presets = {"as_published": {"coupled": True, "kl_over": "elements", "momentum": 0.0, "batch_norm": "personal"}}
+
+    def build(self, net: nn.Module, task: Task) -> nn.Module:
+        """Add the meme, with the same values everywhere."""
+        start = address.number(task.seed, "meme")
+        name = self.meme or task.models[0]
+        net.add_module("meme", models.build(name, task.shape, task.classes, task.features, start))
+        return net
+
+    def phases(self, task: Task) -> tuple[Phase, ...]:
+        """Both nets at once, each clipped by itself."""
+        return (Phase(self.loss, pace={"meme": 1.0}, clip=self.clip),)
+
+    def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
+        """L + L'."""
+        own, meme = m.head(m.body(batch.x)), m.part("meme")(batch.x)
+        return self.blend(self.labels_own, own, meme, batch.y) + self.blend(self.labels_meme, meme, own, batch.y)
+
+    def blend(self, labels: float, logits: Tensor, teacher: Tensor, y: Tensor) -> Tensor:
+        """What one net learns from the labels and from the other net."""
+        loss = labels * F.cross_entropy(logits, y)
+        return loss + (1 - labels) * imitate(logits, teacher, self.coupled, self.kl_over) if labels < 1 else loss
+
+    def predict(self, m: Model, x: Tensor, down: dict) -> dict[str, Tensor]:
+        """The own net; the meme is logged."""
+        return {"own": m.head(m.body(x)), "meme": m.part("meme")(x)}
+
+    def aggregate(self, server: dict, up: dict, task: Task) -> dict:
+        """The mean of the memes."""
+        weight = up["rows"] if self.weighing == "rows" else torch.ones_like(up["rows"])
+        return server | {"shared": mean_over_clients(up["shared"], weight)}

@@ -1,0 +1,29 @@
+"""LG-FedAvg: a common head on representations of one's own.
+
+    down     head
+    client   head_k <- head, local epochs on CE over body and head together
+    up       head_k, n_k
+    server   the mean of the heads weighted by rows; the body stays with the client for ever
+
+Liang et al. 2020, arXiv:2001.01523, algorithm 1.  Differs: what is shared is the last linear layer, as in PFLlib and
+HtFLlib (FL-bench shares the first layers, the reverse); nobody starts from a FedAvg model; no auxiliary loss on the
+representation.  averages="model" is FedAvg.
+"""
+
+from dataclasses import dataclass
+
+from fedtune.algorithm import Algorithm, hyper
+
+
+@dataclass(frozen=True)
+class LGFedAvg(Algorithm):
+    """LG-FedAvg; see the module."""
+
+    averages: str = hyper("head", choices=("head", "model"), help="what the server averages: the head, or all: FedAvg")
+
+    structural = ("averages",)
+
+    @property
+    def shared(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Parts that the server averages."""
+        return ("head",) if self.averages == "head" else ("body", "head")
