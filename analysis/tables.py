@@ -14,7 +14,7 @@ from rich.progress import Progress
 from fedtune import engine, federation, scenario
 from fedtune.algorithm import Algorithm
 from fedtune.errors import Diverged, UserError
-from fedtune.layers import keep_freed_memory
+from fedtune.layers import give_back_memory, keep_freed_memory
 from fedtune.simulation import Experiment, Simulation
 
 KEPT = ("round", "val_acc", "test_acc", "test_acc_std", "test_acc_all", "comm_mb", "seconds")
@@ -42,6 +42,7 @@ def play_all(
             file = work / f"{label}-{rounds}.run.csv"
             if not file.exists():
                 play(experiment, cell, rounds, data_dir, every).to_csv(file, index=False)
+                give_back_memory()
             found.append(pd.read_csv(file))
             progress.advance(bar)
     return pd.concat(found)

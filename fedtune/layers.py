@@ -148,6 +148,13 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)) and bool(mallopt(_M_MMAP_THRESHOLD, 2**30))
 
 
+def give_back_memory() -> None:
+    """Return what `keep_freed_memory` kept: between runs of one process, which would add up their largest steps."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim:
+        trim(0)
+
+
 def has_convolutions(net: nn.Module) -> bool:
     """Whether a net gains from `stacked_layout`."""
     return any(isinstance(m, nn.Conv2d) for m in net.modules())

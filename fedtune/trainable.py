@@ -10,7 +10,7 @@ from ray import tune
 
 from fedtune.errors import Diverged
 from fedtune.federation import Federation
-from fedtune.layers import keep_freed_memory
+from fedtune.layers import give_back_memory, keep_freed_memory
 from fedtune.simulation import Experiment, Simulation
 
 
@@ -48,6 +48,8 @@ class FederatedTrainable(tune.Trainable):
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Become another trial in the same process: everything is rebuilt, so nothing of the last one is left."""
+        del self.simulation
+        give_back_memory()
         self._begin(new_config)
         return True
 
