@@ -1,4 +1,4 @@
-"""The console command: fedtune search | run | list."""
+"""The console command: fedtune search | resume | run | list."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from fedtune.errors import unknown
 
 COMMANDS = {
     "search": "search an algorithm's hyperparameters",
+    "resume": "go on with a search whose driver died",
     "run": "play one configuration",
     "list": "show algorithms, spaces, scenarios and data sets",
 }

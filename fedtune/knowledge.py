@@ -53,10 +53,33 @@ def mean_distance(protos: Tensor, seen: Tensor, how: str) -> Tensor:
     return (apart * pairs).sum() / pairs.sum().clamp(min=1)
 
 
+def distances(a: Tensor, b: Tensor) -> Tensor:
+    """Euclidean distance of every row of a [..., N, D] to every row of b [..., M, D], [..., N, M]; at least 1e-6.
+
+    By |a|² + |b|² - 2ab: nothing of size N x M x D exists.  The bound keeps slopes finite where rows are equal.
+    """
+    square = a.square().sum(-1)[..., None] + b.square().sum(-1)[..., None, :] - 2 * a @ b.mT
+    return square.clamp(min=1e-12).sqrt()
+
+
+def nearest_other(protos: Tensor, seen: Tensor) -> Tensor:
+    """Distance of each class's prototype to the nearest one of another class, [..., C]; inf where there is no pair.
+
+    protos [..., C, D], seen [..., C] bool.
+    """
+    pairs = seen[..., :, None] & seen[..., None, :] & ~torch.eye(seen.shape[-1], dtype=torch.bool, device=seen.device)
+    return distances(protos, protos).masked_fill(~pairs, torch.inf).amin(-1)
+
+
 def kl(target: Tensor, logits: Tensor) -> Tensor:
     """KL(softmax(target) || softmax(logits)), the mean over rows ("batchmean").  [B, C] both."""
+    return kl_rows(target, logits).mean()
+
+
+def kl_rows(target: Tensor, logits: Tensor) -> Tensor:
+    """KL(softmax(target) || softmax(logits)) of every row [B].  [B, C] both."""
     log_p = target.log_softmax(1)
-    return (log_p.exp() * (log_p - logits.log_softmax(1))).sum(1).mean()  # vmap has no rule for F.kl_div
+    return (log_p.exp() * (log_p - logits.log_softmax(1))).sum(1)  # vmap has no rule for F.kl_div
 
 
 def imitate(logits: Tensor, teacher: Tensor, coupled: bool = False, over: str = "rows") -> Tensor:

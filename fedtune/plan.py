@@ -54,8 +54,8 @@ class Plan:
         return self.folder.relative_to(here) if self.folder.is_relative_to(here) else self.folder
 
 
-def make(args: argparse.Namespace) -> Plan:
-    """Check everything that can be told before anything starts; UserError otherwise."""
+def make(args: argparse.Namespace, resumed: bool = False) -> Plan:
+    """Check everything that can be told before anything starts; UserError otherwise.  A resumed run has its folder."""
     for name in ("cpus_per_trial", "gpus_per_trial", "final_seeds"):
         value, flag = getattr(args, name), "--" + name.replace("_", "-")
         if not math.isfinite(value) or value < 0 or (value == 0 and name == "cpus_per_trial"):
@@ -91,7 +91,8 @@ def make(args: argparse.Namespace) -> Plan:
             say(f"note: {name} is searched, --{name.replace('_', '-')} only sets its default; --set {name}=… pins it")
     grace = _grace(args, space, experiment)
     storage, name = Path(args.storage_path), args.name or _name(experiment, args.scenario)
-    _require_folder(storage, name)
+    if not resumed:
+        _require_folder(storage, name)
     cluster.require_address(args.address)
     return Plan(
         experiment, args.scenario or "digits-w4", space, points, outside,

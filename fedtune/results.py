@@ -29,7 +29,7 @@ from fedtune.tuning import METRIC
 
 # what Tune adds to every result; its training_iteration is our round
 _TUNES = {*AUTO_RESULT_KEYS, *DEFAULT_RESULT_KEYS, "checkpoint_dir_name", "should_checkpoint"}
-_TUNES |= {"trial_id", "done", "diverged", "reason"}
+_TUNES |= {"trial_id", "done", "diverged", "reason", "experiment_tag"}
 CONFIG = "config/"  # prefix of the columns that hold hyperparameters
 
 
@@ -51,6 +51,19 @@ def rounds_frame(reported: dict[str, list[dict[str, Any]]]) -> pd.DataFrame:
     whole = pd.concat(frames, ignore_index=True)
     first = ["trial", "round", *(m for m in METRICS if m in whole)]
     return whole[first + [c for c in whole if c not in first]]
+
+
+def logged(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """What Tune wrote down of every trial's results; a line that was cut off when its writer died is left out."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for file in sorted(folder.glob("*/result.json")):
+        for line in file.read_text(errors="replace").splitlines():
+            try:
+                row = json.loads(line)
+                found.setdefault(row["trial_id"], []).append(row)
+            except (json.JSONDecodeError, KeyError, TypeError):
+                continue
+    return found
 
 
 def trials_frame(grid: ResultGrid, rounds: pd.DataFrame, total_rounds: int) -> pd.DataFrame:

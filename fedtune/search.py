@@ -51,7 +51,11 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """The command."""
     args = parser().parse_args(argv)
-    p = plan.make(args)
+    return conduct(plan.make(args), args, {"arguments": sys.argv[1:] if argv is None else argv})
+
+
+def conduct(p: Plan, args: argparse.Namespace, record: dict[str, Any], resumed: bool = False) -> int:
+    """Search, check and say what was found; the exit status.  record: what run.json holds already."""
     data = datasets.load(p.experiment.scenario.dataset, args.data_dir, args.download)
     dealt = federation.deal(data, p.experiment.scenario, p.experiment.seed)
     fits = cluster.start(p.address, p.cpus, p.gpus, dashboard=not args.no_dashboard)
@@ -69,11 +73,11 @@ def main(argv: list[str] | None = None) -> int:
             "space": p.space.text(), "trials": p.trials, "searcher": p.searcher, "scheduler": p.scheduler,
             "grace": p.grace, "rungs": stops, "concurrent": concurrent, "time_budget": p.time_budget,
         }  # fmt: skip
-        record = results.provenance(results.command_line(), p.experiment, extra)
-        p.folder.mkdir(parents=True)
+        record = results.provenance(results.command_line(), p.experiment, extra) | record
+        p.folder.mkdir(parents=True, exist_ok=resumed)
         results.write(p.folder / "run.json", record | {"state": "running"})
         try:
-            grid, reported = fit(p, dealt, concurrent)
+            grid, reported = fit(p, dealt, concurrent, resumed)
         except BaseException as error:
             why = f"{type(error).__name__}: {error}"
             results.write(p.folder / "run.json", record | {"state": "failed", "reason": why})
@@ -115,24 +119,46 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def fit(
-    p: Plan, dealt: federation.Federation, concurrent: int
+    p: Plan, dealt: federation.Federation, concurrent: int, resumed: bool
 ) -> tuple[tune.ResultGrid, dict[str, list[dict[str, Any]]]]:
-    """Run the search.  Returns Tune's results, and all that each trial reported."""
+    """Run the search, or what is left of it.  Returns Tune's results, and all that each trial reported."""
     bundle = tune.PlacementGroupFactory([{"CPU": p.cpus, "GPU": p.gpus} if p.gpus else {"CPU": p.cpus}])
     trainable = tune.with_resources(
         tune.with_parameters(FederatedTrainable, experiment=p.experiment, data=dealt), bundle
     )
-    pbt = p.scheduler == "pbt"
     title = f"{p.experiment.algorithm} on {p.scenario}"
     progress = Progress(title, p.trials, p.experiment.scenario.rounds, p.space.names)
-    tuner = tune.Tuner(
+    kept: Any
+    before = results.logged(p.folder) if resumed else {}
+    if resumed and tune.Tuner.can_restore(str(p.folder)):
+        tuner = tune.Tuner.restore(str(p.folder), trainable=trainable, resume_errored=True)
+        kept = tuner._local_tuner  # what Ray brought back; the scheduler it does not
+        progress = next(c for c in kept._run_config.callbacks if isinstance(c, Progress))
+        tuning.remember(kept._tune_config.scheduler, before)
+    else:
+        tuner = _tuner(p, trainable, concurrent, progress)
+    with progress:
+        grid = tuner.fit()
+    kept = tuner._local_tuner
+    searcher = kept._tune_config.search_alg
+    if isinstance(searcher, tuning.Optuna):
+        searcher.export(p.folder / "study.journal")
+    return grid, {t: before.get(t, []) + progress.reported.get(t, []) for t in {**before, **progress.reported}}
+
+
+def _tuner(p: Plan, trainable: Any, concurrent: int, progress: Progress) -> tune.Tuner:
+    pbt = p.scheduler == "pbt"
+    rounds = p.experiment.scenario.rounds
+    return tune.Tuner(
         trainable,
         param_space=dict(p.space.domains) if pbt else None,
         tune_config=tune.TuneConfig(
             metric=tuning.METRIC,
             mode=tuning.MODE,
-            search_alg=tuning.searcher(p.searcher, p.space, p.points, p.outside, p.experiment.seed, p.name, pbt),
-            scheduler=tuning.scheduler(p.scheduler, p.experiment.scenario.rounds, p.grace, p.space),
+            search_alg=tuning.searcher(
+                p.searcher, p.space, p.points, p.outside, rounds, p.experiment.seed, p.name, pbt
+            ),
+            scheduler=tuning.scheduler(p.scheduler, rounds, p.grace, p.space),
             num_samples=p.trials,
             max_concurrent_trials=concurrent,
             time_budget_s=p.time_budget,
@@ -141,11 +167,11 @@ def fit(
             trial_dirname_creator=lambda trial: f"{p.experiment.algorithm}-{trial.trial_id}",
         ),
         run_config=tune.RunConfig(
-            name=p.name, storage_path=str(p.storage), callbacks=[JsonLoggerCallback(), progress], verbose=0
+            name=p.name, storage_path=str(p.storage), callbacks=[JsonLoggerCallback(), progress], verbose=0,
+            failure_config=tune.FailureConfig(max_failures=3),  # a dead worker's or node's trials go on elsewhere
+            checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
         ),
-    )
-    with progress:
-        return tuner.fit(), progress.reported
+    )  # fmt: skip
 
 
 def _summary(

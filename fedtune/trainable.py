@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from ray import tune
+from ray.tune.result import SHOULD_CHECKPOINT
 
 from fedtune.errors import Diverged
 from fedtune.federation import Federation
 from fedtune.layers import give_back_memory, keep_freed_memory
 from fedtune.simulation import Experiment, Simulation
+
+SAVING = 0.03  # of a trial's time may go into checkpoints
 
 
 class FederatedTrainable(tune.Trainable):
@@ -19,6 +23,8 @@ class FederatedTrainable(tune.Trainable):
 
     A trial that diverged reports chance as its validation accuracy, `diverged` and the reason, and is done: to the
     searcher it is a bad region, not a gap (a trial without a value would stay open in Optuna for ever).
+
+    It asks for a checkpoint as often as the time that the last one took allows.
     """
 
     def setup(self, config: dict[str, Any], experiment: Experiment, data: Federation) -> None:  # type: ignore[override]
@@ -27,6 +33,7 @@ class FederatedTrainable(tune.Trainable):
         torch.set_num_threads(max(1, int(resources.required_resources.get("CPU", 1))) if resources else 1)
         keep_freed_memory()
         self.experiment, self.data = experiment, data
+        self._cost, self._saved = 0.03, time.monotonic()  # seconds of the last checkpoint, and when it ended
         self._begin(config)
 
     def step(self) -> dict[str, Any]:
@@ -36,7 +43,16 @@ class FederatedTrainable(tune.Trainable):
         except Diverged as error:
             return {"val_acc": 1 / self.data.classes, "diverged": True, "reason": str(error), "done": True}
         done = row["round"] >= self.simulation.setting.scenario.rounds
-        return {k: v for k, v in row.items() if v is not None} | {"done": done}
+        due = not done and time.monotonic() - self._saved > self._cost / SAVING
+        return {k: v for k, v in row.items() if v is not None} | {"done": done, SHOULD_CHECKPOINT: due}
+
+    def save(self, *args: Any, **options: Any) -> Any:
+        """As Tune does it, timed: the file and bringing it to the run's storage."""
+        began = time.monotonic()
+        saved = super().save(*args, **options)
+        self._saved = time.monotonic()
+        self._cost = self._saved - began
+        return saved
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write the state, which is all there is."""

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import optuna
 from optuna.samplers import BaseSampler
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
 from ray.tune.schedulers import (
     AsyncHyperBandScheduler,
     FIFOScheduler,
@@ -23,6 +28,7 @@ from fedtune.errors import UserError, unknown
 from fedtune.space import Config, Space
 
 METRIC, MODE = "val_acc", "max"  # selection sees validation only
+WORST = 0.0  # of that metric
 SCHEDULERS = ("asha", "hyperband", "median", "pbt", "none")
 REDUCTION = 3  # one of three goes on from a rung: Li et al., arXiv:1810.05934 use 4, with few trials 3 keeps more
 
@@ -98,27 +104,60 @@ def rungs(name: str, rounds: int, grace: int) -> list[int]:
 
 
 class Optuna(OptunaSearch):
-    """Ray's OptunaSearch, whose first trial has some values that the space, and so Optuna, cannot hold.
+    """Ray's OptunaSearch, telling Optuna how trials ended, and first of all the default configuration as it is.
 
-    A range on a log scale has no 0; Optuna is told the nearest value instead.
+    Ray's tells every stopped trial as complete, with the value of the round at which it was stopped, so that a sampler
+    holds a low accuracy of round 3 against a high one of round 60.  Here a stopped trial is pruned (its rounds were
+    reported one by one), a diverged one complete with the worst value there is, a failed one failed.
+    The first trial may have values that the space, and so Optuna, cannot hold: a range on a log scale has no 0.  Optuna
+    is told the nearest instead.
+
+    It leans on three attributes of Ray's class (_ot_study, _ot_trials, _completed_trials), hence the pinned Ray.
     """
 
-    def __init__(self, outside: Config, **options: Any) -> None:
-        """outside: the first trial's values as they are played."""
+    def __init__(self, rounds: int, outside: Config, **options: Any) -> None:
+        """rounds: of a trial that was not stopped.  outside: the first trial's values as they are played."""
         super().__init__(**options)
-        self._outside = outside
+        self._rounds, self._outside = rounds, outside
 
     def suggest(self, trial_id: str) -> dict | None:
         """The next configuration."""
         found = super().suggest(trial_id)
         if found is None:
             return None
+        self._ot_trials[trial_id].set_user_attr("trial", trial_id)
         outside, self._outside = self._outside, {}
         return found | outside
 
+    def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
+        """Tell Optuna how it ended."""
+        if trial_id in self._completed_trials:
+            return
+        state, value = _how(result, error, self._rounds)
+        study: Any = self._ot_study
+        study.tell(self._ot_trials[trial_id], value, state=state)
+        self._completed_trials.add(trial_id)
+
+    def export(self, path: Path) -> None:
+        """Write the study as an Optuna journal, which optuna-dashboard opens."""
+        path.unlink(missing_ok=True)
+        journal, study = JournalStorage(JournalFileBackend(str(path))), cast(optuna.Study, self._ot_study)
+        optuna.copy_study(from_study_name=study.study_name, from_storage=study._storage, to_storage=journal)
+
+
+def _how(result: dict | None, error: bool, rounds: int) -> tuple[TrialState, float | None]:
+    """The state and value of an ended trial; a pruned one's value is the last that it reported."""
+    if error or not result or METRIC not in result:
+        return TrialState.FAIL, None
+    if result.get("diverged"):
+        return TrialState.COMPLETE, WORST
+    if result["training_iteration"] < rounds:
+        return TrialState.PRUNED, None
+    return TrialState.COMPLETE, result[METRIC]
+
 
 def searcher(
-    name: str, space: Space, points: list[Config], outside: Config, seed: int, study: str, pbt: bool
+    name: str, space: Space, points: list[Config], outside: Config, rounds: int, seed: int, study: str, pbt: bool
 ) -> Searcher | SearchAlgorithm:
     """The searcher of that name over the space; `points` are tried first, in order, the first with values `outside`."""
     if name not in SEARCHERS:
@@ -130,8 +169,21 @@ def searcher(
         sampler = SAMPLERS["random" if name == "grid" else name](seed)
     domains: dict[str, Any] = dict(space.domains or _domains(points))
     return Optuna(
-        outside, space=domains, metric=METRIC, mode=MODE, points_to_evaluate=points, sampler=sampler, study_name=study
-    )
+        rounds, outside, space=domains, metric=METRIC, mode=MODE, points_to_evaluate=points, sampler=sampler,
+        study_name=study,
+    )  # fmt: skip
+
+
+def remember(scheduler: TrialScheduler | None, logged: dict[str, list[dict[str, Any]]]) -> None:
+    """Tell a new scheduler what trials reached before a driver died, as Ray does not keep it: rungs of one bracket.
+
+    logged: every trial's results.  Other schedulers know only what comes after.
+    """
+    if isinstance(scheduler, AsyncHyperBandScheduler) and len(scheduler._brackets) == 1:
+        rows = [row for results in logged.values() for row in results if METRIC in row and not row.get("diverged")]
+        for row in sorted(rows, key=lambda r: r["timestamp"]):
+            trial: Any = SimpleNamespace(trial_id=row["trial_id"])
+            scheduler._brackets[0].on_result(trial, row["training_iteration"], row[METRIC])
 
 
 def _domains(points: list[Config]) -> dict[str, Categorical]:

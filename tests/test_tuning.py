@@ -20,7 +20,7 @@ def test_every_scheduler_is_made(name):
 @pytest.mark.parametrize("name", tuning.SEARCHERS)
 def test_every_searcher_tries_the_given_points_first_and_stays_in_the_space(name):
     space, points = (GRID, GRID.points) if name == "grid" else (RANGES, [{"lam": 2.0}])
-    searcher = tuning.searcher(name, space, points, {}, seed=3, study="s", pbt=False)
+    searcher = tuning.searcher(name, space, points, {}, 60, seed=3, study="s", pbt=False)
     got = []
     for i in range(4):
         got.append(searcher.suggest(str(i)))
@@ -31,7 +31,7 @@ def test_every_searcher_tries_the_given_points_first_and_stays_in_the_space(name
 
 @pytest.mark.parametrize("name", ["tpe", "gp", "random"])
 def test_the_first_trial_has_what_the_space_cannot_hold(name):
-    searcher = tuning.searcher(name, RANGES, [{"lam": 0.1}], {"lam": 0.0}, seed=3, study="s", pbt=False)
+    searcher = tuning.searcher(name, RANGES, [{"lam": 0.1}], {"lam": 0.0}, 60, seed=3, study="s", pbt=False)
     got = []
     for i in range(4):
         got.append(searcher.suggest(str(i))["lam"])

@@ -1,0 +1,205 @@
+"""A search loses nothing when a worker or its driver is killed, and tells Optuna how its trials ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pandas as pd
+import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+from test_search import config
+
+from fedtune import results, resume, tuning
+from fedtune.space import Space
+from fedtune.tuning import METRIC
+
+# some 8 s of rounds, two trials at once; random, so that what is tried does not depend on who ends first
+ARGUMENTS = (
+    "--algo fedproto --clients 8 --rounds 12 --trials 6 --searcher random --scheduler none --max-concurrent 2 "
+    "--set local_epochs=5 --set lr=0.02 --set momentum=0.5 --final-seeds 0 --no-dashboard"
+)
+
+
+def begin(folder: Path, name: str) -> subprocess.Popen:
+    """The search in a process of its own."""
+    command = [sys.executable, "-m", "fedtune.search", *ARGUMENTS.split()]
+    command += ["--storage-path", str(folder), "--name", name]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, start_new_session=True, **pipes)
+
+
+def rounds_by_configuration(run: Path) -> dict[str, pd.DataFrame]:
+    """What every configuration reported, without times and names."""
+    trials, rounds = (pd.read_parquet(run / f"{n}.parquet") for n in ("trials", "rounds"))
+    found = {}
+    for trial in trials.to_dict("records"):
+        rows = rounds[rounds["trial"] == trial["trial"]].drop(columns=["trial", "seconds", "eval_seconds"])
+        found[json.dumps(config(trial), sort_keys=True)] = rows.reset_index(drop=True)
+    return found
+
+
+def wait_for(what: Any, seconds: float = 60) -> Any:
+    """Its first true value."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := what():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it never came")
+
+
+def actors(driver: int) -> list[int]:
+    """Processes of trials below a driver."""
+    parents, found = {}, []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            title = (folder / "cmdline").read_text()
+        except OSError:
+            continue  # it ended meanwhile
+        if "FederatedTrainable" in title and "ray::" in title:
+            found.append(int(folder.name))
+
+    def below(pid: int) -> bool:
+        return pid == driver or (pid > 1 and below(parents.get(pid, 0)))
+
+    return [pid for pid in found if below(pid)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    process = begin(folder, "run")
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, out
+    return folder / "run"
+
+
+def assert_as_undisturbed(run: Path, undisturbed: Path) -> None:
+    """Every configuration once, every round once, bit for bit."""
+    got, want = rounds_by_configuration(run), rounds_by_configuration(undisturbed)
+    assert got.keys() == want.keys() and len(got) == 6
+    for name, rows in want.items():
+        assert rows["round"].tolist() == list(range(1, 13))
+        pd.testing.assert_frame_equal(got[name], rows, check_exact=True)
+    assert set(pd.read_parquet(run / "trials.parquet")["status"]) == {"finished"}
+    assert json.loads((run / "run.json").read_text())["state"] == "finished"
+
+
+@pytest.mark.parametrize("lines", [1, 30])
+def test_a_killed_driver_is_resumed_where_it_was(
+    lines: int, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Killed after so many results were written down."""
+    process = begin(tmp_path, "run")
+    run = tmp_path / "run"
+    wait_for(lambda: sum(len(rows) for rows in results.logged(run).values()) >= lines)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert json.loads((run / "run.json").read_text())["state"] == "running"
+    assert resume.main([str(run), "--no-dashboard"]) == 0
+    assert_as_undisturbed(run, undisturbed)
+    assert len(json.loads((run / "run.json").read_text())["resumed"]) == 1
+    assert resume.main([str(run)]) == 2 and "is finished; begin a new one" in capsys.readouterr().err
+
+
+def test_a_killed_workers_trial_goes_on_from_its_checkpoint(undisturbed: Path, tmp_path: Path) -> None:
+    process = begin(tmp_path, "run")
+    wait_for(lambda: sum(len(rows) for rows in results.logged(tmp_path / "run").values()) >= 8)
+
+    os.kill(wait_for(lambda: actors(process.pid))[0], signal.SIGKILL)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, out
+    assert_as_undisturbed(tmp_path / "run", undisturbed)
+
+
+def test_the_journal_opens_in_optuna_and_holds_every_trial_with_its_rounds(undisturbed: Path) -> None:
+    journal = JournalStorage(JournalFileBackend(str(undisturbed / "study.journal")))
+    study = optuna.load_study(study_name="run", storage=journal)
+    trials = pd.read_parquet(undisturbed / "trials.parquet").set_index("trial")
+    assert len(study.trials) == 6
+    for trial in study.trials:
+        row = trials.loc[trial.user_attrs["trial"]]
+        assert trial.state == TrialState.COMPLETE and trial.value == row["last_val_acc"]
+        assert trial.params == {n: row[f"config/{n}"] for n in trial.params} and len(trial.intermediate_values) >= 11
+
+
+def test_optuna_is_told_the_truth() -> None:
+    space = Space({"lam": tuning.Float(0.1, 10)}, [])
+    searcher = tuning.searcher("random", space, [{"lam": 1.0}], {}, 60, seed=3, study="s", pbt=False)
+    ends = [
+        ({METRIC: 0.7, "training_iteration": 60}, False), ({METRIC: 0.4, "training_iteration": 3}, False),
+        ({METRIC: 0.1, "training_iteration": 5, "diverged": True}, False), (None, True),
+        ({METRIC: 0.2, "training_iteration": 9}, True),
+    ]  # fmt: skip
+    for i, (result, error) in enumerate(ends):
+        searcher.suggest(str(i))
+        for t in (1, 2):
+            searcher.on_trial_result(str(i), {METRIC: 0.1 * t, "training_iteration": t})
+        searcher.on_trial_complete(str(i), result, error)
+        searcher.on_trial_complete(str(i), {METRIC: 1.0, "training_iteration": 60})  # told once
+    found = [(t.state.name, t.value, len(t.intermediate_values)) for t in searcher._ot_study.trials]
+    want = [("COMPLETE", 0.7, 2), ("PRUNED", 0.2, 2), ("COMPLETE", 0.0, 2), ("FAIL", None, 2), ("FAIL", None, 2)]
+    assert found == want
+
+
+def test_a_new_scheduler_remembers_its_rungs() -> None:
+    rows = {
+        name: [
+            {"trial_id": name, "timestamp": t, "training_iteration": t, METRIC: value} for t in range(1, last + 1)
+        ]
+        for name, value, last in (("a", 0.5, 9), ("b", 0.7, 2), ("c", 0.6, 3))
+    }  # fmt: skip
+    rows["d"] = [{"trial_id": "d", "timestamp": 4, "training_iteration": 3, METRIC: 0.1, "diverged": True}]
+    new = tuning.scheduler("asha", 27, 3, Space({}, []))
+    tuning.remember(new, rows)
+    rungs = [(rung, dict(seen)) for rung, seen in new._brackets[0]._rungs]
+    assert rungs == [(27, {}), (9, {"a": 0.5}), (3, {"a": 0.5, "c": 0.6})]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "a search is resumed from its folder, but .* has no fit run.json"),
+        ("{", "has no fit run.json"),
+        ("[]", "has no fit run.json"),
+        ('{"state": "running"}', "it does not say how the search was begun"),
+        ('{"state": "finished", "arguments": []}', "is finished; begin a new one"),
+        ('{"state": "nothing found", "arguments": []}', "is nothing found; begin a new one"),
+    ],
+)
+def test_what_cannot_be_resumed_is_refused(
+    content: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    if content is not None:
+        (tmp_path / "run.json").write_text(content)
+    assert resume.main([str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert pd.Series([error]).str.contains(message).all() and error.count("\n") == 1
+
+
+def test_another_users_run_is_not_resumed_without_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run.json").write_text('{"state": "running", "arguments": []}')
+    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(Exception, match="belongs to another user; give --trust"):
+        resume.unfinished(tmp_path, trust=False)
+    assert resume.unfinished(tmp_path, trust=True)["state"] == "running"
+
+
+def test_cut_off_lines_of_a_log_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a-1").mkdir()
+    (tmp_path / "a-1" / "result.json").write_text('{"trial_id": "1", "round": 1}\n{"trial_id": "1", "rou\n[]\n')
+    assert results.logged(tmp_path) == {"1": [{"trial_id": "1", "round": 1}]}
+    shutil.rmtree(tmp_path / "a-1")
+    assert results.logged(tmp_path) == {}

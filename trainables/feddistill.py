@@ -1,0 +1,89 @@
+"""FedDistill: clients of any architecture tell each other the mean logits of every class, and nothing else.
+
+    down     to client i: s_c, the mean of the logits l_k,c over the other clients k that ever told of c, if any did
+    client   local epochs on   L = CE + λ · 1/B Σ_b KL(softmax(s_y / τ) || softmax(logits / τ))
+             a row whose class has no s adds 0, and still counts in B
+    up       l_k,c the mean logits of class c at client k, for the classes that it has
+    server   keeps the last l_k,c that each client told, whoever takes part;   clients count alike
+
+Jeong et al. 2018, arXiv:1811.11479 (federated distillation); the paper was not at hand: from descriptions of it and of
+PFLlib's, HtFLlib's and FedGen's codes.  Differs: the target is a distribution (PFLlib and HtFLlib put the raw logits
+there; FedGen's softmax and KL are these); a client's own logits are left out, as the original is remembered
+(leave_one_out=False: the mean over all, as in the codes); clients tell means over their rows after training
+(knowledge="running": over those met in training, while the model was moving, as in the codes), and who sat a round out
+is still heard.  KL is not multiplied by τ².  Not repeated: vectors of zeros from clients that lack a class.
+At λ = 0 it is Local.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedtune.algorithm import Algorithm, Batch, Data, Model, Ragged, Task, hyper
+from fedtune.knowledge import class_means, class_sums, kl_rows
+from fedtune.stacked import put, take
+
+
+@dataclass(frozen=True)
+class FedDistill(Algorithm):
+    """FedDistill; see the module."""
+
+    lam: float = hyper(1.0, 0.01, 10.0, log=True, also=(0.0,), symbol="λ", since=2, help="weight of the others' logits")
+    temperature: float = hyper(1.0, 0.25, 10.0, log=True, symbol="τ", since=2, help="of both softmaxes in KL")
+    leave_one_out: bool = hyper(True, since=2, help="whether a client's own logits are left out of its targets")
+    knowledge: str = hyper(
+        "final", choices=("final", "running"), since=2, help="means after training, or while the model was moving"
+    )
+
+    sends = ("targets",)
+
+    def init(self, task: Task) -> dict:
+        """Nobody told anything."""
+        k, c = task.clients, task.classes
+        return {"told": Ragged(torch.zeros(k, c, c), torch.zeros(k, c, dtype=torch.bool))}
+
+    def broadcast(self, server: dict, ids: Tensor, task: Task) -> dict:
+        """Each client's mean over the (other) clients."""
+        logits, present = server["told"]  # [K, C, C], [K, C]
+        heard = present.expand(len(ids), *present.shape)  # [m, K, C]
+        if self.leave_one_out:
+            other = ids[:, None] != torch.arange(len(present), device=ids.device)
+            heard = heard & other[:, :, None]
+        n = heard.sum(1)  # [m, C]
+        mean = torch.einsum("mkc,kcd->mcd", heard.to(logits), logits) / n.clamp(min=1)[:, :, None]
+        return {"targets": Ragged(mean, n > 0)}
+
+    def deployed(self, server: dict, ids: Tensor, task: Task) -> dict:
+        """Nothing: a client predicts with its own model alone."""
+        return {}
+
+    def loss(self, m: Model, batch: Batch, down: dict) -> Any:
+        """CE plus KL to the row's target; while what is told are running means, with the sums they are made of."""
+        logits = m.head(m.body(batch.x))  # [B, C]
+        loss = F.cross_entropy(logits, batch.y)
+        targets, present = down["targets"]
+        if self.lam:
+            apart = kl_rows(targets[batch.y] / self.temperature, logits / self.temperature)  # [B]
+            loss = loss + self.lam * (apart * present[batch.y]).mean()
+        if self.knowledge == "final":
+            return loss
+        sums, counts = class_sums(logits.detach(), batch.y, torch.ones_like(batch.y, dtype=torch.bool), len(present))
+        return loss, {"sums": sums, "counts": counts}
+
+    def upload(self, m: Model, data: Data, down: dict) -> dict:
+        """Mean logits of the classes that the client has, or has met in training."""
+        if self.knowledge == "final":
+            means, rows = class_means(m.head(m.body(data.x)), data.y, data.mask, down["targets"].present.shape[0])
+        else:
+            rows = data.tally["counts"]
+            means = data.tally["sums"] / rows.clamp(min=1)[:, None]
+        return {"logits": Ragged(means, rows > 0)}
+
+    def aggregate(self, server: dict, up: dict, task: Task) -> dict:
+        """Remember what came in; what was not told anew stays."""
+        (new, said), old = up["logits"], take(server["told"], up["ids"])
+        latest = Ragged(torch.where(said[:, :, None], new, old.values), said | old.present)
+        return server | {"told": put(server["told"], up["ids"], latest)}

@@ -1,0 +1,77 @@
+"""FedFA: one anchor per class in feature space, which pulls the features and keeps the head in order.
+
+    down     w and the anchors a_1 … a_C, fixed until the round's end
+    client   per batch, in this order
+             1. a step of w on   CE(head(z), y) + λ/C · Σ_{c in the batch} mean_{j: y_j = c} |z_j - a_c|²,   z = body(x)
+             2. a step of the head alone, by Adam, on   1/C Σ_{c = 1 … C} CE(head(a_c), c),   absent classes too
+    up       w_k, and   a_k,c = m a_c + (1 - m) · the mean of z over the rows of c that it met;   a_c if it met none
+             z is what step 1 computed, before it moved the body
+    server   w = Σ_k n_k w_k / Σ_k n_k,   a_c = Σ_k n_k a_k,c / Σ_k n_k
+    start    C different unit vectors, rows of the identity picked at random; more classes than features: random ones
+
+Zhou et al., arXiv:2211.09299; the paper was not at hand: from a description of its code (TailinZhou/FedFA).  Differs:
+means are over rows (the code sums each batch's class means and divides by all batches, those without the class too,
+which shrinks them); anchors move once a round, by all its passes together (the code: once a pass), and a class counts
+as a client's if it met it in the round.  Adam starts anew every round, its rate is not cooled.  As in the code: |.|² is
+a sum over features, and the head predicts.  Without the pull (λ = 0) and without step 2 (head_lr=0) it is FedAvg.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedtune import address
+from fedtune.algorithm import Algorithm, Batch, Data, Model, Phase, Step, Task, hyper
+from fedtune.knowledge import class_sums
+from fedtune.stacked import mean_over_clients
+
+
+@dataclass(frozen=True)
+class FedFA(Algorithm):
+    """FedFA; see the module."""
+
+    lam: float = hyper(0.1, 1e-3, 10.0, log=True, also=(0.0,), symbol="λ", help="weight of the pull to the anchors")
+    m: float = hyper(0.5, 0.0, 1.0, symbol="m", since=2, help="share of the old anchor in the new one; 1: fixed")
+    head_lr: float = hyper(1e-3, 1e-4, 0.1, log=True, also=(0.0,), help="rate of the head's step on anchors; 0: none")
+
+    shared = ("body", "head")
+    sends = ("anchors",)
+
+    def init(self, task: Task) -> dict:
+        """Distinct unit vectors."""
+        stream, (c, d) = address.stream(task.seed, "anchors"), (task.classes, task.features)
+        if c <= d:
+            return {"anchors": torch.eye(d)[torch.randperm(d, generator=stream)[:c]]}
+        return {"anchors": F.normalize(torch.randn(c, d, generator=stream, dtype=torch.float64))}
+
+    def phases(self, task: Task) -> tuple[Phase, ...]:
+        """Two steps on every batch."""
+        calibrate = Step(self.calibrate, ("head",), "adam", self.head_lr)
+        return (Phase(self.loss, after=calibrate if self.head_lr else None),)
+
+    def loss(self, m: Model, batch: Batch, down: dict) -> tuple[Tensor, dict]:  # type: ignore[override]
+        """CE and the pull, and beside it the sums that the means of z are made of."""
+        z, a = m.body(batch.x), down["anchors"]  # [B, D], [C, D]
+        loss = F.cross_entropy(m.head(z), batch.y)
+        sums, counts = class_sums(z.detach(), batch.y, torch.ones_like(batch.y, dtype=torch.bool), len(a))
+        if self.lam:
+            apart = ((z - a[batch.y]) ** 2).sum(1)  # [B]
+            loss = loss + self.lam / len(a) * (apart / counts[batch.y]).sum()
+        return loss, {"sums": sums, "counts": counts}
+
+    def calibrate(self, m: Model, batch: Batch, down: dict) -> Tensor:
+        """The head's loss on all anchors."""
+        a = down["anchors"]
+        return F.cross_entropy(m.head(a), torch.arange(len(a), device=a.device))
+
+    def upload(self, m: Model, data: Data, down: dict) -> dict:
+        """The anchors moved towards the means of what was met in training."""
+        sums, met = data.tally["sums"], data.tally["counts"]
+        moved = self.m * down["anchors"] + (1 - self.m) * sums / met.clamp(min=1)[:, None]
+        return {"anchors": torch.where((met > 0)[:, None], moved, down["anchors"])}
+
+    def aggregate(self, server: dict, up: dict, task: Task) -> dict:
+        """Means over rows, of models and of anchors."""
+        return super().aggregate(server, up, task) | {"anchors": mean_over_clients(up["anchors"], up["rows"])}
