@@ -52,6 +52,11 @@ class Setting(NamedTuple):
     task: Task
     everywhere: Split | None = None  # test rows of all classes, the same for every client
 
+    def scored(self) -> Tensor:
+        """The clients that are scored, ascending: all, or as many as the scenario says, the same in every round."""
+        order = torch.randperm(self.task.clients, generator=address.stream(self.task.seed, "scored"))
+        return order[: self.scenario.eval_clients or self.task.clients].sort().values.to(self.federation.x.device)
+
 
 def start(s: Setting, nets: list[tuple[Net, list[int], Executor]]) -> State:
     """Round 0: clients of one form start from the same values, drawn from the seed; what is shared, from the first's.
@@ -177,27 +182,32 @@ def play_round(s: Setting, state: State) -> tuple[State, dict[str, Any]]:
 
 @torch.no_grad()
 def evaluate(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")) -> dict[str, float]:
-    """Metrics of all clients on their validation and test rows, by the scenario's rule.
+    """Metrics of the clients that are scored on their validation and test rows, by the scenario's rule.
 
     A client's model is its own parts with the shared ones that it would receive now.
     """
     row: dict[str, float] = {}
+    ids, groups = s.scored(), state.groups
+    if len(ids) < s.task.clients:
+        at = [torch.isin(g.ids, ids).nonzero()[:, 0] for g in groups]
+        pairs = [(g, a) for g, a in zip(groups, at, strict=True) if len(a)]
+        groups = tuple(g._replace(ids=g.ids[a], tensors=take(g.tensors, a)) for g, a in pairs)
     for split in splits:
         table: Split = getattr(s.federation, split)
         pooled = s.scenario.evaluation == "pooled"
-        found = [_scores(s, state, g, table) for g in state.groups]
-        order = torch.cat([g.ids for g in state.groups]).argsort()
+        found = [_scores(s, state, g, table) for g in groups]
+        order = torch.cat([g.ids for g in groups]).argsort()
         heads = {h: torch.cat([f[0][h] for f in found])[order] for h in found[0][0]}
-        loss, rows = torch.cat([f[1] for f in found])[order], table.counts
+        loss, rows = torch.cat([f[1] for f in found])[order], table.counts[ids]
         if pooled:  # one global model: all clients' rows as one test set
             heads, loss, rows = {h: c.sum()[None] for h, c in heads.items()}, loss.sum()[None], rows.sum()[None]
-        row |= metrics.accuracy(split, heads, rows)
+        row |= metrics.accuracy(split, heads, rows, s.task.clients)
         if split == "val":
             row["val_loss"] = (loss / rows).mean().item()
     if "test" in splits and s.everywhere:
-        heads_of_groups = [_scores(s, state, g, s.everywhere)[0] for g in state.groups]
+        heads_of_groups = [_scores(s, state, g, s.everywhere)[0] for g in groups]
         correct = torch.cat([next(iter(heads.values())) for heads in heads_of_groups])
-        row["test_acc_all"] = (correct.double() / s.everywhere.counts).mean().item()
+        row["test_acc_all"] = (correct.double() / s.everywhere.counts[ids]).mean().item()
     return row
 
 

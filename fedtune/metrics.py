@@ -12,6 +12,7 @@ from fedtune.stacked import Size
 # name -> what it is; rows also hold val_acc_<head> and test_acc_<head>, and what the algorithm reports
 METRICS: dict[str, str] = {
     "val_acc": "mean over clients of validation accuracy; what is selected by",
+    "val_acc_se": "its standard error where only some clients are scored (scenario field eval_clients); else 0",
     "val_loss": "mean over clients of validation cross-entropy of the same scores, at most 27.6 a row",
     "test_acc": "mean over clients of test accuracy; reported, never used",
     "test_acc_std": "its standard deviation over clients",
@@ -32,13 +33,20 @@ METRICS: dict[str, str] = {
 LOSS_CAP = 12 * math.log(10)  # a probability is taken as at least 1e-12, so that one row cannot make a mean infinite
 
 
-def accuracy(prefix: str, heads: dict[str, Tensor], rows: Tensor) -> dict[str, float]:
-    """Metrics of one split.  heads: name -> correct rows [K]; rows [K].  The first head is the one that counts."""
+def accuracy(prefix: str, heads: dict[str, Tensor], rows: Tensor, clients: int) -> dict[str, float]:
+    """Metrics of one split.  heads: name -> correct rows [k] of k scored clients; rows [k].  The first head counts.
+
+    clients: how many there are.  The standard error is that of a mean over k drawn from them without replacement.
+    """
     out: dict[str, float] = {}
     for i, (head, correct) in enumerate(heads.items()):
         share = correct.double() / rows
         if i == 0:
             out[f"{prefix}_acc"] = share.mean().item()
+            if prefix == "val":
+                k = len(share)
+                unseen = (clients - k) / clients if 1 < k < clients else 0
+                out["val_acc_se"] = (share.var(correction=1).item() * unseen / k) ** 0.5 if unseen else 0.0
             if prefix == "test":
                 worst = share.sort().values[: max(1, math.ceil(len(share) / 10))]
                 out |= {"test_acc_std": share.std(correction=0).item(), "test_acc_worst10": worst.mean().item()}

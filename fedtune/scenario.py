@@ -46,6 +46,7 @@ class Scenario:
     # personal: each client's own model on its own rows; global: the shared model on each client's rows;
     # pooled: the shared model on all clients' rows together
     evaluation: str = "personal"
+    eval_clients: int = 0  # clients that are scored, drawn once and the same in every round; 0: all
     all_classes: int = 100  # test rows, as many of each class, that every client is scored on as well; 0: none
 
     batch: int = hyper(4, 1, 256, log=True, symbol="B", help="rows of a mini-batch")
@@ -78,9 +79,14 @@ class Scenario:
         for name in ("clients", "rounds", "ways", "shots", "val_shots", "test_shots", "floor", "owners"):
             if getattr(self, name) < least.get(name, 1):
                 raise UserError(f"{name} must be at least {least.get(name, 1)}, but got {getattr(self, name)}")
-        for name in ("features", "ways_spread", "shots_spread", "all_classes"):
+        for name in ("features", "ways_spread", "shots_spread", "all_classes", "eval_clients"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} must not be negative, but got {getattr(self, name)}")
+        if self.eval_clients > self.clients:
+            raise UserError(
+                f"eval_clients must be at most the {self.clients} clients there are, but got {self.eval_clients}; "
+                "0 scores all"
+            )
         if not 0 < self.participation <= 1:
             raise UserError(f"participation must be in (0, 1], but got {self.participation}")
         if not 0 < self.alpha < math.inf:

@@ -351,14 +351,14 @@ def test_many_clients_are_evaluated_and_uploaded_in_chunks_without_a_trace(monke
 
 def test_accuracy_metrics_by_hand() -> None:
     correct, rows = torch.arange(1, 21), torch.full((20,), 20)
-    got = metrics.accuracy("test", {"a": correct, "b": correct.flip(0)[:20] * 0}, rows)
+    got = metrics.accuracy("test", {"a": correct, "b": correct.flip(0)[:20] * 0}, rows, 20)
     share = np.arange(1, 21) / 20
     assert_close(got["test_acc"], float(share.mean()), **TIGHT)
     assert_close(got["test_acc_std"], float(share.std()), **TIGHT)
     assert_close(got["test_acc_worst10"], float(share[:2].mean()), **TIGHT)  # a tenth of 20
     assert got["test_acc_a"] == got["test_acc"] and got["test_acc_b"] == 0
-    assert set(metrics.accuracy("val", {"a": correct}, rows)) == {"val_acc"}
-    assert metrics.accuracy("test", {"a": correct[:11]}, rows[:11])["test_acc_worst10"] == pytest.approx(1.5 / 20)
+    assert metrics.accuracy("val", {"a": correct}, rows, 20) == {"val_acc": pytest.approx(share.mean()), "val_acc_se": 0}
+    assert metrics.accuracy("test", {"a": correct[:11]}, rows[:11], 11)["test_acc_worst10"] == pytest.approx(1.5 / 20)
 
 
 def test_a_row_loss_is_capped_so_that_none_makes_the_mean_infinite() -> None:
@@ -632,7 +632,7 @@ def test_an_algorithm_that_averages_unlike_bodies_is_refused_with_those_that_fit
     with pytest.raises(UserError, match="fedavg averages body and head.*htmini3.*fedgen --set averages=head.*local"):
         Experiment("fedavg", MIXED).validate()
     Experiment("fedgen", MIXED, pinned={"averages": "head"}).validate()
-    with pytest.raises(UserError, match="or run there fedgen --set averages=head"):
+    with pytest.raises(UserError, match="or run there .*fedgen --set averages=head, "):
         Experiment("fedgen", MIXED).validate()
 
 
@@ -641,3 +641,49 @@ def test_each_group_has_the_executor_of_its_model() -> None:
     data = random_federation([3, 3], shape=(3, 32, 32))
     sim = Simulation(Experiment("local", scenario.override(clients=2)), {}, data)
     assert [g.executor for g in sim.state.groups] == ["stack", "loop"]
+
+
+# --------------------------------------------------------------------------------------------- some clients scored
+
+
+@pytest.mark.parametrize("rule", ["personal", "pooled"])
+def test_some_clients_are_scored_the_same_in_every_round_with_a_standard_error(rule: str) -> None:
+    name = "fedavg" if rule == "pooled" else "local"
+    base = Scenario(model="mlp", features=12, clients=9, evaluation=rule, val_shots=6)
+    whole, part = simulate(name, base), simulate(name, base.override(eval_clients=4))
+    scored = part.setting.scored()
+    assert len(scored.unique()) == 4 and whole.setting.scored().tolist() == list(range(9))
+    for everything, some in zip(play(whole, 3), play(part, 3), strict=True):
+        f, nets = whole.setting.federation, {k: client_net(part, k) for k in scored.tolist()}
+        assert everything["val_acc_se"] == 0 and everything["train_loss"] == some["train_loss"]
+    hits = []
+    for k, net in nets.items():
+        x, y = own_rows(part, k, "val")
+        hits.append((net(x).argmax(1) == y).double())
+    if rule == "pooled":
+        assert_close(some["val_acc"], torch.cat(hits).mean().item(), **TIGHT)
+        assert some["val_acc_se"] == 0
+    else:
+        shares = torch.stack([h.mean() for h in hits])
+        assert_close(some["val_acc"], shares.mean().item(), **TIGHT)
+        assert_close(some["val_acc_se"], (shares.var() / 4 * 5 / 9).sqrt().item(), **TIGHT)
+        assert some["val_acc_se"] > 0
+    rows = f.val.counts[scored].sum()
+    assert rows < f.val.counts.sum()
+    assert_same_numbers(numbers(part.state), numbers(whole.state))
+
+
+def test_scored_clients_may_miss_an_architecture() -> None:
+    sim = simulate("local", MIXED.override(eval_clients=1))
+    row = play(sim, 1)[0]
+    k = int(sim.setting.scored())
+    group = next(g for g in sim.state.groups if k in g.ids.tolist())
+    x, y = own_rows(sim, k, "test")
+    m = Model(group.net.eval(), take(group.tensors, group.ids.tolist().index(k)))
+    assert_close(row["test_acc"], (m.head(m.body(x)).argmax(1) == y).double().mean().item(), **TIGHT)
+    assert row["val_acc_se"] == 0  # one client tells nothing of the spread
+
+
+def test_no_more_clients_are_scored_than_there_are() -> None:
+    with pytest.raises(UserError, match="eval_clients must be at most the 9 clients.*got 10; 0 scores all"):
+        Scenario(clients=9, eval_clients=10)
