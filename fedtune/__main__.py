@@ -11,6 +11,7 @@ COMMANDS = {
     "search": "search an algorithm's hyperparameters",
     "resume": "go on with a search whose driver died",
     "run": "play one configuration",
+    "status": "how a search stands",
     "list": "show algorithms, spaces, scenarios and data sets",
 }
 

@@ -20,7 +20,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from test_search import config
 
-from fedtune import results, resume, tuning
+from fedtune import results, resume, status, tuning
 from fedtune.space import Space
 from fedtune.tuning import METRIC
 
@@ -105,6 +105,9 @@ def test_a_killed_driver_is_resumed_where_it_was(
     process = begin(tmp_path, "run")
     run = tmp_path / "run"
     wait_for(lambda: sum(len(rows) for rows in results.logged(run).values()) >= lines)
+    assert status.main([str(run)]) == 0
+    said = capsys.readouterr().out
+    assert "fedproto, random and none: running" in said and "of 6 trials: " in said and " running" in said
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert json.loads((run / "run.json").read_text())["state"] == "running"
@@ -133,6 +136,63 @@ def test_the_journal_opens_in_optuna_and_holds_every_trial_with_its_rounds(undis
         row = trials.loc[trial.user_attrs["trial"]]
         assert trial.state == TrialState.COMPLETE and trial.value == row["last_val_acc"]
         assert trial.params == {n: row[f"config/{n}"] for n in trial.params} and len(trial.intermediate_values) >= 11
+
+
+def test_the_status_of_a_finished_search(undisturbed: Path, capsys: pytest.CaptureFixture) -> None:
+    assert status.main([str(undisturbed), "--watch", "0.1"]) == 0  # it is over, so there is nothing to wait for
+    said = capsys.readouterr().out
+    assert "finished" in said and "6 of 6 trials: 6 finished" in said and "left" not in said
+    trials = pd.read_parquet(undisturbed / "trials.parquet").set_index("trial")
+    first = next(line for line in said.splitlines() if "12/12" in line).split()
+    best = trials.loc[first[0]]
+    assert best["last_val_acc"] == trials["last_val_acc"].max()
+    assert first[1:5] == ["finished", "12/12", f"{best['last_val_acc']:.4f}", f"{best['last_test_acc']:.4f}"]
+
+
+def made_up(run: Path, state: str, how: dict[str, str], rows: dict[str, list[dict]]) -> None:
+    """A run's folder with so much as its status reads."""
+    record = {
+        "state": state, "scenario": {"rounds": 9}, "rungs": [3], "trials": 5, "concurrent": 2, "algorithm": "fedavg",
+        "searcher": "tpe", "scheduler": "asha", "started": "now", "space": {"lr": ""},
+    }  # fmt: skip
+    (run / "run.json").write_text(json.dumps(record))
+    trials = [[json.dumps({"trial_id": t, "status": s}), "{}"] for t, s in how.items()]
+    (run / "experiment_state-1.json").write_text(json.dumps({"trial_data": trials}))
+    for trial, logged in rows.items():
+        (run / f"fedavg-{trial}").mkdir()
+        lines = [json.dumps({"trial_id": trial} | row) for row in logged]
+        (run / f"fedavg-{trial}" / "result.json").write_text("\n".join(lines) + "\n")
+
+
+def test_the_status_tells_how_trials_stand_what_rungs_left_and_how_long_it_may_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    def rows(last: int, value: float, **more: Any) -> list[dict]:
+        return [
+            {"training_iteration": t, METRIC: value, "time_total_s": 2.0 * t, "config": {"lr": 0.1}} | more
+            for t in range(1, last + 1)
+        ]
+
+    how = {"a": "TERMINATED", "b": "TERMINATED", "c": "RUNNING", "d": "RUNNING"}
+    played = {"a": rows(9, 0.5), "b": rows(3, 0.2), "c": rows(4, 0.4), "d": rows(2, 0.1, diverged=True)}
+    made_up(tmp_path, "running", how, played)
+    assert status.main([str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "4 of 5 trials: 1 finished, 1 stopped, 1 running, 1 diverged" in said
+    assert "rung at round 3: 3 came, 2 went on" in said
+    # ended trials took 18, 6 and 4 s; c has 8 of those 28 / 3, the fifth all of them; two at once
+    assert "about 0:00:05 left" in said
+    (tmp_path / "run.json").write_text((tmp_path / "run.json").read_text().replace("running", "interrupted"))
+    assert status.main([str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "interrupted" in said and "1 finished, 2 stopped, 1 diverged" in said and " left" not in said
+
+
+def test_a_folder_without_a_run_has_no_status(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert status.main([str(tmp_path)]) == 2 and "has no fit run.json" in capsys.readouterr().err
+    made_up(tmp_path, "running", {}, {})
+    assert status.main([str(tmp_path)]) == 0 and "no round was reported yet" in capsys.readouterr().out
+    assert status.main([str(tmp_path), "--watch", "0"]) == 2 and "--watch must be above 0" in capsys.readouterr().err
 
 
 def test_optuna_is_told_the_truth() -> None:
