@@ -1,0 +1,161 @@
+"""FedSA: the server draws one anchor per class; features gather at them with a margin, and heads are held to them.
+
+    start    A = H(Ac),  Ac ~ N(0, 1) [C, D],  H twice linear, BatchNorm over the C rows, ReLU;  H is never trained
+    down     A, and the margin δ_k = max(mar(p_k), mar(A)), one number
+             mar(V) = mean_c min_{c' ≠ c} |V_c - V_c'|,  0 for fewer than two classes;  p_k what k sent last, 0 before
+    client   local epochs on   L = CE(head(z), y) + λ_R L_R + λ_M L_M + λ_CC L_CC,   z = body(x)
+             L_R  = mean_b |z_b - A_y|² / D
+             L_M  = CE(l, y),   l_b,c = -(|z_b - A_c| + δ_k [c = y_b]),   over all C anchors
+             L_CC = CE(head(A_c), c), the mean over all C anchors
+    up       p_k,c the mean of z over class c while the model was moving, n_k,c its rows, for the classes it has
+    server   p̄_c = Σ_k n_k,c p_k,c / Σ_k n_k,c, kept from before if nobody saw c;   A_c += (1 - α) (p̄_c - A_c) if seen
+
+Zhou et al., "FedSA", AAAI 2025, equations 3 and 5 to 10.  The text leaves out the forms of H, mar and L_R and when p_k
+is taken: these are of its code (lokinko/FedSA), as described; prototypes="final" takes p_k after training.  What is
+searched is 1 - α, `drift`; at the code's 1e-4 anchors hardly move.  δ_k is worked out by the server, as clients keep
+nothing but their models; it knows all that goes in.  |.| is at least 1e-6.  Prediction is the nearest p̄, which nobody
+counts as sent, over all classes ever seen (the code: in the last round); the nearest anchor and the head are logged
+beside it.  "as_published" averages clients without n, as the code, whose λ_CC is 0 where all clients run one
+architecture (--set lam_cc=0).  Table 4's ablations: embed=False, lam_m=0, lam_cc=0.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedtune import address
+from fedtune.algorithm import Algorithm, Batch, Data, Model, Ragged, Task, hyper
+from fedtune.generators import label_counts
+from fedtune.knowledge import class_means, class_sums, distances, mean_by_count, nearest_other
+from fedtune.stacked import to_all
+
+
+@dataclass(frozen=True)
+class FedSA(Algorithm):
+    """FedSA; see the module."""
+
+    lam_r: float = hyper(10.0, 0.1, 50.0, log=True, also=(0.0,), symbol="λ_R", help="weight of the pull to anchors")
+    lam_m: float = hyper(1.0, 0.01, 10.0, log=True, also=(0.0,), symbol="λ_M", help="of the contrast with a margin")
+    lam_cc: float = hyper(1.0, 0.01, 10.0, log=True, also=(0.0,), symbol="λ_CC", help="of the head's loss on anchors")
+    drift: float = hyper(
+        1e-4, 1e-4, 0.3, log=True, also=(0.0,), symbol="1-α", help="how far anchors move to the prototypes each round"
+    )
+    margin: str = hyper(
+        "larger", choices=("larger", "global", "local", "none"),
+        help="of the anchors (global), of the client's prototypes (local), the larger of the two, or 0",
+    )  # fmt: skip
+    embed: bool = hyper(True, help="whether anchors are embedded, or raw Gaussians")
+    prototypes: str = hyper(
+        "running", choices=("running", "final"), help="means while the model was moving, or after training"
+    )
+    weighting: str = hyper("rows", choices=("rows", "clients"), help="prototypes averaged over rows, or over clients")
+    predictor: str = hyper(
+        "nearest", choices=("nearest", "anchor", "head"), help="nearest prototype, nearest anchor, or the head's argmax"
+    )
+
+    sends = ("anchors", "margin")
+    presets = {"as_published": {"weighting": "clients", "momentum": 0.0}}
+
+    def init(self, task: Task) -> dict:
+        """Anchors, and no prototypes."""
+        classes, features = task.classes, task.features
+        drawn = address.stream(task.seed, "anchors")
+        anchors = torch.randn(classes, features, generator=drawn, dtype=torch.float64)
+        if self.embed:
+            anchors = embedded(anchors, address.number(task.seed, "embedding"))
+        none = torch.zeros(classes, dtype=torch.bool)
+        return {
+            "anchors": anchors,
+            "protos": Ragged(torch.zeros(classes, features), none),
+            "local": torch.zeros(task.clients),  # mar(p_k)
+        }
+
+    def loss(self, m: Model, batch: Batch, down: dict) -> Any:
+        """Eq. 9; while prototypes are running means, with the sums they are made of."""
+        z, anchors = m.body(batch.x), down["anchors"]  # [B, D], [C, D]
+        loss = F.cross_entropy(m.head(z), batch.y)
+        if self.lam_r:
+            loss = loss + self.lam_r * F.mse_loss(z, anchors[batch.y])  # Eq. 5
+        if self.lam_m:
+            own = F.one_hot(batch.y, len(anchors)) * down["margin"] if self.has_margin() else 0
+            loss = loss + self.lam_m * F.cross_entropy(-(distances(z, anchors) + own), batch.y)  # Eq. 7
+        if self.lam_cc:
+            labels = torch.arange(len(anchors), device=z.device)
+            loss = loss + self.lam_cc * F.cross_entropy(m.head(anchors), labels)  # Eq. 8
+        if self.prototypes == "final":
+            return loss
+        sums, counts = class_sums(z.detach(), batch.y, torch.ones_like(batch.y, dtype=torch.bool), len(anchors))
+        return loss, {"sums": sums, "counts": counts}
+
+    def upload(self, m: Model, data: Data, down: dict) -> dict:
+        """Prototypes (Eq. 2) and rows of the classes that the client holds, or has met in training."""
+        classes = len(down["anchors"])
+        if self.prototypes == "final":
+            protos, rows = class_means(m.body(data.x), data.y, data.mask, classes)
+            held = rows > 0
+        else:
+            met, rows = data.tally["counts"], label_counts(data, classes)
+            protos, held = data.tally["sums"] / met.clamp(min=1)[:, None], met > 0
+        return {"protos": Ragged(protos, held), "counts": Ragged(rows, held)}
+
+    def predict(self, m: Model, x: Tensor, down: dict) -> dict[str, Tensor]:
+        """Minus the distance to each known prototype, the head while there is none; to each anchor; the head."""
+        z = m.body(x)
+        (protos, seen), logits = down["protos"], m.head(z)
+        near = torch.where(seen.any(), (-distances(z, protos)).masked_fill(~seen, -torch.inf), logits)
+        ways = {"nearest": near, "anchor": -distances(z, down["anchors"]), "head": logits}
+        return {self.predictor: ways.pop(self.predictor)} | ways
+
+    def broadcast(self, server: dict, ids: Tensor, task: Task) -> dict:
+        """Anchors; each client's margin, if there is any."""
+        down = to_all({"anchors": server["anchors"]}, len(ids))
+        if self.has_margin():
+            local, common = server["local"][ids], mar(server["anchors"])
+            down["margin"] = {
+                "larger": local.maximum(common), "global": common.expand_as(local), "local": local
+            }[self.margin]  # fmt: skip
+        return down
+
+    def has_margin(self) -> bool:
+        """Whether margins are used at all."""
+        return self.lam_m > 0 and self.margin != "none"
+
+    def deployed(self, server: dict, ids: Tensor, task: Task) -> dict:
+        """What the ways to predict need."""
+        return to_all({name: server[name] for name in ("anchors", "protos")}, len(ids))
+
+    def aggregate(self, server: dict, up: dict, task: Task) -> dict:
+        """Prototypes (Eq. 3), anchors after them (Eq. 10), and the margins of what came in (Eq. 6)."""
+        protos, held = up["protos"]
+        weight = held * (up["counts"].values if self.weighting == "rows" else 1)
+        mean, seen = mean_by_count(protos, weight)  # [m, C, D] -> [C, D]
+        old, anchors = server["protos"], server["anchors"]
+        moved = torch.lerp(anchors, mean, self.drift)
+        return {
+            "anchors": torch.where(seen[:, None], moved, anchors),
+            "protos": Ragged(torch.where(seen[:, None], mean, old.values), old.present | seen),
+            "local": server["local"].index_copy(0, up["ids"], mar(protos, held)),
+        }
+
+
+def embedded(rows: Tensor, seed: int) -> Tensor:
+    """H(rows), from PyTorch's default start.  [C, D] float64 both."""
+    d = rows.shape[1]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        blocks = [layer for _ in range(2) for layer in (nn.Linear(d, d), nn.BatchNorm1d(d), nn.ReLU())]
+    with torch.no_grad():
+        return nn.Sequential(*blocks).double()(rows)
+
+
+def mar(vectors: Tensor, there: Tensor | None = None) -> Tensor:
+    """The mean distance of a class's vector to the nearest other one (Eq. 6); 0 for fewer than two classes.
+
+    vectors [..., C, D], there [..., C] bool (none: all)  ->  [...]
+    """
+    near = nearest_other(vectors, vectors.new_ones(vectors.shape[:-1], dtype=torch.bool) if there is None else there)
+    paired = near.isfinite()
+    return near.masked_fill(~paired, 0).sum(-1) / paired.sum(-1).clamp(min=1)

@@ -1,0 +1,103 @@
+"""FedTGP: FedProto whose server trains the prototypes, so that they stay apart.
+
+    down     T_c of all C classes, once there are any
+    client   local epochs on   L = CE(head(z), y) + λ · |z - T_y|² / D,   z = body(x)
+    up       p_k,c the mean feature of class c at client k, after training, for the classes it has
+    server   T_c = MLP(e_c),  e [C, D] and the MLP (D -> D, ReLU, D -> D) trained and kept over rounds
+             δ = min(max_c min_{c' ≠ c} |q_c - q_c'|, τ),   q_c the plain mean of the p_k,c;  0 for a single class
+             S epochs over the pairs (p, y) that came in, shuffled, in batches of B, by plain SGD on
+             CE(l, y),   l_c = -(|p - T_c| + δ [c = y]),   over all C classes
+
+Zhang et al., AAAI 2024, arXiv:2401.03230, and its code (TsingZ0/FedTGP), from descriptions.  A class that nobody holds
+has a T_c too, which is only ever pushed away.  Prediction is the nearest T_c over all classes; the head is logged
+beside it.  Differs: |.| is at least 1e-6 (the code's slope can be NaN at 0); prototypes are means over all rows (the
+code drops a short last batch).  Ours: weighting="rows" for q.  server_epochs=0 is the server of FedProto, T_c = q_c
+where there is one: with weighting="rows", FedProto.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedtune import address
+from fedtune.algorithm import Data, Model, Ragged, Task, hyper
+from fedtune.knowledge import distances, mean_by_count, nearest_other
+from trainables.fedproto import FedProto
+
+Net = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class FedTGP(FedProto):
+    """FedTGP; see the module."""
+
+    lam: float = hyper(10.0, 0.1, 50.0, log=True, also=(0.0,), symbol="λ", since=2, help="weight of the prototype pull")
+    weighting: str = hyper("clients", choices=("clients", "rows"), help="means behind the margin: of clients, or rows")
+    tau: float = hyper(100.0, 0.1, 1000.0, log=True, also=(0.0,), symbol="τ", help="bound on the margin; 0: none")
+    server_epochs: int = hyper(
+        100, 1, 1000, log=True, also=(0,), symbol="S", help="the server's passes over what came in; 0: plain means"
+    )
+    server_lr: float = hyper(0.01, 1e-4, 1.0, log=True, help="the server's learning rate")
+
+    presets = {"as_published": {"momentum": 0.0}}
+
+    def init(self, task: Task) -> dict:
+        """No class has a prototype that was told; what makes them starts as PyTorch's layers do."""
+        c, d = task.classes, task.features
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(address.number(task.seed, "prototypes"))
+            layers = {"embedding": nn.Embedding(c, d), "in": nn.Linear(d, d), "out": nn.Linear(d, d)}
+        net = {f"{part}.{n}": t.detach() for part, layer in layers.items() for n, t in layer.named_parameters()}
+        return super().init(task) | {"net": net, "round": torch.tensor(0)}
+
+    def upload(self, m: Model, data: Data, down: dict) -> dict:
+        """Class means; rows only if they weigh."""
+        up = super().upload(m, data, down)
+        return up if self.weighting == "rows" else {"protos": up["protos"]}
+
+    def aggregate(self, server: dict, up: dict, task: Task) -> dict:
+        """Train T on what came in."""
+        protos, held = up["protos"]  # [m, C, D], [m, C]
+        t, votes = server["round"] + 1, up.get("counts", Ragged(held.long(), held))
+        if not self.server_epochs:
+            return server | super().aggregate(server, up | {"counts": votes}, task) | {"round": t}
+        means, seen = mean_by_count(protos, votes.values * held)
+        stream = address.stream(task.seed, "prototypes", int(t))
+        net = self.trained(server["net"], protos[held], held.nonzero()[:, 1], self.gap(means, seen), task.batch, stream)
+        return {"protos": Ragged(prototypes(net), torch.ones_like(seen)), "net": net, "round": t}
+
+    def gap(self, means: Tensor, seen: Tensor) -> Tensor:
+        """δ, the adaptive margin with its bound."""
+        near = nearest_other(means, seen)
+        widest = near.masked_fill(near.isinf(), 0).max()
+        return widest.clamp(max=self.tau) if self.tau else widest
+
+    def trained(self, net: Net, protos: Tensor, y: Tensor, gap: Tensor, batch: int, stream: torch.Generator) -> Net:
+        """S epochs over the prototypes [n, D] of classes y [n]."""
+        net = {n: t.clone().requires_grad_() for n, t in net.items()}
+        leaves, classes = list(net.values()), len(net["embedding.weight"])
+        for _ in range(self.server_epochs):
+            for some in torch.randperm(len(y), generator=stream).to(y.device).split(batch):
+                made = prototypes(net)
+                slope = contrast_slope(protos[some], F.one_hot(y[some], classes), made.detach(), gap)
+                with torch.no_grad():
+                    torch._foreach_add_(leaves, torch.autograd.grad(made, leaves, slope), alpha=-self.server_lr)
+        return {n: t.detach() for n, t in net.items()}
+
+
+def prototypes(net: Net) -> Tensor:
+    """T [C, D]."""
+    hidden = F.linear(net["embedding.weight"], net["in.weight"], net["in.bias"]).relu()
+    return F.linear(hidden, net["out.weight"], net["out.bias"])
+
+
+def contrast_slope(p: Tensor, own: Tensor, made: Tensor, gap: Tensor) -> Tensor:
+    """The slope by T [C, D] of the mean cross-entropy of l_c = -(|p - T_c| + δ own_c); p [B, D], own [B, C] one-hot.
+
+    By hand, as autograd's bookkeeping takes half the time of steps as small as these; a test compares.
+    """
+    far = distances(p, made)
+    pull = (own - (-far - gap * own).softmax(1)) / far / len(p)  # [B, C]: the slope by |p - T_c|, over it
+    return pull.sum(0)[:, None] * made - pull.T @ p
