@@ -9,6 +9,7 @@ from fedtune.errors import unknown
 
 COMMANDS = {
     "search": "search an algorithm's hyperparameters",
+    "extend": "more trials for a search that is over",
     "resume": "go on with a search whose driver died",
     "run": "play one configuration",
     "status": "how a search stands",

@@ -41,6 +41,7 @@ class Plan:
     final_seeds: int
     time_budget: float | None
     address: str | None
+    earlier: Path | None = None  # a finished run whose trials this search goes on from
 
     @property
     def folder(self) -> Path:

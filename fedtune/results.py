@@ -66,6 +66,19 @@ def logged(folder: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+def seen(logged: dict[str, list[dict[str, Any]]]) -> list[tuple[str, int, float]]:
+    """Trial, round and metric of every round that was logged, in the order of time."""
+    rows = [r for results in logged.values() for r in results if METRIC in r and not r.get("diverged")]
+    rows.sort(key=lambda r: r["timestamp"])
+    return [(r["trial_id"], r["training_iteration"], r[METRIC]) for r in rows]
+
+
+def after(earlier: Path, rounds: pd.DataFrame, trials: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Both tables of an earlier run with those of the one that went on from it below."""
+    old = [pd.read_parquet(earlier / f"{name}.parquet") for name in ("rounds", "trials")]
+    return pd.concat([old[0], rounds], ignore_index=True), pd.concat([old[1], trials], ignore_index=True)
+
+
 def trials_frame(grid: ResultGrid, rounds: pd.DataFrame, total_rounds: int) -> pd.DataFrame:
     """A row per trial: status, configuration, best and last metrics, rounds, seconds, communication, reason.
 

@@ -84,6 +84,8 @@ def conduct(p: Plan, args: argparse.Namespace, record: dict[str, Any], resumed: 
             raise
         rounds = results.rounds_frame(reported)
         trials = results.trials_frame(grid, rounds, p.experiment.scenario.rounds)
+        if p.earlier:
+            rounds, trials = results.after(p.earlier, rounds, trials)
         rounds.to_parquet(p.folder / "rounds.parquet", index=False)
         trials.to_parquet(p.folder / "trials.parquet", index=False)
         counts = trials["status"].value_counts().to_dict()
@@ -134,7 +136,9 @@ def fit(
         tuner = tune.Tuner.restore(str(p.folder), trainable=trainable, resume_errored=True)
         kept = tuner._local_tuner  # what Ray brought back; the scheduler it does not
         progress = next(c for c in kept._run_config.callbacks if isinstance(c, Progress))
-        tuning.remember(kept._tune_config.scheduler, before)
+        tuning.remember(kept._tune_config.scheduler, results.seen(before))
+        if p.scheduler in ("hyperband", "median", "pbt"):
+            say(f"note: Ray does not keep what {p.scheduler} has seen; it judges by what comes from now on")
     else:
         tuner = _tuner(p, trainable, concurrent, progress)
     with progress:
@@ -148,17 +152,23 @@ def fit(
 
 def _tuner(p: Plan, trainable: Any, concurrent: int, progress: Progress) -> tune.Tuner:
     pbt = p.scheduler == "pbt"
-    rounds = p.experiment.scenario.rounds
+    rounds, seed = p.experiment.scenario.rounds, p.experiment.seed
+    played = pd.read_parquet(p.earlier / "rounds.parquet") if p.earlier else pd.DataFrame({"trial": []})
+    searcher = tuning.searcher(  # another seed, or an extended search would draw what it drew before
+        p.searcher, p.space, p.points, p.outside, rounds, seed + played["trial"].nunique(), p.name, pbt
+    )
+    scheduler = tuning.scheduler(p.scheduler, rounds, p.grace, p.space)
+    if p.earlier and isinstance(searcher, tuning.Optuna):
+        searcher.learn(p.earlier / "study.journal")
+        tuning.remember(scheduler, played[["trial", "round", tuning.METRIC]].itertuples(index=False, name=None))
     return tune.Tuner(
         trainable,
         param_space=dict(p.space.domains) if pbt else None,
         tune_config=tune.TuneConfig(
             metric=tuning.METRIC,
             mode=tuning.MODE,
-            search_alg=tuning.searcher(
-                p.searcher, p.space, p.points, p.outside, rounds, p.experiment.seed, p.name, pbt
-            ),
-            scheduler=tuning.scheduler(p.scheduler, rounds, p.grace, p.space),
+            search_alg=searcher,
+            scheduler=scheduler,
             num_samples=p.trials,
             max_concurrent_trials=concurrent,
             time_budget_s=p.time_budget,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -138,6 +138,13 @@ class Optuna(OptunaSearch):
         study.tell(self._ot_trials[trial_id], value, state=state)
         self._completed_trials.add(trial_id)
 
+    def learn(self, path: Path) -> None:
+        """Begin with the ended trials of an exported study."""
+        earlier = optuna.load_study(study_name=None, storage=JournalStorage(JournalFileBackend(str(path))))
+        cast(optuna.Study, self._ot_study).add_trials(
+            earlier.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
+        )
+
     def export(self, path: Path) -> None:
         """Write the study as an Optuna journal, which optuna-dashboard opens."""
         path.unlink(missing_ok=True)
@@ -169,21 +176,20 @@ def searcher(
         sampler = SAMPLERS["random" if name == "grid" else name](seed)
     domains: dict[str, Any] = dict(space.domains or _domains(points))
     return Optuna(
-        rounds, outside, space=domains, metric=METRIC, mode=MODE, points_to_evaluate=points, sampler=sampler,
+        rounds, outside, space=domains, metric=METRIC, mode=MODE, points_to_evaluate=points or None, sampler=sampler,
         study_name=study,
     )  # fmt: skip
 
 
-def remember(scheduler: TrialScheduler | None, logged: dict[str, list[dict[str, Any]]]) -> None:
-    """Tell a new scheduler what trials reached before a driver died, as Ray does not keep it: rungs of one bracket.
+def remember(scheduler: TrialScheduler | None, seen: Iterable[tuple[str, int, float]]) -> None:
+    """Tell a new scheduler what trials reached in another driver's time, as Ray does not keep it: rungs of one bracket.
 
-    logged: every trial's results.  Other schedulers know only what comes after.
+    seen: trial, round and metric, in the order of time.  Other schedulers know only what comes after.
     """
     if isinstance(scheduler, AsyncHyperBandScheduler) and len(scheduler._brackets) == 1:
-        rows = [row for results in logged.values() for row in results if METRIC in row and not row.get("diverged")]
-        for row in sorted(rows, key=lambda r: r["timestamp"]):
-            trial: Any = SimpleNamespace(trial_id=row["trial_id"])
-            scheduler._brackets[0].on_result(trial, row["training_iteration"], row[METRIC])
+        for name, round, value in seen:
+            trial: Any = SimpleNamespace(trial_id=name)
+            scheduler._brackets[0].on_result(trial, round, value)
 
 
 def _domains(points: list[Config]) -> dict[str, Categorical]:

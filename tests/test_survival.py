@@ -15,12 +15,13 @@ from typing import Any
 import optuna
 import pandas as pd
 import pytest
+import yaml
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from test_search import config
 
-from fedtune import results, resume, status, tuning
+from fedtune import extend, results, resume, status, tuning
 from fedtune.space import Space
 from fedtune.tuning import METRIC
 
@@ -114,7 +115,7 @@ def test_a_killed_driver_is_resumed_where_it_was(
     assert resume.main([str(run), "--no-dashboard"]) == 0
     assert_as_undisturbed(run, undisturbed)
     assert len(json.loads((run / "run.json").read_text())["resumed"]) == 1
-    assert resume.main([str(run)]) == 2 and "is finished; begin a new one" in capsys.readouterr().err
+    assert resume.main([str(run)]) == 2 and "is finished; fedtune extend" in capsys.readouterr().err
 
 
 def test_a_killed_workers_trial_goes_on_from_its_checkpoint(undisturbed: Path, tmp_path: Path) -> None:
@@ -136,6 +137,30 @@ def test_the_journal_opens_in_optuna_and_holds_every_trial_with_its_rounds(undis
         row = trials.loc[trial.user_attrs["trial"]]
         assert trial.state == TrialState.COMPLETE and trial.value == row["last_val_acc"]
         assert trial.params == {n: row[f"config/{n}"] for n in trial.params} and len(trial.intermediate_values) >= 11
+
+
+def test_a_finished_search_is_extended_by_what_it_has_not_tried(
+    undisturbed: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert extend.main([str(undisturbed), "--trials", "+3", "--no-dashboard"]) == 0
+    run, old = undisturbed.parent / "run+3", pd.read_parquet(undisturbed / "trials.parquet")
+    trials, rounds = (pd.read_parquet(run / f"{n}.parquet") for n in ("trials", "rounds"))
+    pd.testing.assert_frame_equal(trials[:6], old)
+    assert len(trials) == 9 and trials["config/lam"].nunique() == 9  # neither the default nor a draw again
+    assert rounds.groupby("trial")["round"].apply(list).tolist() == [list(range(1, 13))] * 9
+    journal = JournalStorage(JournalFileBackend(str(run / "study.journal")))
+    study = optuna.load_study(study_name=None, storage=journal)
+    assert {t.user_attrs["trial"]: t.value for t in study.trials} == dict(
+        zip(trials["trial"], trials["last_val_acc"], strict=True)
+    )
+    found = yaml.safe_load((run / "best.yaml").read_text())["found"]
+    assert found["val_acc"] == trials["last_val_acc"].max() and found["trials"] == 9
+    assert extend.main([str(undisturbed), "--trials", "3"]) == 2 and "run+3" in capsys.readouterr().err
+    for wrong, message in (({"state": "running"}, "fedtune resume it"), ({"searcher": "grid"}, "went by grid")):
+        record = json.loads((run / "run.json").read_text()) | wrong
+        (run / "run.json").write_text(json.dumps(record))
+        assert extend.main([str(run), "--trials", "3"]) == 2 and message in capsys.readouterr().err
+        (run / "run.json").write_text(json.dumps(record | {"state": "finished"}))
 
 
 def test_the_status_of_a_finished_search(undisturbed: Path, capsys: pytest.CaptureFixture) -> None:
@@ -223,7 +248,7 @@ def test_a_new_scheduler_remembers_its_rungs() -> None:
     }  # fmt: skip
     rows["d"] = [{"trial_id": "d", "timestamp": 4, "training_iteration": 3, METRIC: 0.1, "diverged": True}]
     new = tuning.scheduler("asha", 27, 3, Space({}, []))
-    tuning.remember(new, rows)
+    tuning.remember(new, results.seen(rows))
     rungs = [(rung, dict(seen)) for rung, seen in new._brackets[0]._rungs]
     assert rungs == [(27, {}), (9, {"a": 0.5}), (3, {"a": 0.5, "c": 0.6})]
 
@@ -231,12 +256,13 @@ def test_a_new_scheduler_remembers_its_rungs() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "a search is resumed from its folder, but .* has no fit run.json"),
+        (None, "a search is gone on with from its folder, but .* has no fit run.json"),
         ("{", "has no fit run.json"),
         ("[]", "has no fit run.json"),
         ('{"state": "running"}', "it does not say how the search was begun"),
-        ('{"state": "finished", "arguments": []}', "is finished; begin a new one"),
-        ('{"state": "nothing found", "arguments": []}', "is nothing found; begin a new one"),
+        ('{"state": "finished", "arguments": []}', "is finished; fedtune extend adds trials"),
+        ('{"state": "nothing found", "arguments": []}', "is nothing found; fedtune extend adds trials"),
+        ('{"state": "running", "arguments": [], "extends": "x"}', "what extends another search is not resumed"),
     ],
 )
 def test_what_cannot_be_resumed_is_refused(
@@ -253,8 +279,8 @@ def test_another_users_run_is_not_resumed_without_trust(tmp_path: Path, monkeypa
     (tmp_path / "run.json").write_text('{"state": "running", "arguments": []}')
     monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(Exception, match="belongs to another user; give --trust"):
-        resume.unfinished(tmp_path, trust=False)
-    assert resume.unfinished(tmp_path, trust=True)["state"] == "running"
+        resume.read(tmp_path, trust=False)
+    assert resume.read(tmp_path, trust=True)["state"] == "running"
 
 
 def test_cut_off_lines_of_a_log_are_left_out(tmp_path: Path) -> None:
