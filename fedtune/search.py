@@ -179,7 +179,7 @@ def _tuner(p: Plan, trainable: Any, concurrent: int, progress: Progress) -> tune
         run_config=tune.RunConfig(
             name=p.name, storage_path=str(p.storage), callbacks=[JsonLoggerCallback(), progress], verbose=0,
             failure_config=tune.FailureConfig(max_failures=3),  # a dead worker's or node's trials go on elsewhere
-            checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
+            checkpoint_config=tune.CheckpointConfig(num_to_keep=4 if pbt else 1),  # PBT's others copy from them
         ),
     )  # fmt: skip
 
