@@ -37,6 +37,7 @@ class FeSEM(Algorithm):
     shared = ("body", "head")
     # no part of the net, but it stays with a client all the same: no rule for one global model fits
     predicts = ("body", "head", "cluster")
+    scores = "the model of each client's cluster"
     structural = ("clusters",)
 
     def init(self, task: Task) -> dict:
