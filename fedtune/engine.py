@@ -116,7 +116,8 @@ def scored(algorithm: Algorithm, scenario: Scenario, net: nn.Module) -> str:
         rule = {"averaged": "averaged", "personal": "each client's own"}[scenario.batch_norm]
         what += f", BatchNorm statistics {rule}"
     where = "all clients' rows as one test set" if scenario.evaluation == "pooled" else "each client's own rows"
-    return f"{what}, on {where}"
+    some = f", {scenario.eval_clients} of {scenario.clients} clients" if scenario.eval_clients else ""
+    return f"{what}, on {where}{some}"
 
 
 def participants(s: Setting, t: int) -> Tensor:

@@ -9,9 +9,11 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pandas as pd
 import torch
@@ -20,6 +22,7 @@ from ray.tune import ResultGrid
 from ray.tune.result import AUTO_RESULT_KEYS, DEFAULT_RESULT_KEYS
 
 import fedtune
+from fedtune.errors import UserError
 from fedtune.metrics import METRICS
 from fedtune.progress import status
 from fedtune.scenario import Scenario
@@ -164,6 +167,36 @@ def provenance(command: list[str], experiment: Experiment, extra: dict[str, Any]
         "executor": experiment.executor,
         "device": experiment.device,
     } | extra
+
+
+@contextmanager
+def sole_driver(run: Path) -> Iterator[None]:
+    """Holds the run's folder for one driver; the lock goes with its process.  UserError if another one has it."""
+    with (run / "driver.lock").open("a") as file:
+        if not _lock(file):
+            raise UserError(f"a run has one driver, but another is at work in {run}; wait until it ends, or stop it")
+        yield
+
+
+def driven(run: Path) -> bool:
+    """Whether a driver is at work on this machine, or on another that shares the folder and its locks."""
+    try:
+        with (run / "driver.lock").open("r+") as file:
+            return not _lock(file)
+    except OSError:
+        return False
+
+
+def _lock(file: IO[str]) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def write(path: Path, content: dict[str, Any]) -> None:

@@ -82,10 +82,10 @@ class Scenario:
         for name in ("features", "ways_spread", "shots_spread", "all_classes", "eval_clients"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} must not be negative, but got {getattr(self, name)}")
-        if self.eval_clients > self.clients:
+        if self.eval_clients == 1 or self.eval_clients > self.clients:
             raise UserError(
-                f"eval_clients must be at most the {self.clients} clients there are, but got {self.eval_clients}; "
-                "0 scores all"
+                f"eval_clients must be 2 to the {self.clients} clients there are, or 0 for all, but got "
+                f"{self.eval_clients}"
             )
         if not 0 < self.participation <= 1:
             raise UserError(f"participation must be in (0, 1], but got {self.participation}")

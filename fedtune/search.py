@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pandas as pd
@@ -56,6 +59,13 @@ def main(argv: list[str] | None = None) -> int:
 
 def conduct(p: Plan, args: argparse.Namespace, record: dict[str, Any], resumed: bool = False) -> int:
     """Search, check and say what was found; the exit status.  record: what run.json holds already."""
+    with ExitStack() as held:
+        if resumed:
+            held.enter_context(results.sole_driver(p.folder))
+        return _conducted(p, args, record, resumed, held)
+
+
+def _conducted(p: Plan, args: argparse.Namespace, record: dict[str, Any], resumed: bool, held: ExitStack) -> int:
     data = datasets.load(p.experiment.scenario.dataset, args.data_dir, args.download)
     dealt = federation.deal(data, p.experiment.scenario, p.experiment.seed)
     fits = cluster.start(p.address, p.cpus, p.gpus, dashboard=not args.no_dashboard)
@@ -74,7 +84,9 @@ def conduct(p: Plan, args: argparse.Namespace, record: dict[str, Any], resumed: 
             "grace": p.grace, "rungs": stops, "concurrent": concurrent, "time_budget": p.time_budget,
         }  # fmt: skip
         record = results.provenance(results.command_line(), p.experiment, extra) | record
-        p.folder.mkdir(parents=True, exist_ok=resumed)
+        if not resumed:  # not before: whatever is refused leaves nothing behind
+            p.folder.mkdir(parents=True)
+            held.enter_context(results.sole_driver(p.folder))
         results.write(p.folder / "run.json", record | {"state": "running"})
         try:
             grid, reported = fit(p, dealt, concurrent, resumed)
@@ -141,8 +153,13 @@ def fit(
             say(f"note: Ray does not keep what {p.scheduler} has seen; it judges by what comes from now on")
     else:
         tuner = _tuner(p, trainable, concurrent, progress)
-    with progress:
-        grid = tuner.fit()
+    # a batch system's or container's way to end a job is Ctrl-C to Tune: what was found is kept
+    before_us = signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        with progress:
+            grid = tuner.fit()
+    finally:
+        signal.signal(signal.SIGTERM, before_us)
     kept = tuner._local_tuner
     searcher = kept._tune_config.search_alg
     if isinstance(searcher, tuning.Optuna):

@@ -54,6 +54,8 @@ def picture(run: Path) -> tuple[Group, bool]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"RUN must be the folder of a search, but {run} has no fit run.json: {error}") from error
     over, logged = state != "running", results.logged(run)
+    if not over and not results.driven(run):
+        over, state = True, f"its driver is gone; fedtune resume {run} goes on"
     how = ended(run, logged, rounds)
     if over:  # what the driver left open when it stopped
         how = {t: "stopped" if h in ALIVE.values() else h for t, h in how.items()}

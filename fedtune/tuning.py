@@ -119,6 +119,7 @@ class Optuna(OptunaSearch):
         """rounds: of a trial that was not stopped.  outside: the first trial's values as they are played."""
         super().__init__(**options)
         self._rounds, self._outside = rounds, outside
+        self._heard: dict[str, int] = {}  # trial -> the last round it told; after a resume some are played again
 
     def suggest(self, trial_id: str) -> dict | None:
         """The next configuration."""
@@ -128,6 +129,12 @@ class Optuna(OptunaSearch):
         self._ot_trials[trial_id].set_user_attr("trial", trial_id)
         outside, self._outside = self._outside, {}
         return found | outside
+
+    def on_trial_result(self, trial_id: str, result: dict) -> None:
+        """A round's value, once."""
+        if result["training_iteration"] > self._heard.get(trial_id, 0):
+            self._heard[trial_id] = result["training_iteration"]
+            super().on_trial_result(trial_id, result)
 
     def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
         """Tell Optuna how it ended."""

@@ -268,7 +268,7 @@ def test_no_rule_of_one_global_model_fits(rule: str) -> None:
     with pytest.raises(UserError, match="under fesem cluster stays with each client.*--evaluation personal"):
         Experiment("fesem", DIGITS.override(evaluation=rule)).validate()
     said = Experiment("fesem", DIGITS).validate()
-    assert said == "the averaged body and head with each client's own cluster, on each client's own rows"
+    assert said == "the model of each client's cluster, on each client's own rows"
 
 
 def test_several_architectures_are_refused() -> None:

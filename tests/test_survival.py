@@ -109,13 +109,30 @@ def test_a_killed_driver_is_resumed_where_it_was(
     assert status.main([str(run)]) == 0
     said = capsys.readouterr().out
     assert "fedproto, random and none: running" in said and "of 6 trials: " in said and " running" in said
+    assert resume.main([str(run)]) == 2 and "another is at work" in capsys.readouterr().err
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
+    assert status.main([str(run), "--watch", "0.1"]) == 0
+    assert "its driver is gone; fedtune resume" in capsys.readouterr().out.replace("\n", " ")
     assert json.loads((run / "run.json").read_text())["state"] == "running"
     assert resume.main([str(run), "--no-dashboard"]) == 0
     assert_as_undisturbed(run, undisturbed)
     assert len(json.loads((run / "run.json").read_text())["resumed"]) == 1
     assert resume.main([str(run)]) == 2 and "is finished; fedtune extend" in capsys.readouterr().err
+
+
+def test_a_search_that_is_told_to_end_keeps_what_it_found_and_goes_on(undisturbed: Path, tmp_path: Path) -> None:
+    """SIGTERM, as batch systems and containers send it, is Ctrl-C."""
+    process = begin(tmp_path, "run")
+    run = tmp_path / "run"
+    wait_for(lambda: sum(len(rows) for rows in results.logged(run).values()) >= 16)
+    process.terminate()
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, out
+    assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
+    assert all((run / name).exists() for name in ("trials.parquet", "rounds.parquet", "best.yaml", "study.journal"))
+    assert resume.main([str(run), "--no-dashboard"]) == 0
+    assert_as_undisturbed(run, undisturbed)
 
 
 def test_a_killed_workers_trial_goes_on_from_its_checkpoint(undisturbed: Path, tmp_path: Path) -> None:
@@ -190,7 +207,7 @@ def made_up(run: Path, state: str, how: dict[str, str], rows: dict[str, list[dic
 
 
 def test_the_status_tells_how_trials_stand_what_rungs_left_and_how_long_it_may_take(
-    tmp_path: Path, capsys: pytest.CaptureFixture
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def rows(last: int, value: float, **more: Any) -> list[dict]:
         return [
@@ -201,6 +218,7 @@ def test_the_status_tells_how_trials_stand_what_rungs_left_and_how_long_it_may_t
     how = {"a": "TERMINATED", "b": "TERMINATED", "c": "RUNNING", "d": "RUNNING"}
     played = {"a": rows(9, 0.5), "b": rows(3, 0.2), "c": rows(4, 0.4), "d": rows(2, 0.1, diverged=True)}
     made_up(tmp_path, "running", how, played)
+    monkeypatch.setattr(results, "driven", lambda run: True)
     assert status.main([str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "4 of 5 trials: 1 finished, 1 stopped, 1 running, 1 diverged" in said
