@@ -90,25 +90,34 @@ def _fitting(scenario: Scenario, forms: list[models.Net]) -> list[str]:
         cls = algorithm.find(name)
         for values in ({}, dict(cls.mixed)):
             alg = cls(**values)
-            if _alike(alg, [_built(alg, scenario, form) for form in forms]):
+            try:
+                fits = _alike(alg, [_built(alg, scenario, form) for form in forms])
+            except UserError:  # it asks for something else of the model: a wider feature, say
+                continue
+            if fits:
                 found.append(" ".join([name, *(f"--set {n}={v}" for n, v in values.items())]))
                 break
     return found
 
 
 def _forms(scenario: Scenario) -> list[models.Net]:
-    *shape, classes = describe(scenario.dataset)
+    shape, classes = _shape(scenario)
     width, names = models.width(scenario.model, scenario.features), models.members(scenario.model)
-    return [models.build(n, (shape[0], shape[1], shape[2]), classes, width) for n in names[: scenario.clients]]
+    return [models.build(n, shape, classes, width) for n in names[: scenario.clients]]
 
 
 def _built(alg: Algorithm, scenario: Scenario, form: models.Net) -> nn.Module:
     """An architecture with the algorithm's own parts, for their shapes; the form stays as it was."""
-    *shape, classes = describe(scenario.dataset)
+    shape, classes = _shape(scenario)
     net = copy.copy(form)
     net._modules = dict(form._modules)  # large nets are built once for all algorithms
     with torch.random.fork_rng(devices=[]):
-        return alg.build(net, _task(scenario, classes, (shape[0], shape[1], shape[2]), 0))
+        return alg.build(net, _task(scenario, classes, shape, 0))
+
+
+def _shape(scenario: Scenario) -> tuple[models.Shape, int]:
+    *shape, classes = describe(scenario.dataset)
+    return (shape[0], shape[1], shape[2]), classes
 
 
 def _task(scenario: Scenario, classes: int, shape: models.Shape, seed: int) -> Task:

@@ -637,6 +637,12 @@ def test_an_algorithm_that_averages_unlike_bodies_is_refused_with_those_that_fit
         Experiment("fedgen", MIXED).validate()
 
 
+def test_who_cannot_run_on_the_features_is_not_among_those_that_fit() -> None:
+    with pytest.raises(UserError, match="fedavg averages body and head.*run there feddistill.*local") as caught:
+        Experiment("fedavg", MIXED.override(features=5)).validate()
+    assert "gfpl" not in str(caught.value)  # ten classes have no frame in five dimensions
+
+
 def test_each_group_has_the_executor_of_its_model() -> None:
     scenario = Scenario(dataset="cifar10", model="htfe2", features=16)
     data = random_federation([3, 3], shape=(3, 32, 32))

@@ -28,7 +28,7 @@ from fedtune import address, engine
 from fedtune.algorithm import Batch, Data, Model, Ragged, Task
 from fedtune.scenario import Scenario
 from trainables.fedavg import FedAvg
-from trainables.fedsa import FedSA, mar
+from trainables.fedsa import FedSA, embedded, mar
 
 C, D = 4, 12
 TASK = Task(classes=C, features=D, clients=3, batch=4, seed=0)
@@ -109,6 +109,8 @@ def test_raw_anchors_are_gaussian_and_embedded_ones_twice_linear_normed_over_cla
     got = FedSA().init(task)["anchors"]
     assert_close(got.numpy(), h, **TIGHT)
     assert not torch.equal(FedSA().init(task._replace(seed=1))["anchors"], got) and not got.requires_grad
+    ours = [embedded(other, address.number(s, "embedding")) for s in (0, 1)]  # the same rows, each seed's H
+    assert torch.equal(FedSA().init(task._replace(seed=1))["anchors"], ours[1]) and not torch.equal(*ours)
 
 
 def test_margins_of_vectors_made_by_hand() -> None:
