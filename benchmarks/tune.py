@@ -56,7 +56,7 @@ def with_tune(rounds: int, processes: int) -> tuple[float, float]:
         cluster.start(None, p.cpus, p.gpus, dashboard=True)
         started = time.perf_counter()
         try:
-            grid, _ = search.fit(p, data, processes)
+            grid, _ = search.fit(p, [data], processes, resumed=False)
             searched = time.perf_counter()
             assert len(grid) == len(CONFIGS) and all(grid[i].metrics["round"] == rounds for i in range(len(grid)))
         finally:

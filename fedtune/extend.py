@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from fedtune import cli, plan, resume, search
+from fedtune import cli, plan, resume, search, storage
 from fedtune.errors import UserError
 from fedtune.tuning import SAMPLERS
 
@@ -21,11 +21,14 @@ def main(argv: list[str] | None = None) -> int:
     resume.add_machine(p)
     args = p.parse_args(argv)
     record = resume.read(args.run, args.trust)
+    if not all(n in record for n in ("scheduler", "searcher")):
+        raise UserError(f"a search is extended from its run.json, but that of {args.run} does not say how it searched")
     if record["state"] == "running" or not (args.run / "trials.parquet").exists():
         raise UserError(f"a search is extended when it is over, but {args.run} is {record['state']}; fedtune resume it")
     if record["scheduler"] == "pbt" or record["searcher"] not in SAMPLERS:
         how = "pbt" if record["scheduler"] == "pbt" else record["searcher"]
         raise UserError(f"only a search by {', '.join(SAMPLERS)} is extended, but {args.run} went by {how}; begin anew")
+    storage.require_found(args.run)
     given = resume.arguments(record, args)
     given.name, given.trials = args.name or f"{given.name}+{args.trials}", args.trials
     planned = plan.make(given)

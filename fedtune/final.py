@@ -25,7 +25,7 @@ def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
     """
     default = {n: v for n, v in p.experiment.configuration({}).items() if n in p.space.names}
     candidates = {"best": config} if config == default else {"best": config, "default": default}
-    seeds = [p.experiment.seed + 1 + i for i in range(p.final_seeds)]
+    seeds = [p.experiment.seed + p.seeds + i for i in range(p.final_seeds)]
     task = ray.remote(num_cpus=p.cpus, num_gpus=p.gpus)(replay)
     waiting, rows = {}, []
     for seed in seeds:

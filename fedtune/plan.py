@@ -14,6 +14,7 @@ import torch
 
 from fedtune import cli, cluster, tuning
 from fedtune import space as spaces
+from fedtune.budget import Budget
 from fedtune.cli import say
 from fedtune.errors import UserError
 from fedtune.simulation import Experiment
@@ -30,7 +31,10 @@ class Plan:
     points: list[Config]  # tried first: the default configuration, then a grid's points
     outside: Config  # values of the default that the space does not hold: trial 1 has them all the same
     trials: int
-    grace: int
+    seeds: int  # a trial is played on so many
+    budget: Budget
+    grace: float  # in the budget's unit
+    objectives: tuple[str, ...]
     scheduler: str
     searcher: str
     name: str
@@ -90,7 +94,9 @@ def make(args: argparse.Namespace, resumed: bool = False) -> Plan:
     for name in space.names:
         if getattr(args, f"field_{name}", None) is not None:
             say(f"note: {name} is searched, --{name.replace('_', '-')} only sets its default; --set {name}=… pins it")
-    grace = _grace(args, space, experiment)
+    objectives = tuple(args.objective.split(","))
+    tuning.require_objectives(objectives, searcher, args.scheduler)
+    budget, grace = _budget(args, space, experiment)
     storage, name = Path(args.storage_path), args.name or _name(experiment, args.scenario)
     if not resumed:
         _require_folder(storage, name)
@@ -98,7 +104,8 @@ def make(args: argparse.Namespace, resumed: bool = False) -> Plan:
     return Plan(
         experiment, args.scenario or "digits-w4", space, points, outside,
         min(args.trials or len(points), len(points)) if searcher == "grid" else args.trials or 32,
-        grace, args.scheduler, searcher, name, storage.absolute(), args.cpus_per_trial, args.gpus_per_trial,
+        args.seeds_per_trial, budget, grace, objectives,
+        args.scheduler, searcher, name, storage.absolute(), args.cpus_per_trial, args.gpus_per_trial,
         args.max_concurrent, args.final_seeds, args.time_budget, args.address,
     )  # fmt: skip
 
@@ -131,23 +138,45 @@ def _as_grid(space: Space) -> Space:
     return Space({}, [dict(zip(values, c, strict=True)) for c in itertools.product(*values.values())])
 
 
-def _grace(args: argparse.Namespace, space: Space, experiment: Experiment) -> int:
-    """The first round at which a trial may be judged; warns where a smaller one was asked for."""
+def _budget(args: argparse.Namespace, space: Space, experiment: Experiment) -> tuple[Budget, float]:
+    """What a trial may use, and how much of it before it may be judged; warns where less was asked for than is due."""
+    rounds = experiment.scenario.rounds
+    if args.budget_unit == "rounds":
+        if args.budget is not None:
+            raise UserError(f"--budget goes with --budget-unit mb or seconds, but got {args.budget:g}; use --rounds")
+        return Budget("rounds", rounds), _grace(args, _first_effect(space, experiment), rounds)
+    if args.budget is None:
+        raise UserError(f"--budget-unit {args.budget_unit} needs how much a trial may use; give --budget, say 20")
+    if args.grace is not None and args.grace > args.budget:
+        raise UserError(f"--grace must be at most the --budget of {args.budget:g}, but got {args.grace:g}")
+    since = min(_first_effect(space, experiment)[0], rounds)
+    return Budget(args.budget_unit, args.budget, since), args.grace or args.budget / 10
+
+
+def _first_effect(space: Space, experiment: Experiment) -> tuple[int, str]:
+    """The latest first effect of any hyperparameter that comes within a trial's rounds, and whose it is."""
     latest, name = spaces.first_effect(space, experiment)
     rounds = experiment.scenario.rounds
     if latest > rounds:
         say(f"warning: {name} may have no effect before round {latest}, but a trial lasts {rounds}; raise --rounds")
         latest, name = spaces.first_effect(space, experiment, within=rounds)
+    return latest, name
+
+
+def _grace(args: argparse.Namespace, first_effect: tuple[int, str], rounds: int) -> int:
+    latest, name = first_effect
     if args.grace is None:
         return min(max(latest, rounds // 10), rounds)  # one round in ten says little of where a trial ends
-    if args.grace > rounds:
-        raise UserError(f"--grace must be at most the {rounds} rounds of a trial, but got {args.grace}")
+    if args.grace > rounds or args.grace != int(args.grace):
+        raise UserError(
+            f"--grace must be a whole number, at most the {rounds} rounds of a trial, but got {args.grace:g}"
+        )
     if args.grace < latest and args.scheduler != "none":
         say(
-            f"warning: --grace {args.grace} lets trials be stopped before round {latest}, the first in which {name} "
+            f"warning: --grace {args.grace:g} lets trials be stopped before round {latest}, the first in which {name} "
             "can have an effect somewhere in this space, so what is stopped says nothing about it"
         )
-    return args.grace
+    return int(args.grace)
 
 
 def _name(experiment: Experiment, scenario: str | None) -> str:

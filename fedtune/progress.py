@@ -12,16 +12,16 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fedtune.tuning import METRIC
+from fedtune.study import METRIC
 
 STATUSES = ("finished", "stopped", "diverged", "failed")
 
 
-def status(result: dict[str, Any], rounds: int) -> str:
+def status(result: dict[str, Any]) -> str:
     """How a trial that ended without an error ended: finished, diverged, or stopped by the scheduler or the clock."""
     if result.get("diverged"):
         return "diverged"
-    return "finished" if result.get("training_iteration", 0) >= rounds else "stopped"
+    return "finished" if result.get("complete") else "stopped"
 
 
 class Progress(Callback):
@@ -69,7 +69,7 @@ class Progress(Callback):
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         """A trial ended."""
-        self._end(trial, status(self.last.get(trial.trial_id, {}), self.rounds))
+        self._end(trial, status(self.last.get(trial.trial_id, {})))
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         """A trial failed."""

@@ -28,11 +28,13 @@ from fedtune.progress import status
 from fedtune.scenario import Scenario
 from fedtune.scenario import find as find_scenario
 from fedtune.simulation import Experiment
-from fedtune.tuning import METRIC
+from fedtune.storage import TROUBLE
+from fedtune.study import METRIC
 
 # what Tune adds to every result; its training_iteration is our round
 _TUNES = {*AUTO_RESULT_KEYS, *DEFAULT_RESULT_KEYS, "checkpoint_dir_name", "should_checkpoint"}
-_TUNES |= {"trial_id", "done", "diverged", "reason", "experiment_tag"}
+_TUNES |= {"trial_id", "done", "complete", "diverged", "reason", TROUBLE, "experiment_tag"}
+SUGGESTIONS = "suggestions.jsonl"  # every configuration in the order in which it was suggested
 CONFIG = "config/"  # prefix of the columns that hold hyperparameters
 
 
@@ -69,11 +71,11 @@ def logged(folder: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def seen(logged: dict[str, list[dict[str, Any]]]) -> list[tuple[str, int, float]]:
-    """Trial, round and metric of every round that was logged, in the order of time."""
+def seen(logged: dict[str, list[dict[str, Any]]], attribute: str) -> list[tuple[str, float, float]]:
+    """Trial, used budget (a result's attribute) and metric of every round that was logged, in the order of time."""
     rows = [r for results in logged.values() for r in results if METRIC in r and not r.get("diverged")]
     rows.sort(key=lambda r: r["timestamp"])
-    return [(r["trial_id"], r["training_iteration"], r[METRIC]) for r in rows]
+    return [(r["trial_id"], r[attribute], r[METRIC]) for r in rows]
 
 
 def after(earlier: Path, rounds: pd.DataFrame, trials: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -82,7 +84,7 @@ def after(earlier: Path, rounds: pd.DataFrame, trials: pd.DataFrame) -> tuple[pd
     return pd.concat([old[0], rounds], ignore_index=True), pd.concat([old[1], trials], ignore_index=True)
 
 
-def trials_frame(grid: ResultGrid, rounds: pd.DataFrame, total_rounds: int) -> pd.DataFrame:
+def trials_frame(grid: ResultGrid, rounds: pd.DataFrame) -> pd.DataFrame:
     """A row per trial: status, configuration, best and last metrics, rounds, seconds, communication, reason.
 
     The best of a trial is its round of highest validation accuracy; its test accuracy there is only reported.
@@ -91,7 +93,7 @@ def trials_frame(grid: ResultGrid, rounds: pd.DataFrame, total_rounds: int) -> p
     rows = []
     for result in _each(grid):
         name, last = trial_id(result), result.metrics or {}
-        row: dict[str, Any] = {"trial": name, "status": _status(result, total_rounds)}
+        row: dict[str, Any] = {"trial": name, "status": _status(result)}
         row |= {CONFIG + k: v for k, v in (result.config or {}).items()}
         played = by_trial.get(name)
         row["rounds"] = 0 if played is None else int(played["round"].max())
@@ -106,7 +108,7 @@ def trials_frame(grid: ResultGrid, rounds: pd.DataFrame, total_rounds: int) -> p
 
 
 def best_trial(trials: pd.DataFrame) -> pd.Series | None:
-    """The trial to trust: among those that went furthest in rounds, the highest last validation accuracy.
+    """The trial to trust: among the finished, or else those that went furthest, the highest last validation accuracy.
 
     A trial that was stopped early is never chosen over one that was not: its figure is of another training length.
     Ties go to the lower validation loss.  None if no trial reported anything finite.
@@ -114,7 +116,9 @@ def best_trial(trials: pd.DataFrame) -> pd.Series | None:
     fine = trials[~trials["status"].isin(["diverged", "failed"]) & (trials["rounds"] > 0)]
     if fine.empty:
         return None
-    longest = fine[fine["rounds"] == fine["rounds"].max()]
+    longest = fine[fine["status"] == "finished"]
+    if longest.empty:
+        longest = fine[fine["rounds"] == fine["rounds"].max()]
     return longest.sort_values(["last_val_acc", "last_val_loss"], ascending=[False, True]).iloc[0]
 
 
@@ -215,10 +219,10 @@ def _each(grid: ResultGrid) -> list[Any]:
     return [grid[i] for i in range(len(grid))]
 
 
-def _status(result: Any, rounds: int) -> str:
+def _status(result: Any) -> str:
     if result.error is not None:
         return "failed"
-    return status(result.metrics, rounds) if result.metrics else "not started"
+    return status(result.metrics) if result.metrics else "not started"
 
 
 def _commit() -> str | None:

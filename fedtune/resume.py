@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedtune import cli, plan, search
+from fedtune import cli, plan, search, storage
 from fedtune.errors import UserError
 
 
@@ -31,7 +31,9 @@ def main(argv: list[str] | None = None) -> int:
         raise UserError(f"what extends another search is not resumed, but {args.run} does; extend that one again")
     given = arguments(record, args)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    kept = {n: record[n] for n in ("arguments", "command", "started")} | {"resumed": [*record.get("resumed", []), now]}
+    kept: dict[str, Any] = {n: record[n] for n in ("arguments", "command", "started") if n in record}
+    kept["resumed"] = [*record.get("resumed", []), now]
+    storage.require_state(args.run)
     return search.conduct(plan.make(given, resumed=True), given, kept, resumed=True)
 
 
@@ -60,7 +62,8 @@ def read(run: Path, trust: bool) -> dict[str, Any]:
     """A run's record; UserError unless it is a search of one's own."""
     try:
         record = json.loads((run / "run.json").read_text())
-        if not isinstance(record.get("arguments"), list) or not isinstance(record.get("state"), str):
+        begun = record.get("arguments")
+        if not isinstance(begun, list) or not all(isinstance(a, str) for a in begun) or "state" not in record:
             raise ValueError("it does not say how the search was begun")
     except (OSError, ValueError, AttributeError) as error:
         raise UserError(f"a search is gone on with from its folder, but {run} has no fit run.json: {error}") from error

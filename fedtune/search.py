@@ -19,8 +19,10 @@ from ray.tune.logger import JsonLoggerCallback
 from rich.console import Console
 from rich.table import Table
 
-from fedtune import cli, cluster, datasets, federation, final, plan, results, tuning
+from fedtune import cli, cluster, datasets, federation, final, pareto, plan, results, storage, tuning
+from fedtune.budget import UNITS
 from fedtune.cli import say
+from fedtune.errors import UserError
 from fedtune.plan import Plan
 from fedtune.progress import Progress, short
 from fedtune.space import Config
@@ -36,7 +38,14 @@ def parser() -> argparse.ArgumentParser:
     s.add_argument("--trials", type=cli.positive, metavar="N", help="configurations (default 32; a grid: all of it)")
     s.add_argument("--scheduler", default="asha", help=f"one of {', '.join(tuning.SCHEDULERS)} (default asha)")
     s.add_argument("--searcher", help=f"one of {', '.join(tuning.SEARCHERS)} (default tpe; grid for a grid)")
-    s.add_argument("--grace", type=cli.positive, metavar="ROUNDS", help="first rung (default: derived from the space)")
+    s.add_argument(
+        "--objective", default=tuning.METRIC, metavar="A[,B]",
+        help=f"{tuning.METRIC}, or it and one of {', '.join(list(tuning.OBJECTIVES)[1:])}: then a front is found",
+    )  # fmt: skip
+    s.add_argument("--seeds-per-trial", type=cli.positive, default=1, metavar="K", help="default 1; more: their means")
+    s.add_argument("--budget-unit", default="rounds", choices=UNITS, help="what a trial uses up, and rungs lie in")
+    s.add_argument("--budget", type=cli.above_zero, metavar="N", help="megabytes or seconds of a trial")
+    s.add_argument("--grace", type=cli.above_zero, metavar="N", help="first rung (default: derived from the space)")
     s.add_argument("--final-seeds", type=int, default=3, metavar="N", help="fresh seeds of the final check (default 3)")
     s.add_argument("--time-budget", type=float, metavar="SECONDS", help="stop the search after this long")
     m = p.add_argument_group("machine")
@@ -67,40 +76,55 @@ def conduct(p: Plan, args: argparse.Namespace, record: dict[str, Any], resumed: 
 
 def _conducted(p: Plan, args: argparse.Namespace, record: dict[str, Any], resumed: bool, held: ExitStack) -> int:
     data = datasets.load(p.experiment.scenario.dataset, args.data_dir, args.download)
-    dealt = federation.deal(data, p.experiment.scenario, p.experiment.seed)
+    seeds = range(p.experiment.seed, p.experiment.seed + p.seeds)
+    dealt = [federation.deal(data, p.experiment.scenario, seed) for seed in seeds]
+    storage.require_room(p.storage)
     fits = cluster.start(p.address, p.cpus, p.gpus, dashboard=not args.no_dashboard)
     concurrent = p.concurrent or fits
-    began = time.monotonic()
+    began, watch = time.monotonic(), None
     try:
         say(f"{p.experiment.algorithm} on {p.scenario}, space {args.space}: " + _listed(p.space.text()))
         say(f"scored: {p.experiment.validate()}")
-        stops = tuning.rungs(p.scheduler, p.experiment.scenario.rounds, p.grace)
+        stops = tuning.rungs(p.scheduler, p.budget.limit, p.grace)
         say(
-            f"{p.trials} trials of up to {p.experiment.scenario.rounds} rounds, {concurrent} at once; {p.searcher}, "
-            f"{p.scheduler}" + (f" with rungs at {', '.join(map(str, stops))}" if stops else "")
+            f"{p.trials} trials of up to {_length(p)}, {concurrent} at once; {p.searcher}"
+            + (f" for {' and '.join(p.objectives)}" if len(p.objectives) > 1 else "")
+            + f", {p.scheduler}"
+            + (f" with rungs at {', '.join(format(s, 'g') for s in stops)}" if stops else "")
         )
         extra = {
             "space": p.space.text(), "trials": p.trials, "searcher": p.searcher, "scheduler": p.scheduler,
-            "grace": p.grace, "rungs": stops, "concurrent": concurrent, "time_budget": p.time_budget,
+            "objectives": p.objectives, "seeds_per_trial": p.seeds, "budget": p.budget._asdict(), "grace": p.grace,
+            "rungs": stops, "concurrent": concurrent, "time_budget": p.time_budget,
         }  # fmt: skip
         record = results.provenance(results.command_line(), p.experiment, extra) | record
         if not resumed:  # not before: whatever is refused leaves nothing behind
             p.folder.mkdir(parents=True)
             held.enter_context(results.sole_driver(p.folder))
         results.write(p.folder / "run.json", record | {"state": "running"})
+        held.enter_context(storage.reserved(p.folder))
+        watch = storage.Watch(p.folder)
+        if not args.debug:
+            storage.quiet()
         try:
-            grid, reported = fit(p, dealt, concurrent, resumed)
+            grid, reported = fit(p, dealt, concurrent, resumed, watch)
         except BaseException as error:
             why = f"{type(error).__name__}: {error}"
             results.write(p.folder / "run.json", record | {"state": "failed", "reason": why})
             raise
         rounds = results.rounds_frame(reported)
-        trials = results.trials_frame(grid, rounds, p.experiment.scenario.rounds)
+        trials = results.trials_frame(grid, rounds)
         if p.earlier:
             rounds, trials = results.after(p.earlier, rounds, trials)
         rounds.to_parquet(p.folder / "rounds.parquet", index=False)
         trials.to_parquet(p.folder / "trials.parquet", index=False)
+        if watch.found:
+            why = f"its folder {watch.found}"
+            results.write(p.folder / "run.json", record | {"state": "interrupted", "reason": why})
+            raise watch.error(p.shown)
         counts = trials["status"].value_counts().to_dict()
+        if len(p.objectives) > 1 and len(rounds):
+            _front(p, rounds, trials)
         cut = results.cut_short(grid, p.trials)
         if cut:
             what = "time budget reached" if p.time_budget else "interrupted"
@@ -127,32 +151,45 @@ def _conducted(p: Plan, args: argparse.Namespace, record: dict[str, Any], resume
         record |= {"final": checked.to_dict("records"), "seconds": round(time.monotonic() - began, 1)}
         results.write(p.folder / "run.json", record | {"state": "finished"})
         _summary(p, config, best, checked, counts, args.data_dir)
+    except UserError:
+        raise
+    except Exception as error:
+        if watch and watch.look():  # whatever it was, this is why
+            raise watch.error(p.shown) from error
+        raise
     finally:
         ray.shutdown()
     return 0
 
 
 def fit(
-    p: Plan, dealt: federation.Federation, concurrent: int, resumed: bool
+    p: Plan, dealt: list[federation.Federation], concurrent: int, resumed: bool, watch: storage.Watch | None = None
 ) -> tuple[tune.ResultGrid, dict[str, list[dict[str, Any]]]]:
     """Run the search, or what is left of it.  Returns Tune's results, and all that each trial reported."""
     bundle = tune.PlacementGroupFactory([{"CPU": p.cpus, "GPU": p.gpus} if p.gpus else {"CPU": p.cpus}])
     trainable = tune.with_resources(
-        tune.with_parameters(FederatedTrainable, experiment=p.experiment, data=dealt), bundle
+        tune.with_parameters(FederatedTrainable, experiment=p.experiment, data=dealt, budget=p.budget), bundle
     )
     title = f"{p.experiment.algorithm} on {p.scenario}"
     progress = Progress(title, p.trials, p.experiment.scenario.rounds, p.space.names)
     kept: Any
     before = results.logged(p.folder) if resumed else {}
-    if resumed and tune.Tuner.can_restore(str(p.folder)):
+    if resumed and storage.require_state(p.folder):
+        if not storage.tuner_readable(p.folder):
+            _tuner(p, trainable, concurrent, progress)  # writes it
+        if watch:
+            watch.resumed = True
         tuner = tune.Tuner.restore(str(p.folder), trainable=trainable, resume_errored=True)
         kept = tuner._local_tuner  # what Ray brought back; the scheduler it does not
         progress = next(c for c in kept._run_config.callbacks if isinstance(c, Progress))
-        tuning.remember(kept._tune_config.scheduler, results.seen(before))
+        tuning.remember(kept._tune_config.scheduler, results.seen(before, p.budget.attribute))
         if p.scheduler in ("hyperband", "median", "pbt"):
             say(f"note: Ray does not keep what {p.scheduler} has seen; it judges by what comes from now on")
     else:
         tuner = _tuner(p, trainable, concurrent, progress)
+    kept = tuner._local_tuner
+    if watch:
+        kept._run_config.callbacks.append(watch)
     # a batch system's or container's way to end a job is Ctrl-C to Tune: what was found is kept
     before_us = signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     try:
@@ -160,7 +197,6 @@ def fit(
             grid = tuner.fit()
     finally:
         signal.signal(signal.SIGTERM, before_us)
-    kept = tuner._local_tuner
     searcher = kept._tune_config.search_alg
     if isinstance(searcher, tuning.Optuna):
         searcher.export(p.folder / "study.journal")
@@ -169,21 +205,21 @@ def fit(
 
 def _tuner(p: Plan, trainable: Any, concurrent: int, progress: Progress) -> tune.Tuner:
     pbt = p.scheduler == "pbt"
-    rounds, seed = p.experiment.scenario.rounds, p.experiment.seed
+    seed = p.experiment.seed
     played = pd.read_parquet(p.earlier / "rounds.parquet") if p.earlier else pd.DataFrame({"trial": []})
     searcher = tuning.searcher(  # another seed, or an extended search would draw what it drew before
-        p.searcher, p.space, p.points, p.outside, rounds, seed + played["trial"].nunique(), p.name, pbt
-    )
-    scheduler = tuning.scheduler(p.scheduler, rounds, p.grace, p.space)
+        p.searcher, p.space, p.points, p.outside, seed + played["trial"].nunique(), p.name, p.objectives,
+        p.folder / results.SUGGESTIONS, pbt,
+    )  # fmt: skip
+    scheduler = tuning.scheduler(p.scheduler, p.budget, p.grace, p.space)
     if p.earlier and isinstance(searcher, tuning.Optuna):
         searcher.learn(p.earlier / "study.journal")
-        tuning.remember(scheduler, played[["trial", "round", tuning.METRIC]].itertuples(index=False, name=None))
+        used = played["round" if p.budget.unit == "rounds" else "spent"]
+        tuning.remember(scheduler, zip(played["trial"], used, played[tuning.METRIC], strict=True))
     return tune.Tuner(
         trainable,
         param_space=dict(p.space.domains) if pbt else None,
         tune_config=tune.TuneConfig(
-            metric=tuning.METRIC,
-            mode=tuning.MODE,
             search_alg=searcher,
             scheduler=scheduler,
             num_samples=p.trials,
@@ -227,6 +263,33 @@ def _summary(
         say("note: PBT moved the hyperparameters during training; best.yaml and the check above hold the last values")
     say(f"folder: {p.shown}")
     say(f"again: fedtune run --config {p.shown / 'best.yaml'}" + (f" --data-dir {data_dir}" if data_dir else ""))
+
+
+def _length(p: Plan) -> str:
+    """What a trial may use, in words."""
+    rounds = f"{p.experiment.scenario.rounds} rounds"
+    unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit)
+    most = f"{rounds} or {p.budget.limit:g} {unit}" if unit else rounds
+    return most + (f", each on {p.seeds} seeds" if p.seeds > 1 else "")
+
+
+def _front(p: Plan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
+    """Write down and say which rounds of which trials none beats."""
+    found = pareto.front(pareto.with_totals(rounds), p.objectives)
+    columns = ["trial", "round", *p.objectives, "test_acc"]
+    configs = trials[["trial", *(c for c in trials if c.startswith(results.CONFIG))]]
+    found = found[columns].merge(configs, on="trial", how="left")
+    found.to_parquet(p.folder / "front.parquet", index=False)
+    title = f"front of {' and '.join(p.objectives)} over every round of every trial: {len(found)} points"
+    table = Table(title=title, title_justify="left")
+    for column in (*columns, *p.space.names):
+        table.add_column(column, justify="left" if column == "trial" else "right")
+    every = max(1, math.ceil(len(found) / 12))
+    for row in found[::-1][::every].to_dict("records"):  # the best first, at most twelve evenly taken
+        shown = [f"{row[c]:.4g}" if isinstance(row[c], float) else str(row[c]) for c in columns]
+        config = _plain({n: row.get(results.CONFIG + n) for n in p.space.names})
+        table.add_row(*shown, *(short(config.get(n)) for n in p.space.names))
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
 def _plain(config: dict[str, Any]) -> Config:

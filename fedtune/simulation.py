@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from fedtune.algorithm import Algorithm, Task
 from fedtune.datasets import describe
 from fedtune.errors import UserError, unknown
 from fedtune.hyper import Knob, knobs
+from fedtune.metrics import over_seeds
 from fedtune.scenario import Scenario
 
 
@@ -170,18 +171,57 @@ class Simulation:
 
     def save(self, path: Path) -> None:
         """Write the state to a file that loads without running code."""
-        state = self.state
-        groups = [{"ids": g.ids, "tensors": g.tensors} for g in state.groups]
-        torch.save({"server": state.server, "groups": groups, "round": state.round, "bytes": state.bytes}, path)
+        torch.save(self.kept(), path)
 
     def load(self, path: Path) -> None:
         """Go on from a saved state."""
-        kept = torch.load(path, weights_only=True, map_location=self.setting.federation.x.device)
+        self.take(torch.load(path, weights_only=True, map_location=self.setting.federation.x.device))
+
+    def kept(self) -> dict[str, Any]:
+        """The state as plain dictionaries, lists and tensors."""
+        state = self.state
+        groups = [{"ids": g.ids, "tensors": g.tensors} for g in state.groups]
+        return {"server": state.server, "groups": groups, "round": state.round, "bytes": state.bytes}
+
+    def take(self, kept: dict[str, Any]) -> None:
+        """Go on from a state as `kept` gave it."""
         groups = tuple(
             g._replace(ids=k["ids"], tensors=k["tensors"])
             for g, k in zip(self.state.groups, kept["groups"], strict=True)
         )
         self.state = engine.State(kept["server"], groups, kept["round"], kept["bytes"])
+
+
+class Repeats:
+    """One configuration on several seeds, played side by side: each has its own partition, start and draws."""
+
+    def __init__(self, experiment: Experiment, config: dict[str, Any], data: Sequence[federation.Federation]) -> None:
+        """data: the federations of the experiment's seed and of those that follow it."""
+        self.runs = [Simulation(with_seed(experiment, experiment.seed + i), config, d) for i, d in enumerate(data)]
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds there are to play."""
+        return self.runs[0].setting.scenario.rounds
+
+    @property
+    def round(self) -> int:
+        """How many have been played."""
+        return self.runs[0].state.round
+
+    def step(self) -> dict[str, Any]:
+        """Play a round on every seed: the mean row.  Raises Diverged if one does."""
+        return over_seeds([run.step() for run in self.runs])
+
+    def save(self, path: Path) -> None:
+        """Write all states to a file that loads without running code."""
+        torch.save([run.kept() for run in self.runs], path)
+
+    def load(self, path: Path) -> None:
+        """Go on from saved states."""
+        kept = torch.load(path, weights_only=True, map_location=self.runs[0].setting.federation.x.device)
+        for run, state in zip(self.runs, kept, strict=True):
+            run.take(state)
 
 
 def play(

@@ -1,7 +1,8 @@
 """Search spaces: which hyperparameters, over what.  How far each may go was said in the algorithm's file.
 
 A space is a dict of Ray Tune's own domains, `{"lam": tune.loguniform(0.1, 10), …}`, or a grid: a list of
-configurations, or a dict whose values are all `tune.grid_search([...])`.
+configurations, or a dict whose values are all `tune.grid_search([...])`.  `when(tune.uniform(0, 0.9), optimizer="sgd")`
+is a domain that exists only where another hyperparameter has that value.
 """
 
 from __future__ import annotations
@@ -25,13 +26,32 @@ from fedtune.scenario import Scenario
 from fedtune.simulation import Experiment
 
 Config = dict[str, Any]
+Condition = dict[str, tuple[Any, ...]]  # another hyperparameter -> the values of it that are asked for
+
+
+class When(NamedTuple):
+    """A domain under a condition."""
+
+    domain: Domain
+    condition: Condition
+
+
+def when(domain: Any, **others: Any) -> When:
+    """A domain that exists only where other hyperparameters have these values (a tuple or list: one of them)."""
+    return When(domain, {n: tuple(v) if isinstance(v, list | tuple) else (v,) for n, v in others.items()})
+
+
+def met(condition: Condition, chosen: Config) -> bool:
+    """Whether what was chosen so far fulfils a condition."""
+    return all(n in chosen and chosen[n] in values for n, values in condition.items())
 
 
 class Space(NamedTuple):
     """What a search goes over: either domains, or the points of a grid."""
 
-    domains: dict[str, Domain]
+    domains: dict[str, Domain]  # in an order in which what a condition looks at comes before it
     points: list[Config]
+    conditions: dict[str, Condition] = {}  # of those domains that have one
 
     @property
     def names(self) -> list[str]:
@@ -46,8 +66,13 @@ class Space(NamedTuple):
     def text(self) -> dict[str, str]:
         """Each hyperparameter's domain in words, for people and for run.json."""
         if self.domains:
-            return {name: domain_text(domain) for name, domain in self.domains.items()}
+            return {name: domain_text(d) + self._where(name) for name, d in self.domains.items()}
         return {n: " | ".join(map(str, dict.fromkeys(p[n] for p in self.points if n in p))) for n in self.names}
+
+
+    def _where(self, name: str) -> str:
+        said = [f"{n} is {' or '.join(map(str, values))}" for n, values in self.conditions.get(name, {}).items()]
+        return f" where {' and '.join(said)}" if said else ""
 
 
 def tunable(cls: type[Algorithm], *names: str, **narrowed: tuple[float, float]) -> dict[str, Domain]:
@@ -106,22 +131,57 @@ def _checked(name: str, raw: dict[str, Any] | list[Config], experiment: Experime
         points = [{n: known[n].check(v) for n, v in p.items() if n not in experiment.pinned} for p in raw]
         space = Space({}, _distinct(points))
     else:
-        domains = {n: _domain(n, v) for n, v in raw.items() if n not in experiment.pinned}
+        free = {n: v for n, v in raw.items() if n not in experiment.pinned}
+        conditions = _conditions(name, free, experiment)
+        domains = {n: _domain(n, v.domain if isinstance(v, When) else v) for n, v in free.items() if n in conditions}
         for n, domain in domains.items():
             for value in _ends(n, domain):
                 known[n].check(value)
-        space = Space(domains, [])
+        ordered = {n: domains[n] for n in _ordered(name, conditions)}
+        space = Space(ordered, [], {n: c for n, c in conditions.items() if c})
     if not space.names:
         pinned = f"; pinned are {', '.join(experiment.pinned)}" if experiment.pinned else ""
         raise UserError(f"a search needs something to vary, but space {name!r} is empty{pinned}; use fedtune run")
     return space
 
 
+def _conditions(space: str, raw: dict[str, Any], experiment: Experiment) -> dict[str, Condition]:
+    """The condition of each domain that can exist, empty where it has none.  What is not searched is known already."""
+    known, fixed, found = experiment.knobs(), experiment.configuration({}), {}
+    for name, value in raw.items():
+        condition = value.condition if isinstance(value, When) else {}
+        for other, values in condition.items():
+            if other not in known:
+                raise unknown(f"hyperparameter of {experiment.algorithm} in space {space!r}", other, known)
+            for v in values:
+                known[other].check(v)
+        if met({o: v for o, v in condition.items() if o not in raw}, fixed):
+            found[name] = {o: v for o, v in condition.items() if o in raw}
+    return found
+
+
+def _ordered(space: str, conditions: dict[str, Condition]) -> list[str]:
+    """Names in an order in which what a condition looks at comes before it."""
+    out: list[str] = []
+    while len(out) < len(conditions):
+        ready = [n for n, c in conditions.items() if n not in out and all(o in out for o in c)]
+        if not ready:
+            raise UserError(
+                f"a condition looks at what can be chosen before it, but in space {space!r} "
+                f"{', '.join(n for n in conditions if n not in out)} wait for one another or for what never exists"
+            )
+        out += ready
+    return out
+
+
 def default_point(space: Space, experiment: Experiment) -> tuple[Config, Config]:
     """The default configuration moved into the space, and those of its values that lie outside, as they are."""
-    point, outside = {}, {}
+    point: Config = {}
+    outside: Config = {}
     default = experiment.configuration({})
     for name, domain in space.domains.items():
+        if not met(space.conditions.get(name, {}), point):
+            continue
         value = default["lr"] if default[name] is None else default[name]  # none is "the clients' learning rate"
         if isinstance(domain, Categorical):
             inside = value if value in domain.categories else domain.categories[0]

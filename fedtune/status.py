@@ -16,10 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from fedtune import cli, results
+from fedtune.budget import Budget
 from fedtune.errors import UserError
 from fedtune.progress import short, status
-from fedtune.tuning import METRIC
+from fedtune.study import METRIC
 
+SAID = ("algorithm", "searcher", "scheduler", "started", "trials", "concurrent", "space")  # of run.json, needed here
 ALIVE = {"RUNNING": "running", "PENDING": "waiting", "PAUSED": "waiting"}
 
 
@@ -51,12 +53,15 @@ def picture(run: Path) -> tuple[Group, bool]:
     try:
         record = json.loads((run / "run.json").read_text())
         state, rounds, rungs = record["state"], record["scenario"]["rounds"], record.get("rungs") or []
+        budget = Budget(**record["budget"])
+        if lacking := [n for n in SAID if n not in record]:
+            raise ValueError(f"it lacks {', '.join(lacking)}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"RUN must be the folder of a search, but {run} has no fit run.json: {error}") from error
     over, logged = state != "running", results.logged(run)
     if not over and not results.driven(run):
         over, state = True, f"its driver is gone; fedtune resume {run} goes on"
-    how = ended(run, logged, rounds)
+    how = ended(run, logged)
     if over:  # what the driver left open when it stopped
         how = {t: "stopped" if h in ALIVE.values() else h for t, h in how.items()}
     counts = ", ".join(f"{n} {h}" for h, n in Counter(how.values()).items()) or "none begun"
@@ -66,9 +71,10 @@ def picture(run: Path) -> tuple[Group, bool]:
         f"begun {record['started']}; {len(how)} of {record['trials']} trials: {counts}",
     ]
     for rung in rungs:
-        there = [t for t, rows in logged.items() if reached(rows) >= rung]
-        on = sum(reached(logged[t]) > rung or (how[t] == "running" and reached(logged[t]) == rung) for t in there)
-        lines.append(f"rung at round {rung}: {len(there)} came, {on} went on")
+        there = {t: at for t, rows in logged.items() if (at := first_at(rows, budget.attribute, rung)) is not None}
+        on = sum(reached(logged[t]) > at or how[t] in ("running", "finished") for t, at in there.items())
+        where = f"round {rung:g}" if budget.unit == "rounds" else f"{rung:g} {budget.unit}"
+        lines.append(f"rung at {where}: {len(there)} came, {on} went on")
     if not over and (left := seconds_left(record, logged, how)) is not None:
         lines.append(f"about {datetime.timedelta(seconds=round(left))} left")
     names = sorted({n for rows in logged.values() for n in rows[-1].get("config", {})} & set(record["space"]))
@@ -83,7 +89,7 @@ def picture(run: Path) -> tuple[Group, bool]:
     return Group(Text("\n".join(lines)), table if fine else Text("no round was reported yet")), over
 
 
-def ended(run: Path, logged: dict[str, list[dict[str, Any]]], rounds: int) -> dict[str, str]:
+def ended(run: Path, logged: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
     """How each trial ended, or that it runs or waits: by Ray's last snapshot, and by what was logged since."""
     found = {}
     for file in sorted(run.glob("experiment_state-*.json"))[-1:]:
@@ -95,11 +101,16 @@ def ended(run: Path, logged: dict[str, list[dict[str, Any]]], rounds: int) -> di
             continue  # it is being written
     for trial, rows in logged.items():
         said = found.get(trial, "running")
-        if rows[-1].get("diverged") or reached(rows) >= rounds or said == "TERMINATED":
-            found[trial] = status(rows[-1], rounds)
+        if rows[-1].get("diverged") or rows[-1].get("complete") or said == "TERMINATED":
+            found[trial] = status(rows[-1])
         else:
             found[trial] = said
     return {t: "failed" if how == "ERROR" else how for t, how in found.items()}
+
+
+def first_at(rows: list[dict[str, Any]], attribute: str, rung: float) -> int | None:
+    """The round in which a trial had used as much as the rung asks."""
+    return next((int(r["training_iteration"]) for r in rows if r.get(attribute, 0) >= rung), None)
 
 
 def reached(rows: list[dict[str, Any]]) -> int:

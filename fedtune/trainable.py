@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from ray import tune
+from ray.train._internal.session import _TrainingResult
 from ray.tune.result import SHOULD_CHECKPOINT
 
+from fedtune.budget import Budget
+from fedtune.engine import State
 from fedtune.errors import Diverged
 from fedtune.federation import Federation
 from fedtune.layers import give_back_memory, keep_freed_memory
-from fedtune.simulation import Experiment, Simulation
+from fedtune.simulation import Experiment, Repeats
+from fedtune.storage import TROUBLE, reason
 
 SAVING = 0.03  # of a trial's time may go into checkpoints
 
@@ -27,40 +34,74 @@ class FederatedTrainable(tune.Trainable):
     It asks for a checkpoint as often as the time that the last one took allows.
     """
 
-    def setup(self, config: dict[str, Any], experiment: Experiment, data: Federation) -> None:  # type: ignore[override]
-        """experiment and data come once per actor, through Ray's object store."""
+    def setup(  # type: ignore[override]
+        self, config: dict[str, Any], experiment: Experiment, data: Sequence[Federation], budget: Budget
+    ) -> None:
+        """All but the configuration comes once per actor, through Ray's object store.  data: one for every seed."""
         resources = self.trial_resources
         torch.set_num_threads(max(1, int(resources.required_resources.get("CPU", 1))) if resources else 1)
         keep_freed_memory()
-        self.experiment, self.data = experiment, data
+        self.experiment, self.data, self.budget = experiment, data, budget
         self._cost, self._saved = 0.03, time.monotonic()  # seconds of the last checkpoint, and when it ended
+        self._trouble = ""  # to be told with the next row
         self._begin(config)
 
     def step(self) -> dict[str, Any]:
         """One round."""
+        began = time.monotonic()
         try:
             row = self.simulation.step()
         except Diverged as error:
-            return {"val_acc": 1 / self.data.classes, "diverged": True, "reason": str(error), "done": True}
-        done = row["round"] >= self.simulation.setting.scenario.rounds
-        due = not done and time.monotonic() - self._saved > self._cost / SAVING
-        return {k: v for k, v in row.items() if v is not None} | {"done": done, SHOULD_CHECKPOINT: due}
+            return {"val_acc": 1 / self.data[0].classes, "diverged": True, "reason": str(error), "done": True}
+        seconds = self._time_total + time.monotonic() - began
+        complete = row["round"] >= self.simulation.rounds or self.budget.reached(row, seconds)
+        due = not complete and time.monotonic() - self._saved > self._cost / SAVING
+        row |= self.budget.spent(row, seconds) | {"done": complete, "complete": complete, SHOULD_CHECKPOINT: due}
+        row[TROUBLE], self._trouble = self._trouble or None, ""
+        return {k: v for k, v in row.items() if v is not None}
 
     def save(self, *args: Any, **options: Any) -> Any:
-        """As Tune does it, timed: the file and bringing it to the run's storage."""
+        """As Tune does it, timed: the file and bringing it to the run's storage.
+
+        Where that cannot be done the trial goes on, and the checkpoint before stays the last.
+        """
+        if not self._storage:
+            return super().save(*args, **options)
         began = time.monotonic()
-        saved = super().save(*args, **options)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                saved = super().save(*(args or (folder,)), **options)
+            except torch.OutOfMemoryError:
+                raise
+            except (OSError, RuntimeError) as error:  # the latter is PyTorch's on a full disk
+                shutil.rmtree(self._storage.checkpoint_fs_path, ignore_errors=True)
+                saved = _TrainingResult(None, self._last_result or {})
+                self._trouble = f"a checkpoint could not be written ({reason(str(error))}); the one before stays"
         self._saved = time.monotonic()
         self._cost = self._saved - began
         return saved
+
+    def restore(self, checkpoint_path: Any) -> None:
+        """Go on from a checkpoint, or from the start if that is damaged or gone: the rounds come out the same."""
+        try:
+            super().restore(checkpoint_path)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # cut off, overwritten, of something else, or with code in it, which is not run
+            self.reset_config(self.config)
+            self._iteration, self._time_total = 0, 0.0
+            self._trouble = f"its checkpoint cannot be used ({reason(str(error))}), so it begins again"
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write the state, which is all there is."""
         self.simulation.save(Path(checkpoint_dir) / "state.pt")
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Go on from a state."""
+        """Go on from a state; ValueError if it is none of this trial's."""
+        fresh = [_form(run.state) for run in self.simulation.runs]
         self.simulation.load(Path(checkpoint) / "state.pt")
+        if [_form(run.state) for run in self.simulation.runs] != fresh:
+            raise ValueError("it holds other clients or models")
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Become another trial in the same process: everything is rebuilt, so nothing of the last one is left."""
@@ -70,4 +111,10 @@ class FederatedTrainable(tune.Trainable):
         return True
 
     def _begin(self, config: dict[str, Any]) -> None:
-        self.simulation = Simulation(self.experiment, config, self.data)
+        self.simulation = Repeats(self.experiment, config, self.data)
+
+
+def _form(state: State) -> list[Any]:
+    """What stays as it is from round to round: names of the server's entries, clients, and shapes of their tensors."""
+    groups = [(g.ids.tolist(), {n: t.shape for n, t in g.tensors.items()}) for g in state.groups]
+    return [sorted(state.server), *groups]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import optuna
 from optuna.samplers import BaseSampler
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
-from optuna.trial import TrialState
 from ray.tune.schedulers import (
     AsyncHyperBandScheduler,
     FIFOScheduler,
@@ -21,15 +18,15 @@ from ray.tune.schedulers import (
     TrialScheduler,
 )
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
-from ray.tune.search.optuna import OptunaSearch
 from ray.tune.search.sample import Categorical, Float, Integer
 
+from fedtune.budget import Budget
 from fedtune.errors import UserError, unknown
+from fedtune.promotion import Promotion
 from fedtune.space import Config, Space
+from fedtune.study import METRIC, MODE, OBJECTIVES, Conditional, Optuna
 
-METRIC, MODE = "val_acc", "max"  # selection sees validation only
-WORST = 0.0  # of that metric
-SCHEDULERS = ("asha", "hyperband", "median", "pbt", "none")
+SCHEDULERS = ("asha", "promote", "hyperband", "median", "pbt", "none")
 REDUCTION = 3  # one of three goes on from a rung: Li et al., arXiv:1810.05934 use 4, with few trials 3 keeps more
 
 
@@ -45,13 +42,15 @@ SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
     "nsga2": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
 }
 SEARCHERS = (*SAMPLERS, "grid")
+SINGLE = ("cmaes",)  # searchers that know one objective only
 
 
-def scheduler(name: str, rounds: int, grace: int, space: Space) -> TrialScheduler:
-    """The scheduler of that name; none judges a trial before round `grace`.
+def scheduler(name: str, budget: Budget, grace: float, space: Space) -> TrialScheduler:
+    """The scheduler of that name; none judges a trial before it has used `grace` of its budget.
 
     asha       asynchronous successive halving: rungs at grace · 3^i (Li et al., MLSys 2020, arXiv:1810.05934)
-    hyperband  the same in three brackets with different first rungs.  Asynchronous: Ray's synchronous one pauses trials
+    promote    the same rungs; every trial pauses there, the best third goes on (the paper's algorithm 2)
+    hyperband  asha in three brackets with different first rungs.  Asynchronous: Ray's synchronous one pauses trials
                until a bracket is full, which under a limit of concurrent trials never ends
     median     stops what is worse than the median of the running means
     pbt        population based training: every `grace` rounds the worst quarter copies the best and perturbs it
@@ -59,20 +58,23 @@ def scheduler(name: str, rounds: int, grace: int, space: Space) -> TrialSchedule
     """
     if name not in SCHEDULERS:
         raise unknown("scheduler", name, SCHEDULERS)
-    time: dict[str, Any] = {"time_attr": "training_iteration"}
-    grace = min(grace, rounds)
+    time: dict[str, Any] = {"time_attr": budget.attribute, "metric": METRIC, "mode": MODE}
+    limit: Any = budget.limit  # Ray's types say whole numbers; any will do
+    first: Any = min(grace, limit)
+    if name == "promote":
+        return Promotion(**time, max_t=limit, grace_period=first, reduction_factor=REDUCTION)
     if name in ("asha", "hyperband"):
         brackets = 1 if name == "asha" else 3
         return AsyncHyperBandScheduler(
-            **time, max_t=rounds, grace_period=grace, reduction_factor=REDUCTION, brackets=brackets
+            **time, max_t=limit, grace_period=first, reduction_factor=REDUCTION, brackets=brackets
         )
     if name == "median":
-        return MedianStoppingRule(**time, grace_period=grace, min_samples_required=3)
+        return MedianStoppingRule(**time, grace_period=first, min_samples_required=3)
     if name == "pbt":
         lists = {n: list(d.categories) for n, d in space.domains.items() if isinstance(d, Categorical)}
         choices: dict[str, Any] = space.domains | lists  # Ray multiplies what is no list
         return PopulationBasedTraining(
-            **time, perturbation_interval=grace, hyperparam_mutations=choices, custom_explore_fn=Clamp(space)
+            **time, perturbation_interval=first, hyperparam_mutations=choices, custom_explore_fn=Clamp(space)
         )
     return FIFOScheduler()
 
@@ -94,86 +96,23 @@ class Clamp:
         return config
 
 
-def rungs(name: str, rounds: int, grace: int) -> list[int]:
-    """The rounds at which the scheduler may stop trials (its first bracket's)."""
-    out, t = [], min(grace, rounds)
-    while name in ("asha", "hyperband") and t < rounds:
+def rungs(name: str, limit: float, grace: float) -> list[float]:
+    """How much of its budget a trial has used where the scheduler may stop it (its first bracket's rungs)."""
+    out, t = [], min(grace, limit)
+    while name in ("asha", "promote", "hyperband") and t < limit:
         out.append(t)
         t *= REDUCTION
     return out
 
 
-class Optuna(OptunaSearch):
-    """Ray's OptunaSearch, telling Optuna how trials ended, and first of all the default configuration as it is.
-
-    Ray's tells every stopped trial as complete, with the value of the round at which it was stopped, so that a sampler
-    holds a low accuracy of round 3 against a high one of round 60.  Here a stopped trial is pruned (its rounds were
-    reported one by one), a diverged one complete with the worst value there is, a failed one failed.
-    The first trial may have values that the space, and so Optuna, cannot hold: a range on a log scale has no 0.  Optuna
-    is told the nearest instead.
-
-    It leans on three attributes of Ray's class (_ot_study, _ot_trials, _completed_trials), hence the pinned Ray.
-    """
-
-    def __init__(self, rounds: int, outside: Config, **options: Any) -> None:
-        """rounds: of a trial that was not stopped.  outside: the first trial's values as they are played."""
-        super().__init__(**options)
-        self._rounds, self._outside = rounds, outside
-        self._heard: dict[str, int] = {}  # trial -> the last round it told; after a resume some are played again
-
-    def suggest(self, trial_id: str) -> dict | None:
-        """The next configuration."""
-        found = super().suggest(trial_id)
-        if found is None:
-            return None
-        self._ot_trials[trial_id].set_user_attr("trial", trial_id)
-        outside, self._outside = self._outside, {}
-        return found | outside
-
-    def on_trial_result(self, trial_id: str, result: dict) -> None:
-        """A round's value, once."""
-        if result["training_iteration"] > self._heard.get(trial_id, 0):
-            self._heard[trial_id] = result["training_iteration"]
-            super().on_trial_result(trial_id, result)
-
-    def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
-        """Tell Optuna how it ended."""
-        if trial_id in self._completed_trials:
-            return
-        state, value = _how(result, error, self._rounds)
-        study: Any = self._ot_study
-        study.tell(self._ot_trials[trial_id], value, state=state)
-        self._completed_trials.add(trial_id)
-
-    def learn(self, path: Path) -> None:
-        """Begin with the ended trials of an exported study."""
-        earlier = optuna.load_study(study_name=None, storage=JournalStorage(JournalFileBackend(str(path))))
-        cast(optuna.Study, self._ot_study).add_trials(
-            earlier.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
-        )
-
-    def export(self, path: Path) -> None:
-        """Write the study as an Optuna journal, which optuna-dashboard opens."""
-        path.unlink(missing_ok=True)
-        journal, study = JournalStorage(JournalFileBackend(str(path))), cast(optuna.Study, self._ot_study)
-        optuna.copy_study(from_study_name=study.study_name, from_storage=study._storage, to_storage=journal)
-
-
-def _how(result: dict | None, error: bool, rounds: int) -> tuple[TrialState, float | None]:
-    """The state and value of an ended trial; a pruned one's value is the last that it reported."""
-    if error or not result or METRIC not in result:
-        return TrialState.FAIL, None
-    if result.get("diverged"):
-        return TrialState.COMPLETE, WORST
-    if result["training_iteration"] < rounds:
-        return TrialState.PRUNED, None
-    return TrialState.COMPLETE, result[METRIC]
-
-
 def searcher(
-    name: str, space: Space, points: list[Config], outside: Config, rounds: int, seed: int, study: str, pbt: bool
+    name: str, space: Space, points: list[Config], outside: Config, seed: int, study: str,
+    objectives: Sequence[str] = (METRIC,), log: Path | None = None, pbt: bool = False,
 ) -> Searcher | SearchAlgorithm:
-    """The searcher of that name over the space; `points` are tried first, in order, the first with values `outside`."""
+    """The searcher of that name over the space; `points` are tried first, in order, the first with values `outside`.
+
+    log: where it writes down what it suggests.
+    """
     if name not in SEARCHERS:
         raise unknown("searcher", name, SEARCHERS)
     if pbt:  # population based training moves configurations itself and wants them drawn at random
@@ -181,28 +120,46 @@ def searcher(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         sampler = SAMPLERS["random" if name == "grid" else name](seed)
-    domains: dict[str, Any] = dict(space.domains or _domains(points))
+    domains: Any = dict(space.domains or _domains(points))
+    if space.conditions:
+        domains = Conditional(domains, space.conditions)
     return Optuna(
-        rounds, outside, space=domains, metric=METRIC, mode=MODE, points_to_evaluate=points or None, sampler=sampler,
-        study_name=study,
-    )  # fmt: skip
+        objectives, outside, log, space=domains, points_to_evaluate=points or None, sampler=sampler, study_name=study
+    )
 
 
-def remember(scheduler: TrialScheduler | None, seen: Iterable[tuple[str, int, float]]) -> None:
+def remember(scheduler: TrialScheduler | None, seen: Iterable[tuple[str, float, float]]) -> None:
     """Tell a new scheduler what trials reached in another driver's time, as Ray does not keep it: rungs of one bracket.
 
-    seen: trial, round and metric, in the order of time.  Other schedulers know only what comes after.
+    seen: trial, used budget and metric, in the order of time.  Other schedulers know only what comes after.
     """
-    if isinstance(scheduler, AsyncHyperBandScheduler) and len(scheduler._brackets) == 1:
-        for name, round, value in seen:
-            trial: Any = SimpleNamespace(trial_id=name)
-            scheduler._brackets[0].on_result(trial, round, value)
+    if isinstance(scheduler, Promotion):
+        scheduler.remember(seen)
+    elif isinstance(scheduler, AsyncHyperBandScheduler) and len(scheduler._brackets) == 1:
+        for name, used, value in seen:
+            trial, spent = cast(Any, (SimpleNamespace(trial_id=name), used))
+            scheduler._brackets[0].on_result(trial, spent, value)
 
 
 def _domains(points: list[Config]) -> dict[str, Categorical]:
     """A grid's points as choices, so that Optuna can hold them; what it draws beyond them is never asked for."""
     names = dict.fromkeys(n for p in points for n in p)
     return {n: Categorical(list(dict.fromkeys(p[n] for p in points))) for n in names}
+
+
+def require_objectives(objectives: tuple[str, ...], searcher_name: str, scheduler_name: str) -> None:
+    """UserError for objectives that there are not, or that the searcher or scheduler cannot have."""
+    for name in objectives:
+        if name not in OBJECTIVES:
+            raise unknown("objective", name, OBJECTIVES)
+    if len(set(objectives)) != len(objectives) or objectives[0] != METRIC or len(objectives) > 2:
+        raise UserError(
+            f"--objective is {METRIC}, or {METRIC} and one of {', '.join(list(OBJECTIVES)[1:])} after a comma, but got "
+            f"{','.join(objectives)!r}"
+        )
+    if len(objectives) == 2 and (searcher_name in SINGLE or scheduler_name == "pbt"):
+        what = "--scheduler pbt" if scheduler_name == "pbt" else f"--searcher {searcher_name}"
+        raise UserError(f"two objectives need a searcher that knows both, but got {what}; use tpe, nsga2, gp or random")
 
 
 def require_combination(searcher_name: str, scheduler_name: str, space: Space, structural: tuple[str, ...]) -> None:
@@ -216,6 +173,9 @@ def require_combination(searcher_name: str, scheduler_name: str, space: Space, s
             f"a grid is gone through point by point, but the searcher is {searcher_name!r}; "
             "use --searcher grid, or a space with ranges"
         )
+    if space.conditions and (scheduler_name == "pbt" or searcher_name in ("grid", "cmaes")):
+        which = "--scheduler pbt" if scheduler_name == "pbt" else f"--searcher {searcher_name}"
+        raise UserError(f"a space with conditions needs tpe, random, gp or nsga2, but got {which}")
     if scheduler_name == "pbt":
         if searcher_name != "random":
             raise UserError(

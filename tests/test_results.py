@@ -22,7 +22,8 @@ def result(name, rows, config=None, error=None):
 def row(t, val, loss=1.0):
     return {
         "round": t, "training_iteration": t, "val_acc": val, "val_loss": loss, "test_acc": val / 2, "test_acc_std": 0.1,
-        "train_loss": 1.0, "seconds": 1.0, "eval_seconds": 0.5, "comm_mb": t * 2.0, "done": False, "trial_id": "z",
+        "train_loss": 1.0, "seconds": 1.0, "eval_seconds": 0.5, "comm_mb": t * 2.0, "done": False,
+        "complete": t == 3, "trial_id": "z",
     }  # fmt: skip
 
 
@@ -47,7 +48,7 @@ def test_each_round_of_a_trial_is_there_once_and_the_last_report_counts():
 
 
 def test_trials_tell_how_they_ended():
-    trials = results.trials_frame(GRID, results.rounds_frame(REPORTED), 3).set_index("trial")
+    trials = results.trials_frame(GRID, results.rounds_frame(REPORTED)).set_index("trial")
     assert trials["status"].to_dict() == {
         "a": "finished", "b": "stopped", "c": "diverged", "d": "failed", "e": "not started",
     }  # fmt: skip
@@ -78,12 +79,12 @@ def test_the_best_is_chosen_among_the_longest_by_validation(rows, best):
 
 
 def test_status_and_short():
-    assert status({"training_iteration": 5}, 5) == "finished" and status({"training_iteration": 4}, 5) == "stopped"
-    assert status({"training_iteration": 5, "diverged": True}, 5) == "diverged"
+    assert status({"complete": True}) == "finished" and status({"complete": False}) == status({}) == "stopped"
+    assert status({"diverged": True}) == "diverged"
     assert [short(v) for v in (1.23456, 3, True, None, "x")] == ["1.235", "3", "True", "", "x"]
 
 
 def test_empty_search():
     rounds = results.rounds_frame({})
     assert rounds.empty
-    assert results.trials_frame(Grid([result("e", [])]), rounds, 3)["status"].tolist() == ["not started"]
+    assert results.trials_frame(Grid([result("e", [])]), rounds)["status"].tolist() == ["not started"]

@@ -22,8 +22,9 @@ from optuna.trial import TrialState
 from test_search import config
 
 from fedtune import extend, results, resume, status, tuning
+from fedtune.budget import Budget
 from fedtune.space import Space
-from fedtune.tuning import METRIC
+from fedtune.study import METRIC
 
 # some 8 s of rounds, two trials at once; random, so that what is tried does not depend on who ends first
 ARGUMENTS = (
@@ -196,6 +197,7 @@ def made_up(run: Path, state: str, how: dict[str, str], rows: dict[str, list[dic
     record = {
         "state": state, "scenario": {"rounds": 9}, "rungs": [3], "trials": 5, "concurrent": 2, "algorithm": "fedavg",
         "searcher": "tpe", "scheduler": "asha", "started": "now", "space": {"lr": ""},
+        "budget": Budget("rounds", 9)._asdict(),
     }  # fmt: skip
     (run / "run.json").write_text(json.dumps(record))
     trials = [[json.dumps({"trial_id": t, "status": s}), "{}"] for t, s in how.items()]
@@ -211,7 +213,8 @@ def test_the_status_tells_how_trials_stand_what_rungs_left_and_how_long_it_may_t
 ) -> None:
     def rows(last: int, value: float, **more: Any) -> list[dict]:
         return [
-            {"training_iteration": t, METRIC: value, "time_total_s": 2.0 * t, "config": {"lr": 0.1}} | more
+            {"training_iteration": t, METRIC: value, "time_total_s": 2.0 * t, "config": {"lr": 0.1}, "complete": t == 9}
+            | more
             for t in range(1, last + 1)
         ]
 
@@ -240,21 +243,42 @@ def test_a_folder_without_a_run_has_no_status(tmp_path: Path, capsys: pytest.Cap
 
 def test_optuna_is_told_the_truth() -> None:
     space = Space({"lam": tuning.Float(0.1, 10)}, [])
-    searcher = tuning.searcher("random", space, [{"lam": 1.0}], {}, 60, seed=3, study="s", pbt=False)
+    searcher = tuning.searcher("random", space, [{"lam": 1.0}], {}, seed=3, study="s")
     ends = [
-        ({METRIC: 0.7, "training_iteration": 60}, False), ({METRIC: 0.4, "training_iteration": 3}, False),
-        ({METRIC: 0.1, "training_iteration": 5, "diverged": True}, False), (None, True),
-        ({METRIC: 0.2, "training_iteration": 9}, True),
+        ({METRIC: 0.7, "complete": True}, False), ({METRIC: 0.4, "complete": False}, False),
+        ({METRIC: 0.1, "diverged": True}, False), (None, True), ({METRIC: 0.2, "complete": True}, True),
     ]  # fmt: skip
     for i, (result, error) in enumerate(ends):
         searcher.suggest(str(i))
         for t in (1, 2):
             searcher.on_trial_result(str(i), {METRIC: 0.1 * t, "training_iteration": t})
         searcher.on_trial_complete(str(i), result, error)
-        searcher.on_trial_complete(str(i), {METRIC: 1.0, "training_iteration": 60})  # told once
+        searcher.on_trial_complete(str(i), {METRIC: 1.0, "complete": True})  # told once
     found = [(t.state.name, t.value, len(t.intermediate_values)) for t in searcher._ot_study.trials]
     want = [("COMPLETE", 0.7, 2), ("PRUNED", 0.2, 2), ("COMPLETE", 0.0, 2), ("FAIL", None, 2), ("FAIL", None, 2)]
     assert found == want
+
+
+def test_optuna_is_told_the_truth_of_two_objectives() -> None:
+    """Stopped trials are pruned, however little they communicated; what diverged is the worst in both."""
+    space = Space({"lam": tuning.Float(0.1, 10)}, [])
+    for name in ("tpe", "nsga2", "gp", "random"):
+        searcher = tuning.searcher(name, space, [{"lam": 1.0}], {}, 3, "s", objectives=(METRIC, "comm_mb"))
+        ends = [
+            {METRIC: 0.7, "comm_mb": 30.0, "complete": True}, {METRIC: 0.2, "comm_mb": 1.0, "complete": False},
+            {METRIC: 0.1, "diverged": True}, {METRIC: 0.6, "comm_mb": 9.0, "complete": True},
+        ]  # fmt: skip
+        for i, result in enumerate(ends):
+            searcher.suggest(str(i))
+            first = {METRIC: 0.1, "comm_mb": 31.0 if i == 0 else 1.0, "training_iteration": 1}
+            searcher.on_trial_result(str(i), first)
+            searcher.on_trial_complete(str(i), result)
+        study = searcher._ot_study
+        found = [(t.state.name, t.values) for t in study.trials]
+        want = [("COMPLETE", [0.7, 30.0]), ("PRUNED", None), ("COMPLETE", [0.0, 31.0]), ("COMPLETE", [0.6, 9.0])]
+        assert found == want
+        assert {t.number for t in study.best_trials} == {0, 3}
+        assert 0.1 <= searcher.suggest("5")["lam"] <= 10
 
 
 def test_a_new_scheduler_remembers_its_rungs() -> None:
@@ -265,8 +289,8 @@ def test_a_new_scheduler_remembers_its_rungs() -> None:
         for name, value, last in (("a", 0.5, 9), ("b", 0.7, 2), ("c", 0.6, 3))
     }  # fmt: skip
     rows["d"] = [{"trial_id": "d", "timestamp": 4, "training_iteration": 3, METRIC: 0.1, "diverged": True}]
-    new = tuning.scheduler("asha", 27, 3, Space({}, []))
-    tuning.remember(new, results.seen(rows))
+    new = tuning.scheduler("asha", Budget("rounds", 27), 3, Space({}, []))
+    tuning.remember(new, results.seen(rows, "training_iteration"))
     rungs = [(rung, dict(seen)) for rung, seen in new._brackets[0]._rungs]
     assert rungs == [(27, {}), (9, {"a": 0.5}), (3, {"a": 0.5, "c": 0.6})]
 

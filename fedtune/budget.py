@@ -1,0 +1,34 @@
+"""What a trial may use at most, and in what it is counted: rounds, megabytes or seconds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+UNITS = ("rounds", "mb", "seconds")
+
+
+class Budget(NamedTuple):
+    """A trial's budget.  Schedulers judge by what is used of it, so their rungs lie in its unit."""
+
+    unit: str = "rounds"
+    limit: float = math.inf  # the trial ends there, or after the scenario's rounds if they are fewer
+    since: int = 1  # the first round in which a trial may be judged; before it nothing counts as used
+
+    @property
+    def attribute(self) -> str:
+        """What schedulers read of a result."""
+        return "training_iteration" if self.unit == "rounds" else "spent"
+
+    def spent(self, row: dict[str, Any], seconds: float) -> dict[str, float]:
+        """What to add to a round's row: how much is used after it.  seconds: of training and evaluation, so far."""
+        if self.unit == "rounds":
+            return {}
+        return {"spent": 0.0 if row["round"] < self.since else self._used(row, seconds)}
+
+    def reached(self, row: dict[str, Any], seconds: float) -> bool:
+        """Whether the trial has used it up."""
+        return self._used(row, seconds) >= self.limit
+
+    def _used(self, row: dict[str, Any], seconds: float) -> float:
+        return float({"rounds": row["round"], "mb": row["comm_mb"], "seconds": seconds}[self.unit])

@@ -1,0 +1,239 @@
+"""Successive halving that pauses every trial at a rung and lets the best of each rung go on, while slots are few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import TrialScheduler
+from ray.tune.search import ConcurrencyLimiter
+from ray.tune.utils import flatten_dict
+
+BUSY = (Trial.RUNNING, Trial.PENDING)  # trials that have a slot, or are about to
+
+
+@dataclass
+class Rung:
+    """Who came to a milestone, and who was let on from there."""
+
+    milestone: float
+    seen: dict[str, tuple[float, float]] = field(default_factory=dict)  # trial -> time and value, as they came
+    promoted: set[str] = field(default_factory=set)
+
+
+class Rungs:
+    """The rule of promotion, without Ray: algorithm 2 of Li et al., MLSys 2020, arXiv:1810.05934.
+
+    Of the n trials that came to a rung the best ⌊n / η⌋ may go on, each once; higher rungs come first.  Of equals the
+    one that came earlier is the better.
+    """
+
+    def __init__(self, grace: float, limit: float, reduction: float) -> None:
+        """Rungs at grace · reductionⁱ below the limit, at which trials end by themselves."""
+        self.rungs: list[Rung] = []
+        while grace < limit:
+            self.rungs.append(Rung(grace))
+            grace *= reduction
+        self.reduction, self.sign = reduction, 1.0
+
+    def record(self, trial: str, time: float, value: float) -> None:
+        """A trial was seen at a time: it has come to all rungs up to there, and was let on from where it came before.
+
+        It keeps the value with which it came: rounds are played again after a worker has died.
+        """
+        reached = [r for r in self.rungs if time >= r.milestone]
+        for rung in reached:
+            if rung is not reached[-1] or time > rung.seen.get(trial, (time,))[0]:
+                rung.promoted.add(trial)
+            rung.seen.setdefault(trial, (time, value))
+
+    def waiting(self, trial: str) -> Rung | None:
+        """The rung at which it waits to be let on."""
+        last = next((r for r in reversed(self.rungs) if trial in r.seen), None)
+        return None if last is None or trial in last.promoted else last
+
+    def promotable(self, paused: Collection[str]) -> str | None:
+        """Who of the paused goes on now."""
+        for rung in reversed(self.rungs):
+            best = self._ranked(rung)[: int(len(rung.seen) / self.reduction)]
+            for trial in best:
+                if trial in paused and trial not in rung.promoted:
+                    return trial
+        return None
+
+    def furthest(self, paused: Collection[str]) -> str | None:
+        """The best of those paused at the highest rung, where the rule lets nobody on."""
+        for rung in reversed(self.rungs):
+            for trial in self._ranked(rung):
+                if trial in paused and trial not in rung.promoted:
+                    return trial
+        return None
+
+    def promote(self, trial: str) -> None:
+        """Let it on from where it waits."""
+        rung = self.waiting(trial)
+        if rung:
+            rung.promoted.add(trial)
+
+    def _ranked(self, rung: Rung) -> list[str]:
+        return sorted(rung.seen, key=lambda trial: -self.sign * rung.seen[trial][1])
+
+
+class Slots(ConcurrencyLimiter):
+    """A limit on trials that run.  Ray's own counts paused ones too, and so would wait for ever for one to end.
+
+    A `Promotion` says whether there is room for a new one; before the first trial there is.
+    """
+
+    room: Callable[[], bool] | None = None
+
+    def suggest(self, trial_id: str) -> dict | None:
+        """The searcher's next configuration, if there is room."""
+        return self.searcher.suggest(trial_id) if self.room is None or self.room() else None
+
+    def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
+        """Pass it on."""
+        self.searcher.on_trial_complete(trial_id, result=result, error=error)
+
+    def get_state(self) -> dict:
+        """What Ray saves: the searcher saves itself, the scheduler is a new one after a resume."""
+        return {"max_concurrent": self.max_concurrent}
+
+
+class Promotion(TrialScheduler):
+    """Asynchronous successive halving by promotion; its searcher must be within `Slots`.
+
+    A trial that comes to a rung pauses there, in a checkpoint, unless it may go on at once.  A free slot goes to the
+    paused trial that `Rungs` names, else to a new trial.  When no more trials come and nothing can be let on, the best
+    of the highest rung goes on all the same until one trial has been played to its end; what is paused then is stopped.
+
+    It needs no state of its own to be saved: `remember` builds it anew from what trials reported.
+    """
+
+    _supports_buffered_results = False  # no result may come after the one with which a trial pauses
+
+    def __init__(
+        self, time_attr: str, max_t: float, grace_period: float, reduction_factor: float, metric: str | None = None,
+        mode: str | None = None,
+    ) -> None:  # fmt: skip
+        """As Ray's ASHAScheduler; max_t is where trials end by themselves, and must be finite."""
+        super().__init__()
+        self.rungs = Rungs(grace_period, max_t, reduction_factor)
+        self._time, self._limit = time_attr, max_t
+        self._complete = False  # whether some trial was played to its end
+        self._trials: dict[str, Trial] = {}  # those that have not ended
+        self._search: Any = None
+        self._mode: str | None = None
+        self.set_search_properties(metric, mode)
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        """What is compared, and whether more of it is better; False if that was said before."""
+        if (self._metric and metric) or (self._mode and mode):
+            return False
+        self._metric, self._mode = self._metric or metric, self._mode or mode
+        self.rungs.sign = -1.0 if self._mode == "min" else 1.0
+        return True
+
+    def remember(self, seen: Iterable[tuple[str, float, float]]) -> None:
+        """Take up what another driver's trials reported: trial, time and value, in the order in which they came."""
+        for trial, time, value in seen:
+            self.rungs.record(trial, time, value)
+            self._complete |= time >= self._limit
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        """A new trial, one of another driver's, or one whose worker died."""
+        self._search = tune_controller.search_alg
+        self._search.searcher.room = self._room
+        # Ray brings back as pending what had not ended.  One whose worker died while it paused is here already: it is to
+        # play its last rounds again, and pauses then
+        back = trial.trial_id not in self._trials and trial.status == Trial.PENDING
+        if back and self.rungs.waiting(trial.trial_id):
+            trial.set_status(Trial.PAUSED)
+        self._complete |= trial.status == Trial.TERMINATED and _played_out(trial.last_result)
+        self._trials[trial.trial_id] = trial
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict) -> str:
+        """Pause at a rung, unless the slot that this frees would be its own again."""
+        if self._metric not in result or self._time not in result:
+            return self.CONTINUE
+        name, time = trial.trial_id, result[self._time]
+        if not self.rungs.waiting(name):
+            self.rungs.record(name, time, result[self._metric])
+        rung = self.rungs.waiting(name)
+        if rung is None or time < rung.milestone:
+            return self.CONTINUE
+        if self._next(at_rung=trial) != name:
+            return self.PAUSE
+        self.rungs.promote(name)
+        return self.CONTINUE
+
+    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict) -> None:
+        """It has ended by itself."""
+        self._complete |= _played_out(result)
+        self._trials.pop(trial.trial_id, None)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
+        """It was stopped while it was paused."""
+        self._trials.pop(trial.trial_id, None)
+
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
+        """Nothing: if it is tried again, it is added again."""
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """Who goes on; else a new trial."""
+        name = self._let_on()
+        if name is None and self._free():
+            name = self._next()
+            if name is not None:
+                self.rungs.promote(name)
+            elif self._over():
+                self._stop_paused(tune_controller)
+        if name is not None:
+            return self._trials[name]
+        return next((t for t in self._trials.values() if t.status == Trial.PENDING), None)
+
+    def debug_string(self) -> str:
+        """Who is where."""
+        return "; ".join(f"{r.milestone:g}: {len(r.seen)} came, {len(r.promoted)} let on" for r in self.rungs.rungs)
+
+    def _paused(self) -> list[str]:
+        return [name for name, t in self._trials.items() if t.status == Trial.PAUSED]
+
+    def _busy(self, but: Trial | None = None) -> int:
+        return sum(t.status in BUSY and t is not but for t in self._trials.values())
+
+    def _free(self) -> bool:
+        return self._busy() < self._search.searcher.max_concurrent
+
+    def _let_on(self) -> str | None:
+        """Who has been let on and is still paused."""
+        return next((name for name in self._paused() if not self.rungs.waiting(name)), None)
+
+    def _room(self) -> bool:
+        """Whether a slot is free that nobody goes on in."""
+        return self._free() and self._let_on() is None and self.rungs.promotable(self._paused()) is None
+
+    def _next(self, at_rung: Trial | None = None) -> str | None:
+        """Who is to be let on into a free slot, or into that of the trial which has come to a rung."""
+        paused = self._paused() + ([at_rung.trial_id] if at_rung else [])
+        found = self.rungs.promotable(paused)
+        if found is None and not self._complete and self._over(but=at_rung):
+            found = self.rungs.furthest(paused)
+        return found
+
+    def _over(self, but: Trial | None = None) -> bool:
+        """Whether no new trial will come and no other runs."""
+        return self._search.is_finished() and not self._busy(but)
+
+    def _stop_paused(self, tune_controller: Any) -> None:
+        for name in self._paused():
+            trial = self._trials[name]
+            # Ray tells the searcher that a paused trial has ended, but not with what result; ours listens once
+            self._search.on_trial_complete(name, result=flatten_dict(trial.last_result))
+            tune_controller.stop_trial(trial)
+
+
+def _played_out(result: dict[str, Any]) -> bool:
+    return bool(result.get("done") and not result.get("diverged"))

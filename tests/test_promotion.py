@@ -1,0 +1,332 @@
+"""Successive halving by promotion: the rule against the paper's, and whole searches of a made-up trainable."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import optuna
+import pytest
+import ray
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+
+from fedtune import cluster
+from fedtune.promotion import Promotion, Rungs, Slots
+from fedtune.study import METRIC, MODE, Optuna
+
+Curve = Callable[[int, int], float]  # trial, round -> value
+
+
+def halving(trials: int, grace: int, limit: int, eta: int, value: Curve) -> list[tuple[int, int]]:
+    """Algorithm 2 with one worker, from the paper: (trial, round it plays to) of each job; then our end of a search."""
+    ends = [grace * eta**i for i in range(99) if grace * eta**i < limit] + [limit]
+    came: list[list[int]] = [[] for _ in ends]
+    left: list[set[int]] = [set() for _ in ends]
+    jobs, new = [], iter(range(trials))
+
+    def best(k: int) -> list[int]:
+        return sorted(came[k], key=lambda t: (-value(t, ends[k]), came[k].index(t)))
+
+    def job() -> tuple[int, int] | None:
+        for k in range(len(ends) - 2, -1, -1):
+            ready = [t for t in best(k)[: len(came[k]) // eta] if t not in left[k]]
+            if ready:
+                left[k].add(ready[0])
+                return ready[0], k + 1
+        if (fresh := next(new, None)) is not None:
+            return fresh, 0
+        if came[-1]:
+            return None
+        for k in range(len(ends) - 2, -1, -1):
+            ready = [t for t in best(k) if t not in left[k]]
+            if ready:
+                left[k].add(ready[0])
+                return ready[0], k + 1
+        return None
+
+    while (found := job()) is not None:
+        trial, k = found
+        came[k].append(trial)
+        jobs.append((trial, ends[k]))
+    return jobs
+
+
+def noise(trial: int, round: int) -> float:
+    """Curves that cross often."""
+    return random.Random(1000 * trial + round).random()
+
+
+def steps(trial: int, round: int) -> float:
+    """Many ties."""
+    return random.Random(1000 * trial + round).randrange(3) / 2
+
+
+class Controller:
+    """As much of Ray's controller as the scheduler asks for, with one slot and rounds that take no time."""
+
+    def __init__(self, scheduler: Promotion, trials: int, limit: int, value: Curve) -> None:
+        self.left, self.limit, self.value = trials, limit, value
+        self.search_alg: Any = SimpleNamespace(
+            is_finished=lambda: self.left == 0, on_trial_complete=lambda name, result: self.told.append(name),
+            searcher=SimpleNamespace(max_concurrent=1, room=None),
+        )  # fmt: skip
+        self.scheduler = scheduler
+        self.trials: list[Any] = []
+        self.told: list[str] = []
+        self.diverging: set[tuple[int, int]] = set()
+
+    def stop_trial(self, trial: Any) -> None:
+        assert trial.status == Trial.PAUSED
+        self.scheduler.on_trial_remove(self, trial)
+        trial.status = Trial.TERMINATED
+
+    def add(self, **given: Any) -> None:
+        trial = SimpleNamespace(**given)
+        trial.set_status = lambda status: setattr(trial, "status", status)
+        self.trials.append(trial)
+        self.scheduler.on_trial_add(self, trial)  # type: ignore[arg-type]
+
+    def play(self) -> Iterator[tuple[int, int]]:
+        """Trial and round, as they have been played."""
+        searcher = self.search_alg.searcher
+        while self.left or any(t.status != Trial.TERMINATED for t in self.trials):
+            if self.left and (searcher.room is None or searcher.room()):
+                self.left -= 1
+                self.add(trial_id=str(len(self.trials)), status=Trial.PENDING, last_result={})
+            chosen = self.scheduler.choose_trial_to_run(self)
+            if chosen is None:
+                assert all(t.status == Trial.TERMINATED for t in self.trials)
+                continue
+            chosen.status = Trial.RUNNING
+            while chosen.status == Trial.RUNNING:
+                yield self.round(chosen)
+
+    def round(self, trial: Any) -> tuple[int, int]:
+        number, round = int(trial.trial_id), trial.last_result.get("training_iteration", 0) + 1
+        trial.last_result = {"training_iteration": round, METRIC: self.value(number, round)}
+        diverged = (number, round) in self.diverging
+        if round == self.limit or diverged:
+            trial.last_result |= {"done": True, "diverged": diverged}
+            self.scheduler.on_trial_complete(self, trial, trial.last_result)
+            trial.status = Trial.TERMINATED
+        elif self.scheduler.on_trial_result(self, trial, trial.last_result) == TrialScheduler.PAUSE:
+            trial.status = Trial.PAUSED
+        return number, round
+
+    def killed(self, scheduler: Promotion, last: int, lost: int) -> Controller:
+        """Another driver's, after this one died: of the trial that played last so many rounds were not saved yet."""
+        other = Controller(scheduler, self.left, self.limit, self.value)
+        for trial in self.trials:
+            status, result = trial.status, dict(trial.last_result)
+            if int(trial.trial_id) == last and lost:
+                status, left = Trial.RUNNING, result["training_iteration"] - lost
+                result = {"training_iteration": left} if left > 0 else {}
+            ended = status == Trial.TERMINATED
+            other.add(trial_id=trial.trial_id, status=status if ended else Trial.PENDING, last_result=result)
+        return other
+
+
+def promotion(grace: int, limit: int, eta: int) -> Promotion:
+    return Promotion("training_iteration", limit, grace, eta, METRIC, MODE)
+
+
+@pytest.mark.parametrize("value", [noise, steps])
+@pytest.mark.parametrize(
+    ("trials", "grace", "limit", "eta"),
+    [(1, 1, 9, 3), (2, 1, 9, 3), (3, 1, 9, 3), (30, 1, 27, 3), (81, 1, 81, 3), (40, 2, 30, 2), (50, 1, 64, 4),
+     (7, 5, 5, 3), (20, 4, 100, 3)],
+)  # fmt: skip
+def test_one_worker_plays_the_papers_jobs_in_the_papers_order(
+    trials: int, grace: int, limit: int, eta: int, value: Curve
+) -> None:
+    controller = Controller(promotion(grace, limit, eta), trials, limit, value)
+    played = list(controller.play())
+    jobs = halving(trials, grace, limit, eta, value)
+    at: Counter[int] = Counter()
+    want = []
+    for trial, end in jobs:
+        want += [(trial, round) for round in range(at[trial] + 1, end + 1)]
+        at[trial] = end
+    assert played == want
+    assert max(at.values()) == limit  # somebody has played to the end
+    assert sorted(controller.told, key=int) == [str(t) for t in range(trials) if at[t] < limit]
+
+
+@pytest.mark.parametrize("value", [noise, steps])
+@pytest.mark.parametrize("lost", [0, 1, 4])
+def test_a_new_driver_goes_on_where_the_last_one_was_killed(lost: int, value: Curve) -> None:
+    """After every round once; a trial that has come to a rung may have died before it was saved there."""
+    undisturbed = list(Controller(promotion(1, 9, 3), 12, 9, value).play())
+    for killed_after in range(1, len(undisturbed)):
+        first = Controller(promotion(1, 9, 3), 12, 9, value)
+        playing = first.play()
+        played = [next(playing) for _ in range(killed_after)]
+        new = promotion(1, 9, 3)
+        new.remember([(str(t), r, value(t, r)) for t, r in played])
+        played += first.killed(new, played[-1][0], lost).play()
+        # rounds that were lost are played twice, and not necessarily at once
+        assert sorted(set(played)) == sorted(undisturbed)
+        if lost == 0:
+            assert played == undisturbed
+
+
+def test_the_best_diverges_so_the_next_best_is_played_to_the_end() -> None:
+    """Two trials, of whom no third part can go on; the first is the better at every rung."""
+    controller = Controller(promotion(1, 9, 3), 2, 9, lambda trial, round: -float(trial))
+    controller.diverging = {(0, 5)}
+    assert list(controller.play()) == [(0, 1), (1, 1)] + [(0, r) for r in range(2, 6)] + [(1, r) for r in range(2, 10)]
+    controller = Controller(promotion(1, 9, 3), 2, 9, lambda trial, round: -float(trial))
+    controller.diverging = {(0, 5), (1, 2)}
+    assert list(controller.play())[-1] == (1, 2)
+
+
+def test_a_search_that_goes_on_from_one_that_is_over_knows_its_rungs() -> None:
+    """Whoever came before counts, but cannot go on; one of them was played to its end."""
+    new = promotion(1, 9, 3)
+    new.remember([(f"old{i}", 1, 0.1 * i) for i in range(5)] + [("old4", r, 0.4) for r in range(2, 10)])
+    controller = Controller(new, 3, 9, lambda trial, round: [0.35, 0.7, 0.2][trial])
+    assert list(controller.play()) == [(0, 1), (1, 1), (1, 2), (1, 3), (2, 1)]
+
+
+def test_what_is_less_can_be_better_and_time_need_not_be_whole() -> None:
+    rungs = Rungs(0.5, 10, 4)
+    assert [r.milestone for r in rungs.rungs] == [0.5, 2, 8]
+    rungs.sign = -1
+    for i, value in enumerate((3.0, 1.0, 1.0, 2.0)):
+        rungs.record(str(i), 0.51, value)
+    assert rungs.promotable("0123") == "1" and rungs.promotable("023") is None and rungs.furthest("023") == "2"
+    rungs.record("4", 2.5, 0.5)  # past two rungs at once: it waits at the higher
+    assert rungs.waiting("4") is rungs.rungs[1] and rungs.furthest("01234") == "4"
+    assert rungs.promotable("01234") is None  # five came, one of them may go on, and that one is further
+    rungs.promote("4")
+    assert rungs.waiting("4") is None
+
+
+def test_what_is_compared_is_said_once() -> None:
+    scheduler = Promotion("spent", 9, 1, 3)
+    assert scheduler.set_search_properties("loss", "min") and scheduler.metric == "loss" and scheduler.rungs.sign == -1
+    assert not scheduler.set_search_properties("loss", None) and not scheduler.set_search_properties(None, "max")
+    trial: Any = SimpleNamespace(trial_id="a")
+    assert scheduler.on_trial_result(None, trial, {"loss": 1.0}) == TrialScheduler.CONTINUE
+    assert scheduler.debug_string() == "1: 0 came, 0 let on; 3: 0 came, 0 let on"
+
+
+class Walk(tune.Trainable):
+    """A curve that depends on all of its past.  Where it finds a file `step` or `save` it takes it and dies of it."""
+
+    def setup(self, config: dict, folder: Path) -> None:
+        self.folder = folder
+        self.reset_config(config)
+
+    def reset_config(self, config: dict) -> bool:
+        self.x, self.rounds = config["x"], 0
+        return True
+
+    def step(self) -> dict[str, Any]:
+        self.rounds += 1
+        if self.rounds == 5:
+            self.die("step")
+        self.x = 3.9 * self.x * (1 - self.x)
+        return {METRIC: self.x, "done": self.rounds == LIMIT, "complete": self.rounds == LIMIT}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        if self.rounds == 3:
+            self.die("save")
+        (Path(checkpoint_dir) / "state.json").write_text(json.dumps([self.x, self.rounds]))
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        self.x, self.rounds = json.loads((Path(checkpoint) / "state.json").read_text())
+
+    def die(self, cause: str) -> None:
+        if (self.folder / cause).exists():
+            (self.folder / cause).unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+LIMIT = 27  # rounds
+
+
+class Log(tune.Callback):
+    """What the driver saw, in order."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.rows: list[tuple[int, int, float, int]] = []  # trial, round, value, process
+        self.running = 0  # at most, at once
+
+    def on_trial_result(self, iteration: int, trials: list, trial: Trial, result: dict, **info: Any) -> None:
+        number = self.numbers.setdefault(trial.trial_id, len(self.numbers))
+        self.rows.append((number, result["training_iteration"], result[METRIC], result["pid"]))
+        self.running = max(self.running, sum(t.status == Trial.RUNNING for t in trials))
+
+    def played(self) -> list[tuple[int, int]]:
+        return [(trial, round) for trial, round, *_ in self.rows]
+
+    def value(self, trial: int, round: int) -> float:
+        return next(v for t, r, v, _ in self.rows if (t, r) == (trial, round))
+
+
+def searched(folder: Path, trials: int, slots: int = 1, scheduler: TrialScheduler | None = None) -> SimpleNamespace:
+    """A whole search of walks, in which every slot has half of the machine."""
+    sampler, log = optuna.samplers.RandomSampler(seed=3), Log()
+    found = Optuna([METRIC], {}, space={"x": tune.uniform(0.01, 0.99)}, sampler=sampler, study_name="s")
+    grid = tune.Tuner(
+        tune.with_resources(tune.with_parameters(Walk, folder=folder), {"cpu": 1}),
+        tune_config=tune.TuneConfig(
+            search_alg=found if scheduler else Slots(found, slots), scheduler=scheduler or promotion(1, LIMIT, 3),
+            num_samples=trials, max_concurrent_trials=slots, reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(
+            name="run", storage_path=str(folder), verbose=0, callbacks=[log],
+            failure_config=tune.FailureConfig(max_failures=3), checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
+        ),
+    ).fit()  # fmt: skip
+    return SimpleNamespace(grid=grid, log=log, study=found._ot_study)
+
+
+@pytest.fixture(scope="module")
+def ray_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+        cluster.start(None, 1, 0, dashboard=False)
+        yield tmp_path_factory.mktemp("walks")
+        ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def whole(ray_here: Path) -> Log:
+    """Every configuration played to its end."""
+    (ray_here / "whole").mkdir()
+    return searched(ray_here / "whole", 30, scheduler=FIFOScheduler()).log
+
+
+def jobs(trials: int, whole: Log) -> list[tuple[int, int]]:
+    return halving(trials, 1, LIMIT, 3, whole.value)
+
+
+def test_a_search_with_one_slot_plays_what_the_paper_says_bit_for_bit(ray_here: Path, whole: Log) -> None:
+    got = searched(ray_here, 30)
+    at: Counter[int] = Counter()
+    want = []
+    for trial, end in jobs(30, whole):
+        want += [(trial, round) for round in range(at[trial] + 1, end + 1)]
+        at[trial] = end
+    assert got.log.played() == want
+    assert all(value == whole.value(trial, round) for trial, round, value, _ in got.log.rows)
+    # as the trials ended, so the study was told
+    assert sorted(r.metrics["training_iteration"] for r in got.grid) == sorted(at.values())
+    assert len(got.study.trials) == 30 and not got.grid.errors
+    for trial in got.study.trials:
+        number = got.log.numbers[trial.user_attrs["trial"]]
+        assert trial.state.name == ("COMPLETE" if at[number] == LIMIT else "PRUNED")
+        assert trial.value == whole.value(number, at[number])
+        assert set(range(1, min(at[number] + 1, LIMIT))) <= set(trial.intermediate_values)
