@@ -1,4 +1,4 @@
-"""The console command: fedtune search | resume | run | list."""
+"""The console command: fedtune search | resume | run | list, …."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from fedtune.errors import unknown
 
 COMMANDS = {
     "search": "search an algorithm's hyperparameters",
-    "extend": "more trials for a search that is over",
+    "extend": "more trials or rounds for a search that is over",
     "resume": "go on with a search whose driver died",
+    "replay": "play a search again and compare every number",
     "run": "play one configuration",
     "status": "how a search stands",
     "list": "show algorithms, spaces, scenarios and data sets",

@@ -159,6 +159,7 @@ class Algorithm:
     sends: ClassVar[tuple[str, ...]] = ()  # other server entries that every client receives
     schedule: ClassVar[tuple[str, ...]] = ()  # hyperparameters on which first-effect rounds depend
     structural: ClassVar[tuple[str, ...]] = ()  # hyperparameters that change the shape of the weights
+    whole: ClassVar[bool] = False  # it plans over all rounds, so the first rounds of a longer run are others
     predicts: ClassVar[tuple[str, ...]] = ()  # parts that `predict` uses; () is all of them
     scores: ClassVar[str] = ""  # what `predict` speaks for, in words, if not one model of shared and own parts
     # values under which it runs on architectures that differ in their bodies, where its defaults share too much

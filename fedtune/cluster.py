@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
+import os
 import socket
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import optuna
 import ray
+from ray._private import ray_constants
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
 from fedtune.cli import say
 from fedtune.errors import UserError
 
+LOOPBACK = "127.0.0.1"
 
-def start(address: str | None, cpus: float, gpus: float, dashboard: bool) -> int:
+
+def start(address: str | None, cpus: float, gpus: float, dashboard: bool, host: str = LOOPBACK) -> int:
     """Connect to Ray or start it here.  Returns how many trials of so many CPUs and GPUs fit at once.
 
+    host: where the dashboard of a Ray started here listens; all else of it listens on loopback.
     UserError if nobody answers, or if not even one trial fits.
     """
     logging.getLogger("ray").setLevel(logging.ERROR)
@@ -30,9 +38,10 @@ def start(address: str | None, cpus: float, gpus: float, dashboard: bool) -> int
         # `ray start` itself calls.  A cluster that asks for none lets us in all the same.
         maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     else:
-        how |= {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"}
+        how |= {"include_dashboard": dashboard, "dashboard_host": host}
     try:
-        context = ray.init(**how)
+        with nullcontext() if address else _private():
+            context = ray.init(**how)
     except (ConnectionError, OSError, RuntimeError) as error:
         if not address:
             raise UserError(f"Ray could not be started here: {str(error).splitlines()[0]}; see --debug") from error
@@ -55,6 +64,45 @@ def start(address: str | None, cpus: float, gpus: float, dashboard: bool) -> int
     if gpus:
         fits = min(fits, have["GPU"] / gpus)
     return max(1, int(fits))
+
+
+@contextmanager
+def _private() -> Iterator[None]:
+    """What Ray starts meanwhile talks on loopback only, and tells nobody of its use.
+
+    On Linux Ray's ports (but not the dashboard's) are open on every interface, even with a node address of 127.0.0.1,
+    which it replaces; on macOS and Windows it keeps to loopback, and this makes it do so everywhere.  It has read the
+    variable by now, so the constant is set too; the processes that it starts read the variable.
+    """
+    settings = {ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    before, clusters = {name: os.environ.get(name) for name in settings}, ray_constants.ENABLE_RAY_CLUSTER
+    os.environ.update(settings)
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = clusters
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def require_host(host: str) -> None:
+    """UserError for a dashboard that others could reach without a token, or that cannot listen there."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(found[0], socket.SOCK_STREAM) as probe:
+            probe.bind(found[4])
+    except (OSError, UnicodeError) as error:
+        raise UserError(f"--dashboard-host must be an address of this machine, but got {host!r} ({error})") from error
+    mode = os.environ.get("RAY_AUTH_MODE", "token")  # Ray asks for a token where nothing else is said
+    if mode.lower() != "token" and not ipaddress.ip_address(found[4][0]).is_loopback:
+        raise UserError(
+            f"a dashboard that others can reach must ask for a token, for it runs any code, but got --dashboard-host "
+            f"{host} with RAY_AUTH_MODE={mode}; unset that, or leave --dashboard-host out"
+        )
 
 
 def require_address(address: str | None) -> None:

@@ -1,12 +1,18 @@
-"""python -m fedtune.extend RUN --trials +32: more trials for a search that is over, which go on from what it learnt."""
+"""python -m fedtune.extend RUN --trials +32, or --rounds +40: a search that is over goes on from what it learnt."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from fedtune import cli, plan, resume, search, storage
+import pandas as pd
+import torch
+
+from fedtune import algorithm, cli, plan, results, resume, search, storage, tuning
+from fedtune import space as spaces
 from fedtune.errors import UserError
 from fedtune.tuning import SAMPLERS
 
@@ -14,10 +20,13 @@ from fedtune.tuning import SAMPLERS
 @cli.guarded
 def main(argv: list[str] | None = None) -> int:
     """The command."""
-    p = cli.Parser(prog="fedtune extend", description="More trials for a search that is over, in a new folder.")
+    p = cli.Parser(prog="fedtune extend", description="More trials or rounds for a search that is over.")
     p.add_argument("run", type=Path, metavar="RUN", help="the folder of the search that is over")
-    p.add_argument("--trials", required=True, type=cli.positive, metavar="+N", help="how many more")
-    p.add_argument("--name", help="of the new folder, beside the old one (default: RUN+N)")
+    more = p.add_mutually_exclusive_group(required=True)
+    more.add_argument("--trials", type=cli.positive, metavar="+N", help="so many more trials")
+    more.add_argument("--rounds", type=cli.positive, metavar="+N", help="so many more rounds for the best trials")
+    p.add_argument("--top", type=cli.positive, metavar="N", help="with --rounds: for how many (default: a third)")
+    p.add_argument("--name", help="of the new folder, beside the old one (default: RUN+N, RUN+Nrounds)")
     resume.add_machine(p)
     args = p.parse_args(argv)
     record = resume.read(args.run, args.trust)
@@ -29,12 +38,70 @@ def main(argv: list[str] | None = None) -> int:
         how = "pbt" if record["scheduler"] == "pbt" else record["searcher"]
         raise UserError(f"only a search by {', '.join(SAMPLERS)} is extended, but {args.run} went by {how}; begin anew")
     storage.require_found(args.run)
-    given = resume.arguments(record, args)
-    given.name, given.trials = args.name or f"{given.name}+{args.trials}", args.trials
-    planned = plan.make(given)
-    # the default configuration was the first trial of the first search
-    planned = dataclasses.replace(planned, points=[], outside={}, earlier=args.run.absolute())
-    return search.conduct(planned, given, {"arguments": record["arguments"], "extends": str(args.run)})
+    given, arguments = resume.arguments(record, args), record["arguments"]
+    if args.trials:
+        if args.top:
+            raise UserError(f"--top says how many trials get more --rounds, but got --top {args.top} with --trials")
+        given.name, given.trials = args.name or f"{given.name}+{args.trials}", args.trials
+        planned = plan.make(given)
+        # the default configuration was the first trial of the first search
+        planned = dataclasses.replace(planned, points=[], outside=[])
+    else:
+        given.name = args.name or f"{given.name}+{args.rounds}rounds"
+        given.field_rounds = str(record["scenario"]["rounds"] + args.rounds)
+        arguments = [*arguments, "--rounds", given.field_rounds]
+        planned = longer(plan.make(given), args.run, args.top)
+    planned = dataclasses.replace(planned, earlier=args.run.absolute())
+    return search.conduct(planned, given, {"arguments": arguments, "extends": args.run.absolute().name})
+
+
+def longer(p: plan.Plan, run: Path, top: int | None) -> plan.Plan:
+    """The plan of playing on a run's best finished trials, each to its new end."""
+    if p.budget.unit != "rounds":
+        raise UserError(f"--rounds are for a search whose budget is rounds, but that of {run} is {p.budget.unit}")
+    if algorithm.find(p.experiment.algorithm).whole:
+        raise UserError(
+            f"{p.experiment.algorithm} plans over all its rounds, so a longer trial is another one; search anew with "
+            f"--rounds {p.experiment.scenario.rounds}"
+        )
+    trials = pd.read_parquet(run / "trials.parquet")
+    suggested = {t["trial"]: t["config"] for folder in lineage(run) for t in results.suggestions(folder)}
+    finished = trials[(trials["status"] == "finished") & trials["trial"].isin(suggested)]
+    best = finished.sort_values(["last_val_acc", "last_val_loss"], ascending=[False, True])
+    best = best[: top or max(1, len(best) // tuning.REDUCTION)]
+    if best.empty:
+        raise UserError(f"only finished trials are played on, but {run} has none; fedtune resume it, or add --trials")
+    onward = tuple(
+        plan.Played(t.trial, suggested[t.trial], int(t.rounds), checkpoint(run, t.trial)) for t in best.itertuples()
+    )
+    default = p.experiment.configuration({})
+    moved = [spaces.inside(p.space, default | t.config) for t in onward]
+    return dataclasses.replace(
+        p, points=[point for point, _ in moved], outside=[outside for _, outside in moved], trials=len(onward),
+        onward=onward, scheduler="none", searcher="random" if p.searcher == "grid" else p.searcher,
+    )  # fmt: skip
+
+
+def lineage(run: Path) -> Iterator[Path]:
+    """A run's folder, and those that it extends, which lie beside it."""
+    while run.is_dir():
+        yield run
+        earlier = json.loads((run / "run.json").read_text()).get("extends")
+        if not earlier:
+            return
+        run = run.absolute().parent / earlier
+
+
+def checkpoint(run: Path, trial: str) -> str | None:
+    """The folder of a trial's last checkpoint that can be read.  None: it is played again from its first round."""
+    for folder in lineage(run):
+        for found in sorted(folder.absolute().glob(f"*-{trial}/checkpoint_*"), reverse=True):
+            try:
+                torch.load(found / "state.pt", weights_only=True, map_location="cpu")
+            except Exception:
+                continue
+            return str(found)
+    return None
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import itertools
 import math
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -21,6 +22,15 @@ from fedtune.simulation import Experiment
 from fedtune.space import Config, Space
 
 
+class Played(NamedTuple):
+    """A trial of another run."""
+
+    trial: str
+    config: Config
+    rounds: int
+    checkpoint: str | None = None
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """A search that has been checked and can start."""
@@ -29,7 +39,7 @@ class Plan:
     scenario: str
     space: Space
     points: list[Config]  # tried first: the default configuration, then a grid's points
-    outside: Config  # values of the default that the space does not hold: trial 1 has them all the same
+    outside: list[Config]  # values of the first of them that the space does not hold: they are played all the same
     trials: int
     seeds: int  # a trial is played on so many
     budget: Budget
@@ -45,7 +55,10 @@ class Plan:
     final_seeds: int
     time_budget: float | None
     address: str | None
+    tensorboard: bool
     earlier: Path | None = None  # a finished run whose trials this search goes on from
+    onward: tuple[Played, ...] = ()  # those of its trials that are played on
+    again: tuple[Played, ...] = ()  # another run's trials that are played again, and nothing else
 
     @property
     def folder(self) -> Path:
@@ -101,32 +114,33 @@ def make(args: argparse.Namespace, resumed: bool = False) -> Plan:
     if not resumed:
         _require_folder(storage, name)
     cluster.require_address(args.address)
+    cluster.require_host(args.dashboard_host)
     return Plan(
         experiment, args.scenario or "digits-w4", space, points, outside,
         min(args.trials or len(points), len(points)) if searcher == "grid" else args.trials or 32,
         args.seeds_per_trial, budget, grace, objectives,
         args.scheduler, searcher, name, storage.absolute(), args.cpus_per_trial, args.gpus_per_trial,
-        args.max_concurrent, args.final_seeds, args.time_budget, args.address,
+        args.max_concurrent, args.final_seeds, args.time_budget, args.address, args.tensorboard,
     )  # fmt: skip
 
 
-def _points(space: Space, experiment: Experiment, population: bool) -> tuple[list[Config], Config]:
+def _points(space: Space, experiment: Experiment, population: bool) -> tuple[list[Config], list[Config]]:
     """What is tried first: the default configuration, then all points of a grid (each filled up with defaults).
 
     Also those of the default's values that the space does not hold.
     """
     if not space.is_grid:
-        point, outside = spaces.default_point(space, experiment)
+        point, outside = spaces.inside(space, experiment.configuration({}))
         if outside:
             values = ", ".join(f"{n} = {v}" for n, v in outside.items())
             if population:  # a population moves on from its values, so they must lie in the space
                 say(f"note: the default has {values}, outside the space; trial 1 takes the nearest")
-                return [point], {}
+                return [point], []
             say(f"note: trial 1, the default, has {values}, outside the space; the searcher is told the nearest")
-        return [point], outside
+        return [point], [outside]
     default = {n: v for n, v in experiment.configuration({}).items() if n in space.names}
     full = [default] + [default | point for point in space.points]
-    return [p for i, p in enumerate(full) if p not in full[:i]], {}
+    return [p for i, p in enumerate(full) if p not in full[:i]], []
 
 
 def _as_grid(space: Space) -> Space:

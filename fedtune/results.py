@@ -71,6 +71,18 @@ def logged(folder: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+def suggestions(folder: Path) -> list[dict[str, Any]]:
+    """What a run suggested, in its order: trial and config.  What was suggested twice, after a resume, counts once."""
+    file, found = folder / SUGGESTIONS, {}
+    for line in file.read_text().splitlines() if file.exists() else []:
+        try:
+            row = json.loads(line)
+            found[row["trial"]] = {"trial": row["trial"], "config": row["config"]}
+        except (json.JSONDecodeError, KeyError, TypeError):
+            continue  # cut off when its writer died
+    return list(found.values())
+
+
 def seen(logged: dict[str, list[dict[str, Any]]], attribute: str) -> list[tuple[str, float, float]]:
     """Trial, used budget (a result's attribute) and metric of every round that was logged, in the order of time."""
     rows = [r for results in logged.values() for r in results if METRIC in r and not r.get("diverged")]
@@ -78,10 +90,31 @@ def seen(logged: dict[str, list[dict[str, Any]]], attribute: str) -> list[tuple[
     return [(r["trial_id"], r[attribute], r[METRIC]) for r in rows]
 
 
-def after(earlier: Path, rounds: pd.DataFrame, trials: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Both tables of an earlier run with those of the one that went on from it below."""
-    old = [pd.read_parquet(earlier / f"{name}.parquet") for name in ("rounds", "trials")]
-    return pd.concat([old[0], rounds], ignore_index=True), pd.concat([old[1], trials], ignore_index=True)
+def frames(
+    grid: ResultGrid, reported: dict[str, list[dict[str, Any]]], earlier: Path | None, onward: list[str]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Tables of rounds and trials.  Those of an earlier run that this one goes on from stand above.
+
+    onward: the earlier trials that ours play on, in our trials' order.  Such a trial stands there once, under our name,
+    with its earlier rounds; `continues` names the earlier one.  What had finished and was not played on counts as
+    stopped, since it is shorter than a trial is now.
+    """
+    rounds = rounds_frame(reported)
+    if not earlier:
+        return rounds, trials_frame(grid, rounds)
+    before, old = (pd.read_parquet(earlier / f"{name}.parquet") for name in ("rounds", "trials"))
+    ours = dict(zip(onward, map(trial_id, _each(grid)), strict=False))
+    before["trial"] = before["trial"].replace(ours)
+    rounds = pd.concat([before, rounds], ignore_index=True).drop_duplicates(["trial", "round"], keep="last")
+    rounds = rounds.sort_values(["trial", "round"], ignore_index=True)
+    trials = trials_frame(grid, rounds)
+    if onward:
+        trials["continues"] = trials["trial"].map({new: name for name, new in ours.items()})
+        old = old[~old["trial"].isin(ours)]
+        short = old["status"] == "finished"
+        old.loc[short, "reason"] = "had finished a shorter run"
+        old.loc[short, "status"] = "stopped"
+    return rounds, pd.concat([old, trials], ignore_index=True)
 
 
 def trials_frame(grid: ResultGrid, rounds: pd.DataFrame) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 import ray
 from ray import tune
-from ray.tune.logger import JsonLoggerCallback
+from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 from rich.console import Console
 from rich.table import Table
 
@@ -23,10 +23,12 @@ from fedtune import cli, cluster, datasets, federation, final, pareto, plan, res
 from fedtune.budget import UNITS
 from fedtune.cli import say
 from fedtune.errors import UserError
+from fedtune.gauges import Gauges
 from fedtune.plan import Plan
 from fedtune.progress import Progress, short
 from fedtune.space import Config
-from fedtune.trainable import FederatedTrainable
+from fedtune.study import Again, AsFar
+from fedtune.trainable import FederatedTrainable, key
 
 
 def parser() -> argparse.ArgumentParser:
@@ -56,6 +58,11 @@ def parser() -> argparse.ArgumentParser:
     m.add_argument("--storage-path", default="runs", metavar="DIR", help="where the run's folder goes (default runs)")
     m.add_argument("--address", help="of a Ray cluster: auto, host:port or ray://host:port (default: start one here)")
     m.add_argument("--no-dashboard", action="store_true", help="do not start Ray's dashboard")
+    m.add_argument(
+        "--dashboard-host", default=cluster.LOOPBACK, metavar="HOST",
+        help=f"where the dashboard listens (default {cluster.LOOPBACK})",
+    )  # fmt: skip
+    m.add_argument("--tensorboard", action="store_true", help="TensorBoard event files too; they cost time per round")
     return p
 
 
@@ -79,7 +86,7 @@ def _conducted(p: Plan, args: argparse.Namespace, record: dict[str, Any], resume
     seeds = range(p.experiment.seed, p.experiment.seed + p.seeds)
     dealt = [federation.deal(data, p.experiment.scenario, seed) for seed in seeds]
     storage.require_room(p.storage)
-    fits = cluster.start(p.address, p.cpus, p.gpus, dashboard=not args.no_dashboard)
+    fits = cluster.start(p.address, p.cpus, p.gpus, not args.no_dashboard, args.dashboard_host)
     concurrent = p.concurrent or fits
     began, watch = time.monotonic(), None
     try:
@@ -112,10 +119,7 @@ def _conducted(p: Plan, args: argparse.Namespace, record: dict[str, Any], resume
             why = f"{type(error).__name__}: {error}"
             results.write(p.folder / "run.json", record | {"state": "failed", "reason": why})
             raise
-        rounds = results.rounds_frame(reported)
-        trials = results.trials_frame(grid, rounds)
-        if p.earlier:
-            rounds, trials = results.after(p.earlier, rounds, trials)
+        rounds, trials = results.frames(grid, reported, p.earlier, [t.trial for t in p.onward])
         rounds.to_parquet(p.folder / "rounds.parquet", index=False)
         trials.to_parquet(p.folder / "trials.parquet", index=False)
         if watch.found:
@@ -168,7 +172,14 @@ def fit(
     """Run the search, or what is left of it.  Returns Tune's results, and all that each trial reported."""
     bundle = tune.PlacementGroupFactory([{"CPU": p.cpus, "GPU": p.gpus} if p.gpus else {"CPU": p.cpus}])
     trainable = tune.with_resources(
-        tune.with_parameters(FederatedTrainable, experiment=p.experiment, data=dealt, budget=p.budget), bundle
+        tune.with_parameters(
+            FederatedTrainable,
+            experiment=p.experiment,
+            data=dealt,
+            budget=p.budget,
+            onward={key(t.config): t.checkpoint for t in p.onward if t.checkpoint},
+        ),
+        bundle,
     )
     title = f"{p.experiment.algorithm} on {p.scenario}"
     progress = Progress(title, p.trials, p.experiment.scenario.rounds, p.space.names)
@@ -188,6 +199,9 @@ def fit(
     else:
         tuner = _tuner(p, trainable, concurrent, progress)
     kept = tuner._local_tuner
+    kept._run_config.callbacks.append(Gauges(p.name, p.experiment.algorithm))
+    if p.tensorboard:
+        kept._run_config.callbacks.append(TBXLoggerCallback())
     if watch:
         kept._run_config.callbacks.append(watch)
     # a batch system's or container's way to end a job is Ctrl-C to Tune: what was found is kept
@@ -205,17 +219,7 @@ def fit(
 
 def _tuner(p: Plan, trainable: Any, concurrent: int, progress: Progress) -> tune.Tuner:
     pbt = p.scheduler == "pbt"
-    seed = p.experiment.seed
-    played = pd.read_parquet(p.earlier / "rounds.parquet") if p.earlier else pd.DataFrame({"trial": []})
-    searcher = tuning.searcher(  # another seed, or an extended search would draw what it drew before
-        p.searcher, p.space, p.points, p.outside, seed + played["trial"].nunique(), p.name, p.objectives,
-        p.folder / results.SUGGESTIONS, pbt,
-    )  # fmt: skip
-    scheduler = tuning.scheduler(p.scheduler, p.budget, p.grace, p.space)
-    if p.earlier and isinstance(searcher, tuning.Optuna):
-        searcher.learn(p.earlier / "study.journal")
-        used = played["round" if p.budget.unit == "rounds" else "spent"]
-        tuning.remember(scheduler, zip(played["trial"], used, played[tuning.METRIC], strict=True))
+    searcher, scheduler = _again(p) if p.again else _searching(p, pbt)
     return tune.Tuner(
         trainable,
         param_space=dict(p.space.domains) if pbt else None,
@@ -235,6 +239,29 @@ def _tuner(p: Plan, trainable: Any, concurrent: int, progress: Progress) -> tune
             checkpoint_config=tune.CheckpointConfig(num_to_keep=4 if pbt else 1),  # PBT's others copy from them
         ),
     )  # fmt: skip
+
+
+def _again(p: Plan) -> tuple[Any, Any]:
+    """What plays another run's trials once more."""
+    searcher = Again([t.config for t in p.again])
+    return searcher, AsFar(searcher, [t.rounds for t in p.again])
+
+
+def _searching(p: Plan, pbt: bool) -> tuple[Any, Any]:
+    """What chooses configurations, and what ends trials, told of an earlier run if there is one."""
+    played = pd.read_parquet(p.earlier / "rounds.parquet") if p.earlier else pd.DataFrame({"trial": []})
+    searcher = tuning.searcher(  # another seed, or an extended search would draw what it drew before
+        p.searcher, p.space, p.points, p.outside, p.experiment.seed + played["trial"].nunique(), p.name, p.objectives,
+        p.folder / results.SUGGESTIONS, pbt,
+    )  # fmt: skip
+    scheduler = tuning.scheduler(p.scheduler, p.budget, p.grace, p.space)
+    if p.earlier and isinstance(searcher, tuning.Optuna):
+        on = [t.trial for t in p.onward]
+        searcher.learn(p.earlier / "study.journal", complete=not on, but=on)
+        if not on:
+            used = played["round" if p.budget.unit == "rounds" else "spent"]
+            tuning.remember(scheduler, zip(played["trial"], used, played[tuning.METRIC], strict=True))
+    return searcher, scheduler
 
 
 def _summary(

@@ -174,22 +174,20 @@ def _ordered(space: str, conditions: dict[str, Condition]) -> list[str]:
     return out
 
 
-def default_point(space: Space, experiment: Experiment) -> tuple[Config, Config]:
-    """The default configuration moved into the space, and those of its values that lie outside, as they are."""
+def inside(space: Space, config: Config) -> tuple[Config, Config]:
+    """A configuration moved into the space, and those of its values that lie outside, as they are."""
     point: Config = {}
     outside: Config = {}
-    default = experiment.configuration({})
     for name, domain in space.domains.items():
         if not met(space.conditions.get(name, {}), point):
             continue
-        value = default["lr"] if default[name] is None else default[name]  # none is "the clients' learning rate"
+        value = config["lr"] if config[name] is None else config[name]  # none is "the clients' learning rate"
         if isinstance(domain, Categorical):
-            inside = value if value in domain.categories else domain.categories[0]
+            point[name] = value if value in domain.categories else domain.categories[0]
         else:
             low, high = _ends(name, domain)
-            inside = min(max(value, low), high)
-        point[name] = inside
-        if inside != value:
+            point[name] = min(max(value, low), high)
+        if point[name] != value:
             outside[name] = value
     return point, outside
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -60,10 +61,11 @@ def unfit(run: Path) -> str:
         probe.write_bytes(os.urandom(PROBE))
         free = shutil.disk_usage(run).free
     except OSError as error:
-        return f"cannot be written to ({error.strerror})"
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return "is on a full disk" if full else f"cannot be written to ({error.strerror})"
     finally:
         _drop(probe)
-    return "" if free >= RESERVE else f"is on a full disk ({_mb(free)} left)"
+    return "" if free >= RESERVE else "is on a full disk"
 
 
 class Watch(Callback):
@@ -76,6 +78,7 @@ class Watch(Callback):
     def __init__(self, run: Path) -> None:
         """run: the run's folder."""
         self.run, self.found, self._next = run, "", 0.0
+        self._said: set[tuple[str, str]] = set()
         self.resumed = False  # whether Ray is to bring back the trials of a state in there
 
     def on_step_begin(self, iteration: int, trials: list, **info: Any) -> None:
@@ -98,7 +101,8 @@ class Watch(Callback):
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
         """A round was played."""
-        if TROUBLE in result:
+        if TROUBLE in result and (trial.trial_id, result[TROUBLE]) not in self._said:
+            self._said.add((trial.trial_id, result[TROUBLE]))
             say(f"note: trial {trial.trial_id}: {result[TROUBLE]}")
 
     def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
@@ -166,11 +170,10 @@ def _lost(run: Path, what: str) -> UserError:
 def _readable(file: Path) -> bool:
     """Whether a file of Ray's state is whole."""
     try:
-        if file.suffix == ".pkl":
-            pickle.loads(file.read_bytes())
-        else:
+        if file.name.startswith("experiment_state"):
             content = json.loads(file.read_bytes())
-            return "experiment_state" not in file.name or bool(content["trial_data"]) and "runner_data" in content
+            return bool(content["trial_data"]) and "runner_data" in content
+        pickle.loads(file.read_bytes())  # Ray calls some of them .json
     except Exception:  # whatever unpickling raises
         return False
     return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
+from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 from ray.tune.search.sample import Domain
@@ -31,18 +32,20 @@ class Optuna(OptunaSearch):
     holds a low accuracy of round 3 against a high one of round 60, or takes a trial that was stopped for being bad for
     one that communicates little.  Here a stopped trial is pruned (with one objective its rounds were reported one by
     one; Optuna has no such reports for two), a diverged one complete with the worst values there are, a failed one
-    failed.  The first trial may have values that the space, and so Optuna, cannot hold: a range on a log scale has no
+    failed.  The first trials may have values that the space, and so Optuna, cannot hold: a range on a log scale has no
     0.  Optuna is told the nearest instead.
 
     It leans on three attributes of Ray's class (_ot_study, _ot_trials, _completed_trials), hence the pinned Ray.
     """
 
-    def __init__(self, objectives: Sequence[str], outside: Config, log: Path | None = None, **options: Any) -> None:
-        """outside: the first trial's values as they are played.  log: where suggestions are written down."""
+    def __init__(
+        self, objectives: Sequence[str], outside: Sequence[Config], log: Path | None = None, **options: Any
+    ) -> None:
+        """outside: the first trials' values as they are played.  log: where suggestions are written down."""
         modes = [OBJECTIVES[o] for o in objectives]
         one = len(modes) == 1
         super().__init__(metric=METRIC if one else list(objectives), mode=modes[0] if one else modes, **options)
-        self.objectives, self.log, self._outside = tuple(objectives), log, outside
+        self.objectives, self.log, self._outside = tuple(objectives), log, list(outside)
         self._heard: dict[str, int] = {}  # trial -> the last round it told; after a resume some are played again
         self._worst = [WORST if m == "max" else 0.0 for m in modes]
 
@@ -52,8 +55,8 @@ class Optuna(OptunaSearch):
         if found is None:
             return None
         self._ot_trials[trial_id].set_user_attr("trial", trial_id)
-        outside, self._outside = self._outside, {}
-        found |= outside
+        if self._outside:
+            found |= self._outside.pop(0)
         if self.log:
             with self.log.open("a") as file:
                 file.write(json.dumps({"trial": trial_id, "config": found}) + "\n")
@@ -75,6 +78,8 @@ class Optuna(OptunaSearch):
             return
         state, values = self._how(result, error)
         study: Any = self._ot_study
+        if result and result.get("diverged"):
+            self._ot_trials[trial_id].set_user_attr("diverged", True)
         study.tell(self._ot_trials[trial_id], values, state=state)
         self._completed_trials.add(trial_id)
 
@@ -88,12 +93,13 @@ class Optuna(OptunaSearch):
             return TrialState.PRUNED, None
         return TrialState.COMPLETE, [result[RESULT.get(o, o)] for o in self.objectives]
 
-    def learn(self, path: Path, complete: bool = True) -> None:
-        """Begin with the ended trials of an exported study; complete False: ours will last longer than those did."""
+    def learn(self, path: Path, complete: bool = True, but: Collection[str] = ()) -> None:
+        """Begin with the ended trials of an exported study, `but` these.  complete False: ours last longer."""
         earlier = optuna.load_study(study_name=None, storage=JournalStorage(JournalFileBackend(str(path))))
         told = earlier.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
+        told = [t for t in told if t.user_attrs.get("trial") not in but]
         for trial in told:
-            if not complete and trial.intermediate_values:
+            if not complete and not trial.user_attrs.get("diverged"):
                 trial.state = TrialState.PRUNED
         cast(optuna.Study, self._ot_study).add_trials(told)
 
@@ -147,3 +153,17 @@ class Again(Searcher):
 
     def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
         """Nothing is learnt."""
+
+
+class AsFar(FIFOScheduler):
+    """Ends every trial of `Again` in the round in which it ended then."""
+
+    def __init__(self, searcher: Again, rounds: list[int]) -> None:
+        """rounds: of each, in the searcher's order."""
+        super().__init__()
+        self.searcher, self.rounds = searcher, rounds
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict) -> str:
+        """Stop or go on."""
+        last = self.rounds[self.searcher.numbers[trial.trial_id]]
+        return self.STOP if result["training_iteration"] >= last else self.CONTINUE

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import time
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,13 +37,21 @@ class FederatedTrainable(tune.Trainable):
     """
 
     def setup(  # type: ignore[override]
-        self, config: dict[str, Any], experiment: Experiment, data: Sequence[Federation], budget: Budget
+        self,
+        config: dict[str, Any],
+        experiment: Experiment,
+        data: Sequence[Federation],
+        budget: Budget,
+        onward: dict[str, str] | None = None,
     ) -> None:
-        """All but the configuration comes once per actor, through Ray's object store.  data: one for every seed."""
+        """All but the configuration comes once per actor, through Ray's object store.
+
+        data: one for every seed.  onward: folders of checkpoints from which configurations (as `key` has them) go on.
+        """
         resources = self.trial_resources
         torch.set_num_threads(max(1, int(resources.required_resources.get("CPU", 1))) if resources else 1)
         keep_freed_memory()
-        self.experiment, self.data, self.budget = experiment, data, budget
+        self.experiment, self.data, self.budget, self.onward = experiment, data, budget, onward or {}
         self._cost, self._saved = 0.03, time.monotonic()  # seconds of the last checkpoint, and when it ended
         self._trouble = ""  # to be told with the next row
         self._begin(config)
@@ -89,7 +99,7 @@ class FederatedTrainable(tune.Trainable):
             raise
         except Exception as error:  # cut off, overwritten, of something else, or with code in it, which is not run
             self.reset_config(self.config)
-            self._iteration, self._time_total = 0, 0.0
+            self._iteration, self._time_total = self.simulation.round, 0.0
             self._trouble = f"its checkpoint cannot be used ({reason(str(error))}), so it begins again"
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
@@ -98,10 +108,19 @@ class FederatedTrainable(tune.Trainable):
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Go on from a state; ValueError if it is none of this trial's."""
-        fresh = [_form(run.state) for run in self.simulation.runs]
-        self.simulation.load(Path(checkpoint) / "state.pt")
+        fresh, file = [_form(run.state) for run in self.simulation.runs], Path(checkpoint) / "state.pt"
+        with zipfile.ZipFile(file) as packed:  # PyTorch writes checksums and does not look at them
+            if hurt := packed.testzip():
+                raise ValueError(f"the checksum of {hurt} is wrong")
+        self.simulation.load(file)
         if [_form(run.state) for run in self.simulation.runs] != fresh:
             raise ValueError("it holds other clients or models")
+
+    def reset(self, new_config: dict[str, Any], storage: Any = None) -> bool:
+        """As Tune does it, but for the rounds that the new trial has behind it."""
+        done = super().reset(new_config, storage)
+        self._iteration = self.simulation.round
+        return done
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Become another trial in the same process: everything is rebuilt, so nothing of the last one is left."""
@@ -110,8 +129,25 @@ class FederatedTrainable(tune.Trainable):
         self._begin(new_config)
         return True
 
+    def __repr__(self) -> str:
+        """The actor's name in Ray's dashboard: algorithm and trial, as the trial's folder.
+
+        Ray asks for it once, when the actor is made, and has no way to change it: an actor that plays trial after trial
+        keeps the name of its first.  Its log says which trials it plays.
+        """
+        return f"{self.experiment.algorithm}-{self.trial_id}"
+
     def _begin(self, config: dict[str, Any]) -> None:
+        print(f"{self!r}: {config}", flush=True)  # to the actor's log
         self.simulation = Repeats(self.experiment, config, self.data)
+        if before := self.onward.get(key(config)):
+            self.load_checkpoint(before)
+            self._iteration = self.simulation.round  # Tune's rounds are ours
+
+
+def key(config: dict[str, Any]) -> str:
+    """A configuration as text."""
+    return json.dumps(config, sort_keys=True)
 
 
 def _form(state: State) -> list[Any]:

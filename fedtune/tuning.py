@@ -106,10 +106,10 @@ def rungs(name: str, limit: float, grace: float) -> list[float]:
 
 
 def searcher(
-    name: str, space: Space, points: list[Config], outside: Config, seed: int, study: str,
+    name: str, space: Space, points: list[Config], outside: Sequence[Config], seed: int, study: str,
     objectives: Sequence[str] = (METRIC,), log: Path | None = None, pbt: bool = False,
 ) -> Searcher | SearchAlgorithm:
-    """The searcher of that name over the space; `points` are tried first, in order, the first with values `outside`.
+    """The searcher of that name over the space; `points` are tried first, in order, with values `outside`.
 
     log: where it writes down what it suggests.
     """

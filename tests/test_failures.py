@@ -9,7 +9,6 @@ import os
 import pickle
 import random
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,13 +33,17 @@ DATA = [federation.make(SETTING, 0)]
 
 
 class Actor(FederatedTrainable):
-    """A trial's actor without Ray around it."""
+    """A trial's actor without Ray around it; its trials may be of unlike algorithms."""
 
     trial_resources = None
 
     def setup(self, config: dict[str, Any]) -> None:  # type: ignore[override]
-        algorithm = config.pop("algorithm", "fedproto")
-        super().setup(config, experiment=Experiment(algorithm, SETTING), data=DATA, budget=Budget())
+        super().setup(config, experiment=Experiment("fedproto", SETTING), data=DATA, budget=Budget())
+
+    def _begin(self, config: dict[str, Any]) -> None:
+        values = dict(config)
+        self.experiment = Experiment(values.pop("algorithm", "fedproto"), SETTING)
+        super()._begin(values)
 
     def _setup_logdir(self) -> None:
         pass
@@ -49,11 +52,10 @@ class Actor(FederatedTrainable):
 def play(actor: FederatedTrainable, rounds: int = 5) -> list[dict[str, Any]]:
     """So many rounds of a trial, without times."""
     rows = [actor.train() for _ in range(rounds)]
-    plain = [{k: v for k, v in row.items() if k in DETERMINISTIC or k.startswith("val_acc")} for row in rows]
-    return plain
+    return [{k: v for k, v in row.items() if k in SAME or k.startswith("val_acc")} for row in rows]
 
 
-DETERMINISTIC = {"round", "training_iteration", "val_loss", "test_acc", "train_loss", "comm_mb", "done"}
+SAME = {"round", "training_iteration", "val_loss", "test_acc", "train_loss", "comm_mb", "done"}
 
 
 # ---- checkpoints
@@ -132,7 +134,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_trial_and_the_one_before
         return tune.Checkpoint.from_directory(kept.checkpoint_fs_path)
 
     kept._update_checkpoint_index, kept.persist_current_checkpoint = update, persist
-    kept.persist_artifacts, kept.sync_config = lambda force: None, SimpleNamespace(sync_artifacts_on_checkpoint=False)
+    kept.persist_artifacts, kept.sync_config = lambda **force: None, SimpleNamespace(sync_artifacts_on_checkpoint=False)
     actor = Actor(config={"lam": 2.0})
     actor._storage = kept
     play(actor, 1)
@@ -158,18 +160,9 @@ CONFIGS = [
 ]  # fmt: skip
 
 
-class Changing(Actor):
-    """The same, whose trials may be of unlike algorithms."""
-
-    def _begin(self, config: dict[str, Any]) -> None:
-        config = dict(config)
-        self.experiment = Experiment(config.pop("algorithm", "fedproto"), SETTING)
-        super()._begin(config)
-
-
 def test_a_reused_actor_gives_the_same_numbers_as_a_fresh_one_bit_for_bit() -> None:
-    fresh = [play(Changing(config={"algorithm": name, **values})) for name, values in CONFIGS]
-    reused = Changing(config={"algorithm": "local"})
+    fresh = [play(Actor(config={"algorithm": name, **values})) for name, values in CONFIGS]
+    reused = Actor(config={"algorithm": "local"})
     play(reused, 2)
     for (name, values), want in zip(CONFIGS, fresh, strict=True):
         for seed, pollute in ((random.random(), random.seed), (5, np.random.seed), (6, torch.manual_seed)):
@@ -188,10 +181,230 @@ def resident() -> int:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
 def test_memory_returns_to_the_same_level_after_each_trial() -> None:
     """A trial of GFPL on this setting leaves some 3 MB of state; twelve kept ones would be seen."""
-    actor, levels = Changing(config={"algorithm": "fedavg"}), []
+    actor, levels = Actor(config={"algorithm": "fedavg"}), []
     for i in range(14):
         name, values = CONFIGS[i % 2]
         actor.reset({"algorithm": name, **values})
         play(actor, 3)
         levels.append(resident())
     assert max(levels[4:]) - levels[3] < 12e6, [round(level / 1e6, 1) for level in levels]
+
+
+# ---- disks
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 24 MB."""
+    where = tmp_path / "disk"
+    where.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(where)], capture_output=True, text=True
+    )
+    if made.returncode:
+        pytest.skip(f"a small disk needs the right to mount one: {made.stderr.strip()}")
+    yield where
+    subprocess.run(["umount", "-l", str(where)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """A file that takes all that is left."""
+    file = disk / "someone-elses"
+    with pytest.raises(OSError, match="No space"), file.open("wb", buffering=0) as f:
+        while True:
+            f.write(bytes(2**12))
+    return file
+
+
+def ended(process: subprocess.Popen, run: Path, what: str) -> None:
+    """The search ends with one line that says why, and its rounds can be read."""
+    seen = results.logged(run)
+    out, _ = process.communicate(timeout=60)
+    lines = [line for line in out.splitlines() if line.startswith("error: ")]
+    assert process.returncode == 2 and len(lines) == 1 and "Traceback" not in out and out.count("\n") < 20, out
+    assert f"a search needs its folder, but {run} {what}" in lines[0], out
+    kept = results.logged(run)
+    assert all(len(kept[trial]) >= len(rows) for trial, rows in seen.items()), "rounds were lost"
+    assert status.main([str(run)]) == 0
+
+
+def rows(run: Path) -> int:
+    """How many rounds were written down."""
+    return sum(len(found) for found in results.logged(run).values())
+
+
+def test_a_full_disk_ends_the_search_which_goes_on_once_there_is_room(
+    undisturbed: Path, disk: Path, capsys: pytest.CaptureFixture  # noqa: F811
+) -> None:
+    process, run = begin(disk, "run"), disk / "run"
+    wait_for(lambda: rows(run) >= 16)
+    taken = fill(disk)
+    ended(process, run, "is on a full disk;")
+    assert "interrupted (its folder is on a full disk)" in capsys.readouterr().out.replace("\n", " ")
+    for file in run.glob("*/checkpoint_*/state.pt"):
+        assert torch.load(file, weights_only=True)[0]["round"] > 0  # none is half written
+    fill(disk)
+    assert resume.main([str(run), "--no-dashboard"]) == 2
+    assert "a search needs at least 8.4 MB on the disk of its folder, but " in capsys.readouterr().err
+    taken.unlink()
+    assert resume.main([str(run), "--no-dashboard"]) == 0
+    assert_as_undisturbed(run, undisturbed)
+    assert not list(run.glob(".reserve")) and not list(run.glob(".probe"))
+
+
+def test_a_folder_that_vanishes_ends_the_search_which_goes_on_from_what_ray_had_in_mind(
+    undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture  # noqa: F811
+) -> None:
+    process, run = begin(tmp_path, "run"), tmp_path / "run"
+    wait_for(lambda: rows(run) >= 16)
+    os.rename(run, tmp_path / "elsewhere")  # at once, so that nothing of it is left
+    ended(process, run, "is gone")
+    assert not (run / "tuner.pkl").exists() and not list(run.glob("*/checkpoint_*"))
+    assert resume.main([str(run), "--no-dashboard"]) == 0  # Ray's settings are made again, unfinished trials begin again
+    assert_as_undisturbed(run, undisturbed)
+
+
+def test_what_is_wrong_with_a_folder_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert storage.unfit(tmp_path) == "is gone"
+    (tmp_path / "run.json").write_text("{}")
+    assert storage.unfit(tmp_path) == "" and [p.name for p in tmp_path.iterdir()] == ["run.json"]
+    readonly, full = "cannot be written to (Read-only file system)", "is on a full disk"
+    for number, said in ((errno.EROFS, readonly), (errno.ENOSPC, full), (errno.EDQUOT, full)):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "write_bytes", lambda *_, n=number: (_ for _ in ()).throw(OSError(n, os.strerror(n))))
+            assert storage.unfit(tmp_path) == said
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1e6))
+    assert storage.unfit(tmp_path) == "is on a full disk"
+
+
+def test_a_search_that_finds_no_room_does_not_begin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    storage.require_room(tmp_path / "not" / "there")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1e6))
+    with pytest.raises(UserError, match="needs at least 8.4 MB on the disk of its folder, but .* has 1.0 MB left"):
+        storage.require_room(tmp_path / "not" / "there")
+
+
+# ---- the state of a search that is to be resumed
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose driver was killed while some trials had ended and others not."""
+    folder = tmp_path_factory.mktemp("killed")
+    process, run = begin(folder, "run"), folder / "run"
+    wait_for(lambda: rows(run) >= 30)
+    process.kill()
+    process.wait()
+    return run
+
+
+def garbage(*patterns: str) -> Callable[[Path], None]:
+    def damage(run: Path) -> None:
+        for pattern in patterns:
+            for file in run.glob(pattern):
+                file.write_bytes(random.Random(1).randbytes(300))
+
+    return damage
+
+
+def cut(*patterns: str) -> Callable[[Path], None]:
+    def damage(run: Path) -> None:
+        for pattern in patterns:
+            for file in run.glob(pattern):
+                file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+    return damage
+
+
+def record(**changes: Any) -> Callable[[Path], None]:
+    def damage(run: Path) -> None:
+        content = json.loads((run / "run.json").read_text()) | changes
+        (run / "run.json").write_text(json.dumps({k: v for k, v in content.items() if v is not None}))
+
+    return damage
+
+
+LOST = "a search is gone on with from the state that Ray kept of it, but "
+STATE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "experiment state of garbage": (garbage("experiment_state-*"), LOST + "experiment_state-"),
+    "experiment state cut off": (cut("experiment_state-*"), LOST + "experiment_state-"),
+    "experiment state emptied": (lambda run: [f.write_text("{}") for f in run.glob("experiment*")], LOST),
+    "experiment state gone": (lambda run: [f.unlink() for f in run.glob("experiment*")], "and no experiment_state-"),
+    "searcher's state of garbage": (garbage("searcher-state*"), LOST + "searcher-state-"),
+    "searcher's state cut off": (cut("searcher-state*"), LOST + "searcher-state-"),
+    "search generator's state cut off": (cut("search_gen_state*"), LOST + "search_gen_state-"),
+    "record of garbage": (garbage("run.json"), "has no fit run.json"),
+    "record cut off": (cut("run.json"), "has no fit run.json"),
+    "record gone": (lambda run: (run / "run.json").unlink(), "has no fit run.json"),
+    "record without arguments": (record(arguments=None), "does not say how the search was begun"),
+    "record with other arguments": (record(arguments=[1, 2]), "does not say how the search was begun"),
+    "record with unknown arguments": (record(arguments=["--colour", "red"]), "unrecognized arguments"),
+}
+
+
+@pytest.mark.parametrize("name", STATE)
+def test_damaged_state_is_refused_in_one_line_and_what_was_played_can_be_read(
+    name: str, killed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(killed, run)
+    damage, message = STATE[name]
+    damage(run)
+    before = sorted(p.name for p in run.iterdir())
+    try:
+        ended = resume.main([str(run), "--no-dashboard"])
+    except SystemExit as error:  # argparse's own
+        ended = error.code
+    said = capsys.readouterr().err
+    assert ended == 2 and said.count("\n") == 1 and message in said, said
+    assert sorted(p.name for p in run.iterdir()) == before
+    assert results.logged(run) == results.logged(killed)
+    if "record" not in name:
+        assert f"fedtune status {run}" in said and status.main([str(run)]) == 0
+        assert "highest last val_acc" in capsys.readouterr().out
+
+
+def test_a_search_goes_on_without_rays_settings_from_damaged_checkpoints(
+    undisturbed: Path, killed: Path, tmp_path: Path, capsys: pytest.CaptureFixture  # noqa: F811
+) -> None:
+    """Also from the older of two states, where a driver left the newer one half written."""
+    run = tmp_path / "run"
+    shutil.copytree(killed, run)
+    (run / "tuner.pkl").unlink()
+    hurt = [f for f in run.glob("*/checkpoint_*/state.pt") if f.write_bytes(f.read_bytes()[:1000])]
+    for name in ("experiment_state-2099-01-01_00-00-00.json", "searcher-state-2099-01-01_00-00-00.pkl"):
+        (run / name).write_bytes(b"{")
+    for file in run.glob("*/result.json"):
+        with file.open("a") as f:
+            f.write('{"trial_id": "1", "rou')  # cut off
+    assert hurt and resume.main([str(run), "--no-dashboard"]) == 0
+    said = capsys.readouterr().err
+    assert "2099-01-01_00-00-00.pkl cannot be read; going on from the state of the driver before" in said
+    assert "its checkpoint cannot be used (" in said
+    assert_as_undisturbed(run, undisturbed)
+
+
+@pytest.mark.parametrize("name", ["trials.parquet", "rounds.parquet", "study.journal"])
+@pytest.mark.parametrize("damage", [garbage, cut, lambda name: lambda run: (run / name).unlink()])
+def test_a_damaged_search_is_not_extended(
+    name: str, damage: Callable, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture  # noqa: F811
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed, run)
+    damage(name)(run)
+    assert extend.main([str(run), "--trials", "2"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "a search is extended " in said, said
+    assert status.main([str(run)]) == 0 and not (tmp_path / "run+2").exists()
+
+
+@pytest.mark.parametrize("lacking", ["scheduler", "searcher", "started", "trials", "space", "scenario", "state", "budget"])
+def test_a_record_that_lacks_something_is_refused(
+    lacking: str, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture  # noqa: F811
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    shutil.copy(undisturbed / "run.json", run)
+    record(**{lacking: None})(run)
+    assert status.main([str(run)]) == 2 and "has no fit run.json" in capsys.readouterr().err
+    assert extend.main([str(run), "--trials", "2"]) == 2 and capsys.readouterr().err.count("\n") == 1

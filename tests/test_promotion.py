@@ -193,7 +193,7 @@ def test_a_search_that_goes_on_from_one_that_is_over_knows_its_rungs() -> None:
     """Whoever came before counts, but cannot go on; one of them was played to its end."""
     new = promotion(1, 9, 3)
     new.remember([(f"old{i}", 1, 0.1 * i) for i in range(5)] + [("old4", r, 0.4) for r in range(2, 10)])
-    controller = Controller(new, 3, 9, lambda trial, round: [0.35, 0.7, 0.2][trial])
+    controller = Controller(new, 3, 9, lambda trial, round: [0.05, 0.7, 0.2][trial])
     assert list(controller.play()) == [(0, 1), (1, 1), (1, 2), (1, 3), (2, 1)]
 
 

@@ -53,6 +53,7 @@ class FedKD(Algorithm):
     sends = ("mentee", "clock")
     predicts = ("body", "head")
     structural = ("mentee",)
+    whole = True
     presets = {"as_published": {"coupled": True, "kl_over": "elements", "momentum": 0.0}}
 
     def idle(self, scenario: Scenario) -> dict[str, str]:
