@@ -14,6 +14,8 @@ COMMANDS = {
     "replay": "play a search again and compare every number",
     "run": "play one configuration",
     "status": "how a search stands",
+    "submit": "search on a Ray cluster, as a job",
+    "jobs": "list, follow and stop what was submitted",
     "list": "show algorithms, spaces, scenarios and data sets",
 }
 

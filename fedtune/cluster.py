@@ -9,11 +9,12 @@ import socket
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import optuna
 import ray
-from ray._private import ray_constants
+from ray._private import parameter, ray_constants
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
 from fedtune.cli import say
@@ -68,20 +69,24 @@ def start(address: str | None, cpus: float, gpus: float, dashboard: bool, host: 
 
 @contextmanager
 def _private() -> Iterator[None]:
-    """What Ray starts meanwhile talks on loopback only, and tells nobody of its use.
+    """What Ray starts meanwhile talks on loopback only, beside other Rays of this machine, and tells nobody of its use.
 
     On Linux Ray's ports (but not the dashboard's) are open on every interface, even with a node address of 127.0.0.1,
     which it replaces; on macOS and Windows it keeps to loopback, and this makes it do so everywhere.  It has read the
     variable by now, so the constant is set too; the processes that it starts read the variable.
+    Its agent wants one fixed port, and without it the dashboard has no logs; here it takes a free one.
     """
     settings = {ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    before, clusters = {name: os.environ.get(name) for name in settings}, ray_constants.ENABLE_RAY_CLUSTER
+    before = {name: os.environ.get(name) for name in settings}
+    clusters, params = ray_constants.ENABLE_RAY_CLUSTER, vars(parameter)["RayParams"]
     os.environ.update(settings)
     ray_constants.ENABLE_RAY_CLUSTER = False
+    vars(parameter)["RayParams"] = partial(params, dashboard_agent_listen_port=0)
     try:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = clusters
+        vars(parameter)["RayParams"] = params
         for name, value in before.items():
             if value is None:
                 del os.environ[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import sys
@@ -17,9 +18,8 @@ from fedtune.errors import UserError
 from fedtune.tuning import SAMPLERS
 
 
-@cli.guarded
-def main(argv: list[str] | None = None) -> int:
-    """The command."""
+def parser() -> argparse.ArgumentParser:
+    """The arguments."""
     p = cli.Parser(prog="fedtune extend", description="More trials or rounds for a search that is over.")
     p.add_argument("run", type=Path, metavar="RUN", help="the folder of the search that is over")
     more = p.add_mutually_exclusive_group(required=True)
@@ -28,15 +28,25 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--top", type=cli.positive, metavar="N", help="with --rounds: for how many (default: a third)")
     p.add_argument("--name", help="of the new folder, beside the old one (default: RUN+N, RUN+Nrounds)")
     resume.add_machine(p)
-    args = p.parse_args(argv)
+    return p
+
+
+@cli.guarded
+def main(argv: list[str] | None = None) -> int:
+    """The command."""
+    args = parser().parse_args(argv)
     record = resume.read(args.run, args.trust)
     if not all(n in record for n in ("scheduler", "searcher")):
         raise UserError(f"a search is extended from its run.json, but that of {args.run} does not say how it searched")
-    if record["state"] == "running" or not (args.run / "trials.parquet").exists():
-        raise UserError(f"a search is extended when it is over, but {args.run} is {record['state']}; fedtune resume it")
     if record["scheduler"] == "pbt" or record["searcher"] not in SAMPLERS:
         how = "pbt" if record["scheduler"] == "pbt" else record["searcher"]
         raise UserError(f"only a search by {', '.join(SAMPLERS)} is extended, but {args.run} went by {how}; begin anew")
+    if record["state"] == "running":
+        raise UserError(f"a search is extended when it is over, but {args.run} is running; fedtune resume it")
+    if not all((args.run / f"{table}.parquet").exists() for table in ("trials", "rounds")):
+        raise UserError(
+            f"a search is extended from its trials.parquet and rounds.parquet, but {args.run} lacks one; search anew"
+        )
     storage.require_found(args.run)
     given, arguments = resume.arguments(record, args), record["arguments"]
     if args.trials:

@@ -51,6 +51,7 @@ class Plan:
     storage: Path
     cpus: float
     gpus: float
+    probe: bool  # whether a round on a whole GPU is to say what share a trial gets
     concurrent: int | None
     final_seeds: int
     time_budget: float | None
@@ -74,6 +75,14 @@ class Plan:
 
 def make(args: argparse.Namespace, resumed: bool = False) -> Plan:
     """Check everything that can be told before anything starts; UserError otherwise.  A resumed run has its folder."""
+    probe = isinstance(args.gpus_per_trial, str)  # auto: measured on a whole one
+    if probe:
+        if not args.address and not torch.cuda.device_count():
+            raise UserError(
+                "--gpus-per-trial auto measures a round on a GPU, but there is none here; leave it out to run on CPUs, "
+                "or give --address of a cluster"
+            )
+        args = argparse.Namespace(**{**vars(args), "gpus_per_trial": 1.0})
     for name in ("cpus_per_trial", "gpus_per_trial", "final_seeds"):
         value, flag = getattr(args, name), "--" + name.replace("_", "-")
         if not math.isfinite(value) or value < 0 or (value == 0 and name == "cpus_per_trial"):
@@ -119,7 +128,7 @@ def make(args: argparse.Namespace, resumed: bool = False) -> Plan:
         experiment, args.scenario or "digits-w4", space, points, outside,
         min(args.trials or len(points), len(points)) if searcher == "grid" else args.trials or 32,
         args.seeds_per_trial, budget, grace, objectives,
-        args.scheduler, searcher, name, storage.absolute(), args.cpus_per_trial, args.gpus_per_trial,
+        args.scheduler, searcher, name, storage.absolute(), args.cpus_per_trial, args.gpus_per_trial, probe,
         args.max_concurrent, args.final_seeds, args.time_budget, args.address, args.tensorboard,
     )  # fmt: skip
 

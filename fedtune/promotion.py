@@ -146,8 +146,8 @@ class Promotion(TrialScheduler):
         """A new trial, one of another driver's, or one whose worker died."""
         self._search = tune_controller.search_alg
         self._search.searcher.room = self._room
-        # Ray brings back as pending what had not ended.  One whose worker died while it paused is here already: it is to
-        # play its last rounds again, and pauses then
+        # Ray brings back as pending what had not ended.  One whose worker died while it paused is known already: it
+        # plays its last rounds again, and pauses then
         back = trial.trial_id not in self._trials and trial.status == Trial.PENDING
         if back and self.rungs.waiting(trial.trial_id):
             trial.set_status(Trial.PAUSED)

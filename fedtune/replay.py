@@ -17,14 +17,19 @@ from fedtune.errors import UserError
 CLOCK = ["trial", "seconds", "eval_seconds"]  # what is another each time
 
 
-@cli.guarded
-def main(argv: list[str] | None = None) -> int:
-    """The command."""
+def parser() -> argparse.ArgumentParser:
+    """The arguments."""
     p = cli.Parser(prog="fedtune replay", description="Play a search's trials again and compare every number.")
     p.add_argument("run", type=Path, metavar="RUN", help="the folder of the search")
     p.add_argument("--name", help="of the new folder, beside the old one (default: RUN-replayed)")
     resume.add_machine(p)
-    args = p.parse_args(argv)
+    return p
+
+
+@cli.guarded
+def main(argv: list[str] | None = None) -> int:
+    """The command."""
+    args = parser().parse_args(argv)
     record = resume.read(args.run, args.trust)
     given = resume.arguments(record, args)
     given.name, given.final_seeds = args.name or f"{given.name}-replayed", 0

@@ -11,16 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from fedtune import cli, plan, search, storage
+from fedtune import space as spaces
 from fedtune.errors import UserError
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments."""
+    p = cli.Parser(prog="fedtune resume", description="Go on with a search whose driver died or was interrupted.")
+    p.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
+    add_machine(p)
+    return p
 
 
 @cli.guarded
 def main(argv: list[str] | None = None) -> int:
     """The command."""
-    p = cli.Parser(prog="fedtune resume", description="Go on with a search whose driver died or was interrupted.")
-    p.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
-    add_machine(p)
-    args = p.parse_args(argv)
+    args = parser().parse_args(argv)
     record = read(args.run, args.trust)
     if record["state"] in ("finished", "nothing found"):
         raise UserError(
@@ -55,6 +61,7 @@ def arguments(record: dict[str, Any], args: argparse.Namespace) -> argparse.Name
         if getattr(args, name) is not None:
             setattr(given, name, getattr(args, name))
     given.no_dashboard |= args.no_dashboard
+    given.space = spaces.kept(given.space, args.run.absolute())
     return given
 
 

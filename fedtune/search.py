@@ -19,14 +19,15 @@ from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 from rich.console import Console
 from rich.table import Table
 
-from fedtune import cli, cluster, datasets, federation, final, pareto, plan, results, storage, tuning
+from fedtune import cli, cluster, datasets, federation, final, pareto, plan, results, shares, storage, tuning
 from fedtune.budget import UNITS
 from fedtune.cli import say
 from fedtune.errors import UserError
 from fedtune.gauges import Gauges
 from fedtune.plan import Plan
 from fedtune.progress import Progress, short
-from fedtune.space import Config
+from fedtune.promotion import Promotion, Slots
+from fedtune.space import Config, keep
 from fedtune.study import Again, AsFar
 from fedtune.trainable import FederatedTrainable, key
 
@@ -53,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     m = p.add_argument_group("machine")
     m.add_argument("--max-concurrent", type=cli.positive, metavar="N", help="trials at once (default: what fits)")
     m.add_argument("--cpus-per-trial", type=float, default=1, metavar="N", help="default 1")
-    m.add_argument("--gpus-per-trial", type=float, default=0, metavar="N", help="may be a fraction; default 0")
+    m.add_argument("--gpus-per-trial", type=shares.gpus, default=0, metavar="N", help="a fraction, or auto; default 0")
     m.add_argument("--name", help="of the run's folder (default: algorithm, scenario and time)")
     m.add_argument("--storage-path", default="runs", metavar="DIR", help="where the run's folder goes (default runs)")
     m.add_argument("--address", help="of a Ray cluster: auto, host:port or ray://host:port (default: start one here)")
@@ -87,9 +88,11 @@ def _conducted(p: Plan, args: argparse.Namespace, record: dict[str, Any], resume
     dealt = [federation.deal(data, p.experiment.scenario, seed) for seed in seeds]
     storage.require_room(p.storage)
     fits = cluster.start(p.address, p.cpus, p.gpus, not args.no_dashboard, args.dashboard_host)
-    concurrent = p.concurrent or fits
     began, watch = time.monotonic(), None
     try:
+        if p.probe:
+            p, fits = shares.settle(p, dealt)
+        concurrent = p.concurrent or fits
         say(f"{p.experiment.algorithm} on {p.scenario}, space {args.space}: " + _listed(p.space.text()))
         say(f"scored: {p.experiment.validate()}")
         stops = tuning.rungs(p.scheduler, p.budget.limit, p.grace)
@@ -107,6 +110,7 @@ def _conducted(p: Plan, args: argparse.Namespace, record: dict[str, Any], resume
         record = results.provenance(results.command_line(), p.experiment, extra) | record
         if not resumed:  # not before: whatever is refused leaves nothing behind
             p.folder.mkdir(parents=True)
+            keep(args.space, p.folder)
             held.enter_context(results.sole_driver(p.folder))
         results.write(p.folder / "run.json", record | {"state": "running"})
         held.enter_context(storage.reserved(p.folder))
@@ -212,6 +216,7 @@ def fit(
     finally:
         signal.signal(signal.SIGTERM, before_us)
     searcher = kept._tune_config.search_alg
+    searcher = searcher.searcher if isinstance(searcher, Slots) else searcher
     if isinstance(searcher, tuning.Optuna):
         searcher.export(p.folder / "study.journal")
     return grid, {t: before.get(t, []) + progress.reported.get(t, []) for t in {**before, **progress.reported}}
@@ -224,7 +229,7 @@ def _tuner(p: Plan, trainable: Any, concurrent: int, progress: Progress) -> tune
         trainable,
         param_space=dict(p.space.domains) if pbt else None,
         tune_config=tune.TuneConfig(
-            search_alg=searcher,
+            search_alg=Slots(searcher, concurrent) if isinstance(scheduler, Promotion) else searcher,
             scheduler=scheduler,
             num_samples=p.trials,
             max_concurrent_trials=concurrent,
@@ -254,7 +259,7 @@ def _searching(p: Plan, pbt: bool) -> tuple[Any, Any]:
         p.searcher, p.space, p.points, p.outside, p.experiment.seed + played["trial"].nunique(), p.name, p.objectives,
         p.folder / results.SUGGESTIONS, pbt,
     )  # fmt: skip
-    scheduler = tuning.scheduler(p.scheduler, p.budget, p.grace, p.space)
+    scheduler = shares.with_more_memory(tuning.scheduler(p.scheduler, p.budget, p.grace, p.space), p.gpus)
     if p.earlier and isinstance(searcher, tuning.Optuna):
         on = [t.trial for t in p.onward]
         searcher.learn(p.earlier / "study.journal", complete=not on, but=on)

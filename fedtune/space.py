@@ -12,6 +12,7 @@ import importlib.util
 import itertools
 import math
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +26,7 @@ from fedtune.errors import UserError, unknown
 from fedtune.scenario import Scenario
 from fedtune.simulation import Experiment
 
+KEPT = "space.py"  # in a run's folder
 Config = dict[str, Any]
 Condition = dict[str, tuple[Any, ...]]  # another hyperparameter -> the values of it that are asked for
 
@@ -101,16 +103,33 @@ def load(name: str, experiment: Experiment) -> Space:
 
     Pinned hyperparameters leave it.  UserError if it is unknown, empty, contradictory or out of range.
     """
-    file = re.fullmatch(r"(.*\.py)(?::(\w+))?", name)
-    if file:
-        module = _file(Path(file[1]))
-        member = file[2] or ("SPACE" if hasattr(module, "SPACE") else "default")
+    if file := file_of(name):
+        module = _file(file[0])
+        member = file[1][1:] or ("SPACE" if hasattr(module, "SPACE") else "default")
     else:
         module, member = _module(experiment.algorithm), name
     found = {n: v for n, v in vars(module).items() if not n.startswith("_") and isinstance(v, dict | list)}
     if member not in found:
         raise unknown(f"search space of {experiment.algorithm}", member, found)
     return _checked(name, found[member], experiment)
+
+
+def file_of(name: str) -> tuple[Path, str] | None:
+    """The file that a space's name points to, and the `:name` in it or ""; None if it is no file."""
+    found = re.fullmatch(r"(.*\.py)(:\w+)?", name)
+    return (Path(found[1]), found[2] or "") if found else None
+
+
+def keep(name: str, run: Path) -> None:
+    """Copy a space's file, if it has one, into a run's folder: the run goes on from there."""
+    if file := file_of(name):
+        shutil.copyfile(file[0], run / KEPT)
+
+
+def kept(name: str, run: Path) -> str:
+    """The space's name with the copy in the run's folder, if there is one."""
+    file = file_of(name)
+    return f"{run / KEPT}{file[1]}" if file and (run / KEPT).exists() else name
 
 
 def _checked(name: str, raw: dict[str, Any] | list[Config], experiment: Experiment) -> Space:

@@ -149,10 +149,13 @@ def require_state(run: Path) -> bool:
 def require_found(run: Path) -> None:
     """UserError unless the tables and the study that a finished search left can be read."""
     try:
-        for name in ("trials", "rounds"):
-            pd.read_parquet(run / f"{name}.parquet")
+        trials, _ = (pd.read_parquet(run / f"{name}.parquet") for name in ("trials", "rounds"))
         (run / "study.journal").stat()  # Optuna would make an empty one
-        optuna.load_study(study_name=None, storage=JournalStorage(JournalFileBackend(str(run / "study.journal"))))
+        journal = JournalStorage(JournalFileBackend(str(run / "study.journal")))
+        told = optuna.load_study(study_name=None, storage=journal).trials
+        ended = {t.user_attrs["trial"] for t in told if t.state.is_finished()}
+        if lost := set(trials["trial"][trials["status"].isin(["finished", "stopped"])]) - ended:
+            raise ValueError(f"the study lacks {len(lost)} trials")
     except Exception as error:  # whatever reading raises
         raise UserError(
             "a search is extended from its trials.parquet, rounds.parquet and study.journal, but one in "

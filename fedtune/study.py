@@ -77,6 +77,8 @@ class Optuna(OptunaSearch):
         if trial_id in self._completed_trials:
             return
         state, values = self._how(result, error)
+        if result and METRIC in result and not result.get("diverged"):
+            self.on_trial_result(trial_id, result)  # its last round, which Tune tells only here
         study: Any = self._ot_study
         if result and result.get("diverged"):
             self._ot_trials[trial_id].set_user_attr("diverged", True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import tempfile
 import time
 import zipfile
@@ -49,7 +50,9 @@ class FederatedTrainable(tune.Trainable):
         data: one for every seed.  onward: folders of checkpoints from which configurations (as `key` has them) go on.
         """
         resources = self.trial_resources
-        torch.set_num_threads(max(1, int(resources.required_resources.get("CPU", 1))) if resources else 1)
+        has = resources.required_resources if resources else {}
+        torch.set_num_threads(max(1, int(has.get("CPU", 1))))
+        self._gpus = has.get("GPU", 0)
         keep_freed_memory()
         self.experiment, self.data, self.budget, self.onward = experiment, data, budget, onward or {}
         self._cost, self._saved = 0.03, time.monotonic()  # seconds of the last checkpoint, and when it ended
@@ -63,6 +66,11 @@ class FederatedTrainable(tune.Trainable):
             row = self.simulation.step()
         except Diverged as error:
             return {"val_acc": 1 / self.data[0].classes, "diverged": True, "reason": str(error), "done": True}
+        except torch.OutOfMemoryError as error:
+            raise torch.OutOfMemoryError(
+                f"a trial must fit into its share of a GPU, but with {self._gpus:g} it ran out of memory "
+                f"({str(error).split('. ')[0]}); give a larger --gpus-per-trial, or a smaller --model or --batch"
+            ) from error
         seconds = self._time_total + time.monotonic() - began
         complete = row["round"] >= self.simulation.rounds or self.budget.reached(row, seconds)
         due = not complete and time.monotonic() - self._saved > self._cost / SAVING
@@ -138,7 +146,7 @@ class FederatedTrainable(tune.Trainable):
         return f"{self.experiment.algorithm}-{self.trial_id}"
 
     def _begin(self, config: dict[str, Any]) -> None:
-        print(f"{self!r}: {config}", flush=True)  # to the actor's log
+        print(f"{self!r}: {config}", file=sys.stderr, flush=True)  # the actor's log, as the dashboard opens it
         self.simulation = Repeats(self.experiment, config, self.data)
         if before := self.onward.get(key(config)):
             self.load_checkpoint(before)

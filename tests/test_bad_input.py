@@ -1,10 +1,12 @@
 """Bad input gets one line, the rule, what came and what would do; exit status 2; nothing started, nothing left."""
 
+import json
+
 import pytest
 import ray
 
 from fedtune import __main__ as console
-from fedtune import run, search
+from fedtune import search
 from fedtune.errors import UserError
 
 FILES = {
@@ -13,6 +15,13 @@ FILES = {
     "grid.py": "from ray import tune\nSPACE = {'lam': tune.grid_search([1.0, 2.0])}",
     "mixed.py": "from ray import tune\nSPACE = {'lam': tune.grid_search([1.0]), 'lr': tune.uniform(0.1, 0.2)}",
     "outside.py": "from ray import tune\nSPACE = {'lam': tune.uniform(0.1, 1000)}",
+    "when.py": "from ray import tune\nfrom fedtune.space import when\n"
+    "SPACE = {'optimizer': tune.choice(['sgd', 'adam']), "
+    "'momentum': when(tune.uniform(0, 0.9), optimizer='sgd')}",
+    "circle.py": "from ray import tune\nfrom fedtune.space import when\n"
+    "SPACE = {'lam': when(tune.uniform(1, 2), lr=0.1), 'lr': when(tune.uniform(0.1, 0.2), lam=1.0)}",
+    "whenever.py": "from ray import tune\nfrom fedtune.space import when\n"
+    "SPACE = {'lam': when(tune.uniform(1, 2), lrr=0.1)}",
     "structural.py": "from ray import tune\nSPACE = {'projection': tune.choice([10, 20])}",
     "plain-file": "",
     "broken.yaml": "algorithm: [",
@@ -97,8 +106,27 @@ CASES = {
     GFPL + "--gpus-per-trial 1.5": "a fraction below 1 or a whole number",
     GFPL + "--final-seeds -1": "--final-seeds must be at least 0, but got -1",
     GFPL + "--time-budget 0": "--time-budget must be above 0 seconds, but got 0",
-    GFPL + "--grace 99": "--grace must be at most the 60 rounds of a trial, but got 99",
-    GFPL + "--grace 0": "must be a whole number of at least 1",
+    GFPL + "--grace 99": "--grace must be a whole number, at most the 60 rounds of a trial, but got 99",
+    GFPL + "--grace 0": "must be a number above 0, but got '0'",
+    GFPL + "--grace 2.5": "--grace must be a whole number, at most the 60 rounds of a trial, but got 2.5",
+    GFPL + "--objective accuracy": "unknown objective 'accuracy'",
+    GFPL + "--objective test_acc": "unknown objective 'test_acc'",
+    GFPL + "--objective comm_mb": "--objective is val_acc, or val_acc and one of comm_mb, seconds after a comma",
+    GFPL + "--objective val_acc,val_acc": "--objective is val_acc, or val_acc and one of",
+    GFPL + "--objective val_acc,comm_mb,seconds": "--objective is val_acc, or val_acc and one of",
+    GFPL + "--objective val_acc,comm_mb --searcher cmaes": "two objectives need a searcher that knows both",
+    GFPL + "--objective val_acc,comm_mb --scheduler pbt": "two objectives need a searcher that knows both",
+    GFPL + "--budget-unit bytes": "invalid choice: 'bytes'",
+    GFPL + "--budget-unit mb": "--budget-unit mb needs how much a trial may use; give --budget",
+    GFPL + "--budget 5": "--budget goes with --budget-unit mb or seconds, but got 5; use --rounds",
+    GFPL + "--budget-unit seconds --budget -5": "must be a number above 0, but got '-5'",
+    GFPL + "--budget-unit seconds --budget inf": "must be a number above 0, but got 'inf'",
+    GFPL + "--budget-unit mb --budget 5 --grace 6": "--grace must be at most the --budget of 5, but got 6",
+    GFPL + "--seeds-per-trial 0": "must be a whole number of at least 1, but got '0'",
+    GFPL + "--space {tmp}/when.py --searcher cmaes": "a space with conditions needs tpe, random, gp or nsga2",
+    GFPL + "--space {tmp}/when.py --scheduler pbt": "a space with conditions needs tpe, random, gp or nsga2",
+    GFPL + "--space {tmp}/circle.py": "wait for one another",
+    GFPL + "--space {tmp}/whenever.py": "unknown hyperparameter of gfpl in space",
     GFPL + "--device tpu": "device must be cpu, or cuda",
     GFPL + "--storage-path {tmp}/plain-file": "--storage-path must be a folder that can be written to",
     GFPL + "--storage-path s3://bucket/x": "--storage-path must be a folder",
@@ -120,11 +148,57 @@ RUN_CASES = {
 }
 
 
+# runs in folders of their names, with this as their run.json; all but the first are of no use to anybody
+RUNS = {
+    "over": {"arguments": ["--algo", "gfpl"], "state": "finished", "scheduler": "asha", "searcher": "tpe"},
+    "by-pbt": {"arguments": ["--algo", "gfpl"], "state": "finished", "scheduler": "pbt", "searcher": "random"},
+    "by-grid": {"arguments": ["--algo", "gfpl"], "state": "finished", "scheduler": "asha", "searcher": "grid"},
+    "unfinished": {"arguments": ["--algo", "gfpl"], "state": "interrupted", "scheduler": "asha", "searcher": "tpe"},
+    "at-work": {"arguments": ["--algo", "gfpl"], "state": "running", "scheduler": "asha", "searcher": "tpe"},
+    "no-arguments": {"state": "finished"},
+    "a-list": [],
+    "cut": None,
+}
+OTHER_CASES = {
+    "serch": "unknown command 'serch': did you mean 'search'",
+    "run --algo gpfl": "unknown algorithm 'gpfl'",
+    "list gpfl": "'gpfl'",
+    "status": "the following arguments are required: RUN",
+    "status {tmp}/nowhere": "has no fit run.json",
+    "status {tmp}/cut": "has no fit run.json",
+    "status {tmp}/a-list": "has no fit run.json",
+    "status {tmp}/over --watch 0": "--watch must be above 0 seconds, but got 0",
+    "status {tmp}/over --watch soon": "invalid float value: 'soon'",
+    "resume": "the following arguments are required: RUN",
+    "resume {tmp}/nowhere": "has no fit run.json",
+    "resume {tmp}/cut": "has no fit run.json",
+    "resume {tmp}/a-list": "has no fit run.json",
+    "resume {tmp}/no-arguments": "it does not say how the search was begun",
+    "resume {tmp}/over": "is finished; fedtune extend adds trials",
+    "resume {tmp}/unfinished --max-concurrent 0": "must be a whole number of at least 1",
+    "resume {tmp}/unfinished --address nowhere": "--address must be auto, host:port or ray://host:port",
+    "extend {tmp}/over": "one of the arguments --trials --rounds is required",
+    "extend {tmp}/over --trials 0": "must be a whole number of at least 1",
+    "extend {tmp}/over --trials 2": "its trials.parquet and rounds.parquet, but",
+    "extend {tmp}/nowhere --trials 2": "has no fit run.json",
+    "extend {tmp}/by-pbt --trials 2": "only a search by tpe, random, gp, cmaes, nsga2 is extended, but",
+    "extend {tmp}/by-grid --rounds 2": "went by grid; begin anew",
+    "extend {tmp}/unfinished --trials 2": "its trials.parquet and rounds.parquet, but",
+    "extend {tmp}/at-work --trials 2": "a search is extended when it is over, but",
+    "extend {tmp}/over --trials 2 --rounds 2": "not allowed with argument",
+    "replay {tmp}/nowhere": "has no fit run.json",
+    "replay {tmp}/over": "no trial was logged",
+}
+
+
 @pytest.fixture
 def folder(tmp_path):
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "taken").mkdir()
+    for name, record in RUNS.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{" if record is None else json.dumps(record))
     return tmp_path
 
 
@@ -141,23 +215,17 @@ def refused(main, arguments, capsys):
     return lines[0]
 
 
-@pytest.mark.parametrize("arguments", CASES)
-def test_a_search_that_cannot_be_says_why_and_leaves_nothing(arguments, folder, capsys, monkeypatch):
+ALL = {f"search {a}": line for a, line in CASES.items()} | {f"run {a}": line for a, line in RUN_CASES.items()}
+ALL |= OTHER_CASES
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_what_cannot_be_says_why_in_one_line_and_leaves_nothing(command, folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
-    before = sorted(p.name for p in folder.iterdir())
-    line = refused(search.main, arguments.replace("{tmp}", str(folder)), capsys)
-    assert CASES[arguments] in line
-    assert sorted(p.name for p in folder.iterdir()) == before
+    before = sorted(folder.rglob("*"))
+    assert ALL[command] in refused(console.main, command.replace("{tmp}", str(folder)), capsys)
+    assert sorted(folder.rglob("*")) == before
     assert not ray.is_initialized()
-
-
-@pytest.mark.parametrize("arguments", RUN_CASES)
-def test_a_run_that_cannot_be_says_why(arguments, folder, capsys):
-    assert RUN_CASES[arguments] in refused(run.main, arguments.replace("{tmp}", str(folder)), capsys)
-
-
-def test_an_unknown_command(capsys):
-    assert "did you mean 'search'" in refused(console.main, "serch", capsys)
 
 
 def test_debug_shows_the_stack():

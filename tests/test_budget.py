@@ -158,8 +158,8 @@ def test_a_space_with_conditions_suggests_what_exists_and_survives_pickling() ->
     made = space._checked("x", CONDITIONAL, Experiment("fedavg", SMALL))
     assert made.names == ["optimizer", "lr", "momentum"]
     assert made.text()["momentum"] == "0.1 … 0.9 where optimizer is sgd"
-    point, outside = space.default_point(made, Experiment("fedavg", SMALL))
-    searcher = tuning.searcher("tpe", made, [point], outside, 3, "s")
+    point, outside = space.inside(made, Experiment("fedavg", SMALL).configuration({}))
+    searcher = tuning.searcher("tpe", made, [point], [outside], 3, "s")
     searcher = pickle.loads(pickle.dumps(searcher))
     seen = [searcher.suggest(str(i)) for i in range(30)]
     for i, chosen in enumerate(seen):

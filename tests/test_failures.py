@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from ray import tune
@@ -219,7 +218,7 @@ def fill(disk: Path) -> Path:
 def ended(process: subprocess.Popen, run: Path, what: str) -> None:
     """The search ends with one line that says why, and its rounds can be read."""
     seen = results.logged(run)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=180)
     lines = [line for line in out.splitlines() if line.startswith("error: ")]
     assert process.returncode == 2 and len(lines) == 1 and "Traceback" not in out and out.count("\n") < 20, out
     assert f"a search needs its folder, but {run} {what}" in lines[0], out
@@ -237,7 +236,7 @@ def test_a_full_disk_ends_the_search_which_goes_on_once_there_is_room(
     undisturbed: Path, disk: Path, capsys: pytest.CaptureFixture  # noqa: F811
 ) -> None:
     process, run = begin(disk, "run"), disk / "run"
-    wait_for(lambda: rows(run) >= 16)
+    wait_for(lambda: rows(run) >= 16, 180)
     taken = fill(disk)
     ended(process, run, "is on a full disk;")
     assert "interrupted (its folder is on a full disk)" in capsys.readouterr().out.replace("\n", " ")
@@ -256,11 +255,11 @@ def test_a_folder_that_vanishes_ends_the_search_which_goes_on_from_what_ray_had_
     undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture  # noqa: F811
 ) -> None:
     process, run = begin(tmp_path, "run"), tmp_path / "run"
-    wait_for(lambda: rows(run) >= 16)
+    wait_for(lambda: rows(run) >= 16, 180)
     os.rename(run, tmp_path / "elsewhere")  # at once, so that nothing of it is left
     ended(process, run, "is gone")
     assert not (run / "tuner.pkl").exists() and not list(run.glob("*/checkpoint_*"))
-    assert resume.main([str(run), "--no-dashboard"]) == 0  # Ray's settings are made again, unfinished trials begin again
+    assert resume.main([str(run), "--no-dashboard"]) == 0  # its settings are made again, trials begin again
     assert_as_undisturbed(run, undisturbed)
 
 
@@ -292,7 +291,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose driver was killed while some trials had ended and others not."""
     folder = tmp_path_factory.mktemp("killed")
     process, run = begin(folder, "run"), folder / "run"
-    wait_for(lambda: rows(run) >= 30)
+    wait_for(lambda: rows(run) >= 30, 180)
     process.kill()
     process.wait()
     return run
@@ -398,7 +397,9 @@ def test_a_damaged_search_is_not_extended(
     assert status.main([str(run)]) == 0 and not (tmp_path / "run+2").exists()
 
 
-@pytest.mark.parametrize("lacking", ["scheduler", "searcher", "started", "trials", "space", "scenario", "state", "budget"])
+@pytest.mark.parametrize(
+    "lacking", ["scheduler", "searcher", "started", "trials", "space", "scenario", "state", "budget"]
+)
 def test_a_record_that_lacks_something_is_refused(
     lacking: str, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture  # noqa: F811
 ) -> None:

@@ -6,6 +6,9 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,13 +16,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import optuna
+import pandas as pd
 import pytest
 import ray
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from test_survival import rounds_by_configuration, wait_for
 
-from fedtune import cluster
+from fedtune import cluster, results, resume
 from fedtune.promotion import Promotion, Rungs, Slots
 from fedtune.study import METRIC, MODE, Optuna
 
@@ -235,6 +242,10 @@ class Walk(tune.Trainable):
         self.rounds += 1
         if self.rounds == 5:
             self.die("step")
+        if self.rounds == 1 and (self.folder / "two").exists():  # not before two have begun
+            (self.folder / f"began-{self.x}").touch()
+            while len(list(self.folder.glob("began-*"))) < 2:
+                time.sleep(0.05)
         self.x = 3.9 * self.x * (1 - self.x)
         return {METRIC: self.x, "done": self.rounds == LIMIT, "complete": self.rounds == LIMIT}
 
@@ -259,20 +270,20 @@ class Log(tune.Callback):
     """What the driver saw, in order."""
 
     def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-        self.rows: list[tuple[int, int, float, int]] = []  # trial, round, value, process
+        self.numbers: dict[str, int] = {}  # trial -> which it was to be suggested
+        self.rows: list[tuple[int, int, float]] = []  # trial, round, value
         self.running = 0  # at most, at once
 
     def on_trial_result(self, iteration: int, trials: list, trial: Trial, result: dict, **info: Any) -> None:
-        number = self.numbers.setdefault(trial.trial_id, len(self.numbers))
-        self.rows.append((number, result["training_iteration"], result[METRIC], result["pid"]))
+        number = self.numbers[trial.trial_id] = int(trial.experiment_tag.split("_")[0]) - 1
+        self.rows.append((number, result["training_iteration"], result[METRIC]))
         self.running = max(self.running, sum(t.status == Trial.RUNNING for t in trials))
 
     def played(self) -> list[tuple[int, int]]:
-        return [(trial, round) for trial, round, *_ in self.rows]
+        return [(trial, round) for trial, round, _ in self.rows]
 
     def value(self, trial: int, round: int) -> float:
-        return next(v for t, r, v, _ in self.rows if (t, r) == (trial, round))
+        return next(v for t, r, v in self.rows if (t, r) == (trial, round))
 
 
 def searched(folder: Path, trials: int, slots: int = 1, scheduler: TrialScheduler | None = None) -> SimpleNamespace:
@@ -297,36 +308,135 @@ def searched(folder: Path, trials: int, slots: int = 1, scheduler: TrialSchedule
 def ray_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
         cluster.start(None, 1, 0, dashboard=False)
         yield tmp_path_factory.mktemp("walks")
         ray.shutdown()
+        ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture(scope="module")
 def whole(ray_here: Path) -> Log:
     """Every configuration played to its end."""
-    (ray_here / "whole").mkdir()
     return searched(ray_here / "whole", 30, scheduler=FIFOScheduler()).log
 
 
-def jobs(trials: int, whole: Log) -> list[tuple[int, int]]:
-    return halving(trials, 1, LIMIT, 3, whole.value)
-
-
-def test_a_search_with_one_slot_plays_what_the_paper_says_bit_for_bit(ray_here: Path, whole: Log) -> None:
-    got = searched(ray_here, 30)
-    at: Counter[int] = Counter()
-    want = []
-    for trial, end in jobs(30, whole):
-        want += [(trial, round) for round in range(at[trial] + 1, end + 1)]
+def jobs(trials: int, whole: Log) -> tuple[list[tuple[int, int]], dict[int, int]]:
+    """What the paper's algorithm plays: trial and round, in order; and each trial's last round."""
+    at: dict[int, int] = {}
+    played = []
+    for trial, end in halving(trials, 1, LIMIT, 3, whole.value):
+        played += [(trial, round) for round in range(at.get(trial, 0) + 1, end + 1)]
         at[trial] = end
-    assert got.log.played() == want
-    assert all(value == whole.value(trial, round) for trial, round, value, _ in got.log.rows)
-    # as the trials ended, so the study was told
-    assert sorted(r.metrics["training_iteration"] for r in got.grid) == sorted(at.values())
-    assert len(got.study.trials) == 30 and not got.grid.errors
+    return played, at
+
+
+def assert_as_whole(got: SimpleNamespace, whole: Log) -> None:
+    """Every round is bit for bit what it is in a trial that never paused; the study was told how trials ended."""
+    assert not got.grid.errors and all(value == whole.value(trial, round) for trial, round, value in got.log.rows)
+    last: dict[int, int] = {}
+    for trial, round in sorted(got.log.played()):
+        last[trial] = round
     for trial in got.study.trials:
         number = got.log.numbers[trial.user_attrs["trial"]]
-        assert trial.state.name == ("COMPLETE" if at[number] == LIMIT else "PRUNED")
-        assert trial.value == whole.value(number, at[number])
-        assert set(range(1, min(at[number] + 1, LIMIT))) <= set(trial.intermediate_values)
+        assert trial.state.name == ("COMPLETE" if last[number] == LIMIT else "PRUNED")
+        assert trial.value == whole.value(number, last[number])
+        assert set(range(1, min(last[number] + 1, LIMIT))) <= set(trial.intermediate_values)
+    assert sorted(r.metrics["training_iteration"] for r in got.grid) == sorted(last.values())
+
+
+def test_a_search_with_one_slot_plays_what_the_paper_says(ray_here: Path, whole: Log) -> None:
+    got = searched(ray_here / "one", 30)
+    assert got.log.played() == jobs(30, whole)[0]
+    assert_as_whole(got, whole)
+
+
+def test_dead_workers_change_nothing(ray_here: Path, whole: Log) -> None:
+    """One dies in the middle, one while its trial is to pause."""
+    (ray_here / "dead").mkdir()
+    for cause in ("step", "save"):
+        (ray_here / "dead" / cause).touch()
+    got = searched(ray_here / "dead", 20)
+    want, at = jobs(20, whole)
+    assert not list((ray_here / "dead").glob("s*")) and len(got.log.rows) > len(want)
+    assert list(dict.fromkeys(got.log.played())) == want  # some were played again
+    assert_as_whole(got, whole)
+
+
+def test_two_slots_are_filled_and_no_more(ray_here: Path, whole: Log) -> None:
+    (ray_here / "two").mkdir()
+    (ray_here / "two" / "two").touch()
+    got = searched(ray_here / "two", 15, slots=2)
+    assert got.log.running == 2
+    assert_as_whole(got, whole)
+    ends = Counter(r.metrics["training_iteration"] for r in got.grid)
+    came = {rung: sum(n for end, n in ends.items() if end >= rung) for rung in (1, 3, 9, LIMIT)}
+    assert sum(ends.values()) == came[1] == 15 and set(ends) <= set(came)
+    # with two workers a rung's best may change between promotions, so more than every third may have gone on
+    assert came[1] // 3 <= came[3] < came[1] and 1 <= came[LIMIT] <= came[9] <= came[3]
+
+
+def test_of_two_trials_one_is_played_to_its_end(ray_here: Path, whole: Log) -> None:
+    got = searched(ray_here / "few", 2)
+    assert got.log.played() == jobs(2, whole)[0] and len(got.log.rows) == LIMIT + 1
+    assert_as_whole(got, whole)
+
+
+# one slot and random draws, so that what is tried and who goes on depends on nothing else
+ARGUMENTS = (
+    "--algo fedproto --clients 8 --rounds 9 --grace 1 --trials 9 --searcher random --scheduler promote "
+    "--max-concurrent 1 --set local_epochs=5 --set lr=0.02 --set momentum=0.5 --final-seeds 0 --no-dashboard"
+)
+
+
+def begin(folder: Path) -> subprocess.Popen:
+    """The search in a process of its own."""
+    command = [sys.executable, "-m", "fedtune.search", *ARGUMENTS.split(), "--storage-path", str(folder)]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen([*command, "--name", "run"], start_new_session=True, **pipes)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    process = begin(folder)
+    out, _ = process.communicate(timeout=180)
+    assert process.returncode == 0, out
+    return folder / "run"
+
+
+def test_a_promoting_search_ends_with_what_the_rule_lets_on(undisturbed: Path) -> None:
+    trials = pd.read_parquet(undisturbed / "trials.parquet")
+    rounds = pd.read_parquet(undisturbed / "rounds.parquet")
+    played = rounds.groupby("trial")["round"].apply(list).to_dict()
+    assert played == {t.trial: list(range(1, t.rounds + 1)) for t in trials.itertuples()}
+    value = rounds.set_index(["trial", "round"])[METRIC]
+    last: dict[int, int] = {}
+    for trial, end in halving(9, 1, 9, 3, lambda t, r: value[trials["trial"][t], r]):
+        last[trial] = end
+    assert trials["rounds"].to_dict() == last
+    assert (trials["status"] == trials["rounds"].map(lambda r: "finished" if r == 9 else "stopped")).all()
+    record = json.loads((undisturbed / "run.json").read_text())
+    assert record["rungs"] == [1, 3] and record["scheduler"] == "promote"
+    journal = JournalStorage(JournalFileBackend(str(undisturbed / "study.journal")))
+    states = {t.user_attrs["trial"]: t.state.name for t in optuna.load_study(study_name=None, storage=journal).trials}
+    told = {"finished": "COMPLETE", "stopped": "PRUNED"}
+    assert states == {t.trial: told[t.status] for t in trials.itertuples()}
+
+
+@pytest.mark.parametrize("lines", [2, 12])
+def test_a_killed_driver_of_a_promoting_search_is_resumed(lines: int, undisturbed: Path, tmp_path: Path) -> None:
+    """Killed after so many rounds; what is paused then stays paused, and goes on as it would have."""
+    process, run = begin(tmp_path), tmp_path / "run"
+    wait_for(lambda: sum(len(rows) for rows in results.logged(run).values()) >= lines)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert resume.main([str(run), "--no-dashboard"]) == 0
+    got, want = rounds_by_configuration(run), rounds_by_configuration(undisturbed)
+    assert got.keys() == want.keys() and len(got) == 9
+    for name, rows in want.items():
+        assert rows["round"].tolist() == list(range(1, len(rows) + 1))
+        pd.testing.assert_frame_equal(got[name], rows, check_exact=True)
+    columns = ["status", "rounds", "last_val_acc"]
+    had, have = (pd.read_parquet(at / "trials.parquet")[columns].value_counts() for at in (undisturbed, run))
+    assert have.sort_index().equals(had.sort_index())

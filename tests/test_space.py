@@ -31,19 +31,19 @@ def test_every_space_loads_is_picklable_and_its_first_trial_plays(algo, name):
     e = experiment(algo)
     found = space.load(name, e)
     pickle.loads(pickle.dumps(found))  # Ray's OptunaSearch saves it with plain pickle
-    for point in found.points or [space.default_point(found, e)[0]]:
+    for point in found.points or [space.inside(found, e.configuration({}))[0]]:
         e.resolve(point)
     assert found.names and set(found.names) <= set(e.knobs())
 
 
 def test_default_point_is_the_default_wherever_the_space_holds_it():
     e = experiment()
-    point, outside = space.default_point(space.load("default", e), e)
+    point, outside = space.inside(space.load("default", e), e.configuration({}))
     assert not outside and point == {n: e.configuration({})[n] for n in point}
-    point, outside = space.default_point(space.load("wide", e), e)
+    point, outside = space.inside(space.load("wide", e), e.configuration({}))
     assert not outside and point["retrain_lr"] == 0.01  # its default, none, is the clients' learning rate
     code = Experiment("fedgenp", Scenario(), preset="as_published")
-    point, outside = space.default_point(space.load("default", code), code)
+    point, outside = space.inside(space.load("default", code), code.configuration({}))
     assert (point["cap"], outside["cap"]) == (1, 0) and (point["beta"], outside["beta"]) == (0, -1)
 
 

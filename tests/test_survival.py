@@ -252,10 +252,10 @@ def test_optuna_is_told_the_truth() -> None:
         searcher.suggest(str(i))
         for t in (1, 2):
             searcher.on_trial_result(str(i), {METRIC: 0.1 * t, "training_iteration": t})
-        searcher.on_trial_complete(str(i), result, error)
+        searcher.on_trial_complete(str(i), result and result | {"training_iteration": 3}, error)
         searcher.on_trial_complete(str(i), {METRIC: 1.0, "complete": True})  # told once
     found = [(t.state.name, t.value, len(t.intermediate_values)) for t in searcher._ot_study.trials]
-    want = [("COMPLETE", 0.7, 2), ("PRUNED", 0.2, 2), ("COMPLETE", 0.0, 2), ("FAIL", None, 2), ("FAIL", None, 2)]
+    want = [("COMPLETE", 0.7, 3), ("PRUNED", 0.4, 3), ("COMPLETE", 0.0, 2), ("FAIL", None, 2), ("FAIL", None, 3)]
     assert found == want
 
 
@@ -272,7 +272,7 @@ def test_optuna_is_told_the_truth_of_two_objectives() -> None:
             searcher.suggest(str(i))
             first = {METRIC: 0.1, "comm_mb": 31.0 if i == 0 else 1.0, "training_iteration": 1}
             searcher.on_trial_result(str(i), first)
-            searcher.on_trial_complete(str(i), result)
+            searcher.on_trial_complete(str(i), result | {"training_iteration": 2})
         study = searcher._ot_study
         found = [(t.state.name, t.values) for t in study.trials]
         want = [("COMPLETE", [0.7, 30.0]), ("PRUNED", None), ("COMPLETE", [0.0, 31.0]), ("COMPLETE", [0.6, 9.0])]

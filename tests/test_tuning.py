@@ -32,7 +32,7 @@ def test_every_searcher_tries_the_given_points_first_and_stays_in_the_space(name
 
 @pytest.mark.parametrize("name", ["tpe", "gp", "random"])
 def test_the_first_trial_has_what_the_space_cannot_hold(name):
-    searcher = tuning.searcher(name, RANGES, [{"lam": 0.1}], {"lam": 0.0}, seed=3, study="s")
+    searcher = tuning.searcher(name, RANGES, [{"lam": 0.1}], [{"lam": 0.0}], seed=3, study="s")
     got = []
     for i in range(4):
         got.append(searcher.suggest(str(i))["lam"])

@@ -1,0 +1,251 @@
+"""python -m fedtune.submit --address http://head:8265 -- <search arguments>: the search as a job on a Ray cluster."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import os
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+
+from ray._private.ray_constants import DASHBOARD_CLIENT_MAX_SIZE
+
+import fedtune
+import search_spaces
+import trainables
+from fedtune import cli, datasets, extend, federation, jobs, plan, replay, resume, search
+from fedtune import space as spaces
+from fedtune.cli import say
+from fedtune.errors import UserError
+
+LIMIT = DASHBOARD_CLIENT_MAX_SIZE  # bytes that the cluster's job server takes at once
+PACKAGES: tuple[ModuleType, ...] = (fedtune, trainables, search_spaces)
+COMMANDS: dict[str, Callable[[], argparse.ArgumentParser]] = {
+    "search": search.parser, "resume": resume.parser, "extend": extend.parser, "replay": replay.parser,
+}  # fmt: skip
+ENVIRONMENT = {"RAY_JOB_STOP_WAIT_TIME_S": "120"}  # for a stopped search to write down what it found; Ray's own: 3
+
+ABOUT = """\
+Everything is checked here first, then the search runs as a job of the cluster and goes on without this terminal.
+Paths among the search's arguments are the cluster's: --storage-path is needed, a folder that all its nodes share;
+--data-dir names data that its head can read.  Only a --space file is read here, and sent.  Without --data-dir a data
+set other than digits is sent too, from --data (resume, extend, replay want --data again).  fedtune itself goes along,
+other packages do not: the cluster has Ray, torch and the rest of fedtune's requirements.  The arguments may begin with
+a command: search, resume, extend or replay.
+A cluster that asks for a token gets yours: from RAY_AUTH_TOKEN, the file RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_token.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is sent.
+
+    run         its folder on the cluster.
+    arguments   of the command, as the cluster is to have them.
+    package     the job's working folder, as a .zip here.
+    """
+
+    name: str
+    run: Path
+    command: str
+    arguments: list[str]
+    package: Path
+
+    @property
+    def entrypoint(self) -> str:
+        """The line that the cluster's shell runs."""
+        return shlex.join(["python", "-m", f"fedtune.{self.command}", *self.arguments, "--address", "auto"])
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments before `--`."""
+    p = cli.Parser(
+        prog="fedtune submit", usage="fedtune submit --address URL [options] -- SEARCH ARGUMENTS",
+        description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    known = ", ".join(f"${name}" for name in jobs.ENVIRONMENT)
+    p.add_argument("--address", metavar="URL", help=f"of the cluster's dashboard, http://head:8265 (default {known})")
+    p.add_argument("--name", help="of the job (default: the run's; with a time, if that was given)")
+    p.add_argument("--no-follow", action="store_true", help="do not wait for its log and end")
+    p.add_argument(
+        "--data", type=Path, metavar="DIR", help="torchvision's layout here (default $FEDTUNE_DATA_DIR, data)"
+    )
+    p.add_argument("--debug", action="store_true", help="show the stack of an error")
+    return p
+
+
+@cli.guarded
+def main(argv: list[str] | None = None) -> int:
+    """The command."""
+    words = sys.argv[1:] if argv is None else argv
+    at = words.index("--") if "--" in words else len(words)
+    args = parser().parse_args(words[:at])
+    if not words[at + 1 :]:
+        raise UserError(
+            "what the cluster is to search comes after --, but nothing came; for instance "
+            "fedtune submit --address http://head:8265 -- --algo gfpl --storage-path /shared/runs"
+        )
+    address = args.address or jobs.given_address()
+    if not address:
+        raise UserError("--address of the cluster is needed, but none was given; for instance http://head:8265")
+    if args.name is not None and not re.fullmatch(r"[\w.-]+", args.name):
+        raise UserError(f"a job's --name must be of letters, digits, '.', '_' and '-', but got {args.name!r}")
+    with tempfile.TemporaryDirectory() as here:
+        job = prepare(words[at + 1 :], args.name, args.data, Path(here) / "job.zip")
+        with jobs.reached(address) as client:
+            if job.name in {j.submission_id for j in client.list_jobs()}:
+                raise UserError(f"a job needs a new name, but the cluster has had a {job.name}; give another --name")
+            client.submit_job(
+                entrypoint=job.entrypoint, submission_id=job.name, metadata={jobs.MARK: fedtune.__version__},
+                runtime_env={"working_dir": str(job.package), "env_vars": ENVIRONMENT},
+            )  # fmt: skip
+            say(f"job: {job.name}")
+            say(f"run on the cluster: {job.run}")
+            if args.no_follow:
+                say(jobs.how_to_go_on(job.name, address))
+                return 0
+            return jobs.follow(client, job.name, address)
+
+
+def prepare(words: list[str], name: str | None, data: Path | None, package: Path) -> Job:
+    """Check what is to be submitted, and write the package; UserError for whatever is wrong.  Nothing is sent.
+
+    words     a search's arguments, or a command and its.
+    name      of the job; None: from the run's.
+    data      the folder with torchvision's layout here, if one was named.
+    package   the .zip to write.
+    """
+    command, arguments = (words[0], words[1:]) if words[0] in COMMANDS else ("search", words)
+    args = COMMANDS[command]().parse_args(arguments)
+    if args.address:
+        raise UserError(
+            f"the search joins the cluster that it runs on, but got --address {args.address} after --; give it before"
+        )
+    if command == "search":
+        run, arguments = _search(arguments, args, data, package)
+        default = run.name if args.name is None else f"{run.name}-{_now()}"
+    else:
+        run, arguments = _other(arguments, args.run, data, package)
+        default = f"{command}-{run.name}-{_now()}"
+    return Job(name or default, run, command, arguments, package)
+
+
+def _search(arguments: list[str], args: argparse.Namespace, data: Path | None, package: Path) -> tuple[Path, list[str]]:
+    """Check a search and pack it.  Returns the run's folder, and the arguments as the cluster is to have them."""
+    storage = _on_cluster("--storage-path", Path(args.storage_path))
+    with tempfile.TemporaryDirectory() as empty:  # whether the cluster's can be written to, the cluster will say
+        planned = plan.make(argparse.Namespace(**vars(args) | {"address": "auto", "storage_path": empty}))
+    scenario, root = planned.experiment.scenario, _root(data)
+    given, files = ["--name", planned.name], {}
+    if args.data_dir is not None:
+        _on_cluster("--data-dir", Path(args.data_dir))
+    elif scenario.dataset != "digits" and not args.download:
+        files = _data([scenario.dataset], root)
+        given += ["--data-dir", "data"]
+    if found := spaces.file_of(args.space):
+        name = f"given/{found[0].name}"  # in a folder of its own, where it hides no module
+        files[name] = found[0]
+        given += ["--space", name + found[1]]
+    _pack(files, package)
+    if scenario.dataset == "digits" or "--data-dir" in given:  # the last that a search would refuse before it starts
+        loaded = datasets.load(scenario.dataset, root)
+        for seed in range(planned.experiment.seed, planned.experiment.seed + planned.seeds):
+            federation.deal(loaded, scenario, seed)
+    return storage / planned.name, _without(arguments, *given[::2]) + given
+
+
+def _other(arguments: list[str], run: Path, data: Path | None, package: Path) -> tuple[Path, list[str]]:
+    """Pack what goes on with a run, whose data set only the cluster knows."""
+    run = _on_cluster("RUN", run)
+    if data is None:
+        _pack({}, package)
+        return run, arguments
+    names = [n for n, s in datasets.SOURCES.items() if s.folder and (data / s.folder).is_dir()]
+    if not names:
+        raise UserError(f"--data must be a folder with torchvision's layout, but {data} has no data set of fedtune's")
+    _pack(_data(names, data), package)
+    return run, [*_without(arguments, "--data-dir"), "--data-dir", "data"]
+
+
+def _on_cluster(what: str, path: Path) -> Path:
+    """The path; UserError unless it means the same in the job's own folder, which goes when the job ends."""
+    if not path.is_absolute():
+        raise UserError(
+            f"{what} must be an absolute path, of a folder that all nodes of the cluster share, but got {path}; "
+            f"for instance /shared/{path.name}"
+        )
+    return path
+
+
+def _root(data: Path | None) -> Path:
+    return data or Path(os.environ.get("FEDTUNE_DATA_DIR") or "data")
+
+
+def _data(names: Iterable[str], root: Path) -> dict[str, Path]:
+    """The files of these data sets, unpacked ones only: where they go in the job's folder -> where they are."""
+    files: dict[str, Path] = {}
+    for name in names:
+        source = datasets.SOURCES[name]
+        split = dict(source.options).get("split", "")  # all of EMNIST's lie in one folder
+        found = [
+            f for f in sorted((root / source.folder).rglob("*"))
+            if f.is_file() and f.suffix not in (".gz", ".zip") and f"{split}-" in f"{f.name}-"
+        ]  # fmt: skip
+        if not found:
+            raise UserError(
+                f"{name} is sent with the job, but it is not in {root / source.folder}; give --data DIR that has it, "
+                "or after -- the cluster's --data-dir, or --download"
+            )
+        files |= {f"data/{f.relative_to(root)}": f for f in found}
+    return files
+
+
+def _pack(files: dict[str, Path], package: Path) -> None:
+    """Write fedtune and these files as a .zip, the same bytes for the same files; UserError if it gets too large."""
+    with zipfile.ZipFile(package, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, path in (_code() | files).items():
+            entry = zipfile.ZipInfo(name)  # with no time of its own, so that the cluster knows it again
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            with path.open("rb") as source, archive.open(entry, "w") as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+            if package.stat().st_size > LIMIT:
+                raise UserError(
+                    f"what is sent with a job must be at most {LIMIT / 2**20:g} MiB packed, but is more with {path}; "
+                    "copy the data to the cluster, and name their folder there with --data-dir after --"
+                )
+
+
+def _code() -> dict[str, Path]:
+    """fedtune's own packages: file in the job's folder -> file here."""
+    found = {}
+    for package in PACKAGES:
+        top = Path(next(iter(package.__path__)))
+        for file in sorted(top.rglob("*")):
+            name = file.relative_to(top.parent)
+            if file.is_file() and not any(part == "__pycache__" or part.startswith(".") for part in name.parts):
+                found[name.as_posix()] = file
+    return found
+
+
+def _without(arguments: list[str], *flags: str) -> list[str]:
+    """The arguments without these flags and their values."""
+    p = argparse.ArgumentParser(add_help=False)
+    for flag in flags:
+        p.add_argument(flag)
+    return p.parse_known_args(arguments)[1]
+
+
+def _now() -> str:
+    return datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
