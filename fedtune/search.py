@@ -185,6 +185,13 @@ def fit(
         ),
         bundle,
     )
+    return drive(p, trainable, concurrent, resumed, watch)
+
+
+def drive(
+    p: Plan, trainable: Any, concurrent: int, resumed: bool = False, watch: storage.Watch | None = None
+) -> tuple[tune.ResultGrid, dict[str, list[dict[str, Any]]]]:
+    """Tune at work on a trainable, from the start or from where its last driver stopped."""
     title = f"{p.experiment.algorithm} on {p.scenario}"
     progress = Progress(title, p.trials, p.experiment.scenario.rounds, p.space.names)
     kept: Any

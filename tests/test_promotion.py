@@ -428,9 +428,11 @@ def test_a_promoting_search_ends_with_what_the_rule_lets_on(undisturbed: Path) -
 def test_a_killed_driver_of_a_promoting_search_is_resumed(lines: int, undisturbed: Path, tmp_path: Path) -> None:
     """Killed after so many rounds; what is paused then stays paused, and goes on as it would have."""
     process, run = begin(tmp_path), tmp_path / "run"
-    wait_for(lambda: sum(len(rows) for rows in results.logged(run).values()) >= lines)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    try:
+        wait_for(lambda: sum(len(rows) for rows in results.logged(run).values()) >= lines, seconds=180)
+    finally:
+        process.kill()
+    process.communicate()
     assert resume.main([str(run), "--no-dashboard"]) == 0
     got, want = rounds_by_configuration(run), rounds_by_configuration(undisturbed)
     assert got.keys() == want.keys() and len(got) == 9

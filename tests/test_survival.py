@@ -99,7 +99,7 @@ def assert_as_undisturbed(run: Path, undisturbed: Path) -> None:
     assert json.loads((run / "run.json").read_text())["state"] == "finished"
 
 
-@pytest.mark.parametrize("lines", [1, 30])
+@pytest.mark.parametrize("lines", [1, 12, 25, 40, 60])
 def test_a_killed_driver_is_resumed_where_it_was(
     lines: int, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
