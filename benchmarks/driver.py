@@ -4,8 +4,8 @@
 
 Both have Optuna's TPE over the same space, ASHA, reused actors, two trials at once and Tune's JSON logs.  fedtune adds
 its progress, metrics, log of suggestions and look at the disk, and what it tells Optuna.  A trial reports `rounds` rows
-of as many metrics as FedAvg's.  Told are trials and results a second from first start to last end, without Ray's own start,
-and how much more memory a driver holds after a search, per 1,000 trials (each in a process of its own, taking turns).
+of as many metrics as FedAvg's.  Told are trials and results a second from first start to last end, without Ray's own
+start, and how much more memory a driver holds after a search, per 1,000 trials (each in a process of its own).
 """
 
 from __future__ import annotations

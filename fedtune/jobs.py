@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import datetime
 import difflib
@@ -32,22 +33,27 @@ ENVIRONMENT = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # Ray's own names for w
 HERE = "http://127.0.0.1:8265"
 
 
+def parser() -> argparse.ArgumentParser:
+    """The arguments."""
+    p = cli.Parser(prog="fedtune jobs", description="The searches that fedtune submit sent to a cluster.")
+    actions = p.add_subparsers(dest="action", required=True, metavar="list|logs|stop")
+    listing = actions.add_parser("list", help="all of them")
+    logs = actions.add_parser("logs", help="what one printed")
+    stopping = actions.add_parser("stop", help="end one as Ctrl-C would; what it found is kept")
+    known = ", ".join(f"${name}" for name in ENVIRONMENT)
+    for action in (listing, logs, stopping):
+        action.add_argument("--address", metavar="URL", help=f"as for submit (default {known}, {HERE})")
+        action.add_argument("--debug", action="store_true", help="show the stack of an error")
+    for action in (logs, stopping):
+        action.add_argument("job", metavar="ID", help="the job's name, as submit and list print it")
+    logs.add_argument("--follow", action="store_true", help="go on until it ends")
+    return p
+
+
 @cli.guarded
 def main(argv: list[str] | None = None) -> int:
     """The command."""
-    p = cli.Parser(prog="fedtune jobs", description="The searches that fedtune submit sent to a cluster.")
-    actions = p.add_subparsers(dest="action", required=True, metavar="list|logs|stop")
-    added = [actions.add_parser("list", help="all of them"), actions.add_parser("logs", help="what one printed")]
-    added.append(actions.add_parser("stop", help="end one as Ctrl-C would; what it found is kept"))
-    for action in added:
-        action.add_argument(
-            "--address", metavar="URL", help=f"as for submit (default ${', $'.join(ENVIRONMENT)}, {HERE})"
-        )
-        action.add_argument("--debug", action="store_true", help="show the stack of an error")
-    for action in added[1:]:
-        action.add_argument("job", metavar="ID", help="the job's name, as submit and list print it")
-    added[1].add_argument("--follow", action="store_true", help="go on until it ends")
-    args = p.parse_args(argv)
+    args = parser().parse_args(argv)
     address = args.address or given_address() or HERE
     with reached(address) as client:
         jobs = ours(client)

@@ -98,8 +98,8 @@ class Slots(ConcurrencyLimiter):
         self.searcher.on_trial_complete(trial_id, result=result, error=error)
 
     def get_state(self) -> dict:
-        """What Ray saves: the searcher saves itself, the scheduler is a new one after a resume."""
-        return {"max_concurrent": self.max_concurrent}
+        """Nothing that Ray would have to save: the searcher saves itself, and a new scheduler says anew who has room."""
+        return {}
 
 
 class Promotion(TrialScheduler):

@@ -39,130 +39,6 @@ SPACE = """SPACE = [
 AGENT = 52365  # the one port that Ray's agent would take
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[SimpleNamespace]:
-    """A search in a process of its own, with two trials running and two over.  Ray's files lie in a folder of its own.
-
-    Ray's fixed port is taken, and its user did not forbid usage statistics.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="ft", dir="/tmp"))  # short: paths of sockets may not be long
-    (folder / "space.py").write_text(SPACE)
-    arguments = "--algo fedproto --clients 8 --rounds 1000000 --scheduler none --max-concurrent 2 --final-seeds 0 "
-    arguments += f"--space {folder / 'space.py'} --storage-path {folder} --name run"
-    settings = {"RAY_TMPDIR": str(folder), "RAY_metrics_report_interval_ms": "1000", "RAY_USAGE_STATS_ENABLED": "1"}
-    command = [sys.executable, "-m", "fedtune.search", *arguments.split()]
-    with socket.socket() as taken, (folder / "log").open("w") as log:
-        try:
-            taken.bind(("127.0.0.1", AGENT))
-            taken.listen()
-        except OSError:
-            pass  # by another
-        process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **settings}, start_new_session=True
-        )
-        try:
-            run = folder / "run"
-            wait_for(lambda: process.poll() is not None or [*map(len, (results.logged(run), alive(run)))] == [4, 2], 120)
-            assert process.poll() is None, (folder / "log").read_text()
-            url = re.findall(r"dashboard: (http://\S+)", (folder / "log").read_text())[0]
-            session = Path(os.path.realpath(folder / "ray" / "session_latest"))
-            yield SimpleNamespace(run=run, url=url, session=session, process=process)
-            process.terminate()
-            assert process.wait(60) == 130
-        finally:
-            process.kill()
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def alive(run: Path) -> dict[str, list[dict[str, Any]]]:
-    """What the trials that did not diverge have reported."""
-    return {trial: rows for trial, rows in results.logged(run).items() if not any("diverged" in r for r in rows)}
-
-
-@pytest.fixture(scope="module")
-def prometheus(running: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A Prometheus on the file that Ray wrote; called with an expression it gives a list of labels and values."""
-    if not shutil.which("prometheus"):
-        pytest.skip("needs Prometheus (Debian: apt-get install prometheus)")
-    ours = tmp_path_factory.mktemp("prometheus")
-    wait_for((running.session / "prom_metrics_service_discovery.json").exists)
-    config = wait_for((running.session / "metrics" / "prometheus" / "prometheus.yml").read_text)
-    (ours / "prometheus.yml").write_text(config.replace("interval: 10s", "interval: 1s"))
-    at = f"127.0.0.1:{free_port()}"
-    command = ["prometheus", f"--config.file={ours}/prometheus.yml", f"--storage.tsdb.path={ours}/data"]
-    with (ours / "log").open("w") as log:
-        server = subprocess.Popen([*command, f"--web.listen-address={at}"], stdout=log, stderr=subprocess.STDOUT)
-
-    def ask(expression: str) -> list[tuple[dict[str, str], float]]:
-        answer = requests.get(f"http://{at}/api/v1/query", params={"query": expression}, timeout=30).json()
-        assert answer["status"] == "success", (expression, answer)
-        return [(found["metric"], float(found["value"][1])) for found in answer["data"]["result"]]
-
-    try:
-        wait_for(lambda: server.poll() is not None or answers(f"http://{at}/-/ready"))
-        assert server.poll() is None, (ours / "log").read_text()
-        yield ask
-    finally:
-        server.terminate()
-        server.wait(30)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def answers(url: str) -> bool:
-    try:
-        return requests.get(url, timeout=10).ok
-    except requests.ConnectionError:
-        return False
-
-
-def test_prometheus_sees_what_the_trials_log(running: SimpleNamespace, prometheus: Any) -> None:
-    def by_trial(name: str) -> dict[str, float]:
-        return {labels["trial"]: value for labels, value in prometheus(name)}
-
-    def agrees() -> bool:
-        """Both running trials, and only they; their values are those of one logged round each."""
-        seen = {n: by_trial(f"ray_fedtune_{n}") for n in ("round", "val_acc", "comm_mb", "rounds_per_second")}
-        logged = alive(running.run)
-        for trial, rows in logged.items():
-            row = next((r for r in rows if r["round"] == seen["round"].get(trial)), {})
-            values = tuple(seen[n].get(trial) for n in ("val_acc", "comm_mb", "rounds_per_second"))
-            if row == {} or values != (row["val_acc"], row["comm_mb"], 1 / row["time_this_iter_s"]):
-                return False
-        return all(values.keys() == logged.keys() for values in seen.values())
-
-    wait_for(agrees)
-    tags = {"run": "run", "algorithm": "fedproto"}
-    for name in GAUGES:
-        found = wait_for(lambda name=name: prometheus(f"ray_{name}"))
-        assert all(tags.items() <= labels.items() for labels, _ in found)
-    wait_for(lambda: prometheus("ray_fedtune_best_val_acc")[0][1] == peak(running.run))
-    assert wait_for(lambda: prometheus("ray_fedtune_trials_running"))[0][1] == 2
-    assert prometheus("max_over_time(ray_fedtune_trials_running[1h])")[0][1] == 2
-    [(labels, value)] = prometheus("ray_fedtune_trials_ended_total")
-    assert (labels["status"], value) == ("diverged", 2) and tags.items() <= labels.items()
-    assert prometheus("ray_fedtune_gpu_share")[0][1] == 0
-
-
-def peak(run: Path) -> float:
-    return max(r["val_acc"] for rows in results.logged(run).values() for r in rows if "diverged" not in r)
-
-
-def expressions(panel: dict[str, Any]) -> list[str]:
-    return [target["expr"] for target in panel["targets"]]
-
-
-def test_every_panel_of_the_grafana_dashboard_shows_the_search(prometheus: Any) -> None:
-    for panel in json.loads(BOARD.read_text())["panels"]:
-        for expression in expressions(panel):
-            plain = expression.replace("$run", ".*").replace("$__range", "5m")
-            assert wait_for(lambda plain=plain: prometheus(plain)), panel["title"]
-
-
 def test_the_grafana_dashboard_draws_all_that_is_published_and_nothing_else() -> None:
     board = json.loads(BOARD.read_text())
     drawn = {n for panel in board["panels"] for e in expressions(panel) for n in re.findall(r"ray_\w+", e)}
@@ -179,185 +55,8 @@ def test_the_grafana_dashboard_draws_all_that_is_published_and_nothing_else() ->
     assert len(cells) == len(set(cells)) and max(x for x, _ in cells) == 23  # side by side, on Grafana's 24 columns
 
 
-class Browser:
-    """A headless Chromium by the WebDriver protocol, which reaches 127.0.0.1 and nothing else."""
-
-    def __init__(self, folder: Path) -> None:
-        """folder: for its profile."""
-        port = free_port()
-        base = f"http://127.0.0.1:{port}"
-        self.driver = subprocess.Popen(["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL)
-        wait_for(lambda: answers(f"{base}/status"))
-        flags = [
-            "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-            "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
-            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", f"--user-data-dir={folder}",
-            "--window-size=1500,1000",
-        ]  # fmt: skip
-        wanted = {"goog:chromeOptions": {"args": flags}, "goog:loggingPrefs": {"browser": "ALL"}}
-        made = requests.post(f"{base}/session", json={"capabilities": {"alwaysMatch": wanted}}, timeout=120).json()
-        self.at = f"{base}/session/{made['value']['sessionId']}"
-
-    def do(self, what: str, **how: Any) -> Any:
-        """A command of the protocol."""
-        answer = requests.post(f"{self.at}/{what}", json=how, timeout=120)
-        assert answer.ok, answer.text[:500]
-        return answer.json()["value"]
-
-    def script(self, code: str) -> Any:
-        return self.do("execute/sync", script=code, args=[])
-
-    def text(self) -> str:
-        return self.script("return document.body.innerText")
-
-    def open(self, url: str, until: str) -> str:
-        """The page's text, once it holds such a text."""
-        self.do("url", url=url)
-        try:
-            wait_for(lambda: re.search(until, self.text()))
-        except AssertionError:
-            raise AssertionError(f"{url} never said {until!r}, but: {self.text()}") from None
-        return self.text()
-
-    def find(self, xpath: str) -> str:
-        wait_for(lambda: self.do("elements", using="xpath", value=xpath))
-        return "element/" + next(iter(self.do("element", using="xpath", value=xpath).values()))
-
-    def errors(self) -> list[str]:
-        """What went wrong since last asked."""
-        return [entry["message"] for entry in self.do("se/log", type="browser") if entry["level"] == "SEVERE"]
-
-    def close(self) -> None:
-        requests.delete(self.at, timeout=60)
-        self.driver.terminate()
-        self.driver.wait(30)
-
-
-@pytest.fixture
-def browser() -> Iterator[Browser]:
-    if not (shutil.which("chromedriver") and shutil.which("chromium")):
-        pytest.skip("needs Chromium and its driver (Debian: apt-get install chromium chromium-driver)")
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        made = Browser(Path(folder))
-        yield made
-        made.close()
-
-
-def test_rays_dashboard_in_a_browser_after_the_token_was_given(running: SimpleNamespace, browser: Browser) -> None:
-    browser.open(running.url, "Authentication Token Required")
-    assert "fedproto" not in browser.text()
-    token = _get_default_token_path().read_text().strip()
-    browser.do(browser.find("//input[@type='password']") + "/value", text=token)
-    browser.do(browser.find("//*[@role='dialog']//button[text()='Submit']") + "/click")
-    wait_for(lambda: "Authentication Token Required" not in browser.text())
-    browser.open(f"{running.url}/#/jobs", r"fedtune\.search --algo fedproto[^\n]*\n+\s*RUNNING")
-    browser.errors()  # of the time before the token
-
-    page = browser.open(f"{running.url}/#/actors", r"(?s)fedproto-[0-9a-f]{8}.*ALIVE")
-    named = set(re.findall(r"fedproto-([0-9a-f]{8})", page))
-    assert named <= results.logged(running.run).keys() and len(named) == 2  # each actor by its first trial
-    links = browser.script(
-        "return [...document.querySelectorAll('tr')].filter(row => row.innerText.includes('ALIVE'))"
-        ".map(row => row.querySelector('a').getAttribute('href'))"
-    )
-    told = "".join(browser.open(f"{running.url}/{link}", "fedproto-[0-9a-f]{8}: {") for link in links)
-    assert alive(running.run).keys() <= set(re.findall("fedproto-([0-9a-f]{8}): {", told))  # and each it played
-    node = r"Node ID: [0-9a-f]{56}"
-    browser.open(f"{running.url}/#/logs", node)
-    browser.do(browser.find("//a[contains(@href, 'nodeId')]") + "/click")
-    wait_for(lambda: "raylet.out" in browser.text())
-    browser.open(f"{running.url}/#/cluster", "ALIVE")
-    browser.open(f"{running.url}/#/metrics", "Prometheus or Grafana server is not detected|Core")
-    wrong = [error for error in browser.errors() if not re.search("grafana|prometheus", error)]
-    assert wrong == []
-
-
-def test_nothing_of_a_search_listens_beyond_loopback_or_reports_its_use(running: SimpleNamespace) -> None:
-    if not Path("/proc/net/tcp").exists():
-        pytest.skip("reads Linux's /proc")
-    family = below(running.process.pid)
-    heard = listening(family)
-    assert int(running.url.rpartition(":")[2]) in [port for _, port in heard] and len(heard) > 5
-    assert [(str(at), port) for at, port in heard if not at.is_loopback] == []
-    names = [Path(f"/proc/{pid}/cmdline").read_text() for pid in family]
-    for part in ("gcs_server", "raylet/raylet", "dashboard.py"):
-        pid = next(pid for pid, name in zip(family, names, strict=True) if part in name)
-        assert "RAY_USAGE_STATS_ENABLED=0" in Path(f"/proc/{pid}/environ").read_text().split("\0")
-
-
-def below(pid: int) -> list[int]:
-    """A process and all that it started."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            children.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
-        except OSError:
-            continue  # it ended meanwhile
-    found = [pid]
-    for each in found:
-        found += children.get(each, [])
-    return found
-
-
-def listening(pids: list[int]) -> list[tuple[Any, int]]:
-    """Addresses and TCP ports at which processes listen."""
-    sockets = set()
-    for pid in pids:
-        try:
-            sockets |= {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
-        except OSError:
-            continue
-    found = []
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
-                raw, port = fields[1].split(":")
-                words = [bytes.fromhex(raw[i : i + 8])[::-1] for i in range(0, len(raw), 8)]
-                address = ipaddress.ip_address(b"".join(words))
-                found.append((getattr(address, "ipv4_mapped", None) or address, int(port, 16)))
-    return found
-
-
-@pytest.mark.parametrize(
-    ("host", "mode", "message"),
-    [
-        ("0.0.0.0", "disabled", "a dashboard that others can reach must ask for a token, .* --dashboard-host 0.0.0.0"),
-        ("::", "disabled", "a dashboard that others can reach must ask for a token"),
-        ("192.0.2.77", "token", "--dashboard-host must be an address of this machine, but got '192.0.2.77'"),
-        ("no such host", "token", "--dashboard-host must be an address of this machine, but got 'no such host'"),
-    ],
-)
-def test_a_dashboard_for_others_without_a_token_is_refused_before_anything_starts(
-    host: str, mode: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    monkeypatch.setenv("RAY_AUTH_MODE", mode)
-    arguments = ["--algo", "local", "--dashboard-host", host, "--storage-path", str(tmp_path)]
-    assert search.main(arguments) == 2
-    said = capsys.readouterr().err
-    assert re.search(f"^error: .*{message}", said) and said.count("\n") == 1
-    assert not ray.is_initialized() and not list(tmp_path.iterdir())
-
-
-def test_a_dashboard_on_loopback_or_with_a_token_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    cluster.require_host("127.0.0.1")
-    cluster.require_host("localhost")
-    monkeypatch.setenv("RAY_AUTH_MODE", "TOKEN")
-    cluster.require_host("0.0.0.0")
-    monkeypatch.delenv("RAY_AUTH_MODE")  # Ray's default for what it starts
-    cluster.require_host("0.0.0.0")
-    monkeypatch.setenv("RAY_AUTH_MODE", "")
-    with pytest.raises(UserError, match="must ask for a token"):
-        cluster.require_host("0.0.0.0")
-
-
-def test_tensorboard_gets_its_files_only_when_asked_for(running: SimpleNamespace, tmp_path: Path) -> None:
-    got = searched(tmp_path, "--algo local --trials 2 --rounds 2 --tensorboard " + QUICK)
-    for trial in got.trials["trial"]:
-        [events] = (got.folder / f"local-{trial}").glob("events.out.tfevents.*")
-        assert events.read_bytes().count(b"ray/tune/val_acc") >= 2
-    assert not list(running.run.rglob("events.out.tfevents.*"))
+def expressions(panel: dict[str, Any]) -> list[str]:
+    return [target["expr"] for target in panel["targets"]]
 
 
 class Published:
@@ -450,3 +149,308 @@ def test_a_search_does_not_end_over_its_metrics(told: dict[tuple, float], monkey
     mine.on_step_end(1, [trial("1", "RUNNING", val_acc=0.5), None])
     mine.on_experiment_end([None])
     assert told == {}
+
+
+@pytest.mark.parametrize(
+    ("host", "mode", "message"),
+    [
+        ("0.0.0.0", "disabled", "a dashboard that others can reach must ask for a token, .* --dashboard-host 0.0.0.0"),
+        ("::", "disabled", "a dashboard that others can reach must ask for a token"),
+        ("192.0.2.77", "token", "--dashboard-host must be an address of this machine, but got '192.0.2.77'"),
+        ("no such host", "token", "--dashboard-host must be an address of this machine, but got 'no such host'"),
+    ],
+)
+def test_a_dashboard_for_others_without_a_token_is_refused_before_anything_starts(
+    host: str, mode: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    arguments = ["--algo", "local", "--dashboard-host", host, "--storage-path", str(tmp_path)]
+    assert search.main(arguments) == 2
+    said = capsys.readouterr().err
+    assert re.search(f"^error: .*{message}", said) and said.count("\n") == 1
+    assert not ray.is_initialized() and not list(tmp_path.iterdir())
+
+
+def test_a_dashboard_on_loopback_or_with_a_token_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    cluster.require_host("127.0.0.1")
+    cluster.require_host("localhost")
+    monkeypatch.setenv("RAY_AUTH_MODE", "TOKEN")
+    cluster.require_host("0.0.0.0")
+    monkeypatch.delenv("RAY_AUTH_MODE")  # Ray's default for what it starts
+    cluster.require_host("0.0.0.0")
+    monkeypatch.setenv("RAY_AUTH_MODE", "")
+    with pytest.raises(UserError, match="must ask for a token"):
+        cluster.require_host("0.0.0.0")
+
+
+def test_tensorboard_gets_its_files_when_asked_for(tmp_path: Path) -> None:
+    got = searched(tmp_path, "--algo local --trials 2 --rounds 2 --tensorboard " + QUICK)
+    for trial in got.trials["trial"]:
+        [events] = (got.folder / f"local-{trial}").glob("events.out.tfevents.*")
+        assert events.read_bytes().count(b"ray/tune/val_acc") >= 2
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[SimpleNamespace]:
+    """A search in a process of its own, with two trials running and two over.  Ray's files lie in a folder of its own.
+
+    Ray's fixed port is taken, and its user did not forbid usage statistics.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="ft", dir="/tmp"))  # short: paths of sockets may not be long
+    (folder / "space.py").write_text(SPACE)
+    arguments = "--algo fedproto --clients 8 --rounds 1000000 --scheduler none --max-concurrent 2 --final-seeds 0 "
+    arguments += f"--space {folder / 'space.py'} --storage-path {folder} --name run"
+    settings = {"RAY_TMPDIR": str(folder), "RAY_metrics_report_interval_ms": "1000", "RAY_USAGE_STATS_ENABLED": "1"}
+    command = [sys.executable, "-m", "fedtune.search", *arguments.split()]
+    with socket.socket() as taken, (folder / "log").open("w") as log:
+        try:
+            taken.bind(("127.0.0.1", AGENT))
+            taken.listen()
+        except OSError:
+            pass  # by another
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **settings}, start_new_session=True
+        )
+        try:
+            run = folder / "run"
+            wait_for(lambda: process.poll() is not None or (len(results.logged(run)), len(alive(run))) == (4, 2), 120)
+            assert process.poll() is None, (folder / "log").read_text()
+            url = re.findall(r"dashboard: (http://\S+)", (folder / "log").read_text())[0]
+            session = Path(os.path.realpath(folder / "ray" / "session_latest"))
+            yield SimpleNamespace(run=run, url=url, session=session, process=process)
+            process.terminate()
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def alive(run: Path) -> dict[str, list[dict[str, Any]]]:
+    """What the trials that did not diverge have reported."""
+    return {trial: rows for trial, rows in results.logged(run).items() if not any("diverged" in r for r in rows)}
+
+
+def test_no_files_for_tensorboard_unless_asked_for(running: SimpleNamespace) -> None:
+    assert list(running.run.rglob("result.json")) and not list(running.run.rglob("events.out.tfevents.*"))
+
+
+def test_nothing_of_a_search_listens_beyond_loopback_or_reports_its_use(running: SimpleNamespace) -> None:
+    if not Path("/proc/net/tcp").exists():
+        pytest.skip("reads Linux's /proc")
+    family = below(running.process.pid)
+    heard = listening(family)
+    assert int(running.url.rpartition(":")[2]) in [port for _, port in heard] and len(heard) > 5
+    assert [(str(at), port) for at, port in heard if not at.is_loopback] == []
+    names = [Path(f"/proc/{pid}/cmdline").read_text() for pid in family]
+    for part in ("gcs_server", "raylet/raylet", "dashboard.py"):
+        pid = next(pid for pid, name in zip(family, names, strict=True) if part in name)
+        assert "RAY_USAGE_STATS_ENABLED=0" in Path(f"/proc/{pid}/environ").read_text().split("\0")
+
+
+def below(pid: int) -> list[int]:
+    """A process and all that it started."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            children.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
+        except OSError:
+            continue  # it ended meanwhile
+    found = [pid]
+    for each in found:
+        found += children.get(each, [])
+    return found
+
+
+def listening(pids: list[int]) -> list[tuple[Any, int]]:
+    """Addresses and TCP ports at which processes listen."""
+    sockets = set()
+    for pid in pids:
+        try:
+            sockets |= {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
+        except OSError:
+            continue
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+                raw, port = fields[1].split(":")
+                words = [bytes.fromhex(raw[i : i + 8])[::-1] for i in range(0, len(raw), 8)]
+                address = ipaddress.ip_address(b"".join(words))
+                found.append((getattr(address, "ipv4_mapped", None) or address, int(port, 16)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def prometheus(running: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A Prometheus on the file that Ray wrote; called with an expression it gives a list of labels and values."""
+    if not shutil.which("prometheus"):
+        pytest.skip("needs Prometheus (Debian: apt-get install prometheus)")
+    ours = tmp_path_factory.mktemp("prometheus")
+    wait_for((running.session / "prom_metrics_service_discovery.json").exists)
+    config = wait_for((running.session / "metrics" / "prometheus" / "prometheus.yml").read_text)
+    (ours / "prometheus.yml").write_text(config.replace("interval: 10s", "interval: 1s"))
+    at = f"127.0.0.1:{free_port()}"
+    command = ["prometheus", f"--config.file={ours}/prometheus.yml", f"--storage.tsdb.path={ours}/data"]
+    with (ours / "log").open("w") as log:
+        server = subprocess.Popen([*command, f"--web.listen-address={at}"], stdout=log, stderr=subprocess.STDOUT)
+
+    def ask(expression: str) -> list[tuple[dict[str, str], float]]:
+        answer = requests.get(f"http://{at}/api/v1/query", params={"query": expression}, timeout=30).json()
+        assert answer["status"] == "success", (expression, answer)
+        return [(found["metric"], float(found["value"][1])) for found in answer["data"]["result"]]
+
+    try:
+        wait_for(lambda: server.poll() is not None or answers(f"http://{at}/-/ready"))
+        assert server.poll() is None, (ours / "log").read_text()
+        yield ask
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(url: str) -> bool:
+    try:
+        return requests.get(url, timeout=10).ok
+    except requests.ConnectionError:
+        return False
+
+
+def test_prometheus_sees_what_the_trials_log(running: SimpleNamespace, prometheus: Any) -> None:
+    def by_trial(name: str) -> dict[str, float]:
+        return {labels["trial"]: value for labels, value in prometheus(name)}
+
+    def agrees() -> bool:
+        """Both running trials, and only they; their values are those of one logged round each."""
+        seen = {n: by_trial(f"ray_fedtune_{n}") for n in ("round", "val_acc", "comm_mb", "rounds_per_second")}
+        logged = alive(running.run)
+        for trial, rows in logged.items():
+            row = next((r for r in rows if r["round"] == seen["round"].get(trial)), {})
+            values = tuple(seen[n].get(trial) for n in ("val_acc", "comm_mb", "rounds_per_second"))
+            if row == {} or values != (row["val_acc"], row["comm_mb"], 1 / row["time_this_iter_s"]):
+                return False
+        return all(values.keys() == logged.keys() for values in seen.values())
+
+    wait_for(agrees)
+    tags = {"run": "run", "algorithm": "fedproto"}
+    for name in GAUGES:
+        found = wait_for(lambda name=name: prometheus(f"ray_{name}"))
+        assert all(tags.items() <= labels.items() for labels, _ in found)
+    wait_for(lambda: prometheus("ray_fedtune_best_val_acc")[0][1] == peak(running.run))
+    assert wait_for(lambda: prometheus("ray_fedtune_trials_running"))[0][1] == 2
+    assert prometheus("max_over_time(ray_fedtune_trials_running[1h])")[0][1] == 2
+    [(labels, value)] = prometheus("ray_fedtune_trials_ended_total")
+    assert (labels["status"], value) == ("diverged", 2) and tags.items() <= labels.items()
+    assert prometheus("ray_fedtune_gpu_share")[0][1] == 0
+
+
+def peak(run: Path) -> float:
+    return max(r["val_acc"] for rows in results.logged(run).values() for r in rows if "diverged" not in r)
+
+
+def test_every_panel_of_the_grafana_dashboard_shows_the_search(prometheus: Any) -> None:
+    for panel in json.loads(BOARD.read_text())["panels"]:
+        for expression in expressions(panel):
+            plain = expression.replace("$run", ".*").replace("$__range", "5m")
+            assert wait_for(lambda plain=plain: prometheus(plain)), panel["title"]
+
+
+class Browser:
+    """A headless Chromium by the WebDriver protocol, which reaches 127.0.0.1 and nothing else."""
+
+    def __init__(self, folder: Path) -> None:
+        """folder: for its profile."""
+        port = free_port()
+        base = f"http://127.0.0.1:{port}"
+        self.driver = subprocess.Popen(["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL)
+        wait_for(lambda: answers(f"{base}/status"))
+        flags = [
+            "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+            "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", f"--user-data-dir={folder}",
+            "--window-size=1500,1000",
+        ]  # fmt: skip
+        wanted = {"goog:chromeOptions": {"args": flags}, "goog:loggingPrefs": {"browser": "ALL"}}
+        made = requests.post(f"{base}/session", json={"capabilities": {"alwaysMatch": wanted}}, timeout=120).json()
+        self.at = f"{base}/session/{made['value']['sessionId']}"
+
+    def do(self, what: str, **how: Any) -> Any:
+        """A command of the protocol."""
+        answer = requests.post(f"{self.at}/{what}", json=how, timeout=120)
+        assert answer.ok, answer.text[:500]
+        return answer.json()["value"]
+
+    def script(self, code: str) -> Any:
+        return self.do("execute/sync", script=code, args=[])
+
+    def text(self) -> str:
+        return self.script("return document.body.innerText")
+
+    def open(self, url: str, until: str) -> str:
+        """The page's text, once it holds such a text."""
+        self.do("url", url=url)
+        try:
+            wait_for(lambda: re.search(until, self.text()))
+        except AssertionError:
+            raise AssertionError(f"{url} never said {until!r}, but: {self.text()}") from None
+        return self.text()
+
+    def find(self, xpath: str) -> str:
+        wait_for(lambda: self.do("elements", using="xpath", value=xpath))
+        return "element/" + next(iter(self.do("element", using="xpath", value=xpath).values()))
+
+    def errors(self) -> list[str]:
+        """What went wrong since last asked."""
+        return [entry["message"] for entry in self.do("se/log", type="browser") if entry["level"] == "SEVERE"]
+
+    def close(self) -> None:
+        requests.delete(self.at, timeout=60)
+        self.driver.terminate()
+        self.driver.wait(30)
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    if not (shutil.which("chromedriver") and shutil.which("chromium")):
+        pytest.skip("needs Chromium and its driver (Debian: apt-get install chromium chromium-driver)")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        made = Browser(Path(folder))
+        yield made
+        made.close()
+
+
+def test_rays_dashboard_in_a_browser_after_the_token_was_given(running: SimpleNamespace, browser: Browser) -> None:
+    browser.open(running.url, "Authentication Token Required")
+    assert "fedproto" not in browser.text()
+    token = _get_default_token_path().read_text().strip()
+    browser.do(browser.find("//input[@type='password']") + "/value", text=token)
+    browser.do(browser.find("//*[@role='dialog']//button[text()='Submit']") + "/click")
+    wait_for(lambda: "Authentication Token Required" not in browser.text())
+    browser.open(f"{running.url}/#/jobs", r"fedtune\.search --algo fedproto[^\n]*\n+\s*RUNNING")
+    browser.errors()  # of the time before the token
+
+    page = browser.open(f"{running.url}/#/actors", r"(?s)fedproto-[0-9a-f]{8}.*ALIVE")
+    named = set(re.findall(r"fedproto-([0-9a-f]{8})", page))
+    assert named <= results.logged(running.run).keys() and len(named) == 2  # each actor by its first trial
+    links = browser.script(
+        "return [...document.querySelectorAll('tr')].filter(row => row.innerText.includes('ALIVE'))"
+        ".map(row => row.querySelector('a').getAttribute('href'))"
+    )
+    told = "".join(browser.open(f"{running.url}/{link}", "fedproto-[0-9a-f]{8}: {") for link in links)
+    assert alive(running.run).keys() <= set(re.findall("fedproto-([0-9a-f]{8}): {", told))  # and each it played
+    node = r"Node ID: [0-9a-f]{56}"
+    browser.open(f"{running.url}/#/logs", node)
+    browser.do(browser.find("//a[contains(@href, 'nodeId')]") + "/click")
+    wait_for(lambda: "raylet.out" in browser.text())
+    browser.open(f"{running.url}/#/cluster", "ALIVE")
+    browser.open(f"{running.url}/#/metrics", "Prometheus or Grafana server is not detected|Core")
+    absent = "api/(grafana|prometheus|serve)"  # what a search does without, Ray Serve too
+    wrong = [error for error in browser.errors() if not re.search(absent, error)]
+    assert wrong == []

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# A search as a Slurm job: Ray on all its nodes for as long as it lasts, ended in time and begun again where it was.
+#
+#   cd /shared/fedtune            # a checkout that all nodes see, with its .venv (README, "Two commands")
+#   sbatch --nodes=2 deploy/slurm.sh --algo gfpl --space default --trials 64 --gpus-per-trial 0.5
+#
+# Everything after slurm.sh goes to fedtune search.  The run's folder is $FEDTUNE_STORAGE (default: runs/ of the checkout;
+# it must be seen by all nodes) / job name-job id; data sets lie in $FEDTUNE_DATA_DIR.  Change what follows to your site's
+# partitions and limits, here or on sbatch's command line.
+#SBATCH --job-name=fedtune
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1       # a task is a node of Ray; leave it
+#SBATCH --cpus-per-task=8
+#SBATCH --gpus-per-node=1         # without GPUs: sbatch --gpus-per-node=0
+#SBATCH --time=08:00:00
+#SBATCH --signal=B:TERM@120       # so long before the end the search writes down what it has
+#SBATCH --requeue                 # … and the job goes back into the queue, also when a node dies or it is preempted
+#SBATCH --open-mode=append
+#SBATCH --output=%x-%j.log
+set -euo pipefail
+
+here=$SLURM_SUBMIT_DIR
+storage=${FEDTUNE_STORAGE:-$here/runs}
+run=$storage/$SLURM_JOB_NAME-$SLURM_JOB_ID
+# shellcheck disable=SC1091
+source "${FEDTUNE_VENV:-$here/.venv}/bin/activate"
+mkdir -p "$storage"
+
+# Ray asks everybody for this token; only its owner can read the file, and nothing prints it.
+export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$storage/.token-$SLURM_JOB_ID RAY_USAGE_STATS_ENABLED=0
+rm -f "$RAY_AUTH_TOKEN_PATH"
+(umask 077 && head -c 32 /dev/urandom | od -An -tx1 -v | tr -d ' \n' >"$RAY_AUTH_TOKEN_PATH")
+
+# Each try has a folder of its own on every node: Ray's logs, sockets and the address that drivers look for.
+export RAY_TMPDIR=/tmp/fedtune-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
+export STOP_FILE=$RAY_TMPDIR/stop
+srun mkdir -m 700 "$RAY_TMPDIR" # not -p: what is there already could be somebody else's
+
+# Ports that nothing has on this node, which is Ray's head; all others are left to the system.
+read -r port dashboard client < <(python -c '
+import socket
+held = [socket.create_server(("", 0)) for _ in range(3)]
+print(*(s.getsockname()[1] for s in held))')
+if [ "$SLURM_JOB_NUM_NODES" -eq 1 ]; then
+    address=127.0.0.1
+    export RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 # in spite of its name: Ray listens on loopback only
+else
+    address=$(getent ahostsv4 "$(hostname)" | awk '!found && $1 !~ /^127\./ { found = $1 } END { print found }')
+fi
+export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=300 # seconds; Python starts slowly from a shared disk
+
+# Ray refuses to start where it sees another Ray, and when it stops it stops all of a user's.  In a process namespace of
+# its own it sees itself alone, and nothing is left when the job ends, however it does.  Where the system has none for
+# users, take whole nodes: #SBATCH --exclusive.
+apart=(unshare --user --map-current-user --pid --fork --kill-child --mount-proc)
+if ! srun "${apart[@]}" true 2>/dev/null; then
+    apart=()
+    echo "note: no process namespaces here; another Ray on one of these nodes would end this job, or be ended by it"
+fi
+
+echo "run: $run"
+echo "dashboard: ssh -L 8265:127.0.0.1:$dashboard $(hostname), then http://127.0.0.1:8265; token: cat $RAY_AUTH_TOKEN_PATH"
+told=
+trap 'told=yes; touch "$STOP_FILE"' TERM
+# bash stands before Ray so that something reaps the namespace's orphans
+# shellcheck disable=SC2016
+srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 --wait=300 \
+    "${apart[@]}" bash -c '"$@" & wait $!' ray \
+    ray symmetric-run --address "$address:$port" --min-nodes "$SLURM_JOB_NUM_NODES" \
+    --num-cpus="$SLURM_CPUS_PER_TASK" --num-gpus="${SLURM_GPUS_ON_NODE:-0}" \
+    --dashboard-host=127.0.0.1 --dashboard-port="$dashboard" --ray-client-server-port="$client" \
+    --dashboard-agent-listen-port=0 --min-worker-port=0 --max-worker-port=0 --disable-usage-stats \
+    -- bash "$here/deploy/search-or-resume.sh" "$run" "$@" &
+step=$!
+status=0
+wait "$step" || status=$?
+if [ -n "$told" ]; then # the signal ended that wait, not the step
+    status=0
+    wait "$step" || status=$?
+fi
+
+# shellcheck disable=SC2016
+[ "$status" -eq 0 ] || srun bash -c 'mkdir -p "$2" && cp -r "$1/ray/session_latest/logs" "$2/$(hostname)"' logs \
+    "$RAY_TMPDIR" "$storage/.ray-logs-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}" || true
+srun rm -rf "$RAY_TMPDIR" || true
+rm -f "$RAY_AUTH_TOKEN_PATH"
+if [ -n "$told" ] && [ "$status" -ne 0 ]; then
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$status"
