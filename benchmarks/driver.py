@@ -27,7 +27,7 @@ from ray.tune.logger import JsonLoggerCallback
 from ray.tune.schedulers import AsyncHyperBandScheduler
 from ray.tune.search.optuna import OptunaSearch
 
-from fedtune import cluster, plan, search
+from fedtune import cluster, drive, plan, results, search, storage
 from fedtune.metrics import METRICS
 
 
@@ -61,10 +61,10 @@ def planned(folder: str, trials: int, rounds: int) -> plan.Plan:
 
 def with_fedtune(p: plan.Plan, trainable: Any) -> int:
     p.folder.mkdir(parents=True)
-    search.results.write(p.folder / "run.json", {})
-    watch = search.storage.Watch(p.folder)
+    results.write(p.folder / "run.json", {})
+    watch = storage.Watch(p.folder)
     sys.stderr = open(os.devnull, "w")  # the line of each trial
-    _, reported = search.drive(p, trainable, 2, watch=watch)
+    _, reported = drive.drive(p, trainable, 2, watch=watch)
     return sum(map(len, reported.values()))
 
 

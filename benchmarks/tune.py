@@ -19,7 +19,7 @@ from typing import Any
 import ray
 import torch
 
-from fedtune import cluster, federation, plan, scenario, search, simulation
+from fedtune import cluster, drive, federation, plan, scenario, search, simulation
 from fedtune.layers import keep_freed_memory
 
 CONFIGS = [{"lr": 0.005 + 0.001 * i} for i in range(16)]
@@ -56,7 +56,7 @@ def with_tune(rounds: int, processes: int) -> tuple[float, float]:
         cluster.start(None, p.cpus, p.gpus, dashboard=True)
         started = time.perf_counter()
         try:
-            grid, _ = search.fit(p, [data], processes, resumed=False)
+            grid, _ = drive.fit(p, [data], processes, resumed=False)
             searched = time.perf_counter()
             assert len(grid) == len(CONFIGS) and all(grid[i].metrics["round"] == rounds for i in range(len(grid)))
         finally:

@@ -70,7 +70,8 @@ srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 --wait=300 \
     --num-cpus="$SLURM_CPUS_PER_TASK" --num-gpus="${SLURM_GPUS_ON_NODE:-0}" \
     --dashboard-host=127.0.0.1 --dashboard-port="$dashboard" --ray-client-server-port="$client" \
     --dashboard-agent-listen-port=0 --min-worker-port=0 --max-worker-port=0 --disable-usage-stats \
-    -- bash "$here/deploy/search-or-resume.sh" "$run" "$@" &
+    -- bash "$here/deploy/search-or-resume.sh" "$run" "$@" \
+    > >(grep -v --line-buffered " VINFO scripts.py:") & # ray stop shows the whole command line of all that it stops
 step=$!
 status=0
 wait "$step" || status=$?

@@ -9,7 +9,7 @@ import itertools
 import math
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -65,6 +65,15 @@ class Plan:
     def folder(self) -> Path:
         """The run's folder."""
         return self.storage / self.name
+
+    def told(self) -> dict[str, Any]:
+        """What run.json says of it beside the experiment."""
+        return {
+            "space": self.space.text(), "trials": self.trials, "searcher": self.searcher, "scheduler": self.scheduler,
+            "objectives": self.objectives, "seeds_per_trial": self.seeds, "budget": self.budget._asdict(),
+            "grace": self.grace, "rungs": tuning.rungs(self.scheduler, self.budget.limit, self.grace),
+            "concurrent": self.concurrent, "time_budget": self.time_budget,
+        }  # fmt: skip
 
     @property
     def shown(self) -> Path:
@@ -226,5 +235,3 @@ def _require_folder(storage: Path, name: str) -> None:
             f"--storage-path must be a folder that can be written to, but {parent} cannot ({error.strerror}); "
             "give another"
         ) from error
-
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import math
 import os
 import platform
 import subprocess
@@ -155,6 +156,12 @@ def best_trial(trials: pd.DataFrame) -> pd.Series | None:
     return longest.sort_values(["last_val_acc", "last_val_loss"], ascending=[False, True]).iloc[0]
 
 
+def plain(config: dict[str, Any]) -> dict[str, Any]:
+    """Values as Python's own types, without the columns that this trial did not have."""
+    found = {k: v.item() if hasattr(v, "item") else v for k, v in config.items()}
+    return {k: v for k, v in found.items() if not (isinstance(v, float) and math.isnan(v))}
+
+
 def cut_short(grid: ResultGrid, wanted: int) -> bool:
     """Whether the search ended before its trials did: by the clock, or by the user."""
     trials = grid._experiment_analysis.trials or []
@@ -166,22 +173,55 @@ def trial_id(result: Any) -> str:
     return str((result.metrics or {}).get("trial_id") or Path(result.path).name.split("-")[-1])
 
 
-def best_yaml(experiment: Experiment, scenario: str, config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """What `fedtune run --config best.yaml` needs to play the configuration again, and how it was found."""
+def write_best(
+    run: Path, experiment: Experiment, scenario: str, names: list[str], best: pd.Series, trials: int
+) -> dict[str, Any]:
+    """Write best.yaml: what `fedtune run --config` needs to play the configuration again, and how it was found.
+
+    names: the hyperparameters that were searched.  Returns their values.
+    """
     named, actual = find_scenario(scenario), experiment.scenario
     overrides = {
         f.name: getattr(actual, f.name)
         for f in dataclasses.fields(Scenario)
         if getattr(actual, f.name) != getattr(named, f.name)
     }
-    return {
-        "algorithm": experiment.algorithm,
-        "scenario": scenario,
-        "overrides": overrides,
-        "seed": experiment.seed,
-        "hyperparameters": experiment.configuration(config),
-        "found": found,
-    }
+    chosen = {k.removeprefix(CONFIG): best[k] for k in best.index if k.startswith(CONFIG)}
+    whole = experiment.configuration(plain(chosen))
+    found = {
+        "trial": best["trial"], "rounds": int(best["rounds"]), "val_acc": float(best["last_val_acc"]),
+        "test_acc": float(best["last_test_acc"]), "trials": trials, "run": run.name,
+    }  # fmt: skip
+    content = {
+        "algorithm": experiment.algorithm, "scenario": scenario, "overrides": overrides, "seed": experiment.seed,
+        "hyperparameters": whole, "found": found,
+    }  # fmt: skip
+    write(run / "best.yaml", content)
+    return {n: v for n, v in whole.items() if n in names}
+
+
+class Record:
+    """A run's run.json as it grows."""
+
+    def __init__(self, run: Path, content: dict[str, Any]) -> None:
+        """content: what it holds from the start."""
+        self.run, self.content = run, content
+
+    def add(self, **more: Any) -> None:
+        """Remember more for the next time that it is written."""
+        self.content |= more
+
+    def write(self, state: str, **more: Any) -> None:
+        """Write it: what is remembered, the state, and what holds only now."""
+        write(self.run / "run.json", self.content | {"state": state} | more)
+
+
+def make_folder(run: Path) -> None:
+    """Make a run's folder; UserError if it is there by now."""
+    try:
+        run.mkdir(parents=True)
+    except FileExistsError:
+        raise UserError(f"a run needs a new folder, but {run} was just made by another; give another --name") from None
 
 
 def provenance(command: list[str], experiment: Experiment, extra: dict[str, Any]) -> dict[str, Any]:

@@ -120,6 +120,18 @@ class Watch(Callback):
             f"fedtune status {shown}, and fedtune resume {shown} goes on once that is put right"
         )
 
+    @contextmanager
+    def explaining(self, shown: Path) -> Iterator[None]:
+        """Whatever goes wrong in here while the folder is unfit, that is why."""
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception as error:
+            if self.look():
+                raise self.error(shown) from error
+            raise
+
 
 def require_state(run: Path) -> bool:
     """Whether Ray kept trials to go on with; UserError if they are there but cannot be read.

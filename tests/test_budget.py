@@ -1,4 +1,4 @@
-"""What a trial may use and what it is judged by: rounds, megabytes or seconds; one objective or two; one seed or more."""
+"""What a trial may use and is judged by: rounds, megabytes or seconds; one objective or two; one seed or more."""
 
 from __future__ import annotations
 
@@ -114,7 +114,8 @@ def test_nothing_counts_as_used_before_a_trial_may_be_judged(unit: str, want: di
 
 def test_over_seeds_in_closed_form() -> None:
     rows = [
-        {"round": 2, "val_acc": v, "test_acc": v / 2, "seconds": 1.0, "comm_mb": 3, "odd": None} for v in (0.2, 0.4, 0.9)
+        {"round": 2, "val_acc": v, "test_acc": v / 2, "seconds": 1.0, "comm_mb": 3, "odd": None}
+        for v in (0.2, 0.4, 0.9)
     ]
     got = metrics.over_seeds(rows)
     assert got["round"] == 2 and got["val_acc"] == pytest.approx(0.5) and got["seconds"] == 3 and got["comm_mb"] == 3

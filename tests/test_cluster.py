@@ -24,7 +24,7 @@ from ray.cluster_utils import Cluster
 from test_survival import ARGUMENTS, assert_as_undisturbed, undisturbed, wait_for  # noqa: F401
 
 from fedtune import cluster as clusters
-from fedtune import federation, plan, results, search, shares, simulation, tuning
+from fedtune import drive, federation, plan, results, search, shares, simulation, tuning
 from fedtune.budget import Budget
 from fedtune.errors import UserError
 from fedtune.space import Space
@@ -98,7 +98,7 @@ def waiting(folder: Path) -> type[tune.Trainable]:
     """
 
     class Waiting(tune.Trainable):
-        def setup(self, config: dict, experiment: Any, data: Any, budget: Any) -> None:
+        def setup(self, config: dict, data: Any, **rest: Any) -> None:
             self.data = data
 
         def reset_config(self, new_config: dict) -> bool:
@@ -150,7 +150,7 @@ def test_shares_fill_three_nodes_overfill_none_and_are_taken_again_at_once(
     watching = threading.Thread(target=watch)
     watching.start()
     data = np.ones(20 * 2**20, dtype=np.uint8)
-    grid, _ = search.fit(dataclasses.replace(p, experiment=light), data, 24, False)  # type: ignore[arg-type]
+    grid, _ = drive.fit(dataclasses.replace(p, experiment=light), data, 24, False)  # type: ignore[arg-type]
     watching.join()
     assert len(grid) == 30 and not grid.errors
     assert seen["full"] == (24, 0) and seen["again"] == (25, 1)
@@ -196,7 +196,7 @@ def test_a_trial_out_of_gpu_memory_is_tried_once_more_with_twice_the_share(
     p = dataclasses.replace(p, trials=3)
     monkeypatch.setattr(search, "FederatedTrainable", hungry())
     dealt = federation.make(p.experiment.scenario, 0)
-    grid, reported = search.fit(p, [dealt], 2, False)
+    grid, reported = drive.fit(p, [dealt], 2, False)
     trials = results.trials_frame(grid, results.rounds_frame(reported)).set_index("config/lam")
     assert trials["status"].to_dict() == {2.0: "finished", 5.0: "finished", 10.0: "failed"}
     assert "with 0.5 it ran out of memory (CUDA out of memory); give a larger" in trials.loc[10.0, "reason"]
@@ -241,7 +241,8 @@ def test_only_memory_is_answered_with_more_and_only_once(name: str, tmp_path: Pa
         assert trial.placement_group_factory.required_resources["GPU"] == then and trial.max_failures == 1
     del trial.update_resources
     shares.MoreMemory(plain, 2.0)(None, SimpleNamespace(error_file="nowhere", trial_id="a"))  # swallowed
-    assert "on_trial_error" not in vars(shares.with_more_memory(tuning.scheduler("none", Budget(), 1, Space({}, [])), 0))
+    on_cpus = shares.with_more_memory(tuning.scheduler("none", Budget(), 1, Space({}, [])), 0)
+    assert "on_trial_error" not in vars(on_cpus)
 
 
 def test_a_share_is_one_over_n_with_room_to_grow() -> None:

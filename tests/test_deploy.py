@@ -218,7 +218,7 @@ def test_ray_up_starts_ray_with_a_token_on_loopback_and_calls_nobody() -> None:
         settings = dict(w.split("=", 1) for w in words[1:at])
         assert settings["RAY_AUTH_MODE"] == "token" and settings["RAY_USAGE_STATS_ENABLED"] == "0"
         assert words[at + 1] == "start"
-        assert scripts.start.make_context("start", words[at + 2 :]).params["disable_usage_stats"]  # it knows all of them
+        assert scripts.start.make_context("start", words[at + 2 :]).params["disable_usage_stats"]  # all are known
     head = scripts.start.make_context("start", shlex.split(starts[0].split("ray start ")[1])).params
     assert head["head"] and head["dashboard_host"] == "127.0.0.1"
     assert any("-c ~/fedtune/constraints.txt" in line for line in config["setup_commands"])

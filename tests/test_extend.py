@@ -43,7 +43,9 @@ def test_the_best_go_on_as_if_they_had_never_stopped(before, longer) -> None:
     finished = before.trials[before.trials["status"] == "finished"]
     best = finished.sort_values(["last_val_acc", "last_val_loss"], ascending=[False, True])["trial"][:2]
     on = trials[trials["continues"].notna()]
-    assert on["continues"].tolist() == best.tolist() and (on["rounds"] == 7).all() and (on["status"] == "finished").all()
+    assert (
+        on["continues"].tolist() == best.tolist() and (on["rounds"] == 7).all() and (on["status"] == "finished").all()
+    )
     for trial in on.to_dict("records"):
         rows = rounds[rounds["trial"] == trial["trial"]].to_dict("records")
         whole = list(play(Experiment("fedproto", SMALL.override(rounds=7)), config(trial)))
@@ -93,7 +95,9 @@ def test_a_replay_tells_what_is_not_the_same(before, tmp_path: Path, capsys: pyt
     log = next(iter(other.glob(f"*-{before.trials['trial'][1]}/result.json")))
     log.write_text(log.read_text().replace('"val_acc": 0.', '"val_acc": 0.0'))
     assert replay.main([str(other), "--no-dashboard"]) == 1
-    assert f"1 of {len(before.trials)} trials have other numbers: {before.trials['trial'][1]}" in capsys.readouterr().out
+    assert (
+        f"1 of {len(before.trials)} trials have other numbers: {before.trials['trial'][1]}" in capsys.readouterr().out
+    )
 
 
 def test_a_trial_goes_on_from_an_earlier_checkpoint(tmp_path: Path) -> None:
@@ -105,7 +109,12 @@ def test_a_trial_goes_on_from_an_earlier_checkpoint(tmp_path: Path) -> None:
         rows.append(source.step())
         if t == 4:
             source.save(tmp_path / "state.pt")
-    args = {"experiment": experiment, "data": data, "budget": Budget("rounds", 6), "onward": {key(chosen): str(tmp_path)}}
+    args = {
+        "experiment": experiment,
+        "data": data,
+        "budget": Budget("rounds", 6),
+        "onward": {key(chosen): str(tmp_path)},
+    }
 
     class Actor(FederatedTrainable):
         def setup(self, config):  # as Tune calls it through with_parameters

@@ -89,6 +89,7 @@ class Controller:
         self.scheduler = scheduler
         self.trials: list[Any] = []
         self.told: list[str] = []
+        self.paused: list[int] = []
         self.diverging: set[tuple[int, int]] = set()
 
     def stop_trial(self, trial: Any) -> None:
@@ -127,6 +128,7 @@ class Controller:
             trial.status = Trial.TERMINATED
         elif self.scheduler.on_trial_result(self, trial, trial.last_result) == TrialScheduler.PAUSE:
             trial.status = Trial.PAUSED
+            self.paused.append(number)
         return number, round
 
     def killed(self, scheduler: Promotion, last: int, lost: int) -> Controller:
@@ -165,6 +167,10 @@ def test_one_worker_plays_the_papers_jobs_in_the_papers_order(
         at[trial] = end
     assert played == want
     assert max(at.values()) == limit  # somebody has played to the end
+    # whoever goes on at once has not paused
+    assert controller.paused == [
+        trial for (trial, end), (then, _) in zip(jobs, [*jobs[1:], (-1, 0)], strict=True) if end < limit and then != trial
+    ]
     assert sorted(controller.told, key=int) == [str(t) for t in range(trials) if at[t] < limit]
 
 
@@ -184,6 +190,17 @@ def test_a_new_driver_goes_on_where_the_last_one_was_killed(lost: int, value: Cu
         assert sorted(set(played)) == sorted(undisturbed)
         if lost == 0:
             assert played == undisturbed
+
+
+def test_a_new_driver_knows_that_one_was_played_to_its_end_before_its_budget_was_used_up() -> None:
+    """A trial of few rounds may not use up its megabytes."""
+    first = Controller(promotion(1, 9, 3), 2, 6, noise)
+    playing = first.play()
+    played = [next(playing) for _ in range(7)]
+    assert played[-1][1] == 6
+    new = promotion(1, 9, 3)
+    new.remember([(str(t), r, noise(t, r)) for t, r in played])
+    assert not list(first.killed(new, played[-1][0], 0).play())
 
 
 def test_the_best_diverges_so_the_next_best_is_played_to_the_end() -> None:
@@ -216,6 +233,32 @@ def test_what_is_less_can_be_better_and_time_need_not_be_whole() -> None:
     assert rungs.promotable("01234") is None  # five came, one of them may go on, and that one is further
     rungs.promote("4")
     assert rungs.waiting("4") is None
+
+
+def test_higher_rungs_come_first_and_whoever_was_seen_beyond_a_rung_was_let_on() -> None:
+    rungs = Rungs(1, 9, 3)
+    for i, trial in enumerate("abcdef"):
+        rungs.record(trial, 1, i)
+    for i, trial in enumerate("abc"):
+        rungs.record(trial, 3, i)
+    assert rungs.promotable("abcdef") == "c" and rungs.promotable("abdef") == "f"
+    assert rungs.waiting("a") is rungs.rungs[1] and rungs.waiting("d") is rungs.rungs[0]
+    rungs.record("d", 2, 9.0)
+    rungs.record("f", 1, 9.0)  # played again
+    assert rungs.waiting("d") is None and rungs.waiting("f") and rungs.rungs[0].seen["f"] == (1, 5)
+
+
+def test_a_trial_that_plays_its_last_rounds_again_pauses_where_it_was() -> None:
+    controller = Controller(promotion(3, 9, 3), 2, 9, noise)
+    playing = controller.play()
+    assert [next(playing) for _ in range(3)][-1] == (0, 3)
+    trial = controller.trials[0]
+    assert trial.status == Trial.PAUSED
+    trial.status, trial.last_result = Trial.PENDING, {"training_iteration": 1}  # its worker died before it was saved
+    controller.scheduler.on_trial_error(controller, trial)
+    controller.scheduler.on_trial_add(controller, trial)
+    assert trial.status == Trial.PENDING
+    assert [next(playing) for _ in range(3)] == [(0, 2), (0, 3), (1, 1)]
 
 
 def test_what_is_compared_is_said_once() -> None:
