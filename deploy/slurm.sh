@@ -4,9 +4,12 @@
 #   cd /shared/fedtune            # a checkout that all nodes see, with its .venv (README, "Two commands")
 #   sbatch --nodes=2 deploy/slurm.sh --algo gfpl --space default --trials 64 --gpus-per-trial 0.5
 #
-# Everything after slurm.sh goes to fedtune search.  The run's folder is $FEDTUNE_STORAGE (default: runs/ of the checkout;
-# it must be seen by all nodes) / job name-job id; data sets lie in $FEDTUNE_DATA_DIR.  Change what follows to your site's
-# partitions and limits, here or on sbatch's command line.
+# Everything after slurm.sh goes to fedtune search.  The run's folder is $FEDTUNE_RUN, where all nodes see it (default:
+# runs/NAME-ID of the job in the checkout); a search that is there goes on, so a job that was cancelled is begun again by
+#
+#   FEDTUNE_RUN=runs/fedtune-4711 sbatch deploy/slurm.sh
+#
+# Data sets lie in $FEDTUNE_DATA_DIR.  Change what follows to your site, here or on sbatch's command line.
 #SBATCH --job-name=fedtune
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1       # a task is a node of Ray; leave it
@@ -20,8 +23,8 @@
 set -euo pipefail
 
 here=$SLURM_SUBMIT_DIR
-storage=${FEDTUNE_STORAGE:-$here/runs}
-run=$storage/$SLURM_JOB_NAME-$SLURM_JOB_ID
+run=$(realpath -m "${FEDTUNE_RUN:-$here/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID}")
+storage=$(dirname "$run")
 # shellcheck disable=SC1091
 source "${FEDTUNE_VENV:-$here/.venv}/bin/activate"
 mkdir -p "$storage"
@@ -62,23 +65,27 @@ echo "run: $run"
 echo "dashboard: ssh -L 8265:127.0.0.1:$dashboard $(hostname), then http://127.0.0.1:8265; token: cat $RAY_AUTH_TOKEN_PATH"
 told=
 trap 'told=yes; touch "$STOP_FILE"' TERM
-# bash stands before Ray so that something reaps the namespace's orphans
+# The search's own exit status comes in a file: Ray's is 1 on several nodes, and srun's is that of whoever ended worst.
+# A worker that ends early does not end the others, its trials go on there.  bash stands before Ray so that something
+# reaps the namespace's orphans.
 # shellcheck disable=SC2016
-srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 --wait=300 \
+srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=0 --wait=0 \
     "${apart[@]}" bash -c '"$@" & wait $!' ray \
     ray symmetric-run --address "$address:$port" --min-nodes "$SLURM_JOB_NUM_NODES" \
     --num-cpus="$SLURM_CPUS_PER_TASK" --num-gpus="${SLURM_GPUS_ON_NODE:-0}" \
     --dashboard-host=127.0.0.1 --dashboard-port="$dashboard" --ray-client-server-port="$client" \
     --dashboard-agent-listen-port=0 --min-worker-port=0 --max-worker-port=0 --disable-usage-stats \
-    -- bash "$here/deploy/search-or-resume.sh" "$run" "$@" \
-    > >(grep -v --line-buffered " VINFO scripts.py:") & # ray stop shows the whole command line of all that it stops
+    -- bash -c 'bash "$@"; echo $? >"$0"' "$RAY_TMPDIR/status" "$here/deploy/search-or-resume.sh" "$run" "$@" \
+    2> >(grep -v --line-buffered "VINFO scripts.py:" >&2) & # ray stop shows the command line of all that it stops
 step=$!
-status=0
-wait "$step" || status=$?
-if [ -n "$told" ]; then # the signal ended that wait, not the step
-    status=0
-    wait "$step" || status=$?
-fi
+running() { kill -0 "$step" 2>/dev/null; }
+while running && [ ! -s "$RAY_TMPDIR/status" ]; do sleep 2; done
+for _ in {1..20}; do # for Ray to end on its own; its workers take a minute to see that the head is gone
+    ! running || sleep 1
+done
+! running || kill "$step"
+status=1
+[ ! -s "$RAY_TMPDIR/status" ] || status=$(<"$RAY_TMPDIR/status")
 
 # shellcheck disable=SC2016
 [ "$status" -eq 0 ] || srun bash -c 'mkdir -p "$2" && cp -r "$1/ray/session_latest/logs" "$2/$(hostname)"' logs \

@@ -69,17 +69,16 @@ def start(address: str | None, cpus: float, gpus: float, dashboard: bool, host: 
 
 @contextmanager
 def _private() -> Iterator[None]:
-    """What Ray starts meanwhile talks on loopback only, beside other Rays of this machine, and tells nobody of its use.
+    """What Ray starts meanwhile talks on loopback only, and goes beside other Rays of this machine.
 
     On Linux Ray's ports (but not the dashboard's) are open on every interface, even with a node address of 127.0.0.1,
     which it replaces; on macOS and Windows it keeps to loopback, and this makes it do so everywhere.  It has read the
     variable by now, so the constant is set too; the processes that it starts read the variable.
     Its agent wants one fixed port, and without it the dashboard has no logs; here it takes a free one.
     """
-    settings = {ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    before = {name: os.environ.get(name) for name in settings}
-    clusters, params = ray_constants.ENABLE_RAY_CLUSTER, vars(parameter)["RayParams"]
-    os.environ.update(settings)
+    name = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
+    before, clusters, params = os.environ.get(name), ray_constants.ENABLE_RAY_CLUSTER, vars(parameter)["RayParams"]
+    os.environ[name] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False
     vars(parameter)["RayParams"] = partial(params, dashboard_agent_listen_port=0)
     try:
@@ -87,11 +86,10 @@ def _private() -> Iterator[None]:
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = clusters
         vars(parameter)["RayParams"] = params
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def require_host(host: str) -> None:

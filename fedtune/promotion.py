@@ -98,7 +98,7 @@ class Slots(ConcurrencyLimiter):
         self.searcher.on_trial_complete(trial_id, result=result, error=error)
 
     def get_state(self) -> dict:
-        """Nothing that Ray would have to save: the searcher saves itself, and a new scheduler says anew who has room."""
+        """Nothing for Ray to save: the searcher saves itself, and a new scheduler says anew whether there is room."""
         return {}
 
 
@@ -230,9 +230,11 @@ class Promotion(TrialScheduler):
     def _stop_paused(self, tune_controller: Any) -> None:
         for name in self._paused():
             trial = self._trials[name]
-            # Ray tells the searcher that a paused trial has ended, but not with what result; ours listens once
+            # Ray tells the searcher that a paused trial has ended, but not with what result; ours listens once.  And it
+            # writes down what became of trials that have a process
             self._search.on_trial_complete(name, result=flatten_dict(trial.last_result))
             tune_controller.stop_trial(trial)
+            tune_controller._tune_controller._mark_trial_to_checkpoint(trial)
 
 
 def _played_out(result: dict[str, Any]) -> bool:

@@ -129,16 +129,21 @@ def trials_frame(grid: ResultGrid, rounds: pd.DataFrame) -> pd.DataFrame:
         name, last = trial_id(result), result.metrics or {}
         row: dict[str, Any] = {"trial": name, "status": _status(result)}
         row |= {CONFIG + k: v for k, v in (result.config or {}).items()}
-        played = by_trial.get(name)
-        row["rounds"] = 0 if played is None else int(played["round"].max())
-        if played is not None:
-            end, best = played.iloc[-1], played.loc[played[METRIC].idxmax()]
-            row |= {f"last_{m}": end[m] for m in ("val_acc", "val_loss", "test_acc", "test_acc_std", "train_loss")}
-            row |= {f"best_{m}": best[m] for m in ("round", "val_acc", "test_acc")}
-            row |= {"seconds": played["seconds"].sum() + played["eval_seconds"].sum(), "comm_mb": end["comm_mb"]}
+        row |= summed(by_trial.get(name))
         row["reason"] = str(last.get("reason") or result.error or "")
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def summed(played: pd.DataFrame | None) -> dict[str, Any]:
+    """What a trial's rounds, in their order, come to: rounds, last and best metrics, seconds, communication."""
+    if played is None or played.empty:
+        return {"rounds": 0}
+    end, best = played.iloc[-1], played.loc[played[METRIC].idxmax()]
+    row: dict[str, Any] = {"rounds": int(played["round"].max())}
+    row |= {f"last_{m}": end[m] for m in ("val_acc", "val_loss", "test_acc", "test_acc_std", "train_loss")}
+    row |= {f"best_{m}": best[m] for m in ("round", "val_acc", "test_acc")}
+    return row | {"seconds": played["seconds"].sum() + played["eval_seconds"].sum(), "comm_mb": end["comm_mb"]}
 
 
 def best_trial(trials: pd.DataFrame) -> pd.Series | None:
@@ -162,10 +167,14 @@ def plain(config: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in found.items() if not (isinstance(v, float) and math.isnan(v))}
 
 
-def cut_short(grid: ResultGrid, wanted: int) -> bool:
-    """Whether the search ended before its trials did: by the clock, or by the user."""
-    trials = grid._experiment_analysis.trials or []
-    return len(grid) < wanted or any(t.status not in ("TERMINATED", "ERROR") for t in trials)
+def cut_short(grid: ResultGrid, wanted: int, run: Path) -> bool:
+    """Whether the search ended before its trials did: by the clock, or by the user.
+
+    Ray's last snapshot says what still ran then; in memory Ray has marked that as terminated since.
+    """
+    (*_, last) = sorted(run.glob("experiment_state-*.json"))
+    states = {json.loads(trial)["status"] for trial, _ in json.loads(last.read_text())["trial_data"]}
+    return len(grid) < wanted or not states <= {"TERMINATED", "ERROR"}
 
 
 def trial_id(result: Any) -> str:

@@ -122,7 +122,7 @@ def _played(
         raise watch.error(p.shown)
     if len(p.objectives) > 1 and len(rounds):
         summary.front(p, rounds, trials)
-    cut = results.cut_short(grid, p.trials)
+    cut = results.cut_short(grid, p.trials, p.folder)
     if cut:
         what = "time budget reached" if p.time_budget else "interrupted"
         say(f"{what}: {len(trials)} of {p.trials} trials were begun")

@@ -135,7 +135,7 @@ def test_shares_fill_three_nodes_overfill_none_and_are_taken_again_at_once(
     words.mkdir()
     p = planned(gpus, tmp_path, "--algo local --gpus-per-trial 0.5 --trials 30 --searcher random --scheduler none")
     light = SimpleNamespace(algorithm="local", scenario=SimpleNamespace(rounds=1), seed=0)
-    monkeypatch.setattr(search, "FederatedTrainable", waiting(words))
+    monkeypatch.setattr(drive, "FederatedTrainable", waiting(words))
     seen: dict[str, Any] = {}
 
     def watch() -> None:
@@ -194,7 +194,7 @@ def test_a_trial_out_of_gpu_memory_is_tried_once_more_with_twice_the_share(
     )  # fmt: skip
     p.points[:] = [{"lam": lam} for lam in (2.0, 5.0, 10.0)]
     p = dataclasses.replace(p, trials=3)
-    monkeypatch.setattr(search, "FederatedTrainable", hungry())
+    monkeypatch.setattr(drive, "FederatedTrainable", hungry())
     dealt = federation.make(p.experiment.scenario, 0)
     grid, reported = drive.fit(p, [dealt], 2, False)
     trials = results.trials_frame(grid, results.rounds_frame(reported)).set_index("config/lam")

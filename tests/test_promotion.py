@@ -26,7 +26,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from test_survival import rounds_by_configuration, wait_for
 
-from fedtune import cluster, results, resume
+from fedtune import cluster, results
 from fedtune.promotion import Promotion, Rungs, Slots
 from fedtune.study import METRIC, MODE, Optuna
 
@@ -89,6 +89,8 @@ class Controller:
         self.scheduler = scheduler
         self.trials: list[Any] = []
         self.told: list[str] = []
+        self.noted: list[str] = []
+        self._tune_controller = SimpleNamespace(_mark_trial_to_checkpoint=lambda t: self.noted.append(t.trial_id))
         self.paused: list[int] = []
         self.diverging: set[tuple[int, int]] = set()
 
@@ -167,11 +169,12 @@ def test_one_worker_plays_the_papers_jobs_in_the_papers_order(
         at[trial] = end
     assert played == want
     assert max(at.values()) == limit  # somebody has played to the end
-    # whoever goes on at once has not paused
-    assert controller.paused == [
-        trial for (trial, end), (then, _) in zip(jobs, [*jobs[1:], (-1, 0)], strict=True) if end < limit and then != trial
+    following = [trial for trial, _ in jobs[1:]] + [-1]
+    assert controller.paused == [  # whoever goes on at once does not pause
+        trial for (trial, end), then in zip(jobs, following, strict=True) if end < limit and then != trial
     ]
     assert sorted(controller.told, key=int) == [str(t) for t in range(trials) if at[t] < limit]
+    assert controller.noted == controller.told
 
 
 @pytest.mark.parametrize("value", [noise, steps])
@@ -432,19 +435,28 @@ ARGUMENTS = (
 )
 
 
-def begin(folder: Path) -> subprocess.Popen:
-    """The search in a process of its own."""
-    command = [sys.executable, "-m", "fedtune.search", *ARGUMENTS.split(), "--storage-path", str(folder)]
+def command(*arguments: str) -> subprocess.Popen:
+    """A process of its own, as this one has Ray already."""
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen([*command, "--name", "run"], start_new_session=True, **pipes)
+    return subprocess.Popen([sys.executable, "-m", *arguments], start_new_session=True, **pipes)
+
+
+def begin(folder: Path) -> subprocess.Popen:
+    return command("fedtune.search", *ARGUMENTS.split(), "--storage-path", str(folder), "--name", "run")
+
+
+def end(process: subprocess.Popen) -> None:
+    try:
+        out, _ = process.communicate(timeout=180)
+    finally:
+        process.kill()
+    assert process.returncode == 0, out
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("undisturbed")
-    process = begin(folder)
-    out, _ = process.communicate(timeout=180)
-    assert process.returncode == 0, out
+    end(begin(folder))
     return folder / "run"
 
 
@@ -476,7 +488,7 @@ def test_a_killed_driver_of_a_promoting_search_is_resumed(lines: int, undisturbe
     finally:
         process.kill()
     process.communicate()
-    assert resume.main([str(run), "--no-dashboard"]) == 0
+    end(command("fedtune.resume", str(run), "--no-dashboard"))
     got, want = rounds_by_configuration(run), rounds_by_configuration(undisturbed)
     assert got.keys() == want.keys() and len(got) == 9
     for name, rows in want.items():

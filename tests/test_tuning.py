@@ -42,7 +42,7 @@ def test_the_first_trial_has_what_the_space_cannot_hold(name):
 
 def test_rungs_start_at_the_grace_period():
     assert tuning.rungs("asha", 60, 20) == [20]
-    assert tuning.rungs("asha", 200, 20) == [20, 60, 180]
+    assert tuning.rungs("asha", 200, 20) == tuning.rungs("promote", 200, 20) == [20, 60, 180]
     assert tuning.rungs("none", 60, 20) == tuning.rungs("median", 60, 20) == []
 
 

@@ -164,8 +164,8 @@ def test_a_dashboard_for_others_without_a_token_is_refused_before_anything_start
     host: str, mode: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", mode)
-    arguments = ["--algo", "local", "--dashboard-host", host, "--storage-path", str(tmp_path)]
-    assert search.main(arguments) == 2
+    arguments = f"--algo local --trials 1 --rounds 1 --storage-path {tmp_path} {QUICK} --dashboard-host".split()
+    assert search.main([*arguments, host]) == 2
     said = capsys.readouterr().err
     assert re.search(f"^error: .*{message}", said) and said.count("\n") == 1
     assert not ray.is_initialized() and not list(tmp_path.iterdir())

@@ -1,0 +1,79 @@
+"""The share of a trial's time that goes into its checkpoints.
+
+    python -m benchmarks.checkpoints
+
+One trial of each case runs through Tune as in a search, on one CPU and with checkpoints brought to the run's folder.
+What is told is the time spent in `save` over the trial's whole time; that of the file's way to the folder is in it,
+that of the driver, which notes the checkpoint and removes the one before, is not.
+"""
+
+import argparse
+import tempfile
+from typing import Any
+
+import ray
+
+from fedtune import cluster, datasets, drive, federation, plan, search
+from fedtune.trainable import FederatedTrainable
+
+# name -> arguments of a search, and the configuration that is played
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "FedProto on digits": ("--algo fedproto --rounds 100", {"lam": 1.0}),
+    "GFPL on digits": ("--algo gfpl --rounds 60", {"lam": 2.0}),
+    "FedAvg, two-conv CNN on Fashion-MNIST, 20 clients": (
+        "--algo fedavg --dataset fashion-mnist --model mcmahan-cnn --clients 20 --rounds 20", {"lr": 0.01},
+    ),
+}  # fmt: skip
+
+
+class Timed(FederatedTrainable):
+    """Tells what its checkpoints took."""
+
+    def save(self, *args: Any, **options: Any) -> Any:
+        saved = super().save(*args, **options)
+        self.spent = getattr(self, "spent", 0.0) + self._cost
+        self.saves = getattr(self, "saves", 0) + 1
+        return saved
+
+    def step(self) -> dict[str, Any]:
+        return super().step() | {"spent": getattr(self, "spent", 0.0), "saves": getattr(self, "saves", 0)}
+
+
+def measure(arguments: str, config: dict[str, Any]) -> dict[str, float]:
+    """Seconds of the trial, seconds in its checkpoints, and how many it wrote."""
+    with tempfile.TemporaryDirectory() as folder:
+        with open(f"{folder}/space.py", "w") as file:
+            file.write(f"SPACE = [{config!r}]\n")
+        args = search.parser().parse_args(
+            [*arguments.split(), "--space", f"{folder}/space.py", "--scheduler", "none", "--trials", "1",
+             "--storage-path", folder, "--name", "run"]
+        )  # fmt: skip
+        p = plan.make(args)
+        data = datasets.load(p.experiment.scenario.dataset, args.data_dir)
+        cluster.start(None, p.cpus, p.gpus, dashboard=False)
+        drive.FederatedTrainable = Timed  # type: ignore[misc]
+        try:
+            _, reported = drive.fit(p, [federation.deal(data, p.experiment.scenario, 0)], 1, False)
+        finally:
+            ray.shutdown()
+    [rows] = reported.values()
+    end = rows[-1]
+    return {"seconds": end["time_total_s"] + end["spent"], "spent": end["spent"], "saves": end["saves"]}
+
+
+def line(name: str, got: dict[str, float]) -> str:
+    return (
+        f"{name}: {got['saves']} checkpoints took {got['spent']:.2f} of {got['seconds']:.1f} s, "
+        f"{got['spent'] / got['seconds']:.1%} (asked below 3 %)"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.parse_args()
+    for name, (arguments, config) in CASES.items():
+        print(line(name, measure(arguments, config)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
