@@ -43,7 +43,7 @@ TRIALS: dict[str, str] = {  # column -> dtype
     "reason": "str",  # why it failed or diverged
 }
 ROUNDS: dict[str, str] = {"run": "str", "trial": "str", "round": "int64"} | dict.fromkeys(METRICS, "float64")
-STATUSES = ["finished", "stopped", "diverged", "failed", "running", "waiting", "not started"]
+STATUSES = ["finished", "stopped", "diverged", "failed", "running", "waiting", "paused", "not started"]
 
 
 def load(*runs: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -3,7 +3,8 @@
 #
 # For systems that start a job again after a time limit, a preemption or a dead node: the same command line, given any
 # number of times, plays every trial once.  It joins the Ray cluster that it runs in.  Of a search that is over it says
-# so and ends as the search did.  With STOP_FILE in the environment the search ends as by Ctrl-C once that file is there.
+# so and ends as the search did.  With STOP_FILE in the environment the search ends as by Ctrl-C once that file is
+# there.
 set -euo pipefail
 
 run=${1:?which folder is the run\'s}
@@ -16,14 +17,15 @@ if [ -e "$run/run.json" ]; then
     esac
     command=(python -m fedtune.resume "$run" --address auto)
 else
-    command=(python -m fedtune.search "$@" --storage-path "$(dirname "$run")" --name "$(basename "$run")" --address auto)
+    where=(--storage-path "$(dirname "$run")" --name "$(basename "$run")" --address auto)
+    command=(python -m fedtune.search "$@" "${where[@]}")
 fi
 if [ -n "${STOP_FILE:-}" ]; then
     driver=$$ # exec keeps it
     (
         until [ -e "$STOP_FILE" ]; do
             kill -0 "$driver" 2>/dev/null || exit 0
-            sleep 1
+            sleep 0.5
         done
         kill -TERM "$driver"
     ) &

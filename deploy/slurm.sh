@@ -5,11 +5,11 @@
 #   sbatch --nodes=2 deploy/slurm.sh --algo gfpl --space default --trials 64 --gpus-per-trial 0.5
 #
 # Everything after slurm.sh goes to fedtune search.  The run's folder is $FEDTUNE_RUN, where all nodes see it (default:
-# runs/NAME-ID of the job in the checkout); a search that is there goes on, so a job that was cancelled is begun again by
+# runs/NAME-ID of the job in the checkout); a search that is there goes on, so after a job was cancelled
 #
 #   FEDTUNE_RUN=runs/fedtune-4711 sbatch deploy/slurm.sh
 #
-# Data sets lie in $FEDTUNE_DATA_DIR.  Change what follows to your site, here or on sbatch's command line.
+# does the rest.  Data sets lie in $FEDTUNE_DATA_DIR.  Change what follows to your site, here or on sbatch's command line.
 #SBATCH --job-name=fedtune
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1       # a task is a node of Ray; leave it
@@ -62,7 +62,7 @@ if ! srun "${apart[@]}" true 2>/dev/null; then
 fi
 
 echo "run: $run"
-echo "dashboard: ssh -L 8265:127.0.0.1:$dashboard $(hostname), then http://127.0.0.1:8265; token: cat $RAY_AUTH_TOKEN_PATH"
+echo "dashboard: ssh -L 8265:127.0.0.1:$dashboard $(hostname), then http://127.0.0.1:8265; token: $RAY_AUTH_TOKEN_PATH"
 told=
 trap 'told=yes; touch "$STOP_FILE"' TERM
 # The search's own exit status comes in a file: Ray's is 1 on several nodes, and srun's is that of whoever ended worst.
@@ -76,7 +76,7 @@ srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=0 --wait=0 \
     --dashboard-host=127.0.0.1 --dashboard-port="$dashboard" --ray-client-server-port="$client" \
     --dashboard-agent-listen-port=0 --min-worker-port=0 --max-worker-port=0 --disable-usage-stats \
     -- bash -c 'bash "$@"; echo $? >"$0"' "$RAY_TMPDIR/status" "$here/deploy/search-or-resume.sh" "$run" "$@" \
-    2> >(grep -v --line-buffered "VINFO scripts.py:" >&2) & # ray stop shows the command line of all that it stops
+    > >(grep -v --line-buffered "VINFO scripts.py:") 2>&1 & # ray stop shows the command line of all that it stops
 step=$!
 running() { kill -0 "$step" 2>/dev/null; }
 while running && [ ! -s "$RAY_TMPDIR/status" ]; do sleep 2; done
@@ -87,9 +87,11 @@ done
 status=1
 [ ! -s "$RAY_TMPDIR/status" ] || status=$(<"$RAY_TMPDIR/status")
 
-# shellcheck disable=SC2016
-[ "$status" -eq 0 ] || srun bash -c 'mkdir -p "$2" && cp -r "$1/ray/session_latest/logs" "$2/$(hostname)"' logs \
-    "$RAY_TMPDIR" "$storage/.ray-logs-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}" || true
+if [ -z "$told" ] && [ "$status" -ne 0 ]; then # Ray's logs may say why
+    # shellcheck disable=SC2016
+    srun bash -c 'mkdir -p "$2" && cp -r "$1/ray/session_latest/logs" "$2/$(hostname)"' logs \
+        "$RAY_TMPDIR" "$storage/.ray-logs-$SLURM_JOB_ID" || true
+fi
 srun rm -rf "$RAY_TMPDIR" || true
 rm -f "$RAY_AUTH_TOKEN_PATH"
 if [ -n "$told" ] && [ "$status" -ne 0 ]; then

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 from ray import tune
 from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
+from ray.tune.search import BasicVariantGenerator
 
 from fedtune import results, shares, storage, tuning
 from fedtune.cli import say
@@ -16,7 +17,7 @@ from fedtune.federation import Federation
 from fedtune.gauges import Gauges
 from fedtune.plan import Plan
 from fedtune.progress import Progress
-from fedtune.promotion import Promotion, Slots
+from fedtune.promotion import Limit, Promotion, Slots
 from fedtune.study import Again, AsFar
 from fedtune.trainable import FederatedTrainable, key
 
@@ -54,6 +55,7 @@ def drive(
             watch.resumed = True
         tuner = tune.Tuner.restore(str(p.folder), trainable=trainable, resume_errored=True)
         kept = tuner._local_tuner  # what Ray brought back; the scheduler it does not
+        kept._tune_config.max_concurrent_trials = kept._tune_config.search_alg.max_concurrent = concurrent
         progress = next(c for c in kept._run_config.callbacks if isinstance(c, Progress))
         tuning.remember(kept._tune_config.scheduler, results.seen(before, p.budget.attribute))
         if p.scheduler in ("hyperband", "median", "pbt"):
@@ -74,7 +76,7 @@ def drive(
     finally:
         signal.signal(signal.SIGTERM, before_us)
     searcher = kept._tune_config.search_alg
-    searcher = searcher.searcher if isinstance(searcher, Slots) else searcher
+    searcher = searcher.searcher if isinstance(searcher, Limit) else searcher
     if isinstance(searcher, tuning.Optuna):
         searcher.export(p.folder / "study.journal")
     return grid, {t: before.get(t, []) + progress.reported.get(t, []) for t in {**before, **progress.reported}}
@@ -87,7 +89,7 @@ def _tuner(p: Plan, trainable: Any, concurrent: int, progress: Progress) -> tune
         trainable,
         param_space=dict(p.space.domains) if pbt else None,
         tune_config=tune.TuneConfig(
-            search_alg=Slots(searcher, concurrent) if isinstance(scheduler, Promotion) else searcher,
+            search_alg=_limited(searcher, scheduler, concurrent),
             scheduler=scheduler,
             num_samples=p.trials,
             max_concurrent_trials=concurrent,
@@ -102,6 +104,14 @@ def _tuner(p: Plan, trainable: Any, concurrent: int, progress: Progress) -> tune
             checkpoint_config=tune.CheckpointConfig(num_to_keep=4 if pbt else 1),  # PBT's others copy from them
         ),
     )  # fmt: skip
+
+
+def _limited(searcher: Any, scheduler: Any, concurrent: int) -> Any:
+    """The searcher, of which Ray asks no more than so many trials at once."""
+    if isinstance(searcher, BasicVariantGenerator):
+        searcher.max_concurrent = concurrent
+        return searcher
+    return (Slots if isinstance(scheduler, Promotion) else Limit)(searcher, concurrent)
 
 
 def _again(p: Plan) -> tuple[Any, Any]:

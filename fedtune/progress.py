@@ -57,6 +57,9 @@ class Progress(Callback):
 
     def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         """A trial begins."""
+        for other in trials:
+            if other.status == "PAUSED":
+                self.running.pop(other.trial_id, None)
         self.running[trial.trial_id] = dict(trial.config)
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
@@ -69,7 +72,8 @@ class Progress(Callback):
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         """A trial ended."""
-        self._end(trial, status(self.last.get(trial.trial_id, {})))
+        self.last.setdefault(trial.trial_id, trial.last_result or {})  # another driver may have heard it
+        self._end(trial, status(self.last[trial.trial_id]))
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         """A trial failed."""

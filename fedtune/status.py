@@ -22,7 +22,7 @@ from fedtune.progress import short, status
 from fedtune.study import METRIC
 
 SAID = ("algorithm", "searcher", "scheduler", "started", "trials", "concurrent", "space")  # of run.json, needed here
-ALIVE = {"RUNNING": "running", "PENDING": "waiting", "PAUSED": "waiting"}
+ALIVE = {"RUNNING": "running", "PENDING": "waiting", "PAUSED": "paused"}
 
 
 @cli.guarded
@@ -124,7 +124,7 @@ def seconds_left(record: dict[str, Any], logged: dict[str, list[dict[str, Any]]]
     if not took:
         return None
     mean = sum(took) / len(took)
-    alive = [t for t in how if how[t] in ALIVE.values()]
+    alive = [t for t in how if how[t] in ("running", "waiting")]  # most of the paused are never played on
     spent = [logged[t][-1].get("time_total_s", 0.0) if t in logged else 0.0 for t in alive]
     rest = sum(max(mean - s, 0) for s in spent) + mean * max(record["trials"] - len(how), 0)
     return rest / max(record["concurrent"], 1)

@@ -134,6 +134,8 @@ class FederatedTrainable(tune.Trainable):
         """Become another trial in the same process: everything is rebuilt, so nothing of the last one is left."""
         del self.simulation
         give_back_memory()
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()  # others have shares of the GPU too
         self._begin(new_config)
         return True
 

@@ -31,15 +31,20 @@ from fedtune.space import Space
 from fedtune.trainable import FederatedTrainable
 
 
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    """One node of one CPU on loopback, to which a test adds others; gone afterwards, with all of its processes.
+def headed() -> Cluster:
+    """A cluster of one node with one CPU, on loopback.
 
     It asks for the user's token, as what `ray start` starts does where there is one.
     """
     tokens.enable_token_auth_by_default()
     tokens.ensure_token_if_auth_enabled()
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    return Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """That, gone afterwards with all of its processes."""
+    made = headed()
     yield made
     made.shutdown()
 
@@ -73,13 +78,21 @@ def test_a_dead_nodes_trials_go_on_elsewhere_bit_for_bit(
 # ---- logical GPUs: Ray counts them, nothing here computes on one
 
 
-@pytest.fixture
-def gpus(cluster: Cluster) -> Iterator[Cluster]:
-    """Three nodes of four GPUs each, beside a head without any; this process is a driver of it."""
+@pytest.fixture(scope="module")
+def three() -> Iterator[Cluster]:
+    """Three nodes of four GPUs each, beside a head without any."""
+    made = headed()
     for _ in range(3):
-        cluster.add_node(num_cpus=1, num_gpus=4, object_store_memory=100 * 2**20)
-    assert clusters.start(cluster.address, 0.1, 0.5, dashboard=False) == 24
-    yield cluster
+        made.add_node(num_cpus=1, num_gpus=4, object_store_memory=100 * 2**20)
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+def gpus(three: Cluster) -> Iterator[Cluster]:
+    """That cluster, with this process as a driver of it."""
+    assert clusters.start(three.address, 0.1, 0.5, dashboard=False) == 24
+    yield three
     ray.shutdown()
 
 
@@ -103,6 +116,9 @@ def waiting(folder: Path) -> type[tune.Trainable]:
 
         def reset_config(self, new_config: dict) -> bool:
             return True
+
+        def save_checkpoint(self, checkpoint_dir: str) -> dict:
+            return {}
 
         def step(self) -> dict:
             began, here = time.monotonic(), ray.get_runtime_context()

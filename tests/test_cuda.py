@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 import torch
+from test_failures import CONFIGS, Actor, play
 
-from fedtune import algorithm, federation, scenario, simulation
+from fedtune import algorithm, federation, scenario, shares, simulation
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
@@ -23,3 +24,27 @@ def test_gpu_equals_cpu(name, executor):
     for cpu, gpu in zip(*rows, strict=True):
         for key in ("train_loss", "val_loss", "val_acc", "test_acc", "up_floats", "down_bytes"):
             assert cpu[key] == pytest.approx(gpu[key], rel=1e-9), key
+
+
+class OnGpu(Actor):
+    device = "cuda"
+
+
+def test_gpu_memory_returns_to_the_same_level_after_each_trial():
+    actor, held = OnGpu(config={"algorithm": "fedavg"}), []
+    for name, values in [*CONFIGS, *CONFIGS]:
+        actor.reset({"algorithm": name, **values})
+        play(actor, 3)
+        actor.reset({"algorithm": "fedavg"})
+        held.append(torch.cuda.memory_allocated())
+    assert len(set(held[1:])) == 1, held
+
+
+def test_a_round_on_a_gpu_is_measured():
+    setting = scenario.find("digits-w4").override(clients=5, rounds=3)
+    experiment = simulation.Experiment("fedavg", setting, device="cuda")
+    found = shares.measure(experiment, [federation.make(setting, 0)])
+    _, total = torch.cuda.mem_get_info()
+    assert found.seconds > 0 and found.total == total
+    assert torch.cuda.max_memory_reserved() < found.peak < total
+    assert 0 < shares.share(found.peak, found.total, 64) < 0.5

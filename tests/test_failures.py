@@ -34,14 +34,14 @@ DATA = [federation.make(SETTING, 0)]
 class Actor(FederatedTrainable):
     """A trial's actor without Ray around it; its trials may be of unlike algorithms."""
 
-    trial_resources = None
+    trial_resources, device = None, "cpu"
 
     def setup(self, config: dict[str, Any]) -> None:  # type: ignore[override]
         super().setup(config, experiment=Experiment("fedproto", SETTING), data=DATA, budget=Budget())
 
     def _begin(self, config: dict[str, Any]) -> None:
         values = dict(config)
-        self.experiment = Experiment(values.pop("algorithm", "fedproto"), SETTING)
+        self.experiment = Experiment(values.pop("algorithm", "fedproto"), SETTING, device=self.device)
         super()._begin(values)
 
     def _setup_logdir(self) -> None:
@@ -381,6 +381,21 @@ def test_a_search_goes_on_without_rays_settings_from_damaged_checkpoints(
     assert "2099-01-01_00-00-00.pkl cannot be read; going on from the state of the driver before" in said
     assert "its checkpoint cannot be used (" in said
     assert_as_undisturbed(run, undisturbed)
+
+
+def test_state_that_ray_alone_cannot_read_does_not_begin_the_search_anew(
+    killed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(killed, run)
+    for file in run.glob("experiment_state-*"):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"trial_data": [["{}", "{}"]]}))
+    before = {f.name: f.read_bytes() for f in run.glob("*state*")}
+    assert resume.main([str(run), "--no-dashboard"]) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(said) == 1 and f"{run} holds a state that Ray cannot go on from" in said[0]
+    assert {f.name: f.read_bytes() for f in run.glob("*state*")} == before
+    assert results.logged(run) == results.logged(killed)
 
 
 @pytest.mark.parametrize("name", ["trials.parquet", "rounds.parquet", "study.journal"])

@@ -214,7 +214,8 @@ def stopped(head: Head, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     """A search whose trials all run; its client was interrupted before the job was stopped; what that client said."""
     storage, file = tmp_path_factory.mktemp("stopped"), tmp_path_factory.mktemp("own") / "space.py"
     file.write_text("from ray import tune\npull = {'lam': tune.loguniform(0.1, 10)}")
-    words = [*LONG.split(), "--trials", "2", "--rounds", "60", "--space", f"{file}:pull", "--storage-path", str(storage), "--name", "run"]
+    words = [*LONG.split(), "--trials", "2", "--rounds", "60", "--space", f"{file}:pull"]
+    words += ["--storage-path", str(storage), "--name", "run"]
     process = head.begin("submit", "--name", "stopped", "--", *words)
     wait_for(lambda: len(results.logged(storage / "run")) == 2, 300)
     file.unlink()

@@ -6,6 +6,7 @@ from ray import tune
 from fedtune import tuning
 from fedtune.budget import Budget
 from fedtune.errors import UserError
+from fedtune.promotion import Limit
 from fedtune.space import Space
 
 RANGES = Space({"lam": tune.loguniform(0.1, 10)}, [])
@@ -59,3 +60,11 @@ def test_rungs_start_at_the_grace_period():
 def test_combinations_that_cannot_be(searcher, scheduler, space, structural, message):
     with pytest.raises(UserError, match=message):
         tuning.require_combination(searcher, scheduler, space, structural)
+
+
+def test_a_resumed_search_has_the_limit_that_was_asked_for_now():
+    searcher = tuning.searcher("random", RANGES, [], {}, seed=3, study="s")
+    before, now = Limit(searcher, 2), Limit(searcher, 5)
+    before.suggest("a")
+    now.set_state(before.get_state())
+    assert now.max_concurrent == 5 and now.live_trials == {"a"}
