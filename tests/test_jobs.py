@@ -234,6 +234,8 @@ def test_a_stopped_job_keeps_what_it_found(head: Head, stopped: tuple[Path, str]
     assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
     assert all((run / name).exists() for name in ("trials.parquet", "rounds.parquet", "best.yaml", "study.journal"))
     assert head.info("stopped")["status"] == "STOPPED"
+    (log,) = head.folder.glob("session_2*/logs/jobs/supervisor-stopped.log")
+    assert "terminated gracefully with SIGTERM" in log.read_text()  # not killed over the time that it took
     status, out, _ = head.run("jobs", "logs", "stopped", "--follow")
     assert status == 1 and out.endswith("stopped: stopped\n")
 

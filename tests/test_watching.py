@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 import ray
 import requests
-from ray._private.authentication.authentication_token_setup import _get_default_token_path
 from test_search import QUICK, searched
 from test_survival import wait_for
 
@@ -429,7 +428,8 @@ def browser() -> Iterator[Browser]:
 def test_rays_dashboard_in_a_browser_after_the_token_was_given(running: SimpleNamespace, browser: Browser) -> None:
     browser.open(running.url, "Authentication Token Required")
     assert "fedproto" not in browser.text()
-    token = _get_default_token_path().read_text().strip()
+    tells = [str(Path(sys.executable).with_name("ray")), "get-auth-token"]  # as README says
+    token = subprocess.run(tells, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout.strip()
     browser.do(browser.find("//input[@type='password']") + "/value", text=token)
     browser.do(browser.find("//*[@role='dialog']//button[text()='Submit']") + "/click")
     wait_for(lambda: "Authentication Token Required" not in browser.text())
