@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import errno
 import json
 import math
 import os
@@ -281,8 +282,8 @@ def _lock(file: IO[str]) -> bool:
         return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
+    except OSError as error:
+        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)  # others: a file system without locks
     return True
 
 
