@@ -165,7 +165,7 @@ def test_a_space_with_conditions_suggests_what_exists_and_survives_pickling() ->
     seen = [searcher.suggest(str(i)) for i in range(30)]
     for i, chosen in enumerate(seen):
         assert ("momentum" in chosen) == (chosen["optimizer"] == "sgd")
-        searcher.on_trial_complete(str(i), {METRIC: 0.5, "complete": True})
+        searcher.on_trial_complete(str(i), {METRIC: 0.5, "training_iteration": 1, "complete": True})
     assert {c["optimizer"] for c in seen} == {"sgd", "adam"}
     assert isinstance(searcher._space, Conditional) and seen[0] == point | outside
 
