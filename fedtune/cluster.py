@@ -36,7 +36,7 @@ def start(address: str | None, cpus: float, gpus: float, dashboard: bool, host: 
     how: dict[str, Any] = {"address": address or "local", "logging_level": logging.ERROR, "log_to_driver": False}
     if address:
         # `ray start` asks for a token wherever the user has one, but a driver shows it only when told to; this is what
-        # `ray start` itself calls.  A cluster that asks for none lets us in all the same.
+        # `ray start` itself calls.  A cluster that asks for none cannot call such a driver back: RAY_AUTH_MODE=disabled
         maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     else:
         how |= {"include_dashboard": dashboard, "dashboard_host": host}

@@ -103,6 +103,8 @@ CASES = {
     GFPL + "--cpus-per-trial 0": "--cpus-per-trial must be above 0, but got 0",
     GFPL + "--gpus-per-trial -1": "--gpus-per-trial must be at least 0, but got -1",
     GFPL + "--gpus-per-trial 64": "--gpus-per-trial must be at most the GPUs there are",
+    GFPL + "--gpus-per-trial some": "must be a number, or auto, but got 'some'",
+    GFPL + "--gpus-per-trial auto": "auto measures a round on a GPU, but there is none here",
     GFPL + "--gpus-per-trial 1.5": "a fraction below 1 or a whole number",
     GFPL + "--final-seeds -1": "--final-seeds must be at least 0, but got -1",
     GFPL + "--time-budget 0": "--time-budget must be above 0 seconds, but got 0",
