@@ -67,7 +67,7 @@ def test_a_dead_nodes_trials_go_on_elsewhere_bit_for_bit(
     try:
         wait_for(lambda: [len(rows) >= 4 for rows in results.logged(run).values()][:2] == [True, True], 180)
         cluster.remove_node(second, allow_graceful=False)
-        out, _ = process.communicate(timeout=180)
+        out, _ = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 0, out

@@ -222,7 +222,7 @@ def fill(disk: Path) -> Path:
 def ended(process: subprocess.Popen, run: Path, what: str) -> None:
     """The search ends with one line that says why, and its rounds can be read."""
     seen = results.logged(run)
-    out, _ = process.communicate(timeout=180)
+    out, _ = process.communicate(timeout=300)
     lines = [line for line in out.splitlines() if line.startswith("error: ")]
     assert process.returncode == 2 and len(lines) == 1 and "Traceback" not in out and out.count("\n") < 20, out
     assert f"a search needs its folder, but {run} {what}" in lines[0], out

@@ -447,7 +447,7 @@ def begin(folder: Path) -> subprocess.Popen:
 
 def end(process: subprocess.Popen) -> None:
     try:
-        out, _ = process.communicate(timeout=180)
+        out, _ = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 0, out
