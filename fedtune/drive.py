@@ -33,7 +33,8 @@ def fit(
             experiment=p.experiment,
             data=dealt,
             budget=p.budget,
-            onward={key(t.config): t.checkpoint for t in p.onward if t.checkpoint},
+            onward={key(t.config): (t.checkpoint, t.seconds) for t in p.onward if t.checkpoint},
+            warm="seconds" in (p.budget.unit, *p.objectives),
         ),
         bundle,
     )

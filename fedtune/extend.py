@@ -81,8 +81,10 @@ def longer(p: plan.Plan, run: Path, top: int | None) -> plan.Plan:
     best = best[: top or max(1, len(best) // tuning.REDUCTION)]
     if best.empty:
         raise UserError(f"only finished trials are played on, but {run} has none; fedtune resume it, or add --trials")
+    rounds = pd.read_parquet(run / "rounds.parquet")
     onward = tuple(
-        plan.Played(t.trial, suggested[t.trial], int(t.rounds), checkpoint(run, t.trial)) for t in best.itertuples()
+        plan.Played(t.trial, suggested[t.trial], int(t.rounds), *checkpoint(run, t.trial, rounds))
+        for t in best.itertuples()
     )
     default = p.experiment.configuration({})
     moved = [spaces.inside(p.space, default | t.config) for t in onward]
@@ -102,16 +104,21 @@ def lineage(run: Path) -> Iterator[Path]:
         run = run.absolute().parent / earlier
 
 
-def checkpoint(run: Path, trial: str) -> str | None:
-    """The folder of a trial's last checkpoint that can be read.  None: it is played again from its first round."""
+def checkpoint(run: Path, trial: str, rounds: pd.DataFrame) -> tuple[str | None, float]:
+    """The folder of a trial's last checkpoint that can be read, and the seconds that its rounds up to there took.
+
+    None: it is played again from its first round.
+    """
+    played = rounds[rounds["trial"] == trial]
     for folder in lineage(run):
         for found in sorted(folder.absolute().glob(f"*-{trial}/checkpoint_*"), reverse=True):
             try:
-                torch.load(found / "state.pt", weights_only=True, map_location="cpu")
-            except Exception:
+                reached = torch.load(found / "state.pt", weights_only=True, map_location="cpu")[0]["round"]
+            except Exception:  # whatever a damaged file raises
                 continue
-            return str(found)
-    return None
+            before = played[played["round"] <= reached]
+            return str(found), float(before["seconds"].sum() + before["eval_seconds"].sum())
+    return None, 0.0
 
 
 if __name__ == "__main__":

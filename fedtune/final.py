@@ -10,6 +10,7 @@ import ray
 import torch
 
 from fedtune import datasets, federation
+from fedtune.budget import Budget
 from fedtune.cli import say
 from fedtune.errors import Diverged
 from fedtune.layers import keep_freed_memory
@@ -31,7 +32,7 @@ def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
     for seed in seeds:
         dealt = ray.put(federation.deal(data, p.experiment.scenario, seed))
         for name, values in candidates.items():
-            ref = task.remote(with_seed(p.experiment, seed), values, dealt, p.cpus)
+            ref = task.remote(with_seed(p.experiment, seed), values, dealt, p.cpus, p.budget)
             waiting[ref] = {"configuration": name, "seed": seed}
     while waiting:
         done, _ = ray.wait(list(waiting))
@@ -41,12 +42,18 @@ def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
     return frame.sort_values(["configuration", "seed"], ignore_index=True)
 
 
-def replay(experiment: Experiment, config: Config, data: federation.Federation, cpus: float) -> dict[str, Any]:
-    """Play one configuration to its end (in a Ray task)."""
+def replay(
+    experiment: Experiment, config: Config, data: federation.Federation, cpus: float, budget: Budget
+) -> dict[str, Any]:
+    """Play one configuration to its end, or until its budget is used up (in a Ray task)."""
     keep_freed_memory()
     torch.set_num_threads(max(1, int(cpus)))
     try:
-        *_, row = play(experiment, config, data)
+        seconds, row = 0.0, {}
+        for row in play(experiment, config, data):
+            seconds += row["seconds"] + row["eval_seconds"]
+            if budget.reached(row, seconds):
+                break
     except Diverged as error:
         return {"test_acc": math.nan, "val_acc": math.nan, "comm_mb": math.nan, "reason": str(error)}
     return {k: row[k] for k in ("test_acc", "val_acc", "comm_mb")} | {"reason": ""}

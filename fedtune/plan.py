@@ -29,6 +29,7 @@ class Played(NamedTuple):
     config: Config
     rounds: int
     checkpoint: str | None = None
+    seconds: float = 0.0  # that its rounds up to that checkpoint took
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,13 +37,17 @@ def main(argv: list[str] | None = None) -> int:
     length = before.groupby("trial")["round"].max()
     tried = [plan.Played(t["trial"], t["config"], int(length[t["trial"]]))
              for t in results.suggestions(args.run) if t["trial"] in length]  # fmt: skip
-    if not tried or record["scheduler"] == "pbt" or any(_moved(args.run, t.trial) for t in tried):
-        why = "what pbt and --rounds played is no trial from its first round on" if tried else "no trial was logged"
-        raise UserError(f"a search is replayed from its suggestions, but for {args.run} {why}; replay the first search")
+    if not tried:
+        raise UserError(f"a search is replayed from its suggestions and rounds, but {args.run} has none; search anew")
+    if record["scheduler"] == "pbt" or any(_moved(args.run, t.trial) for t in tried):
+        raise UserError(
+            f"a trial is replayed from its first round, but those of {args.run} went on from others (pbt, --rounds); "
+            "replay the first search"
+        )
     planned = plan.make(given)
     planned = dataclasses.replace(
         planned, again=tuple(tried), trials=len(tried), points=[], outside=[], searcher="replay", scheduler="none",
-        budget=Budget("rounds", planned.experiment.scenario.rounds, 1),
+        budget=Budget("rounds", planned.experiment.scenario.rounds, 1), time_budget=None, objectives=("val_acc",),
     )  # fmt: skip
     status = search.conduct(planned, given, {"arguments": record["arguments"], "replays": args.run.absolute().name})
     return status or compare(args, before, planned)
@@ -55,6 +59,9 @@ def compare(args: argparse.Namespace, before: pd.DataFrame, p: plan.Plan) -> int
     names = pd.read_parquet(p.folder / "trials.parquet")["trial"]
     columns = [c for c in now if c in before and c not in CLOCK]
     apart = []
+    if len(names) < len(p.again):
+        say(f"replayed: only {len(names)} of {len(p.again)} trials, for it was interrupted")
+        return 1
     for old, new in zip(p.again, names, strict=True):
         one, other = (f[f["trial"] == t][columns].reset_index(drop=True) for f, t in ((before, old.trial), (now, new)))
         if not one.equals(other):

@@ -24,6 +24,7 @@ from ray.tune import ResultGrid
 from ray.tune.result import AUTO_RESULT_KEYS, DEFAULT_RESULT_KEYS
 
 import fedtune
+from fedtune.budget import Budget
 from fedtune.errors import UserError
 from fedtune.metrics import METRICS
 from fedtune.progress import status
@@ -148,18 +149,19 @@ def summed(played: pd.DataFrame | None) -> dict[str, Any]:
     return row | {"seconds": played["seconds"].sum() + played["eval_seconds"].sum(), "comm_mb": end["comm_mb"]}
 
 
-def best_trial(trials: pd.DataFrame) -> pd.Series | None:
+def best_trial(trials: pd.DataFrame, unit: str = "rounds") -> pd.Series | None:
     """The trial to trust: among the finished, or else those that went furthest, the highest last validation accuracy.
 
     A trial that was stopped early is never chosen over one that was not: its figure is of another training length.
-    Ties go to the lower validation loss.  None if no trial reported anything finite.
+    Ties go to the lower validation loss.  None if no trial reported anything finite.  unit: of their budget.
     """
     fine = trials[~trials["status"].isin(["diverged", "failed"]) & (trials["rounds"] > 0)]
     if fine.empty:
         return None
     longest = fine[fine["status"] == "finished"]
     if longest.empty:
-        longest = fine[fine["rounds"] == fine["rounds"].max()]
+        used = fine[{"mb": "comm_mb"}.get(unit, unit)]
+        longest = fine[used == used.max()]
     return longest.sort_values(["last_val_acc", "last_val_loss"], ascending=[False, True]).iloc[0]
 
 
@@ -185,11 +187,12 @@ def trial_id(result: Any) -> str:
 
 
 def write_best(
-    run: Path, experiment: Experiment, scenario: str, names: list[str], best: pd.Series, trials: int
+    run: Path, experiment: Experiment, scenario: str, best: pd.Series, budget: Budget, **found: Any
 ) -> dict[str, Any]:
     """Write best.yaml: what `fedtune run --config` needs to play the configuration again, and how it was found.
 
-    names: the hyperparameters that were searched.  Returns their values.
+    Where a trial's length was not told in rounds, it will be as many as the best one had.  found: more of how it was
+    found.  Returns the values of what was searched.
     """
     named, actual = find_scenario(scenario), experiment.scenario
     overrides = {
@@ -197,18 +200,20 @@ def write_best(
         for f in dataclasses.fields(Scenario)
         if getattr(actual, f.name) != getattr(named, f.name)
     }
+    if budget.unit != "rounds":
+        overrides["rounds"] = int(best["rounds"])
     chosen = {k.removeprefix(CONFIG): best[k] for k in best.index if k.startswith(CONFIG)}
     whole = experiment.configuration(plain(chosen))
     found = {
         "trial": best["trial"], "rounds": int(best["rounds"]), "val_acc": float(best["last_val_acc"]),
-        "test_acc": float(best["last_test_acc"]), "trials": trials, "run": run.name,
-    }  # fmt: skip
+        "test_acc": float(best["last_test_acc"]), "run": run.name,
+    } | found  # fmt: skip
     content = {
         "algorithm": experiment.algorithm, "scenario": scenario, "overrides": overrides, "seed": experiment.seed,
         "hyperparameters": whole, "found": found,
     }  # fmt: skip
     write(run / "best.yaml", content)
-    return {n: v for n, v in whole.items() if n in names}
+    return {n: v for n, v in whole.items() if n in plain(chosen)}
 
 
 class Record:

@@ -124,17 +124,19 @@ def _played(
         summary.front(p, rounds, trials)
     cut = results.cut_short(grid, p.trials, p.folder)
     if cut:
-        what = "time budget reached" if p.time_budget else "interrupted"
+        what = "time budget reached" if p.time_budget else f"interrupted; fedtune resume {p.shown} goes on"
         say(f"{what}: {len(trials)} of {p.trials} trials were begun")
     counts = trials["status"].value_counts().to_dict()
     noted.add(search_seconds=round(time.monotonic() - began, 1), status=counts)
-    best = results.best_trial(trials)
+    best = results.best_trial(trials, p.budget.unit)
     if best is None:
         noted.write("nothing found")
         reasons = [r for r in trials["reason"] if r]
         say(f"no trial reported a finite result{': ' + reasons[0].splitlines()[-1] if reasons else ''}")
         return 1
-    config = results.write_best(p.folder, p.experiment, p.scenario, p.space.names, best, len(trials))
+    config = results.write_best(
+        p.folder, p.experiment, p.scenario, best, p.budget, trials=len(trials), seeds=p.seeds
+    )
     if cut and not p.time_budget:
         noted.write("interrupted")
         say(f"best so far: trial {best['trial']}, {summary.listed(config, short)}; folder: {p.shown}")

@@ -62,8 +62,9 @@ def picture(run: Path) -> tuple[Group, bool]:
     if not over and not results.driven(run):
         over, state = True, f"its driver is gone; fedtune resume {run} goes on"
     how = ended(run, logged)
-    if over:  # what the driver left open when it stopped
-        how = {t: "stopped" if h in ALIVE.values() else h for t, h in how.items()}
+    if over:  # what the driver left when it stopped; resume goes on with it if the search was not over
+        still = "stopped" if state in ("finished", "nothing found") else "open"
+        how = {t: still if h in ALIVE.values() else h for t, h in how.items()}
     counts = ", ".join(f"{n} {h}" for h, n in Counter(how.values()).items()) or "none begun"
     lines = [
         f"{record['algorithm']}, {record['searcher']} and {record['scheduler']}: {state}"
@@ -105,7 +106,8 @@ def ended(run: Path, logged: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
             found[trial] = status(rows[-1])
         else:
             found[trial] = said
-    return {t: "failed" if how == "ERROR" else how for t, how in found.items()}
+    names = {"ERROR": "failed", "TERMINATED": "not started"}  # the latter without a row
+    return {t: names.get(how, how) for t, how in found.items()}
 
 
 def first_at(rows: list[dict[str, Any]], attribute: str, rung: float) -> int | None:

@@ -164,7 +164,7 @@ def require_found(run: Path) -> None:
         trials, _ = (pd.read_parquet(run / f"{name}.parquet") for name in ("trials", "rounds"))
         (run / "study.journal").stat()  # Optuna would make an empty one
         journal = JournalStorage(JournalFileBackend(str(run / "study.journal")))
-        told = optuna.load_study(study_name=None, storage=journal).trials
+        told = optuna.load_study(study_name=optuna.get_all_study_names(journal)[0], storage=journal).trials
         ended = {t.user_attrs["trial"] for t in told if t.state.is_finished()}
         if lost := set(trials["trial"][trials["status"].isin(["finished", "stopped"])]) - ended:
             raise ValueError(f"the study lacks {len(lost)} trials")

@@ -31,9 +31,12 @@ class Optuna(OptunaSearch):
     Ray's tells every stopped trial as complete, with the value of the round at which it was stopped, so that a sampler
     holds a low accuracy of round 3 against a high one of round 60, or takes a trial that was stopped for being bad for
     one that communicates little.  Here a stopped trial is pruned (with one objective its rounds were reported one by
-    one; Optuna has no such reports for two), a diverged one complete with the worst values there are, a failed one
-    failed.  The first trials may have values that the space, and so Optuna, cannot hold: a range on a log scale has no
-    0.  Optuna is told the nearest instead.
+    one; Optuna has no such reports for two), a diverged one complete with the worst value there is, a failed one
+    failed.  With two objectives a diverged trial is pruned as well, which samplers rank behind every complete one:
+    there is no worst amount of communication, and the little that it had would put it on the front.
+
+    The first trials may have values that the space, and so Optuna, cannot hold: a range on a log scale has no 0.
+    Optuna is told the nearest instead.
 
     It leans on three attributes of Ray's class (_ot_study, _ot_trials, _completed_trials), hence the pinned Ray.
     """
@@ -47,7 +50,6 @@ class Optuna(OptunaSearch):
         super().__init__(metric=METRIC if one else list(objectives), mode=modes[0] if one else modes, **options)
         self.objectives, self.log, self._outside = tuple(objectives), log, list(outside)
         self._heard: dict[str, int] = {}  # trial -> the last round it told; after a resume some are played again
-        self._worst = [WORST if m == "max" else 0.0 for m in modes]
 
     def suggest(self, trial_id: str) -> dict | None:
         """The next configuration."""
@@ -67,9 +69,6 @@ class Optuna(OptunaSearch):
         if result["training_iteration"] <= self._heard.get(trial_id, 0):
             return
         self._heard[trial_id] = result["training_iteration"]
-        for i, name in enumerate(self.objectives):
-            if OBJECTIVES[name] == "min":
-                self._worst[i] = max(self._worst[i], result.get(RESULT.get(name, name), 0.0))
         super().on_trial_result(trial_id, result)
 
     def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
@@ -89,15 +88,16 @@ class Optuna(OptunaSearch):
         """The state and values of an ended trial; a pruned one's value is the last that it reported."""
         if error or not result or METRIC not in result:
             return TrialState.FAIL, None
-        if result.get("diverged"):
-            return TrialState.COMPLETE, self._worst
+        if result.get("diverged") and len(self.objectives) == 1:
+            return TrialState.COMPLETE, [WORST]
         if not result.get("complete"):
             return TrialState.PRUNED, None
         return TrialState.COMPLETE, [result[RESULT.get(o, o)] for o in self.objectives]
 
     def learn(self, path: Path, complete: bool = True, but: Collection[str] = ()) -> None:
         """Begin with the ended trials of an exported study, `but` these.  complete False: ours last longer."""
-        earlier = optuna.load_study(study_name=None, storage=JournalStorage(JournalFileBackend(str(path))))
+        storage = JournalStorage(JournalFileBackend(str(path)))
+        earlier = optuna.load_study(study_name=optuna.get_all_study_names(storage)[0], storage=storage)
         told = earlier.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
         told = [t for t in told if t.user_attrs.get("trial") not in but]
         for trial in told:

@@ -39,10 +39,10 @@ def conclude(
     say(f"\nbest of {sum(counts.values())} trials ({ended}): trial {best['trial']}, " + listed(config, short))
     say(
         f"in the search: val_acc {best['last_val_acc']:.4f}, test_acc {best['last_test_acc']:.4f} "
-        f"after {best['rounds']} rounds"
+        f"after {best['rounds']} rounds" + (f", means of {p.seeds} seeds" if p.seeds > 1 else "")
     )
     if len(checked):
-        table = Table(title=f"test accuracy on {p.final_seeds} fresh seeds, last round", title_justify="left")
+        table = Table(title=f"test accuracy on fresh seeds ({p.final_seeds}), last round", title_justify="left")
         for column in ("configuration", "mean ± std", "each seed", "MB a run"):
             table.add_column(column, justify="left" if column == "configuration" else "right")
         for name, runs in checked.groupby("configuration"):

@@ -9,6 +9,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,14 @@ class FederatedTrainable(tune.Trainable):
         experiment: Experiment,
         data: Sequence[Federation],
         budget: Budget,
-        onward: dict[str, str] | None = None,
+        onward: dict[str, tuple[str, float]] | None = None,
+        warm: bool = False,
     ) -> None:
         """All but the configuration comes once per actor, through Ray's object store.
 
-        data: one for every seed.  onward: folders of checkpoints from which configurations (as `key` has them) go on.
+        data: one for every seed.  onward: configurations (as `key` has them) that go on from a checkpoint: its folder,
+        and the seconds until then.  warm: play a round for nothing first, as seconds count and a process's first round
+        takes several.
         """
         resources = self.trial_resources
         has = resources.required_resources if resources else {}
@@ -57,6 +61,9 @@ class FederatedTrainable(tune.Trainable):
         self.experiment, self.data, self.budget, self.onward = experiment, data, budget, onward or {}
         self._cost, self._saved = 0.03, time.monotonic()  # seconds of the last checkpoint, and when it ended
         self._trouble = ""  # to be told with the next row
+        if warm:
+            with suppress(Diverged):
+                Repeats(experiment, config, data).step()
         self._begin(config)
 
     def step(self) -> dict[str, Any]:
@@ -107,7 +114,7 @@ class FederatedTrainable(tune.Trainable):
             raise
         except Exception as error:  # cut off, overwritten, of something else, or with code in it, which is not run
             self.reset_config(self.config)
-            self._iteration, self._time_total = self.simulation.round, 0.0
+            self._iteration, self._time_total = self.simulation.round, self._before
             self._trouble = f"its checkpoint cannot be used ({reason(str(error))}), so it begins again"
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
@@ -127,7 +134,7 @@ class FederatedTrainable(tune.Trainable):
     def reset(self, new_config: dict[str, Any], storage: Any = None) -> bool:
         """As Tune does it, but for the rounds that the new trial has behind it."""
         done = super().reset(new_config, storage)
-        self._iteration = self.simulation.round
+        self._iteration, self._time_total = self.simulation.round, self._before
         return done
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -150,9 +157,10 @@ class FederatedTrainable(tune.Trainable):
     def _begin(self, config: dict[str, Any]) -> None:
         print(f"{self!r}: {config}", file=sys.stderr, flush=True)  # the actor's log, as the dashboard opens it
         self.simulation = Repeats(self.experiment, config, self.data)
-        if before := self.onward.get(key(config)):
-            self.load_checkpoint(before)
-            self._iteration = self.simulation.round  # Tune's rounds are ours
+        folder, self._before = self.onward.get(key(config), (None, 0.0))
+        if folder:
+            self.load_checkpoint(folder)
+        self._iteration, self._time_total = self.simulation.round, self._before  # Tune's rounds are ours
 
 
 def key(config: dict[str, Any]) -> str:

@@ -189,7 +189,7 @@ OTHER_CASES = {
     "extend {tmp}/at-work --trials 2": "a search is extended when it is over, but",
     "extend {tmp}/over --trials 2 --rounds 2": "not allowed with argument",
     "replay {tmp}/nowhere": "has no fit run.json",
-    "replay {tmp}/over": "no trial was logged",
+    "replay {tmp}/over": "has none; search anew",
 }
 
 

@@ -10,10 +10,11 @@ import numpy as np
 import optuna
 import pandas as pd
 import pytest
+import yaml
 from ray import tune
 from test_search import QUICK, config, searched
 
-from fedtune import federation, metrics, pareto, results, simulation, space, tuning
+from fedtune import federation, final, metrics, pareto, results, simulation, space, tuning
 from fedtune.budget import Budget
 from fedtune.errors import UserError
 from fedtune.scenario import Scenario
@@ -100,6 +101,31 @@ def test_seconds_are_a_budget_too(tmp_path: Path) -> None:
     for _, rows in got.rounds.groupby("trial"):
         assert rows["spent"].is_monotonic_increasing
         assert (rows["spent"].iloc[:-1] < 0.5).all() and rows["spent"].iloc[-1] >= 0.5
+
+
+def test_the_final_check_has_the_budget_of_the_search() -> None:
+    """A trial of so many megabytes is checked over so many."""
+    data, experiment = federation.make(SMALL, 0), Experiment("fedavg", SMALL)
+    rows = list(play(experiment, {}, data))
+    limit = rows[2]["comm_mb"]
+    got = final.replay(experiment, {}, data, 1, Budget("mb", limit))
+    assert (got["comm_mb"], got["test_acc"]) == (limit, rows[2]["test_acc"])
+    assert final.replay(experiment, {}, data, 1, Budget("rounds", 5))["test_acc"] == rows[4]["test_acc"]
+
+
+def test_best_yaml_lasts_as_long_as_the_best_trial_did(two) -> None:
+    best = yaml.safe_load((two.folder / "best.yaml").read_text())
+    chosen = results.best_trial(two.trials, "mb")
+    assert best["overrides"]["rounds"] == best["found"]["rounds"] == chosen["rounds"] < 20
+    assert best["found"]["seeds"] == 2
+
+
+def test_where_nothing_finished_the_best_is_among_those_that_used_most() -> None:
+    rows = [("a", "stopped", 40, 2.0, 9.0, 0.5, 1.0), ("b", "stopped", 5, 18.0, 1.0, 0.9, 1.0)]
+    names = ["trial", "status", "rounds", "comm_mb", "seconds", "last_val_acc", "last_val_loss"]
+    trials = pd.DataFrame(rows, columns=names)
+    found = [results.best_trial(trials, unit)["trial"] for unit in ("rounds", "mb", "seconds")]
+    assert found == ["a", "b", "a"]
 
 
 @pytest.mark.parametrize(("unit", "want"), [("rounds", {}), ("mb", {"spent": 7.0}), ("seconds", {"spent": 3.5})])

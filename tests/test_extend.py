@@ -113,7 +113,7 @@ def test_a_trial_goes_on_from_an_earlier_checkpoint(tmp_path: Path) -> None:
         "experiment": experiment,
         "data": data,
         "budget": Budget("rounds", 6),
-        "onward": {key(chosen): str(tmp_path)},
+        "onward": {key(chosen): (str(tmp_path), 5.0)},
     }
 
     class Actor(FederatedTrainable):
@@ -127,6 +127,7 @@ def test_a_trial_goes_on_from_an_earlier_checkpoint(tmp_path: Path) -> None:
             assert actor.reset(dict(chosen))
         for row in rows[4:]:
             got = actor.train()
+            assert 5 < got["time_total_s"] < 60
             assert got["training_iteration"] == got["round"] == row["round"]
             assert all(got[n] == row[n] for n in ("val_acc", "val_loss", "train_loss", "comm_mb"))
         assert got["complete"]
@@ -144,8 +145,11 @@ def test_the_last_checkpoint_that_can_be_read_is_taken(tmp_path: Path) -> None:
         simulation.save(folder / "state.pt")
     whole = (sound / "state.pt").read_bytes()
     (earlier / "fedavg-a" / "checkpoint_000002" / "state.pt").write_bytes(whole[: len(whole) // 2])
-    assert extend.checkpoint(run, "a") == str(sound)
-    assert extend.checkpoint(run, "c") is None
+    simulation.step()
+    simulation.save(sound / "state.pt")
+    rounds = pd.DataFrame({"trial": ["a", "a", "b"], "round": [1, 2, 1], "seconds": 2.0, "eval_seconds": 0.5})
+    assert extend.checkpoint(run, "a", rounds) == (str(sound), 2.5)
+    assert extend.checkpoint(run, "c", rounds) == (None, 0.0)
 
 
 @pytest.mark.parametrize(
