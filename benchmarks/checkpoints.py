@@ -51,7 +51,7 @@ def measure(arguments: str, config: dict[str, Any]) -> dict[str, float]:
         p = plan.make(args)
         data = datasets.load(p.experiment.scenario.dataset, args.data_dir)
         cluster.start(None, p.cpus, p.gpus, dashboard=False)
-        drive.FederatedTrainable = Timed  # type: ignore[misc]
+        drive.FederatedTrainable = Timed
         try:
             _, reported = drive.fit(p, [federation.deal(data, p.experiment.scenario, 0)], 1, False)
         finally:
