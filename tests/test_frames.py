@@ -17,7 +17,8 @@ RECORD = {"algorithm": "fedavg", "scenario": {"dataset": "digits", "rounds": 3}}
 def row(trial: str, t: int, value: float, **more: object) -> dict:
     return {
         "trial_id": trial, "round": t, "training_iteration": t, "val_acc": value, "val_loss": 1.0,
-        "test_acc": value / 2, "test_acc_std": 0.1, "train_loss": 1.0, "seconds": 1.0, "eval_seconds": 0.5, "comm_mb": 2.0 * t,
+        "test_acc": value / 2, "test_acc_std": 0.1, "train_loss": 1.0, "seconds": 1.0, "eval_seconds": 0.5,
+        "comm_mb": 2.0 * t,
         "config": {"lr": 0.1}, "complete": t == 3, "timestamp": t,
     } | more  # fmt: skip
 
