@@ -52,6 +52,8 @@ def drive(
     if resumed and storage.require_state(p.folder):
         if not storage.tuner_readable(p.folder):
             _tuner(p, trainable, concurrent, progress)  # writes it
+        if p.scheduler != "pbt":  # whose trials go on from others' checkpoints
+            storage.drop_unlogged(p.folder, before)
         if watch:
             watch.resumed = True
         tuner = tune.Tuner.restore(str(p.folder), trainable=trainable, resume_errored=True)

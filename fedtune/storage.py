@@ -16,6 +16,7 @@ from typing import Any
 
 import optuna
 import pandas as pd
+import torch
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from ray import cloudpickle as pickle
@@ -156,6 +157,21 @@ def require_state(run: Path) -> bool:
     if any(run.glob("*/result.json")):
         raise _lost(run, f"{run} holds trials and no experiment_state-*.json")
     return False
+
+
+def drop_unlogged(run: Path, logged: dict[str, list[dict[str, Any]]]) -> None:
+    """Remove checkpoints of trials whose rounds up to there are not all logged: they begin again, to the same numbers.
+
+    Rounds are lost where the folder had vanished, or where a driver died while Ray copied its files.
+    """
+    for folder in run.glob("*/checkpoint_*"):
+        rows = logged.get(folder.parent.name.split("-")[-1], [])
+        try:
+            reached = torch.load(folder / "state.pt", weights_only=True, map_location="cpu")[0]["round"]
+        except Exception:  # a damaged one is told when the trial wants it
+            continue
+        if not set(range(1, reached + 1)) <= {r["training_iteration"] for r in rows}:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def require_found(run: Path) -> None:

@@ -24,7 +24,7 @@ from test_survival import assert_as_undisturbed, begin, undisturbed, wait_for  #
 from fedtune import extend, federation, results, resume, scenario, status, storage
 from fedtune.budget import Budget
 from fedtune.errors import UserError
-from fedtune.simulation import Experiment
+from fedtune.simulation import Experiment, Repeats
 from fedtune.trainable import FederatedTrainable
 
 SETTING = scenario.find("digits-w4").override(clients=4, rounds=5)
@@ -262,7 +262,7 @@ def test_a_folder_that_vanishes_ends_the_search_which_goes_on_from_what_ray_had_
     wait_for(lambda: rows(run) >= 16, 180)
     os.rename(run, tmp_path / "elsewhere")  # at once, so that nothing of it is left
     ended(process, run, "is gone")
-    assert not (run / "tuner.pkl").exists() and not list(run.glob("*/checkpoint_*"))
+    assert not (run / "tuner.pkl").exists()  # of checkpoints there may be such as were written after that
     assert resume.main([str(run), "--no-dashboard"]) == 0  # its settings are made again, trials begin again
     assert_as_undisturbed(run, undisturbed)
 
@@ -428,3 +428,18 @@ def test_a_record_that_lacks_something_is_refused(
     record(**{lacking: None})(run)
     assert status.main([str(run)]) == 2 and "has no fit run.json" in capsys.readouterr().err
     assert extend.main([str(run), "--trials", "2"]) == 2 and capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_checkpoint_without_its_rounds_is_not_gone_on_from(tmp_path: Path) -> None:
+    """The trial would lack them; it begins again instead."""
+    small = scenario.Scenario(clients=4, rounds=3)
+    played = Repeats(Experiment("local", small), {}, [federation.make(small, 0)])
+    for _ in range(2):
+        played.step()
+    for trial in ("a", "b", "c"):
+        folder = tmp_path / f"local-{trial}" / "checkpoint_000000"
+        folder.mkdir(parents=True)
+        played.save(folder / "state.pt")
+    whole = [{"training_iteration": t} for t in (1, 2, 3)]
+    storage.drop_unlogged(tmp_path, {"a": whole, "b": whole[1:]})
+    assert [f.parent.name for f in tmp_path.glob("*/checkpoint_*")] == ["local-a"]
