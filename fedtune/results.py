@@ -229,6 +229,7 @@ class Record:
 
     def write(self, state: str, **more: Any) -> None:
         """Write it: what is remembered, the state, and what holds only now."""
+        self.run.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
         write(self.run / "run.json", self.content | {"state": state} | more)
 
 

@@ -115,6 +115,7 @@ def _played(
         noted.write("failed", reason=f"{type(error).__name__}: {error}")
         raise
     rounds, trials = results.frames(grid, reported, p.earlier, [t.trial for t in p.onward])
+    p.folder.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
     rounds.to_parquet(p.folder / "rounds.parquet", index=False)
     trials.to_parquet(p.folder / "trials.parquet", index=False)
     if watch.found:
