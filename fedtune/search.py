@@ -112,6 +112,7 @@ def _played(
     try:
         grid, reported = drive.fit(p, dealt, p.concurrent or 1, resumed, watch)
     except BaseException as error:
+        watch.look()  # before the record makes a vanished folder again
         noted.write("failed", reason=f"{type(error).__name__}: {error}")
         raise
     rounds, trials = results.frames(grid, reported, p.earlier, [t.trial for t in p.onward])
