@@ -48,8 +48,10 @@ def drive(
     title = f"{p.experiment.algorithm} on {p.scenario}"
     progress = Progress(title, p.trials, p.experiment.scenario.rounds, p.space.names)
     kept: Any
-    before = results.logged(p.folder) if resumed else {}
+    before: dict[str, list[dict[str, Any]]] = {}
     if resumed and storage.require_state(p.folder):
+        storage.set_aside(p.folder)
+        before = results.logged(p.folder)
         if not storage.tuner_readable(p.folder):
             _tuner(p, trainable, concurrent, progress)  # writes it
         if p.scheduler != "pbt":  # whose trials go on from others' checkpoints

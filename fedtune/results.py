@@ -102,8 +102,7 @@ def frames(
     with its earlier rounds; `continues` names the earlier one.  What had finished and was not played on counts as
     stopped, since it is shorter than a trial is now.
     """
-    known = set(map(trial_id, _each(grid)))  # one that was begun after Ray's last snapshot is lost with its driver
-    rounds = rounds_frame({t: rows for t, rows in reported.items() if t in known})
+    rounds = rounds_frame(reported)
     if not earlier:
         return rounds, trials_frame(grid, rounds)
     before, old = (pd.read_parquet(earlier / f"{name}.parquet") for name in ("rounds", "trials"))

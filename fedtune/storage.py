@@ -159,6 +159,19 @@ def require_state(run: Path) -> bool:
     return False
 
 
+def set_aside(run: Path) -> None:
+    """Move what was logged of trials that Ray's state does not know into lost/: they began after its last snapshot.
+
+    The search tries what they tried anew, under other names; counted too, they would take a place on every rung.
+    """
+    state = json.loads(max(run.glob("experiment_state-*.json")).read_bytes())
+    known = {json.loads(trial)["trial_id"] for trial, _ in state["trial_data"]}
+    for folder in {file.parent for file in run.glob("*/result.json")}:
+        if folder.name.split("-")[-1] not in known:
+            (run / "lost").mkdir(exist_ok=True)
+            folder.rename(run / "lost" / folder.name)
+
+
 def drop_unlogged(run: Path, logged: dict[str, list[dict[str, Any]]]) -> None:
     """Remove checkpoints of trials whose rounds up to there are not all logged: they begin again, to the same numbers.
 

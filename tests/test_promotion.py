@@ -481,16 +481,23 @@ def test_a_promoting_search_ends_with_what_the_rule_lets_on(undisturbed: Path) -
 
 @pytest.mark.parametrize("lines", [2, 12])
 def test_a_killed_driver_of_a_promoting_search_is_resumed(lines: int, undisturbed: Path, tmp_path: Path) -> None:
-    """Killed after so many rounds; what is paused then stays paused, and goes on as it would have."""
+    """Killed after so many rounds; what is paused then stays paused, and goes on as it would have.
+
+    A trial that Ray's last snapshot did not see yet, the best of its rung, takes nobody's place there.
+    """
     process, run = begin(tmp_path), tmp_path / "run"
     try:
         wait_for(lambda: sum(len(rows) for rows in results.logged(run).values()) >= lines, seconds=180)
     finally:
         process.kill()
     process.communicate()
+    row = next(iter(results.logged(run).values()))[0] | {"trial_id": "unseen", METRIC: 1.0}
+    (run / "fedproto-unseen").mkdir()
+    (run / "fedproto-unseen" / "result.json").write_text(json.dumps(row) + "\n")
     end(command("fedtune.resume", str(run), "--no-dashboard"))
     got, want = rounds_by_configuration(run), rounds_by_configuration(undisturbed)
     assert got.keys() == want.keys() and len(got) == 9
+    assert (run / "lost" / "fedproto-unseen").is_dir()
     for name, rows in want.items():
         assert rows["round"].tolist() == list(range(1, len(rows) + 1))
         pd.testing.assert_frame_equal(got[name], rows, check_exact=True)
