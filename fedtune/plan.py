@@ -67,6 +67,15 @@ class Plan:
         """The run's folder."""
         return self.storage / self.name
 
+    def default(self) -> Config:
+        """The default values of what is searched."""
+        return {n: v for n, v in self.experiment.configuration({}).items() if n in self.space.names}
+
+    def fresh(self, count: int) -> list[int]:
+        """So many seeds that the search has not seen."""
+        first = self.experiment.seed + self.seeds
+        return list(range(first, first + count))
+
     def told(self) -> dict[str, Any]:
         """What run.json says of it beside the experiment."""
         return {

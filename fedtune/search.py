@@ -80,11 +80,25 @@ def conduct(p: Plan, args: argparse.Namespace, record: dict[str, Any], resumed: 
         if resumed:
             held.enter_context(results.sole_driver(p.folder))
         data = datasets.load(p.experiment.scenario.dataset, args.data_dir, args.download)
-        seeds = range(p.experiment.seed, p.experiment.seed + p.seeds)
-        dealt = [federation.deal(data, p.experiment.scenario, seed) for seed in seeds]
+        dealt = deal(p, data)
         storage.require_room(p.storage)
         fits = cluster.start(p.address, p.cpus, p.gpus, not args.no_dashboard, args.dashboard_host)
         held.callback(ray.shutdown)
+        return at_work(p, args, record, data, dealt, fits, resumed)
+
+
+def deal(p: Plan, data: datasets.Dataset) -> list[federation.Federation]:
+    """The federations that every trial plays on; UserError if the data cannot be dealt out so."""
+    seeds = range(p.experiment.seed, p.experiment.seed + p.seeds)
+    return [federation.deal(data, p.experiment.scenario, seed) for seed in seeds]
+
+
+def at_work(
+    p: Plan, args: argparse.Namespace, record: dict[str, Any], data: datasets.Dataset,
+    dealt: list[federation.Federation], fits: int, resumed: bool,
+) -> int:  # fmt: skip
+    """The same where Ray is there, with room for so many trials; whoever resumes holds the folder already."""
+    with ExitStack() as held:
         if p.probe:
             p, fits = shares.settle(p, dealt)
         p = dataclasses.replace(p, concurrent=p.concurrent or fits)

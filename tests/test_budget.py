@@ -14,7 +14,7 @@ import yaml
 from ray import tune
 from test_search import QUICK, config, searched
 
-from fedtune import federation, final, metrics, pareto, results, simulation, space, tuning
+from fedtune import batch, federation, final, metrics, pareto, results, simulation, space, tuning
 from fedtune.budget import Budget
 from fedtune.errors import UserError
 from fedtune.scenario import Scenario
@@ -108,9 +108,9 @@ def test_the_final_check_has_the_budget_of_the_search() -> None:
     data, experiment = federation.make(SMALL, 0), Experiment("fedavg", SMALL)
     rows = list(play(experiment, {}, data))
     limit = rows[2]["comm_mb"]
-    got = final.replay(experiment, {}, data, 1, Budget("mb", limit))
+    got = final.last(batch.replay(experiment, {}, data, 1, Budget("mb", limit)))
     assert (got["comm_mb"], got["test_acc"]) == (limit, rows[2]["test_acc"])
-    assert final.replay(experiment, {}, data, 1, Budget("rounds", 5))["test_acc"] == rows[4]["test_acc"]
+    assert final.last(batch.replay(experiment, {}, data, 1, Budget("rounds", 5)))["test_acc"] == rows[4]["test_acc"]
 
 
 def test_best_yaml_lasts_as_long_as_the_best_trial_did(two) -> None:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from fedtune import datasets, federation, final, results, run, search
+from fedtune import batch, datasets, federation, final, results, run, search
 from fedtune.budget import Budget
 from fedtune.scenario import Scenario
 from fedtune.simulation import Experiment, play
@@ -177,7 +177,7 @@ def test_the_same_seed_searches_the_same(tmp_path):
 def test_the_final_check_reports_a_diverged_run_as_such():
     data = datasets.load("digits")
     experiment = Experiment("fedproto", SMALL, pinned={"lr": 1.0, "momentum": 0.99, "lam": 50.0})
-    row = final.replay(experiment, {}, federation.deal(data, SMALL, 0), 1, Budget("rounds", 6))
+    row = final.last(batch.replay(experiment, {}, federation.deal(data, SMALL, 0), 1, Budget("rounds", 6)))
     assert np.isnan(row["test_acc"]) and "diverged in round" in row["reason"]
 
 

@@ -1,0 +1,139 @@
+"""Many runs that are no search, as Ray tasks: each is played once, and left in a file where there is a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ray
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedtune import federation, results
+from fedtune.budget import Budget
+from fedtune.cli import say
+from fedtune.datasets import Dataset
+from fedtune.errors import Diverged
+from fedtune.layers import keep_freed_memory
+from fedtune.scenario import Scenario
+from fedtune.simulation import Experiment, play
+from fedtune.space import Config
+
+
+class Run(NamedTuple):
+    """One configuration on one seed.  label: unique among those played together, and part of its file's name."""
+
+    label: str
+    experiment: Experiment
+    config: Config = {}  # noqa: RUF012 - never changed
+
+
+class Outcome(NamedTuple):
+    """What came of a run."""
+
+    rounds: list[dict[str, Any]]  # a row of metrics each
+    reason: str  # why it diverged; empty if it did not
+
+
+def play_all(
+    runs: Sequence[Run], data: Mapping[str, Dataset], folder: Path | None = None, cpus: float = 1, gpus: float = 0,
+    budget: Budget | None = None, title: str = "runs",
+) -> dict[str, Outcome]:  # fmt: skip
+    """What came of each run, by label; as many at once as Ray has room for.
+
+    data: by name, for every run's scenario.  folder: what lies there is not played again, so whatever was interrupted
+    goes on; a file is of one label, experiment, configuration and budget.  budget: of each run, which may end before
+    its scenario's rounds.
+    """
+    done: dict[str, Outcome] = {}
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        for run in runs:
+            file = _file(folder, run, budget)
+            if file.exists():
+                done[run.label] = Outcome(**json.loads(file.read_text()))
+    left = [r for r in runs if r.label not in done]
+    for run, outcome in _shown(_played(left, data, cpus, gpus, budget), title, len(done), len(runs)):
+        done[run.label] = outcome
+        if folder:
+            results.write(_file(folder, run, budget), outcome._asdict())
+    return {r.label: done[r.label] for r in runs}
+
+
+def replay(experiment: Experiment, config: Config, data: federation.Federation, cpus: float, budget: Budget) -> Outcome:
+    """Play one configuration to its end, or until its budget is used up (in a Ray task)."""
+    keep_freed_memory()
+    torch.set_num_threads(max(1, int(cpus)))
+    rows: list[dict[str, Any]] = []
+    try:
+        seconds = 0.0
+        for row in play(experiment, config, data):
+            rows.append(row)
+            seconds += row["seconds"] + row["eval_seconds"]
+            if budget.reached(row, seconds):
+                break
+    except Diverged as error:
+        return Outcome(rows, str(error))
+    return Outcome(rows, "")
+
+
+def _played(
+    runs: Sequence[Run], data: Mapping[str, Dataset], cpus: float, gpus: float, budget: Budget | None
+) -> Iterator[tuple[Run, Outcome]]:
+    """Runs as they end.  Only as many are handed to Ray as keep it busy, so that few federations exist at once."""
+    task = ray.remote(num_cpus=cpus, num_gpus=gpus)(replay)
+    room = 2 * _fit(cpus, gpus)
+    waiting: dict[Any, Run] = {}
+    dealt: dict[tuple[Scenario, int], Any] = {}
+    for run in runs:
+        e = run.experiment
+        key = (e.scenario, e.seed)
+        if key not in dealt:
+            dealt = dict(list(dealt.items())[1 - room :])  # runs of one federation mostly stand together
+            dealt[key] = ray.put(federation.deal(data[e.scenario.dataset], e.scenario, e.seed))
+        waiting[task.remote(e, run.config, dealt[key], cpus, budget or Budget())] = run
+        if len(waiting) >= room:
+            yield _next(waiting)
+    while waiting:
+        yield _next(waiting)
+
+
+def _next(waiting: dict[Any, Run]) -> tuple[Run, Outcome]:
+    (done, *_), _ = ray.wait(list(waiting))
+    return waiting.pop(done), ray.get(done)
+
+
+def _fit(cpus: float, gpus: float) -> int:
+    have = ray.cluster_resources()
+    fits = have["CPU"] / cpus
+    return max(1, int(min(fits, have.get("GPU", 0) / gpus) if gpus else fits))
+
+
+def _shown(
+    played: Iterable[tuple[Run, Outcome]], title: str, done: int, total: int
+) -> Iterator[tuple[Run, Outcome]]:
+    """The same, shown as it goes: a bar in a terminal, lines elsewhere."""
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    terminal = sys.stderr.isatty()
+    latest, console = TextColumn("{task.description}"), Console(stderr=True)
+    with Progress(*columns, latest, console=console, disable=not terminal) as bar:
+        task = bar.add_task("", total=total, completed=done)
+        for run, outcome in played:
+            yield run, outcome
+            done += 1
+            bar.update(task, advance=1, description=run.label)
+            if not terminal:
+                say(f"note: {title}: {done} of {total} done ({run.label})")
+
+
+def _file(folder: Path, run: Run, budget: Budget | None) -> Path:
+    """Named after all that the outcome hangs on, so that another setting under the same label is played, not read."""
+    what = [dataclasses.asdict(run.experiment), run.config, budget]
+    digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:10]
+    return folder / f"{run.label.replace(' ', '-')}-{digest}.json"

@@ -1,0 +1,63 @@
+"""What a comparison says of means: intervals, paired differences, and corrections for many of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+
+class Mean(NamedTuple):
+    """A mean and half the width of its interval: mean ± half holds the true one in 95 of 100 samples."""
+
+    mean: float
+    half: float  # not a number for fewer than two values
+
+
+class Difference(NamedTuple):
+    """A paired difference: its mean, half its interval's width, and Student's two-sided p."""
+
+    mean: float
+    half: float
+    p: float
+
+
+def mean(values: Any, level: float = 0.95) -> Mean:
+    """Of independent values, as Student's t has it; both not a number if one is, for a run that diverged has no mean."""
+    x = np.asarray(values, float)
+    if x.size == 0 or np.isnan(x).any():
+        return Mean(math.nan, math.nan)
+    if x.size == 1:
+        return Mean(float(x[0]), math.nan)
+    half = stats.t.ppf((1 + level) / 2, x.size - 1) * x.std(ddof=1) / math.sqrt(x.size)
+    return Mean(float(x.mean()), float(half))
+
+
+def paired(a: Any, b: Any) -> Difference:
+    """a − b of values that belong together: here, of the same seed, hence the same partition.
+
+    Equal differences leave nothing to estimate a spread from: p is 1 if they are zero, otherwise 0.
+    """
+    d = np.asarray(a, float) - np.asarray(b, float)
+    found = mean(d)
+    if d.size < 2 or np.isnan(d).any():
+        return Difference(*found, math.nan)
+    if found.half == 0:
+        return Difference(*found, 1.0 if found.mean == 0 else 0.0)
+    return Difference(*found, float(stats.ttest_1samp(d, 0.0).pvalue))
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """p values corrected for their number (Holm, Scand. J. Statist. 6, 1979): any error has at most the level's chance.
+
+    What is not a number was not tested: it stays, and does not count.
+    """
+    order = [i for i in np.argsort(p, kind="stable") if not math.isnan(p[i])]
+    out, worst = [math.nan] * len(p), 0.0
+    for rank, i in enumerate(order):
+        worst = max(worst, min(1.0, (len(order) - rank) * p[i]))
+        out[i] = worst
+    return out
