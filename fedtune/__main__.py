@@ -12,6 +12,7 @@ COMMANDS = {
     "extend": "more trials or rounds for a search that is over",
     "resume": "go on with a search whose driver died",
     "replay": "play a search again and compare every number",
+    "compare": "search several algorithms alike, and tell them apart",
     "run": "play one configuration",
     "status": "how a search stands",
     "submit": "search on a Ray cluster, as a job",

@@ -6,6 +6,8 @@ import argparse
 import dataclasses
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -146,6 +148,13 @@ def _pair(text: str) -> tuple[str, str]:
     if not (name and equals and value):
         raise UserError(f"--set needs NAME=VALUE, but got {text!r}; for instance --set lr=0.05")
     return name, value
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Nothing is said in here."""
+    with redirect_stdout(None), redirect_stderr(None):
+        yield
 
 
 def say(line: str) -> None:

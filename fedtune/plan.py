@@ -120,7 +120,7 @@ def make(args: argparse.Namespace, resumed: bool = False) -> Plan:
         experiment = dataclasses.replace(experiment, device="cuda")
     elif experiment.device != "cpu":
         raise UserError("a search on GPUs needs a share for each trial, but got --device cuda; use --gpus-per-trial 1")
-    space = spaces.load(args.space, experiment)
+    space = spaces.widened(spaces.load(args.space, experiment), args.also, experiment)
     searcher = args.searcher or ("grid" if space.is_grid else "random" if args.scheduler == "pbt" else "tpe")
     structural = (*type(experiment.resolve({})[0]).structural, "batch_norm")
     tuning.require_combination(searcher, args.scheduler, space, structural)
@@ -140,7 +140,7 @@ def make(args: argparse.Namespace, resumed: bool = False) -> Plan:
     budget, grace = _budget(args, space, experiment)
     storage, name = Path(args.storage_path), args.name or _name(experiment, args.scenario)
     if not resumed:
-        _require_folder(storage, name)
+        require_folder(storage, name)
     cluster.require_address(args.address)
     cluster.require_host(args.dashboard_host)
     return Plan(
@@ -226,7 +226,7 @@ def _name(experiment: Experiment, scenario: str | None) -> str:
     return f"{experiment.algorithm}-{scenario or 'digits-w4'}-{stamp}"
 
 
-def _require_folder(storage: Path, name: str) -> None:
+def require_folder(storage: Path, name: str) -> None:
     """UserError unless the run's folder is new and can be made.  Leaves nothing behind."""
     if "://" in str(storage) or ":/" in str(storage):
         raise UserError(f"--storage-path must be a folder (on a cluster one that all nodes share), but got {storage}")

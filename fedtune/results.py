@@ -149,19 +149,23 @@ def summed(played: pd.DataFrame | None) -> dict[str, Any]:
 
 
 def best_trial(trials: pd.DataFrame, unit: str = "rounds") -> pd.Series | None:
-    """The trial to trust: among the finished, or else those that went furthest, the highest last validation accuracy.
+    """The trial to trust, the first of `best_trials`; None if there is none."""
+    ranked = best_trials(trials, unit)
+    return None if ranked.empty else ranked.iloc[0]
+
+
+def best_trials(trials: pd.DataFrame, unit: str = "rounds") -> pd.DataFrame:
+    """Those of the finished, or else of those that went furthest, by their last validation accuracy, highest first.
 
     A trial that was stopped early is never chosen over one that was not: its figure is of another training length.
-    Ties go to the lower validation loss.  None if no trial reported anything finite.  unit: of their budget.
+    Ties go to the lower validation loss.  Empty if no trial reported anything finite.  unit: of their budget.
     """
     fine = trials[~trials["status"].isin(["diverged", "failed"]) & (trials["rounds"] > 0)]
-    if fine.empty:
-        return None
     longest = fine[fine["status"] == "finished"]
-    if longest.empty:
+    if longest.empty and len(fine):
         used = fine[{"mb": "comm_mb"}.get(unit, unit)]
         longest = fine[used == used.max()]
-    return longest.sort_values(["last_val_acc", "last_val_loss"], ascending=[False, True]).iloc[0]
+    return longest.sort_values(["last_val_acc", "last_val_loss"], ascending=[False, True])
 
 
 def plain(config: dict[str, Any]) -> dict[str, Any]:
@@ -218,9 +222,9 @@ def write_best(
 class Record:
     """A run's run.json as it grows."""
 
-    def __init__(self, run: Path, content: dict[str, Any]) -> None:
+    def __init__(self, run: Path, content: dict[str, Any], name: str = "run.json") -> None:
         """content: what it holds from the start."""
-        self.run, self.content = run, content
+        self.run, self.content, self.name = run, content, name
 
     def add(self, **more: Any) -> None:
         """Remember more for the next time that it is written."""
@@ -229,7 +233,7 @@ class Record:
     def write(self, state: str, **more: Any) -> None:
         """Write it: what is remembered, the state, and what holds only now."""
         self.run.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
-        write(self.run / "run.json", self.content | {"state": state} | more)
+        write(self.run / self.name, self.content | {"state": state} | more)
 
 
 def make_folder(run: Path) -> None:
@@ -241,16 +245,8 @@ def make_folder(run: Path) -> None:
 
 
 def provenance(command: list[str], experiment: Experiment, extra: dict[str, Any]) -> dict[str, Any]:
-    """Where the numbers come from: command, versions, commit, setting, seeds, hardware."""
-    packages = ("ray", "optuna", "torch", "torchvision", "numpy", "scikit-learn", "pandas")
-    versions = {p: version(p) for p in packages}
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {
-        "command": command,
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "versions": {"fedtune": fedtune.__version__, "python": platform.python_version()} | versions,
-        "git_commit": _commit(),
-        "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "gpus": gpus, "system": platform.system()},
+    """Where a search's numbers come from: command, versions, commit, setting, seeds, hardware."""
+    return origin(command) | {
         "algorithm": experiment.algorithm,
         "scenario": dataclasses.asdict(experiment.resolve({})[1]),
         "pinned": experiment.pinned,
@@ -260,6 +256,20 @@ def provenance(command: list[str], experiment: Experiment, extra: dict[str, Any]
         "executor": experiment.executor,
         "device": experiment.device,
     } | extra
+
+
+def origin(command: list[str]) -> dict[str, Any]:
+    """What was run when, by which code, on what."""
+    packages = ("ray", "optuna", "torch", "torchvision", "numpy", "scikit-learn", "pandas")
+    versions = {p: version(p) for p in packages}
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "command": command,
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": {"fedtune": fedtune.__version__, "python": platform.python_version()} | versions,
+        "git_commit": _commit(),
+        "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "gpus": gpus, "system": platform.system()},
+    }
 
 
 @contextmanager

@@ -27,6 +27,11 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """The command."""
     args = parser().parse_args(argv)
+    require_own(args.run, args.trust)
+    if (args.run / "compare.json").exists():
+        from fedtune import compare  # which needs this module
+
+        return compare.go_on(args)
     record = read(args.run, args.trust)
     if record["state"] in ("finished", "nothing found"):
         raise UserError(
@@ -36,11 +41,15 @@ def main(argv: list[str] | None = None) -> int:
     if "extends" in record:
         raise UserError(f"what extends another search is not resumed, but {args.run} does; extend that one again")
     given = arguments(record, args)
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    kept: dict[str, Any] = {n: record[n] for n in ("arguments", "command", "started") if n in record}
-    kept["resumed"] = [*record.get("resumed", []), now]
     storage.require_state(args.run)
-    return search.conduct(plan.make(given, resumed=True), given, kept, resumed=True)
+    return search.conduct(plan.make(given, resumed=True), given, kept(record), resumed=True)
+
+
+def kept(record: dict[str, Any]) -> dict[str, Any]:
+    """What stays of a record when its run is gone on with: how it began; and when that was."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    began = {n: record[n] for n in ("arguments", "command", "started") if n in record}
+    return began | {"resumed": [*record.get("resumed", []), now]}
 
 
 def add_machine(p: argparse.ArgumentParser) -> None:
@@ -74,12 +83,17 @@ def read(run: Path, trust: bool) -> dict[str, Any]:
             raise ValueError("it does not say how the search was begun")
     except (OSError, ValueError, AttributeError) as error:
         raise UserError(f"a search is gone on with from its folder, but {run} has no fit run.json: {error}") from error
-    if not trust and hasattr(os, "getuid") and run.stat().st_uid != os.getuid():
+    require_own(run, trust)
+    return dict(record)
+
+
+def require_own(run: Path, trust: bool) -> None:
+    """UserError for another user's run."""
+    if not trust and run.exists() and hasattr(os, "getuid") and run.stat().st_uid != os.getuid():
         raise UserError(
             f"Ray reads a run's state in a way that can run any code, and {run} belongs to another user; "
             "give --trust if you trust them"
         )
-    return dict(record)
 
 
 if __name__ == "__main__":

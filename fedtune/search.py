@@ -32,12 +32,13 @@ from fedtune.progress import short
 from fedtune.space import keep
 
 
-def parser() -> argparse.ArgumentParser:
-    """The arguments of a search."""
-    p = cli.Parser(prog="fedtune search", description="Search an algorithm's hyperparameters with Ray Tune.")
+def parser(prog: str = "fedtune search") -> argparse.ArgumentParser:
+    """The arguments of a search.  prog: who complains of them."""
+    p = cli.Parser(prog=prog, description="Search an algorithm's hyperparameters with Ray Tune.")
     cli.add_experiment(p)
     s = p.add_argument_group("search")
     s.add_argument("--space", default="default", metavar="NAME|FILE.py[:NAME]", help="default, paper, wide, or a file")
+    s.add_argument("--also", metavar="NAME[=LOW..HIGH],…", help="search these too, over their ranges or those given")
     s.add_argument("--trials", type=cli.positive, metavar="N", help="configurations (default 32; a grid: all of it)")
     s.add_argument("--scheduler", default="asha", help=f"one of {', '.join(tuning.SCHEDULERS)} (default asha)")
     s.add_argument("--searcher", help=f"one of {', '.join(tuning.SEARCHERS)} (default tpe; grid for a grid)")

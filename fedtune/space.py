@@ -71,7 +71,6 @@ class Space(NamedTuple):
             return {name: domain_text(d) + self._where(name) for name, d in self.domains.items()}
         return {n: " | ".join(map(str, dict.fromkeys(p[n] for p in self.points if n in p))) for n in self.names}
 
-
     def _where(self, name: str) -> str:
         said = [f"{n} is {' or '.join(map(str, values))}" for n, values in self.conditions.get(name, {}).items()]
         return f" where {' and '.join(said)}" if said else ""
@@ -112,6 +111,38 @@ def load(name: str, experiment: Experiment) -> Space:
     if member not in found:
         raise unknown(f"search space of {experiment.algorithm}", member, found)
     return _checked(name, found[member], experiment)
+
+
+def widened(space: Space, also: str | None, experiment: Experiment) -> Space:
+    """The space with these hyperparameters too, over their declared ranges or the narrower ones given.
+
+    also: `lr=0.001..0.3,momentum`.  UserError for what is unknown, pinned, there already, or a grid's.
+    """
+    if not also:
+        return space
+    if space.is_grid:
+        raise UserError(f"--also adds ranges to a space of ranges, but this space is a grid; got --also {also}")
+    domains, known = dict(space.domains), experiment.knobs()
+    for text in also.split(","):
+        name, given, ends = text.partition("=")
+        if name not in known:
+            raise unknown(f"hyperparameter of {experiment.algorithm}", name, known)
+        if name in domains or name in experiment.pinned:
+            where = "the space" if name in domains else "--set"
+            raise UserError(f"--also names what is not searched or pinned yet, but {name} is in {where}; leave it out")
+        low, dots, high = ends.partition("..")
+        if given and not (dots and low and high):
+            raise UserError(f"--also needs NAME or NAME=LOW..HIGH, but got {text!r}; for instance lr=0.001..0.3")
+        domains[name] = known[name].domain(*([known[name].check(low), known[name].check(high)] if given else []))
+    return space._replace(domains=domains)
+
+
+def also_text(name: str, domain: Domain) -> str:
+    """What `widened` reads to add this domain to another space."""
+    if isinstance(domain, Categorical):
+        return name
+    low, high = _ends(name, domain)
+    return f"{name}={low!r}..{high!r}"
 
 
 def file_of(name: str) -> tuple[Path, str] | None:

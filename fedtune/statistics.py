@@ -26,7 +26,7 @@ class Difference(NamedTuple):
 
 
 def mean(values: Any, level: float = 0.95) -> Mean:
-    """Of independent values, as Student's t has it; both not a number if one is, for a run that diverged has no mean."""
+    """Of independent values, by Student's t; not a number if one is not: a run that diverged has no accuracy."""
     x = np.asarray(values, float)
     if x.size == 0 or np.isnan(x).any():
         return Mean(math.nan, math.nan)

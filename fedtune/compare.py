@@ -1,0 +1,270 @@
+"""python -m fedtune.compare: algorithms tuned alike on the same split, then told apart on fresh seeds."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import ray
+from rich.console import Console
+from rich.table import Table
+
+from fedtune import algorithm, cli, cluster, comparison, datasets, evaluations, plan, results, resume, search, storage
+from fedtune import space as spaces
+from fedtune.cli import say
+from fedtune.errors import UserError
+from fedtune.hyper import knobs
+from fedtune.plan import Plan
+from fedtune.scenario import Scenario
+from fedtune.simulation import fitting
+
+RECORD = "compare.json"
+OURS = ("--algo", "--final-seeds")  # of a search's arguments: here each search's are given by the comparison
+
+
+@dataclasses.dataclass(frozen=True)
+class Contest:
+    """A comparison that has been checked and can start.
+
+    args   of every search, by algorithm, in the order of --algos; their plans are alike but for algorithm and space.
+    """
+
+    folder: Path
+    args: dict[str, argparse.Namespace]
+    plans: dict[str, Plan]
+    words: dict[str, list[str]]  # each search's arguments, as its run.json keeps them
+    seeds: int
+    top: int
+
+    @property
+    def first(self) -> Plan:
+        """Any search's plan, for what they have in common."""
+        return next(iter(self.plans.values()))
+
+    def told(self) -> dict[str, Any]:
+        """What compare.json says of it."""
+        p = self.first
+        return {
+            "algorithms": list(self.plans), "scenario_name": p.scenario,
+            "scenario": dataclasses.asdict(p.experiment.scenario), "seed": p.experiment.seed, "trials": p.trials,
+            "seeds": self.seeds, "top_k": self.top, "grace": p.grace, "budget": p.budget._asdict(),
+            "scheduler": p.scheduler, "seeds_per_trial": p.seeds,
+        }  # fmt: skip
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments that are not a search's."""
+    p = cli.Parser(
+        prog="fedtune compare", allow_abbrev=False,
+        description="Search several algorithms with the same budget, then play what was found on fresh seeds.",
+        epilog=f"All other arguments are those of fedtune search, but {' and '.join(OURS)}; every search has the same.",
+    )  # fmt: skip
+    p.add_argument("--algos", metavar="A,B,…", help="algorithms, or all that run on the scenario's models")
+    p.add_argument("--seeds", type=cli.positive, default=5, metavar="N", help="fresh seeds and partitions (default 5)")
+    p.add_argument("--top-k", type=cli.positive, default=3, metavar="N", help="of a search, played again (default 3)")
+    p.add_argument("--name", help="of the comparison's folder (default: scenario and time)")
+    p.add_argument("--storage-path", default="runs", metavar="DIR", help="where that folder goes (default runs)")
+    return p
+
+
+@cli.guarded
+def main(argv: list[str] | None = None) -> int:
+    """The command."""
+    words = sys.argv[1:] if argv is None else argv
+    contest = make(words)
+    return conduct(contest, {"arguments": words, "command": results.command_line()})
+
+
+def make(words: list[str], folder: Path | None = None) -> Contest:
+    """Check everything that can be told before anything starts; UserError otherwise.
+
+    folder: of a comparison that is gone on with; its searches that have begun are planned as they were.
+    """
+    own, rest = parser().parse_known_args(words)
+    if refused := [w for w in rest if w.split("=")[0] in OURS]:
+        raise UserError(f"a comparison gives each search its {refused[0]} itself, but it came too; leave it out")
+    given = search.parser("fedtune compare").parse_args([*rest, "--algo", "local"])
+    names = _algorithms(own.algos, given)
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = own.name or f"compare-{given.scenario or 'digits-w4'}-{stamp}"
+    if folder is None:
+        plan.require_folder(Path(own.storage_path), name)
+        folder = Path(own.storage_path).absolute() / name
+    words_of = {algo: [*rest, "--algo", algo, "--name", algo, "--storage-path", str(folder), "--final-seeds", "0"]
+                for algo in names}  # fmt: skip
+    with cli.silent():  # the same is planned below, and says it then
+        spaces_of = {algo: _planned(words, folder / algo)[1].space for algo, words in words_of.items()}
+    args, plans = {}, {}
+    for algo in names:
+        if also := _also(algo, spaces_of, given):
+            words_of[algo] += ["--also", ",".join([given.also] * bool(given.also) + also)]
+            say(f"note: {algo} also searches {', '.join(a.partition('=')[0] for a in also)}, as others here do")
+        args[algo], plans[algo] = _planned(words_of[algo], folder / algo)
+    if len({p.trials for p in plans.values()}) > 1:
+        raise UserError(
+            "a fair comparison gives every algorithm as many trials, but their grids have "
+            f"{', '.join(f'{n} {p.trials}' for n, p in plans.items())} points; give spaces with ranges, or --trials"
+        )
+    # nobody is judged before the slowest hyperparameter of anybody has had its effect
+    grace, since = (max(of) for of in zip(*((p.grace, p.budget.since) for p in plans.values()), strict=True))
+    plans = {
+        n: dataclasses.replace(p, grace=grace, budget=p.budget._replace(since=since)) for n, p in plans.items()
+    }
+    words_of = {n: [*w, "--grace", f"{grace:g}"] for n, w in words_of.items()}
+    return Contest(folder, args, plans, words_of, own.seeds, own.top_k)
+
+
+def _planned(words: list[str], run: Path) -> tuple[argparse.Namespace, Plan]:
+    """A search's arguments and plan; one that has begun is planned as it was."""
+    args = search.parser("fedtune compare").parse_args(words)
+    args.space = spaces.kept(args.space, run)
+    return args, plan.make(args, resumed=run.exists())
+
+
+def _also(algo: str, spaces_of: dict[str, spaces.Space], given: argparse.Namespace) -> list[str]:
+    """The scenario's hyperparameters that others search and this one does not: all tune them, or nobody does.
+
+    An algorithm whose own space leaves out the learning rate would be held to its default against others that are not.
+    """
+    shared = {n: d for s in spaces_of.values() for n, d in s.domains.items() if n in knobs(Scenario)}
+    if spaces_of[algo].is_grid:
+        return []
+    idle = cli.experiment_from(argparse.Namespace(**{**vars(given), "algo": algo})).scenario.idle()
+    return [spaces.also_text(n, d) for n, d in shared.items() if n not in spaces_of[algo].domains and n not in idle]
+
+
+def _algorithms(text: str | None, given: argparse.Namespace) -> list[str]:
+    """The algorithms that were asked for; UserError unless they are at least one, each once."""
+    if not text:
+        raise UserError("--algos is needed, but none was given; for instance --algos gfpl,fedproto,fedavg,local")
+    if text == "all":
+        scenario = cli.experiment_from(argparse.Namespace(**{**vars(given), "algo": "local", "set": []})).scenario
+        return [n for n in fitting(scenario) if " " not in n]
+    names = text.split(",")
+    for name in names:
+        algorithm.find(name)
+    if len(set(names)) < len(names):
+        raise UserError(f"--algos names each algorithm once, but got {text}")
+    return names
+
+
+def conduct(c: Contest, record: dict[str, Any]) -> int:
+    """Search whatever has not been searched, play what was found, write and show the tables; the exit status."""
+    p, args = c.first, next(iter(c.args.values()))
+    with ExitStack() as held:
+        if (c.folder / RECORD).exists():
+            held.enter_context(results.sole_driver(c.folder))
+        data = datasets.load(p.experiment.scenario.dataset, args.data_dir, args.download)
+        dealt = search.deal(p, data)
+        storage.require_room(c.folder)
+        fits = cluster.start(p.address, p.cpus, p.gpus, not args.no_dashboard, args.dashboard_host)
+        held.callback(ray.shutdown)
+        noted = results.Record(c.folder, results.origin(results.command_line()) | c.told() | record, RECORD)
+        if not (c.folder / RECORD).exists():
+            results.make_folder(c.folder)
+            held.enter_context(results.sole_driver(c.folder))
+        noted.write("running")
+        try:
+            return _played(c, data, dealt, fits, noted)
+        except BaseException as error:
+            noted.write("interrupted", reason=f"{type(error).__name__}: {error}")
+            say(f"note: fedtune resume {c.folder} goes on")
+            raise
+
+
+def _played(c: Contest, data: datasets.Dataset, dealt: list[Any], fits: int, noted: results.Record) -> int:
+    began = time.monotonic()
+    for i, (name, p) in enumerate(c.plans.items()):
+        say(f"\n{i + 1} of {len(c.plans)} searches")
+        status = _searched(p, c.args[name], c.words[name], data, dealt, fits)
+        if status == 130:
+            noted.write("interrupted")
+            say(f"interrupted; fedtune resume {c.folder} goes on")
+            return status
+    frame, rounds = evaluations.play(list(c.plans.values()), data, c.seeds, c.top, c.folder / "evaluations")
+    frame.to_parquet(c.folder / "evaluations.parquet", index=False)
+    rounds.to_parquet(c.folder / "evaluation_rounds.parquet", index=False)
+    runs = {n: p.folder for n, p in c.plans.items()}
+    unequal = comparison.unequal(runs, c.first.trials, c.first.budget.unit)
+    table = comparison.table(frame, {n: comparison.spent(run) for n, run in runs.items()}, {})
+    noted.write("finished", unequal=unequal, seconds=round(time.monotonic() - began, 1))
+    report(c, table, comparison.pairs(frame), unequal)
+    return 0
+
+
+def _searched(
+    p: Plan, args: argparse.Namespace, words: list[str], data: datasets.Dataset, dealt: list[Any], fits: int
+) -> int:
+    """Search, go on with a search, or leave one that is over alone; its exit status."""
+    file = p.folder / "run.json"
+    before = json.loads(file.read_text()) if file.exists() else None
+    if before and before["state"] in ("finished", "nothing found"):
+        say(f"{p.experiment.algorithm}: was searched already")
+        return 0
+    with ExitStack() as held:
+        if before:
+            held.enter_context(results.sole_driver(p.folder))
+            storage.require_state(p.folder)
+        record = resume.kept(before) if before else {"arguments": words}
+        return search.at_work(p, args, record, data, dealt, fits, resumed=bool(before))
+
+
+def report(c: Contest, table: pd.DataFrame, pairs: pd.DataFrame, unequal: list[str]) -> None:
+    """Write the tables down and show them."""
+    table.to_csv(c.folder / "table.csv", index=False)
+    pairs.to_csv(c.folder / "pairs.csv", index=False)
+    p, texts = c.first, []
+    over = f"{c.seeds} fresh seeds, each with its own partition"
+    for title, frame in (
+        (f"test accuracy on {p.scenario}, mean ± 95 % interval over {over}", comparison.shown(table)),
+        ("paired by seed, tuned; p corrected by Holm for all pairs", comparison.shown_pairs(pairs)),
+        (f"the searches: {p.trials} trials of at most {_most(p)} each", comparison.searched(table)),
+    ):
+        if frame.empty:
+            continue
+        texts.append((title, frame))
+        shown = Table(title=title, title_justify="left")
+        for i, column in enumerate(frame):
+            shown.add_column(column, justify="left" if i == 0 or "hyper" in column else "right")
+        for row in frame.itertuples(index=False):
+            shown.add_row(*row)
+        Console(width=None if sys.stdout.isatty() else 200).print(shown)
+    (c.folder / "table.md").write_text("\n".join(f"**{t}**\n\n{comparison.markdown(f)}" for t, f in texts))
+    (c.folder / "table.tex").write_text("\n".join(f"% {t}\n{comparison.latex(f)}" for t, f in texts))
+    for line in unequal:
+        say(f"warning: budgets were not equal: {line}")
+    say(f"folder: {c.folder}")
+
+
+def _most(p: Plan) -> str:
+    unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit, "rounds")
+    return f"{p.budget.limit:g} {unit}"
+
+
+def go_on(args: argparse.Namespace) -> int:
+    """What fedtune resume does with a comparison's folder."""
+    try:
+        record = json.loads((args.run / RECORD).read_text())
+        words = list(map(str, record["arguments"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"a comparison is gone on with from its {RECORD}, but that of {args.run} is not fit: {error}"
+        ) from error
+    for name in ("data_dir", "address", "max_concurrent"):
+        if getattr(args, name) is not None:
+            words += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
+    if args.no_dashboard:
+        words.append("--no-dashboard")
+    return conduct(make(words, args.run.absolute()), resume.kept(record))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""The tables of a comparison: an algorithm's default and tuned figures, and which differences are more than chance."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from fedtune import results, statistics
+from fedtune.evaluations import DEFAULT
+from fedtune.progress import short
+from fedtune.study import METRIC
+
+LEVEL = 0.05
+
+# column of table.csv -> what it is.  Accuracies are shares of 1, means over fresh seeds; ± is half a 95 % interval
+COLUMNS: dict[str, str] = {
+    "algorithm": "its name",
+    "default": "test accuracy of the default configuration",
+    "default_half": "its ±",
+    "tuned": "test accuracy of the configuration that was found",
+    "tuned_half": "its ±",
+    "gain": "tuned − default, paired by seed",
+    "gain_half": "its ±",
+    "clients_std": "standard deviation over clients, tuned",
+    "worst10": "mean over the worst tenth of the clients, tuned",
+    "rounds_to_95": "first round with 95 % of the last round's test accuracy, tuned",
+    "mb_to_95": "megabytes that all clients had sent and received by then",
+    "mb_per_round": "megabytes a round, tuned",
+    "seconds": "wall time of a run, tuned",
+    "search_score": "validation accuracy of the search's best trial, in the search",
+    "selection_gap": "that − the mean validation accuracy of the same configuration on fresh seeds",
+    "search_trials": "trials that the search began",
+    "search_rounds": "rounds that they played",
+    "search_mb": "megabytes that they sent and received",
+    "search_seconds": "wall time of their rounds",
+    "published": "the paper's own figure for this setting, and what to know of it",
+    "configuration": "the tuned hyperparameters",
+}
+
+
+def table(
+    evaluations: pd.DataFrame, spent: Mapping[str, Mapping[str, float]], published: Mapping[str, str]
+) -> pd.DataFrame:
+    """A row per algorithm, in the order of their tuned test accuracy; columns COLUMNS.
+
+    spent: what each search took (`spent`).  published: text per algorithm, where there is any.
+    """
+    rows = []
+    for name, runs in evaluations.groupby("algorithm", sort=False):
+        default, tuned = runs[runs["configuration"] == DEFAULT], runs[runs["chosen"]]
+        first = runs[runs["configuration"] == "top 1"]
+        at_default, at_tuned = (statistics.mean(of["test_acc"]) for of in (default, tuned))
+        gain = _paired(tuned, default)
+        means = {c: tuned[c].mean(skipna=False) for c in ("rounds_to_95", "mb_to_95", "mb_per_round", "seconds")}
+        score = first["score"].iloc[0] if len(first) else math.nan
+        rows.append(
+            {
+                "algorithm": name, "default": at_default.mean, "default_half": at_default.half,
+                "tuned": at_tuned.mean, "tuned_half": at_tuned.half, "gain": gain.mean, "gain_half": gain.half,
+                "clients_std": tuned["test_acc_std"].mean(skipna=False),
+                "worst10": tuned["test_acc_worst10"].mean(skipna=False), **means,
+                "search_score": score, "selection_gap": score - first[METRIC].mean(skipna=False),
+                **{f"search_{k}": v for k, v in spent[str(name)].items()},
+                "published": published.get(str(name), ""), "configuration": _listed(tuned),
+            }
+        )  # fmt: skip
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    return frame.sort_values("tuned", ascending=False, kind="stable", ignore_index=True)
+
+
+def pairs(evaluations: pd.DataFrame) -> pd.DataFrame:
+    """Every two algorithms, tuned: difference of test accuracy paired by seed, ±, p, and p corrected for all pairs."""
+    tuned = {name: runs for name, runs in evaluations[evaluations["chosen"]].groupby("algorithm", sort=False)}
+    order = sorted(tuned, key=lambda name: -tuned[name]["test_acc"].mean())
+    rows = [(a, b, *_paired(tuned[a], tuned[b])) for a, b in itertools.combinations(order, 2)]
+    frame = pd.DataFrame(rows, columns=["algorithm", "other", "difference", "half", "p"])
+    return frame.assign(p_holm=statistics.holm(frame["p"].tolist()))
+
+
+def spent(run: Path) -> dict[str, float]:
+    """What a search took, by what its trials logged and not by what was asked for."""
+    trials = pd.read_parquet(run / "trials.parquet")
+    totals = {c: trials[c].sum() if c in trials else 0 for c in ("rounds", "comm_mb", "seconds")}
+    return {"trials": len(trials), "rounds": int(totals["rounds"]), "mb": totals["comm_mb"]} | {
+        "seconds": totals["seconds"]
+    }
+
+
+def unequal(runs: Mapping[str, Path], trials: int, unit: str) -> list[str]:
+    """Where searches did not have the same budget, by what was logged: lines to read, none if all is equal.
+
+    Trials that were stopped differ, as that is what a scheduler decides; all that had the chance must not.
+    """
+    found, lengths = [], {}
+    for name, run in runs.items():
+        had = pd.read_parquet(run / "trials.parquet")
+        if len(had) != trials:
+            found.append(f"{name} began {len(had)} of {trials} trials")
+        lengths[name] = sorted(set(had.loc[had["status"] == "finished", "rounds"]))
+    if unit == "rounds" and len({n for rounds in lengths.values() for n in rounds}) > 1:
+        each = ", ".join(f"{name} {' or '.join(map(str, rounds))}" for name, rounds in lengths.items())
+        found.append(f"finished trials had unlike numbers of rounds: {each}")
+    return found
+
+
+def shown(table: pd.DataFrame) -> pd.DataFrame:
+    """The table as a person reads it: accuracies in percent."""
+    return pd.DataFrame(
+        {
+            "algorithm": table["algorithm"],
+            "default %": _with_half(table["default"], table["default_half"]),
+            "tuned %": _with_half(table["tuned"], table["tuned_half"]),
+            "gain": _with_half(table["gain"], table["gain_half"], sign="+"),
+            "std over clients": table["clients_std"].map(_percent),
+            "worst tenth": table["worst10"].map(_percent),
+            "rounds to 95 %": table["rounds_to_95"].map(lambda v: _number(v, ".0f")),
+            "MB to 95 %": table["mb_to_95"].map(lambda v: _number(v, ".3g")),
+            "MB a round": table["mb_per_round"].map(lambda v: _number(v, ".3g")),
+            "s a run": table["seconds"].map(lambda v: _number(v, ".3g")),
+            "selection gap": table["selection_gap"].map(lambda v: _number(100 * v, "+.2f")),
+            "published %": table["published"],
+        }
+    )
+
+
+def shown_pairs(pairs: pd.DataFrame) -> pd.DataFrame:
+    """The pairs as a person reads them."""
+    better = pairs["p_holm"].map(lambda p: "not tested" if math.isnan(p) else "yes" if p < LEVEL else "cannot be told")
+    return pd.DataFrame(
+        {
+            "pair": pairs["algorithm"] + " − " + pairs["other"],
+            "difference": _with_half(pairs["difference"], pairs["half"], sign="+"),
+            "p": pairs["p"].map(lambda v: _number(v, ".2g")),
+            "p (Holm)": pairs["p_holm"].map(lambda v: _number(v, ".2g")),
+            f"differ at {LEVEL:.0%}": better,
+        }
+    )
+
+
+def searched(table: pd.DataFrame) -> pd.DataFrame:
+    """What each search took and found, as a person reads it."""
+    return pd.DataFrame(
+        {
+            "algorithm": table["algorithm"],
+            "trials": table["search_trials"].map(str),
+            "rounds": table["search_rounds"].map(str),
+            "MB": table["search_mb"].map(lambda v: _number(v, ".4g")),
+            "seconds": table["search_seconds"].map(lambda v: _number(v, ".0f")),
+            "tuned hyperparameters": table["configuration"],
+        }
+    )
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """A table of text in Markdown."""
+    rows = [list(frame), ["---"] * frame.shape[1], *frame.astype(str).values.tolist()]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows) + "\n"
+
+
+def latex(frame: pd.DataFrame) -> str:
+    """A table of text in LaTeX, for the package booktabs."""
+    special = {c: "\\" + c for c in "&%$#_{}"} | {"±": "$\\pm$", "−": "$-$", "\\": "\\textbackslash{}", "~": "\\~{}"}
+    lines = [" & ".join("".join(special.get(c, c) for c in cell) for cell in row) + r" \\"
+             for row in [list(frame), *frame.astype(str).values.tolist()]]  # fmt: skip
+    columns = "l" + "r" * (frame.shape[1] - 1)
+    inner = [r"\begin{tabular}{" + columns + "}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
+    return "\n".join([*inner, r"\end{tabular}"]) + "\n"
+
+
+def _paired(a: pd.DataFrame, b: pd.DataFrame) -> statistics.Difference:
+    """Test accuracy of one set of runs minus another's, by seed."""
+    both = a.set_index("seed")["test_acc"].to_frame("a").join(b.set_index("seed")["test_acc"].rename("b"), how="inner")
+    return statistics.paired(both["a"], both["b"])
+
+
+def _listed(tuned: pd.DataFrame) -> str:
+    if tuned.empty:
+        return "none was found"
+    row = tuned.iloc[0]
+    values = results.plain({n.removeprefix(results.CONFIG): row[n] for n in row.index if n.startswith(results.CONFIG)})
+    return ", ".join(f"{n} = {short(v)}" for n, v in values.items())
+
+
+def _with_half(values: pd.Series, halves: pd.Series, sign: str = "") -> list[str]:
+    return [
+        "diverged" if math.isnan(v) else f"{100 * v:{sign}.2f}" + ("" if math.isnan(h) else f" ± {100 * h:.2f}")
+        for v, h in zip(values, halves, strict=True)
+    ]
+
+
+def _percent(value: float) -> str:
+    return _number(100 * value, ".2f")
+
+
+def _number(value: float, form: str) -> str:
+    return "–" if math.isnan(value) else format(value, form)

@@ -1,0 +1,111 @@
+"""What searches found, played again on seeds that none of them has seen."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from fedtune import batch, results, simulation
+from fedtune.datasets import Dataset
+from fedtune.metrics import METRICS
+from fedtune.plan import Plan
+from fedtune.space import Config
+from fedtune.study import METRIC
+
+DEFAULT = "default"
+# what is kept of a run, beside what its last round has
+LAST = ("val_acc", "test_acc", "test_acc_std", "test_acc_worst10", "comm_mb")
+NEAR = 0.95  # of its last accuracy: when a run is said to have got there
+
+
+class Candidate(NamedTuple):
+    """A configuration that is played again."""
+
+    name: str  # default, or "top 1" for the search's best, "top 2" …
+    config: Config
+    trial: str = ""
+    score: float = math.nan  # its validation accuracy in the search
+
+
+def candidates(p: Plan, top: int) -> list[Candidate]:
+    """The default and a search's best so many, from its tables."""
+    ranked = results.best_trials(pd.read_parquet(p.folder / "trials.parquet"), p.budget.unit)[:top]
+    found = [Candidate(DEFAULT, p.default())]
+    for i, row in enumerate(ranked.to_dict("records")):
+        tried = {k.removeprefix(results.CONFIG): v for k, v in row.items() if k.startswith(results.CONFIG)}
+        whole = p.experiment.configuration(results.plain(tried))
+        config = {n: v for n, v in whole.items() if n in p.space.names}
+        found.append(Candidate(f"top {i + 1}", config, row["trial"], row[f"last_{METRIC}"]))
+    return found
+
+
+def play(
+    plans: Sequence[Plan], data: Dataset, seeds: int, top: int, folder: Path
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A row per algorithm, candidate and fresh seed; and a row per round of each.
+
+    Of the search's best so many, the one of highest mean validation accuracy on the fresh seeds is `chosen`: no test
+    figure is looked at.  The first one's score against its mean there is the selection gap.
+    folder: of a file per run; what is in there is not played again.
+    """
+    runs, of = [], {}
+    for p in plans:
+        for c in candidates(p, top):
+            for seed in p.fresh(seeds):
+                same = (p.experiment.algorithm, json.dumps(c.config, sort_keys=True), seed)
+                if same not in of:
+                    label = f"{p.experiment.algorithm} {c.name} seed {seed}"
+                    of[same] = batch.Run(label, simulation.with_seed(p.experiment, seed), c.config)
+                    runs.append(of[same])
+    first = plans[0]
+    outcomes = batch.play_all(
+        runs, {first.experiment.scenario.dataset: data}, folder, first.cpus, first.gpus, first.budget, "fresh seeds"
+    )
+    rows, rounds = [], []
+    for p in plans:
+        for c in candidates(p, top):
+            for seed in p.fresh(seeds):
+                run = of[p.experiment.algorithm, json.dumps(c.config, sort_keys=True), seed]
+                who = {"algorithm": p.experiment.algorithm, "configuration": c.name, "seed": seed}
+                outcome = outcomes[run.label]
+                config = {results.CONFIG + n: v for n, v in c.config.items()}
+                rows.append(who | {"trial": c.trial, "score": c.score} | summed(outcome) | config)
+                rounds += [who | row for row in outcome.rounds]
+    frame = pd.DataFrame(rows)
+    frame.insert(3, "chosen", chosen(frame))
+    return frame, pd.DataFrame(rounds, columns=_columns(rounds))
+
+
+def summed(outcome: batch.Outcome) -> dict[str, Any]:
+    """What a run comes to.  Nothing of a run that diverged, but how far it came and what that cost."""
+    rows = outcome.rounds
+    found: dict[str, Any] = {"rounds": len(rows), "seconds": sum(r["seconds"] + r["eval_seconds"] for r in rows)}
+    if outcome.reason or not rows:
+        return found | dict.fromkeys((*LAST, "rounds_to_95", "mb_to_95", "mb_per_round"), math.nan) | {
+            "reason": outcome.reason
+        }
+    last = rows[-1]
+    there = next(r for r in rows if r["test_acc"] >= NEAR * last["test_acc"])
+    return found | {n: last[n] for n in LAST} | {
+        "rounds_to_95": there["round"], "mb_to_95": there["comm_mb"], "mb_per_round": last["comm_mb"] / len(rows),
+        "reason": "",
+    }  # fmt: skip
+
+
+def chosen(frame: pd.DataFrame) -> pd.Series:
+    """Whether a row is of its algorithm's tuned configuration; the default's rows never are."""
+    tuned = frame[frame["configuration"] != DEFAULT]
+    scores = tuned.groupby(["algorithm", "configuration"], sort=False)[METRIC].agg(lambda v: v.mean(skipna=False))
+    best = {(a, scores[a].idxmax()) for a in scores.index.unique("algorithm") if scores[a].notna().any()}
+    return pd.Series([pair in best for pair in zip(frame["algorithm"], frame["configuration"], strict=True)])
+
+
+def _columns(rounds: list[dict[str, Any]]) -> list[str]:
+    named = ["algorithm", "configuration", "seed", "round", *METRICS]
+    seen = {name for row in rounds for name in row}
+    return [n for n in named if n in seen] + sorted(seen - set(named))
