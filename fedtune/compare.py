@@ -88,10 +88,7 @@ def make(words: list[str], folder: Path | None = None) -> Contest:
 
     folder: of a comparison that is gone on with; its searches that have begun are planned as they were.
     """
-    own, rest = parser().parse_known_args(words)
-    if refused := [w for w in rest if w.split("=")[0] in OURS]:
-        raise UserError(f"a comparison gives each search its {refused[0]} itself, but it came too; leave it out")
-    given = search.parser("fedtune compare").parse_args([*rest, "--algo", "local"])
+    own, given, rest = read(words)
     names = _algorithms(own.algos, given)
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     name = own.name or f"compare-{given.scenario or 'digits-w4'}-{stamp}"
@@ -120,6 +117,14 @@ def make(words: list[str], folder: Path | None = None) -> Contest:
     }
     words_of = {n: [*w, "--grace", f"{grace:g}"] for n, w in words_of.items()}
     return Contest(folder, args, plans, words_of, own.seeds, own.top_k)
+
+
+def read(words: list[str]) -> tuple[argparse.Namespace, argparse.Namespace, list[str]]:
+    """A comparison's own arguments, and those of its searches, parsed and as words."""
+    own, rest = parser().parse_known_args(words)
+    if refused := [w for w in rest if w.split("=")[0] in OURS]:
+        raise UserError(f"a comparison gives each search its {refused[0]} itself, but it came too; leave it out")
+    return own, search.parser("fedtune compare").parse_args([*rest, "--algo", "local"]), rest
 
 
 def _planned(words: list[str], run: Path) -> tuple[argparse.Namespace, Plan]:

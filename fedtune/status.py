@@ -36,16 +36,29 @@ def main(argv: list[str] | None = None) -> int:
     if args.watch is not None and not args.watch > 0:
         raise UserError(f"--watch must be above 0 seconds, but got {args.watch:g}")
     console = Console(width=None if sys.stdout.isatty() else 160)
-    shown, over = picture(args.run)
+    shown, over = pictures(args.run)
     if args.watch is None:
         console.print(shown)
         return 0
     with Live(shown, console=console, auto_refresh=False) as live:
         while not over:
             time.sleep(args.watch)
-            shown, over = picture(args.run)
+            shown, over = pictures(args.run)
             live.update(shown, refresh=True)
     return 0
+
+
+def pictures(run: Path) -> tuple[Group, bool]:
+    """A search's picture, or those of a comparison's searches so far."""
+    try:
+        record = json.loads((run / "compare.json").read_text())
+        names, over = record["algorithms"], record["state"] != "running" or not results.driven(run)
+    except (OSError, ValueError, KeyError, TypeError):
+        return picture(run)
+    begun = [picture(run / name)[0] for name in names if (run / name / "run.json").exists()]
+    again = len(list(run.glob("evaluations/*.json")))
+    head = f"comparison of {', '.join(names)}: {record['state']}; {len(begun)} of {len(names)} searches begun, "
+    return Group(Text(head + f"{again} runs on fresh seeds done"), *begun), over
 
 
 def picture(run: Path) -> tuple[Group, bool]:

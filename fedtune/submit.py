@@ -21,7 +21,7 @@ from ray._private.ray_constants import DASHBOARD_CLIENT_MAX_SIZE
 import fedtune
 import search_spaces
 import trainables
-from fedtune import cli, datasets, extend, federation, jobs, plan, replay, resume, search
+from fedtune import cli, compare, datasets, extend, federation, jobs, plan, replay, resume, search
 from fedtune import space as spaces
 from fedtune.cli import say
 from fedtune.errors import UserError
@@ -29,7 +29,8 @@ from fedtune.errors import UserError
 LIMIT = DASHBOARD_CLIENT_MAX_SIZE  # bytes that the cluster's job server takes at once
 PACKAGES: tuple[ModuleType, ...] = (fedtune, trainables, search_spaces)
 COMMANDS: dict[str, Callable[[], argparse.ArgumentParser]] = {
-    "search": search.parser, "resume": resume.parser, "extend": extend.parser, "replay": replay.parser,
+    "search": search.parser, "compare": compare.parser, "resume": resume.parser, "extend": extend.parser,
+    "replay": replay.parser,
 }  # fmt: skip
 ENVIRONMENT = {"RAY_JOB_STOP_WAIT_TIME_S": "120"}  # for a stopped search to write down what it found; Ray's own: 3
 
@@ -39,7 +40,7 @@ Paths among the search's arguments are the cluster's: --storage-path is needed, 
 --data-dir names data that its head can read.  Only a --space file is read here, and sent.  Without --data-dir a data
 set other than digits is sent too, from --data (resume, extend, replay want --data again).  fedtune itself goes along,
 other packages do not: the cluster has Ray, torch and the rest of fedtune's requirements.  The arguments may begin with
-a command: search, resume, extend or replay.
+a command: search, compare, resume, extend or replay.
 A cluster that asks for a token gets yours: from RAY_AUTH_TOKEN, the file RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_token.
 """
 
@@ -124,13 +125,17 @@ def prepare(words: list[str], name: str | None, data: Path | None, package: Path
     package   the .zip to write.
     """
     command, arguments = (words[0], words[1:]) if words[0] in COMMANDS else ("search", words)
-    args = COMMANDS[command]().parse_args(arguments)
+    if command == "compare":
+        own, args, _ = compare.read(arguments)
+        args.name, args.storage_path = own.name, own.storage_path
+    else:
+        args = COMMANDS[command]().parse_args(arguments)
     if args.address:
         raise UserError(
             f"the search joins the cluster that it runs on, but got --address {args.address} after --; give it before"
         )
-    if command == "search":
-        run, arguments = _search(arguments, args, data, package)
+    if command in ("search", "compare"):
+        run, arguments = _search(command, arguments, args, data, package)
         default = run.name if args.name is None else f"{run.name}-{_now()}"
     else:
         run, arguments = _other(arguments, args.run, data, package)
@@ -138,28 +143,35 @@ def prepare(words: list[str], name: str | None, data: Path | None, package: Path
     return Job(name or default, run, command, arguments, package)
 
 
-def _search(arguments: list[str], args: argparse.Namespace, data: Path | None, package: Path) -> tuple[Path, list[str]]:
-    """Check a search and pack it.  Returns the run's folder, and the arguments as the cluster is to have them."""
+def _search(
+    command: str, arguments: list[str], args: argparse.Namespace, data: Path | None, package: Path
+) -> tuple[Path, list[str]]:
+    """Check what is searched and pack it.  Returns its folder, and the arguments as the cluster is to have them."""
     storage = _on_cluster("--storage-path", Path(args.storage_path))
     with tempfile.TemporaryDirectory() as empty:  # whether the cluster's can be written to, the cluster will say
-        planned = plan.make(argparse.Namespace(**vars(args) | {"address": "auto", "storage_path": empty}))
+        if command == "compare":
+            contest = compare.make([*arguments, "--storage-path", empty, "--address", "auto"])
+            planned, name = contest.first, contest.folder.name
+        else:
+            planned = plan.make(argparse.Namespace(**vars(args) | {"address": "auto", "storage_path": empty}))
+            name = planned.name
     scenario, root = planned.experiment.scenario, _root(data)
-    given, files = ["--name", planned.name], {}
+    given, files = ["--name", name], {}
     if args.data_dir is not None:
         _on_cluster("--data-dir", Path(args.data_dir))
     elif scenario.dataset != "digits" and not args.download:
         files = _data([scenario.dataset], root)
         given += ["--data-dir", "data"]
     if found := spaces.file_of(args.space):
-        name = f"given/{found[0].name}"  # in a folder of its own, where it hides no module
-        files[name] = found[0]
-        given += ["--space", name + found[1]]
+        sent = f"given/{found[0].name}"  # in a folder of its own, where it hides no module
+        files[sent] = found[0]
+        given += ["--space", sent + found[1]]
     _pack(files, package)
     if scenario.dataset == "digits" or "--data-dir" in given:  # the last that a search would refuse before it starts
         loaded = datasets.load(scenario.dataset, root)
         for seed in range(planned.experiment.seed, planned.experiment.seed + planned.seeds):
             federation.deal(loaded, scenario, seed)
-    return storage / planned.name, _without(arguments, *given[::2]) + given
+    return storage / name, _without(arguments, *given[::2]) + given
 
 
 def _other(arguments: list[str], run: Path, data: Path | None, package: Path) -> tuple[Path, list[str]]:

@@ -35,6 +35,13 @@ CASES = {
     "--algo gpfl": "unknown algorithm 'gpfl': did you mean 'gfpl'",
     GFPL + "--scenario digits-w5": "unknown scenario 'digits-w5': did you mean 'digits-w4'",
     GFPL + "--space defalt": "unknown search space of gfpl 'defalt': did you mean 'default'",
+    GFPL + "--also lrr": "unknown hyperparameter of gfpl 'lrr': did you mean 'lr'",
+    GFPL + "--also lam": "--also names what is not searched or pinned yet, but lam is in the space; leave it out",
+    GFPL + "--also lr --set lr=0.1": "but lr is in --set; leave it out",
+    GFPL + "--also lr=0.1": "--also needs NAME or NAME=LOW..HIGH, but got 'lr=0.1'",
+    GFPL + "--also lr=0.1..7": "lr must be a number in 1e-05 … 1 (log), but got 7",
+    GFPL + "--also lr=0.1..0.01": "lr needs a range low < high",
+    GFPL + "--also lr --space paper": "--also adds ranges to a space of ranges, but this space is a grid",
     GFPL + "--scheduler ahsa": "unknown scheduler 'ahsa': did you mean 'asha'",
     GFPL + "--searcher tep": "unknown searcher 'tep': did you mean 'tpe'",
     GFPL + "--dataset digit": "unknown data set 'digit': did you mean 'digits'",
@@ -171,6 +178,22 @@ OTHER_CASES = {
     "status {tmp}/a-list": "has no fit run.json",
     "status {tmp}/over --watch 0": "--watch must be above 0 seconds, but got 0",
     "status {tmp}/over --watch soon": "invalid float value: 'soon'",
+    "compare": "--algos is needed, but none was given",
+    "compare --algos gpfl": "unknown algorithm 'gpfl': did you mean 'gfpl'",
+    "compare --algos local,local": "--algos names each algorithm once, but got local,local",
+    "compare --algos local,": "unknown algorithm ''",
+    "compare --algos local --algo gfpl": "gives each search its --algo itself, but it came too; leave it out",
+    "compare --algos local --final-seeds=3": "gives each search its --final-seeds=3 itself",
+    "compare --algos local --seeds 0": "must be a whole number of at least 1, but got '0'",
+    "compare --algos local --top-k none": "must be a whole number of at least 1, but got 'none'",
+    "compare --algos local --trial 3 --unheard-of": "unrecognized arguments: --unheard-of",
+    "compare --algos local --scenario digits-w5": "unknown scenario 'digits-w5'",
+    "compare --algos local --storage-path {tmp} --name taken": "exists; give another --name",
+    "compare --algos local --storage-path {tmp} --name a/b": "--name must be a plain folder name, but got 'a/b'",
+    "compare --algos gfpl,fedavg --scenario digits-fedgen": "evaluation rule 'pooled' scores one global model",
+    "compare --algos gfpl,local --space paper": "a fair comparison gives every algorithm as many trials, but",
+    "compare --algos local --set lam=1": "unknown hyperparameter of local 'lam'",
+    "resume {tmp}/cut-comparison": "a comparison is gone on with from its compare.json, but",
     "resume": "the following arguments are required: RUN",
     "resume {tmp}/nowhere": "has no fit run.json",
     "resume {tmp}/cut": "has no fit run.json",
@@ -201,6 +224,8 @@ def folder(tmp_path):
     for name, record in RUNS.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text("{" if record is None else json.dumps(record))
+    (tmp_path / "cut-comparison").mkdir()
+    (tmp_path / "cut-comparison" / "compare.json").write_text("{")
     return tmp_path
 
 

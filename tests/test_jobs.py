@@ -394,6 +394,17 @@ def test_the_package_has_the_code_the_space_and_of_the_data_what_is_read(tmp_pat
     )
 
 
+def test_a_comparison_is_packed_like_a_search(tmp_path: Path) -> None:
+    files = tiny_mnist(tmp_path / "data")
+    words = f"compare --algos fedavg,local {MNIST} --storage-path /shared --name both".split()
+    job = submit.prepare(words, None, tmp_path / "data", tmp_path / "job.zip")
+    assert {f"data/MNIST/raw/{f.name}" for f in files} < set(zipfile.ZipFile(tmp_path / "job.zip").namelist())
+    assert job.run == Path("/shared/both") and job.entrypoint == (
+        f"python -m fedtune.compare --algos fedavg,local {MNIST}--storage-path /shared --name both --data-dir data "
+        "--address auto"
+    )
+
+
 def test_data_that_the_cluster_has_are_not_sent(tmp_path: Path) -> None:
     for more in ("--data-dir /shared/data", "--download"):
         words = f"--algo fedavg {MNIST} --storage-path /shared {more} --gpus-per-trial 64".split()

@@ -1,0 +1,123 @@
+"""What a comparison says of means, against scipy, statsmodels and numbers worked out by hand."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+from fedtune import comparison, evaluations, statistics
+
+RNG = np.random.default_rng(0)
+
+
+def test_an_interval_is_students():
+    x = RNG.normal(size=7)
+    found = statistics.mean(x)
+    low, high = stats.t.interval(0.95, 6, loc=x.mean(), scale=stats.sem(x))
+    assert found.mean == pytest.approx(x.mean(), abs=1e-14)
+    assert (found.mean - found.half, found.mean + found.half) == pytest.approx((low, high), abs=1e-12)
+    assert statistics.mean([1.0, 2.0, 3.0]).half == pytest.approx(4.302652729749464 / math.sqrt(3), abs=1e-12)
+
+
+def test_an_interval_holds_the_true_mean_in_95_of_100_samples():
+    means = [statistics.mean(RNG.normal(3, 2, size=5)) for _ in range(4000)]
+    assert np.mean([abs(m.mean - 3) <= m.half for m in means]) == pytest.approx(0.95, abs=0.012)
+
+
+def test_what_has_no_mean_or_no_spread():
+    assert all(map(math.isnan, statistics.mean([])))
+    assert all(map(math.isnan, statistics.mean([1.0, math.nan])))
+    assert statistics.mean([2.0]).mean == 2.0 and math.isnan(statistics.mean([2.0]).half)
+    assert statistics.paired([1.0, 2.0], [1.0, 2.0]) == (0.0, 0.0, 1.0)
+    assert statistics.paired([1.5, 2.5], [1.0, 2.0]) == (0.5, 0.0, 0.0)
+    assert math.isnan(statistics.paired([1.0], [2.0]).p) and math.isnan(statistics.paired([1, math.nan], [2, 3]).p)
+
+
+def test_a_paired_difference_is_scipys_t_test():
+    a = RNG.normal(size=6)
+    b = a + RNG.normal(0.3, 0.2, size=6)
+    found, want = statistics.paired(a, b), stats.ttest_rel(a, b)
+    assert found.p == pytest.approx(want.pvalue, abs=1e-12)
+    ends = want.confidence_interval(0.95)
+    assert (found.mean - found.half, found.mean + found.half) == pytest.approx((ends.low, ends.high), abs=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_the_correction_is_statsmodels_holm(count):
+    p = RNG.uniform(size=count) ** 3
+    assert statistics.holm(list(p)) == pytest.approx(list(multipletests(p, method="holm")[1]), abs=1e-14)
+
+
+def test_what_was_not_tested_does_not_count_in_the_correction():
+    found = statistics.holm([0.01, math.nan, 0.04, 0.03])
+    assert found[0] == pytest.approx(0.03) and found[2:] == pytest.approx([0.06, 0.06]) and math.isnan(found[1])
+
+
+def made_up():
+    """Three algorithms, three seeds: b = a − 0.1 but for some noise, c diverged once when tuned."""
+    rows = []
+    for name, base, noise in (("a", 0.8, (0, 0, 0)), ("b", 0.7, (0.01, -0.01, 0.0)), ("c", 0.5, (0, 0, 0))):
+        for configuration, lift, val in (("default", -0.2, 0.3), ("top 1", -0.05, 0.6), ("top 2", 0.0, 0.65)):
+            for seed, jitter in enumerate((0.0, 0.02, 0.04)):
+                test = base + lift + jitter + noise[seed]
+                diverged = (name, configuration, seed) == ("c", "top 2", 1)
+                rows.append(
+                    {
+                        "algorithm": name, "configuration": configuration, "seed": seed, "trial": "t", "score": 0.9,
+                        "val_acc": val, "test_acc": math.nan if diverged else test,
+                        "test_acc_std": 0.1, "test_acc_worst10": 0.4, "comm_mb": 5.0, "rounds": 10, "rounds_to_95": 4,
+                        "mb_to_95": 2.0, "mb_per_round": 0.5, "seconds": 3.0, "reason": "",
+                        "config/lr": 0.1 if configuration == "top 2" else 0.2, "config/lam": math.nan,
+                    }
+                )  # fmt: skip
+    frame = pd.DataFrame(rows)
+    return frame.assign(chosen=evaluations.chosen(frame))
+
+
+SPENT = {n: {"trials": 4, "rounds": 40, "mb": 20.0, "seconds": 9.0} for n in "abc"}
+
+
+def test_the_chosen_configuration_is_that_of_the_highest_validation_mean():
+    frame = made_up()
+    assert set(frame.loc[frame["chosen"], "configuration"]) == {"top 2"}
+    frame["test_acc"] = frame["test_acc"].sample(frac=1, random_state=0).to_numpy()  # test figures decide nothing
+    assert evaluations.chosen(frame).equals(frame["chosen"])
+    frame.loc[(frame["configuration"] == "top 2") & (frame["seed"] == 0), "val_acc"] = math.nan  # it diverged there
+    assert set(frame.loc[evaluations.chosen(frame), "configuration"]) == {"top 1"}
+
+
+def test_the_table_of_made_up_figures():
+    table = comparison.table(made_up(), SPENT, {"a": "81.00"}).set_index("algorithm")
+    assert list(table.index) == ["a", "b", "c"]
+    a = table.loc["a"]
+    half = 4.302652729749464 * 0.02 / math.sqrt(3)
+    assert (a["default"], a["tuned"], a["gain"]) == pytest.approx((0.62, 0.82, 0.2), abs=1e-12)
+    assert (a["default_half"], a["tuned_half"], a["gain_half"]) == pytest.approx((half, half, 0), abs=1e-12)
+    assert a["selection_gap"] == pytest.approx(0.9 - 0.6)  # of the search's best, not of the one that was chosen
+    assert a["worst10"] == pytest.approx(0.4) and a["search_rounds"] == 40
+    assert (a["rounds_to_95"], a["mb_to_95"], a["mb_per_round"]) == (4, 2, 0.5)
+    assert a["configuration"] == "lr = 0.1" and a["published"] == "81.00"
+    assert math.isnan(table.loc["c", "tuned"])
+    text = comparison.shown(table.reset_index())
+    assert text["tuned %"].tolist() == ["82.00 ± 4.97", "72.00 ± 4.30", "diverged"]
+    assert text["gain"].tolist()[:1] == ["+20.00 ± 0.00"]
+
+
+def test_pairs_of_made_up_figures():
+    found = comparison.pairs(made_up()).set_index(["algorithm", "other"])
+    ab = found.loc["a", "b"]
+    assert ab["difference"] == pytest.approx(0.1, abs=1e-12)
+    assert ab["p"] == pytest.approx(stats.ttest_1samp([0.09, 0.11, 0.1], 0).pvalue, rel=1e-9)
+    assert ab["p_holm"] == pytest.approx(ab["p"]) and math.isnan(found.loc["a", "c"]["p"])  # only one pair was tested
+    assert comparison.shown_pairs(found.reset_index())["differ at 5%"].tolist() == ["yes", "not tested", "not tested"]
+
+
+def test_tables_as_markdown_and_latex():
+    frame = pd.DataFrame({"a_b": ["1 | 2", "50 % & more"], "c": ["3 ± 4", "−1"]})
+    rows = comparison.markdown(frame).splitlines()
+    assert rows == ["| a_b | c |", "| --- | --- |", "| 1 \\| 2 | 3 ± 4 |", "| 50 % & more | −1 |"]
+    lines = comparison.latex(frame).splitlines()
+    assert lines[2] == r"a\_b & c \\" and lines[5] == r"50 \% \& more & $-$1 \\" and lines[4] == r"1 | 2 & 3 $\pm$ 4 \\"
