@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
+from fedtune import __version__
 from fedtune.errors import unknown
 
 COMMANDS = {
@@ -13,8 +14,10 @@ COMMANDS = {
     "resume": "go on with a search whose driver died",
     "replay": "play a search again and compare every number",
     "compare": "search several algorithms alike, and tell them apart",
+    "reproduce": "run a paper's table or figure",
     "run": "play one configuration",
     "status": "how a search stands",
+    "report": "one page on what a search found",
     "submit": "search on a Ray cluster, as a job",
     "jobs": "list, follow and stop what was submitted",
     "list": "show algorithms, spaces, scenarios and data sets",
@@ -26,9 +29,12 @@ def main(argv: list[str] | None = None) -> int:
     args = sys.argv[1:] if argv is None else argv
     if not args or args[0] in ("-h", "--help"):
         print("usage: fedtune COMMAND …\n")
-        print("\n".join(f"  {name:8} {what}" for name, what in COMMANDS.items()))
+        print("\n".join(f"  {name:9} {what}" for name, what in COMMANDS.items()))
         print("\nfedtune COMMAND --help says more")
         return 0 if args else 2
+    if args[0] == "--version":
+        print(f"fedtune {__version__}")
+        return 0
     if args[0] not in COMMANDS:
         print(f"error: {unknown('command', args[0], COMMANDS)}", file=sys.stderr)
         return 2

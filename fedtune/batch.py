@@ -136,4 +136,4 @@ def _file(folder: Path, run: Run, budget: Budget | None) -> Path:
     """Named after all that the outcome hangs on, so that another setting under the same label is played, not read."""
     what = [dataclasses.asdict(run.experiment), run.config, budget]
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:10]
-    return folder / f"{run.label.replace(' ', '-')}-{digest}.json"
+    return folder / f"{run.label.replace(' ', '-').replace('/', '_')}-{digest}.json"

@@ -17,13 +17,27 @@ import ray
 from rich.console import Console
 from rich.table import Table
 
-from fedtune import algorithm, cli, cluster, comparison, datasets, evaluations, plan, results, resume, search, storage
+from fedtune import (
+    algorithm,
+    cli,
+    cluster,
+    comparison,
+    datasets,
+    evaluations,
+    plan,
+    published,
+    results,
+    resume,
+    search,
+    storage,
+)
 from fedtune import space as spaces
 from fedtune.cli import say
 from fedtune.errors import UserError
 from fedtune.hyper import knobs
 from fedtune.plan import Plan
 from fedtune.scenario import Scenario
+from fedtune.scenario import find as find_scenario
 from fedtune.simulation import fitting
 
 RECORD = "compare.json"
@@ -199,10 +213,18 @@ def _played(c: Contest, data: datasets.Dataset, dealt: list[Any], fits: int, not
     rounds.to_parquet(c.folder / "evaluation_rounds.parquet", index=False)
     runs = {n: p.folder for n, p in c.plans.items()}
     unequal = comparison.unequal(runs, c.first.trials, c.first.budget.unit)
-    table = comparison.table(frame, {n: comparison.spent(run) for n, run in runs.items()}, {})
+    cells = {n: _published(c.first, n) for n in runs}
+    texts = {n: "; ".join(f"({v.text})" if v.stands_in else v.text for v in found) for n, found in cells.items()}
+    table = comparison.table(frame, {n: comparison.spent(run) for n, run in runs.items()}, texts)
     noted.write("finished", unequal=unequal, seconds=round(time.monotonic() - began, 1))
-    report(c, table, comparison.pairs(frame), unequal)
+    notes = dict.fromkeys(published.note(v) for found in cells.values() for v in found)
+    report(c, table, comparison.pairs(frame), [f"warning: budgets were not equal: {u}" for u in unequal], list(notes))
     return 0
+
+
+def _published(p: Plan, name: str) -> list[published.Cell]:
+    """What a paper prints for an algorithm in this setting; nothing if a field of the setting was changed."""
+    return published.of(p.scenario, name) if p.experiment.scenario == find_scenario(p.scenario) else []
 
 
 def _searched(
@@ -222,8 +244,8 @@ def _searched(
         return search.at_work(p, args, record, data, dealt, fits, resumed=bool(before))
 
 
-def report(c: Contest, table: pd.DataFrame, pairs: pd.DataFrame, unequal: list[str]) -> None:
-    """Write the tables down and show them."""
+def report(c: Contest, table: pd.DataFrame, pairs: pd.DataFrame, warnings: list[str], notes: list[str]) -> None:
+    """Write the tables down and show them.  notes: on the published figures."""
     table.to_csv(c.folder / "table.csv", index=False)
     pairs.to_csv(c.folder / "pairs.csv", index=False)
     p, texts = c.first, []
@@ -242,10 +264,13 @@ def report(c: Contest, table: pd.DataFrame, pairs: pd.DataFrame, unequal: list[s
         for row in frame.itertuples(index=False):
             shown.add_row(*row)
         Console(width=None if sys.stdout.isatty() else 200).print(shown)
-    (c.folder / "table.md").write_text("\n".join(f"**{t}**\n\n{comparison.markdown(f)}" for t, f in texts))
+    if notes:
+        say("published, in brackets for other data, where it is no target:\n" + "\n".join(f"- {n}" for n in notes))
+    parts = [f"**{t}**\n\n{comparison.markdown(f)}" for t, f in texts] + [f"- {n}\n" for n in notes]
+    (c.folder / "table.md").write_text("\n".join(parts))
     (c.folder / "table.tex").write_text("\n".join(f"% {t}\n{comparison.latex(f)}" for t, f in texts))
-    for line in unequal:
-        say(f"warning: budgets were not equal: {line}")
+    for line in warnings:
+        say(line)
     say(f"folder: {c.folder}")
 
 

@@ -90,7 +90,7 @@ def longer(p: plan.Plan, run: Path, top: int | None) -> plan.Plan:
     moved = [spaces.inside(p.space, default | t.config) for t in onward]
     return dataclasses.replace(
         p, points=[point for point, _ in moved], outside=[outside for _, outside in moved], trials=len(onward),
-        onward=onward, scheduler="none", searcher="random" if p.searcher == "grid" else p.searcher,
+        onward=onward, scheduler="none",
     )  # fmt: skip
 
 
