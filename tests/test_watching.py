@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import ray
 import requests
+from chromium import Browser, answers, chromium, free_port
 from test_search import QUICK, searched
 from test_survival import wait_for
 
@@ -309,19 +310,6 @@ def prometheus(running: SimpleNamespace, tmp_path_factory: pytest.TempPathFactor
         server.wait(30)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def answers(url: str) -> bool:
-    try:
-        return requests.get(url, timeout=10).ok
-    except requests.ConnectionError:
-        return False
-
-
 def test_prometheus_sees_what_the_trials_log(running: SimpleNamespace, prometheus: Any) -> None:
     def by_trial(name: str) -> dict[str, float]:
         return {labels["trial"]: value for labels, value in prometheus(name)}
@@ -361,68 +349,10 @@ def test_every_panel_of_the_grafana_dashboard_shows_the_search(prometheus: Any) 
             assert wait_for(lambda plain=plain: prometheus(plain)), panel["title"]
 
 
-class Browser:
-    """A headless Chromium by the WebDriver protocol, which reaches 127.0.0.1 and nothing else."""
-
-    def __init__(self, folder: Path) -> None:
-        """folder: for its profile."""
-        port = free_port()
-        base = f"http://127.0.0.1:{port}"
-        self.driver = subprocess.Popen(["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL)
-        wait_for(lambda: answers(f"{base}/status"))
-        flags = [
-            "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-            "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
-            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", f"--user-data-dir={folder}",
-            "--window-size=1500,1000",
-        ]  # fmt: skip
-        wanted = {"goog:chromeOptions": {"args": flags}, "goog:loggingPrefs": {"browser": "ALL"}}
-        made = requests.post(f"{base}/session", json={"capabilities": {"alwaysMatch": wanted}}, timeout=120).json()
-        self.at = f"{base}/session/{made['value']['sessionId']}"
-
-    def do(self, what: str, **how: Any) -> Any:
-        """A command of the protocol."""
-        answer = requests.post(f"{self.at}/{what}", json=how, timeout=120)
-        assert answer.ok, answer.text[:500]
-        return answer.json()["value"]
-
-    def script(self, code: str) -> Any:
-        return self.do("execute/sync", script=code, args=[])
-
-    def text(self) -> str:
-        return self.script("return document.body.innerText")
-
-    def open(self, url: str, until: str) -> str:
-        """The page's text, once it holds such a text."""
-        self.do("url", url=url)
-        try:
-            wait_for(lambda: re.search(until, self.text()))
-        except AssertionError:
-            raise AssertionError(f"{url} never said {until!r}, but: {self.text()}") from None
-        return self.text()
-
-    def find(self, xpath: str) -> str:
-        wait_for(lambda: self.do("elements", using="xpath", value=xpath))
-        return "element/" + next(iter(self.do("element", using="xpath", value=xpath).values()))
-
-    def errors(self) -> list[str]:
-        """What went wrong since last asked."""
-        return [entry["message"] for entry in self.do("se/log", type="browser") if entry["level"] == "SEVERE"]
-
-    def close(self) -> None:
-        requests.delete(self.at, timeout=60)
-        self.driver.terminate()
-        self.driver.wait(30)
-
-
 @pytest.fixture
 def browser() -> Iterator[Browser]:
-    if not (shutil.which("chromedriver") and shutil.which("chromium")):
-        pytest.skip("needs Chromium and its driver (Debian: apt-get install chromium chromium-driver)")
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        made = Browser(Path(folder))
+    with chromium() as made:
         yield made
-        made.close()
 
 
 def test_rays_dashboard_in_a_browser_after_the_token_was_given(running: SimpleNamespace, browser: Browser) -> None:

@@ -1,0 +1,102 @@
+"""A headless Chromium for tests of what people look at."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from test_survival import wait_for
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(url: str) -> bool:
+    try:
+        return requests.get(url, timeout=10).ok
+    except requests.ConnectionError:
+        return False
+
+
+class Browser:
+    """A headless Chromium by the WebDriver protocol, which reaches 127.0.0.1 and nothing else."""
+
+    def __init__(self, folder: Path) -> None:
+        """folder: for its profile."""
+        port = free_port()
+        base = f"http://127.0.0.1:{port}"
+        self.driver = subprocess.Popen(["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL)
+        wait_for(lambda: answers(f"{base}/status"))
+        flags = [
+            "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+            "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", f"--user-data-dir={folder}",
+            "--window-size=1500,1000",
+        ]  # fmt: skip
+        wanted = {"goog:chromeOptions": {"args": flags}, "goog:loggingPrefs": {"browser": "ALL"}}
+        made = requests.post(f"{base}/session", json={"capabilities": {"alwaysMatch": wanted}}, timeout=120).json()
+        self.at = f"{base}/session/{made['value']['sessionId']}"
+
+    def do(self, what: str, **how: Any) -> Any:
+        """A command of the protocol."""
+        answer = requests.post(f"{self.at}/{what}", json=how, timeout=120)
+        assert answer.ok, answer.text[:500]
+        return answer.json()["value"]
+
+    def script(self, code: str) -> Any:
+        return self.do("execute/sync", script=code, args=[])
+
+    def text(self) -> str:
+        return self.script("return document.body.innerText")
+
+    def open(self, url: str, until: str) -> str:
+        """The page's text, once it holds such a text."""
+        self.do("url", url=url)
+        try:
+            wait_for(lambda: re.search(until, self.text()))
+        except AssertionError:
+            raise AssertionError(f"{url} never said {until!r}, but: {self.text()}") from None
+        return self.text()
+
+    def press(self, xpath: str, keys: str = "") -> None:
+        """Click, or type."""
+        if keys:
+            self.do(self.find(xpath) + "/value", text=keys)
+        else:
+            self.do(self.find(xpath) + "/click")
+
+    def find(self, xpath: str) -> str:
+        wait_for(lambda: self.do("elements", using="xpath", value=xpath))
+        return "element/" + next(iter(self.do("element", using="xpath", value=xpath).values()))
+
+    def errors(self) -> list[str]:
+        """What went wrong since last asked."""
+        return [entry["message"] for entry in self.do("se/log", type="browser") if entry["level"] == "SEVERE"]
+
+    def close(self) -> None:
+        requests.delete(self.at, timeout=60)
+        self.driver.terminate()
+        self.driver.wait(30)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser with a new profile; the test is skipped where there is none."""
+    if not (shutil.which("chromedriver") and shutil.which("chromium")):
+        pytest.skip("needs Chromium and its driver (Debian: apt-get install chromium chromium-driver)")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        made = Browser(Path(folder))
+        yield made
+        made.close()
