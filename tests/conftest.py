@@ -3,7 +3,16 @@
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # for helpers
 torch.set_num_threads(1)
+
+# files of minutes, longest first: of two workers none is to begin one when the other has nothing left
+LONG = ("survival", "failures", "promotion", "jobs", "watching", "conformance", "extend", "search", "compare", "report")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ranks = {f"test_{name}": rank for rank, name in enumerate(LONG)}
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(LONG)))
