@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedtune import cli, federation
+from fedtune import cli, federation, saved
 from fedtune.cli import say
 from fedtune.errors import UserError
 from fedtune.layers import keep_freed_memory
@@ -25,12 +25,14 @@ def main(argv: list[str] | None = None) -> int:
     cli.add_experiment(parser)
     parser.add_argument("--config", metavar="best.yaml", help="play what a search found; other arguments override it")
     parser.add_argument("--output", type=Path, metavar="FILE.jsonl", help="also write the metrics, a line a round")
+    parser.add_argument("--save", type=Path, metavar="MODEL.pt", help="also keep the model, for analysis.saved to open")
     parser.add_argument("--threads", type=cli.positive, default=1, help="of PyTorch (default 1, as in a search)")
     args = parser.parse_args(argv)
     config = cli.read_config(args.config)
     experiment = cli.experiment_from(args, config)
-    if args.output and (args.output.exists() or not args.output.absolute().parent.is_dir()):
-        raise UserError(f"--output needs a new file in a folder that exists, but got {args.output}; give another")
+    for name, file in (("--output", args.output), ("--save", args.save)):
+        if file and (file.exists() or not file.absolute().parent.is_dir()):
+            raise UserError(f"{name} needs a new file in a folder that exists, but got {file}; give another")
     torch.set_num_threads(args.threads)
     keep_freed_memory()
     data = federation.make(experiment.scenario, experiment.seed, args.data_dir, args.download)
@@ -51,6 +53,8 @@ def main(argv: list[str] | None = None) -> int:
             progress.update(bar, advance=1, description=shown)
     if args.output:
         args.output.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if args.save:
+        saved.write(args.save, experiment, {}, simulation)
     last = rows[-1]
     say(
         f"after {last['round']} rounds in {time.perf_counter() - began:.1f} s: val_acc {last['val_acc']:.4f}, "

@@ -1,0 +1,165 @@
+"""Figures of a search as an Optuna study: Optuna's own, in this project's looks, of trials that can be compared."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import optuna
+import optuna.visualization as charts
+import plotly.graph_objects as go
+from optuna.importance import FanovaImportanceEvaluator
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState
+from plotly.colors import sample_colorscale
+from plotly.subplots import make_subplots
+
+from analysis.theme import COLOURS, SCALE, finish, nothing
+
+LEAST = {"parallel": 2, "slices": 2, "contour": 4, "importance": 8}  # trials below which a figure misleads
+
+
+def study(run: str | Path) -> optuna.Study | None:
+    """A run's study.journal; None if it has none (a search that is not over, population based training)."""
+    path = Path(run) / "study.journal"
+    if not path.exists():
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        storage = JournalStorage(JournalFileBackend(str(path)))
+    return optuna.load_study(study_name=optuna.get_all_study_names(storage)[0], storage=storage)
+
+
+def parallel(study: optuna.Study | None) -> go.Figure:
+    """Parallel coordinates: a line a trial through its hyperparameters, coloured by accuracy."""
+    title = "Every trial's hyperparameters and accuracy"
+    if why := _lacks(study, "parallel"):
+        return nothing(title, why)
+    assert study is not None
+    figure = charts.plot_parallel_coordinate(_alike(study), target_name="val. accuracy")
+    for line in figure.select_traces({"mode": "lines"}):  # Optuna's palest are hardly seen; y[0]: accuracy in [0, 1]
+        line.line.color = sample_colorscale(SCALE, 1 - line.y[0])[0]
+    figure.update_traces(marker={"colorscale": SCALE, "reversescale": True}, selector={"mode": "markers"})
+    return finish(figure, title, f"{_n(study)}; from the left: accuracy, then the hyperparameters")
+
+
+def slices(study: optuna.Study | None) -> go.Figure:
+    """Accuracy against each hyperparameter by itself, a point a trial."""
+    title = "Accuracy against each hyperparameter"
+    if why := _lacks(study, "slices"):
+        return nothing(title, why)
+    assert study is not None
+    flat = charts.plot_slice(_alike(study))  # all in one row, which is too narrow for more than three
+    rows = math.ceil(len(flat.data) / 2)
+    figure = make_subplots(rows=rows, cols=2, shared_yaxes=True, horizontal_spacing=0.05, vertical_spacing=0.32 / rows)
+    for i, trace in enumerate(flat.data):
+        axis = flat.layout["xaxis" + (str(i + 1) if i else "")]
+        figure.add_trace(trace, row=i // 2 + 1, col=i % 2 + 1)
+        figure.update_xaxes(title=axis.title.text, type=axis.type, row=i // 2 + 1, col=i % 2 + 1)
+    figure.update_traces(marker={"color": COLOURS[0], "opacity": 0.7, "size": 7, "showscale": False})
+    figure.update_yaxes(title="val. accuracy", col=1)
+    return finish(figure, title, _n(study), height=60 + 230 * rows)
+
+
+def contour(study: optuna.Study | None, names: Sequence[str] | None = None) -> go.Figure:
+    """Accuracy over a pair of hyperparameters (default: the two most important), interpolated between trials."""
+    title = "Accuracy over a pair of hyperparameters"
+    if why := _lacks(study, "contour"):
+        return nothing(title, why)
+    assert study is not None
+    ranked = list(_importances(study)) or list(_varied(study))
+    chosen = list(names or ranked[:2])
+    if len(chosen) < 2 or not set(chosen) <= set(_varied(study)):
+        return nothing(title, f"a pair needs two hyperparameters that vary, but there is {', '.join(ranked) or 'none'}")
+    figure = charts.plot_contour(_alike(study), params=chosen, target_name="val. accuracy")
+    figure.update_traces(colorscale=SCALE, reversescale=False, selector={"type": "contour"})
+    figure.update_traces(marker={"color": COLOURS[1], "line": {"color": "white", "width": 1}, "size": 7},
+                         selector={"type": "scatter"})  # fmt: skip
+    note = f"{_n(study)} (points); what lies between points is interpolated"
+    return finish(figure, f"Accuracy over {' and '.join(chosen)}", note, height=440)
+
+
+def importance(study: optuna.Study | None) -> go.Figure:
+    """How much of the variance of accuracy each hyperparameter explains by itself: fANOVA, by Optuna's evaluator."""
+    title = "Share of accuracy's variance by hyperparameter (fANOVA)"
+    if why := _lacks(study, "importance"):
+        return nothing(title, why)
+    assert study is not None
+    if not _importances(study):
+        return nothing(title, "all trials have the same accuracy or the same hyperparameters")
+    figure = charts.plot_param_importances(
+        _alike(study), evaluator=FanovaImportanceEvaluator(seed=0), target_name="val. accuracy"
+    )
+    figure.update_traces(marker_color=COLOURS[0]).update_xaxes(title="share of variance").update_yaxes(title="")
+    return finish(figure, title, _n(study), height=110 + 34 * len(_varied(study)))
+
+
+def _comparable(study: optuna.Study) -> tuple[list[tuple[FrozenTrial, float]], str]:
+    """Trials with an accuracy after equally long training, and in words which they are.
+
+    The finished ones; or where those are less than a third, or than eight, all that reached the last round that so many
+    did: what a scheduler stopped says much about hyperparameters too.  (With two objectives Optuna keeps no rounds.)
+    Never the diverged, told to Optuna as complete with accuracy 0, which would be all that one sees.
+    """
+    told = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+    told = [t for t in told if t.params and not t.user_attrs.get("diverged")]
+    finished = [(t, t.values[0]) for t in told if t.state == TrialState.COMPLETE]
+    least = max(LEAST["importance"], len(told) / 3)
+    reached = Counter(step for t in told for step in t.intermediate_values)
+    rounds = [step for step, trials in reached.items() if trials >= least]
+    every = len(study.get_trials(deepcopy=False))
+    if len(finished) >= least or not rounds:
+        out = "; those stopped early, failed or diverged are left out" if every > len(finished) else ""
+        return finished, f"n = {len(finished)} finished trials of {every}{out}"
+    last = max(rounds)
+    there = [(t, t.intermediate_values[last]) for t in told if last in t.intermediate_values]
+    return there, f"n = {len(there)} trials of {every}, by accuracy after round {last}: only {len(finished)} finished"
+
+
+def _alike(study: optuna.Study) -> optuna.Study:
+    """A study of those alone, with that accuracy as its only objective."""
+    said = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    copy = optuna.create_study(direction=study.directions[0])
+    for t, value in _comparable(study)[0]:
+        copy.add_trial(optuna.create_trial(params=t.params, distributions=t.distributions, value=value))
+    optuna.logging.set_verbosity(said)
+    return copy
+
+
+def _varied(study: optuna.Study) -> list[str]:
+    """Hyperparameters of which these trials have several values."""
+    values: dict[str, set[Any]] = {}
+    for trial, _ in _comparable(study)[0]:
+        for name, value in trial.params.items():
+            values.setdefault(name, set()).add(value)
+    return [name for name, found in values.items() if len(found) > 1]
+
+
+def _importances(study: optuna.Study) -> dict[str, float]:
+    """By fANOVA; empty where it cannot tell."""
+    if len({value for _, value in _comparable(study)[0]}) < 2:
+        return {}
+    try:
+        return optuna.importance.get_param_importances(
+            _alike(study), evaluator=FanovaImportanceEvaluator(seed=0)
+        )
+    except (ValueError, RuntimeError):  # no hyperparameter that all trials have
+        return {}
+
+
+def _lacks(study: optuna.Study | None, figure: str) -> str:
+    """Why there is no such figure; empty if there is."""
+    if study is None:
+        return "the run has no study.journal: its search is not over, or was no Optuna search"
+    found, least = len(_comparable(study)[0]), LEAST[figure]
+    return f"this needs at least {least} finished trials, but there are {found}" if found < least else ""
+
+
+def _n(study: optuna.Study) -> str:
+    return _comparable(study)[1]

@@ -1,0 +1,69 @@
+"""Every notebook of analysis/ on the runs that come with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import analysis
+
+nbformat = pytest.importorskip("nbformat", reason="notebooks need nbformat: pip install -e .[dev]")
+nbclient = pytest.importorskip("nbclient", reason="notebooks need nbclient: pip install -e .[dev]")
+pytest.importorskip("ipykernel", reason="notebooks need ipykernel: pip install -e .[dev]")
+
+HERE = Path(analysis.__file__).parent
+NOTEBOOKS = sorted(HERE.glob("*.ipynb"))
+PLOTLY = "application/vnd.plotly.v1+json"
+
+
+def figures(cell: Any) -> list[dict]:
+    return [o["data"][PLOTLY] for o in cell.get("outputs", []) if PLOTLY in o.get("data", {})]
+
+
+def test_the_four_notebooks_are_there() -> None:
+    assert [n.stem for n in NOTEBOOKS] == ["communication", "compare", "gfpl", "search"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_a_notebook_is_checked_in_without_outputs(path: Path) -> None:
+    book = nbformat.read(path, as_version=4)
+    nbformat.validate(book)
+    code = [c for c in book.cells if c.cell_type == "code"]
+    assert not any(c.outputs or c.execution_count for c in code)
+    assert len(book.cells) > len(code) > 3  # told in words
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_a_notebook_draws_its_figures(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLOTLY_RENDERER", "plotly_mimetype")  # the figure alone, without the library
+    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    book = nbformat.read(path, as_version=4)
+    place = {"metadata": {"path": str(tmp_path)}}  # a notebook finds its example from anywhere
+    client = nbclient.NotebookClient(book, timeout=300, startup_timeout=300, kernel_name="python3", resources=place)
+    client.execute()
+    code = [c for c in book.cells if c.cell_type == "code"]
+    for cell in code:
+        wanted = cell.source.splitlines()[-1].startswith("plots.")
+        assert len(figures(cell)) == wanted, cell.source
+        complaints = [o.text for o in cell.outputs if o.output_type == "stream" and o.name == "stderr"]
+        assert not any(str(HERE) in text for text in complaints), complaints
+        for figure in figures(cell):
+            assert figure["data"], f"nothing drawn by {cell.source}: {figure['layout']['annotations'][0]['text']}"
+    assert sum(len(figures(c)) for c in code) >= 4
+
+
+def test_the_runs_that_come_with_them_are_small_and_of_no_machine() -> None:
+    files = [f for f in (HERE / "example").rglob("*") if f.is_file() and "__pycache__" not in f.parts]
+    assert sum(f.stat().st_size for f in files) < 300_000
+    for file in files:
+        if file.suffix in (".json", ".yaml", ".jsonl", ".py", ".md", ".journal", ".csv"):
+            assert not any(home in file.read_text() for home in ("/home/", "/root/", "/work/", "/tmp/")), file
+    for record in (HERE / "example").rglob("*.json"):
+        told = json.loads(record.read_text())
+        assert told["state"] == "finished"
+        command = " ".join(told["command"]).replace("--name example-", "--name ")
+        assert command in (HERE / "example" / "README.md").read_text()
