@@ -222,7 +222,7 @@ def _comparison(run: Path, anchor: str) -> Comparison:
     found = [findings.read(run / a, _check(played, a)) for a in there]
     warnings = [*findings.of_state(run, state, record), *map(str, record.get("unequal") or [])]
     if lacking := [a for a in algorithms if a not in there]:
-        warnings.append(f"There is no search yet of {', '.join(lacking)}.")
+        warnings.append(f"The folder has no search of {', '.join(lacking)}.")
     return Comparison(
         anchor, run.absolute().name, f"{', '.join(algorithms)} on {record.get('scenario_name') or scenario}", state,
         _lead(record), _command(record), warnings, _tables(run),

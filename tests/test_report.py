@@ -361,7 +361,7 @@ def test_a_comparison_shows_its_tables_and_each_search_folded(comparison: Path) 
     order = ["3 algorithms, each tuned", "Test accuracy on fresh seeds", "Differences between", "What each search took"]
     places = [text.index(word) for word in [*order, "The searches", "fedproto on digits-w4", "Best configuration"]]
     assert places == sorted(places)
-    assert "local began 3 of 14 trials" in text and "There is no search yet of fedavg." in text
+    assert "local began 3 of 14 trials" in text and "The folder has no search of fedavg." in text
     assert "fedproto − local +10.00 ± 5.00 0.01 0.01 yes" in text and "published" not in text
     assert "no check on fresh seeds" not in text and text.count("a selection gap of +0.1000") == 2
 
