@@ -27,7 +27,6 @@ from fedtune import (
     plan,
     published,
     results,
-    resume,
     search,
     storage,
 )
@@ -240,7 +239,7 @@ def _searched(
         if before:
             held.enter_context(results.sole_driver(p.folder))
             storage.require_state(p.folder)
-        record = resume.kept(before) if before else {"arguments": words}
+        record = results.kept(before) if before else {"arguments": words}
         return search.at_work(p, args, record, data, dealt, fits, resumed=bool(before))
 
 
@@ -293,7 +292,7 @@ def go_on(args: argparse.Namespace) -> int:
             words += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
     if args.no_dashboard:
         words.append("--no-dashboard")
-    return conduct(make(words, args.run.absolute()), resume.kept(record))
+    return conduct(make(words, args.run.absolute()), results.kept(record))
 
 
 if __name__ == "__main__":

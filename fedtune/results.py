@@ -236,6 +236,13 @@ class Record:
         write(self.run / self.name, self.content | {"state": state} | more)
 
 
+def kept(record: dict[str, Any]) -> dict[str, Any]:
+    """What stays of a record when its run is gone on with: how it began; and when it was gone on with."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    began = {n: record[n] for n in ("arguments", "command", "started") if n in record}
+    return began | {"resumed": [*record.get("resumed", []), now]}
+
+
 def make_folder(run: Path) -> None:
     """Make a run's folder; UserError if it is there by now."""
     try:

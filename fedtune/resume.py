@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from fedtune import cli, plan, search, storage
+from fedtune import cli, compare, plan, results, search, storage
 from fedtune import space as spaces
 from fedtune.errors import UserError
 
@@ -28,9 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     """The command."""
     args = parser().parse_args(argv)
     require_own(args.run, args.trust)
-    if (args.run / "compare.json").exists():
-        from fedtune import compare  # which needs this module
-
+    if (args.run / compare.RECORD).exists():
         return compare.go_on(args)
     record = read(args.run, args.trust)
     if record["state"] in ("finished", "nothing found"):
@@ -42,14 +39,7 @@ def main(argv: list[str] | None = None) -> int:
         raise UserError(f"what extends another search is not resumed, but {args.run} does; extend that one again")
     given = arguments(record, args)
     storage.require_state(args.run)
-    return search.conduct(plan.make(given, resumed=True), given, kept(record), resumed=True)
-
-
-def kept(record: dict[str, Any]) -> dict[str, Any]:
-    """What stays of a record when its run is gone on with: how it began; and when that was."""
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    began = {n: record[n] for n in ("arguments", "command", "started") if n in record}
-    return began | {"resumed": [*record.get("resumed", []), now]}
+    return search.conduct(plan.make(given, resumed=True), given, results.kept(record), resumed=True)
 
 
 def add_machine(p: argparse.ArgumentParser) -> None:
