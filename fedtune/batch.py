@@ -54,16 +54,19 @@ def play_all(
     done: dict[str, Outcome] = {}
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
-        for run in runs:
-            file = _file(folder, run, budget)
-            if file.exists():
-                done[run.label] = Outcome(**json.loads(file.read_text()))
+        done = found(runs, folder, budget)
     left = [r for r in runs if r.label not in done]
     for run, outcome in _shown(_played(left, data, cpus, gpus, budget), title, len(done), len(runs)):
         done[run.label] = outcome
         if folder:
             results.write(_file(folder, run, budget), outcome._asdict())
     return {r.label: done[r.label] for r in runs}
+
+
+def found(runs: Sequence[Run], folder: Path, budget: Budget | None = None) -> dict[str, Outcome]:
+    """What came of those that have been played, by label."""
+    files = {run.label: _file(folder, run, budget) for run in runs}
+    return {label: Outcome(**json.loads(f.read_text())) for label, f in files.items() if f.exists()}
 
 
 def replay(experiment: Experiment, config: Config, data: federation.Federation, cpus: float, budget: Budget) -> Outcome:

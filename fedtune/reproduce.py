@@ -97,13 +97,18 @@ def wanted(args: argparse.Namespace) -> Grid:
     return grid._replace(seeds=args.seeds or grid.seeds)
 
 
-def _folder(args: argparse.Namespace) -> Path:
-    """Where the runs and the table go: a new folder, or one that this command made; UserError otherwise."""
+def folder_of(args: argparse.Namespace) -> Path:
+    """Where the runs and the table go."""
     parts = [args.table, args.dataset, args.preset, "quick" if args.quick else ""]
-    name, storage = args.name or "-".join(filter(None, parts)), Path(args.storage_path)
-    if not (storage / name / RECORD).exists():
-        plan.require_folder(storage, name)
-    return storage / name
+    return Path(args.storage_path) / (args.name or "-".join(filter(None, parts)))
+
+
+def _folder(args: argparse.Namespace) -> Path:
+    """The same: a new folder, or one that this command made; UserError otherwise."""
+    folder = folder_of(args)
+    if not (folder / RECORD).exists():
+        plan.require_folder(folder.parent, folder.name)
+    return folder
 
 
 def _load(spots: Sequence[Spot], args: argparse.Namespace) -> dict[str, datasets.Dataset]:

@@ -1,0 +1,167 @@
+"""GFPL's claims (spec of the papers, section 7), each with a verdict from the runs that `fedtune reproduce` left.
+
+    for t in gfpl-table2 gfpl-fig3 gfpl-fig4 gfpl-fig6 gfpl-fig7; do
+      fedtune reproduce $t --dataset fashion-mnist --rounds 30 --seeds 3
+    done
+    python -m analysis.claims --dataset fashion-mnist --rounds 30 --seeds 3 [--write analysis/results]
+
+A claim that one setting is better than another holds if the 95 % interval of the difference, paired by seed, lies above
+0; it does not hold if it lies below; otherwise, or where runs are missing, it cannot be told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from analysis.tables import write
+from fedtune import batch, cli, comparison, reproduce, reproduction, statistics
+
+HOLDS, FAILS, UNTOLD = "holds", "does not hold", "cannot be told here"
+LINEAR = 0.05  # of the largest value: how far a point may lie from the straight line
+
+Values = dict[str, np.ndarray]  # a setting's label -> a figure per seed
+Read = Callable[[str, str, str, str], Values]  # table, part's letter, algorithm's row, measure -> values
+
+
+class Verdict(NamedTuple):
+    """What became of a claim."""
+
+    verdict: str
+    why: str
+
+
+def better(values: Values, one: str, other: str, sign: int = 1) -> Verdict:
+    """Whether one setting has more than another (sign -1: less)."""
+    if one not in values or other not in values:
+        return Verdict(UNTOLD, f"{one if one not in values else other} was not played")
+    d = statistics.paired(values[one], values[other])
+    text = f"{one} − {other}: {d.mean:+.2f} ± {d.half:.2f}"
+    if math.isnan(d.mean) or math.isnan(d.half) or abs(d.mean) <= d.half:
+        return Verdict(UNTOLD, text)
+    return Verdict(HOLDS if sign * d.mean > 0 else FAILS, text)
+
+
+def all_of(*verdicts: Verdict) -> Verdict:
+    """A claim of several parts: it fails with any of them, and holds with all."""
+    said = "; ".join(v.why for v in verdicts)
+    if any(v.verdict == FAILS for v in verdicts):
+        return Verdict(FAILS, said)
+    return Verdict(HOLDS if verdicts and all(v.verdict == HOLDS for v in verdicts) else UNTOLD, said)
+
+
+def peak(values: Values, among: Sequence[str]) -> Verdict:
+    """Whether the best setting is one of these: better than all others, by paired differences."""
+    here = [s for s in among if s in values]
+    if not here or len(values) == len(here):
+        return Verdict(UNTOLD, f"{' or '.join(among)} was not played, or nothing else")
+    means = {s: v.mean() for s, v in values.items()}
+    best = max(here, key=lambda s: means[s])
+    return all_of(*(better(values, best, other) for other in values if other not in among))
+
+
+def linear(values: Values) -> Verdict:
+    """Whether figures lie on a straight line over the numbers in their labels."""
+    if len(values) < 3:
+        return Verdict(UNTOLD, "fewer than three settings were played")
+    x = np.array([float(label.rpartition("= ")[2]) for label in values])
+    y = np.array([v.mean() for v in values.values()])
+    if np.isnan(y).any():
+        return Verdict(UNTOLD, "a run diverged")
+    off = np.abs(y - np.polyval(np.polyfit(x, y, 1), x)).max() / np.abs(y).max()
+    told = ", ".join(f"{label} {v:.4g}" for label, v in zip(values, y, strict=True))
+    return Verdict(HOLDS if off <= LINEAR else FAILS, f"{told}; at most {off:.1%} off a straight line")
+
+
+def within(values: Values, low: float, high: float) -> Verdict:
+    """Whether every figure's mean lies between two bounds."""
+    means = {label: v.mean() for label, v in values.items()}
+    if not means or any(math.isnan(m) for m in means.values()):
+        return Verdict(UNTOLD, "not played")
+    told = ", ".join(f"{label} {m:.2f}" for label, m in means.items())
+    return Verdict(HOLDS if all(low <= m <= high for m in means.values()) else FAILS, told)
+
+
+def ablation(read: Read) -> Verdict:
+    """C3: each part adds, in every column."""
+    rows = ["GFPL w/o DCS and PFG", "GFPL w/o DCS", "GFPL w/o PFG", "GFPL"]
+    by_row = {row: read("gfpl-table2", "", row, "accuracy") for row in rows}
+    steps = []
+    for column in by_row["GFPL"]:
+        of = {row: values[column] for row, values in by_row.items() if column in values}
+        steps += [better(of, more, less) for less, more in itertools.pairwise(rows)]
+    return all_of(*steps)
+
+
+def ratio(read: Read) -> Values:
+    """C8: numbers sent up by GFPL over those by FedProto, in the same setting."""
+    ours, theirs = (read("gfpl-fig4", "a", row, "parameters") for row in ("GFPL", "FedProto"))
+    return {c: ours[c] / theirs[c] for c in ours if c in theirs}
+
+
+CLAIMS: dict[str, tuple[str, Callable[[Read], Verdict]]] = {
+    "C1": ("λ 0 → 2 raises accuracy (94.05 → 98.91)",
+           lambda r: better(r("gfpl-fig3", "a", "GFPL", "accuracy"), "λ = 2", "λ = 0")),
+    "C2": ("accuracy peaks at n = 8", lambda r: peak(r("gfpl-fig3", "b", "GFPL", "accuracy"), ["n = 8"])),
+    "C3": ("neither part < PFG alone < DCS alone < both", ablation),
+    "C4": ("a small S_C costs communication, a large one accuracy", lambda r: all_of(
+        better(r("gfpl-fig6", "S", "GFPL", "mb"), "S_C = 0.1", "S_C = 300"),
+        better(r("gfpl-fig6", "S", "GFPL", "accuracy"), "S_C = 0.1", "S_C = 300"))),
+    "C5": ("a moderate S_T beats a small one",
+           lambda r: better(r("gfpl-fig4", "b", "GFPL", "accuracy"), "S_T = 5", "S_T = 1")),
+    "C6": ("the best t1 lies inside its range", lambda r: all_of(
+        better(r("gfpl-fig4", "c", "GFPL", "accuracy"), "t1 = 20", "t1 = 5"),
+        better(r("gfpl-fig4", "c", "GFPL", "accuracy"), "t1 = 20", "t1 = 40"))),
+    "C7, n": ("a client's cost is linear in n", lambda r: linear(r("gfpl-fig7", "a", "GFPL", "mb"))),
+    "C7, m": ("a client's cost is linear in m", lambda r: linear(r("gfpl-fig7", "b", "GFPL", "mb"))),
+    "C7, w̄": ("a client's cost is linear in w̄", lambda r: linear(r("gfpl-fig7", "c", "GFPL", "mb"))),
+    "C8": ("GFPL sends up 0.5 to 0.8 of what FedProto does", lambda r: within(ratio(r), 0.5, 0.8)),
+}  # fmt: skip
+
+
+@cli.guarded
+def main(argv: list[str] | None = None) -> int:
+    """The command."""
+    parser = reproduce.parser()
+    parser.prog, parser.description = "python -m analysis.claims", __doc__.splitlines()[0]
+    parser.add_argument("--write", type=Path, help="folder of the table (default --storage-path)")
+    args = parser.parse_args(argv)
+    table = judged(lambda *what: played(args, *what))
+    text = "\n".join(["# GFPL's claims", "", f"`python -m analysis.claims {' '.join(argv or sys.argv[1:])}`", "",
+                      comparison.markdown(table)])  # fmt: skip
+    write(table, text, args.write or Path(args.storage_path), "gfpl-claims")
+    return 0
+
+
+def judged(read: Read) -> pd.DataFrame:
+    """A row per claim: what is claimed, the verdict, and what was seen."""
+    rows = [(name, claim, *check(read)) for name, (claim, check) in CLAIMS.items()]
+    return pd.DataFrame(rows, columns=["claim", "what", "verdict", "measured"])
+
+
+def played(args: argparse.Namespace, table: str, part: str, row: str, measure: str) -> Values:
+    """What a table's runs came to, where all of a setting's have been played: by its label without the data set."""
+    args.table = table
+    found: Values = {}
+    folder = reproduce.folder_of(args) / "runs"
+    for spot in reproduction.planned(reproduce.wanted(args), args.preset or "as_text", "cpu"):
+        if spot.row.label == row and spot.panel.label.startswith(part):
+            outcomes = batch.found(spot.runs, folder)
+            if len(outcomes) == len(spot.runs):
+                scenario = spot.runs[0].experiment.scenario
+                values = [reproduction.measured(measure, outcomes[run.label], scenario) for run in spot.runs]
+                for label in spot.column.label.partition(", ")[2].split(" / "):
+                    found[label] = np.array(values)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
