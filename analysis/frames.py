@@ -57,6 +57,8 @@ def load(*runs: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def record(run: str | Path) -> dict[str, Any]:
     """A run's run.json; UserError if there is none."""
+    if (Path(run) / "compare.json").exists():
+        raise UserError(f"RUN must be a search's folder, but {run} is a comparison's; take one in it, {run}/ALGORITHM")
     try:
         content = json.loads((Path(run) / "run.json").read_text())
         content["algorithm"], content["scenario"]["rounds"]
@@ -73,7 +75,8 @@ def hyperparameters(trials: pd.DataFrame) -> list[str]:
 
 def _one(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     about = record(run)
-    over = all((run / f"{name}.parquet").exists() for name in ("trials", "rounds"))
+    # a search that is resumed has tables still, of when it was interrupted
+    over = about.get("state") != "running" and all((run / f"{n}.parquet").exists() for n in ("trials", "rounds"))
     trials, rounds = _tables(run) if over else _logs(run)
     names = {"run": run.absolute().name, "algorithm": about["algorithm"], "scenario": about["scenario"]["dataset"]}
     return trials.assign(**names), rounds.assign(run=names["run"])

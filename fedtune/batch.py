@@ -43,9 +43,9 @@ class Outcome(NamedTuple):
 
 def play_all(
     runs: Sequence[Run], data: Mapping[str, Dataset], folder: Path | None = None, cpus: float = 1, gpus: float = 0,
-    budget: Budget | None = None, title: str = "runs",
+    budget: Budget | None = None, title: str = "runs", concurrent: int | None = None,
 ) -> dict[str, Outcome]:  # fmt: skip
-    """What came of each run, by label; as many at once as Ray has room for.
+    """What came of each run, by label; as many at once as Ray has room for, or fewer.
 
     data: by name, for every run's scenario.  folder: what lies there is not played again, so whatever was interrupted
     goes on; a file is of one label, experiment, configuration and budget.  budget: of each run, which may end before
@@ -56,7 +56,7 @@ def play_all(
         folder.mkdir(parents=True, exist_ok=True)
         done = found(runs, folder, budget)
     left = [r for r in runs if r.label not in done]
-    for run, outcome in _shown(_played(left, data, cpus, gpus, budget), title, len(done), len(runs)):
+    for run, outcome in _shown(_played(left, data, cpus, gpus, budget, concurrent), title, len(done), len(runs)):
         done[run.label] = outcome
         if folder:
             results.write(_file(folder, run, budget), outcome._asdict())
@@ -76,6 +76,8 @@ def replay(experiment: Experiment, config: Config, data: federation.Federation, 
     rows: list[dict[str, Any]] = []
     try:
         seconds = 0.0
+        if budget.unit == "seconds":
+            next(play(experiment, config, data))  # for nothing: a process's first round takes seconds more
         for row in play(experiment, config, data):
             rows.append(row)
             seconds += row["seconds"] + row["eval_seconds"]
@@ -87,11 +89,12 @@ def replay(experiment: Experiment, config: Config, data: federation.Federation, 
 
 
 def _played(
-    runs: Sequence[Run], data: Mapping[str, Dataset], cpus: float, gpus: float, budget: Budget | None
-) -> Iterator[tuple[Run, Outcome]]:
+    runs: Sequence[Run], data: Mapping[str, Dataset], cpus: float, gpus: float, budget: Budget | None,
+    concurrent: int | None,
+) -> Iterator[tuple[Run, Outcome]]:  # fmt: skip
     """Runs as they end.  Only as many are handed to Ray as keep it busy, so that few federations exist at once."""
     task = ray.remote(num_cpus=cpus, num_gpus=gpus)(replay)
-    room = 2 * _fit(cpus, gpus)
+    room = concurrent or 2 * _fit(cpus, gpus)
     waiting: dict[Any, Run] = {}
     dealt: dict[tuple[Scenario, int], Any] = {}
     for run in runs:

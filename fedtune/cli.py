@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import yaml
+from rich.console import Console
 
 from fedtune.algorithm import find, names
 from fedtune.errors import Diverged, UserError
@@ -148,6 +150,11 @@ def _pair(text: str) -> tuple[str, str]:
     if not (name and equals and value):
         raise UserError(f"--set needs NAME=VALUE, but got {text!r}; for instance --set lr=0.05")
     return name, value
+
+
+def console() -> Console:
+    """Where tables go: as wide as the terminal, as $COLUMNS says, or else wide enough for most."""
+    return Console(width=shutil.get_terminal_size((160, 50)).columns)
 
 
 @contextmanager

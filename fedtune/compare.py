@@ -14,7 +14,6 @@ from typing import Any
 
 import pandas as pd
 import ray
-from rich.console import Console
 from rich.table import Table
 
 from fedtune import (
@@ -28,6 +27,7 @@ from fedtune import (
     published,
     results,
     search,
+    shares,
     storage,
 )
 from fedtune import space as spaces
@@ -78,7 +78,8 @@ def parser() -> argparse.ArgumentParser:
     p = cli.Parser(
         prog="fedtune compare", allow_abbrev=False,
         description="Search several algorithms with the same budget, then play what was found on fresh seeds.",
-        epilog=f"All other arguments are those of fedtune search, but {' and '.join(OURS)}; every search has the same.",
+        epilog=f"All other arguments are those of fedtune search, but {' and '.join(OURS)}, and every search has the "
+        "same: --scenario, --trials, --rounds, --budget-unit, --space and the rest; see fedtune search --help.",
     )  # fmt: skip
     p.add_argument("--algos", metavar="A,B,…", help="algorithms, or all that run on the scenario's models")
     p.add_argument("--seeds", type=cli.positive, default=5, metavar="N", help="fresh seeds and partitions (default 5)")
@@ -102,6 +103,8 @@ def make(words: list[str], folder: Path | None = None) -> Contest:
     folder: of a comparison that is gone on with; its searches that have begun are planned as they were.
     """
     own, given, rest = read(words)
+    if given.gpus_per_trial == shares.AUTO:
+        raise UserError("a comparison needs one share of a GPU for all, but got --gpus-per-trial auto; give a number")
     names = _algorithms(own.algos, given)
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     name = own.name or f"compare-{given.scenario or 'digits-w4'}-{stamp}"
@@ -166,7 +169,7 @@ def _algorithms(text: str | None, given: argparse.Namespace) -> list[str]:
     if text == "all":
         scenario = cli.experiment_from(argparse.Namespace(**{**vars(given), "algo": "local", "set": []})).scenario
         return [n for n in fitting(scenario) if " " not in n]
-    names = text.split(",")
+    names = [name.strip() for name in text.split(",")]
     for name in names:
         algorithm.find(name)
     if len(set(names)) < len(names):
@@ -204,6 +207,7 @@ def _played(c: Contest, data: datasets.Dataset, dealt: list[Any], fits: int, not
         say(f"\n{i + 1} of {len(c.plans)} searches")
         status = _searched(p, c.args[name], c.words[name], data, dealt, fits)
         if status == 130:
+            noted.add(seconds=round(noted.content.get("seconds", 0.0) + time.monotonic() - began, 1))
             noted.write("interrupted")
             say(f"interrupted; fedtune resume {c.folder} goes on")
             return status
@@ -211,11 +215,12 @@ def _played(c: Contest, data: datasets.Dataset, dealt: list[Any], fits: int, not
     frame.to_parquet(c.folder / "evaluations.parquet", index=False)
     rounds.to_parquet(c.folder / "evaluation_rounds.parquet", index=False)
     runs = {n: p.folder for n, p in c.plans.items()}
-    unequal = comparison.unequal(runs, c.first.trials, c.first.budget.unit)
+    unequal = comparison.unequal(runs, c.first.trials, c.first.budget)
     cells = {n: _published(c.first, n) for n in runs}
     texts = {n: "; ".join(f"({v.text})" if v.stands_in else v.text for v in found) for n, found in cells.items()}
     table = comparison.table(frame, {n: comparison.spent(run) for n, run in runs.items()}, texts)
-    noted.write("finished", unequal=unequal, seconds=round(time.monotonic() - began, 1))
+    earlier = noted.content.get("seconds", 0.0)
+    noted.write("finished", unequal=unequal, seconds=round(earlier + time.monotonic() - began, 1))
     notes = dict.fromkeys(published.note(v) for found in cells.values() for v in found)
     report(c, table, comparison.pairs(frame), [f"warning: budgets were not equal: {u}" for u in unequal], list(notes))
     return 0
@@ -249,25 +254,30 @@ def report(c: Contest, table: pd.DataFrame, pairs: pd.DataFrame, warnings: list[
     pairs.to_csv(c.folder / "pairs.csv", index=False)
     p, texts = c.first, []
     over = f"{c.seeds} fresh seeds, each with its own partition"
+    few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > comparison.MANY else ""
     for title, frame in (
-        (f"test accuracy on {p.scenario}, mean ± 95 % interval over {over}", comparison.shown(table)),
-        ("paired by seed, tuned; p corrected by Holm for all pairs", comparison.shown_pairs(pairs)),
-        (f"the searches: {p.trials} trials of at most {_most(p)} each", comparison.searched(table)),
-    ):
+        (f"test accuracy on {p.scenario} in %, mean ± 95 % interval over {over}", comparison.shown(table)),
+        (f"tuned, paired by seed{few}: ± of each pair by itself, p corrected by Holm for all pairs",
+         comparison.shown_pairs(pairs)),
+        (f"what that cost; the searches had {p.trials} trials of at most {_most(p)} each", comparison.costs(table)),
+        ("what the searches found", comparison.searched(table)),
+    ):  # fmt: skip
         if frame.empty:
             continue
         texts.append((title, frame))
         shown = Table(title=title, title_justify="left")
         for i, column in enumerate(frame):
-            shown.add_column(column, justify="left" if i == 0 or "hyper" in column else "right")
+            whole = "hyper" in column
+            shown.add_column(column, justify="left" if i == 0 or whole else "right", no_wrap=i == 0)
         for row in frame.itertuples(index=False):
             shown.add_row(*row)
-        Console(width=None if sys.stdout.isatty() else 200).print(shown)
+        cli.console().print(shown)
     if notes:
         say("published, in brackets for other data, where it is no target:\n" + "\n".join(f"- {n}" for n in notes))
-    parts = [f"**{t}**\n\n{comparison.markdown(f)}" for t, f in texts] + [f"- {n}\n" for n in notes]
+    parts = [f"**{t}**\n\n{comparison.markdown(f)}" for t, f in texts] + [f"- {n}\n" for n in (*warnings, *notes)]
     (c.folder / "table.md").write_text("\n".join(parts))
-    (c.folder / "table.tex").write_text("\n".join(f"% {t}\n{comparison.latex(f)}" for t, f in texts))
+    marked = [f"% {line}\n" for line in (*warnings, *notes)]
+    (c.folder / "table.tex").write_text("\n".join([*(f"% {t}\n{comparison.latex(f)}" for t, f in texts), *marked]))
     for line in warnings:
         say(line)
     say(f"folder: {c.folder}")
@@ -292,7 +302,9 @@ def go_on(args: argparse.Namespace) -> int:
             words += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
     if args.no_dashboard:
         words.append("--no-dashboard")
-    return conduct(make(words, args.run.absolute()), results.kept(record))
+    words += ["--algos", ",".join(record["algorithms"])]  # as they were when `all` was asked for
+    kept = results.kept(record) | {n: record[n] for n in ("seconds",) if n in record}
+    return conduct(make(words, args.run.absolute()), kept)
 
 
 if __name__ == "__main__":

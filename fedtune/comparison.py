@@ -10,11 +10,14 @@ from pathlib import Path
 import pandas as pd
 
 from fedtune import results, statistics
+from fedtune.budget import Budget
 from fedtune.evaluations import DEFAULT
 from fedtune.progress import short
 from fedtune.study import METRIC
 
 LEVEL = 0.05
+OVER = 0.1  # of a budget: what more a trial may use before it is said
+MANY = 15  # pairs of six algorithms
 
 # column of table.csv -> what it is.  Accuracies are shares of 1, means over fresh seeds; ± is half a 95 % interval
 COLUMNS: dict[str, str] = {
@@ -27,12 +30,16 @@ COLUMNS: dict[str, str] = {
     "gain_half": "its ±",
     "clients_std": "standard deviation over clients, tuned",
     "worst10": "mean over the worst tenth of the clients, tuned",
-    "rounds_to_95": "first round with 95 % of the last round's test accuracy, tuned",
+    "rounds_to_95": "first round with 95 % of the algorithm's own last test accuracy, tuned",
     "mb_to_95": "megabytes that all clients had sent and received by then",
     "mb_per_round": "megabytes a round, tuned",
     "seconds": "wall time of a run, tuned",
     "search_score": "validation accuracy of the search's best trial, in the search",
     "selection_gap": "that − the mean validation accuracy of the same configuration on fresh seeds",
+    "default_gap": "the same of the default, if its trial was finished: the luck of the search's partition alone",
+    "default_diverged": "runs of the default on fresh seeds that diverged",
+    "tuned_diverged": "runs of the tuned configuration that did",
+    "runs": "fresh seeds",
     "search_trials": "trials that the search began",
     "search_rounds": "rounds that they played",
     "search_mb": "megabytes that they sent and received",
@@ -57,6 +64,7 @@ def table(
         gain = _paired(tuned, default)
         means = {c: tuned[c].mean(skipna=False) for c in ("rounds_to_95", "mb_to_95", "mb_per_round", "seconds")}
         score = first["score"].iloc[0] if len(first) else math.nan
+        lost = {f"{n}_diverged": int(of["test_acc"].isna().sum()) for n, of in (("default", default), ("tuned", tuned))}
         rows.append(
             {
                 "algorithm": name, "default": at_default.mean, "default_half": at_default.half,
@@ -64,6 +72,8 @@ def table(
                 "clients_std": tuned["test_acc_std"].mean(skipna=False),
                 "worst10": tuned["test_acc_worst10"].mean(skipna=False), **means,
                 "search_score": score, "selection_gap": score - first[METRIC].mean(skipna=False),
+                "default_gap": default["score"].iloc[0] - default[METRIC].mean(skipna=False), **lost,
+                "runs": len(default),
                 **{f"search_{k}": v for k, v in spent[str(name)].items()},
                 "published": published.get(str(name), ""), "configuration": _listed(tuned),
             }
@@ -90,7 +100,7 @@ def spent(run: Path) -> dict[str, float]:
     }
 
 
-def unequal(runs: Mapping[str, Path], trials: int, unit: str) -> list[str]:
+def unequal(runs: Mapping[str, Path], trials: int, budget: Budget) -> list[str]:
     """Where searches did not have the same budget, by what was logged: lines to read, none if all is equal.
 
     Trials that were stopped differ, as that is what a scheduler decides; all that had the chance must not.
@@ -100,35 +110,76 @@ def unequal(runs: Mapping[str, Path], trials: int, unit: str) -> list[str]:
         had = pd.read_parquet(run / "trials.parquet")
         if len(had) != trials:
             found.append(f"{name} began {len(had)} of {trials} trials")
-        lengths[name] = sorted(set(had.loc[had["status"] == "finished", "rounds"]))
-    if unit == "rounds" and len({n for rounds in lengths.values() for n in rounds}) > 1:
+        ended = had[had["status"] == "finished"]
+        lengths[name] = sorted(set(ended["rounds"]))
+        if budget.unit != "rounds" and len(ended):
+            found += _overspent(name, ended, budget)
+    if budget.unit == "rounds" and len({n for rounds in lengths.values() for n in rounds}) > 1:
         each = ", ".join(f"{name} {' or '.join(map(str, rounds))}" for name, rounds in lengths.items())
         found.append(f"finished trials had unlike numbers of rounds: {each}")
     return found
 
 
+def _overspent(name: str, ended: pd.DataFrame, budget: Budget) -> list[str]:
+    """Where a budget in megabytes or seconds did not fit an algorithm: a round costs too much of it, or nothing."""
+    column, unit = ("comm_mb", "MB") if budget.unit == "mb" else ("seconds", "s")
+    used, rounds = ended[column].mean(), ended["rounds"].mean()
+    if used == 0:
+        return [f"{name} sends nothing, so its finished trials had {rounds:.0f} rounds whatever the budget of MB"]
+    if used > (1 + OVER) * budget.limit:
+        return [
+            f"{name}'s finished trials used {used:.3g} {unit} of {budget.limit:g}, as a round of it costs "
+            f"{used / rounds:.3g}"
+        ]
+    return []
+
+
 def shown(table: pd.DataFrame) -> pd.DataFrame:
-    """The table as a person reads it: accuracies in percent."""
+    """Accuracies as a person reads them, in percent."""
+    gap = [
+        _number(100 * g, "+.2f") + ("" if math.isnan(d) else f" ({_number(100 * d, '+.2f')})")
+        for g, d in zip(table["selection_gap"], _of(table, "default_gap"), strict=True)
+    ]
+    found = {
+        "algorithm": table["algorithm"],
+        "default %": _unless_diverged(table, "default"),
+        "tuned %": _unless_diverged(table, "tuned"),
+        "gain": _with_half(table["gain"], table["gain_half"], sign="+"),
+        "std over clients": table["clients_std"].map(_percent),
+        "worst tenth": table["worst10"].map(_percent),
+        "gap (default's)": gap,
+        "published %": table["published"].fillna(""),
+    }
+    frame = pd.DataFrame(found)
+    return frame if frame["published %"].any() else frame.drop(columns="published %")
+
+
+def costs(table: pd.DataFrame) -> pd.DataFrame:
+    """What the tuned configurations cost, and what each search took, as a person reads it."""
     return pd.DataFrame(
         {
             "algorithm": table["algorithm"],
-            "default %": _with_half(table["default"], table["default_half"]),
-            "tuned %": _with_half(table["tuned"], table["tuned_half"]),
-            "gain": _with_half(table["gain"], table["gain_half"], sign="+"),
-            "std over clients": table["clients_std"].map(_percent),
-            "worst tenth": table["worst10"].map(_percent),
-            "rounds to 95 %": table["rounds_to_95"].map(lambda v: _number(v, ".0f")),
-            "MB to 95 %": table["mb_to_95"].map(lambda v: _number(v, ".3g")),
+            "rounds to 95 % of own end": table["rounds_to_95"].map(lambda v: _number(v, ".0f")),
+            "MB to there": table["mb_to_95"].map(lambda v: _number(v, ".3g")),
             "MB a round": table["mb_per_round"].map(lambda v: _number(v, ".3g")),
             "s a run": table["seconds"].map(lambda v: _number(v, ".3g")),
-            "selection gap": table["selection_gap"].map(lambda v: _number(100 * v, "+.2f")),
-            "published %": table["published"],
+            "searched: trials": table["search_trials"].map(str),
+            "rounds": table["search_rounds"].map(str),
+            "MB": table["search_mb"].map(lambda v: _number(v, ".4g")),
+            "s": table["search_seconds"].map(lambda v: _number(v, ".0f")),
         }
     )
 
 
+def searched(table: pd.DataFrame) -> pd.DataFrame:
+    """What each search found."""
+    return pd.DataFrame({"algorithm": table["algorithm"], "tuned hyperparameters": table["configuration"]})
+
+
 def shown_pairs(pairs: pd.DataFrame) -> pd.DataFrame:
-    """The pairs as a person reads them."""
+    """The pairs as a person reads them; of many only those with the first algorithm."""
+    if len(pairs) > MANY:
+        pairs = pairs[pairs["algorithm"] == pairs["algorithm"].iloc[0]]
     better = pairs["p_holm"].map(lambda p: "not tested" if math.isnan(p) else "yes" if p < LEVEL else "cannot be told")
     return pd.DataFrame(
         {
@@ -141,20 +192,6 @@ def shown_pairs(pairs: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def searched(table: pd.DataFrame) -> pd.DataFrame:
-    """What each search took and found, as a person reads it."""
-    return pd.DataFrame(
-        {
-            "algorithm": table["algorithm"],
-            "trials": table["search_trials"].map(str),
-            "rounds": table["search_rounds"].map(str),
-            "MB": table["search_mb"].map(lambda v: _number(v, ".4g")),
-            "seconds": table["search_seconds"].map(lambda v: _number(v, ".0f")),
-            "tuned hyperparameters": table["configuration"],
-        }
-    )
-
-
 def markdown(frame: pd.DataFrame) -> str:
     """A table of text in Markdown."""
     rows = [list(frame), ["---"] * frame.shape[1], *frame.astype(str).values.tolist()]
@@ -163,7 +200,8 @@ def markdown(frame: pd.DataFrame) -> str:
 
 def latex(frame: pd.DataFrame) -> str:
     """A table of text in LaTeX, for the package booktabs."""
-    special = {c: "\\" + c for c in "&%$#_{}"} | {"±": "$\\pm$", "−": "$-$", "\\": "\\textbackslash{}", "~": "\\~{}"}
+    special = {c: "\\" + c for c in "&%$#_{}"} | {c: f"${c}$" for c in "<>"}
+    special |= {"±": "$\\pm$", "−": "$-$", "\\": "\\textbackslash{}", "~": "\\~{}", "^": "\\^{}"}
     lines = [" & ".join("".join(special.get(c, c) for c in cell) for cell in row) + r" \\"
              for row in [list(frame), *frame.astype(str).values.tolist()]]  # fmt: skip
     columns = "l" + "r" * (frame.shape[1] - 1)
@@ -185,9 +223,24 @@ def _listed(tuned: pd.DataFrame) -> str:
     return ", ".join(f"{n} = {short(v)}" for n, v in values.items())
 
 
+def _unless_diverged(table: pd.DataFrame, name: str) -> list[str]:
+    """A mean with its ±; what there is none of, in words."""
+    texts = _with_half(table[name], table[f"{name}_half"])
+    lost, runs = _of(table, f"{name}_diverged"), _of(table, "runs")
+    return [
+        text if text != "–" else f"diverged in {k:.0f} of {n:.0f}" if k > 0 else "none found"
+        for text, k, n in zip(texts, lost, runs, strict=True)
+    ]
+
+
+def _of(table: pd.DataFrame, column: str) -> pd.Series:
+    """A column that tables of earlier versions lack."""
+    return table[column] if column in table else pd.Series(math.nan, index=table.index)
+
+
 def _with_half(values: pd.Series, halves: pd.Series, sign: str = "") -> list[str]:
     return [
-        "diverged" if math.isnan(v) else f"{100 * v:{sign}.2f}" + ("" if math.isnan(h) else f" ± {100 * h:.2f}")
+        _number(100 * v, f"{sign}.2f") + ("" if math.isnan(h) else f" ± {100 * h:.2f}")
         for v, h in zip(values, halves, strict=True)
     ]
 
@@ -197,4 +250,5 @@ def _percent(value: float) -> str:
 
 
 def _number(value: float, form: str) -> str:
-    return "–" if math.isnan(value) else format(value, form)
+    """A figure with a true minus sign."""
+    return "–" if math.isnan(value) else format(value, form).replace("-", "−")

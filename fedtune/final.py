@@ -27,7 +27,9 @@ def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
         for seed in p.fresh(p.final_seeds) for name, values in candidates.items()
     }  # fmt: skip
     named = {p.experiment.scenario.dataset: data}
-    found = batch.play_all(list(runs.values()), named, cpus=p.cpus, gpus=p.gpus, budget=p.budget, title="final check")
+    found = batch.play_all(
+        list(runs.values()), named, None, p.cpus, p.gpus, p.budget, "final check", p.concurrent
+    )
     rows = [{"configuration": n, "seed": s} | last(found[run.label]) for (n, s), run in runs.items()]
     frame = pd.DataFrame(rows, columns=["configuration", "seed", *KEPT, "reason"])
     return frame.sort_values(["configuration", "seed"], ignore_index=True)

@@ -22,7 +22,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("algo", nargs="?", metavar="ALGORITHM", help="only this one, with the text of its file")
     parser.add_argument("--debug", action="store_true", help="show the stack of an error")
     args = parser.parse_args(argv)
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = cli.console()
     for name in [args.algo] if args.algo else algorithm.names():
         _algorithm(console, name, whole=bool(args.algo))
     if not args.algo:

@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """The command."""
     args = parser().parse_args(argv)
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = cli.console()
     if args.list or args.table is None:
         _list(console)
         return 0
@@ -99,7 +99,8 @@ def wanted(args: argparse.Namespace) -> Grid:
 
 def folder_of(args: argparse.Namespace) -> Path:
     """Where the runs and the table go."""
-    parts = [args.table, args.dataset, args.preset, "quick" if args.quick else ""]
+    given = [f"{n}{name}" for name in ("rounds", "seeds") if (n := getattr(args, name))]
+    parts = [args.table, args.dataset, args.preset, "quick" if args.quick else "", *given]
     return Path(args.storage_path) / (args.name or "-".join(filter(None, parts)))
 
 
@@ -130,7 +131,7 @@ def _list(console: Console) -> None:
     """The tables and figures there are."""
     table = Table(title="fedtune reproduce TABLE", title_justify="left", box=None, padding=(0, 2))
     for column in ("table", "of", "what varies", "algorithms", "data sets", "runs"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column == "table")
     for name, grid in GRIDS.items():
         rows = dict.fromkeys(r.algorithm for p in grid.panels for r in p.rows)
         data = dict.fromkeys(c.setting().dataset for p in grid.panels for c in p.columns)

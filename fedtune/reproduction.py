@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from string import ascii_lowercase
@@ -186,7 +187,7 @@ class Report:
                 f"The paper's rule is the {RULES[grid.paper][0]}; over our rounds it stands beside ours only so that "
                 "like is held against like: it chooses on test rows and is no result."
             )
-        command = " ".join(self.origin["command"])
+        command = shlex.join(self.origin["command"])
         return [*lines, f"`{command}`, fedtune {versions['fedtune']}, commit {commit}, {spent:.0f} s of runs."]
 
     def tables(self) -> Iterator[tuple[str, pd.DataFrame]]:

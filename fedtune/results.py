@@ -165,6 +165,8 @@ def best_trials(trials: pd.DataFrame, unit: str = "rounds") -> pd.DataFrame:
     if longest.empty and len(fine):
         used = fine[{"mb": "comm_mb"}.get(unit, unit)]
         longest = fine[used == used.max()]
+    if longest.empty:
+        return longest  # perhaps without the columns that are sorted by
     return longest.sort_values(["last_val_acc", "last_val_loss"], ascending=[False, True])
 
 

@@ -146,6 +146,9 @@ def _played(
     counts = trials["status"].value_counts().to_dict()
     noted.add(search_seconds=round(time.monotonic() - began, 1), status=counts)
     best = results.best_trial(trials, p.budget.unit)
+    if best is None and cut and not p.time_budget:
+        noted.write("interrupted")
+        return 130
     if best is None:
         noted.write("nothing found")
         reasons = [r for r in trials["reason"] if r]

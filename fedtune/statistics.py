@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
+EQUAL = 1e-12  # accuracies are shares of rows, so that differences may be equal but for the last bits
+
 
 class Mean(NamedTuple):
     """A mean and half the width of its interval: mean ± half holds the true one in 95 of 100 samples."""
@@ -18,7 +20,10 @@ class Mean(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A paired difference: its mean, half its interval's width, and Student's two-sided p."""
+    """A paired difference: its mean, half its interval's width, and Student's two-sided p.
+
+    Where all are equal there is no spread to estimate: p is not a number, nor is half unless all are zero.
+    """
 
     mean: float
     half: float
@@ -37,16 +42,13 @@ def mean(values: Any, level: float = 0.95) -> Mean:
 
 
 def paired(a: Any, b: Any) -> Difference:
-    """a − b of values that belong together: here, of the same seed, hence the same partition.
-
-    Equal differences leave nothing to estimate a spread from: p is 1 if they are zero, otherwise 0.
-    """
+    """a − b of values that belong together: here, of the same seed, hence the same partition."""
     d = np.asarray(a, float) - np.asarray(b, float)
     found = mean(d)
     if d.size < 2 or np.isnan(d).any():
         return Difference(*found, math.nan)
-    if found.half == 0:
-        return Difference(*found, 1.0 if found.mean == 0 else 0.0)
+    if np.ptp(d) < EQUAL:
+        return Difference(found.mean, math.nan if abs(found.mean) > EQUAL else 0.0, math.nan)
     return Difference(*found, float(stats.ttest_1samp(d, 0.0).pvalue))
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     args = p.parse_args(argv)
     if args.watch is not None and not args.watch > 0:
         raise UserError(f"--watch must be above 0 seconds, but got {args.watch:g}")
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = cli.console()
     shown, over = pictures(args.run)
     if args.watch is None:
         console.print(shown)
@@ -52,12 +52,15 @@ def pictures(run: Path) -> tuple[Group, bool]:
     """A search's picture, or those of a comparison's searches so far."""
     try:
         record = json.loads((run / "compare.json").read_text())
-        names, over = record["algorithms"], record["state"] != "running" or not results.driven(run)
+        names, state = record["algorithms"], record["state"]
     except (OSError, ValueError, KeyError, TypeError):
         return picture(run)
+    over = state != "running"
+    if not over and not results.driven(run):
+        over, state = True, f"its driver is gone; fedtune resume {run} goes on"
     begun = [picture(run / name)[0] for name in names if (run / name / "run.json").exists()]
     again = len(list(run.glob("evaluations/*.json")))
-    head = f"comparison of {', '.join(names)}: {record['state']}; {len(begun)} of {len(names)} searches begun, "
+    head = f"comparison of {', '.join(names)}: {state}; {len(begun)} of {len(names)} searches begun, "
     return Group(Text(head + f"{again} runs on fresh seeds done"), *begun), over
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
 from rich.table import Table
 
 from fedtune import pareto, results, tuning
-from fedtune.cli import say
+from fedtune.cli import console, say
 from fedtune.plan import Plan
 from fedtune.progress import short
 from fedtune.space import Config
@@ -50,7 +48,7 @@ def conclude(
             mean = f"{accuracy.mean():.4f} ± {accuracy.std(ddof=1):.4f}" if len(runs) > 1 else f"{accuracy.mean():.4f}"
             each = "  ".join("diverged" if math.isnan(a) else f"{a:.4f}" for a in accuracy)
             table.add_row(str(name), mean, each, f"{runs['comm_mb'].mean():.2f}")
-        Console().print(table)
+        console().print(table)
         if "default" not in set(checked["configuration"]):
             say("the best configuration is the default one")
     if p.scheduler == "pbt":
@@ -83,7 +81,7 @@ def front(p: Plan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
         shown = [f"{row[c]:.4g}" if isinstance(row[c], float) else str(row[c]) for c in columns]
         config = results.plain({n: row.get(results.CONFIG + n) for n in p.space.names})
         table.add_row(*shown, *(short(config.get(n)) for n in p.space.names))
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    console().print(table)
 
 
 def listed(values: dict[str, Any], text: Callable[[Any], str] = str) -> str:

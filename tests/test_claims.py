@@ -12,7 +12,7 @@ SEEDS = np.array([0.0, 1.0, 2.0])
 
 
 def around(mean, noise=0.0):
-    return mean + SEEDS + noise * np.array([1.0, -1.0, 0.0])
+    return mean + SEEDS + (noise + 0.01 * mean) * np.array([1.0, -1.0, 0.0])
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ import pytest
 from test_survival import wait_for
 
 from fedtune import compare, comparison, federation, results, resume
+from fedtune.budget import Budget
 from fedtune.scenario import Scenario
 from fedtune.simulation import Experiment, play, with_seed
 
 ARGUMENTS = (
-    "--algos fedproto,local --clients 4 --rounds 6 --trials 4 --searcher random --scheduler none --max-concurrent 1 "
+    "--algos fedproto,local --clients 4 --rounds 4 --trials 4 --searcher random --scheduler none --max-concurrent 1 "
     "--seeds 2 --top-k 2 --set local_epochs=2 --no-dashboard --name both"
 ).split()
 
@@ -28,8 +29,8 @@ def both(tmp_path_factory):
 def test_every_search_had_the_same_budget_by_its_logs(both):
     for name in ("fedproto", "local"):
         logged = results.logged(both / name)
-        assert len(logged) == 4 and {len(rows) for rows in logged.values()} == {6}
-        assert comparison.spent(both / name)["rounds"] == 24
+        assert len(logged) == 4 and {len(rows) for rows in logged.values()} == {4}
+        assert comparison.spent(both / name)["rounds"] == 16
     first, other = (json.loads((both / n / "run.json").read_text()) for n in ("fedproto", "local"))
     assert first["scenario"] == other["scenario"] and first["seed"] == other["seed"]
     assert first["grace"] == other["grace"] and first["rungs"] == other["rungs"]
@@ -42,13 +43,18 @@ def test_unequal_budgets_are_said(both, tmp_path):
         (tmp_path / name).mkdir()
         trials = pd.read_parquet(both / name / "trials.parquet")
         if name == "local":
-            trials = trials[1:].assign(rounds=5)
+            trials = trials[1:].assign(rounds=3)
         trials.to_parquet(tmp_path / name / "trials.parquet")
     runs = {n: tmp_path / n for n in ("fedproto", "local")}
-    assert comparison.unequal(runs, 4, "rounds") == [
-        "local began 3 of 4 trials", "finished trials had unlike numbers of rounds: fedproto 6, local 5",
+    assert comparison.unequal(runs, 4, Budget("rounds", 4)) == [
+        "local began 3 of 4 trials", "finished trials had unlike numbers of rounds: fedproto 4, local 3",
     ]  # fmt: skip
-    assert comparison.unequal(runs, 4, "mb") == ["local began 3 of 4 trials"]
+    began = "local began 3 of 4 trials"
+    silent = "local sends nothing, so its finished trials had 3 rounds whatever the budget of MB"
+    used = pd.read_parquet(both / "fedproto" / "trials.parquet")["comm_mb"].mean()
+    assert comparison.unequal(runs, 4, Budget("mb", used)) == [began, silent]
+    over, *rest = comparison.unequal(runs, 4, Budget("mb", used / 2))
+    assert over.startswith("fedproto's finished trials used") and rest == [began, silent]
 
 
 def test_what_is_evaluated_equals_playing_it(both):
@@ -56,7 +62,7 @@ def test_what_is_evaluated_equals_playing_it(both):
     frame = pd.read_parquet(both / "evaluations.parquet")
     rounds = pd.read_parquet(both / "evaluation_rounds.parquet")
     assert set(frame["seed"]) == {1, 2}  # 0 was the search's
-    experiment = Experiment("fedproto", Scenario(clients=4, rounds=6), pinned={"local_epochs": 2})
+    experiment = Experiment("fedproto", Scenario(clients=4, rounds=4), pinned={"local_epochs": 2})
     for configuration in ("default", "top 1"):
         which = f"algorithm == 'fedproto' and configuration == '{configuration}' and seed == 2"
         row, logged = frame.query(which), rounds.query(which)
@@ -83,8 +89,8 @@ def test_the_tables_are_written_in_every_form(both):
     assert list(table) == list(comparison.COLUMNS) and set(table["algorithm"]) == {"fedproto", "local"}
     pairs = pd.read_csv(both / "pairs.csv")
     assert len(pairs) == 1
-    assert (both / "table.md").read_text().count("| fedproto |") == 2
-    assert (both / "table.tex").read_text().count(r"\begin{tabular}") == 3
+    assert (both / "table.md").read_text().count("| fedproto |") == 3
+    assert (both / "table.tex").read_text().count(r"\begin{tabular}") == 4
 
 
 def test_test_data_decide_nothing(both, tmp_path, monkeypatch):
@@ -111,7 +117,7 @@ def test_a_killed_comparison_is_gone_on_with(moment, both, tmp_path, capsys):
     command = [sys.executable, "-m", "fedtune.compare", *ARGUMENTS, "--storage-path", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     there = {
-        "search": lambda: sum(map(len, results.logged(tmp_path / "both" / "local").values())) > 7,
+        "search": lambda: sum(map(len, results.logged(tmp_path / "both" / "local").values())) > 5,
         "evaluation": lambda: len(list((tmp_path / "both").glob("evaluations/*.json"))) > 3,
     }
     try:

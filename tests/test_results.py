@@ -40,6 +40,11 @@ REPORTED = {r.metrics.get("trial_id", "e"): r.metrics_dataframe.to_dict("records
 REPORTED["c"] = REPORTED["c"][:1] + [{"val_acc": 0.1, "diverged": True}]
 
 
+def test_there_is_no_best_trial_before_a_round():
+    begun = pd.DataFrame({"trial": ["a", "b"], "status": ["stopped", "failed"], "rounds": [0, 0]})
+    assert results.best_trial(begun) is None and results.best_trials(begun).empty
+
+
 def test_each_round_of_a_trial_is_there_once_and_the_last_report_counts():
     rounds = results.rounds_frame(REPORTED)
     assert rounds.groupby("trial")["round"].apply(list).to_dict() == {"a": [1, 2, 3], "b": [1], "c": [1], "d": [1]}

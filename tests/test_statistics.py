@@ -31,8 +31,11 @@ def test_what_has_no_mean_or_no_spread():
     assert all(map(math.isnan, statistics.mean([])))
     assert all(map(math.isnan, statistics.mean([1.0, math.nan])))
     assert statistics.mean([2.0]).mean == 2.0 and math.isnan(statistics.mean([2.0]).half)
-    assert statistics.paired([1.0, 2.0], [1.0, 2.0]) == (0.0, 0.0, 1.0)
-    assert statistics.paired([1.5, 2.5], [1.0, 2.0]) == (0.5, 0.0, 0.0)
+    same = statistics.paired([1.0, 2.0], [1.0, 2.0])
+    assert same[:2] == (0.0, 0.0) and math.isnan(same.p)
+    # equal differences leave nothing to estimate a spread from, though the last bits differ
+    for found in (statistics.paired([1.5, 2.5], [1.0, 2.0]), statistics.paired([0.9, 0.8, 0.7], [0.85, 0.75, 0.65])):
+        assert found.mean > 0 and math.isnan(found.half) and math.isnan(found.p)
     assert math.isnan(statistics.paired([1.0], [2.0]).p) and math.isnan(statistics.paired([1, math.nan], [2, 3]).p)
 
 
@@ -66,7 +69,8 @@ def made_up():
                 diverged = (name, configuration, seed) == ("c", "top 2", 1)
                 rows.append(
                     {
-                        "algorithm": name, "configuration": configuration, "seed": seed, "trial": "t", "score": 0.9,
+                        "algorithm": name, "configuration": configuration, "seed": seed, "trial": "t",
+                        "score": 0.4 if configuration == "default" else 0.9,
                         "val_acc": val, "test_acc": math.nan if diverged else test,
                         "test_acc_std": 0.1, "test_acc_worst10": 0.4, "comm_mb": 5.0, "rounds": 10, "rounds_to_95": 4,
                         "mb_to_95": 2.0, "mb_per_round": 0.5, "seconds": 3.0, "reason": "",
@@ -95,15 +99,20 @@ def test_the_table_of_made_up_figures():
     a = table.loc["a"]
     half = 4.302652729749464 * 0.02 / math.sqrt(3)
     assert (a["default"], a["tuned"], a["gain"]) == pytest.approx((0.62, 0.82, 0.2), abs=1e-12)
-    assert (a["default_half"], a["tuned_half"], a["gain_half"]) == pytest.approx((half, half, 0), abs=1e-12)
+    assert (a["default_half"], a["tuned_half"]) == pytest.approx((half, half), abs=1e-12) and math.isnan(a["gain_half"])
     assert a["selection_gap"] == pytest.approx(0.9 - 0.6)  # of the search's best, not of the one that was chosen
+    assert a["default_gap"] == pytest.approx(0.4 - 0.3)
     assert a["worst10"] == pytest.approx(0.4) and a["search_rounds"] == 40
     assert (a["rounds_to_95"], a["mb_to_95"], a["mb_per_round"]) == (4, 2, 0.5)
     assert a["configuration"] == "lr = 0.1" and a["published"] == "81.00"
     assert math.isnan(table.loc["c", "tuned"])
     text = comparison.shown(table.reset_index())
-    assert text["tuned %"].tolist() == ["82.00 ± 4.97", "72.00 ± 4.30", "diverged"]
-    assert text["gain"].tolist()[:1] == ["+20.00 ± 0.00"]
+    assert text["tuned %"].tolist() == ["82.00 ± 4.97", "72.00 ± 4.30", "diverged in 1 of 3"]
+    assert text["gain"].tolist() == ["+20.00", "+20.00", "–"] and set(text["gap (default's)"]) == {"+30.00 (+10.00)"}
+    assert "published %" in text
+    assert "published %" not in comparison.shown(table.reset_index().assign(published=""))
+    lacking = comparison.table(made_up().assign(chosen=False), SPENT, {})
+    assert set(comparison.shown(lacking)["tuned %"]) == {"none found"}
 
 
 def test_pairs_of_made_up_figures():
