@@ -24,6 +24,7 @@ from analysis.looks import communication_by, embedding, per_client
 from analysis.studies import contour, importance, parallel, slices, study
 from analysis.theme import COLOURS, GREY, SCALE, colours, finish, nothing, see_through
 from fedtune import pareto, statistics
+from fedtune.errors import UserError
 from fedtune.metrics import METRICS
 from fedtune.results import CONFIG
 
@@ -55,9 +56,9 @@ def learning_curves(
 ) -> go.Figure:  # fmt: skip
     """A metric against rounds: a line per run, or with `by` the mean and spread of the runs that share a value.
 
-    by: columns of rounds or of trials, the first shown by colour, others by dashes; numbers of more than eight values
-    are cut into quarters.  Without it, rounds of several algorithms are grouped by algorithm and configuration, and of
-    a search's trials the five best stand out.
+    by: columns of rounds or of trials (a hyperparameter's `config/` can be left out), the first shown by colour, others
+    by dashes; numbers of more than eight values are cut into quarters.  Without it, rounds of several algorithms are
+    grouped by algorithm and configuration, and of a search's trials the five best stand out.
     """
     title = f"{_title(metric)} round by round"
     played = rounds.dropna(subset=[metric]).reset_index(drop=True) if metric in rounds else rounds.iloc[:0]
@@ -67,7 +68,7 @@ def learning_curves(
         by = [c for c in ("algorithm", "configuration") if played.get(c, pd.Series()).nunique() > 1]
     if by is None:
         return _single(played, metric, title)
-    names = [by] if isinstance(by, str) else list(by)
+    names = [_whole(name, played, trials) for name in ([by] if isinstance(by, str) else by)]
     words = [_words(played, trials, name) for name in names]
     group = pd.Series(list(zip(*words, strict=True)), index=played.index)
     group = group.where(pd.concat(words, axis=1).notna().all(axis=1))
@@ -97,8 +98,10 @@ def best_so_far(rounds: pd.DataFrame, against: str = "rounds", trials: pd.DataFr
 
     against: rounds, mb or seconds (of training and evaluation, of all trials added up).  Rounds count in the order of a
     column `timestamp` if there is one; otherwise trial after trial in the order in which they began (that of trials, if
-    given), which trials at once blur a little.  Each of several runs has its line.
+    given), which trials at once blur a little.  Each of several runs has its line.  UserError for another against.
     """
+    if against not in UNITS:
+        raise UserError(f"against is one of {', '.join(UNITS)}, but got {against}")
     axis, unit = UNITS[against]
     title = f"Best validation accuracy so far against {axis.split(' [')[0]}"
     played = _with_budget(rounds, against)
@@ -318,37 +321,48 @@ def interaction(trials: pd.DataFrame, first: str, second: str, value: str = "las
 
 
 def comparison(evaluations: pd.DataFrame) -> go.Figure:
-    """Test accuracy of each algorithm's default and tuned configuration: a point per seed, mean and 95 % interval."""
+    """Test accuracy of each algorithm's default and tuned configuration: a point per seed, mean and 95 % interval.
+
+    A configuration that diverged on some seed has the points of the others, and words in place of a mean.
+    """
     title = "Test accuracy of each algorithm, default and tuned, on fresh seeds"
     needed = {"algorithm", "configuration", "chosen", "seed", "test_acc"}
     if not needed <= set(evaluations) or evaluations.empty:
         return nothing(title, "nothing was re-run yet")
     tuned = evaluations["chosen"].astype(bool)
     both = {"default": evaluations[evaluations["configuration"] == "default"], "tuned": evaluations[tuned]}
-    means = both["tuned"].groupby("algorithm")["test_acc"].mean().sort_values(ascending=False)
+    means = both["tuned"].groupby("algorithm")["test_acc"].agg(lambda v: v.mean(skipna=False))
+    means = means.sort_values(ascending=False)  # what diverged on a seed comes last, as in the table
     order = [*means.index, *(a for a in dict.fromkeys(evaluations["algorithm"]) if a not in means.index)]
-    figure, lost = go.Figure(), 0
+    figure = go.Figure()
     for (name, rows), colour, offset in zip(both.items(), (COLOURS[4], COLOURS[0]), (0.16, -0.16), strict=True):
         seeds = rows.dropna(subset=["test_acc"])
-        lost += len(rows) - len(seeds)
         y = [order.index(a) + offset for a in seeds["algorithm"]]
         figure.add_scatter(
             x=seeds["test_acc"], y=y, mode="markers", name=f"{name}, each seed", legendgroup=name, showlegend=False,
             marker={"color": see_through(colour, 0.45), "size": 7}, text=seeds["seed"],
             hovertemplate=name + ", seed %{text}: %{x:.4f}<extra></extra>",
         )  # fmt: skip
-        found = [(a, statistics.mean(g["test_acc"])) for a, g in seeds.groupby("algorithm")]
+        lost = {a: (int(g.isna().sum()), g) for a, g in rows.groupby("algorithm")["test_acc"]}
+        found = [(a, statistics.mean(g)) for a, (bad, g) in lost.items() if not bad]
         figure.add_scatter(
             x=[m.mean for _, m in found], y=[order.index(a) + offset for a, _ in found], mode="markers", name=name,
             legendgroup=name, marker={"color": colour, "size": 11, "symbol": "diamond"},
             error_x={"array": [0 if math.isnan(m.half) else m.half for _, m in found], "thickness": 2, "width": 6},
             hovertemplate=name + ": %{x:.4f} ± %{error_x.array:.4f}<extra></extra>",
         )  # fmt: skip
+        for a, (bad, g) in lost.items():
+            if bad:  # beside its points; where there are none, in the middle
+                figure.add_annotation(
+                    text=f"{name} diverged in {bad} of {len(g)}", x=0.5 if g.isna().all() else g.max(),
+                    xref="paper" if g.isna().all() else "x", y=order.index(a) + offset, xanchor="left", xshift=8,
+                    showarrow=False, font={"size": 11, "color": colour},
+                )  # fmt: skip
     figure.update_yaxes(tickvals=list(range(len(order))), ticktext=order, autorange="reversed")
     figure.update_xaxes(title="test accuracy, last round")
-    n = f"n = {evaluations['seed'].nunique()} seeds; diamonds: mean with its 95 % interval"
-    gone = f"; {lost} runs that diverged are left out" if lost else ""
-    return finish(figure, title, n + gone, height=110 + 46 * len(order), legend=1)
+    gone = ", none where a seed diverged" if figure.layout.annotations else ""
+    n = f"n = {evaluations['seed'].nunique()} seeds; diamonds: mean with its 95 % interval{gone}"
+    return finish(figure, title, n, height=110 + 46 * len(order), legend=1)
 
 
 # what they share ------------------------------------------------------------------------------------------------------
@@ -404,7 +418,7 @@ def _lines(names: Sequence[str] | dict[str, str]) -> int:
 
 def _single(played: pd.DataFrame, metric: str, title: str) -> go.Figure:
     """A line per run: grey, but for the five that end best."""
-    who = _who(played)
+    who, (what, label) = _who(played), _labels(played)
     last = played.groupby(who)[metric].last().sort_values(ascending=metric.endswith("loss"))
     rest, best = list(last.index[5:]), list(last.index[:5])
     rest = rest[:: math.ceil(len(rest) / MOST_LINES)] if rest else rest
@@ -412,16 +426,32 @@ def _single(played: pd.DataFrame, metric: str, title: str) -> go.Figure:
     if rest:
         gap = pd.DataFrame({"round": [None], metric: [None]})
         line = pd.concat([part for name in rest for part in (apart[name][["round", metric]].astype(object), gap)])
-        figure.add_scatter(x=line["round"], y=line[metric], mode="lines", name=f"{len(rest)} others",
+        figure.add_scatter(x=line["round"], y=line[metric], mode="lines",
+                           name=f"{len(rest)} other{'s' if len(rest) > 1 else ''}",
                            line={"color": "#BBBBBB", "width": 1}, hoverinfo="skip")  # fmt: skip
     for name, colour in zip(best, COLOURS, strict=False):
         mine = apart[name]
-        figure.add_scatter(x=mine["round"], y=mine[metric], name=f"{name.split('/')[-1]} ({last[name]:.3f})",
+        figure.add_scatter(x=mine["round"], y=mine[metric], name=f"{label[name]} ({last[name]:.3f})",
                            mode="lines" if len(mine) > 1 else "markers", line={"color": colour})  # fmt: skip
     figure.update_xaxes(title="round").update_yaxes(title=_name(metric))
     more = "" if len(rest) + len(best) == len(last) else f"; {len(rest) + len(best)} of them drawn"
-    note = f"n = {len(last)} trials{more}; in colour the {len(best)} that end best"
-    return finish(figure, f"{title}, every trial", note, legend=_lines([*best, "others"]))
+    ends = "one that ends best" if len(best) == 1 else f"{len(best)} that end best"
+    note = f"n = {len(last)} {what}{'s' if len(last) > 1 else ''}{more}; in colour the {ends}"
+    return finish(figure, f"{title}, every {what}", note, legend=_lines([*(label[n] for n in best), "others"]))
+
+
+def _labels(played: pd.DataFrame) -> tuple[str, dict[str, str]]:
+    """What a line is, a trial or a run on a seed, and each one's name in a legend, by what _who calls it."""
+    keys = [k for k in ("configuration", "trial", "seed") if k in played]
+    words = ["seed " + played[k].astype(str) if k == "seed" else played[k].astype(str) for k in keys]
+    names = [", ".join(row) for row in zip(*words, strict=True)] if words else _who(played)
+    return "run" if "seed" in keys else "trial", dict(zip(_who(played), names, strict=True))
+
+
+def _whole(name: str, played: pd.DataFrame, trials: pd.DataFrame | None) -> str:
+    """A column's name; of a hyperparameter it may have come without `config/`."""
+    known = {*played, *(() if trials is None else trials)}
+    return CONFIG + name if name not in known and CONFIG + name in known else name
 
 
 def _words(played: pd.DataFrame, trials: pd.DataFrame | None, name: str) -> pd.Series:

@@ -148,7 +148,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
         "std over clients": table["clients_std"].map(_percent),
         "worst tenth": table["worst10"].map(_percent),
         "gap (default's)": gap,
-        "published %": table["published"].fillna(""),
+        "published %": table["published"].astype(object).fillna(""),
     }
     frame = pd.DataFrame(found)
     return frame if frame["published %"].any() else frame.drop(columns="published %")
@@ -159,7 +159,7 @@ def costs(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "algorithm": table["algorithm"],
-            "rounds to 95 % of own end": table["rounds_to_95"].map(lambda v: _number(v, ".0f")),
+            "rounds to 95 % of end": table["rounds_to_95"].map(lambda v: _number(v, ".0f")),
             "MB to there": table["mb_to_95"].map(lambda v: _number(v, ".3g")),
             "MB a round": table["mb_per_round"].map(lambda v: _number(v, ".3g")),
             "s a run": table["seconds"].map(lambda v: _number(v, ".3g")),

@@ -56,17 +56,22 @@ class Check:
         """The mean with its interval, in words."""
         return interval(*statistics.mean(self.of(name, column)))
 
+    @property
+    def paired(self) -> statistics.Difference:
+        """That of best and default by seed, over the seeds that both have."""
+        return statistics.paired(self.each, 0 * self.each)
+
     def difference(self) -> str:
-        """That of best and default, paired by seed, with its interval."""
-        return interval(*statistics.mean(self.each), sign="+")
+        """The same in words."""
+        return interval(self.paired.mean, self.paired.half, sign="+")
 
     def verdict(self) -> str:
         """What the difference says."""
         if "default" not in self.names:
             return "The best configuration is the default one."
-        found = statistics.mean(self.each)
+        found = self.paired
         if math.isnan(found.half):
-            return "Too few seeds have a figure for both to say whether the best differs from the default."
+            return "Too few or equal differences by seed: they cannot say whether the best differs from the default."
         if abs(found.mean) <= found.half:
             return "These seeds cannot tell the best configuration from the default."
         return f"On fresh seeds the best configuration is {'better' if found.mean > 0 else 'worse'} than the default."
@@ -106,7 +111,7 @@ class Findings:
     best: pd.Series | None  # a row of trials
     config: dict[str, Any]  # the best one's values of what was searched
     yaml: str  # best.yaml's text, "" before there is one
-    scenario: str  # by name where best.yaml has it, else its data set
+    scenario: str  # by name where it can be told, else its data set
     default: dict[str, Any]  # every hyperparameter's default here; {} if this fedtune cannot tell
     check: Check | None
 
@@ -186,9 +191,21 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
     return Findings(
         run, record, trials, rounds, now, best,
         results.plain({c.removeprefix(frames.CONFIG): v for c, v in values.items()}), text,
-        str(told.get("scenario") or record["scenario"]["dataset"]), _default(record),
+        str(told.get("scenario") or _scenario(record)), _default(record),
         Check(pd.DataFrame(rows)) if rows else None,
     )  # fmt: skip
+
+
+def _scenario(record: dict[str, Any]) -> str:
+    """Its name by the arguments, which name it or mean the default; of a record without them, its data set."""
+    if "arguments" not in record:
+        return str(record["scenario"]["dataset"])
+    name, words = "digits-w4", map(str, record["arguments"])
+    for word in words:
+        option, equals, value = word.partition("=")
+        if option.startswith("--sce"):  # which may be cut short
+            name = value if equals else next(words, name)
+    return name
 
 
 def state(run: Path, record: dict[str, Any]) -> str:

@@ -93,7 +93,7 @@ def of_search(f: Findings) -> list[Shown]:
 
 def of_comparison(evaluations: pd.DataFrame) -> list[Shown]:
     """The figure of a comparison."""
-    sentence = "A point per seed. Where intervals overlap widely, look at the paired differences above."
+    sentence = "A point per seed. Gains and differences above tell whether two differ, overlapping intervals do not."
     return [_drawn("Comparison", lambda: plots.comparison(evaluations), sentence)]
 
 

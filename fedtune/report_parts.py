@@ -22,9 +22,10 @@ from fedtune.report_figures import Shown, embedded
 
 COMPARISON = "compare.json"  # what a comparison's folder holds
 READABLE = [  # its tables: caption, file, and how a person reads it
-    ("Test accuracy on fresh seeds, mean ± 95 % interval", "table.csv", comparison.shown),
+    ("Test accuracy on fresh seeds in %, mean ± 95 % interval", "table.csv", comparison.shown),
     ("Differences between tuned algorithms, paired by seed", "pairs.csv", comparison.shown_pairs),
-    ("What each search took and found", "table.csv", comparison.searched),
+    ("What the tuned configurations cost, and what each search took", "table.csv", comparison.costs),
+    ("What each search found", "table.csv", comparison.searched),
 ]
 
 
@@ -92,6 +93,7 @@ class Comparison:
     command: str
     warnings: list[str]
     tables: list[Plain]
+    best: tuple[str, str]  # the algorithm of highest tuned accuracy with it, and its default's; "" before there is one
     figures: list[Shown]
     searches: list[Search]
     provenance: Provenance
@@ -100,7 +102,11 @@ class Comparison:
 
 def read(run: Path, anchor: str) -> Search | Comparison:
     """The part of a run's folder; UserError if it is none.  anchor: the name that links lead to."""
-    return _comparison(run, anchor) if (run / COMPARISON).exists() else _search(findings.read(run), anchor)
+    if (run / COMPARISON).exists():
+        return _comparison(run, anchor)
+    around = run.absolute().parent  # a comparison's searches lie in its folder, and their check there
+    played = _evaluations(around) if (around / COMPARISON).exists() else None
+    return _search(findings.read(run, _check(played, run.absolute().name)), anchor)
 
 
 def _search(f: Findings, anchor: str) -> Search:
@@ -174,6 +180,18 @@ def _command(r: dict[str, Any]) -> str:
     return shlex.join(map(str, r.get("command") or []))
 
 
+def _again(r: dict[str, Any]) -> str:
+    """The command, without the folder's name: that folder is there by now."""
+    words = iter(map(str, r.get("command") or []))
+    kept = []
+    for word in words:
+        if word == "--name":
+            next(words, None)
+        elif not word.startswith("--name="):
+            kept.append(word)
+    return shlex.join(kept)
+
+
 def _times(r: dict[str, Any]) -> str:
     named = {"search_seconds": "the search", "seconds": "in all"}
     return ", ".join(f"{what} {r[k]:.0f} s" for k, what in named.items() if isinstance(r.get(k), int | float))
@@ -206,6 +224,8 @@ def overview(parts: Sequence[Search | Comparison]) -> Plain:
             best = "" if f.best is None else f"{f.best['last_val_acc']:.4f}"
             fresh = [f.check.said(n) if f.check and n in f.check.names else "" for n in ("best", "default")]
             row += [str(len(f.trials)), best, *fresh]
+        else:
+            row += ["", "", *part.best]
         rows.append(row + [""] * (len(names) - len(row)))
     return Plain("All runs", [Column(n, i > 2) for i, n in enumerate(names)], rows, [part.anchor for part in parts])
 
@@ -218,6 +238,7 @@ def _comparison(run: Path, anchor: str) -> Comparison:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"RUN must be a comparison's folder, but {run} has no fit {COMPARISON}: {error}") from error
     state, played = findings.state(run, record), _evaluations(run)
+    lead = _lead(record, state, played is not None)
     there = [a for a in algorithms if (run / a / "run.json").exists()]
     found = [findings.read(run / a, _check(played, a)) for a in there]
     warnings = [*findings.of_state(run, state, record), *map(str, record.get("unequal") or [])]
@@ -225,7 +246,7 @@ def _comparison(run: Path, anchor: str) -> Comparison:
         warnings.append(f"The folder has no search of {', '.join(lacking)}.")
     return Comparison(
         anchor, run.absolute().name, f"{', '.join(algorithms)} on {record.get('scenario_name') or scenario}", state,
-        _lead(record), _command(record), warnings, _tables(run),
+        lead, _again(record), warnings, _tables(run), _winner(run),
         [] if played is None else report_figures.of_comparison(played),
         [_search(f, f"{anchor}-{i}") for i, f in enumerate(found, 1)], _provenance(record),
     )  # fmt: skip
@@ -251,8 +272,24 @@ def _check(played: pd.DataFrame | None, algorithm: str) -> list[dict[str, Any]]:
 
 def _tables(run: Path) -> list[Plain]:
     """A comparison's tables as a person reads them, as far as they are there."""
-    there = [(caption, run / name, readable) for caption, name, readable in READABLE if (run / name).exists()]
-    return [_plain(caption, readable(pd.read_csv(file))) for caption, file, readable in there]
+    found = []
+    for caption, name, readable in READABLE:
+        if (run / name).exists():
+            whole = pd.read_csv(run / name, dtype={"published": object})  # also where all are empty
+            part = readable(whole)
+            some = f" (those with {whole['algorithm'].iloc[0]}, of {len(whole)})" if len(part) < len(whole) else ""
+            found.append(_plain(caption + some, part))
+    return found
+
+
+def _winner(run: Path) -> tuple[str, str]:
+    """The algorithm of highest tuned accuracy with its figure, and that of its default, as a search's are written."""
+    table = pd.read_csv(run / "table.csv") if (run / "table.csv").exists() else pd.DataFrame({"tuned": []})
+    if table["tuned"].isna().all():
+        return "", ""
+    row = table.loc[table["tuned"].idxmax()]
+    tuned, default = (findings.interval(row[n], row[f"{n}_half"]) for n in ("tuned", "default"))
+    return f"{row['algorithm']} {tuned}", default
 
 
 def _plain(caption: str, frame: pd.DataFrame) -> Plain:
@@ -263,9 +300,14 @@ def _plain(caption: str, frame: pd.DataFrame) -> Plain:
     return Plain(caption, [Column(str(c), c not in words) for c in frame], rows)
 
 
-def _lead(record: dict[str, Any]) -> str:
-    budget = f" of {record['trials']} trials" if record.get("trials") else ""
-    return (
-        f"{len(record['algorithms'])} algorithms, each tuned with the same budget{budget}, selected on validation "
-        "rows, and played again on fresh seeds beside the defaults."
-    )
+def _lead(record: dict[str, Any], state: str, played: bool) -> str:
+    """What was done; of a comparison that is not over, what is to be done.  played: whether the fresh seeds were."""
+    trials, names = record.get("trials"), f"{len(record['algorithms'])} algorithms"
+    if state != "finished":
+        done = "; the fresh seeds' figures below are of an earlier time" if played else "; that has not been done yet"
+        return f"{names} are to be tuned, and played again on fresh seeds beside the defaults{done}."
+    if record.get("unequal"):
+        budget = "each tuned, with budgets that were not equal"
+    else:
+        budget = "each tuned with the same budget" + (f" of {trials} trials" if trials else "")
+    return f"{names}, {budget}, selected on validation rows, and played again on fresh seeds beside the defaults."

@@ -241,6 +241,25 @@ def test_curves_are_means_with_a_band_of_one_deviation() -> None:
     assert "no run has a value of y" in says(plots.learning_curves(ROUNDS, TRIALS, by="config/y"))
 
 
+def test_words_that_come_close_are_understood_or_refused_in_a_line() -> None:
+    lines = plots.learning_curves(ROUNDS, TRIALS, by="n").data
+    assert [t.name for t in lines if t.name] == ["n 1 (n = 2)", "n 2 (n = 2)"]
+    with pytest.raises(UserError, match="against is one of rounds, mb, seconds, but got MB"):
+        plots.best_so_far(ROUNDS, against="MB")
+
+
+def test_a_legend_tells_trials_and_the_runs_of_a_comparison_apart() -> None:
+    figure = plots.learning_curves(ROUNDS)
+    assert {t.name for t in figure.data} == {"a (0.700)", "b (0.400)", "c (0.800)", "d (0.200)"}
+    assert "every trial" in title(figure) and "n = 4 trials" in title(figure)
+    rows = [{"algorithm": "gfpl", "configuration": c, "seed": s, "round": 1, "val_acc": v + s / 10}
+            for c, v in (("default", 0.1), ("top 1", 0.5)) for s in (1, 2, 3)]  # fmt: skip
+    figure = plots.learning_curves(pd.DataFrame(rows))
+    names = ["1 other", "top 1, seed 3 (0.800)", "top 1, seed 2 (0.700)", "top 1, seed 1 (0.600)"]
+    assert [t.name for t in figure.data] == [*names, "default, seed 3 (0.400)", "default, seed 2 (0.300)"]
+    assert "every run" in title(figure) and "n = 6 runs; in colour the 5 that end best" in title(figure)
+
+
 def test_numbers_of_many_values_are_cut_into_quarters_in_rising_order() -> None:
     played = {f"t{i}": [i / 20] for i in range(20)}
     trials, rounds = made(played, **{"config/x": [float((7 * i) % 20) for i in range(20)]})
@@ -331,10 +350,17 @@ def test_a_comparison_shows_each_seed_and_the_interval_of_the_mean() -> None:
     seeds = {t.name: list(t.x) for t in figure.data if t.name.endswith("seed")}
     assert seeds == {n: pytest.approx([0.2, 0.3, 0.3, 0.4, 0.5]) for n in ("default, each seed", "tuned, each seed")}
     diamonds = next(t for t in figure.data if t.name == "tuned")
-    want = [statistics.mean(v) for v in ([0.2, 0.3], [0.3, 0.4, 0.5])]
+    want = [statistics.mean([0.3, 0.4, 0.5])]  # of fedavg no mean: the survivors' would be too good
     assert list(diamonds.x) == pytest.approx([m.mean for m in want])
     assert list(diamonds.error_x.array) == pytest.approx([m.half for m in want])
-    assert list(figure.layout.yaxis.ticktext) == ["gfpl", "fedavg"] and "2 runs that diverged" in title(figure)
+    assert list(figure.layout.yaxis.ticktext) == ["gfpl", "fedavg"] and "none where a seed diverged" in title(figure)
+    told = [(a.text, round(a.x, 9), round(a.y)) for a in figure.layout.annotations]
+    assert told == [("default diverged in 1 of 3", 0.3, 1), ("tuned diverged in 1 of 3", 0.3, 1)]
+    assert not plots.comparison(EVALUATIONS).layout.annotations
+    lost = EVALUATIONS["test_acc"].mask(EVALUATIONS["algorithm"] == "gfpl")
+    figure = plots.comparison(EVALUATIONS.assign(test_acc=lost))
+    assert [(a.text, a.xref) for a in figure.layout.annotations][1] == ("tuned diverged in 3 of 3", "paper")
+    assert list(figure.layout.yaxis.ticktext) == ["fedavg", "gfpl"]
 
 
 def test_importance_is_optunas_without_the_diverged(tmp_path: Path) -> None:

@@ -181,10 +181,15 @@ def test_the_answer_comes_first_and_says_how_sure_it_is(html: str, run: Path) ->
         ((0.94, 0.95, 0.96), "On fresh seeds the best configuration is better than the default."),
         ((0.84, 0.85, 0.86), "On fresh seeds the best configuration is worse than the default."),
         ((0.84, 0.90, 0.96), "These seeds cannot tell the best configuration from the default."),
+        ((0.90, 0.90, 0.90), "These seeds cannot tell the best configuration from the default."),
+        ((0.94, 0.94, 0.94), "Too few or equal differences by seed: they cannot say whether the best differs from the "
+         "default."),
     ],
 )
 def test_the_verdict_is_that_of_the_paired_difference(best: tuple[float, ...], verdict: str) -> None:
-    assert findings.Check(pd.DataFrame(final(best))).verdict() == verdict
+    check = findings.Check(pd.DataFrame(final(best)))
+    assert check.verdict() == verdict
+    assert check.difference() == "+0.0400" or "equal" not in verdict
 
 
 def test_a_seed_that_diverged_is_told_and_has_no_mean(tmp_path: Path) -> None:
@@ -195,7 +200,7 @@ def test_a_seed_that_diverged_is_told_and_has_no_mean(tmp_path: Path) -> None:
 
 def test_one_fresh_seed_has_no_interval(tmp_path: Path) -> None:
     text = said(make(tmp_path / "run", final=final((0.9,), (0.8,))), tmp_path / "x.html")
-    assert "Too few seeds" in text and "one fresh seed only" in text and "a difference of +0.1000." in text
+    assert "Too few or equal" in text and "one fresh seed only" in text and "a difference of +0.1000." in text
 
 
 def test_where_the_numbers_come_from(html: str) -> None:
@@ -287,6 +292,24 @@ def test_a_search_that_was_interrupted_has_no_check_and_goes_on(tmp_path: Path) 
     assert "Best configuration (trial t03)" in text and "study.journal" in text
 
 
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["--algo", "fedproto", "--scenario", "gfpl-fmnist-w4"], "gfpl-fmnist-w4"),
+        (["--scenario=digits-w2"], "digits-w2"), (["--scen", "digits-w2", "--scheduler", "none"], "digits-w2"),
+        (["--scheduler", "none"], "digits-w4"), ([], "digits-w4"), (None, "digits"),
+    ],
+)  # fmt: skip
+def test_a_search_without_best_yaml_has_its_scenarios_name(
+    arguments: list[str] | None, name: str, tmp_path: Path
+) -> None:
+    run = make(tmp_path / "run", state="interrupted", final=None)
+    (run / "best.yaml").unlink()
+    told = record(state="interrupted", arguments=arguments)
+    results.write(run / "run.json", {n: v for n, v in told.items() if v is not None})
+    assert findings.read(run).title == f"fedproto on {name}"
+
+
 def test_a_record_of_another_version_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
     run = make(tmp_path / "run")
     old = {"algorithm": "vanished", "scenario": {"dataset": "digits", "rounds": 6, "gone": 1}, "state": "finished"}
@@ -339,9 +362,13 @@ def compared(folder: Path) -> Path:
     told = {
         "algorithms": [*names, "fedavg"], "scenario_name": "digits-w4", "scenario": record()["scenario"], "trials": 14,
         "seeds": 2, "state": "finished", "unequal": ["local began 3 of 14 trials"],
+        "command": ["python", "-m", "fedtune.compare", "--name", "both", "--algos", "fedproto,local,fedavg"],
     }  # fmt: skip
     results.write(folder / "compare.json", told)
-    table = [dict.fromkeys(COLUMNS, 0.5) | {"algorithm": n, "published": "", "configuration": HOSTILE} for n in names]
+    table = [
+        dict.fromkeys(COLUMNS, 0.5) | {"algorithm": n, "published": "", "configuration": HOSTILE, "tuned": 0.6 + k / 10}
+        for k, n in enumerate(names)
+    ]
     pd.DataFrame(table).to_csv(folder / "table.csv", index=False)
     pair = {"algorithm": "fedproto", "other": "local", "difference": 0.1, "half": 0.05, "p": 0.01, "p_holm": 0.01}
     pd.DataFrame([pair]).to_csv(folder / "pairs.csv", index=False)
@@ -358,12 +385,47 @@ def test_a_comparison_shows_its_tables_and_each_search_folded(comparison: Path) 
     html = (comparison / "report.html").read_text()
     text = told(html)
     assert html.count("<details class=\"search\"") == 2 and "<script>window" not in html
-    order = ["3 algorithms, each tuned", "Test accuracy on fresh seeds", "Differences between", "What each search took"]
-    places = [text.index(word) for word in [*order, "The searches", "fedproto on digits-w4", "Best configuration"]]
+    order = ["3 algorithms, each tuned", "Test accuracy on fresh seeds", "Differences between", "What the tuned"]
+    order += ["What each search found", "The searches", "fedproto on digits-w4", "Best configuration"]
+    places = [text.index(word) for word in order]
     assert places == sorted(places)
     assert "local began 3 of 14 trials" in text and "The folder has no search of fedavg." in text
     assert "fedproto − local +10.00 ± 5.00 0.01 0.01 yes" in text and "published" not in text
     assert "no check on fresh seeds" not in text and text.count("a selection gap of +0.1000") == 2
+    assert "Run it again: python -m fedtune.compare --algos fedproto,local,fedavg" in text  # with --name it would fail
+    assert "command python -m fedtune.compare --name both" in text
+
+
+def test_a_comparison_claims_no_more_than_was_done(comparison: Path, tmp_path: Path) -> None:
+    assert "each tuned, with budgets that were not equal, selected on" in said(comparison, tmp_path / "x.html")
+    file = shutil.copytree(comparison, tmp_path / "cut") / "compare.json"
+    whole = json.loads(file.read_text())
+    for name in ("evaluations.parquet", "table.csv", "pairs.csv"):
+        (file.parent / name).unlink()
+    results.write(file, whole | {"state": "interrupted", "command": ["x", "--name=both"]})
+    text = said(file.parent, tmp_path / "x.html")
+    assert "3 algorithms are to be tuned, and played again on fresh seeds beside the defaults; that has not" in text
+    assert "same budget" not in text and "It was interrupted" in text and "Run it again: x copy" in text
+    results.write(file, whole | {"unequal": []})
+    assert "each tuned with the same budget of 14 trials, selected" in said(file.parent, tmp_path / "x.html")
+
+
+def test_of_many_pairs_it_says_which_it_shows(comparison: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(comparison, tmp_path / "many")
+    pair = pd.read_csv(run / "pairs.csv")
+    more = [pair.assign(algorithm=f"a{i % 2}") for i in range(20)]
+    pd.concat(more).to_csv(run / "pairs.csv", index=False)
+    text = said(run, tmp_path / "x.html")
+    assert "paired by seed (those with a0, of 20)" in text and text.count("a0 − local") == 10 and "a1" not in text
+
+
+def test_a_search_of_a_comparison_finds_its_check_there(
+    comparison: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(comparison / "local")
+    text = said(Path(), tmp_path / "x.html")
+    assert "no check on fresh seeds" not in text and "a selection gap of +0.1000" in text
+    assert "Test accuracy on 2 fresh seeds" in text
 
 
 def test_several_runs_stand_under_one_table(run: Path, comparison: Path, tmp_path: Path) -> None:
@@ -371,6 +433,7 @@ def test_several_runs_stand_under_one_table(run: Path, comparison: Path, tmp_pat
     assert report.main([str(run), str(comparison), "-o", str(out)]) == 0
     html = out.read_text()
     assert "a run fedproto on digits-w4 finished 14 0.9500 0.9400 ± 0.0497 0.9000 ± 0.0000" in told(html)
+    assert "both fedproto, local, fedavg on digits-w4 finished local 0.7000 ± 0.5000 0.5000 ± 0.5000" in told(html)
     assert {"run1", "run2", "run2-1"} <= set(re.findall(r' id="([^"]+)"', html))
     assert html.count("Plotly=") == html.count("<style>") == 1 or html.count("plotly.js v") == 1
 
@@ -523,6 +586,8 @@ def test_a_phone_shows_it_without_sideways_scrolling(browser: Browser, html: str
     assert browser.script("return [document.documentElement.scrollWidth, innerWidth]") == [390, 390]
     box = "const box = document.querySelector('.trials').parentElement; return box.scrollWidth > box.clientWidth"
     assert browser.script(box)
+    shadows = "return getComputedStyle(document.querySelector('.scroll')).backgroundAttachment"
+    assert browser.script(shadows) == "local, local, scroll, scroll"
     assert browser.errors() == []
 
 
