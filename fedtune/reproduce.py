@@ -99,16 +99,20 @@ def wanted(args: argparse.Namespace) -> Grid:
 
 def folder_of(args: argparse.Namespace) -> Path:
     """Where the runs and the table go."""
+    return Path(args.storage_path) / _name(args)
+
+
+def _name(args: argparse.Namespace) -> str:
     given = [f"{n}{name}" for name in ("rounds", "seeds") if (n := getattr(args, name))]
     parts = [args.table, args.dataset, args.preset, "quick" if args.quick else "", *given]
-    return Path(args.storage_path) / (args.name or "-".join(filter(None, parts)))
+    return args.name or "-".join(filter(None, parts))
 
 
 def _folder(args: argparse.Namespace) -> Path:
     """The same: a new folder, or one that this command made; UserError otherwise."""
     folder = folder_of(args)
     if not (folder / RECORD).exists():
-        plan.require_folder(folder.parent, folder.name)
+        plan.require_folder(Path(args.storage_path), _name(args))
     return folder
 
 

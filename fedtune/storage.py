@@ -165,7 +165,9 @@ def set_aside(run: Path) -> None:
     The search tries what they tried anew, under other names; counted too, they would take a place on every rung.
     """
     state = json.loads(max(run.glob("experiment_state-*.json")).read_bytes())
-    known = {json.loads(trial)["trial_id"] for trial, _ in state["trial_data"]}
+    known = {json.loads(trial).get("trial_id") for trial, _ in state["trial_data"]}
+    if None in known:
+        return  # not as Ray writes it: Ray will say so
     for folder in {file.parent for file in run.glob("*/result.json")}:
         if folder.name.split("-")[-1] not in known:
             (run / "lost").mkdir(exist_ok=True)
