@@ -268,7 +268,8 @@ def test_a_command_that_was_cut_short_goes_on(tmp_path: Path, capsys: pytest.Cap
     assert reproduce.main(arguments) == 0
     out = capsys.readouterr().out
     assert "GFPL, figure 6, measured (quick version; digits for MNIST)" in out and "S_C = 300" in out
-    folder = tmp_path / "gfpl-fig6-digits-quick"
+    (folder,) = tmp_path.iterdir()
+    assert folder.name == "gfpl-fig6-digits-quick-2rounds-1seeds"
     table = pd.read_csv(folder / "table.csv")
     assert list(table["measure"]) == ["accuracy", "mb"] * 3 and set(table["rounds"]) == {2}
     assert json.loads((folder / "reproduce.json").read_text())["state"] == "finished"
