@@ -51,6 +51,7 @@ def drive(
     before: dict[str, list[dict[str, Any]]] = {}
     if resumed and storage.require_state(p.folder):
         storage.set_aside(p.folder)
+        storage.forget_decisions(p.folder)
         before = results.logged(p.folder)
         if not storage.tuner_readable(p.folder):
             _tuner(p, trainable, concurrent, progress)  # writes it

@@ -28,6 +28,7 @@ from fedtune.errors import UserError
 RESERVE = 4 * 2**20  # bytes kept for a search's last words: Ray's state, every trial's rounds, the tables
 PROBE = 2**16  # bytes written to see whether any can be
 EVERY = 2.0  # seconds between looks
+DECISIONS = ("_cached_trial_decisions", "_queued_trial_decisions")  # of Ray's controller
 TROUBLE = "trouble"  # a trial's result: what went wrong in it without ending it
 
 
@@ -172,6 +173,21 @@ def set_aside(run: Path) -> None:
         if folder.name.split("-")[-1] not in known:
             (run / "lost").mkdir(exist_ok=True)
             folder.rename(run / "lost" / folder.name)
+
+
+def forget_decisions(run: Path) -> None:
+    """Drop what Ray was about to do with trials that were at their checkpoints when its state was saved.
+
+    It would do it after the next checkpoint, to a trial that has begun again by then: one that was to end in its last
+    round would be stopped in its first.
+    """
+    file = max(run.glob("experiment_state-*.json"))
+    state = json.loads(file.read_bytes())
+    if any(decided := [state["runner_data"].get(name) for name in DECISIONS]):
+        state["runner_data"] |= {n: {} for n, what in zip(DECISIONS, decided, strict=True) if what}
+        part = file.with_name(file.name + ".part")
+        part.write_text(json.dumps(state))
+        part.replace(file)
 
 
 def drop_unlogged(run: Path, logged: dict[str, list[dict[str, Any]]]) -> None:

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from ray import tune
@@ -385,6 +386,20 @@ def test_a_search_goes_on_without_rays_settings_from_damaged_checkpoints(
     assert "2099-01-01_00-00-00.pkl cannot be read; going on from the state of the driver before" in said
     assert "its checkpoint cannot be used (" in said
     assert_as_undisturbed(run, undisturbed)
+
+
+def test_what_ray_was_about_to_do_with_a_trial_is_forgotten(killed: Path, tmp_path: Path) -> None:
+    """It may have saved its state while a trial wrote its last checkpoint, to be stopped after it."""
+    run = tmp_path / "run"
+    shutil.copytree(killed, run)
+    file = max(run.glob("experiment_state-*.json"))
+    state = json.loads(file.read_text())
+    ids = [t["trial_id"] for t in (json.loads(trial) for trial, _ in state["trial_data"]) if t["status"] == "RUNNING"]
+    assert ids
+    state["runner_data"]["_cached_trial_decisions"] = dict.fromkeys(ids, "STOP")
+    file.write_text(json.dumps(state))
+    assert resume.main([str(run), "--no-dashboard"]) == 0
+    assert set(pd.read_parquet(run / "trials.parquet")["status"]) == {"finished"}
 
 
 def test_state_that_ray_alone_cannot_read_does_not_begin_the_search_anew(
