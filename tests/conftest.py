@@ -1,5 +1,6 @@
-"""One thread: the suite's tensors are tiny, and sums come out in the same order everywhere."""
+"""One thread: the suite's tensors are tiny, and sums come out in the same order everywhere.  One width of tables."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # for helpers
 torch.set_num_threads(1)
+os.environ["COLUMNS"] = "160"  # as where there is no terminal; pytest-xdist says otherwise to its workers
 
 # files of minutes, longest first: of two workers none is to begin one when the other has nothing left
 LONG = ("survival", "failures", "promotion", "jobs", "watching", "conformance", "extend", "search", "compare", "report")
