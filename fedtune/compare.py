@@ -293,6 +293,7 @@ def go_on(args: argparse.Namespace) -> int:
     try:
         record = json.loads((args.run / RECORD).read_text())
         words = list(map(str, record["arguments"]))
+        words += ["--algos", ",".join(record["algorithms"])]  # as they were when `all` was asked for
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"a comparison is gone on with from its {RECORD}, but that of {args.run} is not fit: {error}"
@@ -302,7 +303,6 @@ def go_on(args: argparse.Namespace) -> int:
             words += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
     if args.no_dashboard:
         words.append("--no-dashboard")
-    words += ["--algos", ",".join(record["algorithms"])]  # as they were when `all` was asked for
     kept = results.kept(record) | {n: record[n] for n in ("seconds",) if n in record}
     return conduct(make(words, args.run.absolute()), kept)
 

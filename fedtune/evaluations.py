@@ -37,8 +37,10 @@ def candidates(p: Plan, top: int) -> list[Candidate]:
     trials = pd.read_parquet(p.folder / "trials.parquet")
     ranked = results.best_trials(trials, p.budget.unit)[:top]
     default = p.default()
-    same = [r for r in trials[trials["status"] == "finished"].to_dict("records") if _values(p, r) == default]
-    found = [Candidate(DEFAULT, default, *(x for r in same[:1] for x in (r["trial"], r[f"last_{METRIC}"])))]
+    found = [Candidate(DEFAULT, default)]
+    for row in trials[trials["status"] == "finished"].to_dict("records"):
+        if _values(p, row) == default:
+            found = [Candidate(DEFAULT, default, row["trial"], row[f"last_{METRIC}"])]
     for i, row in enumerate(ranked.to_dict("records")):
         found.append(Candidate(f"top {i + 1}", _values(p, row), row["trial"], row[f"last_{METRIC}"]))
     return found

@@ -205,6 +205,7 @@ OTHER_CASES = {
     "report {tmp}/over -o {tmp}/plain-file": "a report overwrites an earlier report and nothing else",
     "report {tmp}/over -o {tmp}/nowhere/r.html": "-o needs a file in a folder that exists",
     "run --algo local --save {tmp}/plain-file": "--save needs a new file in a folder that exists",
+    "resume {tmp}/half-comparison": "a comparison is gone on with from its compare.json, but",
     "resume {tmp}/cut-comparison": "a comparison is gone on with from its compare.json, but",
     "resume": "the following arguments are required: RUN",
     "resume {tmp}/nowhere": "has no fit run.json",
@@ -236,6 +237,8 @@ def folder(tmp_path):
     for name, record in RUNS.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text("{" if record is None else json.dumps(record))
+    (tmp_path / "half-comparison").mkdir()
+    (tmp_path / "half-comparison" / "compare.json").write_text(json.dumps({"arguments": ["--algos", "local"]}))
     (tmp_path / "cut-comparison").mkdir()
     (tmp_path / "cut-comparison" / "compare.json").write_text("{")
     return tmp_path
