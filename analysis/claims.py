@@ -1,9 +1,10 @@
 """GFPL's claims (spec of the papers, section 7), each with a verdict from the runs that `fedtune reproduce` left.
 
-    for t in gfpl-table2 gfpl-fig3 gfpl-fig4 gfpl-fig6 gfpl-fig7; do
-      fedtune reproduce $t --dataset fashion-mnist --rounds 30 --seeds 3
+    for t in gfpl-table2 gfpl-fig4 gfpl-fig6 gfpl-fig7; do
+      fedtune reproduce $t --dataset fashion-mnist --quick --seeds 5
     done
-    python -m analysis.claims --dataset fashion-mnist --rounds 30 --seeds 3 [--write analysis/results]
+    fedtune reproduce gfpl-fig3 --dataset fashion-mnist --parts a,b --quick --all-columns --seeds 5
+    python -m analysis.claims runs/gfpl-* [--write analysis/results]
 
 A claim that one setting is better than another holds if the 95 % interval of the difference, paired by seed, lies above
 0; it does not hold if it lies below; otherwise, or where runs are missing, it cannot be told.
@@ -13,17 +14,20 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import math
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from analysis.tables import write
 from fedtune import batch, cli, comparison, reproduce, reproduction, statistics
+from fedtune.errors import UserError
 
 HOLDS, FAILS, UNTOLD = "holds", "does not hold", "cannot be told here"
 LINEAR = 0.05  # of the largest value: how far a point may lie from the straight line
@@ -130,15 +134,25 @@ CLAIMS: dict[str, tuple[str, Callable[[Read], Verdict]]] = {
 @cli.guarded
 def main(argv: list[str] | None = None) -> int:
     """The command."""
-    parser = reproduce.parser()
-    parser.prog, parser.description = "python -m analysis.claims", __doc__.splitlines()[0]
-    parser.add_argument("--write", type=Path, help="folder of the table (default --storage-path)")
+    parser = cli.Parser(prog="python -m analysis.claims", description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="what `fedtune reproduce` left")
+    parser.add_argument("--write", type=Path, metavar="DIR", help="folder of the table (default: show it only)")
+    parser.add_argument("--debug", action="store_true", help="show the stack of an error")
     args = parser.parse_args(argv)
-    table = judged(lambda *what: played(args, *what))
-    text = "\n".join(["# GFPL's claims", "", f"`python -m analysis.claims {' '.join(argv or sys.argv[1:])}`", "",
-                      comparison.markdown(table)])  # fmt: skip
-    write(table, text, args.write or Path(args.storage_path), "gfpl-claims")
+    records = {folder: record(folder) for folder in args.folders}
+    table = judged(lambda *what: played(records, *what))
+    lines = ["# GFPL's claims", "", comparison.markdown(table), "From the runs of", ""]
+    lines += [f"- `{shlex.join(r['command'])}` (commit {r['git_commit'] or 'none'})" for r in records.values()]
+    write(table, "\n".join(lines) + "\n", args.write, "gfpl-claims")
     return 0
+
+
+def record(folder: Path) -> dict[str, Any]:
+    """What `fedtune reproduce` wrote down of itself; UserError for any other folder."""
+    file = folder / reproduce.RECORD
+    if not file.is_file():
+        raise UserError(f"a FOLDER must be one that `fedtune reproduce` left, but {folder} has no {reproduce.RECORD}")
+    return json.loads(file.read_text())
 
 
 def judged(read: Read) -> pd.DataFrame:
@@ -147,19 +161,21 @@ def judged(read: Read) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["claim", "what", "verdict", "measured"])
 
 
-def played(args: argparse.Namespace, table: str, part: str, row: str, measure: str) -> Values:
+def played(records: dict[Path, dict[str, Any]], table: str, part: str, row: str, measure: str) -> Values:
     """What a table's runs came to, where all of a setting's have been played: by its label without the data set."""
-    args.table = table
     found: Values = {}
-    folder = reproduce.folder_of(args) / "runs"
-    for spot in reproduction.planned(reproduce.wanted(args), args.preset or "as_text", "cpu"):
-        if spot.row.label == row and spot.panel.label.startswith(part):
-            outcomes = batch.found(spot.runs, folder)
-            if len(outcomes) == len(spot.runs):
-                scenario = spot.runs[0].experiment.scenario
-                values = [reproduction.measured(measure, outcomes[run.label], scenario) for run in spot.runs]
-                for label in spot.column.label.partition(", ")[2].split(" / "):
-                    found[label] = np.array(values)
+    for folder, of in records.items():
+        args = argparse.Namespace(**of["grid"])
+        if args.table != table:
+            continue
+        for spot in reproduction.planned(reproduce.wanted(args), args.preset or "as_text", "cpu"):
+            if spot.row.label == row and spot.panel.label.startswith(part):
+                outcomes = batch.found(spot.runs, folder / "runs")
+                if len(outcomes) == len(spot.runs):
+                    scenario = spot.runs[0].experiment.scenario
+                    values = [reproduction.measured(measure, outcomes[run.label], scenario) for run in spot.runs]
+                    for label in spot.column.label.partition(", ")[2].split(" / "):
+                        found[label] = np.array(values)
     return found
 
 

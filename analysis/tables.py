@@ -74,12 +74,13 @@ def seeds(text: str) -> list[int]:
     return [int(s) for s in text.split(",")]
 
 
-def write(table: pd.DataFrame, text: str, folder: Path, name: str) -> None:
-    """The table as CSV and as Markdown in a folder, and on the terminal."""
-    folder.mkdir(parents=True, exist_ok=True)
-    table.to_csv(folder / f"{name}.csv", index=False)
-    (folder / f"{name}.md").write_text(text)
+def write(table: pd.DataFrame, text: str, folder: Path | None, name: str) -> None:
+    """The table on the terminal, and as CSV and as Markdown in a folder if there is one."""
     print(text)
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        table.to_csv(folder / f"{name}.csv", index=False)
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
 
 
 def experiment(algo: str, name: str, seed: int, preset: str = "", **changes: Any) -> tuple[Experiment, str]:

@@ -20,6 +20,7 @@ from fedtune.grids import GRIDS, Grid
 from fedtune.reproduction import Report, Spot
 
 RECORD = "reproduce.json"
+GRID = ("table", "dataset", "parts", "quick", "all_columns", "rounds", "seeds", "preset")  # what decides which runs
 
 
 def parser() -> argparse.ArgumentParser:
@@ -28,7 +29,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("table", nargs="?", metavar="TABLE", help="one of those that --list shows")
     p.add_argument("--list", action="store_true", help="show the tables and figures there are")
     p.add_argument("--dataset", metavar="NAME", help="only its columns of that, or that in the first one's place")
+    p.add_argument("--parts", metavar="A,B,…", help="only these: a figure's letters, or a table's data sets")
     p.add_argument("--quick", action="store_true", help="a small true version: few rounds, seeds and columns")
+    p.add_argument("--all-columns", action="store_true", help="with --quick: few rounds and seeds, but every column")
     p.add_argument("--rounds", type=cli.positive, metavar="N", help="of the longest column; others in proportion")
     p.add_argument("--seeds", type=cli.positive, metavar="N", help="runs of every figure (default: the paper's)")
     p.add_argument("--preset", metavar="NAME", help="as_text (the defaults) or as_published, where an algorithm has it")
@@ -63,7 +66,8 @@ def main(argv: list[str] | None = None) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         held.enter_context(results.sole_driver(folder))
         runs = {run.label: run for spot in spots for run in spot.runs}
-        record = results.Record(folder, results.origin(results.command_line()) | {"table": args.table}, RECORD)
+        made = {"grid": {name: getattr(args, name) for name in GRID}}
+        record = results.Record(folder, results.origin(results.command_line()) | made, RECORD)
         record.write("running", runs=len(runs))
         say(f"{grid.paper}, {grid.table}: {len(runs)} runs.  If this is cut short, the same command goes on")
         try:
@@ -90,8 +94,12 @@ def wanted(args: argparse.Namespace) -> Grid:
     if args.dataset:
         datasets.describe(args.dataset)
         grid = standin.on(grid, args.dataset)
+    if args.parts:
+        grid = standin.parts(grid, args.parts.split(","))
+    if args.all_columns and not args.quick:
+        raise UserError("--all-columns goes with --quick, which else takes three; without --quick all are played")
     if args.quick:
-        grid = standin.quick(grid)
+        grid = standin.quick(grid, args.all_columns)
     if args.rounds:
         grid = grid._replace(panels=tuple(standin.lasting(p, args.rounds) for p in grid.panels))
     return grid._replace(seeds=args.seeds or grid.seeds)
@@ -104,8 +112,9 @@ def folder_of(args: argparse.Namespace) -> Path:
 
 def _name(args: argparse.Namespace) -> str:
     given = [f"{n}{name}" for name in ("rounds", "seeds") if (n := getattr(args, name))]
-    parts = [args.table, args.dataset, args.preset, "quick" if args.quick else "", *given]
-    return args.name or "-".join(filter(None, parts))
+    said = [args.table, args.dataset, args.parts and args.parts.replace(",", "+"), args.preset]
+    kind = ["quick"] * args.quick + ["all-columns"] * args.all_columns
+    return args.name or "-".join(filter(None, [*said, *kind, *given]))
 
 
 def _folder(args: argparse.Namespace) -> Path:

@@ -179,7 +179,8 @@ class Report:
         ]
         if self.quick:
             longest = max(p.rounds for p in grid.panels)
-            lines.append(f"A quick version: at most {longest} rounds, {seeds} seeds and three columns a part.")
+            few = " and three columns a part" * all(len(p.columns) <= 3 for p in grid.panels)
+            lines.append(f"A quick version: at most {longest} rounds, {seeds} seeds{few}.")
         if (self.frame["published"].notna() & (self.frame["stands_in"] != "")).any():
             lines.append("In brackets: printed for other data, so no target.")
         if grid.paper in RULES:

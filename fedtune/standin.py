@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedtune import datasets, models
+from fedtune.errors import unknown
 from fedtune.grids import Column, Grid, Panel
 from fedtune.scenario import Scenario
 
@@ -29,13 +30,23 @@ def on(grid: Grid, dataset: str) -> Grid:
     return grid._replace(panels=tuple(placed), note="; ".join(filter(None, notes)))
 
 
-def quick(grid: Grid) -> Grid:
-    """A small true version: the first, the middle and the last column of each part, few rounds, two seeds."""
+def quick(grid: Grid, every_column: bool = False) -> Grid:
+    """A small true version: few rounds, two seeds; of each part the first, the middle and the last column, or all."""
     panels = []
     for p in grid.panels:
-        kept = sorted({0, len(p.columns) // 2, len(p.columns) - 1})
+        last = len(p.columns) - 1
+        kept = range(last + 1) if every_column else sorted({0, (last + 1) // 2, last})
         panels.append(lasting(p._replace(columns=tuple(p.columns[i] for i in kept)), p.quick))
     return grid._replace(panels=tuple(panels), seeds=min(SEEDS, grid.seeds))
+
+
+def parts(grid: Grid, names: Sequence[str]) -> Grid:
+    """Only the parts of those names: a figure's letters, a table's data sets; UserError for one that there is not."""
+    there = [p.label.partition(":")[0] for p in grid.panels]
+    for name in names:
+        if name not in there:
+            raise unknown("part", name, there)
+    return grid._replace(panels=tuple(p for p, name in zip(grid.panels, there, strict=True) if name in names))
 
 
 def lasting(panel: Panel, rounds: int) -> Panel:

@@ -1,11 +1,15 @@
 """Verdicts on made-up figures whose answers are known."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from analysis import claims
 from analysis.claims import FAILS, HOLDS, UNTOLD
+from fedtune import batch, reproduce, reproduction, results
 from fedtune.grids import GRIDS
 
 SEEDS = np.array([0.0, 1.0, 2.0])
@@ -85,3 +89,26 @@ def test_the_labels_of_claims_are_those_of_the_grids():
     wanted = "λ = 0, λ = 2, n = 8, S_C = 0.1, S_C = 300, S_T = 1, S_T = 5, t1 = 5, t1 = 20, t1 = 40"
     assert set(wanted.split(", ")) <= labels
     assert {"GFPL w/o DCS and PFG", "GFPL w/o DCS", "GFPL w/o PFG", "GFPL", "FedProto"} <= rows
+
+
+def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Each folder says itself what was played, so tables may have other seeds and columns."""
+    folder, out = tmp_path / "fig7", tmp_path / "out"
+    arguments = ["gfpl-fig7", "--dataset", "digits", "--quick", "--parts", "a,c", "--seeds", "2"]
+    args = reproduce.parser().parse_args(arguments)
+    for spot in reproduction.planned(reproduce.wanted(args), "as_text", "cpu"):
+        given = {"components": 1, "ways": 2} | spot.column.config | spot.column.fields
+        cost = given["components"] if spot.panel.label.startswith("a") else given["ways"] ** 2
+        for run in spot.runs:
+            file = batch._file(folder / "runs", run, None)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            results.write(file, {"rounds": [{"comm_mb": float(cost)}], "reason": ""})
+    said = {"command": ["fedtune", "reproduce", *arguments], "git_commit": "abc"}
+    grid = {name: getattr(args, name) for name in reproduce.GRID}
+    (folder / "reproduce.json").write_text(json.dumps(said | {"grid": grid}))
+    assert claims.main([str(folder), "--write", str(out)]) == 0
+    verdicts = pd.read_csv(out / "gfpl-claims.csv").set_index("claim")["verdict"]
+    assert verdicts["C7, n"] == HOLDS and verdicts["C7, w̄"] == FAILS and verdicts["C7, m"] == UNTOLD
+    assert "`fedtune reproduce gfpl-fig7 --dataset digits --quick" in (out / "gfpl-claims.md").read_text()
+    assert "| C7, n |" in capsys.readouterr().out
+    assert claims.main([str(tmp_path)]) == 2 and "has no reproduce.json" in capsys.readouterr().err

@@ -148,6 +148,10 @@ def test_a_quick_version_is_small_and_keeps_the_ends():
             gfpl = Experiment("gfpl", column.setting()).resolve(column.config)[0]
             assert gfpl.first_event() <= column.setting().rounds
     assert [c.setting().rounds for c in standin.quick(GRIDS["fedsa-table3"]).panels[0].columns] == [20, 10, 4]
+    (every,) = standin.quick(GRIDS["gfpl-fig6"], every_column=True).panels
+    assert len(every.columns) == 7 and {c.setting().rounds for c in every.columns} == {20}
+    assert [p.label for p in standin.parts(GRIDS["gfpl-fig3"], ["c", "a"]).panels] == ["a: λ", "c: s̄"]
+    assert [p.label for p in standin.parts(GRIDS["gfpl-table2"], ["FEMNIST"]).panels] == ["FEMNIST"]
 
 
 # the table -----------------------------------------------------------------------------------------------------------
@@ -225,6 +229,7 @@ def test_ours_stands_beside_what_was_printed_with_its_defects(tmp_path: Path):
     assert f"| FashionMNIST, α = 0.3 | FedAvg | 83.00 ± {half:.2f} | 90.00 | 84.36 ± 0.26 | a b" in text
     assert "| FedPA | diverged in 3 of 3 |  | 85.52 ± 0.50 |" in text
     assert "- a: five best test rounds: " in text and "(FedPA's released code (its plotting))" in text
+    assert "at most 200 rounds, 3 seeds and three columns a part" in text
     assert "quick version" in text and "`fedtune reproduce x`" in text and "commit abc" in text
     assert "In brackets" not in text
 
@@ -288,6 +293,8 @@ def test_a_command_that_was_cut_short_goes_on(tmp_path: Path, capsys: pytest.Cap
         (["gfpl-tabel1"], "unknown table 'gfpl-tabel1': did you mean 'gfpl-table1'?"),
         (["gfpl-table1", "--dataset", "mist"], "unknown data set 'mist': did you mean 'mnist'?"),
         (["gfpl-fig6"], "mnist is absent"),
+        (["gfpl-fig3", "--parts", "a,d"], "unknown part 'd'"),
+        (["gfpl-fig3", "--all-columns"], "--all-columns goes with --quick"),
         (["gfpl-fig6", "--dataset", "digits", "--preset", "as_publishd"], "did you mean 'as_published'?"),
         (["gfpl-fig6", "--dataset", "digits", "--name", "a/b"], "--name must be a plain folder name, but got 'a/b'"),
     ],
