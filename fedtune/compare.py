@@ -8,6 +8,7 @@ import datetime
 import json
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -222,8 +223,17 @@ def _played(c: Contest, data: datasets.Dataset, dealt: list[Any], fits: int, not
     earlier = noted.content.get("seconds", 0.0)
     noted.write("finished", unequal=unequal, seconds=round(earlier + time.monotonic() - began, 1))
     notes = dict.fromkeys(published.note(v) for found in cells.values() for v in found)
-    report(c, table, comparison.pairs(frame), [f"warning: budgets were not equal: {u}" for u in unequal], list(notes))
+    made = _made(noted.content, runs.values(), frame["seconds"].sum(), table["search_seconds"].sum())
+    warnings = [f"warning: budgets were not equal: {u}" for u in unequal]
+    report(c, table, comparison.pairs(frame), warnings, list(notes), made)
     return 0
+
+
+def _made(record: dict[str, Any], searches: Iterable[Path], fresh: float, searched: float) -> str:
+    """Which command made it, with what code, and how long that took."""
+    of_searches = [json.loads((run / "run.json").read_text()) for run in searches]
+    told = results.told(record, *of_searches)
+    return f"{told}, {searched:.0f} s of searches and {fresh:.0f} s of runs on fresh seeds, all processes together"
 
 
 def _published(p: Plan, name: str) -> list[published.Cell]:
@@ -248,8 +258,10 @@ def _searched(
         return search.at_work(p, args, record, data, dealt, fits, resumed=bool(before))
 
 
-def report(c: Contest, table: pd.DataFrame, pairs: pd.DataFrame, warnings: list[str], notes: list[str]) -> None:
-    """Write the tables down and show them.  notes: on the published figures."""
+def report(
+    c: Contest, table: pd.DataFrame, pairs: pd.DataFrame, warnings: list[str], notes: list[str], made: str
+) -> None:
+    """Write the tables down and show them.  notes: on the published figures.  made: by what and how long."""
     table.to_csv(c.folder / "table.csv", index=False)
     pairs.to_csv(c.folder / "pairs.csv", index=False)
     p, texts = c.first, []
@@ -275,8 +287,8 @@ def report(c: Contest, table: pd.DataFrame, pairs: pd.DataFrame, warnings: list[
     if notes:
         say("published, in brackets for other data, where it is no target:\n" + "\n".join(f"- {n}" for n in notes))
     parts = [f"**{t}**\n\n{comparison.markdown(f)}" for t, f in texts] + [f"- {n}\n" for n in (*warnings, *notes)]
-    (c.folder / "table.md").write_text("\n".join(parts))
-    marked = [f"% {line}\n" for line in (*warnings, *notes)]
+    (c.folder / "table.md").write_text("\n".join([*parts, f"{made}\n"]))
+    marked = [f"% {line}\n" for line in (*warnings, *notes, made)]
     (c.folder / "table.tex").write_text("\n".join([*(f"% {t}\n{comparison.latex(f)}" for t, f in texts), *marked]))
     for line in warnings:
         say(line)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from string import ascii_lowercase
@@ -14,7 +13,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from fedtune import algorithm, comparison, published, statistics
+from fedtune import algorithm, comparison, published, results, statistics
 from fedtune.batch import Outcome, Run
 from fedtune.cli import say
 from fedtune.errors import unknown
@@ -171,7 +170,6 @@ class Report:
         """What was varied and how it was measured."""
         grid, seeds = self.grid, self.grid.seeds
         spent = sum(r["seconds"] + r["eval_seconds"] for o in self.outcomes.values() for r in o.rounds)
-        versions, commit = self.origin["versions"], self.origin["git_commit"] or "not a checkout"
         lines = [
             f"Varied: {grid.varied}." + (f"  Note: {grid.note}." if grid.note else ""),
             f"Ours: mean ± 95 % interval over {seeds} seed{'s' * (seeds > 1)}, each with its own partition, start and "
@@ -188,8 +186,7 @@ class Report:
                 f"The paper's rule is the {RULES[grid.paper][0]}; over our rounds it stands beside ours only so that "
                 "like is held against like: it chooses on test rows and is no result."
             )
-        command = shlex.join(self.origin["command"])
-        return [*lines, f"`{command}`, fedtune {versions['fedtune']}, commit {commit}, {spent:.0f} s of runs."]
+        return [*lines, f"{results.told(self.origin)}, {spent:.0f} s of runs."]
 
     def tables(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """A table per part and measure, as text, with its heading."""

@@ -9,9 +9,10 @@ import json
 import math
 import os
 import platform
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -279,6 +280,13 @@ def origin(command: list[str]) -> dict[str, Any]:
         "git_commit": _commit(),
         "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "gpus": gpus, "system": platform.system()},
     }
+
+
+def told(record: Mapping[str, Any], *others: Mapping[str, Any]) -> str:
+    """Command, version and commit in a line; others: records of parts, which may be of other commits."""
+    commits = dict.fromkeys(r["git_commit"] or "not a checkout" for r in (*others, record))
+    version = record["versions"]["fedtune"]
+    return f"`{shlex.join(record['command'])}`, fedtune {version}, commit {' and '.join(commits)}"
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """A comparison: equal budgets, fresh seeds, no look at test data, and nothing lost when it is killed."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -89,7 +90,10 @@ def test_the_tables_are_written_in_every_form(both):
     assert list(table) == list(comparison.COLUMNS) and set(table["algorithm"]) == {"fedproto", "local"}
     pairs = pd.read_csv(both / "pairs.csv")
     assert len(pairs) == 1
-    assert (both / "table.md").read_text().count("| fedproto |") == 3
+    text = (both / "table.md").read_text()
+    assert text.count("| fedproto |") == 3
+    made = re.search(r"commit (.+), (\d+) s of searches and (\d+) s of runs on fresh seeds", text)
+    assert made and int(made[3]) == round(pd.read_parquet(both / "evaluations.parquet")["seconds"].sum())
     assert (both / "table.tex").read_text().count(r"\begin{tabular}") == 4
 
 
