@@ -287,7 +287,8 @@ def report(
     if notes:
         say("published, in brackets for other data, where it is no target:\n" + "\n".join(f"- {n}" for n in notes))
     parts = [f"**{t}**\n\n{comparison.markdown(f)}" for t, f in texts] + [f"- {n}\n" for n in (*warnings, *notes)]
-    (c.folder / "table.md").write_text("\n".join([*parts, f"{made}\n"]))
+    heading = f"# {', '.join(c.plans)} on {p.scenario}\n\n{made}.\n"
+    (c.folder / "table.md").write_text("\n".join([heading, *parts]))
     marked = [f"% {line}\n" for line in (*warnings, *notes, made)]
     (c.folder / "table.tex").write_text("\n".join([*(f"% {t}\n{comparison.latex(f)}" for t, f in texts), *marked]))
     for line in warnings:
