@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.tables import write
-from fedtune import batch, cli, comparison, reproduce, reproduction, statistics
+from fedtune import batch, cli, comparison, reproduce, reproduction, results, statistics
 from fedtune.errors import UserError
 
 HOLDS, FAILS, UNTOLD = "holds", "does not hold", "cannot be told here"
@@ -139,44 +137,57 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--write", type=Path, metavar="DIR", help="folder of the table (default: show it only)")
     parser.add_argument("--debug", action="store_true", help="show the stack of an error")
     args = parser.parse_args(argv)
-    records = {folder: record(folder) for folder in args.folders}
-    table = judged(lambda *what: played(records, *what))
+    tables: dict[str, Played] = {}
+    for folder in args.folders:
+        found = Played.read(folder)
+        if found.table in tables:
+            raise UserError(f"a table's runs are judged of one folder, but {folder} is {found.table}, too; give one")
+        tables[found.table] = found
+    table = judged(lambda name, *what: tables[name].values(*what) if name in tables else {})
     lines = ["# GFPL's claims", "", comparison.markdown(table), "From the runs of", ""]
-    lines += [f"- `{shlex.join(r['command'])}` (commit {r['git_commit'] or 'none'})" for r in records.values()]
+    lines += [f"- {results.told(t.record, (o.commit for o in t.outcomes.values()))}" for t in tables.values()]
     write(table, "\n".join(lines) + "\n", args.write, "gfpl-claims")
     return 0
 
 
-def record(folder: Path) -> dict[str, Any]:
-    """What `fedtune reproduce` wrote down of itself; UserError for any other folder."""
-    file = folder / reproduce.RECORD
-    if not file.is_file():
-        raise UserError(f"a FOLDER must be one that `fedtune reproduce` left, but {folder} has no {reproduce.RECORD}")
-    return json.loads(file.read_text())
+class Played(NamedTuple):
+    """What `fedtune reproduce` left of a table."""
+
+    table: str
+    record: dict[str, Any]
+    spots: list[reproduction.Spot]
+    outcomes: dict[str, batch.Outcome]
+
+    @classmethod
+    def read(cls, folder: Path) -> Played:
+        """A folder's; UserError if it is none of `fedtune reproduce`."""
+        record = reproduce.record_of(folder)
+        args = argparse.Namespace(**record["grid"])
+        spots = list(reproduction.planned(reproduce.wanted(args), args.preset or "as_text", record["device"]))
+        runs = {run.label: run for spot in spots for run in spot.runs}
+        return cls(args.table, record, spots, batch.found(list(runs.values()), folder / "runs"))
+
+    def values(self, part: str, row: str, measure: str) -> Values:
+        """A row's figures, where all of a setting's runs are there: by its label, which names the data set if several.
+
+        part: the first letters of the panels that are wanted.
+        """
+        there = [s for s in self.spots if s.row.label == row and s.panel.label.startswith(part)]
+        several = len({s.column.label.partition(", ")[0] for s in there}) > 1
+        found: Values = {}
+        for spot in there:
+            if all(run.label in self.outcomes for run in spot.runs):
+                scenario = spot.runs[0].experiment.scenario
+                of_runs = [reproduction.measured(measure, self.outcomes[r.label], scenario) for r in spot.runs]
+                data, _, label = spot.column.label.partition(", ")
+                found |= {f"{data}, {x}" if several else x: np.array(of_runs) for x in label.split(" / ")}
+        return found
 
 
 def judged(read: Read) -> pd.DataFrame:
     """A row per claim: what is claimed, the verdict, and what was seen."""
     rows = [(name, claim, *check(read)) for name, (claim, check) in CLAIMS.items()]
     return pd.DataFrame(rows, columns=["claim", "what", "verdict", "measured"])
-
-
-def played(records: dict[Path, dict[str, Any]], table: str, part: str, row: str, measure: str) -> Values:
-    """What a table's runs came to, where all of a setting's have been played: by its label without the data set."""
-    found: Values = {}
-    for folder, of in records.items():
-        args = argparse.Namespace(**of["grid"])
-        if args.table != table:
-            continue
-        for spot in reproduction.planned(reproduce.wanted(args), args.preset or "as_text", "cpu"):
-            if spot.row.label == row and spot.panel.label.startswith(part):
-                outcomes = batch.found(spot.runs, folder / "runs")
-                if len(outcomes) == len(spot.runs):
-                    scenario = spot.runs[0].experiment.scenario
-                    values = [reproduction.measured(measure, outcomes[run.label], scenario) for run in spot.runs]
-                    for label in spot.column.label.partition(", ")[2].split(" / "):
-                        found[label] = np.array(values)
-    return found
 
 
 if __name__ == "__main__":

@@ -75,8 +75,9 @@ def hyperparameters(trials: pd.DataFrame) -> list[str]:
 
 def _one(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     about = record(run)
-    # a search that is resumed has tables still, of when it was interrupted
-    over = about.get("state") != "running" and all((run / f"{n}.parquet").exists() for n in ("trials", "rounds"))
+    # a search that is resumed, perhaps to fail, has tables still, of when it was interrupted
+    stale = about.get("state") in ("running", "failed")
+    over = all((run / f"{n}.parquet").exists() for n in ("trials", "rounds")) and not stale
     trials, rounds = _tables(run) if over else _logs(run)
     names = {"run": run.absolute().name, "algorithm": about["algorithm"], "scenario": about["scenario"]["dataset"]}
     return trials.assign(**names), rounds.assign(run=names["run"])

@@ -243,14 +243,15 @@ def effect(
 ) -> go.Figure:  # fmt: skip
     """Accuracy against one hyperparameter, over the trials of a grid that differ in it alone.
 
-    They are those whose other hyperparameters have the grid's commonest values.  costs: columns drawn in a second panel
+    They are those whose other hyperparameters have the grid's commonest values.  Trials that a scheduler stopped are
+    left out, for their accuracies are of shorter training, unless none finished.  costs: columns of a second panel
     below, say comm_mb.  rounds: with them, and several seeds per trial, bars show the accuracies' standard errors.
     """
     column, title = CONFIG + name, f"The effect of {name} alone"
     if column not in trials:
         return nothing(title, f"{name} was not searched")
     others = [c for c in trials if c.startswith(CONFIG) and c != column]
-    kept = trials[trials["rounds"] > 0]
+    kept = _comparable(trials[trials["rounds"] > 0])
     for other in others:
         common = trials[other].mode(dropna=False)
         if len(common):
@@ -278,6 +279,13 @@ def effect(
     return finish(figure, title, note, height=400 + 120 * (rows - 1), legend=1)
 
 
+def _comparable(trials: pd.DataFrame) -> pd.DataFrame:
+    """Those of equal training: what finished, or if nothing did whatever neither diverged nor failed."""
+    fine = trials[~trials["status"].isin(["diverged", "failed"])]
+    over = fine[fine["status"] == "finished"]
+    return fine if over.empty else over
+
+
 def interaction(trials: pd.DataFrame, first: str, second: str, value: str = "last_val_acc") -> go.Figure:
     """A pair of hyperparameters: best and mean accuracy of the trials in each cell, with their count.
 
@@ -288,10 +296,7 @@ def interaction(trials: pd.DataFrame, first: str, second: str, value: str = "las
     title = f"{_title(value)}: {first} × {second}"
     if not {CONFIG + first, CONFIG + second} <= set(trials):
         return nothing(title, f"{first} and {second} were not both searched")
-    fine = trials.dropna(subset=[CONFIG + first, CONFIG + second, value])
-    fine = fine[~fine["status"].isin(["diverged", "failed"])]
-    over = fine[fine["status"] == "finished"]
-    kept = fine if over.empty else over
+    kept = _comparable(trials.dropna(subset=[CONFIG + first, CONFIG + second, value]))
     if len(kept) < 2:
         return nothing(title, f"a pair needs at least two trials with an accuracy, but there are {len(kept)}")
     cells = pd.DataFrame({"x": _cut(kept[CONFIG + first]), "y": _cut(kept[CONFIG + second]), "value": kept[value]})
@@ -312,7 +317,7 @@ def interaction(trials: pd.DataFrame, first: str, second: str, value: str = "las
     figure.update_layout(coloraxis={"colorscale": SCALE, "cmin": low, "cmax": high, "colorbar": {"thickness": 12}})
     figure.update_xaxes(type="category", showgrid=False).update_xaxes(title=first, row=2)
     figure.update_yaxes(title=second, type="category", showgrid=False)
-    what = "finished trials" if len(over) else "trials, none of them finished,"
+    what = "finished trials" if (kept["status"] == "finished").all() else "trials, none of them finished,"
     note = f"n = {len(kept)} {what} of {len(trials)}; each cell: the value and how many trials"
     return finish(figure, title, note, height=600, panels=True)
 

@@ -39,6 +39,7 @@ class Outcome(NamedTuple):
 
     rounds: list[dict[str, Any]]  # a row of metrics each
     reason: str  # why it diverged; empty if it did not
+    commit: str | None = None  # of the code that played it, where it has been read from its file
 
 
 def play_all(
@@ -55,11 +56,12 @@ def play_all(
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
         done = found(runs, folder, budget)
-    left = [r for r in runs if r.label not in done]
+    left = _grouped(r for r in runs if r.label not in done)
+    commit = results.commit()
     for run, outcome in _shown(_played(left, data, cpus, gpus, budget, concurrent), title, len(done), len(runs)):
-        done[run.label] = outcome
+        done[run.label] = outcome._replace(commit=commit)
         if folder:
-            results.write(_file(folder, run, budget), outcome._asdict())
+            results.write(_file(folder, run, budget), done[run.label]._asdict())
     return {r.label: done[r.label] for r in runs}
 
 
@@ -88,22 +90,32 @@ def replay(experiment: Experiment, config: Config, data: federation.Federation, 
     return Outcome(rows, "")
 
 
+def _grouped(runs: Iterable[Run]) -> list[Run]:
+    """Those on one federation together, so that each is dealt once."""
+    groups: dict[tuple[Scenario, int], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.experiment.scenario, run.experiment.seed), []).append(run)
+    return [run for group in groups.values() for run in group]
+
+
 def _played(
     runs: Sequence[Run], data: Mapping[str, Dataset], cpus: float, gpus: float, budget: Budget | None,
     concurrent: int | None,
 ) -> Iterator[tuple[Run, Outcome]]:  # fmt: skip
-    """Runs as they end.  Only as many are handed to Ray as keep it busy, so that few federations exist at once."""
+    """Runs as they end.  Only as many are handed to Ray as keep it busy, so that few federations exist at once.
+
+    runs: those on one federation stand together.
+    """
     task = ray.remote(num_cpus=cpus, num_gpus=gpus)(replay)
     room = concurrent or 2 * _fit(cpus, gpus)
     waiting: dict[Any, Run] = {}
-    dealt: dict[tuple[Scenario, int], Any] = {}
+    latest: Any = None
+    dealt: Any = None
     for run in runs:
         e = run.experiment
-        key = (e.scenario, e.seed)
-        if key not in dealt:
-            dealt = dict(list(dealt.items())[1 - room :])  # runs of one federation mostly stand together
-            dealt[key] = ray.put(federation.deal(data[e.scenario.dataset], e.scenario, e.seed))
-        waiting[task.remote(e, run.config, dealt[key], cpus, budget or Budget())] = run
+        if latest != (e.scenario, e.seed):
+            latest, dealt = (e.scenario, e.seed), ray.put(federation.deal(data[e.scenario.dataset], e.scenario, e.seed))
+        waiting[task.remote(e, run.config, dealt, cpus, budget or Budget())] = run
         if len(waiting) >= room:
             yield _next(waiting)
     while waiting:

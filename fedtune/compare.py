@@ -8,7 +8,7 @@ import datetime
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,12 @@ from fedtune import (
     storage,
 )
 from fedtune import space as spaces
+from fedtune.batch import Outcome
 from fedtune.cli import say
 from fedtune.errors import UserError
 from fedtune.hyper import knobs
 from fedtune.plan import Plan
-from fedtune.scenario import Scenario
+from fedtune.scenario import Scenario, said
 from fedtune.scenario import find as find_scenario
 from fedtune.simulation import fitting
 
@@ -63,12 +64,23 @@ class Contest:
         """Any search's plan, for what they have in common."""
         return next(iter(self.plans.values()))
 
+    @property
+    def scenario(self) -> Scenario:
+        """What all play, before a preset moves an algorithm's own defaults."""
+        return dataclasses.replace(self.first.experiment, preset="").resolve({})[1]
+
+    @property
+    def where(self) -> str:
+        """The same by name, with what was changed."""
+        return said(self.first.scenario, dataclasses.asdict(self.scenario))
+
     def told(self) -> dict[str, Any]:
         """What compare.json says of it."""
         p = self.first
         return {
             "algorithms": list(self.plans), "scenario_name": p.scenario,
-            "scenario": dataclasses.asdict(p.experiment.scenario), "seed": p.experiment.seed, "trials": p.trials,
+            "scenario": dataclasses.asdict(self.scenario), "pinned": p.experiment.pinned,
+            "preset": p.experiment.preset, "seed": p.experiment.seed, "trials": p.trials,
             "seeds": self.seeds, "top_k": self.top, "grace": p.grace, "budget": p.budget._asdict(),
             "scheduler": p.scheduler, "seeds_per_trial": p.seeds,
         }  # fmt: skip
@@ -106,6 +118,11 @@ def make(words: list[str], folder: Path | None = None) -> Contest:
     own, given, rest = read(words)
     if given.gpus_per_trial == shares.AUTO:
         raise UserError("a comparison needs one share of a GPU for all, but got --gpus-per-trial auto; give a number")
+    if given.scheduler == "pbt":
+        raise UserError(
+            "a comparison plays what was found again, but --scheduler pbt moves hyperparameters in training; take "
+            "asha, promote, hyperband, median or none"
+        )
     names = _algorithms(own.algos, given)
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     name = own.name or f"compare-{given.scenario or 'digits-w4'}-{stamp}"
@@ -185,7 +202,7 @@ def conduct(c: Contest, record: dict[str, Any]) -> int:
         if (c.folder / RECORD).exists():
             held.enter_context(results.sole_driver(c.folder))
         data = datasets.load(p.experiment.scenario.dataset, args.data_dir, args.download)
-        dealt = search.deal(p, data)
+        dealt = search.deal(p, data, c.seeds)
         storage.require_room(c.folder)
         fits = cluster.start(p.address, p.cpus, p.gpus, not args.no_dashboard, args.dashboard_host)
         held.callback(ray.shutdown)
@@ -194,51 +211,66 @@ def conduct(c: Contest, record: dict[str, Any]) -> int:
             results.make_folder(c.folder)
             held.enter_context(results.sole_driver(c.folder))
         noted.write("running")
+        began, earlier = time.monotonic(), noted.content.get("seconds", 0.0)
+
+        def ended(state: str, **more: Any) -> None:
+            noted.add(seconds=round(earlier + time.monotonic() - began, 1))
+            noted.write(state, **more)
+
         try:
-            return _played(c, data, dealt, fits, noted)
+            if _searched_all(c, data, dealt, fits):
+                unequal = _evaluated(c, data, noted.content)
+                ended("finished", unequal=unequal)
+                return 0
+            ended("interrupted")
+            say(f"interrupted; fedtune resume {c.folder} goes on")
+            return 130
         except BaseException as error:
-            noted.write("interrupted", reason=f"{type(error).__name__}: {error}")
+            ended("interrupted", reason=f"{type(error).__name__}: {error}")
             say(f"note: fedtune resume {c.folder} goes on")
             raise
 
 
-def _played(c: Contest, data: datasets.Dataset, dealt: list[Any], fits: int, noted: results.Record) -> int:
-    began = time.monotonic()
+def _searched_all(c: Contest, data: datasets.Dataset, dealt: list[Any], fits: int) -> bool:
+    """Whether every algorithm's search is over: one that was interrupted ends this."""
     for i, (name, p) in enumerate(c.plans.items()):
         say(f"\n{i + 1} of {len(c.plans)} searches")
-        status = _searched(p, c.args[name], c.words[name], data, dealt, fits)
-        if status == 130:
-            noted.add(seconds=round(noted.content.get("seconds", 0.0) + time.monotonic() - began, 1))
-            noted.write("interrupted")
-            say(f"interrupted; fedtune resume {c.folder} goes on")
-            return status
-    frame, rounds = evaluations.play(list(c.plans.values()), data, c.seeds, c.top, c.folder / "evaluations")
+        if _searched(p, c.args[name], c.words[name], data, dealt, fits) == 130:
+            return False
+    return True
+
+
+def _evaluated(c: Contest, data: datasets.Dataset, record: dict[str, Any]) -> list[str]:
+    """Play what was found on fresh seeds, write and show the tables; where budgets were not equal."""
+    frame, rounds, outcomes = evaluations.play(
+        list(c.plans.values()), data, c.seeds, c.top, c.folder / "evaluations"
+    )
     frame.to_parquet(c.folder / "evaluations.parquet", index=False)
     rounds.to_parquet(c.folder / "evaluation_rounds.parquet", index=False)
     runs = {n: p.folder for n, p in c.plans.items()}
     unequal = comparison.unequal(runs, c.first.trials, c.first.budget)
-    cells = {n: _published(c.first, n) for n in runs}
+    cells = {n: _published(c, n) for n in runs}
     texts = {n: "; ".join(f"({v.text})" if v.stands_in else v.text for v in found) for n, found in cells.items()}
     table = comparison.table(frame, {n: comparison.spent(run) for n, run in runs.items()}, texts)
-    earlier = noted.content.get("seconds", 0.0)
-    noted.write("finished", unequal=unequal, seconds=round(earlier + time.monotonic() - began, 1))
     notes = dict.fromkeys(published.note(v) for found in cells.values() for v in found)
-    made = _made(noted.content, runs.values(), frame["seconds"].sum(), table["search_seconds"].sum())
+    made = _made(record, runs.values(), outcomes, table["search_seconds"].sum())
     warnings = [f"warning: budgets were not equal: {u}" for u in unequal]
     report(c, table, comparison.pairs(frame), warnings, list(notes), made)
-    return 0
+    return unequal
 
 
-def _made(record: dict[str, Any], searches: Iterable[Path], fresh: float, searched: float) -> str:
+def _made(record: dict[str, Any], searches: Iterable[Path], fresh: Sequence[Outcome], searched: float) -> str:
     """Which command made it, with what code, and how long that took."""
     of_searches = [json.loads((run / "run.json").read_text()) for run in searches]
-    told = results.told(record, *of_searches)
-    return f"{told}, {searched:.0f} s of searches and {fresh:.0f} s of runs on fresh seeds, all processes together"
+    commits = [c for r in of_searches for c in (*r.get("earlier_commits", []), r["git_commit"])]
+    told = results.told(record, [*commits, *(o.commit for o in fresh)])
+    spent = sum(evaluations.seconds(o) for o in fresh)
+    return f"{told}, {searched:.0f} s of searches and {spent:.0f} s of runs on fresh seeds, all processes together"
 
 
-def _published(p: Plan, name: str) -> list[published.Cell]:
+def _published(c: Contest, name: str) -> list[published.Cell]:
     """What a paper prints for an algorithm in this setting; nothing if a field of the setting was changed."""
-    return published.of(p.scenario, name) if p.experiment.scenario == find_scenario(p.scenario) else []
+    return published.of(c.first.scenario, name) if c.scenario == find_scenario(c.first.scenario) else []
 
 
 def _searched(
@@ -268,7 +300,7 @@ def report(
     over = f"{c.seeds} fresh seeds, each with its own partition"
     few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > comparison.MANY else ""
     for title, frame in (
-        (f"test accuracy on {p.scenario} in %, mean ± 95 % interval over {over}", comparison.shown(table)),
+        (f"test accuracy on {c.where} in %, mean ± 95 % interval over {over}", comparison.shown(table)),
         (f"tuned, paired by seed{few}: ± of each pair by itself, p corrected by Holm for all pairs",
          comparison.shown_pairs(pairs)),
         (f"what that cost; the searches had {p.trials} trials of at most {_most(p)} each", comparison.costs(table)),
@@ -287,7 +319,7 @@ def report(
     if notes:
         say("published, in brackets for other data, where it is no target:\n" + "\n".join(f"- {n}" for n in notes))
     parts = [f"**{t}**\n\n{comparison.markdown(f)}" for t, f in texts] + [f"- {n}\n" for n in (*warnings, *notes)]
-    heading = f"# {', '.join(c.plans)} on {p.scenario}\n\n{made}.\n"
+    heading = f"# {', '.join(c.plans)} on {c.where}\n\n{made}.\n"
     (c.folder / "table.md").write_text("\n".join([heading, *parts]))
     marked = [f"% {line}\n" for line in (*warnings, *notes, made)]
     (c.folder / "table.tex").write_text("\n".join([*(f"% {t}\n{comparison.latex(f)}" for t, f in texts), *marked]))

@@ -85,7 +85,8 @@ def table(
 def pairs(evaluations: pd.DataFrame) -> pd.DataFrame:
     """Every two algorithms, tuned: difference of test accuracy paired by seed, ±, p, and p corrected for all pairs."""
     tuned = {name: runs for name, runs in evaluations[evaluations["chosen"]].groupby("algorithm", sort=False)}
-    order = sorted(tuned, key=lambda name: -tuned[name]["test_acc"].mean())
+    means = {name: runs["test_acc"].mean(skipna=False) for name, runs in tuned.items()}
+    order = sorted(tuned, key=lambda name: (math.isnan(means[name]), -means[name]))
     rows = [(a, b, *_paired(tuned[a], tuned[b])) for a, b in itertools.combinations(order, 2)]
     frame = pd.DataFrame(rows, columns=["algorithm", "other", "difference", "half", "p"])
     return frame.assign(p_holm=statistics.holm(frame["p"].tolist()))

@@ -55,8 +55,10 @@ def _values(p: Plan, row: dict[Any, Any]) -> Config:
 
 def play(
     plans: Sequence[Plan], data: Dataset, seeds: int, top: int, folder: Path
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """A row per algorithm, candidate and fresh seed; and a row per round of each.
+) -> tuple[pd.DataFrame, pd.DataFrame, list[batch.Outcome]]:
+    """A row per algorithm, candidate and fresh seed; a row per round of each; and the runs that these stand for.
+
+    One run may be of two candidates, when the search's best is the default.
 
     Of the search's best so many, the one of highest mean validation accuracy on the fresh seeds is `chosen`: no test
     figure is looked at.  But validation and test of one run go together, so that with more than one to choose from its
@@ -86,13 +88,18 @@ def play(
         rounds += [who | row for row in outcome.rounds]
     frame = pd.DataFrame(rows)
     frame.insert(3, "chosen", chosen(frame))
-    return frame, pd.DataFrame(rounds, columns=_columns(rounds))
+    return frame, pd.DataFrame(rounds, columns=_columns(rounds)), list(outcomes.values())
+
+
+def seconds(outcome: batch.Outcome) -> float:
+    """The time that a run's rounds took, with scoring."""
+    return sum(r["seconds"] + r["eval_seconds"] for r in outcome.rounds)
 
 
 def summed(outcome: batch.Outcome) -> dict[str, Any]:
     """What a run comes to.  Nothing of a run that diverged, but how far it came and what that cost."""
     rows = outcome.rounds
-    found: dict[str, Any] = {"rounds": len(rows), "seconds": sum(r["seconds"] + r["eval_seconds"] for r in rows)}
+    found: dict[str, Any] = {"rounds": len(rows), "seconds": seconds(outcome)}
     if outcome.reason or not rows:
         return found | dict.fromkeys((*LAST, "rounds_to_95", "mb_to_95", "mb_per_round"), math.nan) | {
             "reason": outcome.reason
@@ -106,10 +113,13 @@ def summed(outcome: batch.Outcome) -> dict[str, Any]:
 
 
 def chosen(frame: pd.DataFrame) -> pd.Series:
-    """Whether a row is of its algorithm's tuned configuration; the default's rows never are."""
+    """Whether a row is of its algorithm's tuned configuration; the default's rows never are.
+
+    Where every candidate diverged on some seed, the search's best stays, and its row says so.
+    """
     tuned = frame[frame["configuration"] != DEFAULT]
     scores = tuned.groupby(["algorithm", "configuration"], sort=False)[METRIC].agg(lambda v: v.mean(skipna=False))
-    best = {(a, scores[a].idxmax()) for a in scores.index.unique("algorithm") if scores[a].notna().any()}
+    best = {(a, scores[a].fillna(-math.inf).idxmax()) for a in scores.index.unique("algorithm")}
     return pd.Series([pair in best for pair in zip(frame["algorithm"], frame["configuration"], strict=True)])
 
 

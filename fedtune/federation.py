@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,14 +81,29 @@ def make(scenario: Scenario, seed: int, data_dir: str | None = None, download: b
 
 def deal(data: datasets.Dataset, scenario: Scenario, seed: int) -> Federation:
     """Partition a loaded data set as the scenario says; UserError if that is impossible."""
-    rows = np.flatnonzero(data.y >= scenario.skip_classes)  # all, mostly
-    parts = _partition(data, rows, scenario, address.numpy_stream(seed, "partition"))
-    if any(len(held) == 0 for split in parts for held in split):
-        raise UserError("every client needs training, validation and test rows; give fewer clients or more rows")
+    rows, parts = _divided(data, scenario, seed)
     held = np.unique(np.concatenate([one for split in parts for one in split]))
     splits = (_table([np.searchsorted(held, one) for one in split]) for split in parts)
     original = rows[held]
     return Federation(data.x[original], data.y[original] - scenario.skip_classes, data.classes, *splits)
+
+
+def require_deals(data: datasets.Dataset, scenario: Scenario, seeds: Iterable[int]) -> None:
+    """UserError for a seed on which the data cannot be dealt out: on others they may be."""
+    for seed in seeds:
+        try:
+            _divided(data, scenario, seed)
+        except UserError as error:
+            raise UserError(f"{error} (this is of seed {seed})") from error
+
+
+def _divided(data: datasets.Dataset, scenario: Scenario, seed: int) -> tuple[np.ndarray, partition.Partition]:
+    """The rows of the data set that are dealt out, and the parts: places in them."""
+    rows = np.flatnonzero(data.y >= scenario.skip_classes)  # all, mostly
+    parts = _partition(data, rows, scenario, address.numpy_stream(seed, "partition"))
+    if any(len(held) == 0 for split in parts for held in split):
+        raise UserError("every client needs training, validation and test rows; give fewer clients or more rows")
+    return rows, parts
 
 
 def _partition(data: datasets.Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generator) -> partition.Partition:

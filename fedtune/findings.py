@@ -20,7 +20,7 @@ from analysis import frames
 from fedtune import results, statistics
 from fedtune.hyper import Knob, knobs
 from fedtune.progress import short
-from fedtune.scenario import Scenario
+from fedtune.scenario import Scenario, said
 from fedtune.simulation import Experiment
 
 EDGE = 0.05  # of a range, on its scale: whatever lies nearer to an end counts as at it
@@ -49,8 +49,8 @@ class Check:
 
     @property
     def each(self) -> pd.Series:
-        """Best minus default on each seed that both have."""
-        return (self.of("best") - self.of("default").reindex(self.of("best").index)).dropna()
+        """Best minus default on each seed; not a number where either diverged."""
+        return self.of("best") - self.of("default").reindex(self.of("best").index)
 
     def said(self, name: str, column: str = "test_acc") -> str:
         """The mean with its interval, in words."""
@@ -58,7 +58,7 @@ class Check:
 
     @property
     def paired(self) -> statistics.Difference:
-        """That of best and default by seed, over the seeds that both have."""
+        """That of best and default by seed; not a number if a run diverged, as what is left would be the luckier."""
         return statistics.paired(self.each, 0 * self.each)
 
     def difference(self) -> str:
@@ -70,6 +70,8 @@ class Check:
         if "default" not in self.names:
             return "The best configuration is the default one."
         found = self.paired
+        if math.isnan(found.mean):
+            return "Runs diverged on fresh seeds, so no difference between the best and the default can be told."
         if math.isnan(found.half):
             return "Too few or equal differences by seed: they cannot say whether the best differs from the default."
         if abs(found.mean) <= found.half:
@@ -123,7 +125,7 @@ class Findings:
     @property
     def title(self) -> str:
         """Algorithm and scenario."""
-        return f"{self.record['algorithm']} on {self.scenario}"
+        return f"{self.record['algorithm']} on {said(self.scenario, self.record['scenario'])}"
 
     @property
     def searched(self) -> list[str]:

@@ -19,6 +19,7 @@ from fedtune.errors import UserError
 from fedtune.evaluations import DEFAULT
 from fedtune.findings import Findings
 from fedtune.report_figures import Shown, embedded
+from fedtune.scenario import said
 
 COMPARISON = "compare.json"  # what a comparison's folder holds
 READABLE = [  # its tables: caption, file, and how a person reads it
@@ -234,7 +235,8 @@ def _comparison(run: Path, anchor: str) -> Comparison:
     """A comparison's folder; UserError if it cannot be read."""
     try:
         record = json.loads((run / COMPARISON).read_text())
-        algorithms, scenario = [str(a) for a in record["algorithms"]], record["scenario"]["dataset"]
+        algorithms, scenario = [str(a) for a in record["algorithms"]], record["scenario"]
+        where = said(record.get("scenario_name") or scenario["dataset"], scenario)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"RUN must be a comparison's folder, but {run} has no fit {COMPARISON}: {error}") from error
     state, played = findings.state(run, record), _evaluations(run)
@@ -245,7 +247,7 @@ def _comparison(run: Path, anchor: str) -> Comparison:
     if lacking := [a for a in algorithms if a not in there]:
         warnings.append(f"The folder has no search of {', '.join(lacking)}.")
     return Comparison(
-        anchor, run.absolute().name, f"{', '.join(algorithms)} on {record.get('scenario_name') or scenario}", state,
+        anchor, run.absolute().name, f"{', '.join(algorithms)} on {where}", state,
         lead, _again(record), warnings, _tables(run), _winner(run),
         [] if played is None else report_figures.of_comparison(played),
         [_search(f, f"{anchor}-{i}") for i, f in enumerate(found, 1)], _provenance(record),

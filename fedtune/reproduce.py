@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import ray
 from rich.console import Console
@@ -18,6 +20,7 @@ from fedtune.cli import say
 from fedtune.errors import UserError, unknown
 from fedtune.grids import GRIDS, Grid
 from fedtune.reproduction import Report, Spot
+from fedtune.scenario import Scenario
 
 RECORD = "reproduce.json"
 GRID = ("table", "dataset", "parts", "quick", "all_columns", "rounds", "seeds", "preset")  # what decides which runs
@@ -57,8 +60,10 @@ def main(argv: list[str] | None = None) -> int:
         _list(console)
         return 0
     grid = wanted(args)
-    spots = list(reproduction.planned(grid, args.preset or "as_text", "cuda" if args.gpus_per_trial else "cpu"))
-    folder = _folder(args)
+    device = "cuda" if args.gpus_per_trial else "cpu"
+    spots = list(reproduction.planned(grid, args.preset or "as_text", device))
+    asked = {name: getattr(args, name) for name in GRID}
+    folder = _folder(args, asked)
     with ExitStack() as held:
         data = _load(spots, args)
         cluster.start(args.address, args.cpus_per_trial, args.gpus_per_trial, not args.no_dashboard)
@@ -66,8 +71,8 @@ def main(argv: list[str] | None = None) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         held.enter_context(results.sole_driver(folder))
         runs = {run.label: run for spot in spots for run in spot.runs}
-        made = {"grid": {name: getattr(args, name) for name in GRID}}
-        record = results.Record(folder, results.origin(results.command_line()) | made, RECORD)
+        origin = results.origin(results.command_line())
+        record = results.Record(folder, origin | {"grid": asked, "device": device}, RECORD)
         record.write("running", runs=len(runs))
         say(f"{grid.paper}, {grid.table}: {len(runs)} runs.  If this is cut short, the same command goes on")
         try:
@@ -117,26 +122,41 @@ def _name(args: argparse.Namespace) -> str:
     return args.name or "-".join(filter(None, [*said, *kind, *given]))
 
 
-def _folder(args: argparse.Namespace) -> Path:
-    """The same: a new folder, or one that this command made; UserError otherwise."""
+def _folder(args: argparse.Namespace, grid: dict[str, Any]) -> Path:
+    """The same: a new folder, or one that was made for the same runs; UserError otherwise."""
     folder = folder_of(args)
     if not (folder / RECORD).exists():
         plan.require_folder(Path(args.storage_path), _name(args))
+    elif (had := record_of(folder)["grid"]) != grid:
+        said = ", ".join(f"{n} {had[n]}" for n in GRID if had.get(n) != grid[n])
+        raise UserError(f"a folder is of one table's runs, but {folder} was made for {said}; give another --name")
     return folder
+
+
+def record_of(folder: Path) -> dict[str, Any]:
+    """What was written down of runs in a folder; UserError if it is none of `fedtune reproduce`."""
+    try:
+        record = dict(json.loads((folder / RECORD).read_text()))
+        record["grid"]["table"], record["device"], record["command"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"a FOLDER must be of fedtune reproduce, but {folder} has no fit {RECORD}: {error}") from error
+    return record
 
 
 def _load(spots: Sequence[Spot], args: argparse.Namespace) -> dict[str, datasets.Dataset]:
     """The data sets, by name; UserError for one that is not there, or that cannot be dealt out as a setting wants."""
-    settings = dict.fromkeys(run.experiment.scenario for spot in spots for run in spot.runs[:1])
-    names = dict.fromkeys(s.dataset for s in settings)
+    seeds: dict[Scenario, set[int]] = {}
+    for run in (run for spot in spots for run in spot.runs):
+        seeds.setdefault(run.experiment.scenario, set()).add(run.experiment.seed)
+    names = dict.fromkeys(s.dataset for s in seeds)
     data = {}
     for name in names:
         try:
             data[name] = datasets.load(name, args.data_dir, args.download)
         except UserError as error:
             raise UserError(f"{error}; or another data set in its place: --dataset fashion-mnist, digits") from error
-    for scenario in settings:
-        federation.deal(data[scenario.dataset], scenario, seed=0)
+    for scenario, of in seeds.items():
+        federation.require_deals(data[scenario.dataset], scenario, sorted(of))
     return data
 
 

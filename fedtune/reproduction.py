@@ -17,7 +17,7 @@ from fedtune import algorithm, comparison, published, results, statistics
 from fedtune.batch import Outcome, Run
 from fedtune.cli import say
 from fedtune.errors import unknown
-from fedtune.evaluations import summed
+from fedtune.evaluations import seconds, summed
 from fedtune.grids import MEASURES, Column, Grid, Panel, Row
 from fedtune.scenario import Scenario
 from fedtune.simulation import Experiment, with_seed
@@ -169,7 +169,7 @@ class Report:
     def about(self) -> list[str]:
         """What was varied and how it was measured."""
         grid, seeds = self.grid, self.grid.seeds
-        spent = sum(r["seconds"] + r["eval_seconds"] for o in self.outcomes.values() for r in o.rounds)
+        spent = sum(seconds(o) for o in self.outcomes.values())
         lines = [
             f"Varied: {grid.varied}." + (f"  Note: {grid.note}." if grid.note else ""),
             f"Ours: mean ± 95 % interval over {seeds} seed{'s' * (seeds > 1)}, each with its own partition, start and "
@@ -186,7 +186,8 @@ class Report:
                 f"The paper's rule is the {RULES[grid.paper][0]}; over our rounds it stands beside ours only so that "
                 "like is held against like: it chooses on test rows and is no result."
             )
-        return [*lines, f"{results.told(self.origin)}, {spent:.0f} s of runs."]
+        made = results.told(self.origin, (o.commit for o in self.outcomes.values()))
+        return [*lines, f"{made}, {spent:.0f} s of runs."]
 
     def tables(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """A table per part and measure, as text, with its heading."""

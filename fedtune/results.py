@@ -12,7 +12,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -172,9 +172,9 @@ def best_trials(trials: pd.DataFrame, unit: str = "rounds") -> pd.DataFrame:
 
 
 def plain(config: dict[str, Any]) -> dict[str, Any]:
-    """Values as Python's own types, without the columns that this trial did not have."""
+    """Values as Python's own types, without the columns that this trial did not have: no number, or no bool."""
     found = {k: v.item() if hasattr(v, "item") else v for k, v in config.items()}
-    return {k: v for k, v in found.items() if not (isinstance(v, float) and math.isnan(v))}
+    return {k: v for k, v in found.items() if v is not None and not (isinstance(v, float) and math.isnan(v))}
 
 
 def cut_short(grid: ResultGrid, wanted: int, run: Path) -> bool:
@@ -243,7 +243,8 @@ def kept(record: dict[str, Any]) -> dict[str, Any]:
     """What stays of a record when its run is gone on with: how it began; and when it was gone on with."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     began = {n: record[n] for n in ("arguments", "command", "started") if n in record}
-    return began | {"resumed": [*record.get("resumed", []), now]}
+    commits = dict.fromkeys([*record.get("earlier_commits", []), record.get("git_commit")])
+    return began | {"resumed": [*record.get("resumed", []), now], "earlier_commits": list(commits)}
 
 
 def make_folder(run: Path) -> None:
@@ -277,16 +278,15 @@ def origin(command: list[str]) -> dict[str, Any]:
         "command": command,
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": {"fedtune": fedtune.__version__, "python": platform.python_version()} | versions,
-        "git_commit": _commit(),
+        "git_commit": commit(),
         "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "gpus": gpus, "system": platform.system()},
     }
 
 
-def told(record: Mapping[str, Any], *others: Mapping[str, Any]) -> str:
-    """Command, version and commit in a line; others: records of parts, which may be of other commits."""
-    commits = dict.fromkeys(r["git_commit"] or "not a checkout" for r in (*others, record))
-    version = record["versions"]["fedtune"]
-    return f"`{shlex.join(record['command'])}`, fedtune {version}, commit {' and '.join(commits)}"
+def told(record: Mapping[str, Any], commits: Iterable[str | None]) -> str:
+    """Command, version and commits in a line.  commits: of what was played, which may be of another day."""
+    found = " and ".join(dict.fromkeys(c or "not known" for c in commits))
+    return f"`{shlex.join(record['command'])}`, fedtune {record['versions']['fedtune']}, commit {found}"
 
 
 @contextmanager
@@ -341,7 +341,7 @@ def _status(result: Any) -> str:
     return status(result.metrics) if result.metrics else "not started"
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """The commit of the code that runs, if it is a checkout; "+" marks uncommitted changes."""
     here = Path(__file__).resolve().parent.parent
     if not (here / ".git").exists():

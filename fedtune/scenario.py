@@ -6,7 +6,8 @@ Every field can be overridden; those declared with `hyper` can be searched as we
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from fedtune import datasets, models
@@ -240,6 +241,13 @@ def find(name: str) -> Scenario:
     if name not in SCENARIOS:
         raise unknown("scenario", name, SCENARIOS)
     return SCENARIOS[name]
+
+
+def said(name: str, values: Mapping[str, Any]) -> str:
+    """A scenario by name, with those of the values that are not its own: `digits-w4 (rounds = 20)`."""
+    own = asdict(SCENARIOS[name]) if name in SCENARIOS else {}
+    changed = ", ".join(f"{n} = {v}" for n, v in values.items() if n in own and v != own[n])
+    return f"{name} ({changed})" if changed else name
 
 
 def tunable_names() -> list[str]:

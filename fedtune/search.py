@@ -81,15 +81,16 @@ def conduct(p: Plan, args: argparse.Namespace, record: dict[str, Any], resumed: 
         if resumed:
             held.enter_context(results.sole_driver(p.folder))
         data = datasets.load(p.experiment.scenario.dataset, args.data_dir, args.download)
-        dealt = deal(p, data)
+        dealt = deal(p, data, p.final_seeds)
         storage.require_room(p.storage)
         fits = cluster.start(p.address, p.cpus, p.gpus, not args.no_dashboard, args.dashboard_host)
         held.callback(ray.shutdown)
         return at_work(p, args, record, data, dealt, fits, resumed)
 
 
-def deal(p: Plan, data: datasets.Dataset) -> list[federation.Federation]:
-    """The federations that every trial plays on; UserError if the data cannot be dealt out so."""
+def deal(p: Plan, data: datasets.Dataset, fresh: int) -> list[federation.Federation]:
+    """The federations that every trial plays on; UserError if they, or so many fresh ones, cannot be dealt out."""
+    federation.require_deals(data, p.experiment.scenario, p.fresh(fresh))
     seeds = range(p.experiment.seed, p.experiment.seed + p.seeds)
     return [federation.deal(data, p.experiment.scenario, seed) for seed in seeds]
 

@@ -169,8 +169,9 @@ def _search(
     _pack(files, package)
     if scenario.dataset == "digits" or "--data-dir" in given:  # the last that a search would refuse before it starts
         loaded = datasets.load(scenario.dataset, root)
-        for seed in range(planned.experiment.seed, planned.experiment.seed + planned.seeds):
-            federation.deal(loaded, scenario, seed)
+        fresh = contest.seeds if command == "compare" else planned.final_seeds
+        first = planned.experiment.seed
+        federation.require_deals(loaded, scenario, range(first, first + planned.seeds + fresh))
     return storage / name, _without(arguments, *given[::2]) + given
 
 

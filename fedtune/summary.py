@@ -46,6 +46,8 @@ def conclude(
         for name, runs in checked.groupby("configuration"):
             accuracy = runs["test_acc"]
             mean = f"{accuracy.mean():.4f} ± {accuracy.std(ddof=1):.4f}" if len(runs) > 1 else f"{accuracy.mean():.4f}"
+            if lost := int(accuracy.isna().sum()):  # the mean of the others would be that of the luckier
+                mean = f"diverged in {lost} of {len(runs)}"
             each = "  ".join("diverged" if math.isnan(a) else f"{a:.4f}" for a in accuracy)
             table.add_row(str(name), mean, each, f"{runs['comm_mb'].mean():.2f}")
         console().print(table)

@@ -103,7 +103,7 @@ def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.C
             file = batch._file(folder / "runs", run, None)
             file.parent.mkdir(parents=True, exist_ok=True)
             results.write(file, {"rounds": [{"comm_mb": float(cost)}], "reason": ""})
-    said = {"command": ["fedtune", "reproduce", *arguments], "git_commit": "abc"}
+    said = {"command": ["fedtune", "reproduce", *arguments], "device": "cpu", "versions": {"fedtune": "1"}}
     grid = {name: getattr(args, name) for name in reproduce.GRID}
     (folder / "reproduce.json").write_text(json.dumps(said | {"grid": grid}))
     assert claims.main([str(folder), "--write", str(out)]) == 0
@@ -111,4 +111,22 @@ def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.C
     assert verdicts["C7, n"] == HOLDS and verdicts["C7, w̄"] == FAILS and verdicts["C7, m"] == UNTOLD
     assert "`fedtune reproduce gfpl-fig7 --dataset digits --quick" in (out / "gfpl-claims.md").read_text()
     assert "| C7, n |" in capsys.readouterr().out
-    assert claims.main([str(tmp_path)]) == 2 and "has no reproduce.json" in capsys.readouterr().err
+    assert claims.main([str(tmp_path)]) == 2 and "has no fit reproduce.json" in capsys.readouterr().err
+    (tmp_path / "again").symlink_to(folder)
+    assert claims.main([str(folder), str(tmp_path / "again")]) == 2
+    assert "is gfpl-fig7, too; give one" in capsys.readouterr().err
+
+
+def test_the_same_setting_on_several_data_sets_is_several_columns(tmp_path: Path):
+    grid: dict[str, object] = dict.fromkeys(reproduce.GRID) | {"table": "gfpl-table2", "quick": True, "seeds": 1}
+    spots = list(reproduction.planned(reproduce.wanted(reproduce.parser().parse_args(
+        ["gfpl-table2", "--quick", "--seeds", "1"])), "as_text", "cuda"))  # fmt: skip
+    for i, spot in enumerate(spots):
+        file = batch._file(tmp_path / "runs", spot.runs[0], None)
+        file.parent.mkdir(exist_ok=True)
+        results.write(file, {"rounds": [{"test_acc": i / 100}], "reason": ""})
+    said = {"command": [], "grid": grid, "device": "cuda"}
+    (tmp_path / "reproduce.json").write_text(json.dumps(said))
+    found = claims.Played.read(tmp_path).values("", "GFPL", "accuracy")
+    assert len(found) == 6 and {"CIFAR10, ŝ = 1", "FEMNIST, ŝ = 20"} <= set(found)
+    assert len({v.item() for v in found.values()}) == 6

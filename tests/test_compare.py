@@ -151,3 +151,27 @@ def test_everybody_searches_what_anybody_does_of_the_setting():
     assert "lr" not in pinned["gfpl"].space.names and "momentum" in pinned["gfpl"].space.names
     alone = compare.make("--algos gfpl --rounds 30".split()).plans
     assert "lr" not in alone["gfpl"].space.names
+
+
+def test_what_is_changed_of_a_setting_is_said_and_hides_what_was_printed_for_it():
+    """By --set as by an argument of its own; a preset is the algorithm's, not the setting's."""
+    base = "--algos gfpl,fedavg --scenario gfpl-fmnist-w4".split()
+    assert compare.make(base).where == "gfpl-fmnist-w4" and compare._published(compare.make(base), "gfpl")
+    for more in (["--batch", "32"], ["--set", "batch=32"]):
+        contest = compare.make([*base, *more])
+        assert contest.where == "gfpl-fmnist-w4 (batch = 32)" and not compare._published(contest, "gfpl")
+        assert contest.told()["scenario"]["batch"] == 32
+    by_code = compare.make(["--algos", "fedavg,fedgen", "--preset", "as_published"])
+    assert by_code.where == "digits-w4" and by_code.told()["preset"] == "as_published"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("--algos local --clients 26 --seed 1 --seeds 5", "(this is of seed 2)"),  # seed 1 can be dealt
+        ("--algos gfpl,local --scheduler pbt", "--scheduler pbt moves hyperparameters in training"),
+    ],
+)
+def test_what_could_not_be_evaluated_is_refused_before_anything_starts(arguments, says, tmp_path, capsys):
+    assert compare.main([*arguments.split(), "--storage-path", str(tmp_path)]) == 2
+    assert says in capsys.readouterr().err and not list(tmp_path.iterdir())

@@ -49,6 +49,15 @@ def logs(tmp_path: Path) -> Path:
     return broken_off(tmp_path / "logs", rows, how)
 
 
+def test_tables_of_an_interruption_are_not_those_of_the_failure_that_came_after(logs: Path) -> None:
+    whole, rounds = frames.load(logs)
+    whole.iloc[:1].to_parquet(logs / "trials.parquet")
+    rounds.iloc[:1].to_parquet(logs / "rounds.parquet")
+    for state, trials in (("interrupted", 1), ("running", 6), ("failed", 6)):
+        (logs / "run.json").write_text(json.dumps(RECORD | {"state": state}))
+        assert len(frames.load(logs)[0]) == trials
+
+
 def test_a_run_without_tables_is_read_from_its_logs(logs: Path) -> None:
     trials, rounds = frames.load(logs)
     found = trials.set_index("trial")

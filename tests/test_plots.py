@@ -315,6 +315,13 @@ def test_an_effect_is_that_of_trials_which_differ_in_nothing_else() -> None:
     assert list(accuracy.error_y.array) == [0, 0.01, 0.02] and tested.error_y.array is None
 
 
+def test_an_effect_is_not_that_of_training_lengths() -> None:
+    trials, _ = made({t: [0.1 * i] for i, t in enumerate("abc", 1)}, **{"config/n": [1, 2, 4]})
+    assert list(plots.effect(trials.assign(status="stopped"), "n").data[0].x) == [1, 2, 4]  # nothing finished
+    figure = plots.effect(trials.assign(status=["finished", "stopped", "finished"]), "n")
+    assert list(figure.data[0].x) == [1, 4]
+
+
 def test_the_commonest_values_are_those_of_the_whole_grid() -> None:
     trials, _ = made({t: [0.1 * i] for i, t in enumerate("abcdef", 1)}, **{
         "config/n": [1, 1, 2, 2, 4, 4], "config/s": [5, 9, 5, 9, 9, 7], "config/how": ["x", "x", "x", "x", "x", "y"],

@@ -28,7 +28,7 @@ from test_survival import wait_for
 from fedtune import findings, report, results
 from fedtune.__main__ import main as console
 from fedtune.comparison import COLUMNS
-from fedtune.scenario import Scenario
+from fedtune.scenario import SCENARIOS, Scenario
 from fedtune.simulation import Experiment
 
 ROUNDS = 6
@@ -195,7 +195,8 @@ def test_the_verdict_is_that_of_the_paired_difference(best: tuple[float, ...], v
 def test_a_seed_that_diverged_is_told_and_has_no_mean(tmp_path: Path) -> None:
     text = said(make(tmp_path / "run", final=final((0.94, float("nan"), 0.96))), tmp_path / "x.html")
     assert "On fresh seeds the best configuration diverged in 1 of 3 runs." in text
-    assert "best – 0.9400 diverged 0.9600" in text and "best − default, by seed +0.0500" in text
+    assert "best – 0.9400 diverged 0.9600" in text and "best − default, by seed – +0.0400 diverged +0.0600" in text
+    assert "Runs diverged on fresh seeds, so no difference between the best and the default can be told." in text
 
 
 def test_one_fresh_seed_has_no_interval(tmp_path: Path) -> None:
@@ -307,7 +308,9 @@ def test_a_search_without_best_yaml_has_its_scenarios_name(
     (run / "best.yaml").unlink()
     told = record(state="interrupted", arguments=arguments)
     results.write(run / "run.json", {n: v for n, v in told.items() if v is not None})
-    assert findings.read(run).title == f"fedproto on {name}"
+    found = findings.read(run)
+    assert found.scenario == name and found.title.startswith(f"fedproto on {name}")
+    assert found.title.endswith("rounds = 6)") == (name in SCENARIOS)  # which are not that scenario's own
 
 
 def test_a_record_of_another_version_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
@@ -432,8 +435,9 @@ def test_several_runs_stand_under_one_table(run: Path, comparison: Path, tmp_pat
     out = tmp_path / "all.html"
     assert report.main([str(run), str(comparison), "-o", str(out)]) == 0
     html = out.read_text()
-    assert "a run fedproto on digits-w4 finished 14 0.9500 0.9400 ± 0.0497 0.9000 ± 0.0000" in told(html)
-    assert "both fedproto, local, fedavg on digits-w4 finished local 0.7000 ± 0.5000 0.5000 ± 0.5000" in told(html)
+    changed = "digits-w4 (clients = 5, rounds = 6)"
+    assert f"a run fedproto on {changed} finished 14 0.9500 0.9400 ± 0.0497 0.9000 ± 0.0000" in told(html)
+    assert f"both fedproto, local, fedavg on {changed} finished local 0.7000 ± 0.5000 0.5000 ± 0.5000" in told(html)
     assert {"run1", "run2", "run2-1"} <= set(re.findall(r' id="([^"]+)"', html))
     assert html.count("Plotly=") == html.count("<style>") == 1 or html.count("plotly.js v") == 1
 

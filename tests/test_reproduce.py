@@ -194,7 +194,8 @@ def report(accuracies: dict[str, list[list[float]]], grid: Grid, **reasons: str)
     outcomes = {}
     for s in found:
         for run, accs in zip(s.runs, accuracies[s.row.label], strict=True):
-            outcomes[run.label] = Outcome([row_of(a, t) for t, a in enumerate(accs, 1)], reasons.get(s.row.label, ""))
+            rows, why = [row_of(a, t) for t, a in enumerate(accs, 1)], reasons.get(s.row.label, "")
+            outcomes[run.label] = Outcome(rows, why, None if why else "abc")
     return reproduction.Report(grid, found, outcomes, ORIGIN, "as_text", quick=True)
 
 
@@ -230,7 +231,7 @@ def test_ours_stands_beside_what_was_printed_with_its_defects(tmp_path: Path):
     assert "| FedPA | diverged in 3 of 3 |  | 85.52 ± 0.50 |" in text
     assert "- a: five best test rounds: " in text and "(FedPA's released code (its plotting))" in text
     assert "at most 200 rounds, 3 seeds and three columns a part" in text
-    assert "quick version" in text and "`fedtune reproduce x`" in text and "commit abc" in text
+    assert "quick version" in text and "`fedtune reproduce x`" in text and "commit abc and not known, " in text
     assert "In brackets" not in text
 
 
@@ -284,6 +285,9 @@ def test_a_command_that_was_cut_short_goes_on(tmp_path: Path, capsys: pytest.Cap
     before = {f: f.stat().st_mtime_ns for f in (runs[0], runs[2])}
     assert reproduce.main(arguments) == 0
     assert runs[1].exists() and before == {f: f.stat().st_mtime_ns for f in before}
+    capsys.readouterr()
+    other = ["gfpl-fig4", *TINY[1:], "--name", folder.name, "--storage-path", str(tmp_path)]
+    assert reproduce.main(other) == 2 and "was made for table gfpl-fig6; give another --name" in capsys.readouterr().err
     pd.testing.assert_frame_equal(pd.read_csv(folder / "table.csv"), table)
 
 

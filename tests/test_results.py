@@ -52,6 +52,13 @@ def test_each_round_of_a_trial_is_there_once_and_the_last_report_counts():
     assert {"done", "trial_id", "training_iteration"}.isdisjoint(rounds.columns)
 
 
+def test_a_value_that_a_trial_did_not_have_is_left_out():
+    """Of a conditional hyperparameter a table holds not-a-number, or None where the others are true or false."""
+    frame = pd.DataFrame({"x": [1.5, None], "on": [True, None], "n": [3, 4]})
+    assert results.plain(frame.iloc[1].to_dict()) == {"n": 4}
+    assert results.plain(frame.iloc[0].to_dict()) == {"x": 1.5, "on": True, "n": 3}
+
+
 def test_trials_tell_how_they_ended():
     trials = results.trials_frame(GRID, results.rounds_frame(REPORTED)).set_index("trial")
     assert trials["status"].to_dict() == {

@@ -93,6 +93,19 @@ def test_the_chosen_configuration_is_that_of_the_highest_validation_mean():
     assert set(frame.loc[evaluations.chosen(frame), "configuration"]) == {"top 1"}
 
 
+def test_where_every_candidate_diverged_the_search_s_best_stays_and_says_so():
+    frame = made_up()
+    lost = (frame["algorithm"] == "c") & (frame["configuration"] != "default") & (frame["seed"] == 1)
+    frame.loc[lost, ["val_acc", "test_acc"]] = math.nan
+    frame["chosen"] = evaluations.chosen(frame)
+    assert set(frame.loc[frame["chosen"] & (frame["algorithm"] == "c"), "configuration"]) == {"top 1"}
+    shown = comparison.shown(comparison.table(frame, SPENT, {})).set_index("algorithm")
+    assert shown.loc["c", "tuned %"] == "diverged in 1 of 3" and list(shown.index)[-1] == "c"
+    pairs = comparison.shown_pairs(comparison.pairs(frame))
+    assert pairs["pair"].tolist() == ["a − b", "a − c", "b − c"]
+    assert pairs["differ at 5%"].tolist() == ["yes", "not tested", "not tested"]
+
+
 def test_the_table_of_made_up_figures():
     table = comparison.table(made_up(), SPENT, {"a": "81.00"}).set_index("algorithm")
     assert list(table.index) == ["a", "b", "c"]
