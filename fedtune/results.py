@@ -25,6 +25,7 @@ from ray.tune import ResultGrid
 from ray.tune.result import AUTO_RESULT_KEYS, DEFAULT_RESULT_KEYS
 
 import fedtune
+from fedtune import space
 from fedtune.budget import Budget
 from fedtune.errors import UserError
 from fedtune.metrics import METRICS
@@ -248,11 +249,10 @@ def kept(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_folder(run: Path) -> None:
-    """Make a run's folder; UserError if it is there by now."""
-    try:
-        run.mkdir(parents=True)
-    except FileExistsError:
-        raise UserError(f"a run needs a new folder, but {run} was just made by another; give another --name") from None
+    """Make a run's folder, or take that of a driver which died before it began; UserError if another's is there."""
+    run.mkdir(parents=True, exist_ok=True)
+    if not {f.name for f in run.iterdir()} <= {"driver.lock", space.KEPT}:
+        raise UserError(f"a run needs a new folder, but {run} was just made by another; give another --name")
 
 
 def provenance(command: list[str], experiment: Experiment, extra: dict[str, Any]) -> dict[str, Any]:

@@ -153,7 +153,8 @@ def file_of(name: str) -> tuple[Path, str] | None:
 
 def keep(name: str, run: Path) -> None:
     """Copy a space's file, if it has one, into a run's folder: the run goes on from there."""
-    if file := file_of(name):
+    file = file_of(name)
+    if file and file[0] != run / KEPT:
         shutil.copyfile(file[0], run / KEPT)
 
 

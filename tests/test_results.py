@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from fedtune import results
+from fedtune.errors import UserError
 from fedtune.progress import short, status
 
 
@@ -57,6 +58,17 @@ def test_a_value_that_a_trial_did_not_have_is_left_out():
     frame = pd.DataFrame({"x": [1.5, None], "on": [True, None], "n": [3, 4]})
     assert results.plain(frame.iloc[1].to_dict()) == {"n": 4}
     assert results.plain(frame.iloc[0].to_dict()) == {"x": 1.5, "on": True, "n": 3}
+
+
+def test_a_folder_whose_driver_died_before_it_began_is_taken(tmp_path):
+    run = tmp_path / "new" / "run"
+    results.make_folder(run)
+    (run / "driver.lock").touch()
+    (run / "space.py").write_text("SPACE = {}")
+    results.make_folder(run)  # nothing was written down yet: a comparison that goes on begins here
+    (run / "run.json").write_text("{}")
+    with pytest.raises(UserError, match="needs a new folder"):
+        results.make_folder(run)
 
 
 def test_trials_tell_how_they_ended():
