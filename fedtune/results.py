@@ -89,7 +89,10 @@ def suggestions(folder: Path) -> list[dict[str, Any]]:
 
 
 def seen(logged: dict[str, list[dict[str, Any]]], attribute: str) -> list[tuple[str, float, float]]:
-    """Trial, used budget (a result's attribute) and metric of every round that was logged, in the order of time."""
+    """Trial, used budget (a result's attribute) and metric of every round that was logged, in the order of time.
+
+    Of equal values at a rung the earlier one is the better, so that order counts.
+    """
     rows = [r for results in logged.values() for r in results if METRIC in r and not r.get("diverged")]
     rows.sort(key=lambda r: r["timestamp"])
     return [(r["trial_id"], r[attribute], r[METRIC]) for r in rows]

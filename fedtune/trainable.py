@@ -83,6 +83,7 @@ class FederatedTrainable(tune.Trainable):
         due = not complete and time.monotonic() - self._saved > self._cost / SAVING
         row |= self.budget.spent(row, seconds) | {"done": complete, "complete": complete, SHOULD_CHECKPOINT: due}
         row[TROUBLE], self._trouble = self._trouble or None, ""
+        row["timestamp"] = time.time()  # Tune's own is in whole seconds, and a resumed search takes rounds in order
         return {k: v for k, v in row.items() if v is not None}
 
     def save(self, *args: Any, **options: Any) -> Any:

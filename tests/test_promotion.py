@@ -471,6 +471,8 @@ def test_a_promoting_search_ends_with_what_the_rule_lets_on(undisturbed: Path) -
         last[trial] = end
     assert trials["rounds"].to_dict() == last
     assert (trials["status"] == trials["rounds"].map(lambda r: "finished" if r == 9 else "stopped")).all()
+    rows = [row for rows in results.logged(undisturbed).values() for row in rows]
+    assert len({row["timestamp"] for row in rows}) == len(rows)  # else equals at a rung would change places on resume
     record = json.loads((undisturbed / "run.json").read_text())
     assert record["rungs"] == [1, 3] and record["scheduler"] == "promote"
     journal = JournalStorage(JournalFileBackend(str(undisturbed / "study.journal")))
