@@ -167,7 +167,7 @@ def _provenance(record: dict[str, Any], f: Findings | None = None) -> Provenance
             ) if v
         ),
         "played on": ", ".join(str(r[k]) for k in ("device", "executor") if r.get(k)),
-        "commit": _commit(r.get("git_commit")),
+        "commit": " and ".join(dict.fromkeys(map(_commit, [*(r.get("earlier_commits") or []), r.get("git_commit")]))),
         "versions": ", ".join(f"{n} {v}" for n, v in versions.items()),
     }  # fmt: skip
     scenario = r.get("scenario")
@@ -194,7 +194,8 @@ def _again(r: dict[str, Any]) -> str:
 
 
 def _times(r: dict[str, Any]) -> str:
-    named = {"search_seconds": "the search", "seconds": "in all"}
+    # a driver that was killed could not write down how long it had been at work
+    named = {"search_seconds": "the search", "seconds": "in all at least" if r.get("resumed") else "in all"}
     return ", ".join(f"{what} {r[k]:.0f} s" for k, what in named.items() if isinstance(r.get(k), int | float))
 
 

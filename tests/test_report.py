@@ -211,6 +211,12 @@ def test_where_the_numbers_come_from(html: str) -> None:
         assert word in text
 
 
+def test_a_resumed_run_names_all_its_commits_and_no_whole_time(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", resumed=["2026-01-02"], earlier_commits=["abc"], git_commit="def+", seconds=20)
+    text = said(run, tmp_path / "x.html").split("Where the numbers come from")[1]
+    assert "commit abc and def with uncommitted changes" in text and "in all at least 20 s" in text
+
+
 def test_what_comes_from_a_run_is_text_and_nothing_else(html: str, tmp_path: Path) -> None:
     assert "<script>window" not in html and "<img" not in html.split("<main>")[1].split("</main>")[0]
     assert [r["reason"] for r in rows(html) if r["status"] == "failed"] == [f"worse:\n{HOSTILE}"]
