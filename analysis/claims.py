@@ -28,6 +28,7 @@ from fedtune import batch, cli, comparison, reproduce, reproduction, results, st
 from fedtune.errors import UserError
 
 HOLDS, FAILS, UNTOLD = "holds", "does not hold", "cannot be told here"
+FORMS = {"points": ".2f", "MB": ".2g"}  # by unit: how a difference is written
 LINEAR = 0.05  # of the largest value: how far a point may lie from the straight line
 
 Values = dict[str, np.ndarray]  # a setting's label -> a figure per seed
@@ -41,12 +42,13 @@ class Verdict(NamedTuple):
     why: str
 
 
-def better(values: Values, one: str, other: str, sign: int = 1) -> Verdict:
-    """Whether one setting has more than another (sign -1: less)."""
+def better(values: Values, one: str, other: str, sign: int = 1, unit: str = "points", where: str = "") -> Verdict:
+    """Whether one setting has more than another (sign -1: less).  where: what else tells it from other differences."""
     if one not in values or other not in values:
         return Verdict(UNTOLD, f"{one if one not in values else other} was not played")
     d = statistics.paired(values[one], values[other])
-    text = f"{one} − {other}: {d.mean:+.2f} ± {d.half:.2f}"
+    form = FORMS[unit]
+    text = f"{where}{one} − {other}: " + f"{d.mean:+{form}} ± {d.half:{form}} {unit}".replace("-", "−")
     if math.isnan(d.mean) or math.isnan(d.half) or abs(d.mean) <= d.half:
         return Verdict(UNTOLD, text)
     return Verdict(HOLDS if sign * d.mean > 0 else FAILS, text)
@@ -99,7 +101,7 @@ def ablation(read: Read) -> Verdict:
     steps = []
     for column in by_row["GFPL"]:
         of = {row: values[column] for row, values in by_row.items() if column in values}
-        steps += [better(of, more, less) for less, more in itertools.pairwise(rows)]
+        steps += [better(of, more, less, where=f"{column}: ") for less, more in itertools.pairwise(rows)]
     return all_of(*steps)
 
 
@@ -115,7 +117,7 @@ CLAIMS: dict[str, tuple[str, Callable[[Read], Verdict]]] = {
     "C2": ("accuracy peaks at n = 8", lambda r: peak(r("gfpl-fig3", "b", "GFPL", "accuracy"), ["n = 8"])),
     "C3": ("neither part < PFG alone < DCS alone < both", ablation),
     "C4": ("a small S_C costs communication, a large one accuracy", lambda r: all_of(
-        better(r("gfpl-fig6", "S", "GFPL", "mb"), "S_C = 0.1", "S_C = 300"),
+        better(r("gfpl-fig6", "S", "GFPL", "mb"), "S_C = 0.1", "S_C = 300", unit="MB"),
         better(r("gfpl-fig6", "S", "GFPL", "accuracy"), "S_C = 0.1", "S_C = 300"))),
     "C5": ("a moderate S_T beats a small one",
            lambda r: better(r("gfpl-fig4", "b", "GFPL", "accuracy"), "S_T = 5", "S_T = 1")),
