@@ -29,7 +29,7 @@ from fedtune.errors import UserError
 
 HOLDS, FAILS, UNTOLD = "holds", "does not hold", "cannot be told here"
 FORMS = {"points": ".2f", "MB": ".2g"}  # by unit: how a difference is written
-LINEAR = 0.05  # of the largest value: how far a point may lie from the straight line
+LINEAR = 0.05  # of the largest value: how far points between the ends may lie from the straight line through those
 
 Values = dict[str, np.ndarray]  # a setting's label -> a figure per seed
 Read = Callable[[str, str, str, str], Values]  # table, part's letter, algorithm's row, measure -> values
@@ -73,16 +73,25 @@ def peak(values: Values, among: Sequence[str]) -> Verdict:
 
 
 def linear(values: Values) -> Verdict:
-    """Whether figures lie on a straight line over the numbers in their labels."""
+    """Whether figures lie on a straight line over the numbers in their labels, whatever the seeds' chance.
+
+    Each point between the ends is held against the line through these, by seed: it holds if every 95 % interval of how
+    far it is off lies within ± LINEAR, and does not if one lies outside.
+    """
     if len(values) < 3:
         return Verdict(UNTOLD, "fewer than three settings were played")
-    x = np.array([float(label.rpartition("= ")[2]) for label in values])
-    y = np.array([v.mean() for v in values.values()])
-    if np.isnan(y).any():
-        return Verdict(UNTOLD, "a run diverged")
-    off = np.abs(y - np.polyval(np.polyfit(x, y, 1), x)).max() / np.abs(y).max()
-    told = ", ".join(f"{label} {v:.4g}" for label, v in zip(values, y, strict=True))
-    return Verdict(HOLDS if off <= LINEAR else FAILS, f"{told}; at most {off:.1%} off a straight line")
+    x = {label: float(label.rpartition("= ")[2]) for label in values}
+    first, *between, last = sorted(values, key=lambda label: x[label])
+    largest = max(v.mean() for v in values.values())
+    verdicts, told = [], [f"{first} {values[first].mean():.4g}"]
+    for label in between:
+        share = (x[label] - x[first]) / (x[last] - x[first])
+        off = statistics.mean((values[label] - (1 - share) * values[first] - share * values[last]) / largest)
+        told.append(f"{label} {values[label].mean():.4g} ({off.mean:+.1%} ± {off.half:.1%} off the line)")
+        inside, outside = abs(off.mean) + off.half <= LINEAR, abs(off.mean) - off.half > LINEAR
+        verdicts.append(HOLDS if inside else FAILS if outside else UNTOLD)
+    told.append(f"{last} {values[last].mean():.4g}")
+    return all_of(*(Verdict(v, "") for v in verdicts))._replace(why=", ".join(told).replace("-", "−"))
 
 
 def within(values: Values, low: float, high: float) -> Verdict:

@@ -48,6 +48,9 @@ def test_a_straight_line_and_a_bent_one():
     line = {f"m = {m}": np.full(3, 2.0 + 0.5 * m) for m in (5, 10, 20)}
     assert claims.linear(line).verdict == HOLDS
     assert claims.linear(line | {"m = 15": np.full(3, 12.0)}).verdict == FAILS
+    bent = claims.linear({"m = 0": np.zeros(2), "m = 1": np.array([5.9, 6.1]), "m = 2": np.full(2, 10.0)})
+    assert bent.verdict == UNTOLD and "m = 1 6 (+10.0% ± 12.7% off the line)" in bent.why  # t = 12.7 with two seeds
+    assert claims.linear(line | {"m = 15": np.array([9.5, np.nan, 9.5])}).verdict == UNTOLD
     assert claims.linear({"m = 5": around(1)}).verdict == UNTOLD
 
 
