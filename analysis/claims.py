@@ -48,7 +48,8 @@ def better(values: Values, one: str, other: str, sign: int = 1, unit: str = "poi
         return Verdict(UNTOLD, f"{one if one not in values else other} was not played")
     d = statistics.paired(values[one], values[other])
     form = FORMS[unit]
-    text = f"{where}{one} − {other}: " + f"{d.mean:+{form}} ± {d.half:{form}} {unit}".replace("-", "−")
+    spread = "" if math.isnan(d.half) else f" ± {d.half:{form}}"
+    text = f"{where}{one} − {other}: " + f"{d.mean:+{form}}{spread} {unit}".replace("-", "−")
     if math.isnan(d.mean) or math.isnan(d.half) or abs(d.mean) <= d.half:
         return Verdict(UNTOLD, text)
     return Verdict(HOLDS if sign * d.mean > 0 else FAILS, text)
@@ -56,7 +57,7 @@ def better(values: Values, one: str, other: str, sign: int = 1, unit: str = "poi
 
 def all_of(*verdicts: Verdict) -> Verdict:
     """A claim of several parts: it fails with any of them, and holds with all."""
-    said = "; ".join(v.why for v in verdicts)
+    said = "; ".join(v.why for v in verdicts) or "not played"
     if any(v.verdict == FAILS for v in verdicts):
         return Verdict(FAILS, said)
     return Verdict(HOLDS if verdicts and all(v.verdict == HOLDS for v in verdicts) else UNTOLD, said)

@@ -36,6 +36,12 @@ def test_better(one, other, verdict):
     assert claims.better({"a": one}, "a", "b").verdict == UNTOLD
 
 
+def test_one_seed_has_no_interval():
+    found = claims.better({"a": np.array([3.0]), "b": np.array([5.0])}, "a", "b", unit="MB")
+    assert found == claims.Verdict(UNTOLD, "a − b: −2 MB")
+    assert claims.all_of() == claims.Verdict(UNTOLD, "not played")
+
+
 def test_a_peak_is_better_than_all_others():
     values = {"n = 1": around(1), "n = 4": around(2), "n = 8": around(3)}
     assert claims.peak(values, ["n = 8"]).verdict == HOLDS
