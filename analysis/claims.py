@@ -4,7 +4,7 @@
       fedtune reproduce $t --dataset fashion-mnist --quick --seeds 5
     done
     fedtune reproduce gfpl-fig3 --dataset fashion-mnist --parts a,b --quick --all-columns --seeds 5
-    python -m analysis.claims runs/gfpl-* [--write analysis/results]
+    python -m analysis.claims runs/gfpl-*-fashion-mnist-* [--write analysis/results]
 
 A claim that one setting is better than another holds if the 95 % interval of the difference, paired by seed, lies above
 0; it does not hold if it lies below; otherwise, or where runs are missing, it cannot be told.
