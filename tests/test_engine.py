@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -339,14 +340,23 @@ def test_pooled_scores_take_all_rows_as_one_set_and_global_ones_are_personal_und
 
 
 def test_many_clients_are_evaluated_and_uploaded_in_chunks_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = simulate("fedproto", DIGITS)
+    skewed = DIGITS.override(partition="dirichlet", alpha=0.5, rounds=2)
+    whole = simulate("fedproto", skewed)
     wanted = play(whole, 2)
-    monkeypatch.setattr(engine, "ROWS_AT_ONCE", 90)
-    parts = simulate("fedproto", DIGITS)
-    assert len(engine._chunks(parts.state.groups[0], parts.setting.federation.train)) > 1
+    monkeypatch.setattr(engine, "ROWS_AT_ONCE", 400)
+    parts = simulate("fedproto", skewed)
+    group, train = parts.state.groups[0], parts.setting.federation.train
+    chunks = engine._chunks(group, train)
+    assert torch.cat(chunks).sort().values.equal(torch.arange(len(group.ids)))
+    assert not torch.cat(chunks).equal(torch.arange(len(group.ids)))  # so what they give is put in order again
+    for part, after in itertools.pairwise(chunks):
+        assert train.counts[part].min() >= train.counts[after].max()
+    assert all(len(part) == 1 or train.counts[part].max() * len(part) <= 400 for part in chunks)
     got = play(parts, 2)
     assert_close_numbers(numbers(parts.state), numbers(whole.state))
     assert [r["val_acc"] for r in got] == [r["val_acc"] for r in wanted]
+    loop = engine._chunks(group._replace(executor="loop"), train)
+    assert [len(part) for part in loop] == [1] * len(group.ids)
 
 
 def test_accuracy_metrics_by_hand() -> None:

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from fedtune.algorithm import Algorithm, Data, Model, Task, hyper
 from fedtune.presets import CLIENTS
-from fedtune.stacked import Tree, join, to_all
+from fedtune.stacked import Tree, join, take, to_all
 
 
 @dataclass(frozen=True)
@@ -59,10 +58,9 @@ class FedEnsemble(Algorithm):
         if "members" not in down:
             return {"ensemble": single, "average": single}
 
-        def scores(member: dict[str, Tensor]) -> Tensor:
-            one = Model(m.net, member)
+        mean = torch.zeros_like(single)
+        for i, share in enumerate(down["votes"].to(x) / down["votes"].sum()):  # a stack of stacks is 2 times slower
+            one = Model(m.net, take(down["members"], i))
             logits = one.head(one.body(x))
-            return logits if self.average == "logits" else logits.softmax(1)
-
-        mean = torch.einsum("m,mbc->bc", down["votes"].to(x) / down["votes"].sum(), vmap(scores)(down["members"]))
+            mean = mean + share * (logits if self.average == "logits" else logits.softmax(1))
         return {"ensemble": mean if self.average == "logits" else mean.clamp(min=1e-30).log(), "average": single}
