@@ -107,10 +107,13 @@ def _of(dataset: str, label: str, fields: dict[str, Any], config: dict[str, Any]
 
 
 def _swept(symbol: str, name: str, values: tuple[Any, ...], **others: Any) -> tuple[Column, ...]:
-    """MNIST with a hyperparameter or a field at each value."""
-    scenario_field = name in Scenario.__dataclass_fields__
-    given = [({name: v}, others) if scenario_field else ({}, {name: v} | others) for v in values]
-    return tuple(_of("MNIST", f"{symbol} = {v}", *g) for v, g in zip(values, given, strict=True))
+    """MNIST with a hyperparameter or a field at each value, the others as given."""
+    columns = []
+    for v in values:
+        given = others | {name: v}
+        fields = {n: given.pop(n) for n in list(given) if n in Scenario.__dataclass_fields__}
+        columns.append(_of("MNIST", f"{symbol} = {v}", fields, given))
+    return tuple(columns)
 
 
 _GFPL_ONLY = _all("GFPL")
@@ -205,10 +208,11 @@ GRIDS: dict[str, Grid] = {
     ),
     "gfpl-fig7": Grid(
         "GFPL", "figure 7", "what a client's communication grows with", (
-            Panel("a: n", _GFPL_ONLY, _swept("n", "components", (1, 2, 4, 8, 16)), ("mb",)),
-            Panel("b: m", _GFPL_ONLY, _swept("m", "clients", (5, 10, 15, 20)), ("mb",)),
-            Panel("c: w̄", _GFPL_ONLY, _swept("w̄", "ways", (2, 3, 4, 5)), ("mb",)),
-        ), 5, _OURS,
+            # ŵ = 0: with the scenario's ±2 classes w̄ = 2 and 3 are cut off below and their clients hold 3 and 3.5
+            Panel("a: n", _GFPL_ONLY, _swept("n", "components", (1, 2, 4, 8, 16), ways_spread=0), ("mb",)),
+            Panel("b: m", _GFPL_ONLY, _swept("m", "clients", (5, 10, 15, 20), ways_spread=0), ("mb",)),
+            Panel("c: w̄", _GFPL_ONLY, _swept("w̄", "ways", (2, 3, 4, 5), ways_spread=0), ("mb",)),
+        ), 5, _OURS + "; ŵ = 0, so that w̄ is what a client holds",
     ),
     "fedpa-table2": Grid(
         "FedPA", "table II", "data set and label skew α", tuple(p._replace(rows=_FEDPA_ROWS) for p in _FEDPA_DATA),
