@@ -1,9 +1,11 @@
-"""What a round costs with clients of several architectures, and as clients become many of whom few take part.
+"""What rounds cost with clients of several architectures or of unlike sizes, and with few out of many clients.
 
     python -m benchmarks.clients [--json FILE] [--repeats 5]
 
 Mixed    rounds a second of `local` with 20 clients of 100 rows, B = 10, without evaluation, against a plain loop over
          the clients (nn.Module, torch.optim.SGD) on the same batches; both are checked to end with the same weights.
+Skewed   rows a second that are scored of 20 clients with 200 to 4,000 rows each, in the engine's chunks of like size,
+         against each client by itself; both count the same rows as right.
 Many     seconds of a round in which 10 of K clients take part, without evaluation, as a ratio to 10 of 10; and what
          the process came to hold for K clients (a fresh process each).  40 rows a client, B = 10, the CNN for 8×8.
 One thread, both sides taking turns, the least of several repeats.
@@ -34,6 +36,10 @@ from fedtune.simulation import Experiment, Simulation
 CASES = [
     ("digits", "htmini3", 1.5), ("digits", "cnn8", 1.5),
     ("fashion-mnist", "htmini3", 1.5), ("fashion-mnist", "fedproto-cnn", 1.5),
+]  # fmt: skip
+SKEWED = [
+    ("fashion-mnist", "fedproto-cnn", 1.5), ("fashion-mnist", "fedgen-cnn", 0.9), ("digits", "cnn8", 0.9),
+    ("fashion-mnist", "mlp", 0.9), ("fashion-mnist", "mcmahan-cnn", 0.9),
 ]  # fmt: skip
 ALGORITHMS, COUNTS, ASKED = ("fedavg", "fedproto"), (10, 100, 1_000, 10_000), 1.3
 
@@ -82,6 +88,27 @@ def mixed_row(dataset: str, model: str, repeats: int) -> dict[str, Any]:
     return {"data": dataset, "model": model, "rounds_per_second": 1 / fast, "eager": 1 / slow, "ratio": slow / fast}
 
 
+def skewed_row(dataset: str, model: str, repeats: int) -> dict[str, Any]:
+    sim = simulation("local", dataset, model, 20, 4000, 20)
+    counts = torch.linspace(200, 4000, 20).long()
+    split = Split(sim.setting.federation.val.rows, counts[torch.randperm(20, generator=address.stream(0))])
+    setting = sim.setting._replace(federation=sim.setting.federation._replace(val=split))
+
+    def scored(at_once: int) -> dict[str, float]:
+        before, engine.ROWS_AT_ONCE = engine.ROWS_AT_ONCE, at_once
+        try:
+            return engine.evaluate(setting, sim.state, ("val",))
+        finally:
+            engine.ROWS_AT_ONCE = before
+
+    jobs = [lambda: scored(engine.ROWS_AT_ONCE), lambda: scored(1)]
+    if jobs[0]()["val_acc"] != jobs[1]()["val_acc"]:
+        raise RuntimeError("chunks and single clients are scored differently")
+    fast, slow = best_of(jobs, repeats)
+    rows = int(counts.sum())
+    return {"data": dataset, "model": model, "rows_per_second": rows / fast, "alone": rows / slow, "ratio": slow / fast}
+
+
 def many_here(algorithm: str, clients: int, repeats: int) -> dict[str, Any]:
     """The fastest round of 10 of K clients in this (fresh) process, and what K clients take of its memory."""
     torch.set_num_threads(1)
@@ -103,7 +130,7 @@ def many_row(algorithm: str, clients: int, repeats: int) -> dict[str, Any]:
 
 
 def measure(repeats: int) -> dict[str, Any]:
-    """Both parts, printed as they are found."""
+    """All parts, printed as they are found."""
     print(f"{'20 clients, B = 10':32} {'rounds/s':>9} {'eager':>7} {'ratio':>6} {'asked':>6}", flush=True)
     mixed = []
     for dataset, model, asked in CASES:
@@ -111,6 +138,16 @@ def measure(repeats: int) -> dict[str, Any]:
         mixed.append(row)
         print(
             f"{dataset + ', ' + model:32} {row['rounds_per_second']:9.2f} {row['eager']:7.2f} {row['ratio']:6.2f} "
+            f"{asked:6.2f}{'' if row['ratio'] >= asked else '  below'}",
+            flush=True,
+        )
+    print(f"{'scored, 200 to 4,000 rows each':32} {'rows/s':>9} {'alone':>7} {'ratio':>6} {'asked':>6}", flush=True)
+    skewed = []
+    for dataset, model, asked in SKEWED:
+        row = skewed_row(dataset, model, repeats) | {"asked": asked}
+        skewed.append(row)
+        print(
+            f"{dataset + ', ' + model:32} {row['rows_per_second']:9.0f} {row['alone']:7.0f} {row['ratio']:6.2f} "
             f"{asked:6.2f}{'' if row['ratio'] >= asked else '  below'}",
             flush=True,
         )
@@ -128,7 +165,7 @@ def measure(repeats: int) -> dict[str, Any]:
                 f"{row['held_mib']:9.0f}{'' if row['ratio'] <= ASKED else '  above'}",
                 flush=True,
             )
-    return {"mixed": mixed, "many": many}
+    return {"mixed": mixed, "skewed": skewed, "many": many}
 
 
 def main() -> int:

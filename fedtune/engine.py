@@ -269,7 +269,7 @@ def _chunks(g: Group, table: Split) -> list[Tensor]:
     """Positions of the clients that run together: one by one in a loop, else as many as ROWS_AT_ONCE holds, padded.
 
     Clients with about as many rows go together, the largest first: little is padding, and hardly any is left alone.
-    (Two stacked clients of the two-conv CNN predict twice as many rows a second as one: benchmarks/engine.py.)
+    (Stacked clients of the two-conv CNN predict twice as many rows a second as one alone: benchmarks/clients.py.)
     """
     counts = table.counts[g.ids].tolist()
     parts: list[list[int]] = []
