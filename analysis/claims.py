@@ -26,6 +26,7 @@ import pandas as pd
 from analysis.tables import write
 from fedtune import batch, cli, comparison, reproduce, reproduction, results, statistics
 from fedtune.errors import UserError
+from fedtune.statistics import interval
 
 HOLDS, FAILS, UNTOLD = "holds", "does not hold", "cannot be told here"
 FORMS = {"points": ".2f", "MB": ".2g"}  # by unit: how a difference is written
@@ -48,8 +49,7 @@ def better(values: Values, one: str, other: str, sign: int = 1, unit: str = "poi
         return Verdict(UNTOLD, f"{one if one not in values else other} was not played")
     d = statistics.paired(values[one], values[other])
     form = FORMS[unit]
-    spread = "" if math.isnan(d.half) else f" ± {d.half:{form}}"
-    text = f"{where}{one} − {other}: " + f"{d.mean:+{form}}{spread} {unit}".replace("-", "−")
+    text = f"{where}{one} − {other}: {interval(d.mean, d.half, f'+{form}')} {unit}"
     if math.isnan(d.mean) or math.isnan(d.half) or abs(d.mean) <= d.half:
         return Verdict(UNTOLD, text)
     return Verdict(HOLDS if sign * d.mean > 0 else FAILS, text)
@@ -88,11 +88,11 @@ def linear(values: Values) -> Verdict:
     for label in between:
         share = (x[label] - x[first]) / (x[last] - x[first])
         off = statistics.mean((values[label] - (1 - share) * values[first] - share * values[last]) / largest)
-        told.append(f"{label} {values[label].mean():.4g} ({off.mean:+.1%} ± {off.half:.1%} off the line)")
+        told.append(f"{label} {values[label].mean():.4g} ({interval(*off, '+.1%')} off the line)")
         inside, outside = abs(off.mean) + off.half <= LINEAR, abs(off.mean) - off.half > LINEAR
         verdicts.append(HOLDS if inside else FAILS if outside else UNTOLD)
     told.append(f"{last} {values[last].mean():.4g}")
-    return all_of(*(Verdict(v, "") for v in verdicts))._replace(why=", ".join(told).replace("-", "−"))
+    return all_of(*(Verdict(v, "") for v in verdicts))._replace(why=", ".join(told))
 
 
 def within(values: Values, low: float, high: float) -> Verdict:

@@ -13,6 +13,7 @@ from fedtune import results, statistics
 from fedtune.budget import Budget
 from fedtune.evaluations import DEFAULT
 from fedtune.progress import short
+from fedtune.statistics import interval, number
 from fedtune.study import METRIC
 
 LEVEL = 0.05
@@ -138,7 +139,7 @@ def _overspent(name: str, ended: pd.DataFrame, budget: Budget) -> list[str]:
 def shown(table: pd.DataFrame) -> pd.DataFrame:
     """Accuracies as a person reads them, in percent."""
     gap = [
-        _number(100 * g, "+.2f") + ("" if math.isnan(d) else f" ({_number(100 * d, '+.2f')})")
+        number(100 * g, "+.2f") + ("" if math.isnan(d) else f" ({number(100 * d, '+.2f')})")
         for g, d in zip(table["selection_gap"], _of(table, "default_gap"), strict=True)
     ]
     found = {
@@ -160,14 +161,14 @@ def costs(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "algorithm": table["algorithm"],
-            "rounds to 95 % of end": table["rounds_to_95"].map(lambda v: _number(v, ".0f")),
-            "MB to there": table["mb_to_95"].map(lambda v: _number(v, ".3g")),
-            "MB a round": table["mb_per_round"].map(lambda v: _number(v, ".3g")),
-            "s a run": table["seconds"].map(lambda v: _number(v, ".3g")),
+            "rounds to 95 % of end": table["rounds_to_95"].map(lambda v: number(v, ".0f")),
+            "MB to there": table["mb_to_95"].map(lambda v: number(v, ".3g")),
+            "MB a round": table["mb_per_round"].map(lambda v: number(v, ".3g")),
+            "s a run": table["seconds"].map(lambda v: number(v, ".3g")),
             "searched: trials": table["search_trials"].map(str),
             "rounds": table["search_rounds"].map(str),
-            "MB": table["search_mb"].map(lambda v: _number(v, ".4g")),
-            "s": table["search_seconds"].map(lambda v: _number(v, ".0f")),
+            "MB": table["search_mb"].map(lambda v: number(v, ".4g")),
+            "s": table["search_seconds"].map(lambda v: number(v, ".0f")),
         }
     )
 
@@ -186,8 +187,8 @@ def shown_pairs(pairs: pd.DataFrame) -> pd.DataFrame:
         {
             "pair": pairs["algorithm"] + " − " + pairs["other"],
             "difference": _with_half(pairs["difference"], pairs["half"], sign="+"),
-            "p": pairs["p"].map(lambda v: _number(v, ".2g")),
-            "p (Holm)": pairs["p_holm"].map(lambda v: _number(v, ".2g")),
+            "p": pairs["p"].map(lambda v: number(v, ".2g")),
+            "p (Holm)": pairs["p_holm"].map(lambda v: number(v, ".2g")),
             f"differ at {LEVEL:.0%}": better,
         }
     )
@@ -240,16 +241,8 @@ def _of(table: pd.DataFrame, column: str) -> pd.Series:
 
 
 def _with_half(values: pd.Series, halves: pd.Series, sign: str = "") -> list[str]:
-    return [
-        _number(100 * v, f"{sign}.2f") + ("" if math.isnan(h) else f" ± {100 * h:.2f}")
-        for v, h in zip(values, halves, strict=True)
-    ]
+    return [interval(100 * v, 100 * h, f"{sign}.2f") for v, h in zip(values, halves, strict=True)]
 
 
 def _percent(value: float) -> str:
-    return _number(100 * value, ".2f")
-
-
-def _number(value: float, form: str) -> str:
-    """A figure with a true minus sign."""
-    return "–" if math.isnan(value) else format(value, form).replace("-", "−")
+    return number(100 * value, ".2f")

@@ -22,6 +22,7 @@ from fedtune.hyper import Knob, knobs
 from fedtune.progress import short
 from fedtune.scenario import Scenario, said
 from fedtune.simulation import Experiment
+from fedtune.statistics import interval, number
 
 EDGE = 0.05  # of a range, on its scale: whatever lies nearer to an end counts as at it
 OPEN = ("running", "abandoned")  # states of what has not ended
@@ -54,7 +55,7 @@ class Check:
 
     def said(self, name: str, column: str = "test_acc") -> str:
         """The mean with its interval, in words."""
-        return interval(*statistics.mean(self.of(name, column)))
+        return interval(*statistics.mean(self.of(name, column)), ".4f")
 
     @property
     def paired(self) -> statistics.Difference:
@@ -63,7 +64,7 @@ class Check:
 
     def difference(self) -> str:
         """The same in words."""
-        return interval(self.paired.mean, self.paired.half, sign="+")
+        return interval(self.paired.mean, self.paired.half, "+.4f")
 
     def verdict(self) -> str:
         """What the difference says."""
@@ -81,24 +82,15 @@ class Check:
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Name, mean with interval, each seed, megabytes a run: of each configuration, and of their difference."""
         found = [
-            (n, self.said(n), _listed(self.of(n)), _number(self.of(n, "comm_mb").mean(), ".2f")) for n in self.names
+            (n, self.said(n), _listed(self.of(n)), number(self.of(n, "comm_mb").mean(), ".2f")) for n in self.names
         ]
         if len(self.names) > 1:
             found.append(("best − default, by seed", self.difference(), _listed(self.each, "+"), ""))
         return found
 
 
-def interval(mean: float, half: float, sign: str = "") -> str:
-    """`0.9478 ± 0.0254`; sign "+" shows that of a difference."""
-    return _number(mean, sign + ".4f") + ("" if math.isnan(half) else f" ± {half:.4f}")
-
-
 def _listed(values: pd.Series, sign: str = "") -> str:
     return "\u2002".join("diverged" if math.isnan(v) else f"{v:{sign}.4f}" for v in values)
-
-
-def _number(value: float, form: str) -> str:
-    return "–" if math.isnan(value) else format(value, form)
 
 
 @dataclass(frozen=True)

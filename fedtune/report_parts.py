@@ -20,6 +20,7 @@ from fedtune.evaluations import DEFAULT
 from fedtune.findings import Findings
 from fedtune.report_figures import Shown, embedded
 from fedtune.scenario import said
+from fedtune.statistics import interval
 
 COMPARISON = "compare.json"  # what a comparison's folder holds
 READABLE = [  # its tables: caption, file, and how a person reads it
@@ -291,7 +292,7 @@ def _winner(run: Path) -> tuple[str, str]:
     if table["tuned"].isna().all():
         return "", ""
     row = table.loc[table["tuned"].idxmax()]
-    tuned, default = (findings.interval(row[n], row[f"{n}_half"]) for n in ("tuned", "default"))
+    tuned, default = (interval(row[n], row[f"{n}_half"], ".4f") for n in ("tuned", "default"))
     return f"{row['algorithm']} {tuned}", default
 
 

@@ -21,6 +21,7 @@ from fedtune.evaluations import seconds, summed
 from fedtune.grids import MEASURES, Column, Grid, Panel, Row
 from fedtune.scenario import Scenario
 from fedtune.simulation import Experiment, with_seed
+from fedtune.statistics import interval
 
 # how a paper takes an accuracy from a run's rounds, where it is not the last round's; both choose on test rows
 RULES: dict[str, tuple[str, Callable[[list[float]], float]]] = {
@@ -242,17 +243,15 @@ class Report:
         out["printed"] = [
             f"({text})" if r.stands_in and text else text
             for r in rows.itertuples()
-            for text in [_figure(r.published, r.published_spread, *(forms if accuracy else (",.0f", "")))]
+            for text in [_figure(r.published, r.published_spread, *(forms if accuracy else (",.0f",)))]
         ]
         out["known"] = [" ".join(marks[d] for d in known.split("; ") if d) for known in rows["known"]]
         return out
 
 
-def _figure(mean: float, spread: float, form: str, spread_form: str) -> str:
+def _figure(mean: float, spread: float, *forms: str) -> str:
     """A mean, with its ± if there is one; empty if there is none."""
-    if math.isnan(mean):
-        return ""
-    return f"{mean:{form}}" + ("" if math.isnan(spread) else f" ± {spread:{spread_form}}")
+    return "" if math.isnan(mean) else interval(mean, spread, *forms)
 
 
 def _mark(number: int) -> str:

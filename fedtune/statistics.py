@@ -1,4 +1,4 @@
-"""What a comparison says of means: intervals, paired differences, and corrections for many of them."""
+"""What a comparison says of means: intervals, paired differences, corrections for many, and how they are written."""
 
 from __future__ import annotations
 
@@ -63,3 +63,13 @@ def holm(p: Sequence[float]) -> list[float]:
         worst = max(worst, min(1.0, (len(order) - rank) * p[i]))
         out[i] = worst
     return out
+
+
+def number(value: float, form: str) -> str:
+    """A figure in Python's format, with a true minus sign; a dash for what is none."""
+    return "–" if math.isnan(value) else format(value, form).replace("-", "−")
+
+
+def interval(mean: float, half: float, form: str, half_form: str = "") -> str:
+    """`0.9478 ± 0.0254`; the mean alone if half is not a number.  half_form: default that of the mean, unsigned."""
+    return number(mean, form) + ("" if math.isnan(half) else f" ± {half:{half_form or form.removeprefix('+')}}")

@@ -9,6 +9,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from fedtune import comparison, evaluations, statistics
+from fedtune.statistics import interval, number
 
 RNG = np.random.default_rng(0)
 
@@ -143,3 +144,9 @@ def test_tables_as_markdown_and_latex():
     assert rows == ["| a_b | c |", "| --- | --- |", "| 1 \\| 2 | 3 ± 4 |", "| 50 % & more | −1 |"]
     lines = comparison.latex(frame).splitlines()
     assert lines[2] == r"a\_b & c \\" and lines[5] == r"50 \% \& more & $-$1 \\" and lines[4] == r"1 | 2 & 3 $\pm$ 4 \\"
+
+
+def test_figures_are_written_with_a_true_minus_and_an_unsigned_half():
+    assert number(-0.5, ".1f") == "−0.5" and number(math.nan, ".1f") == "–"
+    assert interval(-1.0, 0.25, "+.2f") == "−1.00 ± 0.25" and interval(1.0, 0.25, "+.2f") == "+1.00 ± 0.25"
+    assert interval(1234.5, 2.0, ".4g", ".1g") == "1234 ± 2" and interval(0.5, math.nan, ".2f") == "0.50"
