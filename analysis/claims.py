@@ -6,6 +6,9 @@
     fedtune reproduce gfpl-fig3 --dataset fashion-mnist --parts a,b --quick --all-columns --seeds 5
     python -m analysis.claims runs/gfpl-*-fashion-mnist-* [--write analysis/results]
 
+Any number of seeds, columns and rounds will do: the folders say what was played (analysis/results: three seeds of
+figures 4 and 6).
+
 A claim that one setting is better than another holds if the 95 % interval of the difference, paired by seed, lies above
 0; it does not hold if it lies below; otherwise, or where runs are missing, it cannot be told.
 """
@@ -49,7 +52,7 @@ def better(values: Values, one: str, other: str, sign: int = 1, unit: str = "poi
         return Verdict(UNTOLD, f"{one if one not in values else other} was not played")
     d = statistics.paired(values[one], values[other])
     form = FORMS[unit]
-    text = f"{where}{one} − {other}: {interval(d.mean, d.half, f'+{form}')} {unit}"
+    text = f"{where}{one} − {other}: {interval(d.mean, d.half, f'+z{form}', form)} {unit}"
     if math.isnan(d.mean) or math.isnan(d.half) or abs(d.mean) <= d.half:
         return Verdict(UNTOLD, text)
     return Verdict(HOLDS if sign * d.mean > 0 else FAILS, text)
@@ -88,7 +91,7 @@ def linear(values: Values) -> Verdict:
     for label in between:
         share = (x[label] - x[first]) / (x[last] - x[first])
         off = statistics.mean((values[label] - (1 - share) * values[first] - share * values[last]) / largest)
-        told.append(f"{label} {values[label].mean():.4g} ({interval(*off, '+.1%')} off the line)")
+        told.append(f"{label} {values[label].mean():.4g} ({interval(*off, '+z.1%', '.1%')} off the line)")
         inside, outside = abs(off.mean) + off.half <= LINEAR, abs(off.mean) - off.half > LINEAR
         verdicts.append(HOLDS if inside else FAILS if outside else UNTOLD)
     told.append(f"{last} {values[last].mean():.4g}")
@@ -134,9 +137,9 @@ CLAIMS: dict[str, tuple[str, Callable[[Read], Verdict]]] = {
     "C6": ("the best t1 lies inside its range", lambda r: all_of(
         better(r("gfpl-fig4", "c", "GFPL", "accuracy"), "t1 = 20", "t1 = 5"),
         better(r("gfpl-fig4", "c", "GFPL", "accuracy"), "t1 = 20", "t1 = 40"))),
-    "C7, n": ("a client's cost is linear in n", lambda r: linear(r("gfpl-fig7", "a", "GFPL", "mb"))),
-    "C7, m": ("a client's cost is linear in m", lambda r: linear(r("gfpl-fig7", "b", "GFPL", "mb"))),
-    "C7, w̄": ("a client's cost is linear in w̄", lambda r: linear(r("gfpl-fig7", "c", "GFPL", "mb"))),
+    "C7, n": ("a client's cost is linear in n (ŵ = 0)", lambda r: linear(r("gfpl-fig7", "a", "GFPL", "mb"))),
+    "C7, m": ("a client's cost is linear in m (ŵ = 0)", lambda r: linear(r("gfpl-fig7", "b", "GFPL", "mb"))),
+    "C7, w̄": ("a client's cost is linear in w̄ (ŵ = 0)", lambda r: linear(r("gfpl-fig7", "c", "GFPL", "mb"))),
     "C8": ("GFPL sends up 0.5 to 0.8 of what FedProto does", lambda r: within(ratio(r), 0.5, 0.8)),
 }  # fmt: skip
 

@@ -1,11 +1,11 @@
-"""What rounds cost with clients of several architectures or of unlike sizes, and with few out of many clients.
+"""What rounds cost with clients of several architectures and with few of many, and scoring those of unlike sizes.
 
     python -m benchmarks.clients [--json FILE] [--repeats 5]
 
 Mixed    rounds a second of `local` with 20 clients of 100 rows, B = 10, without evaluation, against a plain loop over
          the clients (nn.Module, torch.optim.SGD) on the same batches; both are checked to end with the same weights.
 Skewed   rows a second that are scored of 20 clients with 200 to 4,000 rows each, in the engine's chunks of like size,
-         against each client by itself; both count the same rows as right.
+         against each client by itself; both find the same accuracy.
 Many     seconds of a round in which 10 of K clients take part, without evaluation, as a ratio to 10 of 10; and what
          the process came to hold for K clients (a fresh process each).  40 rows a client, B = 10, the CNN for 8×8.
 One thread, both sides taking turns, the least of several repeats.
@@ -172,7 +172,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write the figures here")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--many", help=argparse.SUPPRESS)  # algorithm,K: one row of the second part, in this process
+    parser.add_argument("--many", help=argparse.SUPPRESS)  # algorithm,K: one row of the third part, in this process
     args = parser.parse_args()
     if args.many:
         algorithm, clients = args.many.split(",")

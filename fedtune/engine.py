@@ -25,6 +25,8 @@ from fedtune.training import Pool, train
 
 ROWS_AT_ONCE = 8192  # of evaluation and upload, padded: bounds the memory of activations
 
+Part = Tensor | slice  # positions of some of a group's clients
+
 
 class Group(NamedTuple):
     """The clients that run one architecture."""
@@ -216,8 +218,6 @@ def evaluate(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")
 def _scores(s: Setting, state: State, g: Group, table: Split) -> tuple[dict[str, Tensor], Tensor]:
     """Correct rows per head, name -> [K_g], and the summed loss of the first head [K_g]."""
     g.net.eval()
-    down = s.algorithm.deployed(state.server, g.ids, s.task)
-    tensors = g.tensors | s.algorithm.receive(down)
 
     def one(t: dict[str, Tensor], received: dict[str, Tree], data: Data) -> dict[str, Any]:
         out = s.algorithm.predict(Model(g.net, t), data.x, received)
@@ -226,8 +226,10 @@ def _scores(s: Setting, state: State, g: Group, table: Split) -> tuple[dict[str,
         loss = metrics.log_loss(next(iter(heads.values())), data.y) * data.mask
         return {"correct": correct, "loss": loss.sum().double()}
 
-    def run(part: Tensor) -> dict[str, Any]:
-        return for_each_client(one, g.executor, take(tensors, part), take(down, part), _data(s, table, g, part))
+    def run(part: Part) -> dict[str, Any]:
+        down = s.algorithm.deployed(state.server, g.ids[part], s.task)  # here: a chunk of it would be a copy
+        tensors = take(g.tensors, part) | s.algorithm.receive(down)
+        return for_each_client(one, g.executor, tensors, down, _data(s, table, g, part))
 
     whole = _in_chunks(g, table, run)
     return whole["correct"], whole["loss"]
@@ -251,22 +253,25 @@ def _upload(s: Setting, server: dict[str, Tree], g: Group, down: dict[str, Tree]
     def one(tensors: dict[str, Tensor], data: Data, received: dict[str, Tree]) -> dict[str, Tree]:
         return s.algorithm.upload(Model(g.net, tensors), data, received)
 
-    def run(part: Tensor) -> dict[str, Tree]:
+    def run(part: Part) -> dict[str, Tree]:
         data = _data(s, s.federation.train, g, part)._replace(eps=take(eps, part), tally=take(tally, part))
         return for_each_client(one, g.executor, take(g.tensors, part), data, take(down, part))
 
     return up | _in_chunks(g, s.federation.train, run)
 
 
-def _in_chunks(g: Group, table: Split, run: Callable[[Tensor], Tree]) -> Tree:
-    """What `run` gives for a group's clients, in their order, run over a chunk of them at a time."""
+def _in_chunks(g: Group, table: Split, run: Callable[[Part], Tree]) -> Tree:
+    """What `run` gives for a group's clients, in their order: one by one in a loop, else a chunk of them at a time."""
+    if g.executor == "loop":
+        return join([run(slice(i, i + 1)) for i in range(len(g.ids))])
     parts = _chunks(g, table)
-    found = join([run(part) for part in parts])
-    return take(found, torch.cat(parts).argsort()) if len(parts) > 1 else found
+    if len(parts) == 1:
+        return run(slice(None))
+    return take(join([run(part) for part in parts]), torch.cat(parts).argsort())
 
 
 def _chunks(g: Group, table: Split) -> list[Tensor]:
-    """Positions of the clients that run together: one by one in a loop, else as many as ROWS_AT_ONCE holds, padded.
+    """Positions of the clients that run together: as many as ROWS_AT_ONCE holds, padded.
 
     Clients with about as many rows go together, the largest first: little is padding, and hardly any is left alone.
     (Stacked clients of the two-conv CNN predict twice as many rows a second as one alone: benchmarks/clients.py.)
@@ -274,12 +279,12 @@ def _chunks(g: Group, table: Split) -> list[Tensor]:
     counts = table.counts[g.ids].tolist()
     parts: list[list[int]] = []
     for i in sorted(range(len(counts)), key=lambda i: -counts[i]):
-        room = ROWS_AT_ONCE // counts[parts[-1][0]] if parts and g.executor == "stack" else 0
+        room = ROWS_AT_ONCE // counts[parts[-1][0]] if parts else 0
         parts[-1].append(i) if parts and len(parts[-1]) < room else parts.append([i])
     return [torch.tensor(sorted(part), device=g.ids.device) for part in parts]
 
 
-def _data(s: Setting, table: Split, g: Group, part: Tensor) -> Data:
+def _data(s: Setting, table: Split, g: Group, part: Part) -> Data:
     """The rows of some clients of a group, padded to the longest of them."""
     ids = g.ids[part]
     counts = table.counts[ids]

@@ -90,7 +90,7 @@ class Check:
 
 
 def _listed(values: pd.Series, sign: str = "") -> str:
-    return "\u2002".join("diverged" if math.isnan(v) else f"{v:{sign}.4f}" for v in values)
+    return "\u2002".join("diverged" if math.isnan(v) else number(v, f"{sign}.4f") for v in values)
 
 
 @dataclass(frozen=True)

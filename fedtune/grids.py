@@ -110,7 +110,7 @@ def _swept(symbol: str, name: str, values: tuple[Any, ...], **others: Any) -> tu
     """MNIST with a hyperparameter or a field at each value, the others as given."""
     columns = []
     for v in values:
-        given = others | {name: v}
+        given = {name: v} | others
         fields = {n: given.pop(n) for n in list(given) if n in Scenario.__dataclass_fields__}
         columns.append(_of("MNIST", f"{symbol} = {v}", fields, given))
     return tuple(columns)

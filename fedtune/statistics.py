@@ -72,4 +72,4 @@ def number(value: float, form: str) -> str:
 
 def interval(mean: float, half: float, form: str, half_form: str = "") -> str:
     """`0.9478 ± 0.0254`; the mean alone if half is not a number.  half_form: default that of the mean, unsigned."""
-    return number(mean, form) + ("" if math.isnan(half) else f" ± {half:{half_form or form.removeprefix('+')}}")
+    return number(mean, form) + ("" if math.isnan(half) else f" ± {number(half, half_form or form.removeprefix('+'))}")

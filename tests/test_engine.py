@@ -30,7 +30,7 @@ from fedtune.algorithm import Algorithm, Batch, Model, Noise, Phase
 from fedtune.errors import Diverged, UserError
 from fedtune.scenario import Scenario
 from fedtune.simulation import Experiment, Simulation, require_device
-from fedtune.stacked import Size, take
+from fedtune.stacked import Size, for_each_client, take
 from fedtune.training import Pool
 
 PHASE = Phase(Algorithm().loss)
@@ -355,8 +355,24 @@ def test_many_clients_are_evaluated_and_uploaded_in_chunks_without_a_trace(monke
     got = play(parts, 2)
     assert_close_numbers(numbers(parts.state), numbers(whole.state))
     assert [r["val_acc"] for r in got] == [r["val_acc"] for r in wanted]
-    loop = engine._chunks(group._replace(executor="loop"), train)
-    assert [len(part) for part in loop] == [1] * len(group.ids)
+
+
+def test_the_shared_model_is_not_copied_for_every_client_that_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk of an expanded tree would be: of FedEnsemble's members, gigabytes."""
+    seen = []
+
+    def watched(code: Any, executor: str, tensors: Any, down: Any, data: Any) -> Any:
+        seen.append({n: t.data_ptr() for n, t in down["shared"].items()})
+        return for_each_client(code, executor, tensors, down, data)
+
+    monkeypatch.setattr(engine, "for_each_client", watched)
+    for at_once, executor in ((90, "stack"), (8192, "stack"), (8192, "loop")):
+        monkeypatch.setattr(engine, "ROWS_AT_ONCE", at_once)
+        sim = simulate("fedavg", DIGITS.override(partition="dirichlet", alpha=0.5), executor=executor)
+        seen.clear()
+        engine.evaluate(sim.setting, sim.state)
+        one = {n: t.data_ptr() for n, t in sim.state.server["shared"].items()}
+        assert seen and all(places == one for places in seen)
 
 
 def test_accuracy_metrics_by_hand() -> None:

@@ -640,3 +640,7 @@ def test_ten_thousand_trials(browser: Browser, run: Path, tmp_path: Path) -> Non
     assert len(cells(browser, "trial")) == n and count(browser) == "10000 of 10000 trials"
     browser.press("//input[@name='text']", "0000270f")
     assert cells(browser, "trial") == ["0000270f"]
+
+
+def test_a_loss_against_the_default_has_true_minus_signs_throughout():
+    assert findings._listed(pd.Series([-0.003, 0.001, float("nan")]), "+") == "−0.0030\u2002+0.0010\u2002diverged"
