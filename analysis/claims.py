@@ -52,7 +52,7 @@ def better(values: Values, one: str, other: str, sign: int = 1, unit: str = "poi
         return Verdict(UNTOLD, f"{one if one not in values else other} was not played")
     d = statistics.paired(values[one], values[other])
     form = FORMS[unit]
-    text = f"{where}{one} − {other}: {interval(d.mean, d.half, f'+z{form}', form)} {unit}"
+    text = f"{where}{one} − {other}: {interval(d.mean, d.half, f'+z{form}')} {unit}"
     if math.isnan(d.mean) or math.isnan(d.half) or abs(d.mean) <= d.half:
         return Verdict(UNTOLD, text)
     return Verdict(HOLDS if sign * d.mean > 0 else FAILS, text)
@@ -91,7 +91,7 @@ def linear(values: Values) -> Verdict:
     for label in between:
         share = (x[label] - x[first]) / (x[last] - x[first])
         off = statistics.mean((values[label] - (1 - share) * values[first] - share * values[last]) / largest)
-        told.append(f"{label} {values[label].mean():.4g} ({interval(*off, '+z.1%', '.1%')} off the line)")
+        told.append(f"{label} {values[label].mean():.4g} ({interval(*off, '+z.1%')} off the line)")
         inside, outside = abs(off.mean) + off.half <= LINEAR, abs(off.mean) - off.half > LINEAR
         verdicts.append(HOLDS if inside else FAILS if outside else UNTOLD)
     told.append(f"{last} {values[last].mean():.4g}")

@@ -18,6 +18,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def mixed_row(dataset: str, model: str, repeats: int) -> dict[str, Any]:
             for n, t in g.tensors.items():
                 torch.testing.assert_close(t[i], theirs[k][n], rtol=0, atol=1e-4)  # the same work, in float32
     fast, slow = best_of([lambda: engine.play_round(sim.setting, sim.state), eager], repeats)
-    return {"data": dataset, "model": model, "rounds_per_second": 1 / fast, "eager": 1 / slow, "ratio": slow / fast}
+    return {"data": dataset, "model": model, "per_second": 1 / fast, "eager": 1 / slow, "ratio": slow / fast}
 
 
 def skewed_row(dataset: str, model: str, repeats: int) -> dict[str, Any]:
@@ -106,7 +107,7 @@ def skewed_row(dataset: str, model: str, repeats: int) -> dict[str, Any]:
         raise RuntimeError("chunks and single clients are scored differently")
     fast, slow = best_of(jobs, repeats)
     rows = int(counts.sum())
-    return {"data": dataset, "model": model, "rows_per_second": rows / fast, "alone": rows / slow, "ratio": slow / fast}
+    return {"data": dataset, "model": model, "per_second": rows / fast, "alone": rows / slow, "ratio": slow / fast}
 
 
 def many_here(algorithm: str, clients: int, repeats: int) -> dict[str, Any]:
@@ -129,28 +130,27 @@ def many_row(algorithm: str, clients: int, repeats: int) -> dict[str, Any]:
     return found
 
 
+def _rates(
+    what: str, unit: str, other: str, cases: list[tuple[str, str, float]],
+    row_of: Callable[[str, str, int], dict[str, Any]], repeats: int,
+) -> list[dict[str, Any]]:  # fmt: skip
+    print(f"{what:32} {unit:>10} {other:>10} {'ratio':>6} {'asked':>6}", flush=True)
+    rows = []
+    for dataset, model, asked in cases:
+        row = row_of(dataset, model, repeats) | {"asked": asked}
+        rows.append(row)
+        print(
+            f"{dataset + ', ' + model:32} {row['per_second']:10,.1f} {row[other]:10,.1f} {row['ratio']:6.2f} "
+            f"{asked:6.2f}{'' if row['ratio'] >= asked else '  below'}",
+            flush=True,
+        )
+    return rows
+
+
 def measure(repeats: int) -> dict[str, Any]:
     """All parts, printed as they are found."""
-    print(f"{'20 clients, B = 10':32} {'rounds/s':>9} {'eager':>7} {'ratio':>6} {'asked':>6}", flush=True)
-    mixed = []
-    for dataset, model, asked in CASES:
-        row = mixed_row(dataset, model, repeats) | {"asked": asked}
-        mixed.append(row)
-        print(
-            f"{dataset + ', ' + model:32} {row['rounds_per_second']:9.2f} {row['eager']:7.2f} {row['ratio']:6.2f} "
-            f"{asked:6.2f}{'' if row['ratio'] >= asked else '  below'}",
-            flush=True,
-        )
-    print(f"{'scored, 200 to 4,000 rows each':32} {'rows/s':>9} {'alone':>7} {'ratio':>6} {'asked':>6}", flush=True)
-    skewed = []
-    for dataset, model, asked in SKEWED:
-        row = skewed_row(dataset, model, repeats) | {"asked": asked}
-        skewed.append(row)
-        print(
-            f"{dataset + ', ' + model:32} {row['rows_per_second']:9.0f} {row['alone']:7.0f} {row['ratio']:6.2f} "
-            f"{asked:6.2f}{'' if row['ratio'] >= asked else '  below'}",
-            flush=True,
-        )
+    mixed = _rates("20 clients, B = 10", "rounds/s", "eager", CASES, mixed_row, repeats)
+    skewed = _rates("scored, 200 to 4,000 rows each", "rows/s", "alone", SKEWED, skewed_row, repeats)
     head = f"{'10 clients of':>14} {'algorithm':>10} {'ms a round':>11} {'ratio':>6} {'asked':>6} {'held MiB':>9}"
     print(head, flush=True)
     many = []

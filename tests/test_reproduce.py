@@ -59,6 +59,16 @@ def test_the_paper_s_settings_are_the_scenarios_that_stand_for_them():
     assert compared == {c.scenario for c in published.every() if c.scenario}
 
 
+def test_clients_of_figure_7_hold_as_many_classes_as_its_axis_says():
+    """Drawn from w̄ ± 2 and cut off below 2, the mean at w̄ = 2 is 3, and a straight line over w̄ looks bent."""
+    data = datasets.load("digits")
+    for column in (c for p in standin.on(GRIDS["gfpl-fig7"], "digits").panels for c in p.columns):
+        s = column.setting()
+        f = federation.deal(data, s, seed=0)
+        held = [len(set(f.y[f.train.rows[k, : f.train.counts[k]]].tolist())) for k in range(s.clients)]
+        assert set(held) == {s.ways}, column.label
+
+
 def test_only_femnist_is_played_on_other_data():
     for grid in GRIDS.values():
         for spot in spots(grid):
