@@ -17,8 +17,8 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.tables import experiment, play_all, seeds, write
-from fedtune import cli
-from fedtune.errors import UserError
+from fedtune import arguments
+from fedtune.core.errors import UserError
 
 ALGORITHMS = ("fedavg", "fedprox", "fedensemble", "fedgen", "fedhkd", "fedpa")
 SCENARIOS = ("fedpa-fmnist-a0.3", "fedpa-fmnist-a1", "fedpa-fmnist9-a0.3", "fedpa-fmnist9-a1")
@@ -27,11 +27,11 @@ PRESETS = ("as_text", "as_published")
 PAPER = {"a0.3": (84.36, 84.58, 85.44, 85.26, 84.67, 85.52), "a1": (86.31, 86.19, 86.49, 86.90, 86.44, 87.41)}
 
 
-@cli.guarded
+@arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """The command."""
-    parser = cli.Parser(prog="python -m analysis.fedpa_table2", description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=cli.positive, default=60, help="of every run; the paper has 200")
+    parser = arguments.Parser(prog="python -m analysis.fedpa_table2", description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=arguments.positive, default=60, help="of every run; the paper has 200")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--algos", default=",".join(ALGORITHMS))
     parser.add_argument("--scenarios", default=",".join(SCENARIOS))

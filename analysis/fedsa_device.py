@@ -18,17 +18,18 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.tables import experiment, play_all, seeds, write
-from fedtune import algorithm, cli, scenario
-from fedtune.simulation import Experiment, fitting
+from fedtune import arguments
+from fedtune.federated import algorithm, scenario
+from fedtune.federated.simulation import Experiment, fitting
 
 SCENARIOS = ("fedsa-fmnist-device", "fedsa-fmnist-device-htmini3")
 
 
-@cli.guarded
+@arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """The command."""
-    parser = cli.Parser(prog="python -m analysis.fedsa_device", description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=cli.positive, default=50, help="of every run; the paper has 1000")
+    parser = arguments.Parser(prog="python -m analysis.fedsa_device", description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=arguments.positive, default=50, help="of every run; the paper has 1000")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--algos", default=",".join(algorithm.names()))
     parser.add_argument("--scenarios", default=",".join(SCENARIOS))

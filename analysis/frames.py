@@ -16,12 +16,12 @@ from typing import Any
 
 import pandas as pd
 
-from fedtune import results
-from fedtune.errors import UserError
-from fedtune.metrics import METRICS
+from fedtune.core.errors import UserError
+from fedtune.core.metrics import METRICS
+from fedtune.runs import tables
 from fedtune.status import ended
 
-CONFIG = results.CONFIG
+CONFIG = tables.CONFIG
 
 TRIALS: dict[str, str] = {  # column -> dtype
     "run": "str",  # the folder's name
@@ -91,15 +91,15 @@ def _tables(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def _logs(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """What Tune has logged so far, where the search runs or its driver died."""
-    logged = results.logged(run)
-    how, rounds = ended(run, logged), results.rounds_frame(logged)
+    logged = tables.logged(run)
+    how, rounds = ended(run, logged), tables.rounds_frame(logged)
     by_trial = dict(iter(rounds.groupby("trial", sort=False)))
     rows = []
     for trial in how:
         last = logged[trial][-1] if trial in logged else {}
         row: dict[str, Any] = {"trial": trial, "status": how[trial], "reason": str(last.get("reason") or "")}
         row |= {CONFIG + n: v for n, v in (last.get("config") or {}).items()}
-        rows.append(row | results.summed(by_trial.get(trial)))
+        rows.append(row | tables.summed(by_trial.get(trial)))
     return pd.DataFrame(rows, columns=None if rows else ["trial", "status", "rounds"]), rounds
 
 

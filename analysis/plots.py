@@ -20,13 +20,14 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from analysis.looks import communication_by, embedding, per_client
-from analysis.studies import contour, importance, parallel, slices, study
+from analysis.model_plots import communication_by, embedding, per_client
+from analysis.study_plots import contour, importance, parallel, slices, study
 from analysis.theme import COLOURS, GREY, SCALE, colours, finish, nothing, see_through
-from fedtune import pareto, statistics
-from fedtune.errors import UserError
-from fedtune.metrics import METRICS
-from fedtune.results import CONFIG
+from fedtune.core import statistics
+from fedtune.core.errors import UserError
+from fedtune.core.metrics import METRICS
+from fedtune.runs import pareto
+from fedtune.runs.tables import CONFIG
 
 __all__ = [
     "accuracy_communication", "best_so_far", "communication_by", "comparison", "contour", "effect", "embedding",

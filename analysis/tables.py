@@ -11,11 +11,12 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from fedtune import engine, federation, scenario
-from fedtune.algorithm import Algorithm
-from fedtune.errors import Diverged, UserError
-from fedtune.layers import give_back_memory, keep_freed_memory
-from fedtune.simulation import Experiment, Simulation
+from fedtune.core.errors import Diverged, UserError
+from fedtune.data import federation
+from fedtune.federated import engine, scenario
+from fedtune.federated.algorithm import Algorithm
+from fedtune.federated.simulation import Experiment, Simulation
+from fedtune.nn.layers import give_back_memory, keep_freed_memory
 
 KEPT = ("round", "val_acc", "test_acc", "test_acc_std", "test_acc_all", "comm_mb", "seconds")
 

@@ -13,8 +13,11 @@ from typing import Any
 
 import ray
 
-from fedtune import cluster, datasets, drive, federation, plan, search
-from fedtune.trainable import FederatedTrainable
+from fedtune import search
+from fedtune.cluster import ray_start
+from fedtune.data import datasets, federation
+from fedtune.tuning import driver, plan
+from fedtune.tuning.trainable import FederatedTrainable
 
 # name -> arguments of a search, and the configuration that is played
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -50,10 +53,10 @@ def measure(arguments: str, config: dict[str, Any]) -> dict[str, float]:
         )  # fmt: skip
         p = plan.make(args)
         data = datasets.load(p.experiment.scenario.dataset, args.data_dir)
-        cluster.start(None, p.cpus, p.gpus, dashboard=False)
-        drive.FederatedTrainable = Timed
+        ray_start.start(None, p.cpus, p.gpus, dashboard=False)
+        driver.FederatedTrainable = Timed
         try:
-            _, reported = drive.fit(p, [federation.deal(data, p.experiment.scenario, 0)], 1, False)
+            _, reported = driver.fit(p, [federation.deal(data, p.experiment.scenario, 0)], 1, False)
         finally:
             ray.shutdown()
     [rows] = reported.values()

@@ -28,10 +28,12 @@ from torch import nn
 
 from benchmarks.engine import best_of
 from benchmarks.server import _status
-from fedtune import address, engine, layers, models
-from fedtune.federation import Federation, Split
-from fedtune.scenario import Scenario
-from fedtune.simulation import Experiment, Simulation
+from fedtune.core import randomness
+from fedtune.data.federation import Federation, Split
+from fedtune.federated import engine
+from fedtune.federated.scenario import Scenario
+from fedtune.federated.simulation import Experiment, Simulation
+from fedtune.nn import architectures, layers
 
 # data set that gives the image's shape, model, least ratio asked for
 CASES = [
@@ -62,7 +64,7 @@ def simulation(algorithm: str, dataset: str, model: str, clients: int, rows: int
 def mixed_row(dataset: str, model: str, repeats: int) -> dict[str, Any]:
     sim = simulation("local", dataset, model, 20, 100, 20)
     f, lr = sim.setting.federation, sim.setting.scenario.lr
-    forms = [models.build(m, f.shape, 10, sim.setting.task.features) for m in sim.setting.task.models]
+    forms = [architectures.build(m, f.shape, 10, sim.setting.task.features) for m in sim.setting.task.models]
     start = {int(k): (g, i) for g in sim.state.groups for i, k in enumerate(g.ids)}
 
     def eager() -> list[dict[str, torch.Tensor]]:
@@ -72,7 +74,7 @@ def mixed_row(dataset: str, model: str, repeats: int) -> dict[str, Any]:
             net.load_state_dict({n: t[i] for n, t in g.tensors.items()})
             net.train()
             optimizer = torch.optim.SGD(net.parameters(), lr=lr)
-            order = torch.randperm(100, generator=address.stream(0, "train", 1, 0, k))
+            order = torch.randperm(100, generator=randomness.stream(0, "train", 1, 0, k))
             for rows in f.train.rows[k, order].split(10):
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(net(f.x[rows]), f.y[rows]).backward()
@@ -92,7 +94,7 @@ def mixed_row(dataset: str, model: str, repeats: int) -> dict[str, Any]:
 def skewed_row(dataset: str, model: str, repeats: int) -> dict[str, Any]:
     sim = simulation("local", dataset, model, 20, 4000, 20)
     counts = torch.linspace(200, 4000, 20).long()
-    split = Split(sim.setting.federation.val.rows, counts[torch.randperm(20, generator=address.stream(0))])
+    split = Split(sim.setting.federation.val.rows, counts[torch.randperm(20, generator=randomness.stream(0))])
     setting = sim.setting._replace(federation=sim.setting.federation._replace(val=split))
 
     def scored(at_once: int) -> dict[str, float]:

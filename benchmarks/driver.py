@@ -27,8 +27,11 @@ from ray.tune.logger import JsonLoggerCallback
 from ray.tune.schedulers import AsyncHyperBandScheduler
 from ray.tune.search.optuna import OptunaSearch
 
-from fedtune import cluster, drive, plan, results, search, storage
-from fedtune.metrics import METRICS
+from fedtune import search
+from fedtune.cluster import ray_start
+from fedtune.core.metrics import METRICS
+from fedtune.runs import disk, tables
+from fedtune.tuning import driver, plan
 
 
 class Idle(tune.Trainable):
@@ -61,10 +64,10 @@ def planned(folder: str, trials: int, rounds: int) -> plan.Plan:
 
 def with_fedtune(p: plan.Plan, trainable: Any) -> int:
     p.folder.mkdir(parents=True)
-    results.write(p.folder / "run.json", {})
-    watch = storage.Watch(p.folder)
+    tables.write(p.folder / "run.json", {})
+    watch = disk.Watch(p.folder)
     sys.stderr = open(os.devnull, "w")  # the line of each trial
-    _, reported = drive.drive(p, trainable, 2, watch=watch)
+    _, reported = driver.drive(p, trainable, 2, watch=watch)
     return sum(map(len, reported.values()))
 
 
@@ -101,7 +104,7 @@ def once(which: str, trials: int, rounds: int) -> dict[str, float]:
     """One search in this process: its figures."""
     with tempfile.TemporaryDirectory() as folder:
         p = planned(folder, trials, rounds)
-        cluster.start(None, 1, 0, dashboard=False)
+        ray_start.start(None, 1, 0, dashboard=False)
         try:
             bundle = tune.PlacementGroupFactory([{"CPU": 1}])
             trainable = tune.with_resources(tune.with_parameters(Idle, rounds=rounds), bundle)

@@ -1,4 +1,4 @@
-"""Batched EM (`fedtune.mixtures.fit`) against scikit-learn, one thread each, on the same features.
+"""Batched EM (`fedtune.nn.mixtures.fit`) against scikit-learn, one thread each, on the same features.
 
     python -m benchmarks.em [--json FILE]
 
@@ -28,7 +28,7 @@ from sklearn.mixture import GaussianMixture
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from fedtune.mixtures import Mixtures, fit, log_likelihood
+from fedtune.nn.mixtures import Mixtures, fit, log_likelihood
 
 CLIENTS, CLASSES, SHOTS, FEATURES, COMPONENTS, FLOOR = 20, 4, 100, 50, 4, 1e-3
 

@@ -29,9 +29,11 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import em, tune
-from fedtune import address, executors, layers, models, training
-from fedtune.algorithm import Phase, find
-from fedtune.scenario import Scenario
+from fedtune.core import randomness
+from fedtune.federated import executors, local_training
+from fedtune.federated.algorithm import Phase, find
+from fedtune.federated.scenario import Scenario
+from fedtune.nn import architectures, layers
 
 PARTS = ("training", "em", "server", "clients", "tune")
 
@@ -62,24 +64,26 @@ def best_of(jobs: list[Callable[[], object]], repeats: int) -> list[float]:
     return times
 
 
-def training_row(name: str, shape: models.Shape, batch: int, clients: int, rows: int, repeats: int) -> dict[str, Any]:
+def training_row(
+    name: str, shape: architectures.Shape, batch: int, clients: int, rows: int, repeats: int
+) -> dict[str, Any]:
     work = Scenario(batch=batch, momentum=0.5, lr=0.01)
-    net = models.build(name, shape, 10)
+    net = architectures.build(name, shape, 10)
     executor = executors.choose("auto", net, "cpu")
     seed = torch.Generator().manual_seed(0)
     x, y = torch.randn(clients * rows, *shape, generator=seed), torch.randint(10, (clients * rows,), generator=seed)
-    pool = training.Pool(x, y, torch.arange(clients * rows).view(clients, rows), torch.full((clients,), rows))
+    pool = local_training.Pool(x, y, torch.arange(clients * rows).view(clients, rows), torch.full((clients,), rows))
     tensors = {n: t.expand(clients, *t.shape) for n, t in net.state_dict().items()}
     phase = Phase(find("local")().loss)
 
     def streams() -> list[torch.Generator]:
-        return [address.stream(0, k) for k in range(clients)]
+        return [randomness.stream(0, k) for k in range(clients)]
 
     def engine() -> dict[str, Tensor]:
-        return training.train(net, tensors, {}, phase, pool, work, executor, streams()).tensors
+        return local_training.train(net, tensors, {}, phase, pool, work, executor, streams()).tensors
 
     def eager() -> list[nn.Module]:
-        batches = training.plan([pool], phase, work, 1, streams()).rows
+        batches = local_training.plan([pool], phase, work, 1, streams()).rows
         nets = []
         for k in range(clients):
             own = copy.deepcopy(net).train()

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import frames
-from fedtune.metrics import METRICS, OF_TRIALS
+from fedtune.core.metrics import METRICS, OF_TRIALS
 
 
 def made(run: Path, trials: int, rounds: int) -> None:

@@ -30,11 +30,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.engine import best_of
-from fedtune import address, layers
-from fedtune.algorithm import Ragged, Task
-from fedtune.generators import Generative, label_share
-from fedtune.knowledge import mean_by_count, mean_distance, row_distance
-from fedtune.stacked import leaves, take, tree_map
+from fedtune.core import randomness
+from fedtune.core.trees import leaves, take, tree_map
+from fedtune.federated.algorithm import Ragged, Task
+from fedtune.nn import layers
+from fedtune.nn.generators import Generative, label_share
+from fedtune.nn.knowledge import mean_by_count, mean_distance, row_distance
 from trainables.fedgenp import FedGenP
 from trainables.fedpa import FedPA
 
@@ -117,7 +118,7 @@ def plain_fedgenp(alg: FedGenP, server: dict, up: dict, task: Task) -> list[dict
     server = server | {"round": torch.tensor(1)}
     clients = len(up["ids"])
     noise, labels = alg.draw(server, task, (clients,))
-    stream = address.stream(task.seed, "variation", 1)
+    stream = randomness.stream(task.seed, "variation", 1)
     xi = torch.randn(*labels.shape, FEATURES, generator=stream, dtype=noise.dtype)
     weight, bias, cap = up["shared"]["head.weight"], up["shared"]["head.bias"], alg.cap * math.log(CLASSES)
     out = []

@@ -19,8 +19,12 @@ from typing import Any
 import ray
 import torch
 
-from fedtune import cluster, drive, federation, plan, scenario, search, simulation
-from fedtune.layers import keep_freed_memory
+from fedtune import search
+from fedtune.cluster import ray_start
+from fedtune.data import federation
+from fedtune.federated import scenario, simulation
+from fedtune.nn.layers import keep_freed_memory
+from fedtune.tuning import driver, plan
 
 CONFIGS = [{"lr": 0.005 + 0.001 * i} for i in range(16)]
 
@@ -53,10 +57,10 @@ def with_tune(rounds: int, processes: int) -> tuple[float, float]:
         p.points[:] = CONFIGS  # the default configuration is not played on the other side
         data = federation.make(p.experiment.scenario, p.experiment.seed)
         began = time.perf_counter()
-        cluster.start(None, p.cpus, p.gpus, dashboard=True)
+        ray_start.start(None, p.cpus, p.gpus, dashboard=True)
         started = time.perf_counter()
         try:
-            grid, _ = drive.fit(p, [data], processes, resumed=False)
+            grid, _ = driver.fit(p, [data], processes, resumed=False)
             searched = time.perf_counter()
             assert len(grid) == len(CONFIGS) and all(grid[i].metrics["round"] == rounds for i in range(len(grid)))
         finally:

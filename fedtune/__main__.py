@@ -6,7 +6,7 @@ import importlib
 import sys
 
 from fedtune import __version__
-from fedtune.errors import unknown
+from fedtune.core.errors import unknown
 
 COMMANDS = {
     "search": "search an algorithm's hyperparameters",

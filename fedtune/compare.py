@@ -17,29 +17,22 @@ import pandas as pd
 import ray
 from rich.table import Table
 
-from fedtune import (
-    algorithm,
-    cli,
-    cluster,
-    comparison,
-    datasets,
-    evaluations,
-    plan,
-    published,
-    results,
-    search,
-    shares,
-    storage,
-)
-from fedtune import space as spaces
-from fedtune.batch import Outcome
-from fedtune.cli import say
-from fedtune.errors import UserError
-from fedtune.hyper import knobs
-from fedtune.plan import Plan
-from fedtune.scenario import Scenario, said
-from fedtune.scenario import find as find_scenario
-from fedtune.simulation import fitting
+from fedtune import arguments, search
+from fedtune.arguments import say
+from fedtune.cluster import gpu_share, ray_start
+from fedtune.core.errors import UserError
+from fedtune.core.hyper import knobs
+from fedtune.data import datasets
+from fedtune.federated import algorithm
+from fedtune.federated.scenario import Scenario, said
+from fedtune.federated.scenario import find as find_scenario
+from fedtune.federated.simulation import fitting
+from fedtune.runs import disk, tables
+from fedtune.studies import comparison_tables, fresh_seeds, published
+from fedtune.studies.ray_tasks import Outcome
+from fedtune.tuning import plan
+from fedtune.tuning import space as spaces
+from fedtune.tuning.plan import Plan
 
 RECORD = "compare.json"
 OURS = ("--algo", "--final-seeds")  # of a search's arguments: here each search's are given by the comparison
@@ -88,26 +81,30 @@ class Contest:
 
 def parser() -> argparse.ArgumentParser:
     """The arguments that are not a search's."""
-    p = cli.Parser(
+    p = arguments.Parser(
         prog="fedtune compare", allow_abbrev=False,
         description="Search several algorithms with the same budget, then play what was found on fresh seeds.",
         epilog=f"All other arguments are those of fedtune search, but {' and '.join(OURS)}, and every search has the "
         "same: --scenario, --trials, --rounds, --budget-unit, --space and the rest; see fedtune search --help.",
     )  # fmt: skip
     p.add_argument("--algos", metavar="A,B,…", help="algorithms, or all that run on the scenario's models")
-    p.add_argument("--seeds", type=cli.positive, default=5, metavar="N", help="fresh seeds and partitions (default 5)")
-    p.add_argument("--top-k", type=cli.positive, default=3, metavar="N", help="of a search, played again (default 3)")
+    p.add_argument(
+        "--seeds", type=arguments.positive, default=5, metavar="N", help="fresh seeds and partitions (default 5)"
+    )
+    p.add_argument(
+        "--top-k", type=arguments.positive, default=3, metavar="N", help="of a search, played again (default 3)"
+    )
     p.add_argument("--name", help="of the comparison's folder (default: scenario and time)")
     p.add_argument("--storage-path", default="runs", metavar="DIR", help="where that folder goes (default runs)")
     return p
 
 
-@cli.guarded
+@arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """The command."""
     words = sys.argv[1:] if argv is None else argv
     contest = make(words)
-    return conduct(contest, {"arguments": words, "command": results.command_line()})
+    return conduct(contest, {"arguments": words, "command": tables.command_line()})
 
 
 def make(words: list[str], folder: Path | None = None) -> Contest:
@@ -116,7 +113,7 @@ def make(words: list[str], folder: Path | None = None) -> Contest:
     folder: of a comparison that is gone on with; its searches that have begun are planned as they were.
     """
     own, given, rest = read(words)
-    if given.gpus_per_trial == shares.AUTO:
+    if given.gpus_per_trial == gpu_share.AUTO:
         raise UserError("a comparison needs one share of a GPU for all, but got --gpus-per-trial auto; give a number")
     if given.scheduler == "pbt":
         raise UserError(
@@ -131,7 +128,7 @@ def make(words: list[str], folder: Path | None = None) -> Contest:
         folder = Path(own.storage_path).absolute() / name
     words_of = {algo: [*rest, "--algo", algo, "--name", algo, "--storage-path", str(folder), "--final-seeds", "0"]
                 for algo in names}  # fmt: skip
-    with cli.silent():  # the same is planned below, and says it then
+    with arguments.silent():  # the same is planned below, and says it then
         spaces_of = {algo: _planned(words, folder / algo)[1].space for algo, words in words_of.items()}
     args, plans = {}, {}
     for algo in names:
@@ -146,9 +143,7 @@ def make(words: list[str], folder: Path | None = None) -> Contest:
         )
     # nobody is judged before the slowest hyperparameter of anybody has had its effect
     grace, since = (max(of) for of in zip(*((p.grace, p.budget.since) for p in plans.values()), strict=True))
-    plans = {
-        n: dataclasses.replace(p, grace=grace, budget=p.budget._replace(since=since)) for n, p in plans.items()
-    }
+    plans = {n: dataclasses.replace(p, grace=grace, budget=p.budget._replace(since=since)) for n, p in plans.items()}
     words_of = {n: [*w, "--grace", f"{grace:g}"] for n, w in words_of.items()}
     return Contest(folder, args, plans, words_of, own.seeds, own.top_k)
 
@@ -176,7 +171,7 @@ def _also(algo: str, spaces_of: dict[str, spaces.Space], given: argparse.Namespa
     shared = {n: d for s in spaces_of.values() for n, d in s.domains.items() if n in knobs(Scenario)}
     if spaces_of[algo].is_grid:
         return []
-    idle = cli.experiment_from(argparse.Namespace(**{**vars(given), "algo": algo})).scenario.idle()
+    idle = arguments.experiment_from(argparse.Namespace(**{**vars(given), "algo": algo})).scenario.idle()
     return [spaces.also_text(n, d) for n, d in shared.items() if n not in spaces_of[algo].domains and n not in idle]
 
 
@@ -185,7 +180,7 @@ def _algorithms(text: str | None, given: argparse.Namespace) -> list[str]:
     if not text:
         raise UserError("--algos is needed, but none was given; for instance --algos gfpl,fedproto,fedavg,local")
     if text == "all":
-        scenario = cli.experiment_from(argparse.Namespace(**{**vars(given), "algo": "local", "set": []})).scenario
+        scenario = arguments.experiment_from(argparse.Namespace(**{**vars(given), "algo": "local", "set": []})).scenario
         return [n for n in fitting(scenario) if " " not in n]
     names = [name.strip() for name in text.split(",")]
     for name in names:
@@ -200,16 +195,16 @@ def conduct(c: Contest, record: dict[str, Any]) -> int:
     p, args = c.first, next(iter(c.args.values()))
     with ExitStack() as held:
         if (c.folder / RECORD).exists():
-            held.enter_context(results.sole_driver(c.folder))
+            held.enter_context(tables.sole_driver(c.folder))
         data = datasets.load(p.experiment.scenario.dataset, args.data_dir, args.download)
         dealt = search.deal(p, data, c.seeds)
-        storage.require_room(c.folder)
-        fits = cluster.start(p.address, p.cpus, p.gpus, not args.no_dashboard, args.dashboard_host)
+        disk.require_room(c.folder)
+        fits = ray_start.start(p.address, p.cpus, p.gpus, not args.no_dashboard, args.dashboard_host)
         held.callback(ray.shutdown)
-        noted = results.Record(c.folder, results.origin(results.command_line()) | c.told() | record, RECORD)
+        noted = tables.Record(c.folder, tables.origin(tables.command_line()) | c.told() | record, RECORD)
         if not (c.folder / RECORD).exists():
-            results.make_folder(c.folder)
-            held.enter_context(results.sole_driver(c.folder))
+            tables.make_folder(c.folder)
+            held.enter_context(tables.sole_driver(c.folder))
         noted.write("running")
         began, earlier = time.monotonic(), noted.content.get("seconds", 0.0)
 
@@ -242,20 +237,18 @@ def _searched_all(c: Contest, data: datasets.Dataset, dealt: list[Any], fits: in
 
 def _evaluated(c: Contest, data: datasets.Dataset, record: dict[str, Any]) -> list[str]:
     """Play what was found on fresh seeds, write and show the tables; where budgets were not equal."""
-    frame, rounds, outcomes = evaluations.play(
-        list(c.plans.values()), data, c.seeds, c.top, c.folder / "evaluations"
-    )
+    frame, rounds, outcomes = fresh_seeds.play(list(c.plans.values()), data, c.seeds, c.top, c.folder / "evaluations")
     frame.to_parquet(c.folder / "evaluations.parquet", index=False)
     rounds.to_parquet(c.folder / "evaluation_rounds.parquet", index=False)
     runs = {n: p.folder for n, p in c.plans.items()}
-    unequal = comparison.unequal(runs, c.first.trials, c.first.budget)
+    unequal = comparison_tables.unequal(runs, c.first.trials, c.first.budget)
     cells = {n: _published(c, n) for n in runs}
     texts = {n: "; ".join(f"({v.text})" if v.stands_in else v.text for v in found) for n, found in cells.items()}
-    table = comparison.table(frame, {n: comparison.spent(run) for n, run in runs.items()}, texts)
+    table = comparison_tables.table(frame, {n: comparison_tables.spent(run) for n, run in runs.items()}, texts)
     notes = dict.fromkeys(published.note(v) for found in cells.values() for v in found)
     made = _made(record, runs.values(), outcomes, table["search_seconds"].sum())
     warnings = [f"warning: budgets were not equal: {u}" for u in unequal]
-    report(c, table, comparison.pairs(frame), warnings, list(notes), made)
+    report(c, table, comparison_tables.pairs(frame), warnings, list(notes), made)
     return unequal
 
 
@@ -263,8 +256,8 @@ def _made(record: dict[str, Any], searches: Iterable[Path], fresh: Sequence[Outc
     """Which command made it, with what code, and how long that took."""
     of_searches = [json.loads((run / "run.json").read_text()) for run in searches]
     commits = [c for r in of_searches for c in (*r.get("earlier_commits", []), r["git_commit"])]
-    told = results.told(record, [*commits, *(o.commit for o in fresh)])
-    spent = sum(evaluations.seconds(o) for o in fresh)
+    told = tables.told(record, [*commits, *(o.commit for o in fresh)])
+    spent = sum(fresh_seeds.seconds(o) for o in fresh)
     return f"{told}, {searched:.0f} s of searches and {spent:.0f} s of runs on fresh seeds, all processes together"
 
 
@@ -284,9 +277,9 @@ def _searched(
         return 0
     with ExitStack() as held:
         if before:
-            held.enter_context(results.sole_driver(p.folder))
-            storage.require_state(p.folder)
-        record = results.kept(before) if before else {"arguments": words}
+            held.enter_context(tables.sole_driver(p.folder))
+            disk.require_state(p.folder)
+        record = tables.kept(before) if before else {"arguments": words}
         return search.at_work(p, args, record, data, dealt, fits, resumed=bool(before))
 
 
@@ -298,13 +291,14 @@ def report(
     pairs.to_csv(c.folder / "pairs.csv", index=False)
     p, texts = c.first, []
     over = f"{c.seeds} fresh seeds, each with its own partition"
-    few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > comparison.MANY else ""
+    few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > comparison_tables.MANY else ""
     for title, frame in (
-        (f"test accuracy on {c.where} in %, mean ± 95 % interval over {over}", comparison.shown(table)),
+        (f"test accuracy on {c.where} in %, mean ± 95 % interval over {over}", comparison_tables.shown(table)),
         (f"tuned, paired by seed{few}: ± of each pair by itself, p corrected by Holm for all pairs",
-         comparison.shown_pairs(pairs)),
-        (f"what that cost; the searches had {p.trials} trials of at most {_most(p)} each", comparison.costs(table)),
-        ("what the searches found", comparison.searched(table)),
+         comparison_tables.shown_pairs(pairs)),
+        (f"what that cost; the searches had {p.trials} trials of at most {_most(p)} each",
+         comparison_tables.costs(table)),
+        ("what the searches found", comparison_tables.searched(table)),
     ):  # fmt: skip
         if frame.empty:
             continue
@@ -315,14 +309,18 @@ def report(
             shown.add_column(column, justify="left" if i == 0 or whole else "right", no_wrap=i == 0)
         for row in frame.itertuples(index=False):
             shown.add_row(*row)
-        cli.console().print(shown)
+        arguments.console().print(shown)
     if notes:
         say("published, in brackets for other data, where it is no target:\n" + "\n".join(f"- {n}" for n in notes))
-    parts = [f"**{t}**\n\n{comparison.markdown(f)}" for t, f in texts] + [f"- {n}\n" for n in (*warnings, *notes)]
+    parts = [f"**{t}**\n\n{comparison_tables.markdown(f)}" for t, f in texts] + [
+        f"- {n}\n" for n in (*warnings, *notes)
+    ]
     heading = f"# {', '.join(c.plans)} on {c.where}\n\n{made}.\n"
     (c.folder / "table.md").write_text("\n".join([heading, *parts]))
     marked = [f"% {line}\n" for line in (*warnings, *notes, made)]
-    (c.folder / "table.tex").write_text("\n".join([*(f"% {t}\n{comparison.latex(f)}" for t, f in texts), *marked]))
+    (c.folder / "table.tex").write_text(
+        "\n".join([*(f"% {t}\n{comparison_tables.latex(f)}" for t, f in texts), *marked])
+    )
     for line in warnings:
         say(line)
     say(f"folder: {c.folder}")
@@ -348,7 +346,7 @@ def go_on(args: argparse.Namespace) -> int:
             words += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
     if args.no_dashboard:
         words.append("--no-dashboard")
-    kept = results.kept(record) | {n: record[n] for n in ("seconds",) if n in record}
+    kept = tables.kept(record) | {n: record[n] for n in ("seconds",) if n in record}
     return conduct(make(words, args.run.absolute()), kept)
 
 

@@ -12,10 +12,14 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from fedtune import algorithm, cli, plan, results, resume, search, storage, tuning
-from fedtune import space as spaces
-from fedtune.errors import UserError
-from fedtune.tuning import SAMPLERS
+from fedtune import arguments as cli
+from fedtune import resume, search
+from fedtune.core.errors import UserError
+from fedtune.federated import algorithm
+from fedtune.runs import disk, tables
+from fedtune.tuning import plan, schedulers
+from fedtune.tuning import space as spaces
+from fedtune.tuning.schedulers import SAMPLERS
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
         raise UserError(
             f"a search is extended from its trials.parquet and rounds.parquet, but {args.run} lacks one; search anew"
         )
-    storage.require_found(args.run)
+    disk.require_found(args.run)
     given, arguments = resume.arguments(record, args), record["arguments"]
     if args.trials:
         if args.top:
@@ -75,10 +79,10 @@ def longer(p: plan.Plan, run: Path, top: int | None) -> plan.Plan:
             f"--rounds {p.experiment.scenario.rounds}"
         )
     trials = pd.read_parquet(run / "trials.parquet")
-    suggested = {t["trial"]: t["config"] for folder in lineage(run) for t in results.suggestions(folder)}
+    suggested = {t["trial"]: t["config"] for folder in lineage(run) for t in tables.suggestions(folder)}
     finished = trials[(trials["status"] == "finished") & trials["trial"].isin(suggested)]
     best = finished.sort_values(["last_val_acc", "last_val_loss"], ascending=[False, True])
-    best = best[: top or max(1, len(best) // tuning.REDUCTION)]
+    best = best[: top or max(1, len(best) // schedulers.REDUCTION)]
     if best.empty:
         raise UserError(f"only finished trials are played on, but {run} has none; fedtune resume it, or add --trials")
     rounds = pd.read_parquet(run / "rounds.parquet")

@@ -24,9 +24,9 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 from rich.console import Console
 from rich.table import Table
 
-from fedtune import cli
-from fedtune.cli import say
-from fedtune.errors import UserError, unknown
+from fedtune import arguments
+from fedtune.arguments import say
+from fedtune.core.errors import UserError, unknown
 
 MARK = "fedtune"  # the entry of a job's metadata that says whose it is
 ENVIRONMENT = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # Ray's own names for where a cluster is
@@ -35,7 +35,7 @@ HERE = "http://127.0.0.1:8265"
 
 def parser() -> argparse.ArgumentParser:
     """The arguments."""
-    p = cli.Parser(prog="fedtune jobs", description="The searches that fedtune submit sent to a cluster.")
+    p = arguments.Parser(prog="fedtune jobs", description="The searches that fedtune submit sent to a cluster.")
     actions = p.add_subparsers(dest="action", required=True, metavar="list|logs|stop")
     listing = actions.add_parser("list", help="all of them")
     logs = actions.add_parser("logs", help="what one printed")
@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-@cli.guarded
+@arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """The command."""
     args = parser().parse_args(argv)

@@ -8,29 +8,34 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from fedtune import algorithm, cli, datasets, models
-from fedtune import space as spaces
-from fedtune.hyper import Knob, knobs
-from fedtune.scenario import SCENARIOS, Scenario
-from fedtune.simulation import Experiment
+from fedtune import arguments
+from fedtune.core.hyper import Knob, knobs
+from fedtune.data import datasets
+from fedtune.federated import algorithm
+from fedtune.federated.scenario import SCENARIOS, Scenario
+from fedtune.federated.simulation import Experiment
+from fedtune.nn import architectures
+from fedtune.tuning import space as spaces
 
 
-@cli.guarded
+@arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """The command."""
-    parser = cli.Parser(prog="fedtune list", description="Show what there is.")
+    parser = arguments.Parser(prog="fedtune list", description="Show what there is.")
     parser.add_argument("algo", nargs="?", metavar="ALGORITHM", help="only this one, with the text of its file")
     parser.add_argument("--debug", action="store_true", help="show the stack of an error")
     args = parser.parse_args(argv)
-    console = cli.console()
+    console = arguments.console()
     for name in [args.algo] if args.algo else algorithm.names():
         _algorithm(console, name, whole=bool(args.algo))
     if not args.algo:
         console.print(_knobs("scenario: hyperparameters that every algorithm has", knobs(Scenario)))
         console.print(_scenarios())
         console.print(_datasets())
-        console.print("models: " + ", ".join(f"{n} (D = {d})" for n, (_, d) in models.MODELS.items()))
-        console.print("families of models: " + "; ".join(f"{n}: {', '.join(m)}" for n, m in models.FAMILIES.items()))
+        console.print("models: " + ", ".join(f"{n} (D = {d})" for n, (_, d) in architectures.MODELS.items()))
+        console.print(
+            "families of models: " + "; ".join(f"{n}: {', '.join(m)}" for n, m in architectures.FAMILIES.items())
+        )
     return 0
 
 

@@ -9,24 +9,26 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedtune import cli, plan, results, resume, search
-from fedtune.budget import Budget
-from fedtune.cli import say
-from fedtune.errors import UserError
+from fedtune import arguments, resume, search
+from fedtune.arguments import say
+from fedtune.core.budget import Budget
+from fedtune.core.errors import UserError
+from fedtune.runs import tables
+from fedtune.tuning import plan
 
 CLOCK = ["trial", "seconds", "eval_seconds"]  # what is another each time
 
 
 def parser() -> argparse.ArgumentParser:
     """The arguments."""
-    p = cli.Parser(prog="fedtune replay", description="Play a search's trials again and compare every number.")
+    p = arguments.Parser(prog="fedtune replay", description="Play a search's trials again and compare every number.")
     p.add_argument("run", type=Path, metavar="RUN", help="the folder of the search")
     p.add_argument("--name", help="of the new folder, beside the old one (default: RUN-replayed)")
     resume.add_machine(p)
     return p
 
 
-@cli.guarded
+@arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """The command."""
     args = parser().parse_args(argv)
@@ -36,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     before = rounds_of(args.run)
     length = before.groupby("trial")["round"].max()
     tried = [plan.Played(t["trial"], t["config"], int(length[t["trial"]]))
-             for t in results.suggestions(args.run) if t["trial"] in length]  # fmt: skip
+             for t in tables.suggestions(args.run) if t["trial"] in length]  # fmt: skip
     if not tried:
         raise UserError(f"a search is replayed from its suggestions and rounds, but {args.run} has none; search anew")
     if record["scheduler"] == "pbt" or any(_moved(args.run, t.trial) for t in tried):
@@ -75,7 +77,7 @@ def compare(args: argparse.Namespace, before: pd.DataFrame, p: plan.Plan) -> int
 
 def rounds_of(run: Path) -> pd.DataFrame:
     """The rounds of a run, over or not."""
-    return results.rounds_frame(results.logged(run))
+    return tables.rounds_frame(tables.logged(run))
 
 
 def _moved(run: Path, trial: str) -> bool:

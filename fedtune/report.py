@@ -20,18 +20,19 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from fedtune import cli, report_parts
-from fedtune.cli import say
-from fedtune.errors import UserError
-from fedtune.report_parts import Comparison, Search
+from fedtune import arguments
+from fedtune.arguments import say
+from fedtune.core.errors import UserError
+from fedtune.reporting import sections
+from fedtune.reporting.sections import Comparison, Search
 
 MARK = '<meta name="generator" content="fedtune report">'  # what tells a report from other files
 
 
-@cli.guarded
+@arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """The command."""
-    p = cli.Parser(prog="fedtune report", description="One page on what searches and comparisons found.")
+    p = arguments.Parser(prog="fedtune report", description="One page on what searches and comparisons found.")
     p.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="the folder of a search or a comparison")
     p.add_argument("-o", "--output", type=Path, metavar="FILE.html", help="default, for one RUN: RUN/report.html")
     p.add_argument("--debug", action="store_true", help="show the stack of an error")
@@ -41,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     out = args.output or args.runs[0] / "report.html"
     if args.output:
         _require_output(out)
-    parts = [report_parts.read(run, f"run{i}") for i, run in enumerate(args.runs, 1)]
+    parts = [sections.read(run, f"run{i}") for i, run in enumerate(args.runs, 1)]
     _require_output(out)
     text = page(parts)
     part = out.with_name(out.name + ".part")
@@ -57,14 +58,14 @@ def page(parts: Sequence[Search | Comparison]) -> str:
     plotly, js = get_plotlyjs(), _ours("js")
     return environment.from_string(_ours("html")).render(
         title=parts[0].title if len(parts) == 1 else f"{len(parts)} runs", runs=parts,
-        overview=report_parts.overview(parts) if len(parts) > 1 else None, mark=Markup(MARK),
+        overview=sections.overview(parts) if len(parts) > 1 else None, mark=Markup(MARK),
         policy=_policy(plotly, js), css=Markup(_ours("css")), plotly=Markup(plotly), js=Markup(js),
         made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     ).lstrip()  # fmt: skip
 
 
 def _ours(suffix: str) -> str:
-    return (Path(__file__).parent / f"report.{suffix}").read_text(encoding="utf-8")
+    return (Path(__file__).parent / "reporting" / f"report.{suffix}").read_text(encoding="utf-8")
 
 
 def _policy(*scripts: str) -> str:

@@ -15,12 +15,17 @@ import ray
 from rich.console import Console
 from rich.table import Table
 
-from fedtune import batch, cli, cluster, datasets, federation, plan, reproduction, results, standin
-from fedtune.cli import say
-from fedtune.errors import UserError, unknown
-from fedtune.grids import GRIDS, Grid
-from fedtune.reproduction import Report, Spot
-from fedtune.scenario import Scenario
+from fedtune import arguments
+from fedtune.arguments import say
+from fedtune.cluster import ray_start
+from fedtune.core.errors import UserError, unknown
+from fedtune.data import datasets, federation
+from fedtune.federated.scenario import Scenario
+from fedtune.runs import tables
+from fedtune.studies import ray_tasks, reproduction, substitution
+from fedtune.studies.paper_tables import GRIDS, Grid
+from fedtune.studies.reproduction import Report, Spot
+from fedtune.tuning import plan
 
 RECORD = "reproduce.json"
 GRID = ("table", "dataset", "parts", "quick", "all_columns", "rounds", "seeds", "preset")  # what decides which runs
@@ -28,21 +33,23 @@ GRID = ("table", "dataset", "parts", "quick", "all_columns", "rounds", "seeds", 
 
 def parser() -> argparse.ArgumentParser:
     """The arguments."""
-    p = cli.Parser(prog="fedtune reproduce", description="Run a paper's table or figure, and show both side by side.")
+    p = arguments.Parser(
+        prog="fedtune reproduce", description="Run a paper's table or figure, and show both side by side."
+    )
     p.add_argument("table", nargs="?", metavar="TABLE", help="one of those that --list shows")
     p.add_argument("--list", action="store_true", help="show the tables and figures there are")
     p.add_argument("--dataset", metavar="NAME", help="only its columns of that, or that in the first one's place")
     p.add_argument("--parts", metavar="A,B,…", help="only these: a figure's letters, or a table's data sets")
     p.add_argument("--quick", action="store_true", help="a small true version: few rounds, seeds and columns")
     p.add_argument("--all-columns", action="store_true", help="with --quick: few rounds and seeds, but every column")
-    p.add_argument("--rounds", type=cli.positive, metavar="N", help="of the longest column; others in proportion")
-    p.add_argument("--seeds", type=cli.positive, metavar="N", help="runs of every figure (default: the paper's)")
+    p.add_argument("--rounds", type=arguments.positive, metavar="N", help="of the longest column; others in proportion")
+    p.add_argument("--seeds", type=arguments.positive, metavar="N", help="runs of every figure (default: the paper's)")
     p.add_argument("--preset", metavar="NAME", help="as_text (the defaults) or as_published, where an algorithm has it")
     p.add_argument("--data-dir", metavar="DIR", help="torchvision's layout (default $FEDTUNE_DATA_DIR, data)")
     p.add_argument("--download", action="store_true", help="fetch the data sets if they are not there")
     p.add_argument("--debug", action="store_true", help="show the stack of an error")
     m = p.add_argument_group("machine")
-    m.add_argument("--cpus-per-trial", type=cli.above_zero, default=1, metavar="N", help="of a run (default 1)")
+    m.add_argument("--cpus-per-trial", type=arguments.above_zero, default=1, metavar="N", help="of a run (default 1)")
     m.add_argument("--gpus-per-trial", type=_share, default=0, metavar="N", help="a fraction; default 0")
     m.add_argument("--name", help="of the folder (default: of the table, the data set and the version)")
     m.add_argument("--storage-path", default="runs", metavar="DIR", help="where that folder goes (default runs)")
@@ -51,11 +58,11 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-@cli.guarded
+@arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """The command."""
     args = parser().parse_args(argv)
-    console = cli.console()
+    console = arguments.console()
     if args.list or args.table is None:
         _list(console)
         return 0
@@ -66,17 +73,17 @@ def main(argv: list[str] | None = None) -> int:
     folder = _folder(args, asked)
     with ExitStack() as held:
         data = _load(spots, args)
-        cluster.start(args.address, args.cpus_per_trial, args.gpus_per_trial, not args.no_dashboard)
+        ray_start.start(args.address, args.cpus_per_trial, args.gpus_per_trial, not args.no_dashboard)
         held.callback(ray.shutdown)
         folder.mkdir(parents=True, exist_ok=True)
-        held.enter_context(results.sole_driver(folder))
+        held.enter_context(tables.sole_driver(folder))
         runs = {run.label: run for spot in spots for run in spot.runs}
-        origin = results.origin(results.command_line())
-        record = results.Record(folder, origin | {"grid": asked, "device": device}, RECORD)
+        origin = tables.origin(tables.command_line())
+        record = tables.Record(folder, origin | {"grid": asked, "device": device}, RECORD)
         record.write("running", runs=len(runs))
         say(f"{grid.paper}, {grid.table}: {len(runs)} runs.  If this is cut short, the same command goes on")
         try:
-            outcomes = batch.play_all(
+            outcomes = ray_tasks.play_all(
                 list(runs.values()), data, folder / "runs", args.cpus_per_trial, args.gpus_per_trial, title=args.table
             )
         except BaseException as error:
@@ -98,15 +105,15 @@ def wanted(args: argparse.Namespace) -> Grid:
     grid = GRIDS[args.table]
     if args.dataset:
         datasets.describe(args.dataset)
-        grid = standin.on(grid, args.dataset)
+        grid = substitution.on(grid, args.dataset)
     if args.parts:
-        grid = standin.parts(grid, args.parts.split(","))
+        grid = substitution.parts(grid, args.parts.split(","))
     if args.all_columns and not args.quick:
         raise UserError("--all-columns goes with --quick, which else takes three; without --quick all are played")
     if args.quick:
-        grid = standin.quick(grid, args.all_columns)
+        grid = substitution.quick(grid, args.all_columns)
     if args.rounds:
-        grid = grid._replace(panels=tuple(standin.lasting(p, args.rounds) for p in grid.panels))
+        grid = grid._replace(panels=tuple(substitution.lasting(p, args.rounds) for p in grid.panels))
     return grid._replace(seeds=args.seeds or grid.seeds)
 
 

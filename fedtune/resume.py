@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedtune import cli, compare, plan, results, search, storage
-from fedtune import space as spaces
-from fedtune.errors import UserError
+from fedtune import arguments as cli
+from fedtune import compare, search
+from fedtune.core.errors import UserError
+from fedtune.runs import disk, tables
+from fedtune.tuning import plan
+from fedtune.tuning import space as spaces
 
 
 def parser() -> argparse.ArgumentParser:
@@ -38,8 +41,8 @@ def main(argv: list[str] | None = None) -> int:
     if "extends" in record:
         raise UserError(f"what extends another search is not resumed, but {args.run} does; extend that one again")
     given = arguments(record, args)
-    storage.require_state(args.run)
-    return search.conduct(plan.make(given, resumed=True), given, results.kept(record), resumed=True)
+    disk.require_state(args.run)
+    return search.conduct(plan.make(given, resumed=True), given, tables.kept(record), resumed=True)
 
 
 def add_machine(p: argparse.ArgumentParser) -> None:

@@ -11,25 +11,27 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedtune import cli, federation, saved
-from fedtune.cli import say
-from fedtune.errors import UserError
-from fedtune.layers import keep_freed_memory
-from fedtune.simulation import Simulation
+from fedtune import arguments
+from fedtune.arguments import say
+from fedtune.core.errors import UserError
+from fedtune.data import federation
+from fedtune.federated import model_file
+from fedtune.federated.simulation import Simulation
+from fedtune.nn.layers import keep_freed_memory
 
 
-@cli.guarded
+@arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """The command."""
-    parser = cli.Parser(prog="fedtune run", description="Play one configuration, without searching.")
-    cli.add_experiment(parser)
+    parser = arguments.Parser(prog="fedtune run", description="Play one configuration, without searching.")
+    arguments.add_experiment(parser)
     parser.add_argument("--config", metavar="best.yaml", help="play what a search found; other arguments override it")
     parser.add_argument("--output", type=Path, metavar="FILE.jsonl", help="also write the metrics, a line a round")
     parser.add_argument("--save", type=Path, metavar="MODEL.pt", help="also keep the model, for analysis.saved to open")
-    parser.add_argument("--threads", type=cli.positive, default=1, help="of PyTorch (default 1, as in a search)")
+    parser.add_argument("--threads", type=arguments.positive, default=1, help="of PyTorch (default 1, as in a search)")
     args = parser.parse_args(argv)
-    config = cli.read_config(args.config)
-    experiment = cli.experiment_from(args, config)
+    config = arguments.read_config(args.config)
+    experiment = arguments.experiment_from(args, config)
     for name, file in (("--output", args.output), ("--save", args.save)):
         if file and (file.exists() or not file.absolute().parent.is_dir()):
             raise UserError(f"{name} needs a new file in a folder that exists, but got {file}; give another")
@@ -54,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.output:
         args.output.write_text("".join(json.dumps(row) + "\n" for row in rows))
     if args.save:
-        saved.write(args.save, experiment, {}, simulation)
+        model_file.write(args.save, experiment, {}, simulation)
     last = rows[-1]
     say(
         f"after {last['round']} rounds in {time.perf_counter() - began:.1f} s: val_acc {last['val_acc']:.4f}, "

@@ -11,64 +11,64 @@ from typing import Any
 
 import ray
 
-from fedtune import (
-    cli,
-    cluster,
-    datasets,
-    drive,
-    federation,
-    final,
-    plan,
-    results,
-    shares,
-    storage,
-    summary,
-    tuning,
-)
-from fedtune.budget import UNITS
-from fedtune.cli import say
-from fedtune.plan import Plan
-from fedtune.progress import short
-from fedtune.space import keep
+from fedtune import arguments
+from fedtune.arguments import say
+from fedtune.cluster import gpu_share, ray_start
+from fedtune.core.budget import UNITS
+from fedtune.data import datasets, federation
+from fedtune.runs import disk, tables
+from fedtune.studies import final_check
+from fedtune.tuning import driver, messages, plan, schedulers
+from fedtune.tuning.live_view import short
+from fedtune.tuning.plan import Plan
+from fedtune.tuning.space import keep
 
 
 def parser(prog: str = "fedtune search") -> argparse.ArgumentParser:
     """The arguments of a search.  prog: who complains of them."""
-    p = cli.Parser(prog=prog, description="Search an algorithm's hyperparameters with Ray Tune.")
-    cli.add_experiment(p)
+    p = arguments.Parser(prog=prog, description="Search an algorithm's hyperparameters with Ray Tune.")
+    arguments.add_experiment(p)
     s = p.add_argument_group("search")
     s.add_argument("--space", default="default", metavar="NAME|FILE.py[:NAME]", help="default, paper, wide, or a file")
     s.add_argument("--also", metavar="NAME[=LOW..HIGH],…", help="search these too, over their ranges or those given")
-    s.add_argument("--trials", type=cli.positive, metavar="N", help="configurations (default 32; a grid: all of it)")
-    s.add_argument("--scheduler", default="asha", help=f"one of {', '.join(tuning.SCHEDULERS)} (default asha)")
-    s.add_argument("--searcher", help=f"one of {', '.join(tuning.SEARCHERS)} (default tpe; grid for a grid)")
     s.add_argument(
-        "--objective", default=tuning.METRIC, metavar="A[,B]",
-        help=f"{tuning.METRIC}, or it and one of {', '.join(list(tuning.OBJECTIVES)[1:])}: then a front is found",
+        "--trials", type=arguments.positive, metavar="N", help="configurations (default 32; a grid: all of it)"
+    )
+    s.add_argument("--scheduler", default="asha", help=f"one of {', '.join(schedulers.SCHEDULERS)} (default asha)")
+    s.add_argument("--searcher", help=f"one of {', '.join(schedulers.SEARCHERS)} (default tpe; grid for a grid)")
+    s.add_argument(
+        "--objective", default=schedulers.METRIC, metavar="A[,B]",
+        help=f"{schedulers.METRIC}, or it and one of {', '.join([*schedulers.OBJECTIVES][1:])}: then a front is found",
     )  # fmt: skip
-    s.add_argument("--seeds-per-trial", type=cli.positive, default=1, metavar="K", help="default 1; more: their means")
+    s.add_argument(
+        "--seeds-per-trial", type=arguments.positive, default=1, metavar="K", help="default 1; more: their means"
+    )
     s.add_argument("--budget-unit", default="rounds", choices=UNITS, help="what a trial uses up, and rungs lie in")
-    s.add_argument("--budget", type=cli.above_zero, metavar="N", help="megabytes or seconds of a trial")
-    s.add_argument("--grace", type=cli.above_zero, metavar="N", help="first rung (default: derived from the space)")
+    s.add_argument("--budget", type=arguments.above_zero, metavar="N", help="megabytes or seconds of a trial")
+    s.add_argument(
+        "--grace", type=arguments.above_zero, metavar="N", help="first rung (default: derived from the space)"
+    )
     s.add_argument("--final-seeds", type=int, default=3, metavar="N", help="fresh seeds of the final check (default 3)")
     s.add_argument("--time-budget", type=float, metavar="SECONDS", help="stop the search after this long")
     m = p.add_argument_group("machine")
-    m.add_argument("--max-concurrent", type=cli.positive, metavar="N", help="trials at once (default: what fits)")
+    m.add_argument("--max-concurrent", type=arguments.positive, metavar="N", help="trials at once (default: what fits)")
     m.add_argument("--cpus-per-trial", type=float, default=1, metavar="N", help="default 1")
-    m.add_argument("--gpus-per-trial", type=shares.gpus, default=0, metavar="N", help="a fraction, or auto; default 0")
+    m.add_argument(
+        "--gpus-per-trial", type=gpu_share.gpus, default=0, metavar="N", help="a fraction, or auto; default 0"
+    )
     m.add_argument("--name", help="of the run's folder (default: algorithm, scenario and time)")
     m.add_argument("--storage-path", default="runs", metavar="DIR", help="where the run's folder goes (default runs)")
     m.add_argument("--address", help="of a Ray cluster: auto, host:port or ray://host:port (default: start one here)")
     m.add_argument("--no-dashboard", action="store_true", help="do not start Ray's dashboard")
     m.add_argument(
-        "--dashboard-host", default=cluster.LOOPBACK, metavar="HOST",
-        help=f"where the dashboard listens (default {cluster.LOOPBACK})",
+        "--dashboard-host", default=ray_start.LOOPBACK, metavar="HOST",
+        help=f"where the dashboard listens (default {ray_start.LOOPBACK})",
     )  # fmt: skip
     m.add_argument("--tensorboard", action="store_true", help="TensorBoard event files too; they cost time per round")
     return p
 
 
-@cli.guarded
+@arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """The command."""
     args = parser().parse_args(argv)
@@ -79,11 +79,11 @@ def conduct(p: Plan, args: argparse.Namespace, record: dict[str, Any], resumed: 
     """Search, check and say what was found; the exit status.  record: what run.json holds already."""
     with ExitStack() as held:
         if resumed:
-            held.enter_context(results.sole_driver(p.folder))
+            held.enter_context(tables.sole_driver(p.folder))
         data = datasets.load(p.experiment.scenario.dataset, args.data_dir, args.download)
         dealt = deal(p, data, p.final_seeds)
-        storage.require_room(p.storage)
-        fits = cluster.start(p.address, p.cpus, p.gpus, not args.no_dashboard, args.dashboard_host)
+        disk.require_room(p.storage)
+        fits = ray_start.start(p.address, p.cpus, p.gpus, not args.no_dashboard, args.dashboard_host)
         held.callback(ray.shutdown)
         return at_work(p, args, record, data, dealt, fits, resumed)
 
@@ -102,36 +102,36 @@ def at_work(
     """The same where Ray is there, with room for so many trials; whoever resumes holds the folder already."""
     with ExitStack() as held:
         if p.probe:
-            p, fits = shares.settle(p, dealt)
+            p, fits = gpu_share.settle(p, dealt)
         p = dataclasses.replace(p, concurrent=p.concurrent or fits)
-        summary.announce(p, args.space, p.concurrent or fits)
-        noted = results.Record(p.folder, results.provenance(results.command_line(), p.experiment, p.told()) | record)
+        messages.announce(p, args.space, p.concurrent or fits)
+        noted = tables.Record(p.folder, tables.provenance(tables.command_line(), p.experiment, p.told()) | record)
         if not resumed:  # not before: whatever is refused leaves nothing behind
-            results.make_folder(p.folder)
+            tables.make_folder(p.folder)
             keep(args.space, p.folder)
-            held.enter_context(results.sole_driver(p.folder))
+            held.enter_context(tables.sole_driver(p.folder))
         noted.write("running")
-        held.enter_context(storage.reserved(p.folder))
-        watch = storage.Watch(p.folder)
+        held.enter_context(disk.reserved(p.folder))
+        watch = disk.Watch(p.folder)
         if not args.debug:
-            storage.quiet()
+            disk.quiet()
         with watch.explaining(p.shown):
             return _played(p, data, dealt, noted, watch, resumed, args.data_dir)
 
 
 def _played(
-    p: Plan, data: datasets.Dataset, dealt: list[federation.Federation], noted: results.Record, watch: storage.Watch,
+    p: Plan, data: datasets.Dataset, dealt: list[federation.Federation], noted: tables.Record, watch: disk.Watch,
     resumed: bool, data_dir: str | None,
 ) -> int:  # fmt: skip
     """Search in the run's folder, then check; the exit status."""
     began = time.monotonic()
     try:
-        grid, reported = drive.fit(p, dealt, p.concurrent or 1, resumed, watch)
+        grid, reported = driver.fit(p, dealt, p.concurrent or 1, resumed, watch)
     except BaseException as error:
         watch.look()  # before the record makes a vanished folder again
         noted.write("failed", reason=f"{type(error).__name__}: {error}")
         raise
-    rounds, trials = results.frames(grid, reported, p.earlier, [t.trial for t in p.onward])
+    rounds, trials = tables.frames(grid, reported, p.earlier, [t.trial for t in p.onward])
     p.folder.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
     rounds.to_parquet(p.folder / "rounds.parquet", index=False)
     trials.to_parquet(p.folder / "trials.parquet", index=False)
@@ -139,14 +139,14 @@ def _played(
         noted.write("interrupted", reason=f"its folder {watch.found}")
         raise watch.error(p.shown)
     if len(p.objectives) > 1 and len(rounds):
-        summary.front(p, rounds, trials)
-    cut = results.cut_short(grid, p.trials, p.folder)
+        messages.front(p, rounds, trials)
+    cut = tables.cut_short(grid, p.trials, p.folder)
     if cut:
         what = "time budget reached" if p.time_budget else f"interrupted; fedtune resume {p.shown} goes on"
         say(f"{what}: {len(trials)} of {p.trials} trials were begun")
     counts = trials["status"].value_counts().to_dict()
     noted.add(search_seconds=round(time.monotonic() - began, 1), status=counts)
-    best = results.best_trial(trials, p.budget.unit)
+    best = tables.best_trial(trials, p.budget.unit)
     if best is None and cut and not p.time_budget:
         noted.write("interrupted")
         return 130
@@ -155,17 +155,15 @@ def _played(
         reasons = [r for r in trials["reason"] if r]
         say(f"no trial reported a finite result{': ' + reasons[0].splitlines()[-1] if reasons else ''}")
         return 1
-    config = results.write_best(
-        p.folder, p.experiment, p.scenario, best, p.budget, trials=len(trials), seeds=p.seeds
-    )
+    config = tables.write_best(p.folder, p.experiment, p.scenario, best, p.budget, trials=len(trials), seeds=p.seeds)
     if cut and not p.time_budget:
         noted.write("interrupted")
-        say(f"best so far: trial {best['trial']}, {summary.listed(config, short)}; folder: {p.shown}")
+        say(f"best so far: trial {best['trial']}, {messages.listed(config, short)}; folder: {p.shown}")
         return 130
-    checked = final.check(p, data, config)
+    checked = final_check.check(p, data, config)
     noted.add(final=checked.to_dict("records"), seconds=round(time.monotonic() - began, 1))
     noted.write("finished")
-    summary.conclude(p, config, best, checked, counts, data_dir)
+    messages.conclude(p, config, best, checked, counts, data_dir)
     return 0
 
 

@@ -15,27 +15,28 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fedtune import cli, results
-from fedtune.budget import Budget
-from fedtune.errors import UserError
-from fedtune.progress import short, status
-from fedtune.study import METRIC
+from fedtune import arguments
+from fedtune.core.budget import Budget
+from fedtune.core.errors import UserError
+from fedtune.runs import tables
+from fedtune.tuning.live_view import short, status
+from fedtune.tuning.optuna_searcher import METRIC
 
 SAID = ("algorithm", "searcher", "scheduler", "started", "trials", "concurrent", "space")  # of run.json, needed here
 ALIVE = {"RUNNING": "running", "PENDING": "waiting", "PAUSED": "paused"}
 
 
-@cli.guarded
+@arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """The command."""
-    p = cli.Parser(prog="fedtune status", description="How a search stands: best, trials, rungs, time left.")
+    p = arguments.Parser(prog="fedtune status", description="How a search stands: best, trials, rungs, time left.")
     p.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
     p.add_argument("--watch", type=float, nargs="?", const=2.0, metavar="SECONDS", help="refresh (default: every 2 s)")
     p.add_argument("--debug", action="store_true", help="show the stack of an error")
     args = p.parse_args(argv)
     if args.watch is not None and not args.watch > 0:
         raise UserError(f"--watch must be above 0 seconds, but got {args.watch:g}")
-    console = cli.console()
+    console = arguments.console()
     shown, over = pictures(args.run)
     if args.watch is None:
         console.print(shown)
@@ -56,7 +57,7 @@ def pictures(run: Path) -> tuple[Group, bool]:
     except (OSError, ValueError, KeyError, TypeError):
         return picture(run)
     over = state != "running"
-    if not over and not results.driven(run):
+    if not over and not tables.driven(run):
         over, state = True, f"its driver is gone; fedtune resume {run} goes on"
     begun = [picture(run / name)[0] for name in names if (run / name / "run.json").exists()]
     again = len(list(run.glob("evaluations/*.json")))
@@ -74,8 +75,8 @@ def picture(run: Path) -> tuple[Group, bool]:
             raise ValueError(f"it lacks {', '.join(lacking)}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"RUN must be the folder of a search, but {run} has no fit run.json: {error}") from error
-    over, logged = state != "running", results.logged(run)
-    if not over and not results.driven(run):
+    over, logged = state != "running", tables.logged(run)
+    if not over and not tables.driven(run):
         over, state = True, f"its driver is gone; fedtune resume {run} goes on"
     how = ended(run, logged)
     if over:  # what the driver left when it stopped; resume goes on with it if the search was not over

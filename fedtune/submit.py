@@ -21,10 +21,13 @@ from ray._private.ray_constants import DASHBOARD_CLIENT_MAX_SIZE
 import fedtune
 import search_spaces
 import trainables
-from fedtune import cli, compare, datasets, extend, federation, jobs, plan, replay, resume, search
-from fedtune import space as spaces
-from fedtune.cli import say
-from fedtune.errors import UserError
+from fedtune import arguments as cli
+from fedtune import compare, extend, jobs, replay, resume, search
+from fedtune.arguments import say
+from fedtune.core.errors import UserError
+from fedtune.data import datasets, federation
+from fedtune.tuning import plan
+from fedtune.tuning import space as spaces
 
 LIMIT = DASHBOARD_CLIENT_MAX_SIZE  # bytes that the cluster's job server takes at once
 PACKAGES: tuple[ModuleType, ...] = (fedtune, trainables, search_spaces)

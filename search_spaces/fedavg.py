@@ -1,6 +1,6 @@
 """FedAvg: local optimisation and how long it goes on between averages."""
 
-from fedtune.space import lines, tunable
+from fedtune.tuning.space import lines, tunable
 from trainables.fedavg import FedAvg
 
 default = tunable(FedAvg, lr=(1e-3, 0.3), momentum=(0.0, 0.95), local_epochs=(1, 5))

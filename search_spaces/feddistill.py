@@ -1,6 +1,6 @@
 """FedDistill: how far a client trusts the others' logits, and whose they are."""
 
-from fedtune.space import lines, tunable
+from fedtune.tuning.space import lines, tunable
 from trainables.feddistill import FedDistill
 
 default = tunable(

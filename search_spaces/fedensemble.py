@@ -1,6 +1,6 @@
 """FedEnsemble: local optimisation, and who votes how."""
 
-from fedtune.space import lines, tunable
+from fedtune.tuning.space import lines, tunable
 from trainables.fedensemble import FedEnsemble
 
 default = tunable(FedEnsemble, lr=(1e-4, 0.3), momentum=(0.0, 0.95), local_epochs=(1, 5))

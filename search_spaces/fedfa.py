@@ -1,6 +1,6 @@
 """FedFA: how hard anchors pull, how fast they move, and how fast the head follows them."""
 
-from fedtune.space import lines, tunable
+from fedtune.tuning.space import lines, tunable
 from trainables.fedfa import FedFA
 
 default = tunable(FedFA, "lam", m=(0.0, 0.95), lr=(1e-3, 0.3), momentum=(0.0, 0.95), local_epochs=(1, 5))

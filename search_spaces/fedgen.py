@@ -1,6 +1,6 @@
 """FedGen: how much clients lean on generated features, and how the generator is trained."""
 
-from fedtune.space import lines, tunable
+from fedtune.tuning.space import lines, tunable
 from trainables.fedgen import FedGen
 
 default = tunable(FedGen, "gen_weight", "kl_weight", "gen_decay", "gen_lr", "gen_steps", lr=(1e-4, 0.3))

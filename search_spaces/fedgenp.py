@@ -1,6 +1,6 @@
 """FedGenP: how much clients lean on their generators, how hard those look for conflict, and when they stop."""
 
-from fedtune.space import lines, tunable
+from fedtune.tuning.space import lines, tunable
 from trainables.fedgenp import FedGenP
 
 default = tunable(FedGenP, "a", "a_decay", "beta", "lam_kl", "cap", "gen_lr", "gen_steps", lr=(1e-3, 0.3))

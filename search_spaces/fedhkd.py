@@ -1,6 +1,6 @@
 """FedHKD: how hard body and head are held to the shared knowledge, and what is told."""
 
-from fedtune.space import lines, tunable
+from fedtune.tuning.space import lines, tunable
 from trainables.fedhkd import FedHKD
 
 default = tunable(FedHKD, "lam", "gamma", "temperature", "noise", "least_share", lr=(1e-4, 0.3))

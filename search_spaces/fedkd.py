@@ -1,6 +1,6 @@
 """FedKD: how much of the mentee crosses the wire, and how fast it learns."""
 
-from fedtune.space import lines, tunable
+from fedtune.tuning.space import lines, tunable
 from trainables.fedkd import FedKD
 
 default = tunable(

@@ -3,7 +3,7 @@
 γ_div stays at 1: under Adam only the ratios of the three γ matter.
 """
 
-from fedtune.space import lines, tunable
+from fedtune.tuning.space import lines, tunable
 from trainables.fedpa import FedPA
 
 default = tunable(FedPA, "lam_po", "lam_ge", "gamma_fid", "gamma_ad", "po_decay", "ge_decay", "gen_lr", "gen_steps")

@@ -1,6 +1,6 @@
 """FedPer: local optimisation under a common body."""
 
-from fedtune.space import lines, tunable
+from fedtune.tuning.space import lines, tunable
 from trainables.fedper import FedPer
 
 default = tunable(FedPer, lr=(1e-3, 0.3), momentum=(0.0, 0.95), local_epochs=(1, 5))

@@ -1,6 +1,6 @@
 """FedProto: how hard prototypes pull."""
 
-from fedtune.space import lines, tunable
+from fedtune.tuning.space import lines, tunable
 from trainables.fedproto import FedProto
 
 default = tunable(FedProto, "lam", lr=(1e-3, 0.3), momentum=(0.0, 0.95), local_epochs=(1, 5))

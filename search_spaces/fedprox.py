@@ -1,6 +1,6 @@
 """FedProx: how hard clients are held near the model they received."""
 
-from fedtune.space import lines, tunable
+from fedtune.tuning.space import lines, tunable
 from trainables.fedprox import FedProx
 
 default = tunable(FedProx, "mu", lr=(1e-3, 0.3), momentum=(0.0, 0.95), local_epochs=(1, 5))

@@ -1,6 +1,6 @@
 """FedRep: how long the head fits before the body moves."""
 
-from fedtune.space import lines, tunable
+from fedtune.tuning.space import lines, tunable
 from trainables.fedrep import FedRep
 
 default = tunable(FedRep, "head_epochs", lr=(1e-3, 0.3), momentum=(0.0, 0.95), local_epochs=(1, 5))

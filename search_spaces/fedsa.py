@@ -1,6 +1,6 @@
 """FedSA: the weights of its three terms, how fast anchors move, whose margin, and whether anchors are embedded."""
 
-from fedtune.space import lines, tunable
+from fedtune.tuning.space import lines, tunable
 from trainables.fedsa import FedSA
 
 default = tunable(

@@ -1,6 +1,6 @@
 """FedTGP: how hard prototypes pull, and how the server trains them."""
 
-from fedtune.space import lines, tunable
+from fedtune.tuning.space import lines, tunable
 from trainables.fedtgp import FedTGP
 
 default = tunable(

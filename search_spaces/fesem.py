@@ -1,6 +1,6 @@
 """FeSEM: how many models the server keeps."""
 
-from fedtune.space import lines, tunable
+from fedtune.tuning.space import lines, tunable
 from trainables.fesem import FeSEM
 
 default = tunable(FeSEM, "clusters", lr=(1e-3, 0.3), momentum=(0.0, 0.95), local_epochs=(1, 5))

@@ -1,6 +1,6 @@
 """FML: how far the two nets trust the labels, and how far each other."""
 
-from fedtune.space import lines, tunable
+from fedtune.tuning.space import lines, tunable
 from trainables.fml import FML
 
 default = tunable(

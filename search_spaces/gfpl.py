@@ -1,6 +1,6 @@
 """GFPL: alignment to the frame, what is exchanged, and when."""
 
-from fedtune.space import lines, tunable
+from fedtune.tuning.space import lines, tunable
 from trainables.gfpl import GFPL
 
 # t1 <= 14 and S_T <= 10 together bring the first event by round 20, wherever in the space

@@ -1,6 +1,6 @@
 """LG-FedAvg: local optimisation under a common head."""
 
-from fedtune.space import lines, tunable
+from fedtune.tuning.space import lines, tunable
 from trainables.lgfedavg import LGFedAvg
 
 default = tunable(LGFedAvg, lr=(1e-3, 0.3), momentum=(0.0, 0.95), local_epochs=(1, 5))

@@ -1,6 +1,6 @@
 """Local training: only the clients' own optimisation."""
 
-from fedtune.space import lines, tunable
+from fedtune.tuning.space import lines, tunable
 from trainables.local import Local
 
 default = tunable(Local, lr=(1e-3, 0.3), momentum=(0.0, 0.95), local_epochs=(1, 5))

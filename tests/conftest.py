@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))  # for helpers
+sys.path[:0] = [str(Path(__file__).parent), *map(str, Path(__file__).parent.glob("*/"))]  # for support and each other
 torch.set_num_threads(1)
 os.environ["COLUMNS"] = "160"  # as where there is no terminal; pytest-xdist says otherwise to its workers
 

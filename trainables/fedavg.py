@@ -11,8 +11,8 @@ with the weights (published codes leave them at the client; nothing is said in t
 
 from dataclasses import dataclass
 
-from fedtune.algorithm import Algorithm
-from fedtune.presets import CLIENTS
+from fedtune.federated.algorithm import Algorithm
+from trainables._released import CLIENTS
 
 
 @dataclass(frozen=True)

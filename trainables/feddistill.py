@@ -22,9 +22,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedtune.algorithm import Algorithm, Batch, Data, Model, Ragged, Task, hyper
-from fedtune.knowledge import class_means, class_sums, kl_rows
-from fedtune.stacked import put, take
+from fedtune.core.trees import put, take
+from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Ragged, Task, hyper
+from fedtune.nn.knowledge import class_means, class_sums, kl_rows
 
 
 @dataclass(frozen=True)

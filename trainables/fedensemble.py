@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedtune.algorithm import Algorithm, Data, Model, Task, hyper
-from fedtune.presets import CLIENTS
-from fedtune.stacked import Tree, join, take, to_all
+from fedtune.core.trees import Tree, join, take, to_all
+from fedtune.federated.algorithm import Algorithm, Data, Model, Task, hyper
+from trainables._released import CLIENTS
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedtune import address
-from fedtune.algorithm import Algorithm, Batch, Data, Model, Phase, Step, Task, hyper
-from fedtune.knowledge import class_sums
-from fedtune.stacked import mean_over_clients
+from fedtune.core import randomness
+from fedtune.core.trees import mean_over_clients
+from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Phase, Step, Task, hyper
+from fedtune.nn.knowledge import class_sums
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class FedFA(Algorithm):
 
     def init(self, task: Task) -> dict:
         """Distinct unit vectors."""
-        stream, (c, d) = address.stream(task.seed, "anchors"), (task.classes, task.features)
+        stream, (c, d) = randomness.stream(task.seed, "anchors"), (task.classes, task.features)
         if c <= d:
             return {"anchors": torch.eye(d)[torch.randperm(d, generator=stream)[:c]]}
         return {"anchors": F.normalize(torch.randn(c, d, generator=stream, dtype=torch.float64))}

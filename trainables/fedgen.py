@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedtune.algorithm import Batch, Model, Noise, Task, hyper
-from fedtune.generators import Generative, draw_labels, generate, label_share
-from fedtune.knowledge import kl
-from fedtune.presets import CLIENTS, GENERATOR
-from fedtune.terms import Term, diversity, fidelity, total
+from fedtune.federated.algorithm import Batch, Model, Noise, Task, hyper
+from fedtune.nn.generator_losses import Term, diversity, fidelity, total
+from fedtune.nn.generators import Generative, draw_labels, generate, label_share
+from fedtune.nn.knowledge import kl
+from trainables._released import CLIENTS, GENERATOR
 
 
 @dataclass(frozen=True)

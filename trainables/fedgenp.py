@@ -24,9 +24,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from fedtune import address
-from fedtune.algorithm import Batch, Model, Noise, Ragged, Task, hyper
-from fedtune.generators import (
+from fedtune.core import randomness
+from fedtune.core.trees import join, put, take
+from fedtune.federated.algorithm import Batch, Model, Noise, Ragged, Task, hyper
+from fedtune.nn.generators import (
     Generative,
     Net,
     chunks,
@@ -37,9 +38,8 @@ from fedtune.generators import (
     head_losses,
     label_share,
 )
-from fedtune.knowledge import kl
-from fedtune.presets import CLIENTS, GENERATOR
-from fedtune.stacked import join, put, take
+from fedtune.nn.knowledge import kl
+from trainables._released import CLIENTS, GENERATOR
 
 FIRST_STOP = 20  # no generator stops before this round
 MOST_PATIENCE = 30  # so many accuracies are kept, whatever the patience, which may change during a run
@@ -142,7 +142,7 @@ class FedGenP(Generative):
             return server
         ids, m = up["ids"], len(up["ids"])
         noise, y = self.draw(server, task, (m,))  # [S, m, B, Z], [S, m, B]
-        stream = address.stream(task.seed, "variation", int(server["round"]))
+        stream = randomness.stream(task.seed, "variation", int(server["round"]))
         xi = torch.randn(*y.shape, task.features, generator=stream, dtype=noise.dtype).to(noise.device)
         share, nets, memory = label_share(up["counts"]), take(server["nets"], ids), take(server["memory"], ids)
         rank, done = torch.arange(m, device=ids.device), []
@@ -190,7 +190,7 @@ class FedGenP(Generative):
     def measured(self, server: dict) -> tuple[Tensor, Tensor]:
         """Means over the clients' generators."""
         noise, y = self.probe(server)
-        shape, stream = (len(y), server["nets"]["out.bias"].shape[-1] // 2), address.stream("quality", "xi")
+        shape, stream = (len(y), server["nets"]["out.bias"].shape[-1] // 2), randomness.stream("quality", "xi")
         xi = torch.randn(shape, generator=stream, dtype=noise.dtype).to(noise.device)
         found = vmap(lambda net: torch.stack(distances(self.imagine(net, noise, xi, y)[0], y)))(server["nets"])
         return found.mean(0)[0], found.mean(0)[1]

@@ -21,9 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedtune.algorithm import Algorithm, Batch, Data, Model, Noise, Ragged, Task, hyper
-from fedtune.knowledge import class_means, class_sums, mean_by_count
-from fedtune.presets import CLIENTS
+from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Noise, Ragged, Task, hyper
+from fedtune.nn.knowledge import class_means, class_sums, mean_by_count
+from trainables._released import CLIENTS
 
 
 @dataclass(frozen=True)

@@ -29,20 +29,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedtune import address, models
-from fedtune.algorithm import Algorithm, Batch, Data, Model, Phase, Ragged, Task, hyper
-from fedtune.errors import Diverged
-from fedtune.knowledge import imitate
-from fedtune.layers import Linear
-from fedtune.scenario import Scenario
-from fedtune.stacked import mean_over_clients, to_all
+from fedtune.core import randomness
+from fedtune.core.errors import Diverged
+from fedtune.core.trees import mean_over_clients, to_all
+from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Phase, Ragged, Task, hyper
+from fedtune.federated.scenario import Scenario
+from fedtune.nn import architectures
+from fedtune.nn.knowledge import imitate
+from fedtune.nn.layers import Linear
 
 
 @dataclass(frozen=True)
 class FedKD(Algorithm):
     """FedKD; see the module."""
 
-    mentee: str = hyper("", choices=("", *models.MODELS), help="the common net; empty: the scenario's first model")
+    mentee: str = hyper(
+        "", choices=("", *architectures.MODELS), help="the common net; empty: the scenario's first model"
+    )
     energy_start: float = hyper(0.95, 0.5, 1.0, symbol="T_s", help="share of squared singular values sent at first")
     energy_end: float = hyper(0.98, 0.5, 1.0, symbol="T_e", help="that share in the last round; 1: all")
     mentee_rate: float = hyper(1.0, 0.1, 10.0, log=True, help="the mentee's learning rate, in times lr")
@@ -60,10 +63,10 @@ class FedKD(Algorithm):
         """The scenario's rule for running statistics does not reach what the algorithm sends by itself."""
         return {"batch_norm": "the mentee's running statistics are always averaged"}
 
-    def net(self, task: Task) -> models.Net:
+    def net(self, task: Task) -> architectures.Net:
         """The mentee before round 1, the same everywhere."""
-        start, name = address.number(task.seed, "mentee"), self.mentee or task.models[0]
-        return models.build(name, task.shape, task.classes, task.features, start)
+        start, name = randomness.number(task.seed, "mentee"), self.mentee or task.models[0]
+        return architectures.build(name, task.shape, task.classes, task.features, start)
 
     def build(self, net: nn.Module, task: Task) -> nn.Module:
         """Add the mentee and W."""

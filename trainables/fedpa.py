@@ -27,12 +27,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedtune.algorithm import Batch, Data, Model, Ragged, Task, hyper
-from fedtune.generators import Generative, draw_labels, generate, label_share
-from fedtune.knowledge import class_means, class_sums, mean_by_count, mean_distance, row_distance
-from fedtune.presets import CLIENTS, GENERATOR
-from fedtune.stacked import to_all
-from fedtune.terms import Term, diversity, fidelity, remoteness, total
+from fedtune.core.trees import to_all
+from fedtune.federated.algorithm import Batch, Data, Model, Ragged, Task, hyper
+from fedtune.nn.generator_losses import Term, diversity, fidelity, remoteness, total
+from fedtune.nn.generators import Generative, draw_labels, generate, label_share
+from fedtune.nn.knowledge import class_means, class_sums, mean_by_count, mean_distance, row_distance
+from trainables._released import CLIENTS, GENERATOR
 
 
 @dataclass(frozen=True)

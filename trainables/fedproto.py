@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedtune.algorithm import Algorithm, Batch, Data, Model, Ragged, Task, hyper
-from fedtune.knowledge import class_means, mean_by_count
+from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Ragged, Task, hyper
+from fedtune.nn.knowledge import class_means, mean_by_count
 
 
 @dataclass(frozen=True)

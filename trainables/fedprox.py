@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedtune.algorithm import Algorithm, Batch, Model, hyper
-from fedtune.presets import CLIENTS
+from fedtune.federated.algorithm import Algorithm, Batch, Model, hyper
+from trainables._released import CLIENTS
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedtune import address
-from fedtune.algorithm import Algorithm, Batch, Data, Model, Ragged, Task, hyper
-from fedtune.generators import label_counts
-from fedtune.knowledge import class_means, class_sums, distances, mean_by_count, nearest_other
-from fedtune.stacked import to_all
+from fedtune.core import randomness
+from fedtune.core.trees import to_all
+from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Ragged, Task, hyper
+from fedtune.nn.generators import label_counts
+from fedtune.nn.knowledge import class_means, class_sums, distances, mean_by_count, nearest_other
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class FedSA(Algorithm):
     def init(self, task: Task) -> dict:
         """Anchors, and no prototypes."""
         classes, features = task.classes, task.features
-        drawn = address.stream(task.seed, "anchors")
+        drawn = randomness.stream(task.seed, "anchors")
         anchors = torch.randn(classes, features, generator=drawn, dtype=torch.float64)
         if self.embed:
-            anchors = embedded(anchors, address.number(task.seed, "embedding"))
+            anchors = embedded(anchors, randomness.number(task.seed, "embedding"))
         none = torch.zeros(classes, dtype=torch.bool)
         return {
             "anchors": anchors,

@@ -21,9 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedtune import address
-from fedtune.algorithm import Data, Model, Ragged, Task, hyper
-from fedtune.knowledge import distances, mean_by_count, nearest_other
+from fedtune.core import randomness
+from fedtune.federated.algorithm import Data, Model, Ragged, Task, hyper
+from fedtune.nn.knowledge import distances, mean_by_count, nearest_other
 from trainables.fedproto import FedProto
 
 Net = dict[str, Tensor]
@@ -47,7 +47,7 @@ class FedTGP(FedProto):
         """No class has a prototype that was told; what makes them starts as PyTorch's layers do."""
         c, d = task.classes, task.features
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(address.number(task.seed, "prototypes"))
+            torch.manual_seed(randomness.number(task.seed, "prototypes"))
             layers = {"embedding": nn.Embedding(c, d), "in": nn.Linear(d, d), "out": nn.Linear(d, d)}
         net = {f"{part}.{n}": t.detach() for part, layer in layers.items() for n, t in layer.named_parameters()}
         return super().init(task) | {"net": net, "round": torch.tensor(0)}
@@ -64,7 +64,7 @@ class FedTGP(FedProto):
         if not self.server_epochs:
             return server | super().aggregate(server, up | {"counts": votes}, task) | {"round": t}
         means, seen = mean_by_count(protos, votes.values * held)
-        stream = address.stream(task.seed, "prototypes", int(t))
+        stream = randomness.stream(task.seed, "prototypes", int(t))
         net = self.trained(server["net"], protos[held], held.nonzero()[:, 1], self.gap(means, seen), task.batch, stream)
         return {"protos": Ragged(prototypes(net), torch.ones_like(seen)), "net": net, "round": t}
 

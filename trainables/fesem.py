@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedtune import address
-from fedtune.algorithm import Algorithm, Task, hyper
-from fedtune.stacked import mean_over_clients, put, take, to_all, tree_map
+from fedtune.core import randomness
+from fedtune.core.trees import mean_over_clients, put, take, to_all, tree_map
+from fedtune.federated.algorithm import Algorithm, Task, hyper
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -57,7 +57,7 @@ class FeSEM(Algorithm):
         if "centres" in server:
             centres = server["centres"]
         else:
-            centres = take(sent, seeds(weights(sent), self.clusters, address.stream(task.seed, "clusters")))
+            centres = take(sent, seeds(weights(sent), self.clusters, randomness.stream(task.seed, "clusters")))
         cluster = distances(weights(sent), weights(centres)).argmin(1)  # [m]
         moved = []
         for k in range(self.clusters):

@@ -22,10 +22,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedtune import address, models
-from fedtune.algorithm import Algorithm, Batch, Model, Phase, Task, hyper
-from fedtune.knowledge import imitate
-from fedtune.stacked import mean_over_clients
+from fedtune.core import randomness
+from fedtune.core.trees import mean_over_clients
+from fedtune.federated.algorithm import Algorithm, Batch, Model, Phase, Task, hyper
+from fedtune.nn import architectures
+from fedtune.nn.knowledge import imitate
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class FML(Algorithm):
 
     labels_own: float = hyper(0.5, 0.0, 1.0, symbol="α", help="share of the labels in the own net's loss; rest: KL")
     labels_meme: float = hyper(0.5, 0.0, 1.0, symbol="β", help="share of the labels in the meme's loss; rest: KL")
-    meme: str = hyper("", choices=("", *models.MODELS), help="the common net; empty: the scenario's first model")
+    meme: str = hyper("", choices=("", *architectures.MODELS), help="the common net; empty: the scenario's first model")
     clip: float = hyper(10.0, 0.1, 100.0, log=True, also=(0.0,), help="bound on each net's gradient norm; 0: none")
     coupled: bool = hyper(False, help="whether a loss also moves the net that is learnt from")
     kl_over: str = hyper("rows", choices=("rows", "elements"), help="KL's mean: over rows, or over rows and classes")
@@ -47,9 +48,9 @@ class FML(Algorithm):
 
     def build(self, net: nn.Module, task: Task) -> nn.Module:
         """Add the meme, with the same values everywhere."""
-        start = address.number(task.seed, "meme")
+        start = randomness.number(task.seed, "meme")
         name = self.meme or task.models[0]
-        net.add_module("meme", models.build(name, task.shape, task.classes, task.features, start))
+        net.add_module("meme", architectures.build(name, task.shape, task.classes, task.features, start))
         return net
 
     def phases(self, task: Task) -> tuple[Phase, ...]:

@@ -24,13 +24,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from fedtune import address
-from fedtune.algorithm import DOWN, UP, Algorithm, Batch, Data, Model, Noise, Phase, Ragged, Task, hyper
-from fedtune.fusion import LINKAGES, fuse
-from fedtune.knowledge import etf
-from fedtune.layers import Linear
-from fedtune.mixtures import Mixtures, fit, sample
-from fedtune.scenario import Scenario
+from fedtune.core import randomness
+from fedtune.federated.algorithm import DOWN, UP, Algorithm, Batch, Data, Model, Noise, Phase, Ragged, Task, hyper
+from fedtune.federated.scenario import Scenario
+from fedtune.nn.fusion import LINKAGES, fuse
+from fedtune.nn.knowledge import etf
+from fedtune.nn.layers import Linear
+from fedtune.nn.mixtures import Mixtures, fit, sample
 
 EVENT = "first_retrain"  # the method that tells when most hyperparameters first matter
 
@@ -107,7 +107,7 @@ class GFPL(Algorithm):
         if self.dcs:
             width = self.projection or task.features
             net.add_module("proj", Linear(task.features, width))
-            frame = etf(task.classes, width, address.stream(task.seed, "etf"))
+            frame = etf(task.classes, width, randomness.stream(task.seed, "etf"))
             net.add_module("etf", Frame(frame))
         return net
 

@@ -1,0 +1,141 @@
+"""Figures of models rather than of searches: clients one by one, points in the plane, what a round sends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+from sklearn.manifold import TSNE
+
+from analysis.models import Rows
+from analysis.theme import COLOURS, GREY, colours, finish, nothing
+
+MARKS = ["circle", "square", "diamond", "hexagon"]
+MOST_LETTERED = 120  # points whose marks hold a number
+MOST_ROWS = 1000  # of a set in an embedding
+PANELS = {"n": "components per class n", "m": "clients m", "ways": "classes per client w̄"}
+
+
+def per_client(accuracies: pd.DataFrame, by: str = "algorithm") -> go.Figure:
+    """Test accuracy of every client, from the worst to the best; with a column `by` (several models), a line each.
+
+    accuracies: as saved.Saved.client_accuracies() gives them: client, test_acc and, to be shown, classes and rows.
+    """
+    title = "Test accuracy of each client, from the worst to the best"
+    if "test_acc" not in accuracies or accuracies["test_acc"].dropna().empty:
+        return nothing(title, "no client has a test accuracy")
+    known = accuracies.dropna(subset=["test_acc"])
+    group = known[by].astype(str) if by in known else pd.Series("", index=known.index)
+    figure, said = go.Figure(), []
+    shown = [c for c in ("client", "classes", "rows") if c in known]
+    for name, colour in colours(list(dict.fromkeys(group))).items():
+        mine = known[group == name].sort_values("test_acc")
+        worst = mine["test_acc"].iloc[: max(1, math.ceil(len(mine) / 10))].mean()
+        said.append(f"{name}{': ' if name else ''}mean {mine['test_acc'].mean():.3f}, worst tenth {worst:.3f}")
+        text = ["<br>".join(f"{c} {v}" for c, v in zip(shown, row, strict=True))
+                for row in mine[shown].astype(str).itertuples(index=False)]  # fmt: skip
+        figure.add_scatter(
+            x=list(range(1, len(mine) + 1)), y=mine["test_acc"], mode="lines+markers", name=name or "clients",
+            showlegend=bool(name), line={"color": colour, "width": 1}, marker={"size": 8}, text=text,
+            hovertemplate="%{y:.3f}<br>%{text}<extra></extra>",
+        )  # fmt: skip
+        if not name:
+            figure.add_hline(y=mine["test_acc"].mean(), line={"color": GREY, "dash": "dash"})
+    figure.update_xaxes(title="client, by its accuracy").update_yaxes(title="test accuracy")
+    clients = int(group.value_counts().max())
+    return finish(figure, title, f"n = {clients} clients; {'; '.join(said)}", legend=1 if group.nunique() > 1 else 0)
+
+
+def embedding(sets: Mapping[str, Rows], together: bool = True, seed: int = 0, colour: str = "class") -> go.Figure:
+    """Points in the plane by scikit-learn's t-SNE: features, projections, prototypes or generated features by name.
+
+    together: one plane for all sets, which must be as wide, each with its own mark (prototypes among features);
+    otherwise a panel and a plane for each (features beside projections; a generator after several rounds).
+    colour: class or client.  Of a larger set, 1,000 points drawn at random are shown.
+    """
+    title = f"t-SNE of {', '.join(sets)}"
+    drawn = {name: _some(rows, seed) for name, rows in sets.items()}
+    drawn = {name: rows for name, rows in drawn.items() if len(rows.values)}
+    if sum(len(rows.values) for rows in drawn.values()) < 4:
+        return nothing(title, "an embedding needs at least four points")
+    panels = [list(drawn)] if together else [[name] for name in drawn]
+    figure = make_subplots(rows=1, cols=len(panels), subplot_titles=None if together else list(drawn),
+                           horizontal_spacing=0.03)  # fmt: skip
+    every = sorted({v for rows in drawn.values() for v in (rows.labels if colour == "class" else rows.owners)})
+    paint = colours([str(v) for v in every])
+    for at, names in enumerate(panels, 1):
+        points = _plane(np.concatenate([drawn[n].values for n in names]), seed)
+        start = 0
+        for i, name in enumerate(names):
+            rows = drawn[name]
+            mine, start = points[start : start + len(rows.values)], start + len(rows.values)
+            keys = rows.labels if colour == "class" else rows.owners
+            figure.add_scatter(
+                x=mine[:, 0], y=mine[:, 1], name=name, showlegend=together and len(names) > 1, row=1, col=at,
+                text=[str(k) for k in keys], **_mark(i, len(keys), [paint[str(k)] for k in keys]),
+                customdata=[f"class {c}, " + (f"client {o}" if o >= 0 else "server")
+                            for c, o in zip(rows.labels, rows.owners, strict=True)],
+                hovertemplate=f"{name}: %{{customdata}}<extra></extra>",
+            )  # fmt: skip
+    figure.update_xaxes(showticklabels=False, ticks="", showgrid=False, title="t-SNE 1, no unit")
+    figure.update_yaxes(showticklabels=False, ticks="", showgrid=False)
+    figure.update_yaxes(title="t-SNE 2, no unit", col=1)
+    counts = ", ".join(f"{len(rows.values)} {name}" for name, rows in drawn.items())
+    note = f"n = {counts}; colour and number: {colour}; distances between far groups mean nothing"
+    return finish(figure, title, note, height=460, legend=int(together and len(drawn) > 1),
+                  panels=not together)  # fmt: skip
+
+
+def communication_by(costs: pd.DataFrame) -> go.Figure:
+    """Numbers per client and round against n, m and w̄ (GFPL's Figure 7): measured, and by papers.md 3.5 unfused.
+
+    costs: as analysis.costs.measured gives them: varied, value, measured, formula.
+    """
+    title = "What a client of GFPL sends and receives, against n, m and w̄"
+    present = [p for p in PANELS if p in set(costs.get("varied", []))]
+    if not present:
+        return nothing(title, "nothing was measured")
+    figure = make_subplots(rows=1, cols=len(present), shared_yaxes=True, horizontal_spacing=0.03)
+    for at, panel in enumerate(present, 1):
+        mine = costs[costs["varied"] == panel].sort_values("value")
+        look = {"measured": (COLOURS[0], "solid", "circle"), "formula": (GREY, "dash", "x")}
+        for column, (colour, dash, mark) in look.items():
+            name = "measured by the ledger" if column == "measured" else "formula, if nothing fuses"
+            figure.add_scatter(
+                x=mine["value"], y=mine[column] / 1000, name=name, mode="lines+markers", legendgroup=column,
+                showlegend=at == 1, line={"color": colour, "dash": dash}, marker={"symbol": mark, "size": 8},
+                hovertemplate="%{x}: %{y:.2f} thousand<extra></extra>", row=1, col=at,
+            )  # fmt: skip
+        figure.update_xaxes(title=PANELS[panel], row=1, col=at, rangemode="tozero")
+    figure.update_yaxes(rangemode="tozero").update_yaxes(title="thousand numbers a client and round", col=1)
+    return finish(figure, title, f"n = {len(costs)} settings played; up and down together", legend=1)
+
+
+def _some(rows: Rows, seed: int) -> Rows:
+    if len(rows.values) <= MOST_ROWS:
+        return rows
+    chosen = np.sort(np.random.default_rng(seed).choice(len(rows.values), MOST_ROWS, replace=False))
+    return Rows(*(part[chosen] for part in rows))
+
+
+def _plane(points: np.ndarray, seed: int) -> np.ndarray:
+    """[N, D] -> [N, 2]; fewer neighbours where there are few points."""
+    perplexity = min(30.0, (len(points) - 1) / 3)
+    found: np.ndarray = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points)
+    return found
+
+
+def _mark(place: int, points: int, paint: list[str]) -> dict[str, Any]:
+    """A point of the first set is its number, so that nobody depends on colours; of a later one, a mark around it."""
+    text = {"size": 10, "color": paint}
+    if place == 0:
+        return {"mode": "text", "textfont": text}
+    marker = {"symbol": MARKS[(place - 1) % len(MARKS)], "color": "white", "line": {"width": 2, "color": paint}}
+    if points <= MOST_LETTERED:
+        return {"mode": "markers+text", "textfont": text, "marker": marker | {"size": 20}}
+    return {"mode": "markers", "marker": marker | {"size": 8}}

@@ -1,0 +1,200 @@
+"""A model that `fedtune run --save MODEL.pt` kept, or a trial's last checkpoint, opened to be looked at.
+
+    from analysis import saved
+    model = saved.load("MODEL.pt")                       # or saved.of_trial("runs/NAME", "176b4d6b")
+    model.features(), model.projections(), model.prototypes(), model.generated()       # each: Rows
+    model.client_accuracies()                            # a row a client
+
+The data are loaded and dealt out again, from the experiment's scenario and seed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedtune import arguments, search
+from fedtune.core import randomness
+from fedtune.core.errors import UserError
+from fedtune.core.trees import Ragged, take
+from fedtune.data import federation
+from fedtune.federated import engine
+from fedtune.federated import model_file as files
+from fedtune.federated.algorithm import LAWS, Model, parts
+from fedtune.federated.simulation import Experiment, Simulation
+from fedtune.nn.generators import Generative, generate
+from fedtune.nn.mixtures import sample
+from fedtune.runs import tables
+from trainables.fedgenp import FedGenP
+from trainables.gfpl import GFPL, unpack
+
+SERVER = -1  # the owner of what belongs to no client
+
+
+class Rows(NamedTuple):
+    """Points with what they are of.  values [N, D], labels [N], owners [N]: the client, or SERVER."""
+
+    values: np.ndarray
+    labels: np.ndarray
+    owners: np.ndarray
+
+
+class Saved:
+    """A model of every client with its server, and the data that it was trained on."""
+
+    def __init__(self, experiment: Experiment, simulation: Simulation) -> None:
+        """simulation: in the state to be looked at."""
+        self.experiment, self.simulation = experiment, simulation
+        self.setting, self.state = simulation.setting, simulation.state
+
+    def __repr__(self) -> str:
+        """What it is of."""
+        e = self.experiment
+        return f"{e.algorithm} on {e.scenario.dataset}, seed {e.seed}, after {self.state.round} rounds"
+
+    def evaluate(self) -> dict[str, float]:
+        """The metrics of the round after which it was saved."""
+        return engine.evaluate(self.setting, self.state)
+
+    def features(self, split: str = "test") -> Rows:
+        """What each client's body makes of its own rows (train, val or test)."""
+        return self._of_rows(split, lambda m, x: m.body(x))
+
+    def projections(self, split: str = "test") -> Rows:
+        """GFPL's normalised projections of the same; UserError for a model that has no projection."""
+        if not all("proj" in parts(g.net) for g in self.state.groups):
+            raise self._lacks("no projection", "gfpl has one, unless dcs=False")
+        return self._of_rows(split, lambda m, x: F.normalize(m.part("proj")(m.body(x))))
+
+    def prototypes(self) -> Rows:
+        """The server's: a mean feature per class, or under GFPL the means of a class's components."""
+        table = self.state.server.get("mixtures" if self._is(GFPL) else "protos")
+        if not isinstance(table, Ragged):
+            raise self._lacks("no prototypes at the server", "fedproto, fedtgp, fedsa, fedpa and gfpl have them")
+        values = unpack(table.values).means if self._is(GFPL) else table.values
+        classes = torch.arange(len(values)).view(-1, *[1] * (table.present.dim() - 1)).expand(table.present.shape)
+        return _rows(values[table.present], classes[table.present])
+
+    def anchors(self) -> Rows:
+        """FedSA's and FedFA's: a point per class."""
+        if "anchors" not in self.state.server:
+            raise self._lacks("no anchors", "fedsa and fedfa have them")
+        anchors = self.state.server["anchors"]
+        return _rows(anchors, torch.arange(len(anchors)))
+
+    @torch.no_grad()
+    def generated(self, each: int = 50, seed: int = 0) -> Rows:
+        """`each` generated features per class: draws from GFPL's P_G, or what a generator makes of noise.
+
+        Under FedGenP `each` of every client's own generator.  Classes that nobody sent anything of are left out.
+        """
+        if self._is(GFPL):
+            return self._drawn(each, seed)
+        if not self._is(Generative):
+            raise self._lacks("nothing to generate features with", "gfpl, fedgen, fedpa and fedgenp have")
+        alg: Any = self.setting.algorithm
+        server, classes, clients = self.state.server, self.setting.task.classes, self.setting.task.clients
+        known = server["counts"].sum(0).nonzero()[:, 0] if server["counts"].any() else torch.arange(classes)
+        y, stream = known.repeat_interleave(each), randomness.stream(seed, "generated")
+        noise = LAWS[alg.noise_law]((len(y), alg.noise_width), generator=stream)
+        if not alg.personal:
+            return _rows(generate(server["nets"], noise, y), y)
+        assert isinstance(alg, FedGenP)
+        xi = torch.randn(len(y), self.setting.task.features, generator=stream)
+        made = [alg.imagine(take(server["nets"], k), noise, xi, y)[0] for k in range(clients)]
+        return _rows(torch.cat(made), y.repeat(clients), torch.arange(clients).repeat_interleave(len(y)))
+
+    @torch.no_grad()
+    def client_accuracies(self) -> pd.DataFrame:
+        """A row a client: client, classes (how many), rows, val_acc and test_acc of the prediction that counts."""
+        out, f = [], self.setting.federation
+        for k, m, down in self._clients():
+            row: dict[str, Any] = {"client": k}
+            for split in ("val", "test"):
+                table = getattr(f, split)
+                own = table.rows[k, : int(table.counts[k])]
+                said = self.setting.algorithm.predict(m, f.x[own], down)
+                scores = next(iter(said.values())) if isinstance(said, dict) else said
+                row[f"{split}_acc"] = (scores.argmax(1) == f.y[own]).double().mean().item()
+            train = f.y[f.train.rows[k, : int(f.train.counts[k])]]
+            out.append(row | {"classes": len(train.unique()), "rows": len(train)})
+        frame = pd.DataFrame(out, columns=["client", "classes", "rows", "val_acc", "test_acc"])
+        return frame.sort_values("client", ignore_index=True)
+
+    def _drawn(self, each: int, seed: int) -> Rows:
+        """Draws from P_G."""
+        table, stream = self.state.server["mixtures"], randomness.stream(seed, "generated")
+        mixture = unpack(table.values)
+        mixture = mixture._replace(weights=mixture.weights * table.present)
+        classes, width = len(table.present), mixture.means.shape[-1]
+        eps = torch.rand(classes, each, generator=stream), torch.randn(classes, each, width, generator=stream)
+        values, seen = sample(mixture, *eps), table.present.any(1)
+        return _rows(values[seen].flatten(0, 1), torch.arange(classes)[seen].repeat_interleave(each))
+
+    def _clients(self) -> Iterator[tuple[int, Model, dict]]:
+        """Every client's number, model and what it would receive now."""
+        for g in self.state.groups:
+            g.net.eval()
+            down = self.setting.algorithm.deployed(self.state.server, g.ids, self.setting.task)
+            tensors = g.tensors | self.setting.algorithm.receive(down)
+            for i, k in enumerate(g.ids.tolist()):
+                yield k, Model(g.net, take(tensors, i)), take(down, i)
+
+    @torch.no_grad()
+    def _of_rows(self, split: str, make: Callable[[Model, Tensor], Tensor]) -> Rows:
+        f, found = self.setting.federation, []
+        table = getattr(f, split)
+        for k, m, _ in self._clients():
+            own = table.rows[k, : int(table.counts[k])]
+            found.append(_rows(make(m, f.x[own]), f.y[own], torch.full_like(own, k)))
+        return Rows(*(np.concatenate(both) for both in zip(*found, strict=True)))
+
+    def _is(self, cls: type) -> bool:
+        return isinstance(self.setting.algorithm, cls)
+
+    def _lacks(self, what: str, who: str) -> UserError:
+        return UserError(f"{self.experiment.algorithm} has {what}; {who}")
+
+
+def load(path: str | Path, data_dir: str | None = None) -> Saved:
+    """The model in a file of `fedtune run --save`; UserError if it is none."""
+    experiment, config, state = files.read(Path(path))
+    return _opened(experiment, config, state, data_dir)
+
+
+def of_trial(run: str | Path, trial: str, seed: int = 0, data_dir: str | None = None) -> Saved:
+    """The model in the last checkpoint of a search's trial; seed: which of --seeds-per-trial, from 0.
+
+    UserError if its folder has none, as a trial writes checkpoints only as often as 3 % of its time allows.
+    """
+    run = Path(run)
+    config = {s["trial"]: s["config"] for s in tables.suggestions(run)}.get(trial)
+    checkpoints = sorted(run.glob(f"*{trial}*/checkpoint_*/state.pt"))
+    if config is None or not checkpoints:
+        raise UserError(f"a trial's model is in its last checkpoint, but {run} has none of trial {trial}; play its "
+                        "configuration again with fedtune run --save")  # fmt: skip
+    record = json.loads((run / "run.json").read_text())
+    experiment = arguments.experiment_from(search.parser().parse_args(record["arguments"]))
+    kept = torch.load(checkpoints[-1], weights_only=True, map_location="cpu")
+    experiment = Experiment(**(vars(experiment) | {"device": "cpu", "seed": experiment.seed + seed}))
+    return _opened(experiment, config, kept[seed], data_dir)
+
+
+def _opened(experiment: Experiment, config: dict[str, Any], state: dict[str, Any], data_dir: str | None) -> Saved:
+    data = federation.make(experiment.scenario, experiment.seed, data_dir)
+    simulation = Simulation(experiment, config, data)
+    simulation.take(state)
+    return Saved(experiment, simulation)
+
+
+def _rows(values: Tensor, labels: Tensor, owners: Tensor | None = None) -> Rows:
+    owners = torch.full_like(labels, SERVER) if owners is None else owners
+    return Rows(values.double().numpy(), labels.numpy(), owners.numpy())

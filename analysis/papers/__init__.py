@@ -1,0 +1,1 @@
+"""Papers' own figures measured anew."""

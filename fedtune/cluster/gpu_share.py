@@ -1,0 +1,139 @@
+"""How much of a GPU a trial gets: measured on one round, and doubled once for a trial that runs out of memory."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ray
+import torch
+from ray import tune
+from ray.tune.schedulers import TrialScheduler
+
+from fedtune.arguments import say
+from fedtune.core.errors import UserError
+from fedtune.data.federation import Federation
+from fedtune.federated.simulation import Experiment, Repeats
+from fedtune.tuning.plan import Plan
+
+GROWTH = 1.2  # of a round's memory: later rounds and other configurations may need more
+
+
+class Measured(NamedTuple):
+    """What one round of the default configuration took."""
+
+    seconds: float
+    peak: int  # bytes of the GPU's memory, those of the CUDA context among them
+    total: int  # bytes that the GPU has
+
+
+def share(peak: float, total: float, trials: float) -> float:
+    """The fraction 1/n of a GPU, rounded down to Ray's four digits, of which n trials fit.
+
+    peak    bytes that one needs at most, its CUDA context among them; 20 % are added.
+    total   bytes of the GPU.      trials   how many the CPUs beside a GPU allow.      Never more than one GPU.
+    """
+    n = max(1, min(int(total / (GROWTH * peak)), int(trials), 10_000))
+    return int(10_000 / n) / 10_000
+
+
+def settle(p: Plan, dealt: Sequence[Federation]) -> tuple[Plan, int]:
+    """The plan with the share that a round measured on a GPU of the cluster suggests, and how many trials fit at once.
+
+    UserError if even a whole GPU is too small.
+    """
+    probe = ray.remote(num_cpus=p.cpus, num_gpus=1)(measure)
+    try:
+        found = Measured(*ray.get(probe.remote(p.experiment, ray.put(list(dealt)))))
+    except ray.exceptions.RayTaskError as error:
+        if not isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise UserError(
+            "a trial must fit into one GPU, but the first round of the default configuration ran out of memory there; "
+            "take a smaller --model or --batch, or --executor loop"
+        ) from error
+    nodes = [n["Resources"] for n in ray.nodes() if n["Alive"] and n["Resources"].get("GPU")]
+    per_gpu = sum(n.get("CPU", 0) for n in nodes) / p.cpus / sum(n["GPU"] for n in nodes)
+    gpus = share(found.peak, found.total, per_gpu)
+    n = int(1 / gpus)
+    say(
+        f"one round took {found.seconds:.1f} s and {found.peak / 1e9:.1f} GB of {found.total / 1e9:.0f} GB: "
+        + (f"1/{n} of a GPU a trial" if n > 1 else "a whole GPU a trial")
+    )
+    return dataclasses.replace(p, gpus=gpus), sum(min(int(x["GPU"]) * n, int(x.get("CPU", 0) / p.cpus)) for x in nodes)
+
+
+def measure(experiment: Experiment, dealt: Sequence[Federation]) -> Measured:
+    """Play a round of the default configuration on this process's GPU."""
+    torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
+    Repeats(experiment, {}, dealt).step()
+    torch.cuda.synchronize()
+    seconds = time.perf_counter() - began
+    free, total = torch.cuda.mem_get_info()
+    context = total - free - torch.cuda.memory_reserved()  # and what others hold, where the GPU is not ours alone
+    return Measured(seconds, torch.cuda.max_memory_reserved() + context, total)
+
+
+class MoreMemory:
+    """A scheduler's on_trial_error that doubles the GPU share of a trial which ran out of memory, once.
+
+    Tune calls it after it has decided to try the trial again and before it queues it; a callback's on_trial_recover
+    comes after that, when the trial already stands in the queue of its old share.  The trial's next failure is its
+    last.  Whatever goes wrong in here is swallowed: Tune would end the search over it.
+    """
+
+    def __init__(self, scheduler: TrialScheduler, gpus: float) -> None:
+        """gpus: the share that trials begin with."""
+        self.scheduler, self.gpus = scheduler, gpus
+
+    def __call__(self, controller: Any, trial: Any) -> None:
+        """A trial failed, for good or not."""
+        try:
+            if ran_out(trial):
+                self._enlarge(trial)
+        except Exception as error:
+            say(f"note: trial {trial.trial_id} gets no larger share of a GPU: {error}")
+        type(self.scheduler).on_trial_error(self.scheduler, controller, trial)
+
+    def _enlarge(self, trial: Any) -> None:
+        has = trial.placement_group_factory.required_resources
+        if has.get("GPU", 0) != self.gpus:
+            return  # it had its larger share
+        trial.max_failures = trial.num_failures
+        if self.gpus < 1:
+            more = {**has, "GPU": min(1.0, 2 * self.gpus)}
+            trial.update_resources(tune.PlacementGroupFactory([more]))
+            say(f"note: trial {trial.trial_id} ran out of memory; it gets {more['GPU']:g} of a GPU, not {self.gpus:g}")
+
+
+def with_more_memory(scheduler: TrialScheduler, gpus: float) -> TrialScheduler:
+    """The scheduler, under which trials that run out of GPU memory are tried once more with twice the share."""
+    if gpus:
+        setattr(scheduler, "on_trial_error", MoreMemory(scheduler, gpus))  # noqa: B010
+    return scheduler
+
+
+def ran_out(trial: Any) -> bool:
+    """Whether a trial's last failure was that its GPU's memory was used up."""
+    if not trial.error_file:
+        return False
+    last = Path(trial.error_file).read_text(errors="replace").rpartition("Failure # ")[2]
+    return "OutOfMemoryError" in last
+
+
+AUTO = "auto"
+
+
+def gpus(text: str) -> float | str:
+    """The argument --gpus-per-trial: a number, or auto."""
+    if text == AUTO:
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, or {AUTO}, but got {text!r}") from None

@@ -1,0 +1,122 @@
+"""A search as metrics of Ray, which Prometheus scrapes and deploy/grafana/fedtune.json draws."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import Any
+
+import ray
+from ray.tune import Callback
+from ray.tune.experiment import Trial
+from ray.util.metrics import Counter, Gauge
+
+from fedtune.tuning.live_view import status
+from fedtune.tuning.optuna_searcher import METRIC
+
+SEARCH, TRIAL = ("run", "algorithm"), ("run", "algorithm", "trial")
+GAUGES = {  # Prometheus knows them with "ray_" before
+    "fedtune_val_acc": ("validation accuracy of a running trial's last round", TRIAL),
+    "fedtune_round": ("rounds that a running trial has played", TRIAL),
+    "fedtune_rounds_per_second": ("1 / the seconds of a running trial's last round", TRIAL),
+    "fedtune_comm_mb": ("megabytes that a running trial's clients have sent and received", TRIAL),
+    "fedtune_best_val_acc": ("highest validation accuracy that any trial has reached", SEARCH),
+    "fedtune_trials_running": ("trials that run now", SEARCH),
+    "fedtune_gpu_share": ("share of the cluster's GPUs that running trials hold, 0 to 1", SEARCH),
+}
+COUNTERS = {  # and with "_total" behind
+    "fedtune_trials_ended": ("trials that ended; status: finished, stopped, diverged, failed", (*SEARCH, "status")),
+}
+PERIOD = 1.0  # seconds between two publications: Ray drops a gauge that is not set again within some 20
+
+
+class Gauges(Callback):
+    """Publishes how a search and its running trials stand, about once a second, whatever the rate of results.
+
+    A trial that ended is published once more, then Ray drops its gauges.  Counts are of the whole search, also after a
+    resume.  Whatever goes wrong in here is swallowed: Tune would end the search over it.
+    """
+
+    def __init__(self, run: str, algorithm: str) -> None:
+        """run, algorithm: tags of everything."""
+        self.run, self.algorithm = run, algorithm
+        self._metrics: dict[str, Any] = {}  # made at first use, in the process that uses them
+        self._ended: dict[str, str] = {}  # trial id -> how
+        self._best, self._next, self._begun = -math.inf, 0.0, False
+
+    def __reduce__(self) -> tuple:
+        """Ray's metrics cannot be pickled; all else is read from the trials again."""
+        return Gauges, (self.run, self.algorithm)
+
+    def on_trial_result(self, iteration: int, trials: list[Trial], trial: Trial, result: dict, **info: Any) -> None:
+        """A round was played; what a trial reports when it diverges is chance, and counts for nothing."""
+        if not result.get("diverged"):
+            self._best = max(self._best, result.get(METRIC) or -math.inf)
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        """Tune's loop went round, which it does some ten times a second even if nothing happens."""
+        if time.monotonic() >= self._next:
+            self._publish(trials)
+            self._next = time.monotonic() + PERIOD
+
+    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
+        """Publish how it ended."""
+        self._publish(trials)
+
+    def _publish(self, trials: list[Trial]) -> None:
+        try:
+            if not self._begun:
+                self._best = max([self._best, *map(_peak, trials)])
+            self._search(trials)
+            self._begun = True
+        except Exception:
+            logging.getLogger(__name__).debug("metrics could not be published", exc_info=True)
+
+    def _search(self, trials: list[Trial]) -> None:
+        running, gpus = 0, 0.0
+        for trial in trials:
+            if trial.trial_id in self._ended:
+                continue
+            over = trial.is_finished()
+            if trial.status == Trial.RUNNING or (over and self._begun):  # not what ended in another driver's time
+                self._trial(trial)
+            if over:
+                self._end(trial)
+            elif trial.status == Trial.RUNNING:
+                running += 1
+                holds: Any = trial.placement_group_factory
+                gpus += holds.required_resources.get("GPU", 0)
+        self._set("fedtune_best_val_acc", self._best)
+        self._set("fedtune_trials_running", running)
+        self._set("fedtune_gpu_share", gpus / ray.cluster_resources()["GPU"] if gpus else 0.0)
+
+    def _trial(self, trial: Trial) -> None:
+        row = trial.last_result or {}
+        seconds = row.get("time_this_iter_s")
+        self._set("fedtune_val_acc", row.get(METRIC), trial=trial.trial_id)
+        self._set("fedtune_round", row.get("training_iteration"), trial=trial.trial_id)
+        self._set("fedtune_rounds_per_second", 1 / seconds if seconds else None, trial=trial.trial_id)
+        self._set("fedtune_comm_mb", row.get("comm_mb"), trial=trial.trial_id)
+
+    def _end(self, trial: Trial) -> None:
+        how = "failed" if trial.status == Trial.ERROR else status(trial.last_result or {})
+        self._ended[trial.trial_id] = how
+        name = "fedtune_trials_ended"
+        if name not in self._metrics:
+            self._metrics[name] = Counter(name, *COUNTERS[name])
+        self._metrics[name].inc(1, {"run": self.run, "algorithm": self.algorithm, "status": how})
+
+    def _set(self, name: str, value: float | None, **tags: str) -> None:
+        if value is None or not math.isfinite(value):
+            return
+        if name not in self._metrics:
+            self._metrics[name] = Gauge(name, *GAUGES[name])
+        self._metrics[name].set(value, {"run": self.run, "algorithm": self.algorithm} | tags)
+
+
+def _peak(trial: Trial) -> float:
+    """The highest accuracy of a trial, also of one whose results another driver heard; none of one that diverged."""
+    if (trial.last_result or {}).get("diverged"):
+        return -math.inf
+    return (trial.metric_analysis or {}).get(METRIC, {}).get("max", -math.inf)

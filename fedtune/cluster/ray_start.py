@@ -1,0 +1,126 @@
+"""Ray: connect to a cluster, or start one here on loopback."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import socket
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import optuna
+import ray
+from ray._private import parameter, ray_constants
+from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+
+from fedtune.arguments import say
+from fedtune.core.errors import UserError
+
+LOOPBACK = "127.0.0.1"
+
+
+def start(address: str | None, cpus: float, gpus: float, dashboard: bool, host: str = LOOPBACK) -> int:
+    """Connect to Ray or start it here.  Returns how many trials of so many CPUs and GPUs fit at once.
+
+    host: where the dashboard of a Ray started here listens; all else of it listens on loopback.
+    UserError if nobody answers, or if not even one trial fits.
+    """
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    how: dict[str, Any] = {"address": address or "local", "logging_level": logging.ERROR, "log_to_driver": False}
+    if address:
+        # `ray start` asks for a token wherever the user has one, but a driver shows it only when told to; this is what
+        # `ray start` itself calls.  A cluster that asks for none cannot call such a driver back: RAY_AUTH_MODE=disabled
+        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    else:
+        how |= {"include_dashboard": dashboard, "dashboard_host": host}
+    try:
+        with nullcontext() if address else _private():
+            context = ray.init(**how)
+    except (ConnectionError, OSError, RuntimeError) as error:
+        if not address:
+            raise UserError(f"Ray could not be started here: {str(error).splitlines()[0]}; see --debug") from error
+        raise UserError(
+            f"--address must be that of a running Ray cluster, but {address!r} does not answer "
+            f"({str(error).splitlines()[0][:100]}); leave it out to start one here"
+        ) from error
+    have = ray.cluster_resources()
+    for kind, wanted in (("CPU", cpus), ("GPU", gpus)):
+        if wanted > have.get(kind, 0):
+            ray.shutdown()
+            raise UserError(
+                f"a trial needs {wanted:g} {kind}, but the cluster has {have.get(kind, 0):g}; "
+                f"lower --{kind.lower()}s-per-trial"
+            )
+    url = getattr(context, "dashboard_url", None)
+    if url:
+        say(f"dashboard: http://{url}")
+    fits = have["CPU"] / cpus
+    if gpus:
+        fits = min(fits, have["GPU"] / gpus)
+    return max(1, int(fits))
+
+
+@contextmanager
+def _private() -> Iterator[None]:
+    """What Ray starts meanwhile talks on loopback only, and goes beside other Rays of this machine.
+
+    On Linux Ray's ports (but not the dashboard's) are open on every interface, even with a node address of 127.0.0.1,
+    which it replaces; on macOS and Windows it keeps to loopback, and this makes it do so everywhere.  It has read the
+    variable by now, so the constant is set too; the processes that it starts read the variable.
+    Its agent wants one fixed port, and without it the dashboard has no logs; here it takes a free one.
+    """
+    name = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
+    before, clusters, params = os.environ.get(name), ray_constants.ENABLE_RAY_CLUSTER, vars(parameter)["RayParams"]
+    os.environ[name] = "0"
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    vars(parameter)["RayParams"] = partial(params, dashboard_agent_listen_port=0)
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = clusters
+        vars(parameter)["RayParams"] = params
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def require_host(host: str) -> None:
+    """UserError for a dashboard that others could reach without a token, or that cannot listen there."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(found[0], socket.SOCK_STREAM) as probe:
+            probe.bind(found[4])
+    except (OSError, UnicodeError) as error:
+        raise UserError(f"--dashboard-host must be an address of this machine, but got {host!r} ({error})") from error
+    mode = os.environ.get("RAY_AUTH_MODE", "token")  # Ray asks for a token where nothing else is said
+    if mode.lower() != "token" and not ipaddress.ip_address(found[4][0]).is_loopback:
+        raise UserError(
+            f"a dashboard that others can reach must ask for a token, for it runs any code, but got --dashboard-host "
+            f"{host} with RAY_AUTH_MODE={mode}; unset that, or leave --dashboard-host out"
+        )
+
+
+def require_address(address: str | None) -> None:
+    """UserError where nobody listens, without Ray's long wait."""
+    if address in (None, "auto", "local"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise UserError(f"--address must be auto, host:port or ray://host:port, but got {address!r}")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"--address must be that of a running Ray cluster, but nobody answers at {host}:{port} ({error}); "
+            "leave it out to start one here"
+        ) from error
+
+

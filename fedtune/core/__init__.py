@@ -1,0 +1,1 @@
+"""What everything else stands on: errors, hyperparameters, randomness, trees of tensors, statistics."""

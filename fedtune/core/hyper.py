@@ -1,0 +1,157 @@
+"""A hyperparameter is declared once: default, range, scale, paper symbol, help, and the first round it can matter in.
+
+    lam: float = hyper(1.0, 0.1, 10.0, log=True, symbol="λ", help="weight of the prototype pull", since=2)
+
+The same declaration validates values, parses the command line, makes Ray Tune's search domain, fills `fedtune list`
+and sets the first rung of an early-stopping search.
+"""
+
+from __future__ import annotations
+
+from dataclasses import Field, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from fedtune.core.errors import UserError, unknown
+
+if TYPE_CHECKING:  # Ray takes seconds to import, and only a search needs it
+    from ray.tune.search.sample import Domain
+
+
+@dataclass(frozen=True)
+class Knob:
+    """What is known of one hyperparameter; made by `hyper`, read by everybody else."""
+
+    name: str
+    default: Any
+    low: float | None
+    high: float | None
+    log: bool
+    choices: tuple[Any, ...]
+    also: tuple[Any, ...]  # values outside the range that are allowed: 0 switches a term off
+    symbol: str
+    help: str
+    since: int | str  # a round (1 is the first), or the algorithm's method that tells it
+    rare: bool
+
+    @property
+    def integer(self) -> bool:
+        """Whether values are whole numbers (a bool is a choice, not a number)."""
+        return isinstance(self.default, int) and not isinstance(self.default, bool)
+
+    @property
+    def searchable(self) -> bool:
+        """Whether a range or choices were declared, so that a space may hold it."""
+        return bool(self.choices) or self.low is not None
+
+    def range_text(self) -> str:
+        """The range in words: `0.1 … 10 (log)`, `a | b`, with single values allowed beside it."""
+        if self.choices:
+            return " | ".join(str(c) for c in self.choices)
+        if self.low is None:
+            return "any"
+        extra = "".join(f", or {a}" for a in self.also)
+        return f"{self.low:g} … {self.high:g}{' (log)' if self.log else ''}{extra}"
+
+    def check(self, value: Any) -> Any:
+        """The value in the right type; UserError if it is none of the declared ones.
+
+        A string is parsed first, so the command line and Python give the same value.
+        """
+        if isinstance(value, str) and not isinstance(self.default, str):
+            value = _parse(value)
+        if self.choices:
+            if value not in self.choices or isinstance(value, bool) != any(isinstance(c, bool) for c in self.choices):
+                raise self._refuse(value)
+            return value
+        if value is None and self.default is None:
+            return None
+        number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+        if not number or (self.integer and value != int(value)):
+            raise self._refuse(value)
+        if value in self.also:
+            return int(value) if self.integer else float(value)
+        if self.low is not None and self.high is not None and not self.low <= value <= self.high:
+            raise self._refuse(value)
+        return int(value) if self.integer else float(value)
+
+    def domain(self, low: float | None = None, high: float | None = None) -> Domain:
+        """Ray Tune's search domain over the declared range, or over a narrower one."""
+        from ray import tune
+
+        if self.choices:
+            return tune.choice(list(self.choices))
+        if not self.searchable:
+            raise UserError(f"{self.name} has no range to search; pin it with --set {self.name}=VALUE")
+        a, b = self.check(self.low if low is None else low), self.check(self.high if high is None else high)
+        if not (self.low or 0) <= a < b:
+            raise UserError(f"{self.name} needs a range low < high within {self.range_text()}, but got {a} … {b}")
+        if self.integer:
+            return tune.lograndint(a, b + 1) if self.log else tune.randint(a, b + 1)
+        return tune.loguniform(a, b) if self.log else tune.uniform(a, b)
+
+    def _refuse(self, value: Any) -> UserError:
+        kind = "one of" if self.choices else "a whole number in" if self.integer else "a number in"
+        return UserError(f"{self.name} must be {kind} {self.range_text()}, but got {value!r}")
+
+
+def hyper(
+    default: Any,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    log: bool = False,
+    choices: tuple[Any, ...] = (),
+    also: tuple[Any, ...] = (),
+    symbol: str = "",
+    help: str = "",
+    since: int | str = 1,
+    rare: bool = False,
+) -> Any:
+    """A dataclass field that is a hyperparameter.
+
+    default   the paper's value.          low, high   the range, both ends included; None: not searchable.
+    log       searched on a log scale.    choices     the values of a categorical one.
+    also      allowed single values outside the range (0 to switch a term off).
+    since     the first round (1-based) whose evaluation can depend on it, or the name of the algorithm's
+              method that tells the round; an early-stopping search puts no rung below it.
+    rare      it matters late, if ever, in most of the space: rungs do not wait for it.
+    """
+    if isinstance(default, bool):
+        choices = (False, True)
+    knob = Knob("", default, low, high, log, tuple(choices), tuple(also), symbol, help, since, rare)
+    return field(default=default, metadata={"knob": knob})
+
+
+def knobs(cls: type) -> dict[str, Knob]:
+    """The hyperparameters that a dataclass declares, by name, in the order of their declaration."""
+    return {f.name: _named(f) for f in fields(cls) if "knob" in f.metadata}
+
+
+def check_all(owner: Any) -> None:
+    """Validate and normalise every hyperparameter of a frozen dataclass instance in place (for __post_init__)."""
+    for name, knob in knobs(type(owner)).items():
+        object.__setattr__(owner, name, knob.check(getattr(owner, name)))
+
+
+def find(name: str, *owners: type) -> Knob:
+    """The hyperparameter of that name in the first owner that has it; UserError with the nearest name otherwise."""
+    known = {n: k for owner in reversed(owners) for n, k in knobs(owner).items()}
+    if name not in known:
+        raise unknown("hyperparameter", name, known)
+    return known[name]
+
+
+def _named(f: Field) -> Knob:
+    return Knob(**(vars(f.metadata["knob"]) | {"name": f.name}))
+
+
+def _parse(text: str) -> Any:
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text

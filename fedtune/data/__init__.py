@@ -1,0 +1,1 @@
+"""Data sets, how their rows are partitioned, and the federation that comes of it."""

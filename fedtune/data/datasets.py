@@ -1,0 +1,265 @@
+"""Data sets as two arrays: every image and its class, the official training rows first.
+
+`digits` is part of scikit-learn.  The others are read by torchvision's own classes from files on disk, which are
+fetched only on request.  CelebA's and Tiny-ImageNet's images stay on disk until somebody holds them.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedtune.core.errors import UserError, unknown
+
+
+class Pictures:
+    """Images read from their files when they are asked for: as one array, CelebA's would fill 17 GB.
+
+    A picture of another size is brought to the source's, bicubic with Pillow's antialiasing (CelebA's whole aligned
+    crop of 178 x 218 pixels to 84 x 84, so faces get wider, as LEAF's and FedGen's code does); then scaled and
+    normalised as in every data set.
+    """
+
+    def __init__(self, name: str, read: Callable[[int], Any], order: np.ndarray, source: Source, folder: Path) -> None:
+        """read: a Pillow image by its number; order [rows]: which of them row i is."""
+        self._name, self._read, self._order, self._source, self._folder = name, read, order, source, folder
+
+    def __len__(self) -> int:
+        """Rows."""
+        return len(self._order)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows, channels, height, width), as of an array."""
+        return len(self), *self._source.shape
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        """Read these rows: float32 [n, channels, height, width]; UserError for a file that cannot be read."""
+        x, size = np.empty((len(rows), *self._source.shape), np.float32), self._source.shape[:0:-1]
+        for place, image in zip(x, self._order[rows].tolist(), strict=True):
+            with _reading(self._name, self._source, self._folder, download=False):
+                picture = self._read(image).convert("RGB")
+                place[:] = np.asarray(picture if picture.size == size else picture.resize(size)).transpose(2, 0, 1)
+        return _normalise(x, 255.0, self._source)
+
+
+class Dataset(NamedTuple):
+    """Images and classes in memory; `Pictures` stands for images that are not.
+
+    x   float32 [rows, channels, height, width], pixels scaled to 0..1, then (pixel - mean) / std by channel.
+    y   int64 [rows], 0..classes-1.
+    train_rows   rows [0, train_rows) are the official training set, the others the official test set; a data
+                 set without an official test set has train_rows == rows.
+    owner   int64 [rows], whose each row is (a celebrity's number); None where the data set does not tell.
+    """
+
+    name: str
+    x: np.ndarray | Pictures
+    y: np.ndarray
+    classes: int
+    train_rows: int
+    owner: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a data set comes from and how it is brought into shape.
+
+    reader       the name of torchvision's class; "" for scikit-learn's digits.
+    folder       where that class looks below the data folder.
+    shape        (channels, height, width).
+    mean, std    by channel, of the training pixels scaled to 0..1.
+    options      further arguments of the class.
+    first        the file's number for the first class.
+    transposed   the files hold every image mirrored along its main diagonal.
+    owners       the files tell whose each row is.
+    address      where the files can be had, if torchvision cannot fetch them.
+    """
+
+    reader: str
+    folder: str
+    shape: tuple[int, int, int]
+    classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    options: tuple[tuple[str, str], ...] = ()
+    first: int = 0
+    transposed: bool = False
+    owners: bool = False
+    address: str = ""
+
+
+def _emnist(split: str, classes: int, mean: float, std: float, first: int) -> Source:
+    options = (("split", split),)
+    return Source("EMNIST", "EMNIST/raw", (1, 28, 28), classes, (mean,), (std,), options, first, transposed=True)
+
+
+SOURCES: Mapping[str, Source] = MappingProxyType(
+    {
+        "digits": Source("", "", (1, 8, 8), 10, (0.3053,), (0.3760,)),
+        "mnist": Source("MNIST", "MNIST/raw", (1, 28, 28), 10, (0.1307,), (0.3081,)),
+        "fashion-mnist": Source("FashionMNIST", "FashionMNIST/raw", (1, 28, 28), 10, (0.2860,), (0.3530,)),
+        "emnist-letters": _emnist("letters", 26, 0.1722, 0.3309, first=1),
+        "emnist-byclass": _emnist("byclass", 62, 0.1736, 0.3317, first=0),
+        "cifar10": Source(
+            "CIFAR10", "cifar-10-batches-py", (3, 32, 32), 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+        ),
+        "cifar100": Source(
+            "CIFAR100", "cifar-100-python", (3, 32, 32), 100, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
+        ),
+        "tiny-imagenet": Source(
+            "ImageFolder", "tiny-imagenet-200", (3, 64, 64), 200, (0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821),
+            address="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        ),
+        # the class is whether the celebrity smiles; means and spreads are round numbers, the pixels come in -1..1
+        "celeba": Source("CelebA", "celeba", (3, 84, 84), 2, (0.5,) * 3, (0.5,) * 3, owners=True),
+    }
+)  # fmt: skip
+
+
+def names() -> tuple[str, ...]:
+    """Every data set `load` knows, the default first."""
+    return tuple(SOURCES)
+
+
+def describe(name: str) -> tuple[int, int, int, int]:
+    """(channels, height, width, classes) of a data set, without reading it; UserError for an unknown name."""
+    source = _source(name)
+    return *source.shape, source.classes
+
+
+def has_owners(name: str) -> bool:
+    """Whether a data set tells whose each row is, without reading it; UserError for an unknown name."""
+    return _source(name).owners
+
+
+def load(name: str, data_dir: str | Path | None = None, download: bool = False) -> Dataset:
+    """Read one data set, official training rows first, normalised and upright.
+
+    data_dir   the folder with torchvision's layout; without it FEDTUNE_DATA_DIR, then "data".
+    download   fetch the files if they are not there.
+    Raises UserError for an unknown name and for files that are absent, damaged or cannot be fetched.
+    """
+    source = _source(name)
+    root = Path(data_dir or os.environ.get("FEDTUNE_DATA_DIR") or "data").resolve()
+    if name == "celeba":
+        return _celeba(source, root, download)
+    if name == "tiny-imagenet":
+        return _tiny_imagenet(source, root, download)
+    if name == "digits":
+        pixels, y, train_rows = _digits()
+        scale = 16.0
+    else:
+        pixels, y, train_rows = _torchvision(name, source, root, download)
+        scale = 255.0
+    x = _normalise(pixels.astype(np.float32, order="C"), scale, source)
+    return Dataset(name, x, y, source.classes, train_rows)
+
+
+def _source(name: str) -> Source:
+    if name not in SOURCES:
+        raise unknown("data set", name, SOURCES)
+    return SOURCES[name]
+
+
+def _normalise(x: np.ndarray, scale: float, source: Source) -> np.ndarray:
+    """Pixels [rows, channels, height, width] from 0..scale to mean 0 and spread 1 by channel."""
+    x /= scale  # in place: EMNIST's 814,255 rows fill 2.6 GB
+    x -= np.reshape(source.mean, (-1, 1, 1)).astype(np.float32)
+    x /= np.reshape(source.std, (-1, 1, 1)).astype(np.float32)
+    return x
+
+
+def _digits() -> tuple[np.ndarray, np.ndarray, int]:
+    from sklearn.datasets import load_digits  # here, so that the others need not wait for it
+
+    images, y = load_digits(return_X_y=True)
+    return images.reshape(-1, 1, 8, 8), y.astype(np.int64), len(y)
+
+
+def _torchvision(name: str, source: Source, root: Path, download: bool) -> tuple[np.ndarray, np.ndarray, int]:
+    """Pixels uint8 [rows, channels, height, width], classes int64 [rows] and the number of training rows."""
+    from fedtune.core.torchvision_import import datasets
+
+    reader = getattr(datasets, source.reader)
+    with _reading(name, source, root / source.folder, download):
+        parts = [reader(root, train=train, download=download, **dict(source.options)) for train in (True, False)]
+        return *_arrays(source, parts), len(parts[0].data)
+
+
+def _celeba(source: Source, root: Path, download: bool) -> Dataset:
+    """The official training images first, then those for validation and test; class 1 smiles."""
+    from fedtune.core.torchvision_import import datasets
+
+    folder = root / source.folder
+    with _reading("celeba", source, folder, download):
+        reader = datasets.CelebA(root, split="all", target_type=[], download=download)
+        # torchvision reads this list too, but keeps it to itself; its own three splits would parse all files thrice
+        split = np.loadtxt(folder / "list_eval_partition.txt", np.int64, usecols=1, ndmin=1)  # 0 train, 1 valid, 2 test
+        smiles = reader.attr[:, reader.attr_names.index("Smiling")].numpy().astype(np.int64)
+        owner = reader.identity[:, 0].numpy().astype(np.int64)
+        if not len(reader.filename) == len(split) == len(smiles) == len(owner):
+            raise ValueError(f"the lists differ in length: {len(split)}, {len(smiles)} and {len(owner)} rows")
+    order = np.argsort(split, kind="stable")
+    faces = Pictures("celeba", lambda i: reader[i][0], order, source, folder)
+    return Dataset("celeba", faces, smiles[order], source.classes, int((split == 0).sum()), owner[order])
+
+
+def _tiny_imagenet(source: Source, root: Path, download: bool) -> Dataset:
+    """The training images by class, then those for validation, whose labels are public, as the official test set.
+
+    Classes are numbered in the order of their WordNet names.
+    """
+    from fedtune.core.torchvision_import import datasets
+
+    folder = root / source.folder
+    with _reading("tiny-imagenet", source, folder, download):
+        if download and not folder.is_dir():
+            raise ValueError("torchvision does not know it")
+        train = datasets.ImageFolder(str(folder / "train"))
+        listed = np.loadtxt(folder / "val" / "val_annotations.txt", str, usecols=(0, 1), ndmin=2)  # file, WordNet name
+        number = train.class_to_idx
+        files = [path for path, _ in train.samples] + [str(folder / "val" / "images" / file) for file, _ in listed]
+        y = np.array([c for _, c in train.samples] + [number[name] for _, name in listed], dtype=np.int64)
+        if len(number) != source.classes:
+            raise ValueError(f"there are {len(number)} classes instead of {source.classes}")
+    pictures = Pictures("tiny-imagenet", lambda i: train.loader(files[i]), np.arange(len(files)), source, folder)
+    return Dataset("tiny-imagenet", pictures, y, source.classes, len(train.samples))
+
+
+@contextmanager
+def _reading(name: str, source: Source, folder: Path, download: bool) -> Iterator[None]:
+    """Whatever goes wrong with the files is a UserError that names the folder and the ways out."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # NumPy 2.4 warns about the way CIFAR's own files were pickled
+            yield
+    except Exception as error:  # a damaged file or a dead line ends in anything from AssertionError to UnpicklingError
+        reason = " ".join((str(error) or type(error).__name__).split()).partition(". You can use")[0]
+        what = "could not be fetched into or read from" if download else "is absent or damaged in"
+        fetch = "" if download else "fetch it with --download, or "
+        ways = f"{fetch}put torchvision's layout under --data-dir or FEDTUNE_DATA_DIR"
+        if source.address:
+            ways = f"unpack {source.address} under --data-dir or FEDTUNE_DATA_DIR; --download cannot fetch it"
+        raise UserError(f"{name} {what} {folder} ({reason}): {ways}; delete damaged files first") from error
+
+
+def _arrays(source: Source, parts: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Pixels and classes of torchvision's training and test set, one below the other; ValueError if they misfit."""
+    x = np.concatenate([np.asarray(part.data) for part in parts])
+    y = np.concatenate([np.asarray(part.targets, dtype=np.int64) for part in parts]) - source.first
+    x = x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2)
+    x = x.swapaxes(2, 3) if source.transposed else x
+    if any(len(part.data) != len(part.targets) for part in parts) or x.shape[1:] != source.shape:
+        raise ValueError(f"images {x.shape} and labels {y.shape} do not fit, or images are not {source.shape}")
+    if not ((y >= 0) & (y < source.classes)).all():
+        raise ValueError(f"labels are outside {source.first}..{source.first + source.classes - 1}")
+    return x, y

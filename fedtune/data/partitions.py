@@ -1,0 +1,413 @@
+"""Who holds which rows: five laws that deal a data set out to clients.
+
+Every function is pure and draws from the generator it is given; the same seed gives the same rows.  All are
+vectorised over rows: 10,000 clients take less than a second.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from fedtune.core.errors import UserError
+
+
+class Partition(NamedTuple):
+    """Row numbers of the data set, one int64 array per client; no row occurs twice anywhere."""
+
+    train: list[np.ndarray]
+    val: list[np.ndarray]
+    test: list[np.ndarray]
+
+
+def ways_shots(
+    y: np.ndarray,
+    train_rows: int,
+    clients: int,
+    ways: int,
+    ways_spread: int,
+    shots: int,
+    shots_spread: int,
+    val_shots: int,
+    test_shots: int,
+    rng: np.random.Generator,
+) -> Partition:
+    """Give every client a few classes and, in each of them, equally many rows.
+
+    y            [rows] classes 0..C-1; rows [0, train_rows) are the official training set, the rest the test set.
+    ways         client i holds ways_i classes, drawn without replacement; ways_i is uniform on the integers
+                 of [ways - ways_spread, ways + ways_spread] that lie in [min(2, C), C].
+    shots        of each of its classes it holds shots_i training rows; shots_i is uniform on the integers of
+                 [shots - shots_spread, shots + shots_spread] from 2 up, one draw per client.
+    val_shots    validation rows per class, official training rows as well.
+    test_shots   test rows per class from the official test set; without one, from the training rows.
+
+    Rows are dealt in consecutive blocks of one random order per class.  Which classes a client holds is redrawn,
+    up to 1000 times (fewer above 1000 clients), until no class is asked for more rows than it has; the draws of
+    ways_i and shots_i stay.
+    Raises UserError if that never happens, or if a number is out of range.
+
+    Source: FedProto, Tan et al., AAAI 2022, arXiv:2105.00243; GFPL, arXiv:2602.21873.  Differs: FedProto's code
+    has one half-width for ways and shots (GFPL two), stops ways at C - 1 and takes shots on [s - sd + 1, s + sd];
+    this is the symmetric law.
+    """
+    classes = int(y.max()) + 1
+    own_test = train_rows < len(y)
+    _at_least(1, clients=clients)
+    _at_least(min(2, classes), ways=ways)
+    _at_least(2, shots=shots)
+    _at_least(0, ways_spread=ways_spread, shots_spread=shots_spread, val_shots=val_shots, test_shots=test_shots)
+    if ways > classes:
+        raise UserError(f"ways is {ways}, but the data set has {classes} classes: give {classes} or fewer")
+    ways_range = max(min(2, classes), ways - ways_spread), min(classes, ways + ways_spread)
+    ways_of = rng.integers(*ways_range, clients, endpoint=True)
+    shots_of = rng.integers(max(2, shots - shots_spread), shots + shots_spread, clients, endpoint=True)
+
+    # rows per class and client from the training pool and from the test pool; stock is what the pools hold
+    need = np.stack([shots_of + val_shots, np.full(clients, test_shots)])  # [2, clients]
+    if not own_test:
+        need = np.stack([need.sum(0), np.zeros(clients, np.int64)])
+    stock = np.stack([np.bincount(part, minlength=classes) for part in (y[:train_rows], y[train_rows:])])
+    holds = _draw_classes(ways_of, need, stock, rng)  # [clients, classes]
+
+    rows, owner, place = _blocks(y[:train_rows], holds * need[0][:, None], rng)
+    role = (place >= shots_of[owner]).astype(np.int64) + (place >= shots_of[owner] + val_shots)
+    test, test_owner, _ = _blocks(y[train_rows:], holds * need[1][:, None], rng)
+    return _collect(
+        np.concatenate([rows, train_rows + test]),
+        np.concatenate([owner, test_owner]),
+        np.concatenate([role, np.full(len(test), 2)]),
+        clients,
+    )
+
+
+def dirichlet(
+    y: np.ndarray,
+    clients: int,
+    alpha: float,
+    floor: int,
+    val_share: float,
+    test_share: float,
+    rng: np.random.Generator,
+) -> Partition:
+    """Deal every class out to the clients in shares drawn from Dir(alpha, ..., alpha).
+
+    y        [rows] classes 0..C-1, official training and test set pooled; every row is used.
+    alpha    > 0; 0.1 is about one or two classes a client, 100 is near iid.
+    floor    rows every client holds at least, 3 or more.
+    val_share, test_share   the shares of each client's rows, chosen at random, for validation and test; each of
+             train, validation and test gets at least one row.
+
+    Classes are dealt in order, and a client that already holds rows / clients or more gets nothing of the later
+    ones (the balance step of the FedMA and PFLlib code).  Shares are redrawn, up to 100 times (fewer above 1000
+    clients), until every client reaches the floor; if none does, the missing rows are taken at random from the
+    clients that are then the largest, one by one.
+    Raises UserError if alpha <= 0, if clients * floor exceeds the rows, or if the shares leave no training rows.
+    Source: Yurochkin et al., ICML 2019, arXiv:1905.12022, section 4; Hsu et al., arXiv:1909.06335.
+    """
+    _at_least(3, floor=floor)
+    _fits(len(y), clients, floor, val_share, test_share)
+    _positive(alpha)
+    stock = np.bincount(y)
+    for _ in range(_tries(100, clients, len(stock))):
+        counts = _shares(stock, clients, alpha, rng)
+        if counts.sum(1).min() >= floor:
+            break
+    rows, owner, _ = _blocks(y, counts, rng)
+    order = rng.permutation(len(y))
+    return _split(rows[order], _raise_to(floor, owner[order], clients), clients, val_share, test_share)
+
+
+def iid(y: np.ndarray, clients: int, val_share: float, test_share: float, rng: np.random.Generator) -> Partition:
+    """Deal all rows at random; client sizes differ by at most one.  Shares and errors as for `dirichlet`."""
+    _fits(len(y), clients, 3, val_share, test_share)
+    return _split(rng.permutation(len(y)), np.arange(len(y)) % clients, clients, val_share, test_share)
+
+
+def fedgen(
+    y: np.ndarray,
+    train_rows: int,
+    whole: int,
+    clients: int,
+    alpha: float,
+    share: float,
+    floor: int,
+    val_share: float,
+    rng: np.random.Generator,
+) -> Partition:
+    """Deal a share of every class out by Dir(alpha, ..., alpha) under a cap, and test each client on its own classes.
+
+    y        [rows] classes 0..C-1; rows [0, train_rows) are the official training set, the rest the test set.  Without
+             a test set a sixth of each class's rows, at random, is set aside as one (rounded down).
+    whole    N, the rows of the official training set: more than train_rows where classes were left out of y.
+    alpha    > 0; the draw is per class over the clients, not per client over the classes.
+    share    in (0, 1], of the training rows.  It also sets the cap M = share * N / clients.  Below 1 a class gives
+             min(M, share * its rows) rows, rounded down: at 0.5 and 20 clients Fashion-MNIST gives 1500 a class, a
+             quarter and not a half.  At 1 every row is dealt.
+    floor    rows every client gets before validation is cut out, 3 or more as for `dirichlet`.
+    val_share   of each client's rows, at random, for validation: at least one, and at least one stays for training.
+
+    Classes come in random order, rows of a class too.  A client that holds M rows or more gets nothing of the later
+    classes; not all can be closed while there are rows to deal, as no more than clients * M are.  Slices end at
+    floor(cumulated share * rows); so at small alpha the clients after a class's main holder often get a single row of
+    it, and are tested on it.  The whole is redrawn, up to 5000 times (fewer for many clients or classes), until every
+    client reaches the floor.  Test rows: for each class of which a client got training rows,
+    floor(the class's test rows / clients), disjoint; so test classes are balanced and training classes are not.
+    Raises UserError if the floor is not reached, if a client gets no test row, or if a number is out of range.
+
+    Source: the released code of FedGen (Zhu et al., ICML 2021), which FedPA and FedGenP build on.  Differs: it has no
+    validation rows, draws the order of classes once and not anew with each try, redraws without end, and takes test
+    rows in the file's order.
+    """
+    _at_least(1, clients=clients)
+    _at_least(3, floor=floor)
+    _positive(alpha)
+    _share(share)
+    if not 0 < val_share < 1:
+        raise UserError(f"val_share must be above 0 and leave training rows, but is {val_share}: give for example 0.15")
+    pool, test_pool = _pools(y, train_rows, rng)  # row numbers
+    cap = share * (whole if train_rows < len(y) else whole - len(test_pool)) / clients
+    stock = np.bincount(y[pool], minlength=int(y.max()) + 1)
+    kept = stock if share == 1 else np.minimum(_down(cap), _down(share * stock))
+    counts = _until_floor(kept, clients, alpha, cap, floor, rng)  # [clients, classes]
+    rows, owner, _ = _blocks(y[pool], counts, rng)
+    order = rng.permutation(len(rows))
+    rows, owner, size = rows[order], owner[order], counts.sum(1)
+    val = np.clip(np.rint(size * val_share).astype(np.int64), 1, size - 1)
+    role = (_place(owner, clients) < val[owner]).astype(np.int64)
+
+    tests = np.bincount(y[test_pool], minlength=len(stock))
+    own = (counts > 0) * (tests // clients)  # [clients, classes]
+    if own.sum(1).min() == 0:
+        raise UserError(
+            f"every client needs a test row, but {clients} clients share {tests.min()} to {tests.max()} rows a class: "
+            "take fewer clients than a class has test rows"
+        )
+    test, test_owner, _ = _blocks(y[test_pool], own, rng)
+    return _collect(
+        np.concatenate([pool[rows], test_pool[test]]),
+        np.concatenate([owner, test_owner]),
+        np.concatenate([role, np.full(len(test), 2)]),
+        clients,
+    )
+
+
+def natural(
+    owner: np.ndarray,
+    clients: int,
+    owners: int,
+    share: float,
+    val_share: float,
+    test_share: float,
+    rng: np.random.Generator,
+) -> Partition:
+    """Every client is a group of people: it holds all rows of `owners` owners, drawn without replacement.
+
+    owner    [rows] whose each row is (a celebrity, a writer), any integers; the official training rows only, so that
+             client and test rows are of the same people.
+    share    in (0, 1]: the groups are drawn from this share of the owners, rounded down.
+    val_share, test_share   the shares of each client's rows, chosen at random, for validation and test; each of
+             train, validation and test gets at least one row.
+    Raises UserError if there are too few owners, or if a client's owners have fewer than 3 rows together.
+
+    Source: LEAF, Caldas et al. 2018, arXiv:1812.01097; groups of ten as in FedGen's code.  Differs: LEAF leaves out
+    celebrities with fewer than five images.
+    """
+    _at_least(1, clients=clients, owners=owners)
+    _share(share)
+    _shares_leave_rows(val_share, test_share)
+    people, person = np.unique(owner, return_inverse=True)
+    pool = rng.permutation(len(people))[: int(_down(share * len(people)))]
+    if clients * owners > len(pool):
+        raise UserError(
+            f"{clients} clients of {owners} owners each need {clients * owners} owners, but there are {len(pool)}: "
+            "take fewer clients or owners, or a larger share"
+        )
+    client = np.full(len(people), -1)
+    client[pool[: clients * owners]] = np.repeat(np.arange(clients), owners)
+    rows = rng.permutation(len(owner))
+    rows = rows[client[person[rows]] >= 0]
+    holder = client[person[rows]]
+    fewest = np.bincount(holder, minlength=clients).min()
+    if fewest < 3:
+        raise UserError(f"every client needs 3 rows, but the owners of one have {fewest} together: give more owners")
+    return _split(rows, holder, clients, val_share, test_share)
+
+
+def _at_least(least: int, **numbers: int) -> None:
+    for name, number in numbers.items():
+        if number < least:
+            raise UserError(f"{name} must be {least} or more, but is {number}")
+
+
+def _positive(alpha: float) -> None:
+    if not (alpha > 0 and math.isfinite(alpha)):
+        raise UserError(f"alpha must be a positive number, but is {alpha}: give for example 0.1 (skewed) or 100 (iid)")
+
+
+def _share(share: float) -> None:
+    if not 0 < share <= 1:
+        raise UserError(f"share must be in (0, 1], but is {share}: give for example 0.5, or 1 for all")
+
+
+def _down(number: float | np.ndarray) -> np.ndarray:
+    """Rounded down, but 0.57 * 100 is 57."""
+    return np.floor(np.asarray(number) + 1e-9).astype(np.int64)
+
+
+def _fits(rows: int, clients: int, floor: int, val_share: float, test_share: float) -> None:
+    _at_least(1, clients=clients)
+    if clients * floor > rows:
+        raise UserError(
+            f"{clients} clients with at least {floor} rows each need {clients * floor} rows, but there are {rows}: "
+            f"take {rows // floor} clients or fewer"
+        )
+    _shares_leave_rows(val_share, test_share)
+
+
+def _shares_leave_rows(val_share: float, test_share: float) -> None:
+    if not (val_share > 0 and test_share > 0 and val_share + test_share < 1):
+        raise UserError(
+            f"val_share {val_share} and test_share {test_share} must be positive and leave rows to train on: "
+            "give for example 0.1 and 0.2"
+        )
+
+
+def _tries(most: int, clients: int, classes: int) -> int:
+    """How often to redraw: fewer times for many clients, so that they wait less than a second."""
+    return max(5, min(most, 1_500_000 // (clients * classes)))
+
+
+def _draw_classes(ways: np.ndarray, need: np.ndarray, stock: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Which classes each client holds, bool [clients, classes], such that need [2, clients] fits stock [2, classes]."""
+    clients, classes = len(ways), stock.shape[1]
+    hopeless = (need @ ways > stock.sum(1)).any()
+    for _ in range(1 if hopeless else _tries(1000, clients, classes)):
+        keys = rng.random((clients, classes))
+        holds = keys <= np.sort(keys, axis=1)[np.arange(clients), ways - 1][:, None]  # the `ways` smallest keys
+        demand = need @ holds  # [2, classes]
+        if (demand <= stock).all():
+            return holds
+    left = np.where(demand > 0, stock / np.maximum(demand, 1), np.inf)
+    pool, c = np.unravel_index(left.argmin(), left.shape)
+    enough = int(clients * left[pool, c])
+    raise UserError(
+        f"class {c} is asked for {demand[pool, c]} {('training', 'test')[pool]} rows and has {stock[pool, c]}: take "
+        + (f"fewer clients (about {enough}), ways or shots" if enough else "fewer shots")
+    )
+
+
+def _shares(stock: np.ndarray, clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
+    """Rows of each client and class, int [clients, classes], by the law of `dirichlet`."""
+    counts = np.zeros((clients, len(stock)), np.int64)
+    for c in np.flatnonzero(stock):
+        # part of a Dirichlet vector, scaled to sum 1, is a Dirichlet vector: draw only for those below the mean
+        open_ = np.flatnonzero(counts.sum(1) * clients < stock.sum())
+        cuts = np.rint(rng.dirichlet(np.full(len(open_), alpha)).cumsum()[:-1] * stock[c]).astype(np.int64)
+        counts[open_, c] = np.diff(cuts, prepend=0, append=stock[c])
+    return counts
+
+
+def _pools(y: np.ndarray, train_rows: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers of the official training and test set; without a test set, a sixth of each class is set aside."""
+    if train_rows < len(y):
+        return np.arange(train_rows), np.arange(train_rows, len(y))
+    order = rng.permutation(len(y))
+    classes = int(y.max()) + 1
+    aside = _place(y[order], classes) < (np.bincount(y) // 6)[y[order]]
+    return order[~aside], order[aside]
+
+
+def _until_floor(
+    kept: np.ndarray, clients: int, alpha: float, cap: float, floor: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Rows of each client and class, int [clients, classes], by the law of `fedgen`; no client below floor."""
+    if clients * floor > kept.sum():
+        raise UserError(
+            f"{clients} clients with at least {floor} rows each need {clients * floor} rows, but {kept.sum()} are "
+            "dealt: take fewer clients, a lower floor or a larger share"
+        )
+    tries, best = _tries(5000, clients, len(kept)), 0
+    for _ in range(tries):
+        counts = _capped_shares(kept, clients, alpha, cap, rng)
+        best = max(best, counts.sum(1).min())
+        if best >= floor:
+            return counts
+    raise UserError(
+        f"every client must get {floor} rows, but the best of {tries} draws left one with {best}: "
+        "take a lower floor, a higher alpha, fewer clients or a larger share"
+    )
+
+
+def _capped_shares(kept: np.ndarray, clients: int, alpha: float, cap: float, rng: np.random.Generator) -> np.ndarray:
+    """One draw of `fedgen`, int [clients, classes]: each class's kept rows over the clients that hold less than cap."""
+    counts = np.zeros((clients, len(kept)), np.int64)
+    held = np.zeros(clients, np.int64)
+    alpha = max(alpha, 1e-100)  # one client takes all either way, and the next line stays finite
+    for c in rng.permutation(np.flatnonzero(kept)):
+        # logarithms of Gamma(alpha) numbers, as these themselves underflow to 0 for all clients at small alpha
+        log = np.log(rng.standard_gamma(alpha + 1, clients)) - rng.standard_exponential(clients) / alpha
+        log[held >= cap] = -np.inf
+        total = np.exp(log - log.max()).cumsum()
+        cuts = np.floor(total[:-1] / total[-1] * kept[c]).astype(np.int64)  # exactly all rows at the last open client
+        counts[:, c] = np.diff(cuts, prepend=0, append=kept[c])
+        held += counts[:, c]
+    return counts
+
+
+def _blocks(y: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Deal each class, in random order, in consecutive blocks of sizes [clients, classes] rows.
+
+    Returns row number, client and place within the block of every row dealt, class by class.
+    """
+    rows = rng.permutation(len(y))
+    rows = rows[np.argsort(y[rows], kind="stable")]
+    clients, classes = sizes.shape
+    first = np.searchsorted(y[rows], np.arange(classes))
+    begin = (first + sizes.cumsum(0) - sizes).T.ravel()  # [classes * clients]
+    length = sizes.T.ravel()
+    owner = np.repeat(np.tile(np.arange(clients), classes), length)
+    place = np.arange(len(owner)) - np.repeat(length.cumsum() - length, length)
+    return rows[np.repeat(begin, length) + place], owner, place
+
+
+def _raise_to(floor: int, owner: np.ndarray, clients: int) -> np.ndarray:
+    """The owner of every row (rows in random order) after the largest clients have filled the others up to floor."""
+    size = np.bincount(owner, minlength=clients)
+    missing = np.maximum(floor - size, 0)
+    holders = np.bincount(size)[::-1].cumsum()[::-1]  # clients with at least 0, 1, 2, ... rows
+    above = holders[::-1].cumsum()[::-1] - holders  # rows the clients hold above 0, 1, 2, ... each
+    level = np.argmax(above <= missing.sum())  # the largest sink to this size, and the first few by one more
+    give = np.maximum(size - level, 0)
+    give[np.flatnonzero(size >= level)[: missing.sum() - give.sum()]] += 1
+    owner = owner.copy()
+    owner[_place(owner, clients) < give[owner]] = np.repeat(np.arange(clients), missing)
+    return owner
+
+
+def _place(owner: np.ndarray, clients: int) -> np.ndarray:
+    """For every row, how many rows before it belong to the same client."""
+    size = np.bincount(owner, minlength=clients)
+    place = np.empty_like(owner)
+    place[np.argsort(owner, kind="stable")] = np.arange(len(owner)) - np.repeat(size.cumsum() - size, size)
+    return place
+
+
+def _split(rows: np.ndarray, owner: np.ndarray, clients: int, val_share: float, test_share: float) -> Partition:
+    """Each client's rows (in random order) into train, validation and test, none empty."""
+    size = np.bincount(owner, minlength=clients)
+    val = np.clip(np.rint(size * val_share).astype(np.int64), 1, size - 2)
+    test = np.clip(np.rint(size * test_share).astype(np.int64), 1, size - 1 - val)
+    place = _place(owner, clients)
+    role = (place < (val + test)[owner]).astype(np.int64) + (place < test[owner])
+    return _collect(rows, owner, role, clients)
+
+
+def _collect(rows: np.ndarray, owner: np.ndarray, role: np.ndarray, clients: int) -> Partition:
+    """Group rows by client and role (0 train, 1 validation, 2 test)."""
+    key = 3 * owner + role
+    size = np.bincount(key, minlength=3 * clients)
+    parts = np.split(rows[np.argsort(key, kind="stable")], size.cumsum()[:-1])
+    return Partition(parts[0::3], parts[1::3], parts[2::3])

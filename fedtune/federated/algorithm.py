@@ -1,0 +1,283 @@
+"""The one abstraction: what a federated-learning algorithm is.  Read this before any file in `trainables/`.
+
+An algorithm is a frozen dataclass of pure functions.  Its fields are hyperparameters and nothing else, so it cannot
+hide state, and a checkpoint is the engine's `State` and nothing else.  Client code (`loss`, `upload`, `predict`) is
+written for ONE client, without a client axis; the engine runs it over all clients at once or one by one.  Server code
+(`init`, `broadcast`, `aggregate`) sees the client axis first.
+
+Client code must be traceable by `torch.func.vmap`: no `.item()`, no `if tensor`, no boolean indexing; use masks.
+
+Letters: K clients, m taking part, N padded rows, B batch, C classes, D features, L mixture components.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+import trainables
+from fedtune.core.errors import UserError, unknown
+from fedtune.core.hyper import check_all, hyper, knobs
+from fedtune.core.trees import Ragged, Tree, mean_over_clients, to_all
+
+if TYPE_CHECKING:
+    from fedtune.federated.scenario import Scenario
+
+__all__ = [
+    "DOWN",
+    "UP",
+    "Algorithm",
+    "Batch",
+    "Data",
+    "Model",
+    "Noise",
+    "Phase",
+    "Ragged",
+    "Step",
+    "Task",
+    "find",
+    "hyper",
+    "names",
+]
+
+DOWN: Literal["down"] = "down"  # the server sends: `broadcast`
+UP: Literal["up"] = "up"  # the clients send: `upload`, and the server takes it in: `aggregate`
+
+
+class Task(NamedTuple):
+    """What an algorithm may know of the setting before it starts."""
+
+    classes: int
+    features: int  # D, the width of body(x)
+    clients: int  # K
+    batch: int  # B
+    seed: int
+    shape: tuple[int, int, int] = (1, 8, 8)  # of an image: channels, height, width
+    models: tuple[str, ...] = ()  # the scenario's architectures; client i runs number i mod their count
+    rounds: int = 1  # T
+
+
+Law = Literal["normal", "uniform"]
+LAWS: dict[str, Callable[..., Tensor]] = {"normal": torch.randn, "uniform": torch.rand}  # N(0, 1); on [0, 1)
+
+
+class Noise(NamedTuple):
+    """Random numbers that client code asks for; they come as data, from the client's own stream."""
+
+    shape: tuple[int, ...]
+    law: Law = "normal"
+
+
+class Batch(NamedTuple):
+    """One mini-batch of one client."""
+
+    x: Tensor  # [B, …] images, or whatever the phase's pool holds
+    y: Tensor  # [B]
+    eps: dict[str, Tensor]  # the phase's noise, drawn anew for every step
+
+
+class Data(NamedTuple):
+    """All rows of one client, padded."""
+
+    x: Tensor  # [N, …]
+    y: Tensor  # [N]
+    mask: Tensor  # [N] bool, False for padding
+    eps: dict[str, Tensor]
+    tally: dict[str, Tree] = {}  # what the loss tallied in this round's last phase that tallied anything
+
+
+class Model:
+    """A view on one client's tensors as a model: m.body(x), m.head(z), m.part("proj")(z), m["head.weight"]."""
+
+    def __init__(self, net: nn.Module, tensors: dict[str, Tensor]) -> None:
+        """net gives the form (its own values are never used), tensors the values by their full names."""
+        self.net, self.tensors = net, tensors
+
+    def __getitem__(self, name: str) -> Tensor:
+        """One tensor by its full name."""
+        return self.tensors[name]
+
+    def part(self, name: str) -> Callable[[Tensor], Tensor]:
+        """The named part as a function."""
+        start = len(name) + 1
+        own = {n[start:]: t for n, t in self.tensors.items() if n.startswith(name + ".")}
+        return lambda x: functional_call(self.net.get_submodule(name), own, (x,), tie_weights=False)
+
+    def body(self, x: Tensor) -> Tensor:
+        """Features z [B, D] of images [B, channels, height, width]."""
+        return self.part("body")(x)
+
+    def head(self, z: Tensor) -> Tensor:
+        """Logits [B, C] of features [B, D]."""
+        return self.part("head")(z)
+
+
+# the loss of a batch; or with it a tally, which is summed over the steps and handed to `upload` as data.tally
+Loss = Callable[[Model, Batch, dict[str, Tree]], Tensor | tuple[Tensor, dict[str, Tree]]]
+
+
+class Step(NamedTuple):
+    """A second step on every batch of a phase, with an optimiser of its own: it sees what the first step left."""
+
+    loss: Callable[[Model, Batch, dict[str, Tree]], Tensor]
+    train: tuple[str, ...]  # names of parts that the phase trains too
+    optimizer: Literal["sgd", "adam"]  # plain: neither momentum nor weight decay
+    lr: float
+
+
+class Phase(NamedTuple):
+    """Local training: which loss moves which parts, over what, for how long.
+
+    Every phase starts a new optimiser.  Parts that are not trained are frozen: no gradient, no running statistics.
+    """
+
+    loss: Loss
+    train: tuple[str, ...] = ()  # names of parts; () is all of them
+    epochs: int | None = None  # passes over the pool; None: the scenario's local work
+    lr: float | None = None  # None: the scenario's
+    noise: dict[str, Noise] = {}  # per step: batch.eps
+    # what the rows are, if not the client's training rows: drawn anew before every pass
+    pool: Callable[[dict[str, Tree], dict[str, Tensor]], Data] | None = None
+    pool_noise: dict[str, Noise] = {}
+    pace: Mapping[str, float] = {}  # parts that learn at so many times the rate, and are clipped by themselves
+    clip: float = 0.0  # bound on the norm of a client's gradient, of each part in `pace` and of the others; 0: none
+    after: Step | None = None
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """As it stands this is FedAvg over the parts named in `shared`; a subclass says what differs."""
+
+    shared: ClassVar[tuple[str, ...]] = ()  # parts that the server averages by rows and sends back
+    sends: ClassVar[tuple[str, ...]] = ()  # other server entries that every client receives
+    schedule: ClassVar[tuple[str, ...]] = ()  # hyperparameters on which first-effect rounds depend
+    structural: ClassVar[tuple[str, ...]] = ()  # hyperparameters that change the shape of the weights
+    whole: ClassVar[bool] = False  # it plans over all rounds, so the first rounds of a longer run are others
+    predicts: ClassVar[tuple[str, ...]] = ()  # parts that `predict` uses; () is all of them
+    scores: ClassVar[str] = ""  # what `predict` speaks for, in words, if not one model of shared and own parts
+    # values under which it runs on architectures that differ in their bodies, where its defaults share too much
+    mixed: ClassVar[Mapping[str, Any]] = {}
+    # hyperparameters by a name, the scenario's too: "as_published" is what the released code does
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
+    def __post_init__(self) -> None:
+        """Validate every hyperparameter against its declaration."""
+        check_all(self)
+
+    def build(self, net: nn.Module, task: Task) -> nn.Module:
+        """The net with the algorithm's own parts added (a projection, an auxiliary model, a fixed frame)."""
+        return net
+
+    def init(self, task: Task) -> dict[str, Tree]:
+        """The server's entries before round 1, besides the shared parts."""
+        return {}
+
+    def round(self, t: int, task: Task) -> tuple[Phase | str, ...]:
+        """What happens in round t = 1, 2, …, in order: DOWN, UP, or a Phase of local training."""
+        return (DOWN, *self.phases(task), UP)
+
+    def idle(self, scenario: Scenario) -> dict[str, str]:
+        """Hyperparameters that can have no effect in this scenario, each with the reason."""
+        return {}
+
+    # one client -------------------------------------------------------------------------------------------------
+
+    def phases(self, task: Task) -> tuple[Phase, ...]:
+        """The local training of an ordinary round."""
+        return (Phase(self.loss),)
+
+    def loss(self, m: Model, batch: Batch, down: dict[str, Tree]) -> Tensor:
+        """The loss of one batch, a scalar.  down: what this client last received in this round."""
+        return nn.functional.cross_entropy(m.head(m.body(batch.x)), batch.y)
+
+    def receive(self, down: dict[str, Tree]) -> dict[str, Tensor]:
+        """Tensors of the model that a client takes over from what it received; down with a client axis [m, …]."""
+        taken: dict[str, Tensor] = down.get("shared", {})
+        return taken
+
+    def upload_noise(self, task: Task) -> dict[str, Noise]:
+        """The random numbers that `upload` wants in data.eps."""
+        return {}
+
+    def upload(self, m: Model, data: Data, down: dict[str, Tree]) -> dict[str, Tree]:
+        """What a client sends besides its shared parts and, with these, its number of rows."""
+        return {}
+
+    def predict(self, m: Model, x: Tensor, down: dict[str, Tree]) -> Tensor | dict[str, Tensor]:
+        """Scores [B, C], the largest wins.  A dict holds several ways to predict: the first counts, all are logged.
+
+        down is what the client would receive now.
+        """
+        return m.head(m.body(x))
+
+    # server -----------------------------------------------------------------------------------------------------
+
+    def broadcast(self, server: dict[str, Tree], ids: Tensor, task: Task) -> dict[str, Tree]:
+        """What clients `ids` [m] receive: {"shared": …} and the entries named in `sends`, with a client axis."""
+        named = ("shared", *self.sends) if self.shared else self.sends
+        return {name: to_all(server[name], len(ids)) for name in named}
+
+    def deployed(self, server: dict[str, Tree], ids: Tensor, task: Task) -> dict[str, Tree]:
+        """What `predict` sees at clients `ids`: what they would receive now.  Nobody counts it as sent."""
+        return self.broadcast(server, ids, task)
+
+    def aggregate(self, server: dict[str, Tree], up: dict[str, Tree], task: Task) -> dict[str, Tree]:
+        """The server's entries after it took in the uploads `up`, each with a client axis [m, …].
+
+        up["ids"] [m] says who sent them.
+        """
+        if not self.shared:
+            return server
+        return server | {"shared": mean_over_clients(up["shared"], up["rows"])}
+
+    def observe(self, server: dict[str, Tree], val_acc: float) -> dict[str, Tree]:
+        """The server's entries after it heard how the round's model does on the clients' validation rows."""
+        return server
+
+    def report(self, server: dict[str, Tree]) -> dict[str, float]:
+        """Further figures for the round's row of metrics."""
+        return {}
+
+
+def names() -> list[str]:
+    """The algorithms there are: the files of `trainables/`."""
+    return sorted(m.name for m in pkgutil.iter_modules(trainables.__path__) if not m.name.startswith("_"))
+
+
+def find(name: str) -> type[Algorithm]:
+    """The algorithm class of a file in `trainables/`; UserError with the nearest name otherwise."""
+    if name not in names():
+        raise unknown("algorithm", name, names())
+    module = importlib.import_module(f"trainables.{name}")
+    own = [v for v in vars(module).values() if _is_algorithm(v) and v.__module__ == module.__name__]
+    if len(own) != 1:
+        raise UserError(f"trainables/{name}.py must define one algorithm, but it defines {len(own)}")
+    return own[0]
+
+
+def first_round(algorithm: Algorithm, name: str) -> int:
+    """The first round (1-based) whose evaluation can depend on this hyperparameter."""
+    declared = knobs(type(algorithm))
+    since = declared[name].since if name in declared else 1
+    return int(getattr(algorithm, since)()) if isinstance(since, str) else since
+
+
+def _is_algorithm(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Algorithm) and value is not Algorithm
+
+
+def parts(net: nn.Module) -> Iterator[str]:
+    """The names of a net's parts."""
+    return (name for name, _ in net.named_children())
+
+
+def draw(noise: dict[str, Noise], generator: torch.Generator, times: tuple[int, ...], dtype: torch.dtype) -> dict:
+    """The asked-for random numbers, with the axes `times` in front, from one stream (CPU)."""
+    return {k: LAWS[n.law]((*times, *n.shape), generator=generator, dtype=dtype) for k, n in noise.items()}

@@ -1,0 +1,305 @@
+"""Local training: one phase of many clients, stacked or one by one, with the same draws and the same numbers."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from fedtune.core.trees import Executor, Tree, for_each_client, join, take, tree_map
+from fedtune.federated.algorithm import Batch, Model, Phase, draw, parts
+from fedtune.federated.scenario import Scenario
+from fedtune.nn.layers import has_convolutions, stacked_layout
+
+
+class Pool(NamedTuple):
+    """Rows to train on.  Row j of client k is x[rows[k, j]], for j < counts[k]."""
+
+    x: Tensor  # [R, …]
+    y: Tensor  # [R]
+    rows: Tensor  # [m, N]
+    counts: Tensor  # [m]
+
+
+class Job(NamedTuple):
+    """A phase as an executor gets it."""
+
+    net: nn.Module  # the form, its parts in train or eval mode
+    phase: Phase
+    work: Scenario
+    cooled: float  # what the clients' learning rate has been multiplied by so far
+    x: Tensor  # [R, …] the rows that the plan speaks of
+    y: Tensor  # [R]
+    plan: Plan
+
+
+class Plan(NamedTuple):
+    """Who does how many steps on which rows with which noise: drawn ahead, each client from its own stream."""
+
+    steps: list[int]  # of each client
+    rows: Tensor  # [m, S, B] rows of pool.x, padded past a client's own steps
+    eps: dict[str, Tensor]  # [m, S, …]
+
+
+class Done(NamedTuple):
+    """What a phase leaves, with a client axis."""
+
+    tensors: dict[str, Tensor]
+    losses: Tensor  # [m] float64
+    tally: dict[str, Tree]  # {} unless the loss returns (loss, tally): then the sum of its tallies over the steps
+
+
+def train(
+    net: nn.Module,
+    tensors: dict[str, Tensor],
+    down: dict[str, Tree],
+    phase: Phase,
+    pool: Pool,
+    work: Scenario,
+    executor: Executor,
+    streams: list[torch.Generator],
+    cooled: float = 1.0,
+) -> Done:
+    """Play one phase for m clients.  tensors and down have a client axis [m, …]; nothing given is changed.
+
+    cooled is lr_decay to the power of the rounds played; a phase with its own lr is not cooled.
+    Returns the new tensors, each client's mean loss over its steps (0 without a step), and what its loss tallied.
+    """
+    trained = phase.train or tuple(parts(net))
+    for name, part in net.named_children():
+        part.train(name in trained)  # a frozen part keeps its running statistics
+    passes = work.local_epochs if phase.epochs is None else phase.epochs
+    pools = [_drawn(phase, down, pool, streams, executor) for _ in range(passes)] if phase.pool else [pool]
+    rows = join([{"x": p.x, "y": p.y} for p in pools])
+    job = Job(net, phase, work, cooled, rows["x"], rows["y"], plan(pools, phase, work, passes, streams))
+    done = (_stack_in_memory if executor == "stack" else _loop)(job, tensors, down)
+    keep = {n: t for n, t in done.tensors.items() if _part(n) in trained}
+    steps = torch.tensor(job.plan.steps, device=done.losses.device).clamp(min=1)
+    return Done(tensors | keep, done.losses / steps, done.tally)
+
+
+def plan(pools: list[Pool], phase: Phase, work: Scenario, passes: int, streams: list[torch.Generator]) -> Plan:
+    """Batches of exactly B real rows: permutation after permutation, the last batch of one wraps into the next.
+
+    A client with fewer rows than B meets some of them twice in a batch; one without rows does no step.  Several
+    pools are gone through once each, one after the other; a single one `passes` times, or for the scenario's steps.
+    """
+    batch, device = work.batch, pools[0].rows.device
+    starts = [0]
+    for pool in pools[:-1]:
+        starts.append(starts[-1] + len(pool.x))
+    counts = [p.counts.tolist() for p in pools]
+    tables = [p.rows.cpu() + start for p, start in zip(pools, starts, strict=True)]
+    rows, eps, steps = [], [], []
+    for k, stream in enumerate(streams):
+        mine = []
+        for table, count in zip(tables, counts, strict=True):
+            n = count[k]
+            if work.local_steps and phase.epochs is None:
+                need = work.local_steps * batch
+            else:
+                need = (passes if len(pools) == 1 else 1) * -(-n // batch) * batch
+            if n and need:
+                order = torch.cat([torch.randperm(n, generator=stream) for _ in range(-(-need // n))])[:need]
+                mine.append(table[k, order])
+        rows.append(torch.cat(mine).view(-1, batch) if mine else torch.zeros(0, batch, dtype=torch.int64))
+        steps.append(len(rows[-1]))
+        eps.append(draw(phase.noise, stream, (steps[-1],), pools[0].x.dtype))
+    padded = tree_map(lambda *ts: _padded(ts).to(device), eps[0], *eps[1:])
+    return Plan(steps, _padded(rows).to(device), padded)
+
+
+def _padded(ragged: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
+    return nn.utils.rnn.pad_sequence(list(ragged), batch_first=True)
+
+
+def _drawn(
+    phase: Phase, down: dict[str, Tree], like: Pool, streams: list[torch.Generator], executor: Executor
+) -> Pool:
+    """The rows that the phase makes itself, as a Pool; masked ones are left out."""
+    assert phase.pool is not None
+    noise = [draw(phase.pool_noise, s, (), like.x.dtype) for s in streams]
+    eps = tree_map(lambda *ts: torch.stack(ts).to(like.x.device), noise[0], *noise[1:])
+    with torch.no_grad():
+        data = for_each_client(phase.pool, executor, down, eps)
+    m, n = data.mask.shape
+    real_first = (~data.mask).to(torch.int8).argsort(dim=1, stable=True)
+    rows = real_first + n * torch.arange(m, device=like.x.device)[:, None]
+    return Pool(data.x.flatten(0, 1), data.y.flatten(), rows, data.mask.sum(1))
+
+
+class Optimizers:
+    """What moves one client's leaves, or many clients' stacked ones: a phase's optimiser, and that of its second step.
+
+    `lead` is the number of client axes of a leaf: 0 or 1.
+    """
+
+    def __init__(self, job: Job, leaves: list[Tensor], lead: int) -> None:
+        """leaves: in the order of `_moving`."""
+        self.phase, self.lead, names = job.phase, lead, _moving(job.net, job.phase)
+        own = [[i for i, n in enumerate(names) if _part(n) == part] for part in self.phase.pace]
+        rest = [i for i, n in enumerate(names) if _part(n) not in self.phase.pace]
+        self.sets = [(times, s) for times, s in zip((*self.phase.pace.values(), 1.0), (*own, rest), strict=True) if s]
+        lr = job.work.lr * job.cooled if self.phase.lr is None else self.phase.lr
+        groups = [{"params": [leaves[i] for i in s], "lr": lr * times} for times, s in self.sets]
+        decay, after = job.work.weight_decay, self.phase.after
+        self.first: torch.optim.Optimizer
+        if job.work.optimizer == "adam":
+            self.first = torch.optim.Adam(groups, weight_decay=decay, foreach=True)
+        else:
+            self.first = torch.optim.SGD(groups, momentum=job.work.momentum, weight_decay=decay, foreach=True)
+        self.second: torch.optim.Optimizer | None = None
+        if after:
+            kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[after.optimizer]
+            self.then = [i for i, n in enumerate(names) if _part(n) in after.train]
+            self.second = kind([leaves[i] for i in self.then], lr=after.lr, foreach=True)
+        self.leaves = leaves
+
+    def cut(self, leaves: list[Tensor]) -> None:
+        """Move on to the clients still at work: leaves, and what is remembered of them, are cut to these."""
+        self.leaves = leaves
+        for group, (_, s) in zip(self.first.param_groups, self.sets, strict=True):
+            _cut(self.first, group, [leaves[i] for i in s])
+        if self.second:
+            _cut(self.second, self.second.param_groups[0], [leaves[i] for i in self.then])
+
+    def step(self, losses: Tensor) -> None:
+        """One step down these losses [k], or this loss: each moves its own client only."""
+        self.first.zero_grad()
+        losses.sum().backward()  # client k's loss reaches only row k, and SGD and Adam act per coordinate
+        if self.phase.clip:
+            for _, s in self.sets:
+                clip_norms([g for i in s if (g := self.leaves[i].grad) is not None], self.phase.clip, self.lead)
+        self.first.step()
+
+    def step_again(self, losses: Tensor) -> None:
+        """The phase's second step."""
+        assert self.second
+        self.first.zero_grad()
+        losses.sum().backward()
+        self.second.step()
+
+
+def clip_norms(grads: list[Tensor], bound: float, lead: int) -> None:
+    """Scale each client's gradients, in place, so that their norm together is at most `bound` (as torch's clipping)."""
+    if grads:
+        norm = torch.stack([g.flatten(lead).square().sum(-1) for g in grads]).sum(0).sqrt()  # [k], or a scalar
+        scale = (bound / (norm + 1e-6)).clamp(max=1)
+        for g in grads:
+            g.mul_(scale.view(*scale.shape, *[1] * (g.dim() - lead)))
+
+
+def _moving(net: nn.Module, phase: Phase) -> list[str]:
+    return [n for n, _ in net.named_parameters() if not phase.train or _part(n) in phase.train]
+
+
+def _part(name: str) -> str:
+    return name.split(".")[0]
+
+
+def _parted(out: Tensor | tuple[Tensor, dict[str, Tree]]) -> tuple[Tensor, dict[str, Tree]]:
+    """A loss, and what it tallies of its batch."""
+    return out if isinstance(out, tuple) else (out, {})
+
+
+def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
+    """All clients as one program.
+
+    Clients are ordered by their number of steps, so those still at work are a prefix: one that has finished holds
+    still because nothing computes it any more.
+    """
+    net, phase, x, y, todo = job.net, job.phase, job.x, job.y, job.plan
+    order = sorted(range(len(todo.steps)), key=lambda k: -todo.steps[k])
+    at = torch.tensor(order, device=x.device)
+    steps = [todo.steps[k] for k in order]
+    mine, down, eps = take(tensors, at), take(down, at), take(todo.eps, at)  # copies
+    rows = todo.rows[at].transpose(0, 1)  # [S, m, B]
+    total = torch.zeros(len(order), device=x.device, dtype=torch.float64)
+    tally: dict[str, Tree] = {}
+
+    def loss(t: dict[str, Tensor], batch: Batch, received: dict[str, Tree]) -> tuple[Tensor, dict[str, Tree]]:
+        return _parted(phase.loss(Model(net, t), batch, received))
+
+    def again(t: dict[str, Tensor], batch: Batch, received: dict[str, Tree]) -> Tensor:
+        assert phase.after
+        return phase.after.loss(Model(net, t), batch, received)
+
+    moving, active, convolves = _moving(net, phase), 0, has_convolutions(net)
+    optimizers: Optimizers | None = None
+    for s in range(steps[0]):
+        still = sum(n > s for n in steps)
+        if still != active:
+            active, now, received = still, take(mine, slice(still)), take(down, slice(still))  # views
+            leaves = [now[n].detach().requires_grad_() for n in moving]
+            now |= dict(zip(moving, leaves, strict=True))
+            if optimizers:
+                optimizers.cut(leaves)
+        optimizers = optimizers or Optimizers(job, leaves, 1)
+        index = rows[s, :active]
+        images = x[index]  # [k, B, …]
+        noise = {n: e[:active, s] for n, e in eps.items()}
+        batch = Batch(stacked_layout(images) if convolves else images, y[index], noise)
+        losses, seen = vmap(loss)(now, batch, received)
+        optimizers.step(losses)
+        if phase.after:
+            optimizers.step_again(vmap(again)(now, batch, received))
+        total[:active] += losses.detach()
+        if s == 0:
+            tally = tree_map(lambda t: t.detach().new_zeros(len(order), *t.shape[1:]), seen)
+        tree_map(lambda whole, part: whole[: len(part)].add_(part.detach()), tally, seen)
+    back = at.argsort()
+    return Done(take(mine, back), total[back], take(tally, back))
+
+
+def _stack_in_memory(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
+    """All clients as one program; where a GPU's memory does not hold them, half of them after the other half."""
+    try:
+        return _stack(job, tensors, down)
+    except torch.OutOfMemoryError:
+        if len(job.plan.steps) == 1:
+            raise
+    torch.cuda.empty_cache()
+    steps, rows, eps = job.plan
+    half, found = len(steps) // 2, []
+    for some in (slice(0, half), slice(half, None)):
+        part = job._replace(plan=Plan(steps[some], rows[some], take(eps, some)))
+        found.append(_stack_in_memory(part, take(tensors, some), take(down, some)))
+    return join(found)
+
+
+def _cut(optimizer: torch.optim.Optimizer, group: dict[str, Any], leaves: list[Tensor]) -> None:
+    """A group of an optimiser's leaves replaced by their first clients, its state cut to these."""
+    for old, leaf in zip(group["params"], leaves, strict=True):
+        state = optimizer.state.pop(old, {})
+        optimizer.state[leaf] = {
+            n: v[: len(leaf)] if isinstance(v, Tensor) and v.dim() else v for n, v in state.items()
+        }
+    group["params"] = leaves
+
+
+def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
+    """One client after the other."""
+    net, phase, x, y, todo = job.net, job.phase, job.x, job.y, job.plan
+    tensors = tree_map(torch.clone, tensors)
+    moving = _moving(net, phase)
+    total = torch.zeros(len(todo.steps), device=x.device, dtype=torch.float64)
+    tally: dict[str, Tree] = {}
+    for k, steps in enumerate(todo.steps):
+        mine, received = take(tensors, k), take(down, k)  # views: the optimiser writes through
+        leaves = [mine[n].detach().requires_grad_() for n in moving]
+        model = Model(net, mine | dict(zip(moving, leaves, strict=True)))
+        optimizers = Optimizers(job, leaves, 0)
+        for s in range(steps):
+            index = todo.rows[k, s]
+            batch = Batch(x[index], y[index], {n: e[k, s] for n, e in todo.eps.items()})
+            loss, seen = _parted(phase.loss(model, batch, received))
+            optimizers.step(loss)
+            if phase.after:
+                optimizers.step_again(phase.after.loss(model, batch, received))
+            total[k] += loss.detach()
+            if not tally:
+                tally = tree_map(lambda t: t.detach().new_zeros(len(todo.steps), *t.shape), seen)
+            tree_map(lambda whole, part: whole[k].add_(part.detach()), tally, seen)  # noqa: B023 (called at once)
+    return Done(tensors, total, tally)

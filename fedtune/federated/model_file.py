@@ -1,0 +1,34 @@
+"""A played configuration in a file: the experiment and its state, which is all there is of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fedtune
+from fedtune.core.errors import UserError
+from fedtune.federated.scenario import Scenario
+from fedtune.federated.simulation import Experiment, Simulation
+
+
+def write(path: Path, experiment: Experiment, config: dict[str, Any], simulation: Simulation) -> None:
+    """Write a file that loads without running code."""
+    kept = {"fedtune": fedtune.__version__, "experiment": dataclasses.asdict(experiment), "config": config}
+    torch.save(kept | {"state": simulation.kept()}, path)
+
+
+def read(path: Path) -> tuple[Experiment, dict[str, Any], dict[str, Any]]:
+    """The experiment (on a CPU), the configuration and the state; UserError if the file is none of `write`'s."""
+    try:
+        kept = torch.load(path, weights_only=True, map_location="cpu")
+        about = dict(kept["experiment"])
+        about |= {"scenario": Scenario(**about["scenario"]), "given": tuple(about["given"]), "device": "cpu"}
+        return Experiment(**about), dict(kept["config"]), dict(kept["state"])
+    except UserError:
+        raise
+    except Exception as error:  # of another program, cut off, of another version, or with code in it
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"a saved model is what fedtune run --save wrote, but {path} is none: {reason}") from error

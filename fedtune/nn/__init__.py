@@ -1,0 +1,1 @@
+"""Networks, layers, and the mathematics that several papers share."""

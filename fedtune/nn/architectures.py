@@ -1,0 +1,223 @@
+"""Networks with named parts `body` (images -> features) and `head` (features -> logits)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from fedtune.core.errors import UserError, unknown
+from fedtune.nn.layers import Linear, MaxPool2x2
+
+Shape = tuple[int, int, int]  # channels, height, width
+
+
+class Net(nn.Module):
+    """A body and a linear head; algorithms add parts of their own."""
+
+    def __init__(self, body: nn.Module, features: int, classes: int) -> None:
+        """body maps [B, channels, height, width] to [B, features]."""
+        super().__init__()
+        self.body, self.head = body, Linear(features, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [B, classes]."""
+        return self.head(self.body(x))
+
+
+def mlp(shape: Shape, features: int) -> nn.Module:
+    """One hidden layer: flatten, 128, ReLU, features, ReLU."""
+    return nn.Sequential(
+        nn.Flatten(), Linear(_numel(shape), 128), nn.ReLU(), Linear(128, features), nn.ReLU()
+    )
+
+
+def cnn8(shape: Shape, features: int) -> nn.Module:
+    """For 8×8 digits: conv3 16, pool, ReLU, conv3 32, pool, ReLU, features, ReLU."""
+    convolutions = nn.Sequential(
+        nn.Conv2d(shape[0], 16, 3, padding=1), MaxPool2x2(), nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1), MaxPool2x2(), nn.ReLU(), nn.Flatten(),
+    )  # fmt: skip
+    return _with_features(convolutions, shape, features)
+
+
+def cnn8_wide(shape: Shape, features: int) -> nn.Module:
+    """`cnn8` with twice the channels: conv3 32, pool, ReLU, conv3 64, pool, ReLU, features, ReLU."""
+    convolutions = nn.Sequential(
+        nn.Conv2d(shape[0], 32, 3, padding=1), MaxPool2x2(), nn.ReLU(),
+        nn.Conv2d(32, 64, 3, padding=1), MaxPool2x2(), nn.ReLU(), nn.Flatten(),
+    )  # fmt: skip
+    return _with_features(convolutions, shape, features)
+
+
+def fedproto_cnn(shape: Shape, features: int) -> nn.Module:
+    """The two-conv CNN of FedProto and GFPL: conv5 10, pool, ReLU, conv5 20, pool, ReLU, features (50), ReLU.
+
+    21,840 parameters for 28×28 and ten classes.  Source: FedProto's code (CNNMnist).  Differs: no dropout; theirs drops
+    half of the second convolution's channels and of the features, which neither paper mentions.
+    """
+    convolutions = nn.Sequential(
+        nn.Conv2d(shape[0], 10, 5), MaxPool2x2(), nn.ReLU(),
+        nn.Conv2d(10, 20, 5), MaxPool2x2(), nn.ReLU(), nn.Flatten(),
+    )  # fmt: skip
+    return _with_features(convolutions, shape, features)
+
+
+def fedgen_cnn(shape: Shape, features: int) -> nn.Sequential:
+    """The CNN of FedGen and FedPA: conv3/2 6, BatchNorm, ReLU, conv3/2 16, BatchNorm, ReLU, features (32), linear.
+
+    26,434 parameters for 28×28 and ten classes; no activation after the features.  Source: FedGen's and FedPA's code.
+    """
+    convolutions = nn.Sequential(
+        nn.Conv2d(shape[0], 6, 3, stride=2, padding=1), nn.BatchNorm2d(6), nn.ReLU(),
+        nn.Conv2d(6, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(),
+    )  # fmt: skip
+    return nn.Sequential(*convolutions, Linear(_numel(_out(convolutions, shape)), features))
+
+
+def fedgenp_cnn(shape: Shape, features: int) -> nn.Module:
+    """`fedgen_cnn` with a ReLU after the features, as FedGenP's table 2 has it; 26,434 parameters as well.
+
+    That table's fc(784) is read as the flattened 784 numbers and not as a layer; its batch normalisation is FedGen's.
+    """
+    return nn.Sequential(*fedgen_cnn(shape, features), nn.ReLU())
+
+
+def celeba_cnn(shape: Shape, features: int) -> nn.Module:
+    """FedGen's and FedPA's CNN for CelebA: three times conv3/2, BatchNorm, ReLU, pool (16, 32, 64), features (32).
+
+    25,954 parameters for 3×84×84 and two classes: strides and pools together leave 1×1, so 64 numbers reach the linear
+    layer.  No activation after the features.  Source: FedGen's and FedPA's code.
+    """
+    convolutions = nn.Sequential(
+        nn.Conv2d(shape[0], 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU(), MaxPool2x2(),
+        nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.BatchNorm2d(32), nn.ReLU(), MaxPool2x2(),
+        nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.BatchNorm2d(64), nn.ReLU(), MaxPool2x2(), nn.Flatten(),
+    )  # fmt: skip
+    return nn.Sequential(*convolutions, Linear(_numel(_out(convolutions, shape)), features))
+
+
+def mcmahan_cnn(shape: Shape, features: int) -> nn.Module:
+    """The 4-layer CNN of McMahan et al. as PFLlib has it: conv5 32, ReLU, pool, conv5 64, ReLU, pool, features (512).
+
+    582,026 parameters for 28×28 and ten classes.  Source: arXiv:1602.05629; PFLlib (FedAvgCNN: no padding).
+    """
+    convolutions = nn.Sequential(
+        nn.Conv2d(shape[0], 32, 5), nn.ReLU(), MaxPool2x2(),
+        nn.Conv2d(32, 64, 5), nn.ReLU(), MaxPool2x2(), nn.Flatten(),
+    )  # fmt: skip
+    return _with_features(convolutions, shape, features)
+
+
+def resnet18(shape: Shape, features: int) -> nn.Module:
+    """torchvision's ResNet-18, not pretrained, on 32×32 images; Linear(512, features) and ReLU after its pooling.
+
+    Source: FedProto's code uses ResNet-18 for CIFAR; GFPL says the extractor gives 128 features, hence the added layer.
+    """
+    from fedtune.core.torchvision_import import models
+
+    net = models.resnet18(weights=None)
+    if shape[0] != 3:
+        net.conv1 = nn.Conv2d(shape[0], 64, kernel_size=7, stride=2, padding=3, bias=False)
+    net.fc = nn.Identity()
+    return nn.Sequential(net, Linear(512, features), nn.ReLU())
+
+
+def _pooled(name: str) -> Callable[[Shape, int], nn.Module]:
+    """torchvision's net of that name, not pretrained, its features brought to D by one-dimensional average pooling.
+
+    Source: HtFLlib's families.  Differs: PyTorch's default initialisation for GoogLeNet, and no dropout before its
+    last layer, as random numbers must come as data.
+    """
+
+    def body(shape: Shape, features: int) -> nn.Module:
+        from fedtune.core.torchvision_import import models
+
+        if name == "googlenet":
+            net = models.googlenet(weights=None, aux_logits=False, init_weights=False)
+            net.dropout, net.fc = nn.Identity(), nn.Identity()
+        elif name == "mobilenet_v2":
+            net = models.mobilenet_v2(weights=None)
+            net.classifier = nn.Identity()
+        elif name == "resnet10":
+            net = models.ResNet(models.resnet.BasicBlock, [1, 1, 1, 1])
+            net.fc = nn.Identity()
+        else:
+            net = getattr(models, name)(weights=None)
+            net.fc = nn.Identity()
+        if shape[0] != 3:
+            first = next(m for m in net.modules() if isinstance(m, nn.Conv2d))
+            owner = next(m for m in net.modules() if first in m.children())
+            place = next(n for n, m in owner.named_children() if m is first)
+            how = {"stride": first.stride, "padding": first.padding, "bias": first.bias is not None}
+            setattr(owner, place, nn.Conv2d(shape[0], first.out_channels, first.kernel_size, **how))  # type: ignore[arg-type]
+        return nn.Sequential(net, nn.AdaptiveAvgPool1d(features))
+
+    return body
+
+
+# name -> the body's maker and its feature width D in the paper it comes from
+MODELS: dict[str, tuple[Callable[[Shape, int], nn.Module], int]] = {
+    "mlp": (mlp, 64),
+    "cnn8": (cnn8, 64),
+    "cnn8-wide": (cnn8_wide, 64),
+    "fedproto-cnn": (fedproto_cnn, 50),
+    "fedgen-cnn": (fedgen_cnn, 32),
+    "fedgenp-cnn": (fedgenp_cnn, 32),
+    "celeba-cnn": (celeba_cnn, 32),
+    "mcmahan-cnn": (mcmahan_cnn, 512),
+    "resnet18": (resnet18, 128),
+    "googlenet-pooled": (_pooled("googlenet"), 512),
+    "mobilenet-pooled": (_pooled("mobilenet_v2"), 512),
+    **{f"resnet{n}-pooled": (_pooled(f"resnet{n}"), 512) for n in (10, 18, 34, 50, 101, 152)},
+}
+
+_RESNETS = tuple(f"resnet{n}-pooled" for n in (18, 34, 50, 101, 152))
+# mixed architectures of one feature width: client i runs number i mod their count
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "htmini3": ("mlp", "cnn8", "cnn8-wide"),  # ours, for images of 8×8 and 28×28 on a CPU
+    # HtFLlib's, which FedSA uses
+    "htfe2": ("mcmahan-cnn", "resnet18-pooled"),
+    "htfe3": ("resnet10-pooled", "resnet18-pooled", "resnet34-pooled"),
+    "htfe5": ("googlenet-pooled", "mobilenet-pooled", *_RESNETS[:3]),
+    "htfe8": ("mcmahan-cnn", "googlenet-pooled", "mobilenet-pooled", *_RESNETS),
+}
+
+
+def members(name: str) -> tuple[str, ...]:
+    """The architectures of a model's or a family's name; UserError with the nearest one otherwise."""
+    if name not in MODELS and name not in FAMILIES:
+        raise unknown("model", name, [*MODELS, *FAMILIES])
+    return FAMILIES.get(name, (name,))
+
+
+def width(name: str, features: int = 0) -> int:
+    """The feature dimension D of a model or a family: as asked for, or (0) its paper's."""
+    return features or MODELS[members(name)[0]][1]
+
+
+def build(name: str, shape: Shape, classes: int, features: int = 0, seed: int = 0) -> Net:
+    """One architecture with PyTorch's default initialisation from this seed; the global random state is left alone."""
+    if name not in MODELS:
+        raise unknown("model", name, MODELS)
+    d = width(name, features)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            return Net(MODELS[name][0](shape, d), d, classes)
+        except (RuntimeError, ValueError) as error:
+            raise UserError(f"model {name!r} does not fit images of {'×'.join(map(str, shape))}: {error}") from error
+
+
+def _numel(shape: tuple[int, ...]) -> int:
+    return torch.Size(shape).numel()
+
+
+def _out(net: nn.Module, shape: Shape) -> tuple[int, ...]:
+    with torch.no_grad():
+        return tuple(net.eval()(torch.zeros(1, *shape)).shape[1:])
+
+
+def _with_features(convolutions: nn.Sequential, shape: Shape, features: int) -> nn.Sequential:
+    return nn.Sequential(*convolutions, Linear(_numel(_out(convolutions, shape)), features), nn.ReLU())

@@ -1,0 +1,92 @@
+"""What a server makes of many clients' Gaussians of one class: those that lie close become one.
+
+GFPL, arXiv:2602.21873 ("the paper" below), section 3.4 and algorithm 1, with diagonal covariances.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedtune.nn.mixtures import Mixtures
+
+LINKAGES = ("complete", "ball", "single")
+
+
+def bhattacharyya(means_a: Tensor, variances_a: Tensor, means_b: Tensor, variances_b: Tensor) -> Tensor:
+    """Bhattacharyya distance of diagonal Gaussians, [..., D] each, leading axes broadcast to [...].
+
+    0 for equal Gaussians, symmetric, and a sum over the D axes: it grows with D.  Variances must be > 0.
+    Source: the paper, Eq. 8 on diagonal matrices (Eq. 7 for D = 1).
+    """
+    middle = (variances_a + variances_b) / 2
+    apart = (means_a - means_b).square() / middle
+    unlike = (middle.square() / (variances_a * variances_b)).log()  # the three logarithms of Eq. 8 in one
+    return (apart / 8 + unlike / 4).sum(-1)
+
+
+def pairwise(means: Tensor, variances: Tensor) -> Tensor:
+    """Bhattacharyya distances [L, L] between all pairs of L Gaussians; means and variances [L, D].
+
+    Two rows at a time and only from the diagonal on: nothing of size L x L x D exists, and the strips stay in cache.
+    """
+    distances = means.new_zeros(len(means), len(means))
+    for i in range(0, len(means), 2):
+        block = slice(i, i + 2)
+        strip = bhattacharyya(means[block, None], variances[block, None], means[i:], variances[i:])
+        distances[block, i:] = strip
+        distances[i:, block] = strip.T
+    return distances
+
+
+def fuse(weights: Tensor, means: Tensor, variances: Tensor, threshold: float, linkage: str = "complete"
+         ) -> tuple[Mixtures, Tensor]:
+    """Cluster the components of one class over all clients and replace each cluster by one Gaussian.  Server code.
+
+    weights    [L] rows each component stands for; components of weight 0 are left out.
+    means, variances  [L, D], ordered by client, then component.
+    threshold  Bhattacharyya distance; closer means strictly smaller.  0 fuses nothing, inf everything.
+    linkage    "complete": one by one, whoever is closer than the threshold to all members so far;
+               "ball": all that are close to the seed; "single": all that are linked by a chain of close ones.
+    Returns the fused components in the order of their seeds, weights summed and not normalised, and which
+    of them each input went to [L] (-1: left out).  Seeds and candidates are visited by descending weight,
+    ties in the order given, so the result does not depend on who arrived first.
+    Raises ValueError for an unknown linkage.
+    Source: the paper, Algorithm 1.  Its line 5 reads "ball" as printed, where a pair of members may be
+    up to any distance within the ball; "complete" keeps the stated condition true for every pair.
+    """
+    if linkage not in LINKAGES:
+        raise ValueError(f"linkage is one of {', '.join(LINKAGES)}; got {linkage!r}.")
+    order = weights.argsort(descending=True, stable=True)[:int((weights > 0).sum())]
+    w, mu, v = (t[order].double() for t in (weights, means, variances))
+    clusters = _clusters((pairwise(mu, v) < threshold).cpu().numpy(), linkage)
+    cluster = torch.from_numpy(clusters).to(order)
+    labels = torch.full_like(weights, -1, dtype=torch.long).index_copy(0, order, cluster)
+    total = w.new_zeros(int(clusters.max(initial=-1)) + 1).index_add(0, cluster, w)
+
+    def average(rows: Tensor) -> Tensor:
+        return torch.zeros_like(rows[:len(total)]).index_add(0, cluster, w[:, None] * rows) / total[:, None]
+
+    centre = average(mu)
+    spread = average(v + (mu - centre[cluster]).square())  # lines 13 to 15: moments of the pooled rows
+    return Mixtures(*(t.to(weights.dtype) for t in (total, centre, spread))), labels
+
+
+def _clusters(near: np.ndarray, linkage: str) -> np.ndarray:
+    """Number the clusters of a symmetric relation near [L, L]; each starts at the first index still free."""
+    label = np.full(len(near), -1)
+    for seed in range(len(near)):
+        if label[seed] >= 0:
+            continue
+        number = label[seed] = label.max() + 1
+        candidates = near[seed] & (label < 0)
+        while candidates.any():
+            joined = np.flatnonzero(candidates)[:1 if linkage == "complete" else None]
+            label[joined] = number
+            if linkage == "complete":
+                candidates &= near[joined[0]]
+            elif linkage == "single":
+                candidates = near[joined].any(0)
+            candidates = candidates & (label < 0)
+    return label

@@ -1,0 +1,113 @@
+"""Mathematics that several papers share."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedtune.core.errors import UserError
+
+
+def class_means(z: Tensor, y: Tensor, mask: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """The mean feature of every class, and how many rows it had.
+
+    z [N, D], y [N], mask [N] bool  ->  means [C, D] (zeros where a class has no row), counts [C] whole numbers.
+    """
+    sums, counts = class_sums(z, y, mask, classes)
+    return sums / counts.clamp(min=1)[:, None], counts
+
+
+def class_sums(z: Tensor, y: Tensor, mask: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """The sum of every class's rows [C, D], and how many they were [C].  z [N, D], y [N], mask [N] bool."""
+    member = F.one_hot(y, classes) * mask[:, None]  # [N, C]
+    return member.T.to(z) @ z, member.sum(0)
+
+
+def mean_by_count(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean over all rows, from the clients' means and counts.
+
+    means [m, C, D], counts [m, C]  ->  mean [C, D] (zeros where nobody had a row), seen [C] bool.
+    """
+    total = counts.sum(0)
+    mean = torch.einsum("mc,mcd->cd", counts.to(means), means) / total.clamp(min=1)[:, None]
+    return mean, total > 0
+
+
+def row_distance(a: Tensor, b: Tensor, how: str) -> Tensor:
+    """Distance of each row pair [B] of a and b [B, D]: "l2" the Euclidean norm, "mse" the mean square.
+
+    The norm is taken as at least 1e-6, so that its gradient stays finite where two rows are equal.
+    """
+    square = (a - b) ** 2
+    return square.mean(-1) if how == "mse" else square.sum(-1).clamp(min=1e-12).sqrt()
+
+
+def mean_distance(protos: Tensor, seen: Tensor, how: str) -> Tensor:
+    """Mean distance between prototypes of two different classes that have one; 0 if fewer than two have.
+
+    protos [C, D], seen [C] bool.
+    """
+    pairs = seen[:, None] & seen & ~torch.eye(len(seen), dtype=torch.bool, device=seen.device)
+    apart = row_distance(protos[:, None], protos, how)
+    return (apart * pairs).sum() / pairs.sum().clamp(min=1)
+
+
+def distances(a: Tensor, b: Tensor) -> Tensor:
+    """Euclidean distance of every row of a [..., N, D] to every row of b [..., M, D], [..., N, M]; at least 1e-6.
+
+    By |a|² + |b|² - 2ab: nothing of size N x M x D exists.  The bound keeps slopes finite where rows are equal.
+    """
+    square = a.square().sum(-1)[..., None] + b.square().sum(-1)[..., None, :] - 2 * a @ b.mT
+    return square.clamp(min=1e-12).sqrt()
+
+
+def nearest_other(protos: Tensor, seen: Tensor) -> Tensor:
+    """Distance of each class's prototype to the nearest one of another class, [..., C]; inf where there is no pair.
+
+    protos [..., C, D], seen [..., C] bool.
+    """
+    pairs = seen[..., :, None] & seen[..., None, :] & ~torch.eye(seen.shape[-1], dtype=torch.bool, device=seen.device)
+    return distances(protos, protos).masked_fill(~pairs, torch.inf).amin(-1)
+
+
+def kl(target: Tensor, logits: Tensor) -> Tensor:
+    """KL(softmax(target) || softmax(logits)), the mean over rows ("batchmean").  [B, C] both."""
+    return kl_rows(target, logits).mean()
+
+
+def kl_rows(target: Tensor, logits: Tensor) -> Tensor:
+    """KL(softmax(target) || softmax(logits)) of every row [B].  [B, C] both."""
+    log_p = target.log_softmax(1)
+    return (log_p.exp() * (log_p - logits.log_softmax(1))).sum(1)  # vmap has no rule for F.kl_div
+
+
+def imitate(logits: Tensor, teacher: Tensor, coupled: bool = False, over: str = "rows") -> Tensor:
+    """KL(softmax(teacher) || softmax(logits)), [B, C] both.  coupled: its gradient reaches the teacher as well.
+
+    over="elements" is the mean over rows and classes, 1/C of that over rows: PyTorch's default reduction.
+    """
+    apart = kl(teacher if coupled else teacher.detach(), logits)
+    return apart / logits.shape[1] if over == "elements" else apart
+
+
+def etf(classes: int, dimension: int, generator: torch.Generator) -> Tensor:
+    """A simplex equiangular tight frame: unit columns, every pair at inner product -1/(C-1).  [dimension, C] float64.
+
+    Z = sqrt(C/(C-1)) · Q (I - 11ᵀ/C) with Q from the QR decomposition of a Gaussian matrix, R's diagonal made positive
+    so that Q is the same everywhere.  That needs dimension >= C; one dimension less is still enough for C vectors
+    that sum to zero, so there Q spans them without the redundant direction.  Fewer hold no such frame.
+    Source: GFPL, arXiv:2602.21873, Eq. 2, 3, 9, 10.
+    """
+    if dimension < classes - 1:
+        raise UserError(
+            f"an equiangular frame of {classes} classes needs at least {classes - 1} dimensions, but got {dimension}; "
+            f"widen the features (--features {classes}) or the projection (--set projection={classes})"
+        )
+    width = min(classes, dimension)
+    q, r = torch.linalg.qr(torch.randn(dimension, width, generator=generator, dtype=torch.float64))
+    q = q * r.diagonal().sign()
+    centred = torch.eye(classes, dtype=torch.float64) - 1 / classes  # [C, C], rank C - 1
+    if width < classes:
+        centred = torch.linalg.qr(centred[:, :width])[0].T  # [C - 1, C] orthonormal rows that sum to zero
+    return (classes / (classes - 1)) ** 0.5 * q @ centred

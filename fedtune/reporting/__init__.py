@@ -1,0 +1,1 @@
+"""The report: one page on what searches and comparisons found."""

@@ -1,0 +1,130 @@
+"""The figures of a report: which, in what order, and a sentence each that says what to see."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import pandas as pd
+from markupsafe import Markup
+from plotly.graph_objects import Figure
+
+from analysis import plots
+from fedtune.reporting.findings import Findings
+
+LARGEST = 2_000_000  # characters of one figure; a larger one would make the page slow
+TOP = 24  # pixels above the axes, where the figure's title was
+
+
+class Shown(NamedTuple):
+    """A figure in the page, or why there is none."""
+
+    title: str
+    note: str  # n, and what was left out
+    sentence: str
+    spec: str  # JSON of its data and layout; "" if it could not be drawn
+    why: str
+
+
+def of_search(f: Findings) -> list[Shown]:
+    """The figures of a search, in their order."""
+    unit = (f.record.get("budget") or {}).get("unit", "rounds")
+    other = [o for o in f.record.get("objectives") or [] if o != "val_acc"]
+
+    @cache
+    def study() -> Any:
+        return plots.study(f.run)
+
+    return [
+        _drawn(
+            "Learning curves",
+            lambda: plots.learning_curves(f.rounds, f.trials),
+            "What ends early was stopped. Lines that still rise at the end say that more rounds would help; lines that "
+            "cross say that stopping early can go wrong.",
+        ),
+        _drawn(
+            "Best so far against rounds",
+            lambda: plots.best_so_far(f.rounds, against="rounds", trials=f.trials),
+            "Where the line has been flat for long, more trials would find little.",
+        ),
+        _drawn(
+            "Best so far against megabytes",
+            lambda: plots.best_so_far(f.rounds, against="mb", trials=f.trials),
+            "The same against what all clients sent and received: what the search would have cost a real federation.",
+        ),
+        _drawn(
+            "Best so far against seconds",
+            lambda: plots.best_so_far(f.rounds, against="seconds", trials=f.trials),
+            "The same against computing time.",
+        ),
+        _drawn(
+            "Rungs",
+            lambda: plots.rung_survival(f.trials, f.rounds, f.record.get("rungs") or [], unit),
+            "Who went on at each rung. What was stopped close below what went on may have been stopped by chance.",
+        ),
+        *(
+            _drawn(
+                "Accuracy against communication",
+                partial(plots.accuracy_communication, f.rounds, o),
+                "The line holds what no other round of any trial beats: where it bends, more "
+                f"{'megabytes' if o == 'comm_mb' else 'seconds'} begin to buy little accuracy.",
+            )
+            for o in dict.fromkeys(["comm_mb", *other])
+        ),
+        _drawn(
+            "Parallel coordinates",
+            lambda: plots.parallel(study()),
+            "Where the lines of the best trials run together, a value matters.",
+        ),
+        _drawn(
+            "Slices",
+            lambda: plots.slices(study()),
+            "A slope or a hump says where good values lie, a flat cloud that the value matters little here.",
+        ),
+        _drawn(
+            "Importance",
+            lambda: plots.importance(study()),
+            "What is low here made little difference between these trials; with few of them this is a rough guess.",
+        ),
+    ]
+
+
+def of_comparison(evaluations: pd.DataFrame) -> list[Shown]:
+    """The figure of a comparison."""
+    sentence = "A point per seed. Gains and differences above tell whether two differ, overlapping intervals do not."
+    return [_drawn("Comparison", lambda: plots.comparison(evaluations), sentence)]
+
+
+def _drawn(name: str, make: Callable[[], Figure], sentence: str) -> Shown:
+    """The figure with its title outside, where it wraps; or why it could not be drawn, which ends no report."""
+    try:
+        figure = make()
+        title, note = _apart(figure.layout.title.text or "")
+        if not figure.data:
+            return Shown(title, note, sentence, "", _plain(" ".join(a.text for a in figure.layout.annotations)))
+        height, top = figure.layout.height or 450, figure.layout.margin.t or 100
+        figure.update_layout(title=None, height=height - top + TOP, margin={"t": TOP})
+        spec = figure.to_json()
+    except Exception as error:  # a run can be in any state, and Optuna has its own reasons
+        return Shown(name, "", sentence, "", f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+    if len(spec) > LARGEST:
+        return Shown(title, note, sentence, "", f"it has {len(spec) / 1e6:.0f} MB; a notebook can show it")
+    return Shown(title, note, sentence, embedded(spec), "")
+
+
+def embedded(text: str) -> Markup:
+    """JSON that can stand in a <script>: without `<` no tag begins or ends there, and JSON reads it as the same."""
+    return Markup(text.replace("<", "\\u003c"))
+
+
+def _apart(text: str) -> tuple[str, str]:
+    """A figure's title, and the note that follows it in smaller letters."""
+    title, _, note = text.partition("<span")
+    return _plain(title), _plain("<span" + note) if note else ""
+
+
+def _plain(text: str) -> str:
+    """Without Plotly's tags."""
+    return " ".join(re.sub(r"<[^>]*>", " ", text).split())

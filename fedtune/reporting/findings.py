@@ -1,0 +1,331 @@
+"""What a run's folder says of its search, in words and small tables: what was found, how sure one can be, what to mind.
+
+Nothing here knows of HTML: `fedtune report` shows it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from analysis import frames
+from fedtune.core import statistics
+from fedtune.core.hyper import Knob, knobs
+from fedtune.core.statistics import interval, number
+from fedtune.federated.scenario import Scenario, said
+from fedtune.federated.simulation import Experiment
+from fedtune.runs import tables
+from fedtune.tuning.live_view import short
+
+EDGE = 0.05  # of a range, on its scale: whatever lies nearer to an end counts as at it
+OPEN = ("running", "abandoned")  # states of what has not ended
+
+
+@dataclass(frozen=True)
+class Check:
+    """The final check: figures of the best and the default configuration on fresh seeds."""
+
+    runs: pd.DataFrame  # configuration, seed, test_acc, val_acc, comm_mb, reason
+
+    def of(self, name: str, column: str = "test_acc") -> pd.Series:
+        """By seed; not a number where it diverged."""
+        return self.runs[self.runs["configuration"] == name].set_index("seed")[column].astype(float).sort_index()
+
+    @property
+    def names(self) -> list[str]:
+        """Those that were checked: the best, and the default unless that is the best."""
+        return [n for n in ("best", "default") if n in set(self.runs["configuration"])]
+
+    @property
+    def seeds(self) -> int:
+        """How many there were."""
+        return int(self.runs["seed"].nunique())
+
+    @property
+    def each(self) -> pd.Series:
+        """Best minus default on each seed; not a number where either diverged."""
+        return self.of("best") - self.of("default").reindex(self.of("best").index)
+
+    def said(self, name: str, column: str = "test_acc") -> str:
+        """The mean with its interval, in words."""
+        return interval(*statistics.mean(self.of(name, column)), ".4f")
+
+    @property
+    def paired(self) -> statistics.Difference:
+        """That of best and default by seed; not a number if a run diverged, as what is left would be the luckier."""
+        return statistics.paired(self.each, 0 * self.each)
+
+    def difference(self) -> str:
+        """The same in words."""
+        return interval(self.paired.mean, self.paired.half, "+.4f")
+
+    def verdict(self) -> str:
+        """What the difference says."""
+        if "default" not in self.names:
+            return "The best configuration is the default one."
+        found = self.paired
+        if math.isnan(found.mean):
+            return "Runs diverged on fresh seeds, so no difference between the best and the default can be told."
+        if math.isnan(found.half):
+            return "Too few or equal differences by seed: they cannot say whether the best differs from the default."
+        if abs(found.mean) <= found.half:
+            return "These seeds cannot tell the best configuration from the default."
+        return f"On fresh seeds the best configuration is {'better' if found.mean > 0 else 'worse'} than the default."
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Name, mean with interval, each seed, megabytes a run: of each configuration, and of their difference."""
+        found = [
+            (n, self.said(n), _listed(self.of(n)), number(self.of(n, "comm_mb").mean(), ".2f")) for n in self.names
+        ]
+        if len(self.names) > 1:
+            found.append(("best − default, by seed", self.difference(), _listed(self.each, "+"), ""))
+        return found
+
+
+def _listed(values: pd.Series, sign: str = "") -> str:
+    return "\u2002".join("diverged" if math.isnan(v) else number(v, f"{sign}.4f") for v in values)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A search's folder, read: its record, its trials, the best one, and what is to be said of them."""
+
+    run: Path
+    record: dict[str, Any]
+    trials: pd.DataFrame
+    rounds: pd.DataFrame
+    state: str  # as `state` says
+    best: pd.Series | None  # a row of trials
+    config: dict[str, Any]  # the best one's values of what was searched
+    yaml: str  # best.yaml's text, "" before there is one
+    scenario: str  # by name where it can be told, else its data set
+    default: dict[str, Any]  # every hyperparameter's default here; {} if this fedtune cannot tell
+    check: Check | None
+
+    @property
+    def name(self) -> str:
+        """The folder's."""
+        return self.run.absolute().name
+
+    @property
+    def title(self) -> str:
+        """Algorithm and scenario."""
+        return f"{self.record['algorithm']} on {said(self.scenario, self.record['scenario'])}"
+
+    @property
+    def searched(self) -> list[str]:
+        """The hyperparameters that were searched."""
+        space = self.record.get("space")
+        return list(space) if isinstance(space, dict) and space else frames.hyperparameters(self.trials)
+
+    @property
+    def means(self) -> str:
+        """What was searched with."""
+        return means(self.record)
+
+    def counts(self) -> str:
+        """How the trials ended, in words."""
+        found = self.trials["status"].value_counts()
+        said = ", ".join(f"{found[s]} {s}" for s in frames.STATUSES if found[s])
+        planned = self.record.get("trials")
+        of = f" of {planned}" if isinstance(planned, int) and planned > len(self.trials) else ""
+        return f"{len(self.trials)}{of} trials" + (f": {said}" if said else "")
+
+    def answer(self) -> list[tuple[str, str, str, str, str]]:
+        """Each searched hyperparameter: name with symbol, the best's value, the default, the range, what it is."""
+        space, known = self.record.get("space") or {}, _knobs(self.record)
+        rows = []
+        for n in self.searched:
+            knob = known.get(n)
+            symbol = f"{n} ({knob.symbol})" if knob and knob.symbol else n
+            default = short(self.default[n]) if n in self.default else "?"
+            best = short(self.config[n]) if n in self.config else "–"
+            rows.append((symbol, best, default, str(space.get(n, "")), knob.help if knob else ""))
+        return rows
+
+    def gap(self) -> float:
+        """The search's validation score minus that on fresh seeds; NaN without a check."""
+        if self.best is None or not self.check:
+            return math.nan
+        return float(self.best["last_val_acc"]) - statistics.mean(self.check.of("best", "val_acc")).mean
+
+    def again(self) -> str:
+        """The command that plays the best configuration again."""
+        given = [str(a) for a in self.record.get("arguments") or []]
+        at = [["--data-dir", b] for a, b in itertools.pairwise(given) if a == "--data-dir"]
+        at += [[a] for a in given if a.startswith("--data-dir=")]
+        return shlex.join(["fedtune", "run", "--config", str(self.run / "best.yaml"), *(at[-1] if at else [])])
+
+    def warnings(self) -> list[str]:
+        """What to mind before one believes it."""
+        return [*of_state(self.run, self.state, self.record), *_of_check(self), *_of_trials(self)]
+
+
+def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
+    """A run's folder, in whatever state it is; UserError if it is none.
+
+    checked: rows of the check on fresh seeds, where they are elsewhere than in run.json.
+    """
+    record = frames.record(run)
+    trials, rounds = frames.load(run)
+    now = state(run, record)
+    file = run / "best.yaml"
+    text = file.read_text(errors="replace") if file.exists() and now not in OPEN else ""
+    told = _mapping(text)
+    best = _best(trials, told, (record.get("budget") or {}).get("unit", "rounds"))
+    values = {} if best is None else {c: best[c] for c in best.index if c.startswith(frames.CONFIG)}
+    rows = checked or ([] if now in OPEN else record.get("final"))
+    return Findings(
+        run, record, trials, rounds, now, best,
+        tables.plain({c.removeprefix(frames.CONFIG): v for c, v in values.items()}), text,
+        str(told.get("scenario") or _scenario(record)), _default(record),
+        Check(pd.DataFrame(rows)) if rows else None,
+    )  # fmt: skip
+
+
+def _scenario(record: dict[str, Any]) -> str:
+    """Its name by the arguments, which name it or mean the default; of a record without them, its data set."""
+    if "arguments" not in record:
+        return str(record["scenario"]["dataset"])
+    name, words = "digits-w4", map(str, record["arguments"])
+    for word in words:
+        option, equals, value = word.partition("=")
+        if option.startswith("--sce"):  # which may be cut short
+            name = value if equals else next(words, name)
+    return name
+
+
+def state(run: Path, record: dict[str, Any]) -> str:
+    """Finished, interrupted, failed, nothing found, running, or abandoned: it had not ended, and its driver is gone."""
+    said = str(record.get("state", "unknown"))
+    return "abandoned" if said == "running" and not tables.driven(run) else said
+
+
+def of_state(run: Path, now: str, record: dict[str, Any]) -> list[str]:
+    """What to mind of a search or comparison that is not over, or ended otherwise than it should."""
+    goes_on = f"{shlex.join(['fedtune', 'resume', str(run)])} goes on with it"
+    why = f" ({record['reason']})" if record.get("reason") else ""
+    said = {
+        "running": "It is still running; this is what there was when the page was made.",
+        "abandoned": f"It had not ended, and its driver is gone; {goes_on}.",
+        "interrupted": f"It was interrupted{why}; {goes_on}.",
+        "failed": f"It failed{why}; {goes_on} once that is put right.",
+        "nothing found": "No trial reported a finite result.",
+    }
+    return [said[now]] if now in said else []
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _best(trials: pd.DataFrame, told: dict[str, Any], unit: str) -> pd.Series | None:
+    """The trial that best.yaml names, else the one that a search would choose now."""
+    named = trials[trials["trial"] == str((told.get("found") or {}).get("trial"))]
+    return tables.best_trial(trials, unit) if named.empty else named.iloc[-1]
+
+
+def _knobs(record: dict[str, Any]) -> dict[str, Knob]:
+    try:
+        return Experiment(record["algorithm"], Scenario()).knobs()
+    except ValueError:  # an algorithm that this fedtune does not have
+        return {}
+
+
+def _default(record: dict[str, Any]) -> dict[str, Any]:
+    """Every hyperparameter as it is where it is not searched.
+
+    The scenario's fields are recorded as the preset left them, so a preset moves only the algorithm's own here.
+    """
+    pinned, preset = record.get("pinned") or {}, record.get("preset") or ""
+    try:
+        scenario = Scenario(**record["scenario"])
+        given = tuple(knobs(Scenario))
+        return Experiment(record["algorithm"], scenario, pinned=pinned, preset=preset, given=given).configuration({})
+    except (TypeError, ValueError):  # of an older or newer fedtune
+        return {}
+
+
+def _of_check(f: Findings) -> list[str]:
+    if f.best is None:
+        return []
+    if not f.check:
+        return [
+            "There was no check on fresh seeds: the search's own figure is too good by an unknown amount, because it "
+            "was chosen for being high."
+        ]
+    found = []
+    if f.check.seeds == 1:
+        found.append("The check has one fresh seed only, which says nothing of how much another would differ.")
+    for name in f.check.names:
+        values = f.check.of(name)
+        if bad := int(values.isna().sum()):
+            found.append(f"On fresh seeds the {name} configuration diverged in {bad} of {len(values)} runs.")
+    return found
+
+
+def _of_trials(f: Findings) -> list[str]:
+    found, status = [], f.trials["status"].astype(str)
+    for how in ("diverged", "failed"):
+        if bad := int((status == how).sum()):
+            reasons = f.trials.loc[(status == how) & (f.trials["reason"] != ""), "reason"]
+            first = f" (the first: {reasons.iloc[0].strip().splitlines()[-1]})" if len(reasons) else ""
+            found.append(f"{bad} of {len(status)} trials {how}{first}.")
+    if f.best is not None and str(f.best["status"]) != "finished":
+        found.append(f"No trial was finished: the best is the {f.best['status']} one that went furthest.")
+    if f.record.get("scheduler") == "pbt":
+        found.append("PBT moved the hyperparameters in training: the last ones, told here, do not repeat the figure.")
+    if len(f.record.get("objectives") or []) > 1:
+        found.append(
+            "The best is the finished trial of highest validation accuracy; it need not stand on the front of "
+            f"{' and '.join(f.record['objectives'])}."
+        )
+    for name, text in (f.record.get("space") or {}).items():
+        if end := edge(f.config.get(name), text):
+            found.append(
+                f"The best has {name} = {short(f.config[name])}, at the {end} end of the searched {text}: "
+                "the optimum may lie beyond it."
+            )
+    return found
+
+
+def means(record: dict[str, Any]) -> str:
+    """What is searched with: a trial's length, searcher, scheduler, rungs."""
+    budget = record.get("budget") or {}
+    unit = {"mb": "MB", "seconds": "s"}.get(str(budget.get("unit")))
+    most = f"up to {record['scenario']['rounds']} rounds" + (f" or {short(budget['limit'])} {unit}" if unit else "")
+    rungs = ", ".join(short(x) for x in record.get("rungs") or [])
+    scheduler = str(record.get("scheduler", "")) + (f" with rungs at {rungs}" if rungs else "")
+    parts = [most, str(record.get("searcher", "")), scheduler]
+    if len(record.get("objectives") or []) > 1:
+        parts.append("for " + " and ".join(record["objectives"]))
+    return ", ".join(p for p in parts if p)
+
+
+def edge(value: Any, text: str) -> str:
+    """Whether a value lies at the `lower` or `upper` end of a range, told as run.json does; "" if at none."""
+    found = re.match(r"(\S+) … (\S+)( \(log\))?", str(text))
+    if not found or isinstance(value, bool) or not isinstance(value, int | float):
+        return ""
+    try:
+        low, high, at = float(found[1]), float(found[2]), float(value)
+        if found[3]:
+            low, high, at = math.log(low), math.log(high), math.log(at) if at > 0 else -math.inf
+    except ValueError:
+        return ""
+    if not low < high:
+        return ""
+    share = (at - low) / (high - low)
+    return "lower" if share <= EDGE else "upper" if share >= 1 - EDGE else ""

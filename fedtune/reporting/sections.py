@@ -1,0 +1,319 @@
+"""The parts of a report: a search or a comparison, with its figures, tables and provenance."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+from markupsafe import Markup
+
+from analysis import frames
+from fedtune.core.errors import UserError
+from fedtune.core.statistics import interval
+from fedtune.federated.scenario import said
+from fedtune.reporting import figures as report_figures
+from fedtune.reporting import findings
+from fedtune.reporting.figures import Shown, embedded
+from fedtune.reporting.findings import Findings
+from fedtune.studies import comparison_tables
+from fedtune.studies.fresh_seeds import DEFAULT
+
+COMPARISON = "compare.json"  # what a comparison's folder holds
+READABLE = [  # its tables: caption, file, and how a person reads it
+    ("Test accuracy on fresh seeds in %, mean ± 95 % interval", "table.csv", comparison_tables.shown),
+    ("Differences between tuned algorithms, paired by seed", "pairs.csv", comparison_tables.shown_pairs),
+    ("What the tuned configurations cost, and what each search took", "table.csv", comparison_tables.costs),
+    ("What each search found", "table.csv", comparison_tables.searched),
+]
+
+
+class Column(NamedTuple):
+    """A column of a table of text."""
+
+    name: str
+    numeric: bool
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A table of text."""
+
+    caption: str
+    columns: list[Column]
+    rows: list[list[str]]
+    anchors: Sequence[str] = ()  # where each row's first cell leads to
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where numbers come from."""
+
+    rows: list[tuple[str, str]]
+    scenario: list[tuple[str, Any]]
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search's part of the page."""
+
+    anchor: str
+    found: Findings
+    figures: list[Shown]
+    table: str  # JSON of its trials
+    provenance: Provenance
+    is_comparison: bool = False
+
+    @property
+    def name(self) -> str:
+        """The folder's."""
+        return self.found.name
+
+    @property
+    def title(self) -> str:
+        """Algorithm and scenario."""
+        return self.found.title
+
+    @property
+    def state(self) -> str:
+        """Of the search."""
+        return self.found.state
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison's part of the page."""
+
+    anchor: str
+    name: str
+    title: str
+    state: str
+    lead: str
+    command: str
+    warnings: list[str]
+    tables: list[Plain]
+    best: tuple[str, str]  # the algorithm of highest tuned accuracy with it, and its default's; "" before there is one
+    figures: list[Shown]
+    searches: list[Search]
+    provenance: Provenance
+    is_comparison: bool = True
+
+
+def read(run: Path, anchor: str) -> Search | Comparison:
+    """The part of a run's folder; UserError if it is none.  anchor: the name that links lead to."""
+    if (run / COMPARISON).exists():
+        return _comparison(run, anchor)
+    around = run.absolute().parent  # a comparison's searches lie in its folder, and their check there
+    played = _evaluations(around) if (around / COMPARISON).exists() else None
+    return _search(findings.read(run, _check(played, run.absolute().name)), anchor)
+
+
+def _search(f: Findings, anchor: str) -> Search:
+    return Search(anchor, f, report_figures.of_search(f), _trials(f), _provenance(f.record, f))
+
+
+def _trials(f: Findings) -> Markup:
+    """The table of trials as JSON: columns (name, numeric, digits), rows, the best trial, the column sorted by."""
+    named = [
+        ("trial", "trial", None), ("status", "status", None), ("rounds", "rounds", None),
+        ("val_acc", "last_val_acc", 4), ("test_acc", "last_test_acc", 4), ("best val_acc", "best_val_acc", 4),
+        ("in round", "best_round", None), ("MB", "comm_mb", 2), ("s", "seconds", 1),
+        *((n, frames.CONFIG + n, None) for n in f.searched if frames.CONFIG + n in f.trials),
+    ]  # fmt: skip
+    if (f.trials["reason"] != "").any():
+        named.append(("reason", "reason", None))
+    columns, cells = [], []
+    for name, source, digits in named:
+        values = [_value(v) for v in f.trials[source]]
+        numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values if v is not None)
+        columns.append({"name": name, "numeric": numeric and source not in ("trial", "reason"), "digits": digits})
+        cells.append(values)
+    content = {
+        "columns": columns, "rows": list(zip(*cells, strict=True)), "sort": 3,
+        "best": None if f.best is None else f.best["trial"],
+    }  # fmt: skip
+    return embedded(json.dumps(content, ensure_ascii=False, separators=(",", ":")))
+
+
+def _value(value: Any) -> Any:
+    """A cell: a number that is one, a string, a truth value, or None."""
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | bool | int) else str(value)
+
+
+def _provenance(record: dict[str, Any], f: Findings | None = None) -> Provenance:
+    """What the record says; f: of a search."""
+    r = record
+    hardware, versions = r.get("hardware") or {}, r.get("versions") or {}
+    said = {
+        "folder": f.name if f else "",
+        "command": _command(r),
+        "started": r.get("started"),
+        "time": _times(r),
+        "state": r.get("state"),
+        "seeds": _seeds(r, f),
+        "scored": r.get("scored"),
+        "searched with": findings.means(r),
+        "pinned": ", ".join(f"{n} = {v}" for n, v in (r.get("pinned") or {}).items()),
+        "preset": r.get("preset"),
+        "machine": ", ".join(
+            str(v) for v in (
+                hardware.get("system"), hardware.get("machine"), f"{hardware.get('cpus')} CPUs" if hardware else None,
+                *(hardware.get("gpus") or []),
+            ) if v
+        ),
+        "played on": ", ".join(str(r[k]) for k in ("device", "executor") if r.get(k)),
+        "commit": " and ".join(dict.fromkeys(map(_commit, [*(r.get("earlier_commits") or []), r.get("git_commit")]))),
+        "versions": ", ".join(f"{n} {v}" for n, v in versions.items()),
+    }  # fmt: skip
+    scenario = r.get("scenario")
+    return Provenance(
+        [(n, str(v)) for n, v in said.items() if v not in (None, "")],
+        list(scenario.items()) if isinstance(scenario, dict) else [],
+    )
+
+
+def _command(r: dict[str, Any]) -> str:
+    return shlex.join(map(str, r.get("command") or []))
+
+
+def _again(r: dict[str, Any]) -> str:
+    """The command, without the folder's name: that folder is there by now."""
+    words = iter(map(str, r.get("command") or []))
+    kept = []
+    for word in words:
+        if word == "--name":
+            next(words, None)
+        elif not word.startswith("--name="):
+            kept.append(word)
+    return shlex.join(kept)
+
+
+def _times(r: dict[str, Any]) -> str:
+    # a driver that was killed could not write down how long it had been at work
+    named = {"search_seconds": "the search", "seconds": "in all at least" if r.get("resumed") else "in all"}
+    return ", ".join(f"{what} {r[k]:.0f} s" for k, what in named.items() if isinstance(r.get(k), int | float))
+
+
+def _seeds(r: dict[str, Any], f: Findings | None) -> str:
+    first, count = r.get("seed"), r.get("seeds_per_trial") or 1
+    if first is None:
+        return ""
+    used = f"{first}" if count == 1 else f"{first} to {first + count - 1}, each trial on all"
+    if f is None:
+        return f"searches on {used}; {r.get('seeds')} fresh ones"
+    fresh = f"; check on {', '.join(str(s) for s in sorted(set(f.check.runs['seed'])))}" if f.check else ""
+    return f"search on {used}{fresh}"
+
+
+def _commit(commit: Any) -> str:
+    text = str(commit or "")
+    return text.removesuffix("+") + " with uncommitted changes" if text.endswith("+") else text
+
+
+def overview(parts: Sequence[Search | Comparison]) -> Plain:
+    """A row per run."""
+    names = ["run", "what", "state", "trials", "val_acc in the search", "best, fresh seeds", "default, fresh seeds"]
+    rows = []
+    for part in parts:
+        row = [part.name, part.title, part.state]
+        if isinstance(part, Search):
+            f = part.found
+            best = "" if f.best is None else f"{f.best['last_val_acc']:.4f}"
+            fresh = [f.check.said(n) if f.check and n in f.check.names else "" for n in ("best", "default")]
+            row += [str(len(f.trials)), best, *fresh]
+        else:
+            row += ["", "", *part.best]
+        rows.append(row + [""] * (len(names) - len(row)))
+    return Plain("All runs", [Column(n, i > 2) for i, n in enumerate(names)], rows, [part.anchor for part in parts])
+
+
+def _comparison(run: Path, anchor: str) -> Comparison:
+    """A comparison's folder; UserError if it cannot be read."""
+    try:
+        record = json.loads((run / COMPARISON).read_text())
+        algorithms, scenario = [str(a) for a in record["algorithms"]], record["scenario"]
+        where = said(record.get("scenario_name") or scenario["dataset"], scenario)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"RUN must be a comparison's folder, but {run} has no fit {COMPARISON}: {error}") from error
+    state, played = findings.state(run, record), _evaluations(run)
+    lead = _lead(record, state, played is not None)
+    there = [a for a in algorithms if (run / a / "run.json").exists()]
+    found = [findings.read(run / a, _check(played, a)) for a in there]
+    warnings = [*findings.of_state(run, state, record), *map(str, record.get("unequal") or [])]
+    if lacking := [a for a in algorithms if a not in there]:
+        warnings.append(f"The folder has no search of {', '.join(lacking)}.")
+    return Comparison(
+        anchor, run.absolute().name, f"{', '.join(algorithms)} on {where}", state,
+        lead, _again(record), warnings, _tables(run), _winner(run),
+        [] if played is None else report_figures.of_comparison(played),
+        [_search(f, f"{anchor}-{i}") for i, f in enumerate(found, 1)], _provenance(record),
+    )  # fmt: skip
+
+
+def _evaluations(run: Path) -> pd.DataFrame | None:
+    """What was played again; None if that has not ended."""
+    file = run / "evaluations.parquet"
+    return pd.read_parquet(file) if file.exists() else None
+
+
+def _check(played: pd.DataFrame | None, algorithm: str) -> list[dict[str, Any]]:
+    """The rows of a comparison that are what a search's own final check would be: of its best trial, and the default.
+
+    The comparison may have chosen another of the search's best ones since; its own tables say.
+    """
+    if played is None:
+        return []
+    names = {"top 1": "best", DEFAULT: "default"}
+    mine = played[(played["algorithm"] == algorithm) & played["configuration"].isin(list(names))]
+    return mine.assign(configuration=mine["configuration"].map(names)).to_dict("records")
+
+
+def _tables(run: Path) -> list[Plain]:
+    """A comparison's tables as a person reads them, as far as they are there."""
+    found = []
+    for caption, name, readable in READABLE:
+        if (run / name).exists():
+            whole = pd.read_csv(run / name, dtype={"published": object})  # also where all are empty
+            part = readable(whole)
+            some = f" (those with {whole['algorithm'].iloc[0]}, of {len(whole)})" if len(part) < len(whole) else ""
+            found.append(_plain(caption + some, part))
+    return found
+
+
+def _winner(run: Path) -> tuple[str, str]:
+    """The algorithm of highest tuned accuracy with its figure, and that of its default, as a search's are written."""
+    table = pd.read_csv(run / "table.csv") if (run / "table.csv").exists() else pd.DataFrame({"tuned": []})
+    if table["tuned"].isna().all():
+        return "", ""
+    row = table.loc[table["tuned"].idxmax()]
+    tuned, default = (interval(row[n], row[f"{n}_half"], ".4f") for n in ("tuned", "default"))
+    return f"{row['algorithm']} {tuned}", default
+
+
+def _plain(caption: str, frame: pd.DataFrame) -> Plain:
+    """A table of text; columns without any are left out."""
+    words = {"algorithm", "pair", "published %", "tuned hyperparameters"}
+    frame = frame.dropna(axis=1, how="all").astype(object)
+    rows = frame.where(frame.notna(), "").astype(str).values.tolist()
+    return Plain(caption, [Column(str(c), c not in words) for c in frame], rows)
+
+
+def _lead(record: dict[str, Any], state: str, played: bool) -> str:
+    """What was done; of a comparison that is not over, what is to be done.  played: whether the fresh seeds were."""
+    trials, names = record.get("trials"), f"{len(record['algorithms'])} algorithms"
+    if state != "finished":
+        done = "; the fresh seeds' figures below are of an earlier time" if played else "; that has not been done yet"
+        return f"{names} are to be tuned, and played again on fresh seeds beside the defaults{done}."
+    if record.get("unequal"):
+        budget = "each tuned, with budgets that were not equal"
+    else:
+        budget = "each tuned with the same budget" + (f" of {trials} trials" if trials else "")
+    return f"{names}, {budget}, selected on validation rows, and played again on fresh seeds beside the defaults."

@@ -1,0 +1,1 @@
+"""Many runs: checks on fresh seeds, comparisons, reproductions of papers' tables."""

@@ -1,0 +1,249 @@
+"""The tables of a comparison: an algorithm's default and tuned figures, and which differences are more than chance."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from fedtune.core import statistics
+from fedtune.core.budget import Budget
+from fedtune.core.statistics import interval, number
+from fedtune.runs import tables
+from fedtune.studies.fresh_seeds import DEFAULT
+from fedtune.tuning.live_view import short
+from fedtune.tuning.optuna_searcher import METRIC
+
+LEVEL = 0.05
+OVER = 0.1  # of a budget: what more a trial may use before it is said
+MANY = 15  # pairs of six algorithms
+
+# column of table.csv -> what it is.  Accuracies are shares of 1, means over fresh seeds; ± is half a 95 % interval
+COLUMNS: dict[str, str] = {
+    "algorithm": "its name",
+    "default": "test accuracy of the default configuration",
+    "default_half": "its ±",
+    "tuned": "test accuracy of the configuration that was found",
+    "tuned_half": "its ±",
+    "gain": "tuned − default, paired by seed",
+    "gain_half": "its ±",
+    "clients_std": "standard deviation over clients, tuned",
+    "worst10": "mean over the worst tenth of the clients, tuned",
+    "rounds_to_95": "first round with 95 % of the algorithm's own last test accuracy, tuned",
+    "mb_to_95": "megabytes that all clients had sent and received by then",
+    "mb_per_round": "megabytes a round, tuned",
+    "seconds": "wall time of a run, tuned",
+    "search_score": "validation accuracy of the search's best trial, in the search",
+    "selection_gap": "that − the mean validation accuracy of the same configuration on fresh seeds",
+    "default_gap": "the same of the default, if its trial was finished: the luck of the search's partition alone",
+    "default_diverged": "runs of the default on fresh seeds that diverged",
+    "tuned_diverged": "runs of the tuned configuration that did",
+    "runs": "fresh seeds",
+    "search_trials": "trials that the search began",
+    "search_rounds": "rounds that they played",
+    "search_mb": "megabytes that they sent and received",
+    "search_seconds": "wall time of their rounds",
+    "published": "the paper's own figure for this setting, and what to know of it",
+    "configuration": "the tuned hyperparameters",
+}
+
+
+def table(
+    evaluations: pd.DataFrame, spent: Mapping[str, Mapping[str, float]], published: Mapping[str, str]
+) -> pd.DataFrame:
+    """A row per algorithm, in the order of their tuned test accuracy; columns COLUMNS.
+
+    spent: what each search took (`spent`).  published: text per algorithm, where there is any.
+    """
+    rows = []
+    for name, runs in evaluations.groupby("algorithm", sort=False):
+        default, tuned = runs[runs["configuration"] == DEFAULT], runs[runs["chosen"]]
+        first = runs[runs["configuration"] == "top 1"]
+        at_default, at_tuned = (statistics.mean(of["test_acc"]) for of in (default, tuned))
+        gain = _paired(tuned, default)
+        means = {c: tuned[c].mean(skipna=False) for c in ("rounds_to_95", "mb_to_95", "mb_per_round", "seconds")}
+        score = first["score"].iloc[0] if len(first) else math.nan
+        lost = {f"{n}_diverged": int(of["test_acc"].isna().sum()) for n, of in (("default", default), ("tuned", tuned))}
+        rows.append(
+            {
+                "algorithm": name, "default": at_default.mean, "default_half": at_default.half,
+                "tuned": at_tuned.mean, "tuned_half": at_tuned.half, "gain": gain.mean, "gain_half": gain.half,
+                "clients_std": tuned["test_acc_std"].mean(skipna=False),
+                "worst10": tuned["test_acc_worst10"].mean(skipna=False), **means,
+                "search_score": score, "selection_gap": score - first[METRIC].mean(skipna=False),
+                "default_gap": default["score"].iloc[0] - default[METRIC].mean(skipna=False), **lost,
+                "runs": len(default),
+                **{f"search_{k}": v for k, v in spent[str(name)].items()},
+                "published": published.get(str(name), ""), "configuration": _listed(tuned),
+            }
+        )  # fmt: skip
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    return frame.sort_values("tuned", ascending=False, kind="stable", ignore_index=True)
+
+
+def pairs(evaluations: pd.DataFrame) -> pd.DataFrame:
+    """Every two algorithms, tuned: difference of test accuracy paired by seed, ±, p, and p corrected for all pairs."""
+    tuned = {name: runs for name, runs in evaluations[evaluations["chosen"]].groupby("algorithm", sort=False)}
+    means = {name: runs["test_acc"].mean(skipna=False) for name, runs in tuned.items()}
+    order = sorted(tuned, key=lambda name: (math.isnan(means[name]), -means[name]))
+    rows = [(a, b, *_paired(tuned[a], tuned[b])) for a, b in itertools.combinations(order, 2)]
+    frame = pd.DataFrame(rows, columns=["algorithm", "other", "difference", "half", "p"])
+    return frame.assign(p_holm=statistics.holm(frame["p"].tolist()))
+
+
+def spent(run: Path) -> dict[str, float]:
+    """What a search took, by what its trials logged and not by what was asked for."""
+    trials = pd.read_parquet(run / "trials.parquet")
+    totals = {c: trials[c].sum() if c in trials else 0 for c in ("rounds", "comm_mb", "seconds")}
+    return {"trials": len(trials), "rounds": int(totals["rounds"]), "mb": totals["comm_mb"]} | {
+        "seconds": totals["seconds"]
+    }
+
+
+def unequal(runs: Mapping[str, Path], trials: int, budget: Budget) -> list[str]:
+    """Where searches did not have the same budget, by what was logged: lines to read, none if all is equal.
+
+    Trials that were stopped differ, as that is what a scheduler decides; all that had the chance must not.
+    """
+    found, lengths = [], {}
+    for name, run in runs.items():
+        had = pd.read_parquet(run / "trials.parquet")
+        if len(had) != trials:
+            found.append(f"{name} began {len(had)} of {trials} trials")
+        ended = had[had["status"] == "finished"]
+        lengths[name] = sorted(set(ended["rounds"]))
+        if budget.unit != "rounds" and len(ended):
+            found += _overspent(name, ended, budget)
+    if budget.unit == "rounds" and len({n for rounds in lengths.values() for n in rounds}) > 1:
+        each = ", ".join(f"{name} {' or '.join(map(str, rounds))}" for name, rounds in lengths.items())
+        found.append(f"finished trials had unlike numbers of rounds: {each}")
+    return found
+
+
+def _overspent(name: str, ended: pd.DataFrame, budget: Budget) -> list[str]:
+    """Where a budget in megabytes or seconds did not fit an algorithm: a round costs too much of it, or nothing."""
+    column, unit = ("comm_mb", "MB") if budget.unit == "mb" else ("seconds", "s")
+    used, rounds = ended[column].mean(), ended["rounds"].mean()
+    if used == 0:
+        return [f"{name} sends nothing, so its finished trials had {rounds:.0f} rounds whatever the budget of MB"]
+    if used > (1 + OVER) * budget.limit:
+        return [
+            f"{name}'s finished trials used {used:.3g} {unit} of {budget.limit:g}, as a round of it costs "
+            f"{used / rounds:.3g}"
+        ]
+    return []
+
+
+def shown(table: pd.DataFrame) -> pd.DataFrame:
+    """Accuracies as a person reads them, in percent."""
+    gap = [
+        number(100 * g, "+.2f") + ("" if math.isnan(d) else f" ({number(100 * d, '+.2f')})")
+        for g, d in zip(table["selection_gap"], _of(table, "default_gap"), strict=True)
+    ]
+    found = {
+        "algorithm": table["algorithm"],
+        "default %": _unless_diverged(table, "default"),
+        "tuned %": _unless_diverged(table, "tuned"),
+        "gain": _with_half(table["gain"], table["gain_half"], sign="+"),
+        "std over clients": table["clients_std"].map(_percent),
+        "worst tenth": table["worst10"].map(_percent),
+        "gap (default's)": gap,
+        "published %": table["published"].astype(object).fillna(""),
+    }
+    frame = pd.DataFrame(found)
+    return frame if frame["published %"].any() else frame.drop(columns="published %")
+
+
+def costs(table: pd.DataFrame) -> pd.DataFrame:
+    """What the tuned configurations cost, and what each search took, as a person reads it."""
+    return pd.DataFrame(
+        {
+            "algorithm": table["algorithm"],
+            "rounds to 95 % of end": table["rounds_to_95"].map(lambda v: number(v, ".0f")),
+            "MB to there": table["mb_to_95"].map(lambda v: number(v, ".3g")),
+            "MB a round": table["mb_per_round"].map(lambda v: number(v, ".3g")),
+            "s a run": table["seconds"].map(lambda v: number(v, ".3g")),
+            "searched: trials": table["search_trials"].map(str),
+            "rounds": table["search_rounds"].map(str),
+            "MB": table["search_mb"].map(lambda v: number(v, ".4g")),
+            "s": table["search_seconds"].map(lambda v: number(v, ".0f")),
+        }
+    )
+
+
+def searched(table: pd.DataFrame) -> pd.DataFrame:
+    """What each search found."""
+    return pd.DataFrame({"algorithm": table["algorithm"], "tuned hyperparameters": table["configuration"]})
+
+
+def shown_pairs(pairs: pd.DataFrame) -> pd.DataFrame:
+    """The pairs as a person reads them; of many only those with the first algorithm."""
+    if len(pairs) > MANY:
+        pairs = pairs[pairs["algorithm"] == pairs["algorithm"].iloc[0]]
+    better = pairs["p_holm"].map(lambda p: "not tested" if math.isnan(p) else "yes" if p < LEVEL else "cannot be told")
+    return pd.DataFrame(
+        {
+            "pair": pairs["algorithm"] + " − " + pairs["other"],
+            "difference": _with_half(pairs["difference"], pairs["half"], sign="+"),
+            "p": pairs["p"].map(lambda v: number(v, ".2g")),
+            "p (Holm)": pairs["p_holm"].map(lambda v: number(v, ".2g")),
+            f"differ at {LEVEL:.0%}": better,
+        }
+    )
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """A table of text in Markdown."""
+    rows = [list(frame), ["---"] * frame.shape[1], *frame.astype(str).values.tolist()]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows) + "\n"
+
+
+def latex(frame: pd.DataFrame) -> str:
+    """A table of text in LaTeX, for the package booktabs."""
+    special = {c: "\\" + c for c in "&%$#_{}"} | {c: f"${c}$" for c in "<>"}
+    special |= {"±": "$\\pm$", "−": "$-$", "\\": "\\textbackslash{}", "~": "\\~{}", "^": "\\^{}"}
+    lines = [" & ".join("".join(special.get(c, c) for c in cell) for cell in row) + r" \\"
+             for row in [list(frame), *frame.astype(str).values.tolist()]]  # fmt: skip
+    columns = "l" + "r" * (frame.shape[1] - 1)
+    inner = [r"\begin{tabular}{" + columns + "}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
+    return "\n".join([*inner, r"\end{tabular}"]) + "\n"
+
+
+def _paired(a: pd.DataFrame, b: pd.DataFrame) -> statistics.Difference:
+    """Test accuracy of one set of runs minus another's, by seed."""
+    both = a.set_index("seed")["test_acc"].to_frame("a").join(b.set_index("seed")["test_acc"].rename("b"), how="inner")
+    return statistics.paired(both["a"], both["b"])
+
+
+def _listed(tuned: pd.DataFrame) -> str:
+    if tuned.empty:
+        return "none was found"
+    row = tuned.iloc[0]
+    values = tables.plain({n.removeprefix(tables.CONFIG): row[n] for n in row.index if n.startswith(tables.CONFIG)})
+    return ", ".join(f"{n} = {short(v)}" for n, v in values.items())
+
+
+def _unless_diverged(table: pd.DataFrame, name: str) -> list[str]:
+    """A mean with its ±; what there is none of, in words."""
+    texts = _with_half(table[name], table[f"{name}_half"])
+    lost, runs = _of(table, f"{name}_diverged"), _of(table, "runs")
+    return [
+        text if text != "–" else f"diverged in {k:.0f} of {n:.0f}" if k > 0 else "none found"
+        for text, k, n in zip(texts, lost, runs, strict=True)
+    ]
+
+
+def _of(table: pd.DataFrame, column: str) -> pd.Series:
+    """A column that tables of earlier versions lack."""
+    return table[column] if column in table else pd.Series(math.nan, index=table.index)
+
+
+def _with_half(values: pd.Series, halves: pd.Series, sign: str = "") -> list[str]:
+    return [interval(100 * v, 100 * h, f"{sign}.2f") for v, h in zip(values, halves, strict=True)]
+
+
+def _percent(value: float) -> str:
+    return number(100 * value, ".2f")

@@ -1,0 +1,141 @@
+"""What four papers printed: every table's figures, each with what is known to be wrong with it.
+
+GFPL (Lu et al. 2026), FedPA (Jiang et al. 2024), FedGenP (Taghiyarrenani et al.) and FedSA (Zhou et al. 2025); the
+figures are in published.yaml, copied from the papers' texts.  What is not legible there is left out and stands in
+`lost()`.  A figure is a target for a run of ours only if its scenario is the paper's setting and its defects allow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+import pandas as pd
+import yaml
+
+# what a figure can be -> its unit
+MEASURES = {
+    "accuracy": "% of test rows",
+    "rounds": "communication rounds until it converged, by the paper",
+    "parameters": "thousands of numbers sent by all clients in a round, by the paper",
+    "distance": "of generated features, in a t-SNE",
+    "setting": "a hyperparameter's value",
+}
+
+# column of `cells` -> what it is
+COLUMNS = {
+    "paper": "GFPL, FedPA, FedGenP or FedSA",
+    "table": "as the paper numbers it",
+    "row": "our name of the algorithm, or the paper's name of what is no algorithm of ours at its defaults",
+    "printed": "the paper's name of the row",
+    "column": "data set and setting, in words; a restored header where the paper's is lost",
+    "dataset": "our name of the data set, or the paper's where we do not have it",
+    "measure": "one of MEASURES",
+    "mean": "the figure",
+    "spread": "what stands behind ±; not a number where nothing does",
+    "defects": "short names of what is known to be wrong with it, with semicolons between them",
+    "scenario": "our scenario of the same setting, or empty",
+    "instead": "our scenarios that stand in for it on other data, with commas between them; then it is no target",
+}
+
+
+class Defect(NamedTuple):
+    """What is wrong with a figure, or not said of it."""
+
+    short: str  # a few words
+    what: str
+    source: str  # how it is known: a paper and its table, or a released code
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure of a table; the fields are those of COLUMNS."""
+
+    paper: str
+    table: str
+    row: str
+    printed: str
+    column: str
+    dataset: str
+    measure: str
+    mean: float
+    spread: float | None
+    text: str  # the figure as printed
+    defects: tuple[Defect, ...]
+    scenario: str
+    instead: tuple[tuple[str, str], ...]  # scenarios that stand in, each with what stands for what
+    stands_in: str = ""  # what stood for what in the scenario that it was asked for; empty: the setting is the paper's
+
+
+def cells() -> pd.DataFrame:
+    """A row per figure; columns COLUMNS."""
+    rows = [
+        {name: getattr(cell, name) for name in COLUMNS}
+        | {"defects": "; ".join(d.short for d in cell.defects), "instead": ", ".join(s for s, _ in cell.instead)}
+        for cell in every()
+    ]
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"mean": float, "spread": float})
+
+
+def of(scenario: str, algorithm: str) -> list[Cell]:
+    """Test accuracies that were published for a scenario's setting; `stands_in` where it is another data set's."""
+    found = []
+    for cell in every():
+        if cell.measure == "accuracy" and cell.row == algorithm:
+            if scenario and cell.scenario == scenario:
+                found.append(cell)
+            elif scenario in dict(cell.instead):
+                found.append(replace(cell, stands_in=dict(cell.instead)[scenario]))
+    return found
+
+
+def note(cell: Cell) -> str:
+    """Where it is from and what to know of it, in one short line: the first three defects, the gravest first."""
+    known = [f"no target: {cell.stands_in}"] if cell.stands_in else []
+    known += [d.short for d in cell.defects[:3]]
+    more = [f"{len(cell.defects) - 3} more"] if len(cell.defects) > 3 else []
+    return "; ".join([f"{cell.paper}, {cell.table}", *known, *more])
+
+
+@cache
+def every() -> tuple[Cell, ...]:
+    """All figures, in the order of the papers."""
+    content = _content()
+    return tuple(cell for table in content["tables"] for cell in _cells(table, content))
+
+
+def lost() -> dict[str, str]:
+    """What of the tables is not legible or was never printed: where -> what."""
+    return {entry["where"]: entry["what"] for entry in _content()["lost"]}
+
+
+@cache
+def _content() -> dict[str, Any]:
+    file = resources.files("fedtune.studies").joinpath("published.yaml")
+    content: dict[str, Any] = yaml.safe_load(file.read_text("utf-8"))
+    return content
+
+
+def _cells(table: dict[str, Any], content: dict[str, Any]) -> Iterator[Cell]:
+    ours = content["algorithms"] | table.get("algorithms", {})
+    for line in table["rows"].splitlines():
+        printed, figures = (part.strip() for part in line.split("|"))
+        for column, text in zip(table["columns"], figures.split(), strict=True):
+            mean, _, spread = text.partition("±")
+            known = [content["defects"][k["defect"]] for k in table["known"] if _fits(k, printed, column["name"])]
+            yield Cell(
+                table["paper"], table["table"], ours.get(printed, printed), printed, column["name"], column["dataset"],
+                column.get("measure", "accuracy"), float(mean.replace(",", "")), float(spread) if spread else None,
+                text.replace("±", " ± "), tuple(Defect(**d) for d in known), column.get("scenario", ""),
+                tuple(column.get("instead", {}).items()),
+            )  # fmt: skip
+
+
+def _fits(known: dict[str, Any], row: str, column: str) -> bool:
+    """Whether a defect is one of this row and column."""
+    patterns = ((known.get("rows"), row), (known.get("columns"), column))
+    return all(not wanted or any(fnmatchcase(name, p) for p in wanted) for wanted, name in patterns)

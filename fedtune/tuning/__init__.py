@@ -1,0 +1,1 @@
+"""One search: space, searcher, schedulers, trainable, driver."""

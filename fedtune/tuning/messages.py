@@ -1,0 +1,92 @@
+"""What a search says of itself: what it will do, and what it found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+from rich.table import Table
+
+from fedtune.arguments import console, say
+from fedtune.runs import pareto, tables
+from fedtune.tuning import schedulers
+from fedtune.tuning.live_view import short
+from fedtune.tuning.plan import Plan
+from fedtune.tuning.space import Config
+
+
+def announce(p: Plan, space: str, concurrent: int) -> None:
+    """Say what will be searched, and how.  space: its name."""
+    say(f"{p.experiment.algorithm} on {p.scenario}, space {space}: " + listed(p.space.text()))
+    say(f"scored: {p.experiment.validate()}")
+    stops = schedulers.rungs(p.scheduler, p.budget.limit, p.grace)
+    say(
+        f"{p.trials} trials of up to {_length(p)}, {concurrent} at once; {p.searcher}"
+        + (f" for {' and '.join(p.objectives)}" if len(p.objectives) > 1 else "")
+        + f", {p.scheduler}"
+        + (f" with rungs at {', '.join(format(s, 'g') for s in stops)}" if stops else "")
+    )
+
+
+def conclude(
+    p: Plan, config: Config, best: pd.Series, checked: pd.DataFrame, counts: dict[str, int], data_dir: str | None
+) -> None:
+    """Say what was found."""
+    ended = ", ".join(f"{n} {how}" for how, n in counts.items())
+    say(f"\nbest of {sum(counts.values())} trials ({ended}): trial {best['trial']}, " + listed(config, short))
+    say(
+        f"in the search: val_acc {best['last_val_acc']:.4f}, test_acc {best['last_test_acc']:.4f} "
+        f"after {best['rounds']} rounds" + (f", means of {p.seeds} seeds" if p.seeds > 1 else "")
+    )
+    if len(checked):
+        table = Table(title=f"test accuracy on fresh seeds ({p.final_seeds}), last round", title_justify="left")
+        for column in ("configuration", "mean ± std", "each seed", "MB a run"):
+            table.add_column(column, justify="left" if column == "configuration" else "right")
+        for name, runs in checked.groupby("configuration"):
+            accuracy = runs["test_acc"]
+            mean = f"{accuracy.mean():.4f} ± {accuracy.std(ddof=1):.4f}" if len(runs) > 1 else f"{accuracy.mean():.4f}"
+            if lost := int(accuracy.isna().sum()):  # the mean of the others would be that of the luckier
+                mean = f"diverged in {lost} of {len(runs)}"
+            each = "  ".join("diverged" if math.isnan(a) else f"{a:.4f}" for a in accuracy)
+            table.add_row(str(name), mean, each, f"{runs['comm_mb'].mean():.2f}")
+        console().print(table)
+        if "default" not in set(checked["configuration"]):
+            say("the best configuration is the default one")
+    if p.scheduler == "pbt":
+        say("note: PBT moved the hyperparameters during training; best.yaml and the check above hold the last values")
+    say(f"folder: {p.shown}")
+    say(f"again: fedtune run --config {p.shown / 'best.yaml'}" + (f" --data-dir {data_dir}" if data_dir else ""))
+
+
+def _length(p: Plan) -> str:
+    """What a trial may use, in words."""
+    rounds = f"{p.experiment.scenario.rounds} rounds"
+    unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit)
+    most = f"{rounds} or {p.budget.limit:g} {unit}" if unit else rounds
+    return most + (f", each on {p.seeds} seeds" if p.seeds > 1 else "")
+
+
+def front(p: Plan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
+    """Write down and say which rounds of which trials none beats."""
+    found = pareto.front(pareto.with_totals(rounds), p.objectives)
+    columns = ["trial", "round", *p.objectives, "test_acc"]
+    configs = trials[["trial", *(c for c in trials if c.startswith(tables.CONFIG))]]
+    found = found[columns].merge(configs, on="trial", how="left")
+    found.to_parquet(p.folder / "front.parquet", index=False)
+    title = f"front of {' and '.join(p.objectives)} over every round of every trial: {len(found)} points"
+    table = Table(title=title, title_justify="left")
+    for column in (*columns, *p.space.names):
+        table.add_column(column, justify="left" if column == "trial" else "right")
+    every = max(1, math.ceil(len(found) / 12))
+    for row in found[::-1][::every].to_dict("records"):  # the best first, at most twelve evenly taken
+        shown = [f"{row[c]:.4g}" if isinstance(row[c], float) else str(row[c]) for c in columns]
+        config = tables.plain({n: row.get(tables.CONFIG + n) for n in p.space.names})
+        table.add_row(*shown, *(short(config.get(n)) for n in p.space.names))
+    console().print(table)
+
+
+def listed(values: dict[str, Any], text: Callable[[Any], str] = str) -> str:
+    """Names and values on one line."""
+    return ", ".join(f"{k} = {text(v)}" for k, v in values.items())

@@ -1,0 +1,175 @@
+"""A configuration as Ray Tune plays it: setup, step = one round, save, load, reset."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from ray import tune
+from ray.train._internal.session import _TrainingResult
+from ray.tune.result import SHOULD_CHECKPOINT
+
+from fedtune.core.budget import Budget
+from fedtune.core.errors import Diverged
+from fedtune.data.federation import Federation
+from fedtune.federated.engine import State
+from fedtune.federated.simulation import Experiment, Repeats
+from fedtune.nn.layers import give_back_memory, keep_freed_memory
+from fedtune.runs.disk import TROUBLE, reason
+
+SAVING = 0.03  # of a trial's time may go into checkpoints
+
+
+class FederatedTrainable(tune.Trainable):
+    """Reports one row of metrics a round; ends after the scenario's rounds, or when training diverges.
+
+    A trial that diverged reports chance as its validation accuracy, `diverged` and the reason, and is done: to the
+    searcher it is a bad region, not a gap (a trial without a value would stay open in Optuna for ever).
+
+    It asks for a checkpoint as often as the time that the last one took allows.
+    """
+
+    def setup(  # type: ignore[override]
+        self,
+        config: dict[str, Any],
+        experiment: Experiment,
+        data: Sequence[Federation],
+        budget: Budget,
+        onward: dict[str, tuple[str, float]] | None = None,
+        warm: bool = False,
+    ) -> None:
+        """All but the configuration comes once per actor, through Ray's object store.
+
+        data: one for every seed.  onward: configurations (as `key` has them) that go on from a checkpoint: its folder,
+        and the seconds until then.  warm: play a round for nothing first, as seconds count and a process's first round
+        takes several.
+        """
+        resources = self.trial_resources
+        has = resources.required_resources if resources else {}
+        torch.set_num_threads(max(1, int(has.get("CPU", 1))))
+        self._gpus = has.get("GPU", 0)
+        keep_freed_memory()
+        self.experiment, self.data, self.budget, self.onward = experiment, data, budget, onward or {}
+        self._cost, self._saved = 0.03, time.monotonic()  # seconds of the last checkpoint, and when it ended
+        self._trouble = ""  # to be told with the next row
+        if warm:
+            with suppress(Diverged):
+                Repeats(experiment, config, data).step()
+        self._begin(config)
+
+    def step(self) -> dict[str, Any]:
+        """One round."""
+        began = time.monotonic()
+        try:
+            row = self.simulation.step()
+        except Diverged as error:
+            return {"val_acc": 1 / self.data[0].classes, "diverged": True, "reason": str(error), "done": True}
+        except torch.OutOfMemoryError as error:
+            raise torch.OutOfMemoryError(
+                f"a trial must fit into its share of a GPU, but with {self._gpus:g} it ran out of memory "
+                f"({str(error).split('. ')[0]}); give a larger --gpus-per-trial, or a smaller --model or --batch"
+            ) from error
+        seconds = self._time_total + time.monotonic() - began
+        complete = row["round"] >= self.simulation.rounds or self.budget.reached(row, seconds)
+        due = not complete and time.monotonic() - self._saved > self._cost / SAVING
+        row |= self.budget.spent(row, seconds) | {"done": complete, "complete": complete, SHOULD_CHECKPOINT: due}
+        row[TROUBLE], self._trouble = self._trouble or None, ""
+        row["timestamp"] = time.time()  # Tune's own is in whole seconds, and a resumed search takes rounds in order
+        return {k: v for k, v in row.items() if v is not None}
+
+    def save(self, *args: Any, **options: Any) -> Any:
+        """As Tune does it, timed: the file and bringing it to the run's storage.
+
+        Where that cannot be done the trial goes on, and the checkpoint before stays the last.
+        """
+        if not self._storage:
+            return super().save(*args, **options)
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                saved = super().save(*(args or (folder,)), **options)
+            except torch.OutOfMemoryError:
+                raise
+            except (OSError, RuntimeError) as error:  # the latter is PyTorch's on a full disk
+                shutil.rmtree(self._storage.checkpoint_fs_path, ignore_errors=True)
+                saved = _TrainingResult(None, self._last_result or {})
+                self._trouble = f"a checkpoint could not be written ({reason(str(error))}); the one before stays"
+        self._saved = time.monotonic()
+        self._cost = self._saved - began
+        return saved
+
+    def restore(self, checkpoint_path: Any) -> None:
+        """Go on from a checkpoint, or from the start if that is damaged or gone: the rounds come out the same."""
+        try:
+            super().restore(checkpoint_path)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # cut off, overwritten, of something else, or with code in it, which is not run
+            self.reset_config(self.config)
+            self._iteration, self._time_total = self.simulation.round, self._before
+            self._trouble = f"its checkpoint cannot be used ({reason(str(error))}), so it begins again"
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Write the state, which is all there is."""
+        self.simulation.save(Path(checkpoint_dir) / "state.pt")
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Go on from a state; ValueError if it is none of this trial's."""
+        fresh, file = [_form(run.state) for run in self.simulation.runs], Path(checkpoint) / "state.pt"
+        with zipfile.ZipFile(file) as packed:  # PyTorch writes checksums and does not look at them
+            if hurt := packed.testzip():
+                raise ValueError(f"the checksum of {hurt} is wrong")
+        self.simulation.load(file)
+        if [_form(run.state) for run in self.simulation.runs] != fresh:
+            raise ValueError("it holds other clients or models")
+
+    def reset(self, new_config: dict[str, Any], storage: Any = None) -> bool:
+        """As Tune does it, but for the rounds that the new trial has behind it."""
+        done = super().reset(new_config, storage)
+        self._iteration, self._time_total = self.simulation.round, self._before
+        return done
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Become another trial in the same process: everything is rebuilt, so nothing of the last one is left."""
+        del self.simulation
+        give_back_memory()
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()  # others have shares of the GPU too
+        self._begin(new_config)
+        return True
+
+    def __repr__(self) -> str:
+        """The actor's name in Ray's dashboard: algorithm and trial, as the trial's folder.
+
+        Ray asks for it once, when the actor is made, and has no way to change it: an actor that plays trial after trial
+        keeps the name of its first.  Its log says which trials it plays.
+        """
+        return f"{self.experiment.algorithm}-{self.trial_id}"
+
+    def _begin(self, config: dict[str, Any]) -> None:
+        print(f"{self!r}: {config}", file=sys.stderr, flush=True)  # the actor's log, as the dashboard opens it
+        self.simulation = Repeats(self.experiment, config, self.data)
+        folder, self._before = self.onward.get(key(config), (None, 0.0))
+        if folder:
+            self.load_checkpoint(folder)
+        self._iteration, self._time_total = self.simulation.round, self._before  # Tune's rounds are ours
+
+
+def key(config: dict[str, Any]) -> str:
+    """A configuration as text."""
+    return json.dumps(config, sort_keys=True)
+
+
+def _form(state: State) -> list[Any]:
+    """What stays as it is from round to round: names of the server's entries, clients, and shapes of their tensors."""
+    groups = [(g.ids.tolist(), {n: t.shape for n, t in g.tensors.items()}) for g in state.groups]
+    return [sorted(state.server), *groups]

@@ -1,0 +1,527 @@
+"""Figures of made-up frames with known answers, the hypervolume, and models that were saved and opened again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+import torch
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState, create_trial
+
+from analysis import frames, models, plots, theme
+from analysis.papers import gfpl_costs
+from fedtune import run
+from fedtune.core import statistics
+from fedtune.core.errors import UserError
+from fedtune.federated.scenario import Scenario
+from fedtune.federated.simulation import Experiment, Repeats
+from fedtune.runs import pareto, tables
+
+SMALL = "--model mlp --features 12 --clients 4 --ways 3 --shots 6 --rounds 4 --all-classes 20".split()
+AXES = ["val_acc", "comm_mb"]
+
+
+# the hypervolume ------------------------------------------------------------------------------------------------------
+
+
+def points(*pairs: tuple[float, float]) -> pd.DataFrame:
+    return pd.DataFrame(pairs, columns=AXES, dtype=float)
+
+
+def random_points(n: int, seed: int, top: int = 12) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame({"val_acc": rng.integers(0, top, n), "comm_mb": rng.integers(0, top, n)}, dtype=float)
+
+
+def test_a_hypervolume_is_the_area_of_the_rectangles() -> None:
+    assert pareto.hypervolume(points((0.5, 2)), AXES, (0, 10)) == pytest.approx(0.5 * 8)
+    assert pareto.hypervolume(points((0.5, 2), (0.8, 6)), AXES, (0, 10)) == pytest.approx(0.5 * 8 + 0.3 * 4)
+    assert pareto.hypervolume(points((0.5, 2), (0.8, 6)), AXES, (0.4, 7)) == pytest.approx(0.1 * 5 + 0.3 * 1)
+    n = 9  # a staircase of n steps of 1 by 1
+    steps = points(*((i, i - 1) for i in range(1, n + 1)))
+    assert pareto.hypervolume(steps, AXES, (0, n)) == n * (n + 1) / 2
+    assert pareto.hypervolume(points(), AXES, (0, 10)) == 0
+    seconds = points((0.5, 2)).rename(columns={"comm_mb": "seconds"})
+    assert pareto.hypervolume(seconds, ["val_acc", "seconds"], (0, 10)) == pytest.approx(4)
+
+
+def test_what_is_beaten_or_no_better_than_the_reference_adds_nothing() -> None:
+    base = points((0.5, 2), (0.8, 6))
+    for more in ((0.5, 3), (0.4, 2), (0.9, 10), (0.9, 11), (0.0, 1), (float("nan"), 1), (0.5, 2)):
+        assert pareto.hypervolume(pd.concat([points(more), base]), AXES, (0, 10)) == pytest.approx(5.2)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_hypervolume_counts_the_cells_that_some_point_beats(seed: int) -> None:
+    some = random_points(25, seed)
+    cells = itertools.product(range(12), range(12))  # cell (a, b): accuracies a to a + 1, megabytes b to b + 1
+    beaten = sum(((some["val_acc"] >= a + 1) & (some["comm_mb"] <= b)).any() for a, b in cells)
+    whole = pareto.hypervolume(some, AXES, (0, 12))
+    assert whole == beaten
+    assert pareto.hypervolume(some.sample(frac=1, random_state=seed), AXES, (0, 12)) == whole
+    assert pareto.hypervolume(some.assign(comm_mb=3 * some["comm_mb"]), AXES, (0, 36)) == pytest.approx(3 * whole)
+    assert pareto.hypervolume(some + [0.5, 7], AXES, (0.5, 19)) == pytest.approx(whole)
+    parts = [pareto.hypervolume(some.iloc[: n + 1], AXES, (0, 12)) for n in range(len(some))]
+    assert parts == sorted(parts) and parts[-1] == whole
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_optuna_finds_the_same_hypervolume() -> None:
+    some = random_points(30, 7)
+    study = quiet_study(directions=["maximize", "minimize"])
+    study.add_trials([create_trial(values=list(v)) for v in some.itertuples(index=False)])
+    told = optuna.visualization.plot_hypervolume_history(study, reference_point=[0, 12]).data[0].y[-1]
+    assert pareto.hypervolume(some, AXES, (0, 12)) == pytest.approx(told)
+
+
+# figures --------------------------------------------------------------------------------------------------------------
+
+
+def made(played: dict[str, list[float]], **more: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Trials and rounds with these validation accuracies; a round costs 1 s and 2 MB, and test is val / 2."""
+    rounds = pd.DataFrame([
+        {"trial": t, "round": i, "val_acc": v, "test_acc": v / 2, "comm_mb": 2.0 * i, "seconds": 0.75,
+         "eval_seconds": 0.25, "run": "r"}
+        for t, values in played.items() for i, v in enumerate(values, 1)
+    ], columns=["trial", "round", "val_acc", "test_acc", "comm_mb", "seconds", "eval_seconds", "run"])  # fmt: skip
+    longest = max(map(len, played.values()), default=0)
+    trials = pd.DataFrame([
+        {"trial": t, "status": "finished" if len(v) == longest else "stopped", "rounds": len(v), "run": "r",
+         "last_val_acc": v[-1], "last_test_acc": v[-1] / 2, "comm_mb": 2.0 * len(v)}
+        for t, v in played.items()
+    ], columns=["trial", "status", "rounds", "run", "last_val_acc", "last_test_acc", "comm_mb"])  # fmt: skip
+    return trials.assign(**more), rounds
+
+
+PLAYED = {"a": [0.2, 0.6, 0.5, 0.7], "b": [0.3, 0.4], "c": [0.1, 0.5, 0.9, 0.8], "d": [0.3, 0.2]}
+TRIALS, ROUNDS = made(PLAYED, **{"config/n": [1, 1, 2, 2], "config/s": [0.1, 1.0, 0.1, 1.0]})
+ONE = made({"a": [0.5]}, **{"config/n": [1], "config/s": [0.1]})
+NONE = made({}, **{"config/n": [], "config/s": []})
+EVALUATIONS = pd.DataFrame([
+    {"algorithm": a, "configuration": c, "chosen": c == "top 2", "seed": s, "test_acc": base + s / 10}
+    for a, base in (("fedavg", 0.2), ("gfpl", 0.3)) for c in ("default", "top 1", "top 2") for s in range(3)
+])  # fmt: skip
+ROWS = models.Rows(np.random.default_rng(0).normal(size=(30, 5)), np.arange(30) % 3, np.arange(30) % 4)
+COSTS = pd.DataFrame({"varied": ["n", "n", "m"], "value": [1, 2, 3], "measured": [1e3, 2e3, 3e3], "formula": 2e3})
+
+
+def quiet_study(**options: Any) -> optuna.Study:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna.create_study(**options)
+
+
+def journal(folder: Path, trials: int, diverged: int = 0, objectives: int = 1) -> Path:
+    """A run with a study.journal: accuracy hangs on lam alone; linkage and n are idle."""
+    storage = JournalStorage(JournalFileBackend(str(folder / "study.journal")))
+    study = quiet_study(storage=storage, study_name="s", directions=["maximize", "minimize"][:objectives])
+    rng = np.random.default_rng(0)
+    kinds = {"lam": FloatDistribution(0.1, 10, log=True), "linkage": CategoricalDistribution(["single", "ball"]),
+             "n": FloatDistribution(0, 1)}  # fmt: skip
+    for i in range(trials + diverged):
+        lam = float(np.exp(rng.uniform(np.log(0.1), np.log(10))))
+        params = {"lam": lam, "linkage": ["single", "ball"][i % 2], "n": float(rng.uniform())}
+        values = [0.0 if i >= trials else 0.5 + 0.1 * np.log(lam), 3.0][:objectives]
+        study.add_trial(create_trial(params=params, distributions=kinds, values=values,
+                                     user_attrs={"diverged": True} if i >= trials else {}))  # fmt: skip
+    study.add_trial(create_trial(state=TrialState.PRUNED, params=params, distributions=kinds))
+    return folder
+
+
+def title(figure: go.Figure) -> str:
+    return " ".join(re.sub(r"<[^>]*>", " ", figure.layout.title.text).split())
+
+
+def says(figure: go.Figure) -> str:
+    """The text of a figure without data."""
+    assert not figure.data, title(figure)
+    return figure.layout.annotations[0].text.replace("<br>", " ")
+
+
+def every(trials: pd.DataFrame, rounds: pd.DataFrame) -> dict[str, go.Figure]:
+    """A figure of each function over trials and rounds."""
+    return {
+        "learning curves": plots.learning_curves(rounds, trials),
+        "learning curves by": plots.learning_curves(rounds, trials, by="config/n"),
+        "losses": plots.learning_curves(rounds, trials, metric="test_acc"),
+        **{f"best {unit}": plots.best_so_far(rounds, unit) for unit in ("rounds", "mb", "seconds")},
+        "rungs": plots.rung_survival(trials, rounds, [2]),
+        "communication": plots.accuracy_communication(rounds),
+        "seconds": plots.accuracy_communication(rounds, "seconds"),
+        "effect": plots.effect(trials, "n", costs=["comm_mb"]),
+        "interaction": plots.interaction(trials, "n", "s"),
+    }
+
+
+def others(folder: Path) -> dict[str, go.Figure]:
+    """A figure of each of the other functions."""
+    clients = pd.DataFrame({"client": range(5), "test_acc": [0.1, 0.9, 0.5, 0.7, 0.3], "rows": 9})
+    study = plots.study(folder)
+    return {
+        "parallel": plots.parallel(study), "slices": plots.slices(study), "contour": plots.contour(study),
+        "importance": plots.importance(study), "clients": plots.per_client(clients),
+        "several": plots.per_client(pd.concat([clients.assign(algorithm=a) for a in ("gfpl", "local")])),
+        "together": plots.embedding({"features": ROWS, "prototypes": models.Rows(*(p[:6] for p in ROWS))}),
+        "apart": plots.embedding({"features": ROWS, "projections": ROWS}, together=False),
+        "costs": plots.communication_by(COSTS), "comparison": plots.comparison(EVALUATIONS),
+        "of a comparison": plots.learning_curves(
+            ROUNDS.assign(algorithm=ROUNDS["trial"], configuration="default", seed=1)
+        ),
+    }  # fmt: skip
+
+
+def test_every_figure_has_a_title_units_and_n(tmp_path: Path) -> None:
+    figures = every(TRIALS, ROUNDS) | others(journal(tmp_path, 12))
+    for name, figure in figures.items():
+        assert figure.data, f"{name}: {title(figure)}"
+        assert re.search(r"\bn = \d", title(figure)), name
+        axes = [a for a in figure.select_xaxes() if a.visible is not False and not a.matches]
+        assert any(a.title.text for a in axes) or name == "parallel", name
+        assert figure.layout.template.layout.colorway == tuple(theme.COLOURS), name
+        assert json.loads(figure.to_json())["data"], name
+
+
+def test_frames_that_are_empty_or_hold_one_trial_give_figures_too(tmp_path: Path) -> None:
+    for name, figure in every(*NONE).items():
+        assert says(figure), name
+    for name, figure in every(*ONE).items():
+        assert title(figure), name
+    assert "fewer than two trials" in says(plots.effect(ONE[0], "n"))
+    assert "at least two trials" in says(plots.interaction(ONE[0], "n", "s"))
+    assert "was not searched" in says(plots.effect(TRIALS, "lam"))
+    assert "no rungs" in says(plots.rung_survival(TRIALS, ROUNDS, []))
+    assert "nothing was re-run" in says(plots.comparison(EVALUATIONS.iloc[:0]))
+    assert "nothing was measured" in says(plots.communication_by(COSTS.iloc[:0]))
+    assert "no client" in says(plots.per_client(pd.DataFrame({"test_acc": []})))
+    assert "four points" in says(plots.embedding({"features": models.Rows(*(p[:3] for p in ROWS))}))
+    drawn = [plots.parallel, plots.slices, plots.contour, plots.importance]
+    assert all("no study.journal" in says(figure(plots.study(tmp_path))) for figure in drawn)
+    few = plots.study(journal(tmp_path, 1, diverged=9))
+    assert all("finished trials, but there are 1" in says(figure(few)) for figure in drawn)
+
+
+def test_frames_of_a_real_run_without_rounds_give_figures(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"algorithm": "gfpl", "scenario": {"dataset": "d", "rounds": 3}}))
+    for name, figure in every(*frames.load(tmp_path)).items():
+        assert says(figure), name
+
+
+def test_the_best_so_far_stands_at_what_all_trials_had_used() -> None:
+    for unit, each in (("rounds", 1), ("mb", 2), ("seconds", 1)):
+        line, tested = plots.best_so_far(ROUNDS, unit).data
+        # a: .2 .6 .5 .7, b: 2 rounds, c: .1 .5 .9 .8, d: 2 rounds; the last point is the search's end
+        assert list(line.y) == [0.2, 0.6, 0.7, 0.9, 0.9]
+        assert [x / each for x in line.x] == [1, 2, 4, 9, 12]
+        assert list(tested.y) == [0.1, 0.3, 0.35, 0.45, 0.45]
+    later = plots.best_so_far(ROUNDS, trials=TRIALS[::-1]).data[0]
+    assert list(later.y) == [0.3, 0.5, 0.9, 0.9] and list(later.x) == [1, 4, 5, 12]
+    told = plots.best_so_far(ROUNDS.assign(timestamp=-np.arange(12))).data[0]
+    assert list(told.y) == [0.2, 0.3, 0.8, 0.9, 0.9] and list(told.x) == [1, 2, 3, 4, 12]
+
+
+def test_curves_are_means_with_a_band_of_one_deviation() -> None:
+    figure = plots.learning_curves(ROUNDS, TRIALS, by="config/n")
+    lines = {t.name: t for t in figure.data if t.name}
+    assert list(lines) == ["n 1 (n = 2)", "n 2 (n = 2)"]
+    first = lines["n 1 (n = 2)"]
+    assert list(first.y) == pytest.approx([0.25, 0.5, 0.5, 0.7])
+    spread, count = np.array(first.customdata).T
+    assert spread.tolist() == pytest.approx([0.1 / 2**0.5, 0.2 / 2**0.5, 0, 0]) and count.tolist() == [2, 2, 1, 1]
+    band = figure.data[0]
+    assert list(band.y[:2]) == pytest.approx([0.25 + 0.1 / 2**0.5, 0.5 + 0.2 / 2**0.5])
+    many = TRIALS.assign(**{"config/x": [0.1, 0.2, 0.3, None]})
+    assert len([t for t in plots.learning_curves(ROUNDS, many, by="config/x").data if t.name]) == 3
+    assert "no run has a value of y" in says(plots.learning_curves(ROUNDS, TRIALS, by="config/y"))
+
+
+def test_words_that_come_close_are_understood_or_refused_in_a_line() -> None:
+    lines = plots.learning_curves(ROUNDS, TRIALS, by="n").data
+    assert [t.name for t in lines if t.name] == ["n 1 (n = 2)", "n 2 (n = 2)"]
+    with pytest.raises(UserError, match="against is one of rounds, mb, seconds, but got MB"):
+        plots.best_so_far(ROUNDS, against="MB")
+
+
+def test_a_legend_tells_trials_and_the_runs_of_a_comparison_apart() -> None:
+    figure = plots.learning_curves(ROUNDS)
+    assert {t.name for t in figure.data} == {"a (0.700)", "b (0.400)", "c (0.800)", "d (0.200)"}
+    assert "every trial" in title(figure) and "n = 4 trials" in title(figure)
+    rows = [{"algorithm": "gfpl", "configuration": c, "seed": s, "round": 1, "val_acc": v + s / 10}
+            for c, v in (("default", 0.1), ("top 1", 0.5)) for s in (1, 2, 3)]  # fmt: skip
+    figure = plots.learning_curves(pd.DataFrame(rows))
+    names = ["1 other", "top 1, seed 3 (0.800)", "top 1, seed 2 (0.700)", "top 1, seed 1 (0.600)"]
+    assert [t.name for t in figure.data] == [*names, "default, seed 3 (0.400)", "default, seed 2 (0.300)"]
+    assert "every run" in title(figure) and "n = 6 runs; in colour the 5 that end best" in title(figure)
+
+
+def test_numbers_of_many_values_are_cut_into_quarters_in_rising_order() -> None:
+    played = {f"t{i}": [i / 20] for i in range(20)}
+    trials, rounds = made(played, **{"config/x": [float((7 * i) % 20) for i in range(20)]})
+    names = [t.name for t in plots.learning_curves(rounds, trials, by="config/x").data if t.name]
+    assert names == ["x 0–4 (n = 5)", "x 5–9 (n = 5)", "x 10–14 (n = 5)", "x 15–19 (n = 5)"]
+    crowded = [1, 1, 2, 2, 2, 2, 2, 4, 4, 4, 5, 5, 5, 7, 8, 9, 10]  # of five parts, one is empty
+    trials = trials.iloc[:17].assign(**{"config/x": crowded})
+    best, _ = plots.interaction(trials, "x", "x").data
+    assert list(best.x) == ["1–2", "4", "5", "7–10"]
+
+
+def test_rungs_say_who_came_and_what_became_of_them() -> None:
+    trials = TRIALS.assign(status=["finished", "stopped", "diverged", "stopped"])
+    figure = plots.rung_survival(trials, ROUNDS, [2, 4])
+    bars = {t.name: dict(zip(t.x, t.y, strict=True)) for t in figure.data if t.type == "bar"}
+    assert bars == {
+        "went on": {"begun": 4, "2 rounds": 2, "4 rounds": 1, "the end": 0},
+        "finished": {"begun": 0, "2 rounds": 0, "4 rounds": 0, "the end": 1},
+        "stopped": {"begun": 0, "2 rounds": 2, "4 rounds": 0, "the end": 0},
+        "diverged": {"begun": 0, "2 rounds": 0, "4 rounds": 1, "the end": 0},
+    }
+    at = {(x, y) for t in figure.data if t.type == "box" for x, y in zip(t.x, t.y, strict=True)}
+    assert at == {("2 rounds", v[1]) for v in PLAYED.values()} | {("4 rounds", 0.7), ("4 rounds", 0.8)}
+    assert plots.rung_survival(TRIALS, ROUNDS, [5], "mb").data[0].x == ("begun", "5 MB", "the end")
+
+
+def test_the_front_is_over_every_round_and_its_hypervolume_is_told() -> None:
+    figure = plots.accuracy_communication(ROUNDS)
+    cloud, front = figure.data
+    assert len(cloud.x) == 12
+    assert list(zip(front.x, front.y, strict=True)) == [(2, 0.3), (4, 0.6), (6, 0.9)]
+    volume = 0.3 * 6 + 0.3 * 4 + 0.3 * 2
+    assert f"hypervolume {volume:.4g} of 8, reference point: accuracy 0 at 8 MB" in title(figure)
+    two = plots.accuracy_communication(pd.concat([ROUNDS, ROUNDS.assign(run="other")]), reference=4)
+    assert len(two.data) == 4 and "hypervolume r 0.6, other 0.6 of 4" in title(two)
+    seeds = pd.concat([ROUNDS.assign(algorithm="x", seed=1), ROUNDS.assign(algorithm="x", seed=2, val_acc=0.1)])
+    figure = plots.accuracy_communication(seeds.drop(columns="run"))
+    assert list(figure.data[1].y) == pytest.approx([0.2, 0.35, 0.5])  # no lucky seed
+    assert "n = 4 configurations, means of 2 seeds, 12 rounds" in title(figure)
+    seconds = plots.accuracy_communication(ROUNDS, "seconds").data[0]
+    assert sorted(set(seconds.x)) == [1, 2, 3, 4]  # since the trial's start
+
+
+def test_an_effect_is_that_of_trials_which_differ_in_nothing_else() -> None:
+    trials, rounds = made({t: [0.1 * i] for i, t in enumerate("abcdef", 1)}, **{
+        "config/n": [1, 2, 4, 2, 8, 2], "config/s": [1.0, 1.0, 1.0, 3.0, 9.0, 1.0], "config/how": ["x"] * 5 + ["y"],
+    })  # fmt: skip
+    accuracy, tested, cost = plots.effect(trials, "n", costs=["comm_mb"]).data
+    assert list(accuracy.x) == [1, 2, 4] and list(accuracy.y) == pytest.approx([0.1, 0.2, 0.3])
+    assert list(tested.y) == pytest.approx([0.05, 0.1, 0.15]) and list(cost.y) == [2, 2, 2]
+    errors = rounds.assign(val_acc_se=np.arange(6) / 100)
+    accuracy, tested = plots.effect(trials, "n", rounds=errors).data
+    assert list(accuracy.error_y.array) == [0, 0.01, 0.02] and tested.error_y.array is None
+
+
+def test_an_effect_is_not_that_of_training_lengths() -> None:
+    trials, _ = made({t: [0.1 * i] for i, t in enumerate("abc", 1)}, **{"config/n": [1, 2, 4]})
+    assert list(plots.effect(trials.assign(status="stopped"), "n").data[0].x) == [1, 2, 4]  # nothing finished
+    figure = plots.effect(trials.assign(status=["finished", "stopped", "finished"]), "n")
+    assert list(figure.data[0].x) == [1, 4]
+
+
+def test_the_commonest_values_are_those_of_the_whole_grid() -> None:
+    trials, _ = made({t: [0.1 * i] for i, t in enumerate("abcdef", 1)}, **{
+        "config/n": [1, 1, 2, 2, 4, 4], "config/s": [5, 9, 5, 9, 9, 7], "config/how": ["x", "x", "x", "x", "x", "y"],
+    })  # fmt: skip
+    accuracy, _ = plots.effect(trials, "n").data  # among how = x and s = 5 or 9 the counts of s are equal for n < 4
+    assert list(accuracy.y) == pytest.approx([0.2, 0.4, 0.5])
+
+
+def test_clients_stand_by_accuracy_and_the_worst_tenth_is_told() -> None:
+    accuracies = pd.DataFrame({"client": range(20), "test_acc": [((7 * i) % 20) / 20 for i in range(20)]})
+    figure = plots.per_client(accuracies)
+    assert list(figure.data[0].y) == [i / 20 for i in range(20)]
+    assert "n = 20 clients; mean 0.475, worst tenth 0.025" in title(figure)
+
+
+def test_a_pair_shows_best_mean_and_count_of_each_cell() -> None:
+    trials, _ = made({t: [v] for t, v in zip("abcd", (0.2, 0.6, 0.5, 0.7), strict=True)}, **{
+        "config/n": [1, 1, 2, 2], "config/s": ["p", "p", "p", "q"],
+    })  # fmt: skip
+    best, mean = plots.interaction(trials, "n", "s").data
+    assert list(best.x) == ["1", "2"] and list(best.y) == ["p", "q"]
+    assert np.array(best.z)[0].tolist() == [0.6, 0.5] and np.isnan(best.z[1][0])
+    assert np.array(mean.z)[0].tolist() == pytest.approx([0.4, 0.5])
+    assert [list(row) for row in best.text] == [["0.600<br>n = 2", "0.500<br>n = 1"], ["", "0.700<br>n = 1"]]
+    stopped = trials.assign(status=["finished", "stopped", "finished", "diverged"])
+    best, _ = plots.interaction(stopped, "n", "s").data
+    assert np.array(best.z).tolist() == [[0.2, 0.5]]
+
+
+def test_a_comparison_shows_each_seed_and_the_interval_of_the_mean() -> None:
+    lost = EVALUATIONS["test_acc"].mask((EVALUATIONS["algorithm"] == "fedavg") & (EVALUATIONS["seed"] == 2))
+    figure = plots.comparison(EVALUATIONS.assign(test_acc=lost))
+    seeds = {t.name: list(t.x) for t in figure.data if t.name.endswith("seed")}
+    assert seeds == {n: pytest.approx([0.2, 0.3, 0.3, 0.4, 0.5]) for n in ("default, each seed", "tuned, each seed")}
+    diamonds = next(t for t in figure.data if t.name == "tuned")
+    want = [statistics.mean([0.3, 0.4, 0.5])]  # of fedavg no mean: the survivors' would be too good
+    assert list(diamonds.x) == pytest.approx([m.mean for m in want])
+    assert list(diamonds.error_x.array) == pytest.approx([m.half for m in want])
+    assert list(figure.layout.yaxis.ticktext) == ["gfpl", "fedavg"] and "none where a seed diverged" in title(figure)
+    told = [(a.text, round(a.x, 9), round(a.y)) for a in figure.layout.annotations]
+    assert told == [("default diverged in 1 of 3", 0.3, 1), ("tuned diverged in 1 of 3", 0.3, 1)]
+    assert not plots.comparison(EVALUATIONS).layout.annotations
+    lost = EVALUATIONS["test_acc"].mask(EVALUATIONS["algorithm"] == "gfpl")
+    figure = plots.comparison(EVALUATIONS.assign(test_acc=lost))
+    assert [(a.text, a.xref) for a in figure.layout.annotations][1] == ("tuned diverged in 3 of 3", "paper")
+    assert list(figure.layout.yaxis.ticktext) == ["fedavg", "gfpl"]
+
+
+def test_importance_is_optunas_without_the_diverged(tmp_path: Path) -> None:
+    for objectives in (1, 2):
+        (folder := tmp_path / str(objectives)).mkdir()
+        study = plots.study(journal(folder, 12, diverged=3, objectives=objectives))
+        bars = plots.importance(study).data[0]
+        assert dict(zip(bars.y, bars.x, strict=True))["lam"] > 0.9 and sum(bars.x) == pytest.approx(1)
+        assert {len(t.x) for t in plots.slices(study).data} == {12}
+        chosen = plots.contour(study, ["lam", "n"])
+        assert "lam and n" in title(chosen) and "n = 12 finished trials of 16" in title(chosen)
+    assert "vary" in says(plots.contour(study, ["lam", "other"]))
+
+
+def test_where_few_finished_all_trials_are_taken_in_the_last_round_that_enough_reached() -> None:
+    study = quiet_study(direction="maximize")
+    for i in range(24):  # rungs at 2 and 4, the end at 6: 24, 9 and 3 come there
+        length, lam = 6 if i < 3 else 4 if i < 9 else 2, FloatDistribution(0, 1)
+        study.add_trial(create_trial(
+            state=TrialState.COMPLETE if length == 6 else TrialState.PRUNED, value=0.9 if length == 6 else None,
+            params={"lam": i / 24}, distributions={"lam": lam},
+            intermediate_values={t: i / 100 + t / 10 for t in range(1, length + 1)},
+        ))  # fmt: skip
+    figure = plots.slices(study)
+    assert sorted(figure.data[0].y) == pytest.approx([i / 100 + 0.4 for i in range(9)])
+    assert "n = 9 trials of 24, by accuracy after round 4: only 3 finished" in title(figure)
+    assert plots.importance(study).data[0].x == (1,)
+
+
+def test_thousands_of_trials_make_a_figure_that_a_browser_can_bear() -> None:
+    names, numbers = np.repeat(np.arange(2000).astype(str), 20), np.tile(np.arange(1, 21), 2000)
+    accuracy = np.random.default_rng(0).uniform(size=40_000)
+    rounds = pd.DataFrame({"trial": names, "round": numbers, "val_acc": accuracy, "comm_mb": 1.0 * numbers})
+    for figure in (plots.learning_curves(rounds), plots.accuracy_communication(rounds)):
+        assert len(figure.to_json()) < 500_000 and "n = 2000 trials" in title(figure).replace(",", "")
+
+
+# saved models ---------------------------------------------------------------------------------------------------------
+
+
+def keep(folder: Path, algo: str, *more: str) -> tuple[models.Saved, dict[str, Any]]:
+    """A model played and saved by the command, opened again; and its last row."""
+    model, rows = folder / f"{algo}.pt", folder / f"{algo}.jsonl"
+    files = ["--save", str(model), "--output", str(rows)]
+    assert run.main(["--algo", algo, *SMALL, *more, *files]) == 0
+    return models.load(model), json.loads(rows.read_text().splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def gfpl(tmp_path_factory: pytest.TempPathFactory) -> tuple[models.Saved, dict[str, Any]]:
+    return keep(tmp_path_factory.mktemp("gfpl"), "gfpl", "--set", "start=2", "--set", "every=2", "--seed", "3")
+
+
+def test_a_model_that_is_opened_again_has_the_figures_it_was_saved_with(gfpl: tuple) -> None:
+    model, last = gfpl
+    again = model.evaluate()
+    assert again["test_acc"] == last["test_acc"]  # exactly
+    assert {n: again[n] for n in again} == {n: last[n] for n in again}
+    clients = model.client_accuracies()
+    assert clients["test_acc"].mean() == pytest.approx(last["test_acc"], abs=1e-12)
+    assert clients["val_acc"].mean() == pytest.approx(last["val_acc"], abs=1e-12)
+    assert clients["client"].tolist() == [0, 1, 2, 3] and clients["rows"].gt(0).all()
+    assert repr(model) == "gfpl on digits, seed 3, after 4 rounds"
+
+
+def test_points_of_a_saved_model_are_what_the_clients_and_the_server_hold(gfpl: tuple) -> None:
+    model, _ = gfpl
+    f = model.setting.federation
+    features, projections = model.features(), model.projections("train")
+    assert features.values.shape == (int(f.test.counts.sum()), 12) and set(features.owners) == {0, 1, 2, 3}
+    rows = f.test.rows[2, : int(f.test.counts[2])]
+    group = model.state.groups[0]
+    own = {n: t[group.ids.tolist().index(2)] for n, t in group.tensors.items() if n.startswith("body.")}
+    want = torch.func.functional_call(group.net.body, {n.removeprefix("body."): t for n, t in own.items()}, f.x[rows])
+    mine = features.values[features.owners == 2]
+    np.testing.assert_allclose(mine, want.detach(), atol=1e-5)
+    np.testing.assert_array_equal(features.labels[features.owners == 2], f.y[rows])
+    np.testing.assert_allclose((projections.values**2).sum(1), 1, atol=1e-5)
+    prototypes, drawn = model.prototypes(), model.generated(5)
+    held = set(f.y[f.train.rows.flatten()].tolist())
+    assert set(prototypes.labels) == held == set(drawn.labels) and set(prototypes.owners) == {models.SERVER}
+    assert len(drawn.values) == 5 * len(held)
+    np.testing.assert_array_equal(drawn.values, model.generated(5).values)
+    for label in held:  # a class's draws are around its components
+        near = model.generated(4000).values[model.generated(4000).labels == label].mean(0)
+        table = model.state.server["mixtures"]
+        weights = table.values[label, :, 0] * table.present[label]
+        middle = (weights[:, None] * table.values[label, :, 1:13]).sum(0)
+        np.testing.assert_allclose(near, middle, atol=0.15)
+
+
+def test_algorithms_give_what_they_have_and_say_what_they_lack(tmp_path: Path) -> None:
+    few = ["--rounds", "2", "--set", "gen_steps=10", "--set", "gen_hidden=16"]
+    fedpa, last = keep(tmp_path, "fedpa", *few)
+    assert fedpa.evaluate()["test_acc"] == last["test_acc"]
+    made_up = fedpa.generated(7)
+    assert made_up.values.shape[1] == 12 and (np.bincount(made_up.labels)[made_up.labels] == 7).all()
+    assert len(fedpa.prototypes().values) == len(set(made_up.labels))
+    personal, _ = keep(tmp_path, "fedgenp", *few)
+    assert set(personal.generated(2).owners) == {0, 1, 2, 3}
+    fedsa, _ = keep(tmp_path, "fedsa", "--rounds", "2")
+    np.testing.assert_array_equal(fedsa.anchors().values, fedsa.state.server["anchors"].double())
+    for ask, lack in (
+        (fedsa.projections, "fedsa has no projection"), (fedsa.generated, "nothing to generate features with"),
+        (fedpa.anchors, "fedpa has no anchors"), (personal.prototypes, "fedgenp has no prototypes"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=lack):
+            ask()
+
+
+def test_a_trials_checkpoint_is_opened_as_a_model(tmp_path: Path) -> None:
+    words = ["--algo", "fedproto", *SMALL, "--rounds", "2", "--seeds-per-trial", "2"]
+    (tmp_path / "run.json").write_text(json.dumps({"arguments": words}))
+    (tmp_path / tables.SUGGESTIONS).write_text(json.dumps({"trial": "ab12", "config": {"lam": 3.0}}) + "\n")
+    names = ("model", "features", "clients", "ways", "shots", "rounds", "all_classes")
+    scenario = Scenario().override(**dict(zip(names, ("mlp", 12, 4, 3, 6, 2, 20), strict=True)))
+    experiment = Experiment("fedproto", scenario)
+    data = [models.federation.make(scenario, seed) for seed in (0, 1)]
+    both = Repeats(experiment, {"lam": 3.0}, data)
+    row = [both.step() for _ in range(2)][-1]
+    with pytest.raises(UserError, match="has none of trial ab12"):
+        models.of_trial(tmp_path, "ab12")
+    (folder := tmp_path / "fedproto-ab12" / "checkpoint_000000").mkdir(parents=True)
+    both.save(folder / "state.pt")
+    opened = [models.of_trial(tmp_path, "ab12", seed) for seed in (0, 1)]
+    assert np.mean([m.evaluate()["test_acc"] for m in opened]) == pytest.approx(row["test_acc"], abs=1e-12)
+    assert opened[1].setting.algorithm.lam == 3.0 and opened[1].experiment.seed == 1
+
+
+def test_no_model(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    for content in (b"", b"text", b"PK\x03\x04"):
+        (path := tmp_path / "m.pt").write_bytes(content)
+        with pytest.raises(UserError, match="what fedtune run --save wrote"):
+            models.load(path)
+    torch.save({"experiment": {"algorithm": "gfpl"}}, path)
+    with pytest.raises(UserError, match="what fedtune run --save wrote"):
+        models.load(path)
+    for file in (path, tmp_path / "no" / "m.pt"):
+        assert run.main(["--algo", "local", "--save", str(file)]) == 2
+        assert "--save needs a new file in a folder that exists" in capsys.readouterr().err
+
+
+def test_measured_costs_are_the_formulas_where_nothing_fuses() -> None:
+    scenario = Scenario(model="mlp", features=12, clients=4, ways=3, ways_spread=0, shots=10, shots_spread=0, rounds=4,
+                        val_shots=2, test_shots=2, all_classes=0)  # fmt: skip
+    told = gfpl_costs.measured(
+        Experiment("gfpl", scenario), {"n": [1, 2], "m": [2], "ways": [2]},
+        {"start": 2, "every": 2, "components": 1, "threshold": 0.1},
+    )  # fmt: skip
+    # events in 2 of 4 rounds; a client sends 3 classes of n components of 25 numbers and receives all 4 clients'
+    want = [2 / 4 * (1 + 4) * 3 * 25, 2 / 4 * (1 + 4) * 3 * 2 * 25, 2 / 4 * (1 + 2) * 3 * 25, 2 / 4 * (1 + 4) * 2 * 25]
+    assert told["measured"].tolist() == pytest.approx(want) and told["formula"].tolist() == pytest.approx(want)
+    fused = gfpl_costs.measured(Experiment("gfpl", scenario), {"n": [1]}, {"start": 2, "every": 2, "threshold": 300.0})
+    assert fused["measured"].item() < want[0]

@@ -1,0 +1,296 @@
+"""Searches on simulated clusters: a node dies; three nodes of four GPUs each are filled and never overfilled."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+import torch
+from ray import cloudpickle as pickle
+from ray import tune
+from ray._private.authentication import authentication_token_setup as tokens
+from ray.cluster_utils import Cluster
+from test_survival import ARGUMENTS, assert_as_undisturbed, undisturbed, wait_for  # noqa: F401
+
+from fedtune import search
+from fedtune.cluster import gpu_share
+from fedtune.cluster import ray_start as clusters
+from fedtune.core.budget import Budget
+from fedtune.core.errors import UserError
+from fedtune.data import federation
+from fedtune.federated import simulation
+from fedtune.runs import tables
+from fedtune.tuning import driver, plan, schedulers
+from fedtune.tuning.space import Space
+from fedtune.tuning.trainable import FederatedTrainable
+
+
+def headed() -> Cluster:
+    """A cluster of one node with one CPU, on loopback.
+
+    It asks for the user's token, as what `ray start` starts does where there is one.
+    """
+    tokens.enable_token_auth_by_default()
+    tokens.ensure_token_if_auth_enabled()
+    return Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """That, gone afterwards with all of its processes."""
+    made = headed()
+    yield made
+    made.shutdown()
+
+
+def begin(cluster: Cluster, folder: Path) -> subprocess.Popen:
+    """The search of test_survival in a process of its own, on the cluster."""
+    command = [sys.executable, "-m", "fedtune.search", *ARGUMENTS.split(), "--address", cluster.address]
+    command += ["--storage-path", str(folder), "--name", "run"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, **pipes)
+
+
+def test_a_dead_nodes_trials_go_on_elsewhere_bit_for_bit(
+    cluster: Cluster, undisturbed: Path, tmp_path: Path  # noqa: F811
+) -> None:
+    """Two nodes of one CPU, a trial on each; one dies after eight rounds, and all goes on on the other."""
+    second = cluster.add_node(num_cpus=1)
+    process = begin(cluster, tmp_path)
+    run = tmp_path / "run"
+    try:
+        wait_for(lambda: [len(rows) >= 4 for rows in tables.logged(run).values()][:2] == [True, True], 180)
+        cluster.remove_node(second, allow_graceful=False)
+        out, _ = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    assert process.returncode == 0, out
+    assert "2 at once" in out
+    assert_as_undisturbed(run, undisturbed)
+
+
+# ---- logical GPUs: Ray counts them, nothing here computes on one
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Cluster]:
+    """Three nodes of four GPUs each, beside a head without any."""
+    made = headed()
+    for _ in range(3):
+        made.add_node(num_cpus=1, num_gpus=4, object_store_memory=100 * 2**20)
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+def gpus(three: Cluster) -> Iterator[Cluster]:
+    """That cluster, with this process as a driver of it."""
+    assert clusters.start(three.address, 0.1, 0.5, dashboard=False) == 24
+    yield three
+    ray.shutdown()
+
+
+def planned(cluster: Cluster, folder: Path, arguments: str) -> plan.Plan:
+    """A search on GPUs whose trials compute on the CPU."""
+    given = f"--storage-path {folder} --name run --address {cluster.address} --cpus-per-trial 0.1 {arguments}"
+    p = plan.make(search.parser().parse_args(given.split()))
+    assert p.experiment.device == "cuda"
+    return dataclasses.replace(p, experiment=dataclasses.replace(p.experiment, device="cpu"))
+
+
+def waiting(folder: Path) -> type[tune.Trainable]:
+    """A trial that writes down where it is and waits for a word; light, as 24 of them run at once.
+
+    (Made in here so that it travels by value: a worker knows nothing of this file.)
+    """
+
+    class Waiting(tune.Trainable):
+        def setup(self, config: dict, data: Any, **rest: Any) -> None:
+            self.data = data
+
+        def reset_config(self, new_config: dict) -> bool:
+            return True
+
+        def save_checkpoint(self, checkpoint_dir: str) -> dict:
+            return {}
+
+        def step(self) -> dict:
+            began, here = time.monotonic(), ray.get_runtime_context()
+            share = self.trial_resources.required_resources["GPU"]
+            where = {"node": here.get_node_id(), "gpu": ray.get_gpu_ids(), "share": share, "began": began}
+            where |= {"owned": bool(self.data.flags.owndata), "actor": here.get_actor_id(), "sum": int(self.data.sum())}
+            (folder / f"{self.trial_id}.begun").write_text(json.dumps(where))
+            first = not list(folder.glob("first")) and not (folder / "first").mkdir()
+            wanted = "go" if first else "end"  # the first to come ends early
+            while not (folder / wanted).exists() and time.monotonic() < began + 120:
+                time.sleep(0.05)
+            where["ended"] = time.monotonic()
+            (folder / f"{self.trial_id}.ended").write_text(json.dumps(where))
+            return {"val_acc": 0.5, "round": 1, "complete": True, "done": True}
+
+    return Waiting
+
+
+def in_store(node: dict) -> int:
+    """Bytes in a node's object store."""
+    stats = ray._private.internal_api.node_stats(node["NodeManagerAddress"], node["NodeManagerPort"], False)
+    return stats.store_stats.object_store_bytes_used
+
+
+def test_shares_fill_three_nodes_overfill_none_and_are_taken_again_at_once(
+    gpus: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """24 trials at half a GPU are there at once; one ends, a 25th comes; data lie on each node once."""
+    words = tmp_path / "words"
+    words.mkdir()
+    p = planned(gpus, tmp_path, "--algo local --gpus-per-trial 0.5 --trials 30 --searcher random --scheduler none")
+    light = SimpleNamespace(algorithm="local", scenario=SimpleNamespace(rounds=1), seed=0)
+    monkeypatch.setattr(driver, "FederatedTrainable", waiting(words))
+    seen: dict[str, Any] = {}
+
+    def watch() -> None:
+        wait_for(lambda: len(list(words.glob("*.begun"))) >= 24 and not ray.available_resources().get("GPU"), 150)
+        seen["stores"] = [in_store(node) for node in ray.nodes() if node["Resources"].get("GPU")]
+        seen["full"] = len(list(words.glob("*.begun"))), len(list(words.glob("*.ended")))
+        (words / "go").touch()
+        wait_for(lambda: len(list(words.glob("*.begun"))) >= 25, 150)
+        seen["again"] = len(list(words.glob("*.begun"))), len(list(words.glob("*.ended")))
+        (words / "end").touch()
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    data = np.ones(20 * 2**20, dtype=np.uint8)
+    grid, _ = driver.fit(dataclasses.replace(p, experiment=light), data, 24, False)  # type: ignore[arg-type]
+    watching.join()
+    assert len(grid) == 30 and not grid.errors
+    assert seen["full"] == (24, 0) and seen["again"] == (25, 1)
+    trials = [json.loads(f.read_text()) for f in words.glob("*.ended")]
+    assert len({(t["node"], *t["gpu"]) for t in trials}) == 12 and {len(t["gpu"]) for t in trials} == {1}
+    for at in [t["began"] for t in trials]:
+        used: dict[tuple, float] = {}
+        for t in trials:
+            if t["began"] <= at < t["ended"]:
+                used[t["node"], *t["gpu"]] = used.get((t["node"], *t["gpu"]), 0) + t["share"]
+        assert max(used.values()) <= 1
+    assert not any(t["owned"] for t in trials) and {t["sum"] for t in trials} == {20 * 2**20}  # read where they lie
+    assert all(20 * 2**20 <= stored < 30 * 2**20 for stored in seen["stores"]), seen["stores"]
+
+
+def hungry() -> type[FederatedTrainable]:
+    """Trials that run out of memory in round 3 unless they have as much of a GPU as their lam says."""
+
+    class Hungry(FederatedTrainable):
+        def _begin(self, config: dict) -> None:
+            super()._begin(config)
+            step = self.simulation.step
+
+            def played() -> dict:
+                if self.simulation.round >= 2 and self._gpus < config["lam"] / 10:
+                    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has none.")
+                return step()
+
+            self.simulation.step = played  # type: ignore[method-assign]
+
+    return Hungry
+
+
+def test_a_trial_out_of_gpu_memory_is_tried_once_more_with_twice_the_share(
+    gpus: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "space.py").write_text("SPACE = [{'lam': 2.0}, {'lam': 5.0}, {'lam': 10.0}]")
+    p = planned(
+        gpus, tmp_path,
+        f"--algo fedproto --space {tmp_path}/space.py --clients 4 --rounds 5 --gpus-per-trial 0.25 --scheduler none",
+    )  # fmt: skip
+    p.points[:] = [{"lam": lam} for lam in (2.0, 5.0, 10.0)]
+    p = dataclasses.replace(p, trials=3)
+    monkeypatch.setattr(driver, "FederatedTrainable", hungry())
+    dealt = federation.make(p.experiment.scenario, 0)
+    grid, reported = driver.fit(p, [dealt], 2, False)
+    trials = tables.trials_frame(grid, tables.rounds_frame(reported)).set_index("config/lam")
+    assert trials["status"].to_dict() == {2.0: "finished", 5.0: "finished", 10.0: "failed"}
+    assert "with 0.5 it ran out of memory (CUDA out of memory); give a larger" in trials.loc[10.0, "reason"]
+    errors = {lam: (tmp_path / "run" / f"fedproto-{t}" / "error.txt") for lam, t in trials["trial"].items()}
+    assert {lam: f.read_text().count("Failure #") if f.exists() else 0 for lam, f in errors.items()} == {
+        2.0: 0, 5.0: 1, 10.0: 2
+    }  # fmt: skip
+    rows = tables.rounds_frame(reported)
+    again = list(simulation.play(p.experiment, {"lam": 5.0}, dealt))
+    assert rows[rows["trial"] == trials.loc[5.0, "trial"]]["val_loss"].tolist() == [r["val_loss"] for r in again]
+    assert capsys.readouterr().err.count("ran out of memory; it gets 0.5 of a GPU, not 0.25") == 2
+
+
+def failed(folder: Path, gpu: float, *errors: str) -> Any:
+    """A trial that has failed so."""
+    texts = [f"Failure # {i + 1} (occurred at some time)\nray.exceptions.X\n{e}\n" for i, e in enumerate(errors)]
+    (folder / "error.txt").write_text("".join(texts))
+    trial = SimpleNamespace(
+        trial_id="a", error_file=str(folder / "error.txt"), max_failures=3, num_failures=len(errors),
+        placement_group_factory=tune.PlacementGroupFactory([{"CPU": 2, "GPU": gpu}]),
+    )  # fmt: skip
+    trial.update_resources = lambda more: setattr(trial, "placement_group_factory", more)
+    return trial
+
+
+@pytest.mark.parametrize("name", schedulers.SCHEDULERS)
+def test_only_memory_is_answered_with_more_and_only_once(name: str, tmp_path: Path) -> None:
+    memory, death = "torch.OutOfMemoryError: CUDA out of memory.", "The actor died unexpectedly"
+    plain = schedulers.scheduler(name, Budget(limit=9), 3, Space({}, []))
+    scheduler = pickle.loads(pickle.dumps(gpu_share.with_more_memory(plain, 0.4)))  # as a resumed search has it
+    for gpu, errors, then, most in (
+        (0.4, [memory], 0.8, 1), (0.4, [death, memory], 0.8, 2), (0.4, [memory, death], 0.4, 3), (0.4, [death], 0.4, 3),
+        (0.8, [memory, memory], 0.8, 3),
+    ):  # fmt: skip
+        trial = failed(tmp_path, gpu, *errors)
+        scheduler.on_trial_error(None, trial)
+        assert trial.placement_group_factory.required_resources == {"CPU": 2, "GPU": then}, errors
+        assert trial.max_failures == most
+    for gpu, then in ((0.6, 1.0), (1.0, 1.0), (2.0, 2.0)):
+        trial = failed(tmp_path, gpu, memory)
+        gpu_share.with_more_memory(plain, gpu).on_trial_error(None, trial)  # type: ignore[arg-type]
+        assert trial.placement_group_factory.required_resources["GPU"] == then and trial.max_failures == 1
+    del trial.update_resources
+    gpu_share.MoreMemory(plain, 2.0)(None, SimpleNamespace(error_file="nowhere", trial_id="a"))  # swallowed
+    on_cpus = gpu_share.with_more_memory(schedulers.scheduler("none", Budget(), 1, Space({}, [])), 0)
+    assert "on_trial_error" not in vars(on_cpus)
+
+
+def test_a_share_is_one_over_n_with_room_to_grow() -> None:
+    gb = 10**9
+    assert gpu_share.share(2.1 * gb, 139 * gb, 16) == 1 / 16  # the CPUs decide
+    assert gpu_share.share(2.1 * gb, 24 * gb, 64) == 0.1111  # 24 / 2.52 = 9.5
+    assert gpu_share.share(30 * gb, 24 * gb, 64) == gpu_share.share(1, 24 * gb, 0.5) == 1
+    for n in range(1, 200):
+        assert n * gpu_share.share(10 * gb / n / gpu_share.GROWTH * 0.999, 10 * gb, 999) <= 1
+
+
+def test_a_probe_sets_the_share_before_the_search_begins(
+    gpus: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def measured(experiment: Any, dealt: Any) -> tuple:
+        assert len(ray.get_gpu_ids()) == 1 and len(dealt) == 1 and experiment.algorithm == "local"
+        return 1.9, int(2.1e9), int(16.2e9)
+
+    def too_much(experiment: Any, dealt: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    p = planned(gpus, tmp_path, "--algo local --gpus-per-trial auto")
+    assert p.probe and p.gpus == 1
+    monkeypatch.setattr(gpu_share, "measure", measured)
+    p, fits = gpu_share.settle(p, [federation.make(p.experiment.scenario, 0)])
+    assert capsys.readouterr().out == "one round took 1.9 s and 2.1 GB of 16 GB: 1/2 of a GPU a trial\n"  # 1 CPU for 4
+    assert (p.gpus, fits) == (0.5, 24)
+    monkeypatch.setattr(gpu_share, "measure", too_much)
+    with pytest.raises(UserError, match="must fit into one GPU, but the first round .* ran out of memory there"):
+        gpu_share.settle(p, [])

@@ -1,0 +1,382 @@
+"""The files of deploy/ fit what reads them: Ray's and Kubernetes' schemas, fedtune's own arguments, a shell."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pandas as pd
+import pytest
+import yaml
+from ray.autoscaler._private.util import prepare_config, validate_config
+from ray.scripts import scripts
+from test_survival import wait_for
+
+import fedtune
+from fedtune import jobs, search, submit
+from fedtune.runs import tables
+from fedtune.tuning import plan
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+SHARED = "/shared"  # where every node has what all of them see
+SCRIPTS = sorted(DEPLOY.glob("*.sh"))
+MANIFESTS = sorted((DEPLOY / "kuberay").glob("*.yaml"))
+
+# KubeRay's own fields, as its CRDs ray.io/v1 of v1.7.0 have them, as far as they are used here; all else is refused
+TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+COUNT = {"type": "integer", "minimum": 0}
+TEMPLATE = {"type": "object", "required": ["spec"]}
+
+
+def closed(required: list[str], **fields: Any) -> dict[str, Any]:
+    """The schema of an object with these fields and no others."""
+    return {"type": "object", "required": required, "properties": fields, "additionalProperties": False}
+
+
+RAY_CLUSTER = closed(
+    ["rayVersion", "headGroupSpec"],
+    rayVersion={"type": "string"},
+    authOptions=closed([], mode={"enum": ["disabled", "token"]}, secretName={"type": "string"}),
+    headGroupSpec=closed(
+        ["template"],
+        serviceType={"enum": ["ClusterIP", "NodePort", "LoadBalancer", "ExternalName"]},
+        enableIngress={"type": "boolean"},
+        rayStartParams=TEXTS,
+        template=TEMPLATE,
+    ),
+    workerGroupSpecs={
+        "type": "array",
+        "items": closed(
+            ["groupName", "template"],
+            groupName={"type": "string"},
+            replicas=COUNT,
+            minReplicas=COUNT,
+            maxReplicas=COUNT,
+            rayStartParams=TEXTS,
+            template=TEMPLATE,
+        ),
+    },
+)
+RAY_JOB = closed(
+    ["entrypoint", "rayClusterSpec"],
+    entrypoint={"type": "string"},
+    metadata=TEXTS,
+    runtimeEnvYAML={"type": "string"},
+    shutdownAfterJobFinishes={"type": "boolean"},
+    ttlSecondsAfterFinished=COUNT,
+    backoffLimit=COUNT,
+    rayClusterSpec=RAY_CLUSTER,
+)
+NAMED = closed(["name"], name={"type": "string", "pattern": "^[a-z]([-a-z0-9]{0,45}[a-z0-9])?$"})
+
+
+def document(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a whole object of KubeRay's."""
+    return closed(
+        ["apiVersion", "kind", "metadata", "spec"],
+        apiVersion={"const": "ray.io/v1"}, kind={"const": kind}, metadata=NAMED, spec=spec,
+    )  # fmt: skip
+
+
+KUBERAY = {"RayCluster": document("RayCluster", RAY_CLUSTER), "RayJob": document("RayJob", RAY_JOB)}
+
+
+def documents() -> list[dict[str, Any]]:
+    """Everything that kubectl is given."""
+    return [d for file in MANIFESTS for d in yaml.safe_load_all(file.read_text())]
+
+
+def of_kind(kind: str) -> dict[str, Any]:
+    (found,) = (d for d in documents() if d["kind"] == kind)
+    return found
+
+
+def cluster_specs() -> list[dict[str, Any]]:
+    return [of_kind("RayCluster")["spec"], of_kind("RayJob")["spec"]["rayClusterSpec"]]
+
+
+def pods(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """The pods that KubeRay would make of a cluster, without what it adds to them."""
+    groups = [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
+    return [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}} | g["template"] for g in groups]
+
+
+def validated(thing: dict[str, Any]) -> None:
+    """Raises unless Kubernetes' own schema, strictly read, has the thing so."""
+    kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+    kubernetes_validate.validate(thing, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_kuberay_has_the_fields_that_its_objects_are_given() -> None:
+    for kind, schema in KUBERAY.items():
+        found = of_kind(kind)
+        jsonschema.validate(found, schema)
+        wrong = copy.deepcopy(found)
+        cluster = wrong["spec"] if kind == "RayCluster" else wrong["spec"]["rayClusterSpec"]
+        cluster["headGroupSpec"]["serviceTyp"] = "ClusterIP"
+        with pytest.raises(jsonschema.ValidationError, match="serviceTyp"):
+            jsonschema.validate(wrong, schema)
+
+
+def test_kubernetes_has_the_fields_that_pods_and_claims_are_given() -> None:
+    for thing in [*(p for spec in cluster_specs() for p in pods(spec)), of_kind("PersistentVolumeClaim")]:
+        validated(thing)
+    wrong = pods(cluster_specs()[0])[0]
+    wrong["spec"]["containers"][0]["volumeMount"] = []
+    with pytest.raises(Exception, match="volumeMount"):
+        validated(wrong)
+
+
+def test_every_pod_has_the_shared_claim_where_the_search_keeps_its_run() -> None:
+    claim = of_kind("PersistentVolumeClaim")
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    for spec in cluster_specs():
+        for pod in pods(spec):
+            (volume,) = pod["spec"]["volumes"]
+            assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+            for container in pod["spec"]["containers"]:
+                assert container["volumeMounts"] == [{"name": volume["name"], "mountPath": SHARED}]
+    run = shlex.split(of_kind("RayJob")["spec"]["entrypoint"])[1]
+    assert run.startswith(f"{SHARED}/")
+
+
+def test_pods_ask_for_a_token_are_reached_from_the_cluster_alone_and_call_nobody() -> None:
+    secret = re.search(r"kubectl create secret generic (\S+) --from-literal=auth_token=", shared_yaml())
+    assert secret
+    for spec in cluster_specs():
+        assert spec["authOptions"] == {"mode": "token", "secretName": secret[1]}
+        assert spec["headGroupSpec"]["serviceType"] == "ClusterIP" and not spec["headGroupSpec"]["enableIngress"]
+        for pod in pods(spec):
+            for container in pod["spec"]["containers"]:
+                assert {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"} in container["env"]
+
+
+def shared_yaml() -> str:
+    return (DEPLOY / "kuberay" / "shared.yaml").read_text()
+
+
+def test_pods_run_what_is_here() -> None:
+    image = re.search(r"-t (\S+)", (DEPLOY / "Dockerfile").read_text())
+    assert image and image[1].endswith(f":{fedtune.__version__}")
+    staying, own = cluster_specs()
+    assert staying == own
+    assert staying["rayVersion"] == version("ray")
+    assert {c["image"] for p in pods(staying) for c in p["spec"]["containers"]} == {image[1]}
+
+
+def test_the_job_cleans_up_after_itself_goes_on_when_tried_again_and_is_known_to_fedtune_jobs() -> None:
+    spec = of_kind("RayJob")["spec"]
+    assert spec["shutdownAfterJobFinishes"] and spec["backoffLimit"] > 0 and jobs.MARK in spec["metadata"]
+    assert yaml.safe_load(spec["runtimeEnvYAML"]) == {"env_vars": submit.ENVIRONMENT}
+    assert Path(shlex.split(spec["entrypoint"])[0]).name in {s.name for s in SCRIPTS}
+
+
+def test_the_image_is_built_from_all_packages_and_the_tested_versions() -> None:
+    lines = (DEPLOY / "Dockerfile").read_text()
+    sources = [w for line in re.findall(r"^COPY (.+)$", lines, re.M) for w in line.split()[:-1]]
+    assert all((ROOT / s).exists() for s in sources)
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    packages = [pattern.removesuffix("*") for pattern in packages["find"]["include"]]
+    assert {*packages, "constraints.txt", "pyproject.toml"} <= set(sources)
+    assert "-c constraints.txt" in lines
+    assert {c["securityContext"]["runAsUser"] for c in (p["spec"] for p in pods(cluster_specs()[0]))} == {
+        int(re.findall(r"--uid (\d+)", lines)[0])
+    }
+
+
+def on_premise() -> dict[str, Any]:
+    return yaml.safe_load((DEPLOY / "ray-cluster.yaml").read_text())
+
+
+def test_ray_up_takes_the_cluster_file() -> None:
+    config = prepare_config(on_premise())
+    validate_config(config)
+    (kind,) = config["available_node_types"].values()
+    assert kind["min_workers"] == kind["max_workers"] == len(on_premise()["provider"]["worker_ips"])
+    with pytest.raises(jsonschema.ValidationError, match="setup_command"):
+        validate_config(config | {"setup_command": []})
+
+
+def test_ray_up_starts_ray_with_a_token_on_loopback_and_calls_nobody() -> None:
+    config = on_premise()
+    assert config["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
+    starts = [config["head_start_ray_commands"][-1], config["worker_start_ray_commands"][-1]]
+    for line in starts:
+        words = shlex.split(line)
+        at = words.index("ray")
+        settings = dict(w.split("=", 1) for w in words[1:at])
+        assert settings["RAY_AUTH_MODE"] == "token" and settings["RAY_USAGE_STATS_ENABLED"] == "0"
+        assert words[at + 1] == "start"
+        assert scripts.start.make_context("start", words[at + 2 :]).params["disable_usage_stats"]  # all are known
+    head = scripts.start.make_context("start", shlex.split(starts[0].split("ray start ")[1])).params
+    assert head["head"] and head["dashboard_host"] == "127.0.0.1"
+    assert any("-c ~/fedtune/constraints.txt" in line for line in config["setup_commands"])
+    assert config["initialization_commands"] == [f"test -w {SHARED}"]
+
+
+def command_lines() -> list[tuple[str, str]]:
+    """Every line in deploy/ that runs fedtune: the file, and from the program on."""
+    found = []
+    for file in [*DEPLOY.glob("*.yaml"), *DEPLOY.glob("*.md"), *SCRIPTS]:
+        for line in re.sub(r"\\\n *#?", "", file.read_text()).splitlines():
+            if command := re.match(r"[# ]*((fedtune (search|submit|resume|jobs|status)|sbatch) .+)", line):
+                found.append((file.name, command[1].split("  #")[0]))
+    return [*found, ("rayjob.yaml", of_kind("RayJob")["spec"]["entrypoint"])]
+
+
+def require_search(words: list[str], tmp_path: Path) -> argparse.Namespace:
+    """The arguments of a search, when all that can be told before it starts is well."""
+    args = search.parser().parse_args(words)
+    plan.make(argparse.Namespace(**vars(args) | {"address": "auto", "storage_path": str(tmp_path)}))
+    return args
+
+
+def test_every_command_line_is_one_that_fedtune_takes(tmp_path: Path) -> None:
+    seen = set()
+    for file, line in command_lines():
+        words = shlex.split(line)
+        seen.add(f"{words[0]} {words[1]}" if words[0] == "fedtune" else words[0])
+        if words[0] == "sbatch":
+            at = words.index("deploy/slurm.sh")
+            require_search(words[at + 1 :], tmp_path)
+        elif words[0] == "search-or-resume.sh":
+            assert words[1].startswith(f"{SHARED}/"), file
+            require_search(words[2:], tmp_path)
+        elif words[1] == "submit":
+            at = words.index("--")
+            assert submit.parser().parse_args(words[2:at]).address.startswith("http://127.0.0.1:")
+            assert require_search(words[at + 1 :], tmp_path).storage_path.startswith(f"{SHARED}/"), file
+    assert {"sbatch", "search-or-resume.sh", "fedtune submit"} <= seen
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda s: s.name)
+def test_scripts_are_sound(script: Path) -> None:
+    assert os.access(script, os.X_OK)
+    subprocess.run(["bash", "-n", script], check=True)
+    if not shutil.which("shellcheck"):
+        pytest.skip("shellcheck is not here (Debian: apt-get install shellcheck)")
+    checked = subprocess.run(["shellcheck", script], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
+
+
+APART = "unshare --user --map-current-user --pid --fork --kill-child --mount-proc"
+SEARCH = (
+    "--algo fedavg --clients 8 --rounds 8 --trials 12 --searcher random --scheduler none --max-concurrent 2 "
+    "--set local_epochs=4 --final-seeds 0"
+)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with stand-ins for Slurm's commands: one node, the one we are on."""
+    # without a namespace Ray would refuse to start beside another, and stop it in the end
+    if not shutil.which("unshare") or subprocess.run([*APART.split(), "true"], capture_output=True).returncode:
+        pytest.skip("this system gives users no process namespaces of their own")
+    assert APART in (DEPLOY / "slurm.sh").read_text()
+    folder = tmp_path_factory.mktemp("slurm")
+    (folder / "bin").mkdir()
+    for name, body in {
+        "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"',
+        "scontrol": f'echo "$@" >> {folder}/scontrol.log',
+    }.items():
+        (folder / "bin" / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
+        (folder / "bin" / name).chmod(0o755)
+    (folder / "venv" / "bin").mkdir(parents=True)
+    (folder / "venv" / "bin" / "activate").write_text(f'PATH="{Path(sys.executable).parent}:$PATH"\n')
+    yield folder
+    for left in leftovers(folder):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def job(node: Path, restarts: int) -> subprocess.Popen:
+    """The batch script as Slurm starts it."""
+    number = str(100_000_000 + os.getpid())
+    settings = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "SLURM_"))} | {
+        "PATH": f"{node}/bin:{os.environ['PATH']}", "FEDTUNE_VENV": f"{node}/venv", "FEDTUNE_RUN": f"{the_run(node)}",
+        "SLURM_SUBMIT_DIR": str(ROOT), "SLURM_JOB_ID": number, "SLURM_JOB_NAME": "job", "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_CPUS_PER_TASK": "2", "SLURM_RESTART_COUNT": str(restarts),
+    }  # fmt: skip
+    script = shutil.copy(DEPLOY / "slurm.sh", node)  # Slurm runs a copy, elsewhere
+    with (node / f"{restarts}.log").open("w") as log:
+        return subprocess.Popen(
+            ["bash", script, *SEARCH.split()], env=settings, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def ended(process: subprocess.Popen, log: Path) -> tuple[int, str]:
+    """Its exit status and what it said; nothing of it goes on."""
+    try:
+        return process.wait(timeout=300), log.read_text()
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise AssertionError(log.read_text()) from None
+
+
+def the_run(node: Path) -> Path:
+    return node / "runs" / f"job-{100_000_000 + os.getpid()}"
+
+
+def leftovers(node: Path) -> list[Path]:
+    """The token and Ray's folder, as far as they are still there."""
+    number = the_run(node).name.removeprefix("job-")
+    return [*(node / "runs").glob(".token-*"), *Path("/tmp").glob(f"fedtune-{number}-*")]
+
+
+@pytest.fixture(scope="module")
+def stopped(node: Path) -> Path:
+    """A job that Slurm told of its coming end once it had results; then put back into the queue."""
+    process, run = job(node, restarts=0), the_run(node)
+    try:
+        token = wait_for(lambda: next((t for t in (node / "runs").glob(".token-*") if t.stat().st_size == 64), None))
+        assert token.stat().st_mode & 0o777 == 0o600
+        secret = token.read_text()
+        wait_for(lambda: process.poll() is not None or (run.exists() and tables.logged(run)), seconds=300)
+        process.send_signal(signal.SIGTERM)
+    finally:
+        status, said = ended(process, node / "0.log")
+    assert status == 130, said
+    assert secret not in said
+    return node
+
+
+def test_a_slurm_job_ends_in_time_and_asks_to_be_begun_again(stopped: Path) -> None:
+    run = the_run(stopped)
+    assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
+    assert len(pd.read_parquet(run / "rounds.parquet")) < 96
+    assert (stopped / "scontrol.log").read_text() == f"requeue {run.name.removeprefix('job-')}\n"
+    assert not leftovers(stopped)
+
+
+def test_a_slurm_job_that_is_begun_again_goes_on_where_it_was(stopped: Path) -> None:
+    status, said = ended(job(stopped, restarts=1), stopped / "1.log")
+    assert status == 0, said
+    run = the_run(stopped)
+    assert json.loads((run / "run.json").read_text())["state"] == "finished"
+    rounds = pd.read_parquet(run / "rounds.parquet")
+    assert rounds.groupby("trial")["round"].apply(list).tolist() == [list(range(1, 9))] * 12
+    assert len((stopped / "scontrol.log").read_text().splitlines()) == 1  # nothing more to do
+    assert not leftovers(stopped)
+
+
+@pytest.mark.parametrize(("state", "status"), [("finished", 0), ("nothing found", 1)])
+def test_a_search_that_is_over_is_not_begun_again(tmp_path: Path, state: str, status: int) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"state": state}))
+    command = ["bash", DEPLOY / "search-or-resume.sh", tmp_path, "--algo", "none"]
+    settings = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    ended = subprocess.run(command, env=settings, capture_output=True, text=True)
+    assert ended.returncode == status and state in ended.stdout + ended.stderr

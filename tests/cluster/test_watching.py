@@ -1,0 +1,389 @@
+"""A running search as others see it: Prometheus, Grafana's panels, Ray's dashboard in a browser, TensorBoard, ports."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import math
+import os
+import pickle
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+import requests
+from support.chromium import Browser, answers, chromium, free_port
+from test_search import QUICK, searched
+from test_survival import wait_for
+
+from fedtune import search
+from fedtune.cluster import prometheus as gauges
+from fedtune.cluster import ray_start
+from fedtune.cluster.prometheus import COUNTERS, GAUGES, Gauges
+from fedtune.core.errors import UserError
+from fedtune.runs import tables
+
+BOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "fedtune.json"
+# two that diverge at once, two that play until they are told to end, one that waits for them
+SPACE = """SPACE = [
+    {"lr": 1.0, "momentum": 0.99, "lam": 50.0}, {"lr": 1.0, "momentum": 0.99, "lam": 49.0},
+    {"lr": 0.01, "momentum": 0.5, "lam": 1.0}, {"lr": 0.02, "momentum": 0.5, "lam": 1.0},
+    {"lr": 0.03, "momentum": 0.5, "lam": 1.0},
+]"""
+AGENT = 52365  # the one port that Ray's agent would take
+
+
+def test_the_grafana_dashboard_draws_all_that_is_published_and_nothing_else() -> None:
+    board = json.loads(BOARD.read_text())
+    drawn = {n for panel in board["panels"] for e in expressions(panel) for n in re.findall(r"ray_\w+", e)}
+    assert drawn == {f"ray_{n}" for n in GAUGES} | {f"ray_{n}_total" for n in COUNTERS}
+    source = {"type": "prometheus", "uid": "${datasource}"}
+    assert all(t["datasource"] == source for panel in board["panels"] for t in [panel, *panel["targets"]])
+    datasource, run = board["templating"]["list"]
+    assert (datasource["name"], datasource["type"], datasource["query"]) == ("datasource", "datasource", "prometheus")
+    assert (run["name"], run["datasource"]) == ("run", source)
+    assert run["query"]["query"] == "label_values(ray_fedtune_trials_running, run)"
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    boxes = [panel["gridPos"] for panel in board["panels"]]
+    cells = [(x, y) for b in boxes for x in range(b["x"], b["x"] + b["w"]) for y in range(b["y"], b["y"] + b["h"])]
+    assert len(cells) == len(set(cells)) and max(x for x, _ in cells) == 23  # side by side, on Grafana's 24 columns
+
+
+def expressions(panel: dict[str, Any]) -> list[str]:
+    return [target["expr"] for target in panel["targets"]]
+
+
+class Published:
+    """In place of Ray's gauge or counter: remembers what it was told."""
+
+    told: dict[tuple, float]
+
+    def __init__(self, name: str, description: str, tag_keys: tuple[str, ...]) -> None:
+        self.name, self.tags = name, tag_keys
+
+    def set(self, value: float, tags: dict[str, str]) -> None:
+        assert tuple(tags) == self.tags
+        self.told[(self.name, *tags.values())] = value
+
+    def inc(self, value: float, tags: dict[str, str]) -> None:
+        self.set(self.told.get((self.name, *tags.values()), 0) + value, tags)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> dict[tuple, float]:
+    """What is published, by name and tags."""
+    Published.told = {}
+    monkeypatch.setattr(gauges, "Gauge", Published)
+    monkeypatch.setattr(gauges, "Counter", Published)
+    monkeypatch.setattr(gauges.ray, "cluster_resources", lambda: {"GPU": 4.0})
+    monkeypatch.setattr(gauges, "PERIOD", 0.0)
+    return Published.told
+
+
+def trial(name: str, status: str, gpus: float = 0, **row: Any) -> Any:
+    """As much of a trial as is read."""
+    return SimpleNamespace(
+        trial_id=name, status=status, is_finished=lambda: status in ("TERMINATED", "ERROR"), last_result=row,
+        metric_analysis={"val_acc": {"max": row["val_acc"]}} if row else {},
+        placement_group_factory=SimpleNamespace(required_resources={"CPU": 1, "GPU": gpus} if gpus else {"CPU": 1}),
+    )  # fmt: skip
+
+
+def test_what_is_published_of_trials_that_run_end_and_wait(told: dict[tuple, float]) -> None:
+    row = {"val_acc": 0.5, "training_iteration": 3, "comm_mb": 1.5, "time_this_iter_s": 0.25}
+    one, two = trial("1", "RUNNING", 0.5, **row), trial("2", "RUNNING", 0.5)
+    mine = Gauges("r", "a")
+    mine.on_step_end(1, [one, two, trial("3", "PENDING"), trial("4", "PAUSED", 0.5, **row | {"val_acc": 0.7})])
+    assert told == {
+        ("fedtune_val_acc", "r", "a", "1"): 0.5, ("fedtune_round", "r", "a", "1"): 3,
+        ("fedtune_rounds_per_second", "r", "a", "1"): 4, ("fedtune_comm_mb", "r", "a", "1"): 1.5,
+        ("fedtune_best_val_acc", "r", "a"): 0.7, ("fedtune_trials_running", "r", "a"): 2,
+        ("fedtune_gpu_share", "r", "a"): 0.25,
+    }  # fmt: skip
+    mine.on_trial_result(1, [], two, {"val_acc": 0.8})
+    mine.on_trial_result(1, [], two, {"val_acc": 0.9, "diverged": True})  # chance is no accuracy
+    told.clear()
+    ends = [
+        trial("1", "TERMINATED", 0.5, **row | {"val_acc": 0.6}), trial("2", "TERMINATED", val_acc=0.9, diverged=True),
+        trial("3", "TERMINATED", val_acc=0.1, complete=True), trial("4", "ERROR"),
+        trial("5", "RUNNING", 1, val_acc=math.nan),
+    ]  # fmt: skip
+    mine.on_step_end(2, ends)
+    assert told[("fedtune_val_acc", "r", "a", "1")] == 0.6  # once more
+    assert not any(key[-1] in "45" for key in told)
+    told_of = {key[-1]: n for key, n in told.items() if key[0] == "fedtune_trials_ended"}
+    assert told_of == {"stopped": 1, "diverged": 1, "finished": 1, "failed": 1}
+    assert told[("fedtune_best_val_acc", "r", "a")] == 0.8 and told[("fedtune_gpu_share", "r", "a")] == 0.25
+    told.clear()
+    mine.on_experiment_end(ends[:4])
+    assert {key[0]: n for key, n in told.items()} == {
+        "fedtune_best_val_acc": 0.8, "fedtune_trials_running": 0, "fedtune_gpu_share": 0,
+    }  # fmt: skip
+
+
+def test_a_resumed_search_publishes_the_counts_of_all_of_it(told: dict[tuple, float]) -> None:
+    before = Gauges("r", "a")
+    before.on_step_end(1, [trial("1", "RUNNING", val_acc=0.5)])
+    again = pickle.loads(pickle.dumps(before))
+    told.clear()
+    again.on_step_end(
+        1, [trial("1", "TERMINATED", val_acc=0.7, complete=True), trial("2", "TERMINATED", val_acc=0.9, diverged=True),
+            trial("3", "RUNNING", val_acc=0.2)],
+    )  # fmt: skip
+    assert told == {
+        ("fedtune_trials_ended", "r", "a", "finished"): 1, ("fedtune_trials_ended", "r", "a", "diverged"): 1,
+        ("fedtune_val_acc", "r", "a", "3"): 0.2, ("fedtune_best_val_acc", "r", "a"): 0.7,
+        ("fedtune_trials_running", "r", "a"): 1, ("fedtune_gpu_share", "r", "a"): 0,
+    }  # fmt: skip
+
+
+def test_a_search_does_not_end_over_its_metrics(told: dict[tuple, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gauges, "Gauge", lambda *_: 1 / 0)
+    mine = Gauges("r", "a")
+    mine.on_step_end(1, [trial("1", "RUNNING", val_acc=0.5), None])
+    mine.on_experiment_end([None])
+    assert told == {}
+
+
+@pytest.mark.parametrize(
+    ("host", "mode", "message"),
+    [
+        ("0.0.0.0", "disabled", "a dashboard that others can reach must ask for a token, .* --dashboard-host 0.0.0.0"),
+        ("::", "disabled", "a dashboard that others can reach must ask for a token"),
+        ("192.0.2.77", "token", "--dashboard-host must be an address of this machine, but got '192.0.2.77'"),
+        ("no such host", "token", "--dashboard-host must be an address of this machine, but got 'no such host'"),
+    ],
+)
+def test_a_dashboard_for_others_without_a_token_is_refused_before_anything_starts(
+    host: str, mode: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    arguments = f"--algo local --trials 1 --rounds 1 --storage-path {tmp_path} {QUICK} --dashboard-host".split()
+    assert search.main([*arguments, host]) == 2
+    said = capsys.readouterr().err
+    assert re.search(f"^error: .*{message}", said) and said.count("\n") == 1
+    assert not ray.is_initialized() and not list(tmp_path.iterdir())
+
+
+def test_a_dashboard_on_loopback_or_with_a_token_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    ray_start.require_host("127.0.0.1")
+    ray_start.require_host("localhost")
+    monkeypatch.setenv("RAY_AUTH_MODE", "TOKEN")
+    ray_start.require_host("0.0.0.0")
+    monkeypatch.delenv("RAY_AUTH_MODE")  # Ray's default for what it starts
+    ray_start.require_host("0.0.0.0")
+    monkeypatch.setenv("RAY_AUTH_MODE", "")
+    with pytest.raises(UserError, match="must ask for a token"):
+        ray_start.require_host("0.0.0.0")
+
+
+def test_tensorboard_gets_its_files_when_asked_for(tmp_path: Path) -> None:
+    got = searched(tmp_path, "--algo local --trials 2 --rounds 2 --tensorboard " + QUICK)
+    for trial in got.trials["trial"]:
+        [events] = (got.folder / f"local-{trial}").glob("events.out.tfevents.*")
+        assert events.read_bytes().count(b"ray/tune/val_acc") >= 2
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[SimpleNamespace]:
+    """A search in a process of its own, with two trials running and two over.  Ray's files lie in a folder of its own.
+
+    Ray's fixed port is taken, and its user did not forbid usage statistics.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="ft", dir="/tmp"))  # short: paths of sockets may not be long
+    (folder / "space.py").write_text(SPACE)
+    arguments = "--algo fedproto --clients 8 --rounds 1000000 --scheduler none --max-concurrent 2 --final-seeds 0 "
+    arguments += f"--space {folder / 'space.py'} --storage-path {folder} --name run"
+    settings = {"RAY_TMPDIR": str(folder), "RAY_metrics_report_interval_ms": "1000", "RAY_USAGE_STATS_ENABLED": "1"}
+    command = [sys.executable, "-m", "fedtune.search", *arguments.split()]
+    with socket.socket() as taken, (folder / "log").open("w") as log:
+        try:
+            taken.bind(("127.0.0.1", AGENT))
+            taken.listen()
+        except OSError:
+            pass  # by another
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **settings}, start_new_session=True
+        )
+        try:
+            run = folder / "run"
+            wait_for(lambda: process.poll() is not None or (len(tables.logged(run)), len(alive(run))) == (4, 2), 120)
+            assert process.poll() is None, (folder / "log").read_text()
+            url = re.findall(r"dashboard: (http://\S+)", (folder / "log").read_text())[0]
+            session = Path(os.path.realpath(folder / "ray" / "session_latest"))
+            yield SimpleNamespace(run=run, url=url, session=session, process=process)
+            process.terminate()
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def alive(run: Path) -> dict[str, list[dict[str, Any]]]:
+    """What the trials that did not diverge have reported."""
+    return {trial: rows for trial, rows in tables.logged(run).items() if not any("diverged" in r for r in rows)}
+
+
+def test_no_files_for_tensorboard_unless_asked_for(running: SimpleNamespace) -> None:
+    assert list(running.run.rglob("result.json")) and not list(running.run.rglob("events.out.tfevents.*"))
+
+
+def test_nothing_of_a_search_listens_beyond_loopback_or_reports_its_use(running: SimpleNamespace) -> None:
+    if not Path("/proc/net/tcp").exists():
+        pytest.skip("reads Linux's /proc")
+    family = below(running.process.pid)
+    heard = listening(family)
+    assert int(running.url.rpartition(":")[2]) in [port for _, port in heard] and len(heard) > 5
+    assert [(str(at), port) for at, port in heard if not at.is_loopback] == []
+    names = [Path(f"/proc/{pid}/cmdline").read_text() for pid in family]
+    for part in ("gcs_server", "raylet/raylet", "dashboard.py"):
+        pid = next(pid for pid, name in zip(family, names, strict=True) if part in name)
+        assert "RAY_USAGE_STATS_ENABLED=0" in Path(f"/proc/{pid}/environ").read_text().split("\0")
+
+
+def below(pid: int) -> list[int]:
+    """A process and all that it started."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            children.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
+        except OSError:
+            continue  # it ended meanwhile
+    found = [pid]
+    for each in found:
+        found += children.get(each, [])
+    return found
+
+
+def listening(pids: list[int]) -> list[tuple[Any, int]]:
+    """Addresses and TCP ports at which processes listen."""
+    sockets = set()
+    for pid in pids:
+        try:
+            sockets |= {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
+        except OSError:
+            continue
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+                raw, port = fields[1].split(":")
+                words = [bytes.fromhex(raw[i : i + 8])[::-1] for i in range(0, len(raw), 8)]
+                address = ipaddress.ip_address(b"".join(words))
+                found.append((getattr(address, "ipv4_mapped", None) or address, int(port, 16)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def prometheus(running: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A Prometheus on the file that Ray wrote; called with an expression it gives a list of labels and values."""
+    if not shutil.which("prometheus"):
+        pytest.skip("needs Prometheus (Debian: apt-get install prometheus)")
+    ours = tmp_path_factory.mktemp("prometheus")
+    wait_for((running.session / "prom_metrics_service_discovery.json").exists)
+    config = wait_for((running.session / "metrics" / "prometheus" / "prometheus.yml").read_text)
+    (ours / "prometheus.yml").write_text(config.replace("interval: 10s", "interval: 1s"))
+    at = f"127.0.0.1:{free_port()}"
+    command = ["prometheus", f"--config.file={ours}/prometheus.yml", f"--storage.tsdb.path={ours}/data"]
+    with (ours / "log").open("w") as log:
+        server = subprocess.Popen([*command, f"--web.listen-address={at}"], stdout=log, stderr=subprocess.STDOUT)
+
+    def ask(expression: str) -> list[tuple[dict[str, str], float]]:
+        answer = requests.get(f"http://{at}/api/v1/query", params={"query": expression}, timeout=30).json()
+        assert answer["status"] == "success", (expression, answer)
+        return [(found["metric"], float(found["value"][1])) for found in answer["data"]["result"]]
+
+    try:
+        wait_for(lambda: server.poll() is not None or answers(f"http://{at}/-/ready"))
+        assert server.poll() is None, (ours / "log").read_text()
+        yield ask
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def test_prometheus_sees_what_the_trials_log(running: SimpleNamespace, prometheus: Any) -> None:
+    def by_trial(name: str) -> dict[str, float]:
+        return {labels["trial"]: value for labels, value in prometheus(name)}
+
+    def agrees() -> bool:
+        """Both running trials, and only they; their values are those of one logged round each."""
+        seen = {n: by_trial(f"ray_fedtune_{n}") for n in ("round", "val_acc", "comm_mb", "rounds_per_second")}
+        logged = alive(running.run)
+        for trial, rows in logged.items():
+            row = next((r for r in rows if r["round"] == seen["round"].get(trial)), {})
+            values = tuple(seen[n].get(trial) for n in ("val_acc", "comm_mb", "rounds_per_second"))
+            if row == {} or values != (row["val_acc"], row["comm_mb"], 1 / row["time_this_iter_s"]):
+                return False
+        return all(values.keys() == logged.keys() for values in seen.values())
+
+    wait_for(agrees)
+    tags = {"run": "run", "algorithm": "fedproto"}
+    for name in GAUGES:
+        found = wait_for(lambda name=name: prometheus(f"ray_{name}"))
+        assert all(tags.items() <= labels.items() for labels, _ in found)
+    wait_for(lambda: prometheus("ray_fedtune_best_val_acc")[0][1] == peak(running.run))
+    assert wait_for(lambda: prometheus("ray_fedtune_trials_running"))[0][1] == 2
+    assert prometheus("max_over_time(ray_fedtune_trials_running[1h])")[0][1] == 2
+    [(labels, value)] = prometheus("ray_fedtune_trials_ended_total")
+    assert (labels["status"], value) == ("diverged", 2) and tags.items() <= labels.items()
+    assert prometheus("ray_fedtune_gpu_share")[0][1] == 0
+
+
+def peak(run: Path) -> float:
+    return max(r["val_acc"] for rows in tables.logged(run).values() for r in rows if "diverged" not in r)
+
+
+def test_every_panel_of_the_grafana_dashboard_shows_the_search(prometheus: Any) -> None:
+    for panel in json.loads(BOARD.read_text())["panels"]:
+        for expression in expressions(panel):
+            plain = expression.replace("$run", ".*").replace("$__range", "5m")
+            assert wait_for(lambda plain=plain: prometheus(plain)), panel["title"]
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    with chromium() as made:
+        yield made
+
+
+def test_rays_dashboard_in_a_browser_after_the_token_was_given(running: SimpleNamespace, browser: Browser) -> None:
+    browser.open(running.url, "Authentication Token Required")
+    assert "fedproto" not in browser.text()
+    tells = [str(Path(sys.executable).with_name("ray")), "get-auth-token"]  # as README says
+    token = subprocess.run(tells, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout.strip()
+    browser.do(browser.find("//input[@type='password']") + "/value", text=token)
+    browser.do(browser.find("//*[@role='dialog']//button[text()='Submit']") + "/click")
+    wait_for(lambda: "Authentication Token Required" not in browser.text())
+    browser.open(f"{running.url}/#/jobs", r"fedtune\.search --algo fedproto[^\n]*\n+\s*RUNNING")
+    browser.errors()  # of the time before the token
+
+    page = browser.open(f"{running.url}/#/actors", r"(?s)fedproto-[0-9a-f]{8}.*ALIVE")
+    named = set(re.findall(r"fedproto-([0-9a-f]{8})", page))
+    assert named <= tables.logged(running.run).keys() and len(named) == 2  # each actor by its first trial
+    links = browser.script(
+        "return [...document.querySelectorAll('tr')].filter(row => row.innerText.includes('ALIVE'))"
+        ".map(row => row.querySelector('a').getAttribute('href'))"
+    )
+    told = "".join(browser.open(f"{running.url}/{link}", "fedproto-[0-9a-f]{8}: {") for link in links)
+    assert alive(running.run).keys() <= set(re.findall("fedproto-([0-9a-f]{8}): {", told))  # and each it played
+    node = r"Node ID: [0-9a-f]{56}"
+    browser.open(f"{running.url}/#/logs", node)
+    browser.do(browser.find("//a[contains(@href, 'nodeId')]") + "/click")
+    wait_for(lambda: "raylet.out" in browser.text())
+    browser.open(f"{running.url}/#/cluster", "ALIVE")
+    browser.open(f"{running.url}/#/metrics", "Prometheus or Grafana server is not detected|Core")
+    absent = "api/(grafana|prometheus|serve)"  # what a search does without, Ray Serve too
+    wrong = [error for error in browser.errors() if not re.search(absent, error)]
+    assert wrong == []

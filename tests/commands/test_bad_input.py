@@ -1,0 +1,281 @@
+"""Bad input gets one line, the rule, what came and what would do; exit status 2; nothing started, nothing left."""
+
+import json
+
+import pytest
+import ray
+
+from fedtune import __main__ as console
+from fedtune import search
+from fedtune.core.errors import UserError
+
+FILES = {
+    "broken.py": "SPACE = [",
+    "empty.py": "SPACE = {}",
+    "grid.py": "from ray import tune\nSPACE = {'lam': tune.grid_search([1.0, 2.0])}",
+    "mixed.py": "from ray import tune\nSPACE = {'lam': tune.grid_search([1.0]), 'lr': tune.uniform(0.1, 0.2)}",
+    "outside.py": "from ray import tune\nSPACE = {'lam': tune.uniform(0.1, 1000)}",
+    "when.py": "from ray import tune\nfrom fedtune.space import when\n"
+    "SPACE = {'optimizer': tune.choice(['sgd', 'adam']), "
+    "'momentum': when(tune.uniform(0, 0.9), optimizer='sgd')}",
+    "circle.py": "from ray import tune\nfrom fedtune.space import when\n"
+    "SPACE = {'lam': when(tune.uniform(1, 2), lr=0.1), 'lr': when(tune.uniform(0.1, 0.2), lam=1.0)}",
+    "whenever.py": "from ray import tune\nfrom fedtune.space import when\n"
+    "SPACE = {'lam': when(tune.uniform(1, 2), lrr=0.1)}",
+    "structural.py": "from ray import tune\nSPACE = {'projection': tune.choice([10, 20])}",
+    "plain-file": "",
+    "broken.yaml": "algorithm: [",
+    "other.yaml": "a: 1",
+}
+GFPL = "--algo gfpl "
+
+# arguments of a search -> what its one line says
+CASES = {
+    "": "--algo is needed",
+    "--algo gpfl": "unknown algorithm 'gpfl': did you mean 'gfpl'",
+    GFPL + "--scenario digits-w5": "unknown scenario 'digits-w5': did you mean 'digits-w4'",
+    GFPL + "--space defalt": "unknown search space of gfpl 'defalt': did you mean 'default'",
+    GFPL + "--also lrr": "unknown hyperparameter of gfpl 'lrr': did you mean 'lr'",
+    GFPL + "--also lam": "--also names what is not searched or pinned yet, but lam is in the space; leave it out",
+    GFPL + "--also lr --set lr=0.1": "but lr is in --set; leave it out",
+    GFPL + "--also lr=0.1": "--also needs NAME or NAME=LOW..HIGH, but got 'lr=0.1'",
+    GFPL + "--also lr=0.1..7": "lr must be a number in 1e-05 … 1 (log), but got 7",
+    GFPL + "--also lr=0.1..0.01": "lr needs a range low < high",
+    GFPL + "--also lr --space paper": "--also adds ranges to a space of ranges, but this space is a grid",
+    GFPL + "--scheduler ahsa": "unknown scheduler 'ahsa': did you mean 'asha'",
+    GFPL + "--searcher tep": "unknown searcher 'tep': did you mean 'tpe'",
+    GFPL + "--dataset digit": "unknown data set 'digit': did you mean 'digits'",
+    GFPL + "--model cnn9": "unknown model 'cnn9': did you mean 'cnn8'",
+    GFPL + "--partition dirichlt": "unknown partition 'dirichlt': did you mean 'dirichlet'",
+    GFPL + "--evaluation personl": "unknown evaluation rule 'personl': did you mean 'personal'",
+    GFPL + "--executor stak": "invalid choice: 'stak'",
+    GFPL + "--set lamb=1": "unknown hyperparameter of gfpl 'lamb': did you mean 'lam'",
+    GFPL + "--set lam": "--set needs NAME=VALUE, but got 'lam'",
+    GFPL + "--set lam=": "--set needs NAME=VALUE",
+    GFPL + "--set lam=strong": "lam must be a number in 0.05 … 20 (log), or 0.0, but got 'strong'",
+    GFPL + "--set lam=21": "lam must be a number in 0.05 … 20 (log), or 0.0, but got 21",
+    GFPL + "--set lam=nan": "but got nan",
+    GFPL + "--set lam=inf": "but got inf",
+    GFPL + "--set components=2.5": "components must be a whole number in 1 … 16, but got 2.5",
+    GFPL + "--set components=0": "components must be a whole number in 1 … 16, but got 0",
+    GFPL + "--set linkage=chain": "linkage must be one of complete | ball | single, but got 'chain'",
+    GFPL + "--set clip=2": "clip must be one of False | True, but got 2",
+    GFPL + "--lr -1": "lr must be a number in 1e-05 … 1 (log), but got -1",
+    GFPL + "--momentum 1": "momentum must be a number in 0 … 0.99, but got 1",
+    GFPL + "--batch 0": "batch must be a whole number in 1 … 256 (log), but got 0",
+    GFPL + "--optimizer rmsprop": "optimizer must be one of sgd | adam, but got 'rmsprop'",
+    GFPL + "--clients 0": "clients must be at least 1, but got 0",
+    GFPL + "--clients many": "clients must be a whole number, but got 'many'",
+    GFPL + "--clients 2.5": "clients must be a whole number, but got '2.5'",
+    GFPL + "--rounds -3": "rounds must be at least 1, but got -3",
+    GFPL + "--shots 1": "shots must be at least 2, but got 1",
+    GFPL + "--val-shots 0": "val_shots must be at least 1, but got 0",
+    GFPL + "--ways 11": "ways must be at most the 10 classes of digits, but got 11",
+    GFPL + "--ways-spread -1": "ways_spread must not be negative, but got -1",
+    GFPL + "--shots 500": "class ",
+    GFPL + "--partition natural": "needs a data set that tells whose each row is (celeba), but got digits",
+    GFPL + "--share 0": "share must be in (0, 1], but got 0",
+    GFPL + "--skip-classes 9": "skip_classes must be 0 to 8",
+    GFPL + "--partition fedgen --clients 200": "200 clients with at least 10 rows each need 2000 rows, but 1501 are",
+    GFPL + "--preset as_publishd": "unknown preset of gfpl 'as_publishd'",
+    "--algo fedpa --preset as_publishd": "unknown preset of fedpa 'as_publishd': did you mean 'as_published'",
+    "--algo fedgen --set gen_weight=200": "must be a number in 0.1 … 100 (log), or 0.0, but got 200",
+    "--algo fedpa --set pairs=some": "pairs must be one of same | other | all, but got 'some'",
+    "--algo gfpl --evaluation pooled": "evaluation rule 'pooled' scores one global model",
+    GFPL + "--partition dirichlet --clients 500": "500 clients with at least 10 rows each need 5000 rows",
+    GFPL + "--participation 0": "participation must be in (0, 1], but got 0.0",
+    GFPL + "--participation 1.5": "participation must be in (0, 1], but got 1.5",
+    GFPL + "--alpha 0": "alpha must be above 0, but got 0.0",
+    GFPL + "--val-share 0.5 --test-share 0.5": "leave training rows, but got 0.5 and 0.5",
+    GFPL + "--features 5": "an equiangular frame of 10 classes needs at least 9 dimensions, but got 5",
+    GFPL + "--set projection=8": "needs at least 9 dimensions, but got 8",
+    GFPL + "--dataset mnist --model cnn8 --data-dir {tmp}": "--download",
+    GFPL + "--model mcmahan-cnn": "model 'mcmahan-cnn' does not fit images of 1×8×8",
+    GFPL + "--seed -1": "--seed must not be negative, but got -1",
+    "--algo local --evaluation global": "evaluation rule 'global' scores one global model, but under local body, head",
+    "--algo fedper --evaluation pooled": "under fedper head stays with each client",
+    GFPL + "--space {tmp}/none.py": "there is no file",
+    GFPL + "--space {tmp}/broken.py": "does not load: SyntaxError",
+    GFPL + "--space {tmp}/empty.py": "is empty",
+    GFPL + "--space {tmp}/mixed.py": "a space is a grid or has ranges, not both",
+    GFPL + "--space {tmp}/outside.py": "lam must be a number in 0.05 … 20 (log), or 0.0, but got 1000",
+    GFPL + "--space {tmp}/grid.py --searcher tpe": "a grid is gone through point by point, but the searcher is 'tpe'",
+    GFPL + "--searcher grid": "a grid needs a list of values, but lam is the range",
+    GFPL + "--scheduler pbt --searcher tpe": "use --searcher random",
+    GFPL + "--scheduler pbt --space {tmp}/structural.py": "projection changes their shape",
+    "--algo local --set lr=0.1 --set momentum=0 --set local_epochs=1": "pinned are lr, momentum, local_epochs",
+    GFPL + "--trials 0": "must be a whole number of at least 1, but got '0'",
+    GFPL + "--trials few": "must be a whole number of at least 1, but got 'few'",
+    GFPL + "--max-concurrent 0": "must be a whole number of at least 1",
+    GFPL + "--cpus-per-trial 0": "--cpus-per-trial must be above 0, but got 0",
+    GFPL + "--gpus-per-trial -1": "--gpus-per-trial must be at least 0, but got -1",
+    GFPL + "--gpus-per-trial 64": "--gpus-per-trial must be at most the GPUs there are",
+    GFPL + "--gpus-per-trial some": "must be a number, or auto, but got 'some'",
+    GFPL + "--gpus-per-trial auto": "auto measures a round on a GPU, but there is none here",
+    GFPL + "--gpus-per-trial 1.5": "a fraction below 1 or a whole number",
+    GFPL + "--final-seeds -1": "--final-seeds must be at least 0, but got -1",
+    GFPL + "--time-budget 0": "--time-budget must be above 0 seconds, but got 0",
+    GFPL + "--grace 99": "--grace must be a whole number, at most the 60 rounds of a trial, but got 99",
+    GFPL + "--grace 0": "must be a number above 0, but got '0'",
+    GFPL + "--grace 2.5": "--grace must be a whole number, at most the 60 rounds of a trial, but got 2.5",
+    GFPL + "--objective accuracy": "unknown objective 'accuracy'",
+    GFPL + "--objective test_acc": "unknown objective 'test_acc'",
+    GFPL + "--objective comm_mb": "--objective is val_acc, or val_acc and one of comm_mb, seconds after a comma",
+    GFPL + "--objective val_acc,val_acc": "--objective is val_acc, or val_acc and one of",
+    GFPL + "--objective val_acc,comm_mb,seconds": "--objective is val_acc, or val_acc and one of",
+    GFPL + "--objective val_acc,comm_mb --searcher cmaes": "two objectives need a searcher that knows both",
+    GFPL + "--objective val_acc,comm_mb --scheduler pbt": "two objectives need a searcher that knows both",
+    GFPL + "--budget-unit bytes": "invalid choice: 'bytes'",
+    GFPL + "--budget-unit mb": "--budget-unit mb needs how much a trial may use; give --budget",
+    GFPL + "--budget 5": "--budget goes with --budget-unit mb or seconds, but got 5; use --rounds",
+    GFPL + "--budget-unit seconds --budget -5": "must be a number above 0, but got '-5'",
+    GFPL + "--budget-unit seconds --budget inf": "must be a number above 0, but got 'inf'",
+    GFPL + "--budget-unit mb --budget 5 --grace 6": "--grace must be at most the --budget of 5, but got 6",
+    GFPL + "--seeds-per-trial 0": "must be a whole number of at least 1, but got '0'",
+    GFPL + "--space {tmp}/when.py --searcher cmaes": "a space with conditions needs tpe, random, gp or nsga2",
+    GFPL + "--space {tmp}/when.py --scheduler pbt": "a space with conditions needs tpe, random, gp or nsga2",
+    GFPL + "--space {tmp}/circle.py": "wait for one another",
+    GFPL + "--space {tmp}/whenever.py": "unknown hyperparameter of gfpl in space",
+    GFPL + "--device tpu": "device must be cpu, or cuda",
+    GFPL + "--storage-path {tmp}/plain-file": "--storage-path must be a folder that can be written to",
+    GFPL + "--storage-path s3://bucket/x": "--storage-path must be a folder",
+    GFPL + "--storage-path {tmp} --name taken": "exists; give another --name",
+    GFPL + "--name a/b": "--name must be a plain folder name, but got 'a/b'",
+    GFPL + "--address 127.0.0.1:1": "nobody answers at 127.0.0.1:1",
+    GFPL + "--address ray://127.0.0.1:1": "nobody answers at 127.0.0.1:1",
+    GFPL + "--address nowhere": "--address must be auto, host:port or ray://host:port, but got 'nowhere'",
+    GFPL + "--colour red": "unrecognized arguments: --colour red",
+}
+
+RUN_CASES = {
+    "--config {tmp}/none.yaml": "cannot be read",
+    "--config {tmp}/broken.yaml": "cannot be read",
+    "--config {tmp}/other.yaml": "needs algorithm, scenario, hyperparameters",
+    "--algo local --output {tmp}/plain-file": "--output needs a new file",
+    "--algo local --threads 0": "must be a whole number of at least 1",
+    "--algo local --set lr=2": "lr must be a number in",
+}
+
+
+# runs in folders of their names, with this as their run.json; all but the first are of no use to anybody
+RUNS = {
+    "over": {"arguments": ["--algo", "gfpl"], "state": "finished", "scheduler": "asha", "searcher": "tpe"},
+    "by-pbt": {"arguments": ["--algo", "gfpl"], "state": "finished", "scheduler": "pbt", "searcher": "random"},
+    "by-grid": {"arguments": ["--algo", "gfpl"], "state": "finished", "scheduler": "asha", "searcher": "grid"},
+    "unfinished": {"arguments": ["--algo", "gfpl"], "state": "interrupted", "scheduler": "asha", "searcher": "tpe"},
+    "at-work": {"arguments": ["--algo", "gfpl"], "state": "running", "scheduler": "asha", "searcher": "tpe"},
+    "no-arguments": {"state": "finished"},
+    "a-list": [],
+    "cut": None,
+}
+OTHER_CASES = {
+    "serch": "unknown command 'serch': did you mean 'search'",
+    "run --algo gpfl": "unknown algorithm 'gpfl'",
+    "list gpfl": "'gpfl'",
+    "status": "the following arguments are required: RUN",
+    "status {tmp}/nowhere": "has no fit run.json",
+    "status {tmp}/cut": "has no fit run.json",
+    "status {tmp}/a-list": "has no fit run.json",
+    "status {tmp}/over --watch 0": "--watch must be above 0 seconds, but got 0",
+    "status {tmp}/over --watch soon": "invalid float value: 'soon'",
+    "compare": "--algos is needed, but none was given",
+    "compare --algos gpfl": "unknown algorithm 'gpfl': did you mean 'gfpl'",
+    "compare --algos local,local": "--algos names each algorithm once, but got local,local",
+    "compare --algos local,": "unknown algorithm ''",
+    "compare --algos local --algo gfpl": "gives each search its --algo itself, but it came too; leave it out",
+    "compare --algos local --final-seeds=3": "gives each search its --final-seeds=3 itself",
+    "compare --algos local --seeds 0": "must be a whole number of at least 1, but got '0'",
+    "compare --algos local --top-k none": "must be a whole number of at least 1, but got 'none'",
+    "compare --algos local --trial 3 --unheard-of": "unrecognized arguments: --unheard-of",
+    "compare --algos local --scenario digits-w5": "unknown scenario 'digits-w5'",
+    "compare --algos local --storage-path {tmp} --name taken": "exists; give another --name",
+    "compare --algos local --storage-path {tmp} --name a/b": "--name must be a plain folder name, but got 'a/b'",
+    "compare --algos gfpl,fedavg --scenario digits-fedgen": "evaluation rule 'pooled' scores one global model",
+    "compare --algos gfpl,local --space paper": "a fair comparison gives every algorithm as many trials, but",
+    "compare --algos local --set lam=1": "unknown hyperparameter of local 'lam'",
+    "reproduce gpfl-table1": "unknown table 'gpfl-table1': did you mean 'gfpl-table1'",
+    "reproduce gfpl-table1 --dataset digit": "unknown data set 'digit': did you mean 'digits'",
+    "reproduce gfpl-fig6 --dataset digits --seeds 0": "must be a whole number of at least 1, but got '0'",
+    "reproduce gfpl-fig6 --dataset digits --preset as_writen": "unknown preset 'as_writen'",
+    "reproduce gfpl-fig6 --dataset digits --storage-path {tmp} --name taken": "exists; give another --name",
+    "reproduce gfpl-table1 --data-dir {tmp}": "or another data set in its place: --dataset fashion-mnist, digits",
+    "report": "the following arguments are required: RUN",
+    "report {tmp}/nowhere": "RUN must be",
+    "report {tmp}/over {tmp}/unfinished": "a report on several runs needs -o, but 2 came without it",
+    "report {tmp}/over -o {tmp}/plain-file": "a report overwrites an earlier report and nothing else",
+    "report {tmp}/over -o {tmp}/nowhere/r.html": "-o needs a file in a folder that exists",
+    "run --algo local --save {tmp}/plain-file": "--save needs a new file in a folder that exists",
+    "resume {tmp}/half-comparison": "a comparison is gone on with from its compare.json, but",
+    "resume {tmp}/cut-comparison": "a comparison is gone on with from its compare.json, but",
+    "resume": "the following arguments are required: RUN",
+    "resume {tmp}/nowhere": "has no fit run.json",
+    "resume {tmp}/cut": "has no fit run.json",
+    "resume {tmp}/a-list": "has no fit run.json",
+    "resume {tmp}/no-arguments": "it does not say how the search was begun",
+    "resume {tmp}/over": "is finished; fedtune extend adds trials",
+    "resume {tmp}/unfinished --max-concurrent 0": "must be a whole number of at least 1",
+    "resume {tmp}/unfinished --address nowhere": "--address must be auto, host:port or ray://host:port",
+    "extend {tmp}/over": "one of the arguments --trials --rounds is required",
+    "extend {tmp}/over --trials 0": "must be a whole number of at least 1",
+    "extend {tmp}/over --trials 2": "its trials.parquet and rounds.parquet, but",
+    "extend {tmp}/nowhere --trials 2": "has no fit run.json",
+    "extend {tmp}/by-pbt --trials 2": "only a search by tpe, random, gp, cmaes, nsga2 is extended, but",
+    "extend {tmp}/by-grid --rounds 2": "went by grid; begin anew",
+    "extend {tmp}/unfinished --trials 2": "its trials.parquet and rounds.parquet, but",
+    "extend {tmp}/at-work --trials 2": "a search is extended when it is over, but",
+    "extend {tmp}/over --trials 2 --rounds 2": "not allowed with argument",
+    "replay {tmp}/nowhere": "has no fit run.json",
+    "replay {tmp}/over": "has none; search anew",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "taken").mkdir()
+    for name, record in RUNS.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{" if record is None else json.dumps(record))
+    (tmp_path / "half-comparison").mkdir()
+    (tmp_path / "half-comparison" / "compare.json").write_text(json.dumps({"arguments": ["--algos", "local"]}))
+    (tmp_path / "cut-comparison").mkdir()
+    (tmp_path / "cut-comparison" / "compare.json").write_text("{")
+    return tmp_path
+
+
+def refused(main, arguments, capsys):
+    """The one line on stderr of a command that ends with status 2."""
+    try:
+        status = main(arguments.split())
+    except SystemExit as end:  # argparse's own
+        status = end.code
+    out, err = capsys.readouterr()
+    assert status == 2
+    lines = [line for line in err.splitlines() if not line.startswith(("note", "warning"))]
+    assert len(lines) == 1 and "Traceback" not in err and not out
+    return lines[0]
+
+
+ALL = {f"search {a}": line for a, line in CASES.items()} | {f"run {a}": line for a, line in RUN_CASES.items()}
+ALL |= OTHER_CASES
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_what_cannot_be_says_why_in_one_line_and_leaves_nothing(command, folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    before = sorted(folder.rglob("*"))
+    assert ALL[command] in refused(console.main, command.replace("{tmp}", str(folder)), capsys)
+    assert sorted(folder.rglob("*")) == before
+    assert not ray.is_initialized()
+
+
+def test_debug_shows_the_stack():
+    with pytest.raises(UserError, match="unknown algorithm"):
+        search.main(["--algo", "gpfl", "--debug"])
+
+
+def test_a_grace_period_below_the_first_effect_is_warned_about(folder, capsys):
+    arguments = f"--algo gfpl --grace 5 --storage-path {folder} --name taken"  # the last is refused after the warning
+    assert search.main(arguments.split()) == 2
+    assert "--grace 5 lets trials be stopped before round 20" in capsys.readouterr().err

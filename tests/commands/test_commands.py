@@ -1,0 +1,56 @@
+"""fedtune list, fedtune run and the console command."""
+
+import json
+
+import pytest
+
+from fedtune import __main__ as console
+from fedtune import list as listing
+from fedtune.core.hyper import knobs
+from fedtune.data import datasets
+from fedtune.federated import algorithm
+from fedtune.federated.scenario import SCENARIOS, Scenario
+from fedtune.federated.simulation import Experiment, play
+
+
+def test_list_shows_everything_there_is(capsys):
+    assert listing.main([]) == 0
+    out = capsys.readouterr().out
+    for name in (*algorithm.names(), *SCENARIOS, *datasets.names(), *knobs(Scenario)):
+        assert name in out
+    for name in algorithm.names():
+        assert all(n in out for n in knobs(algorithm.find(name)))
+
+
+def test_list_of_one_algorithm_tells_its_pseudo_code(capsys):
+    assert listing.main(["gfpl"]) == 0
+    out = capsys.readouterr().out
+    assert "S_C" in out and "Alg" in out + "Algorithm" and "arXiv:2602.21873" in out and "fedprox" not in out
+    assert listing.main(["gfp"]) == 2
+    assert "did you mean 'gfpl'" in capsys.readouterr().err
+
+
+def test_run_plays_what_play_plays(tmp_path, capsys):
+    rows = tmp_path / "rows.jsonl"
+    arguments = "run --algo fedproto --set lam=1.5 --lr 0.05 --clients 4 --rounds 3 --seed 2 --output"
+    assert console.main([*arguments.split(), str(rows)]) == 0
+    there = [json.loads(line) for line in rows.read_text().splitlines()]
+    here = list(play(Experiment("fedproto", Scenario(clients=4, rounds=3, lr=0.05), seed=2), {"lam": 1.5}))
+    clocks = {"seconds", "eval_seconds"}
+    assert [{k: v for k, v in r.items() if k not in clocks} for r in there] == [
+        {k: v for k, v in r.items() if k not in clocks} for r in here
+    ]
+    assert f"val_acc {here[-1]['val_acc']:.4f}" in capsys.readouterr().out
+
+
+def test_a_run_that_diverges_ends_with_one_line_and_status_1(capsys):
+    arguments = "run --algo fedproto --set lam=50 --set lr=1 --set momentum=0.99 --clients 4 --rounds 6"
+    assert console.main(arguments.split()) == 1
+    assert "stopped: diverged in round" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], []])
+def test_the_console_command_names_its_commands(arguments, capsys):
+    assert console.main(arguments) == (0 if arguments else 2)
+    out = capsys.readouterr().out
+    assert all(name in out for name in console.COMMANDS)

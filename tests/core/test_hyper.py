@@ -1,0 +1,161 @@
+"""A declaration validates, parses, makes the search domain and words the error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from fedtune.core.errors import UserError, unknown
+from fedtune.core.hyper import Knob, find, hyper, knobs
+from fedtune.federated.algorithm import Algorithm, first_round
+from fedtune.federated.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Toy(Algorithm):
+    rate: float = hyper(0.5, 0.1, 10.0, log=True, also=(0.0,), symbol="ρ", help="a rate", since=3)
+    steps: int = hyper(4, 1, 8, help="steps", since="later")
+    kind: str = hyper("a", choices=("a", "b"), help="a kind")
+    on: bool = hyper(True, help="a switch")
+    maybe: float | None = hyper(None, 0.1, 1.0, help="a rate or none")
+    free: float = hyper(1.0, help="any number")
+    width: int = hyper(0, 2, 512, also=(0,), help="a width")
+
+    def later(self) -> int:
+        return self.steps + 1
+
+
+KNOBS = knobs(Toy)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "value"),
+    [
+        ("rate", "0.25", 0.25), ("rate", 1, 1.0), ("rate", "1e-1", 0.1), ("rate", 10.0, 10.0), ("rate", 0, 0.0),
+        ("rate", "0", 0.0), ("steps", "3", 3), ("steps", 3.0, 3), ("steps", 1, 1), ("steps", 8, 8), ("kind", "b", "b"),
+        ("on", "False", False), ("on", "true", True), ("on", False, False), ("maybe", "none", None),
+        ("maybe", "0.5", 0.5), ("maybe", None, None), ("free", "-1e9", -1e9), ("width", "0", 0), ("width", 0.0, 0),
+        ("width", 2, 2),
+    ],
+)  # fmt: skip
+def test_a_value_comes_back_in_its_type_from_python_and_from_text(name: str, given: Any, value: Any) -> None:
+    got = KNOBS[name].check(given)
+    assert got == value and type(got) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "rule"),
+    [
+        ("rate", 0.05, "rate must be a number in 0.1 … 10 (log), or 0.0, but got 0.05"),
+        ("rate", "11", "rate must be a number in 0.1 … 10 (log), or 0.0, but got 11"),
+        ("rate", float("nan"), "but got nan"), ("rate", "inf", "but got inf"), ("rate", "much", "but got 'much'"),
+        ("rate", True, "but got True"), ("rate", False, "but got False"), ("rate", None, "but got None"),
+        ("steps", 2.5, "steps must be a whole number in 1 … 8, but got 2.5"), ("steps", 0, "but got 0"),
+        ("steps", 9, "but got 9"), ("steps", True, "but got True"),
+        pytest.param("steps", 10**400, "but got 1000", id="steps-huge"),
+        ("kind", "c", "kind must be one of a | b, but got 'c'"), ("kind", True, "but got True"),
+        ("on", 1, "on must be one of False | True, but got 1"), ("on", "yes", "but got 'yes'"), ("on", 0, "but got 0"),
+        ("maybe", 2, "but got 2"), ("free", float("inf"), "free must be a number in any, but got inf"),
+        ("width", 1, "width must be a whole number in 2 … 512, or 0, but got 1"), ("width", False, "but got False"),
+    ],
+)  # fmt: skip
+def test_a_value_that_was_not_declared_is_refused_with_the_rule_and_the_value(name: str, given: Any, rule: str) -> None:
+    with pytest.raises(UserError) as caught:
+        KNOBS[name].check(given)
+    assert rule in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(UserError):
+        Toy(**{name: given})
+
+
+def test_an_algorithm_normalises_its_values() -> None:
+    toy = Toy(rate="0.2", steps="2", on="false", maybe="0.3")  # type: ignore[arg-type]
+    assert (toy.rate, toy.steps, toy.on, toy.maybe) == (0.2, 2, False, 0.3)
+    assert toy == Toy(rate=0.2, steps=2, on=False, maybe=0.3)
+
+
+def test_knobs_are_listed_in_order_under_their_names() -> None:
+    assert list(KNOBS) == ["rate", "steps", "kind", "on", "maybe", "free", "width"]
+    assert all(k.name == n for n, k in KNOBS.items())
+    assert [KNOBS[n].integer for n in ("rate", "steps", "on", "kind")] == [False, True, False, False]
+    assert [n for n in KNOBS if not KNOBS[n].searchable] == ["free"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("rate", "0.1 … 10 (log), or 0.0"), ("kind", "a | b"), ("on", "False | True"), ("free", "any")]
+)
+def test_the_range_in_words(name: str, text: str) -> None:
+    assert KNOBS[name].range_text() == text
+
+
+def draws(knob: Knob, *bounds: float) -> list[Any]:
+    import numpy as np
+
+    np.random.seed(0)
+    domain = knob.domain(*bounds)
+    return [domain.sample() for _ in range(400)]
+
+
+@pytest.mark.parametrize("name", ["rate", "steps", "kind", "on", "maybe", "width"])
+def test_everything_a_domain_draws_is_allowed_and_ranges_include_both_ends(name: str) -> None:
+    knob = KNOBS[name]
+    seen = draws(knob)
+    assert [knob.check(v) for v in seen] == seen
+    if knob.choices:
+        assert set(seen) == set(knob.choices)
+    elif name == "steps":
+        assert set(seen) == set(range(1, 9))
+
+
+def test_a_log_domain_is_uniform_in_the_logarithm() -> None:
+    seen = draws(KNOBS["rate"])
+    assert abs(sum(v < 1 for v in seen) / 400 - 0.5) < 0.1  # 1 is the middle of 0.1 … 10
+
+
+def test_a_domain_can_be_narrowed_but_not_widened_and_needs_a_range() -> None:
+    assert set(draws(KNOBS["steps"], 2, 3)) == {2, 3}
+    assert all(1 <= v <= 2 for v in draws(KNOBS["rate"], 1, 2))
+    with pytest.raises(UserError, match="rate must be a number in 0.1 … 10 .*but got 20"):
+        KNOBS["rate"].domain(1, 20)
+    with pytest.raises(UserError, match="free has no range to search; pin it with --set free=VALUE"):
+        KNOBS["free"].domain()
+
+
+@pytest.mark.parametrize(("low", "high"), [(5.0, 1.0), (0.0, 1.0)], ids=["turned round", "log from a value beside it"])
+def test_a_domain_that_cannot_be_drawn_from_is_refused(low: float, high: float) -> None:
+    with pytest.raises(UserError, match="rate"):
+        KNOBS["rate"].domain(low, high).sample()
+
+
+def test_find_takes_the_first_owner_that_has_the_name_and_tells_the_nearest_otherwise() -> None:
+    assert find("rate", Toy, Scenario) is not None and find("lr", Toy, Scenario).symbol == "η"
+    with pytest.raises(UserError, match="unknown hyperparameter 'step': did you mean 'steps'"):
+        find("step", Toy, Scenario)
+
+    @dataclass(frozen=True)
+    class Other(Algorithm):
+        lr: float = hyper(1.0, 0.5, 2.0, symbol="mine")
+
+    assert find("lr", Other, Scenario).symbol == "mine" and find("lr", Scenario, Other).symbol == "η"
+
+
+def test_first_rounds_are_numbers_or_told_by_the_algorithm() -> None:
+    toy = Toy(steps=6)
+    assert [first_round(toy, n) for n in ("rate", "steps", "kind", "lr", "batch")] == [3, 7, 1, 1, 1]
+
+
+def test_an_unknown_name_is_told_the_nearest_and_all_of_them() -> None:
+    assert str(unknown("fruit", "aple", {"pear": 1, "apple": 2})) == (
+        "unknown fruit 'aple': did you mean 'apple'? known are apple, pear"
+    )
+    assert str(unknown("fruit", "zzz", ["pear"])) == "unknown fruit 'zzz': known are pear"
+
+
+def test_scenario_knobs_have_defaults_in_their_ranges_and_help() -> None:
+    declared = knobs(Scenario)
+    assert set(declared) == {
+        "batch", "local_epochs", "local_steps", "optimizer", "lr", "lr_decay", "momentum", "weight_decay", "batch_norm"
+    }  # fmt: skip
+    for knob in declared.values():
+        assert knob.check(knob.default) == knob.default and knob.help and knob.searchable

@@ -1,0 +1,157 @@
+"""What a comparison says of means, against scipy, statsmodels and numbers worked out by hand."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+from fedtune.core import statistics
+from fedtune.core.statistics import interval, number
+from fedtune.studies import comparison_tables, fresh_seeds
+
+RNG = np.random.default_rng(0)
+
+
+def test_an_interval_is_students():
+    x = RNG.normal(size=7)
+    found = statistics.mean(x)
+    low, high = stats.t.interval(0.95, 6, loc=x.mean(), scale=stats.sem(x))
+    assert found.mean == pytest.approx(x.mean(), abs=1e-14)
+    assert (found.mean - found.half, found.mean + found.half) == pytest.approx((low, high), abs=1e-12)
+    assert statistics.mean([1.0, 2.0, 3.0]).half == pytest.approx(4.302652729749464 / math.sqrt(3), abs=1e-12)
+
+
+def test_an_interval_holds_the_true_mean_in_95_of_100_samples():
+    means = [statistics.mean(RNG.normal(3, 2, size=5)) for _ in range(4000)]
+    assert np.mean([abs(m.mean - 3) <= m.half for m in means]) == pytest.approx(0.95, abs=0.012)
+
+
+def test_what_has_no_mean_or_no_spread():
+    assert all(map(math.isnan, statistics.mean([])))
+    assert all(map(math.isnan, statistics.mean([1.0, math.nan])))
+    assert statistics.mean([2.0]).mean == 2.0 and math.isnan(statistics.mean([2.0]).half)
+    same = statistics.paired([1.0, 2.0], [1.0, 2.0])
+    assert same[:2] == (0.0, 0.0) and math.isnan(same.p)
+    # equal differences leave nothing to estimate a spread from, though the last bits differ
+    for found in (statistics.paired([1.5, 2.5], [1.0, 2.0]), statistics.paired([0.9, 0.8, 0.7], [0.85, 0.75, 0.65])):
+        assert found.mean > 0 and math.isnan(found.half) and math.isnan(found.p)
+    assert math.isnan(statistics.paired([1.0], [2.0]).p) and math.isnan(statistics.paired([1, math.nan], [2, 3]).p)
+
+
+def test_a_paired_difference_is_scipys_t_test():
+    a = RNG.normal(size=6)
+    b = a + RNG.normal(0.3, 0.2, size=6)
+    found, want = statistics.paired(a, b), stats.ttest_rel(a, b)
+    assert found.p == pytest.approx(want.pvalue, abs=1e-12)
+    ends = want.confidence_interval(0.95)
+    assert (found.mean - found.half, found.mean + found.half) == pytest.approx((ends.low, ends.high), abs=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_the_correction_is_statsmodels_holm(count):
+    p = RNG.uniform(size=count) ** 3
+    assert statistics.holm(list(p)) == pytest.approx(list(multipletests(p, method="holm")[1]), abs=1e-14)
+
+
+def test_what_was_not_tested_does_not_count_in_the_correction():
+    found = statistics.holm([0.01, math.nan, 0.04, 0.03])
+    assert found[0] == pytest.approx(0.03) and found[2:] == pytest.approx([0.06, 0.06]) and math.isnan(found[1])
+
+
+def made_up():
+    """Three algorithms, three seeds: b = a − 0.1 but for some noise, c diverged once when tuned."""
+    rows = []
+    for name, base, noise in (("a", 0.8, (0, 0, 0)), ("b", 0.7, (0.01, -0.01, 0.0)), ("c", 0.5, (0, 0, 0))):
+        for configuration, lift, val in (("default", -0.2, 0.3), ("top 1", -0.05, 0.6), ("top 2", 0.0, 0.65)):
+            for seed, jitter in enumerate((0.0, 0.02, 0.04)):
+                test = base + lift + jitter + noise[seed]
+                diverged = (name, configuration, seed) == ("c", "top 2", 1)
+                rows.append(
+                    {
+                        "algorithm": name, "configuration": configuration, "seed": seed, "trial": "t",
+                        "score": 0.4 if configuration == "default" else 0.9,
+                        "val_acc": val, "test_acc": math.nan if diverged else test,
+                        "test_acc_std": 0.1, "test_acc_worst10": 0.4, "comm_mb": 5.0, "rounds": 10, "rounds_to_95": 4,
+                        "mb_to_95": 2.0, "mb_per_round": 0.5, "seconds": 3.0, "reason": "",
+                        "config/lr": 0.1 if configuration == "top 2" else 0.2, "config/lam": math.nan,
+                    }
+                )  # fmt: skip
+    frame = pd.DataFrame(rows)
+    return frame.assign(chosen=fresh_seeds.chosen(frame))
+
+
+SPENT = {n: {"trials": 4, "rounds": 40, "mb": 20.0, "seconds": 9.0} for n in "abc"}
+
+
+def test_the_chosen_configuration_is_that_of_the_highest_validation_mean():
+    frame = made_up()
+    assert set(frame.loc[frame["chosen"], "configuration"]) == {"top 2"}
+    frame["test_acc"] = frame["test_acc"].sample(frac=1, random_state=0).to_numpy()  # test figures decide nothing
+    assert fresh_seeds.chosen(frame).equals(frame["chosen"])
+    frame.loc[(frame["configuration"] == "top 2") & (frame["seed"] == 0), "val_acc"] = math.nan  # it diverged there
+    assert set(frame.loc[fresh_seeds.chosen(frame), "configuration"]) == {"top 1"}
+
+
+def test_where_every_candidate_diverged_the_search_s_best_stays_and_says_so():
+    frame = made_up()
+    lost = (frame["algorithm"] == "c") & (frame["configuration"] != "default") & (frame["seed"] == 1)
+    frame.loc[lost, ["val_acc", "test_acc"]] = math.nan
+    frame["chosen"] = fresh_seeds.chosen(frame)
+    assert set(frame.loc[frame["chosen"] & (frame["algorithm"] == "c"), "configuration"]) == {"top 1"}
+    shown = comparison_tables.shown(comparison_tables.table(frame, SPENT, {})).set_index("algorithm")
+    assert shown.loc["c", "tuned %"] == "diverged in 1 of 3" and list(shown.index)[-1] == "c"
+    pairs = comparison_tables.shown_pairs(comparison_tables.pairs(frame))
+    assert pairs["pair"].tolist() == ["a − b", "a − c", "b − c"]
+    assert pairs["differ at 5%"].tolist() == ["yes", "not tested", "not tested"]
+
+
+def test_the_table_of_made_up_figures():
+    table = comparison_tables.table(made_up(), SPENT, {"a": "81.00"}).set_index("algorithm")
+    assert list(table.index) == ["a", "b", "c"]
+    a = table.loc["a"]
+    half = 4.302652729749464 * 0.02 / math.sqrt(3)
+    assert (a["default"], a["tuned"], a["gain"]) == pytest.approx((0.62, 0.82, 0.2), abs=1e-12)
+    assert (a["default_half"], a["tuned_half"]) == pytest.approx((half, half), abs=1e-12) and math.isnan(a["gain_half"])
+    assert a["selection_gap"] == pytest.approx(0.9 - 0.6)  # of the search's best, not of the one that was chosen
+    assert a["default_gap"] == pytest.approx(0.4 - 0.3)
+    assert a["worst10"] == pytest.approx(0.4) and a["search_rounds"] == 40
+    assert (a["rounds_to_95"], a["mb_to_95"], a["mb_per_round"]) == (4, 2, 0.5)
+    assert a["configuration"] == "lr = 0.1" and a["published"] == "81.00"
+    assert math.isnan(table.loc["c", "tuned"])
+    text = comparison_tables.shown(table.reset_index())
+    assert text["tuned %"].tolist() == ["82.00 ± 4.97", "72.00 ± 4.30", "diverged in 1 of 3"]
+    assert text["gain"].tolist() == ["+20.00", "+20.00", "–"] and set(text["gap (default's)"]) == {"+30.00 (+10.00)"}
+    assert "published %" in text
+    assert "published %" not in comparison_tables.shown(table.reset_index().assign(published=""))
+    lacking = comparison_tables.table(made_up().assign(chosen=False), SPENT, {})
+    assert set(comparison_tables.shown(lacking)["tuned %"]) == {"none found"}
+
+
+def test_pairs_of_made_up_figures():
+    found = comparison_tables.pairs(made_up()).set_index(["algorithm", "other"])
+    ab = found.loc["a", "b"]
+    assert ab["difference"] == pytest.approx(0.1, abs=1e-12)
+    assert ab["p"] == pytest.approx(stats.ttest_1samp([0.09, 0.11, 0.1], 0).pvalue, rel=1e-9)
+    assert ab["p_holm"] == pytest.approx(ab["p"]) and math.isnan(found.loc["a", "c"]["p"])  # only one pair was tested
+    assert comparison_tables.shown_pairs(found.reset_index())["differ at 5%"].tolist() == [
+        "yes",
+        "not tested",
+        "not tested",
+    ]
+
+
+def test_tables_as_markdown_and_latex():
+    frame = pd.DataFrame({"a_b": ["1 | 2", "50 % & more"], "c": ["3 ± 4", "−1"]})
+    rows = comparison_tables.markdown(frame).splitlines()
+    assert rows == ["| a_b | c |", "| --- | --- |", "| 1 \\| 2 | 3 ± 4 |", "| 50 % & more | −1 |"]
+    lines = comparison_tables.latex(frame).splitlines()
+    assert lines[2] == r"a\_b & c \\" and lines[5] == r"50 \% \& more & $-$1 \\" and lines[4] == r"1 | 2 & 3 $\pm$ 4 \\"
+
+
+def test_figures_are_written_with_a_true_minus_and_an_unsigned_half():
+    assert number(-0.5, ".1f") == "−0.5" and number(math.nan, ".1f") == "–"
+    assert interval(-1.0, 0.25, "+.2f") == "−1.00 ± 0.25" and interval(1.0, 0.25, "+.2f") == "+1.00 ± 0.25"
+    assert interval(1234.5, 2.0, ".4g", ".1g") == "1234 ± 2" and interval(0.5, math.nan, ".2f") == "0.50"

@@ -1,0 +1,310 @@
+"""Every data set on a tiny folder in its own format, and the errors for files that are not usable."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from pathlib import Path
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedtune.core.errors import UserError
+from fedtune.core.torchvision_import import datasets as torchvision
+from fedtune.data import datasets, federation
+from fedtune.data.datasets import SOURCES, describe, has_owners, load, names
+from fedtune.federated.scenario import Scenario
+
+IN_MEMORY = [name for name in names() if name not in ("digits", "celeba", "tiny-imagenet")]
+MNIST_LIKE = ("mnist", "fashion-mnist", "emnist-letters", "emnist-byclass")
+TRAIN, TEST = 6, 4
+
+
+def idx(array: np.ndarray) -> bytes:
+    header = np.array([0x0800 + array.ndim, *array.shape], dtype=">u4")
+    return header.tobytes() + array.astype(np.uint8).tobytes()
+
+
+def write(name: str, root: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Write a tiny data set the way its authors did; returns pixels as stored [rows, ...] and labels 0..C-1."""
+    source, rng = SOURCES[name], np.random.default_rng(0)
+    folder = root / source.folder
+    folder.mkdir(parents=True)
+    channels, height, width = source.shape
+    x = rng.integers(0, 256, (TRAIN + TEST, channels, height, width))
+    y = rng.integers(0, source.classes, TRAIN + TEST)
+    y[0], y[-1] = 0, source.classes - 1
+    parts = {"train": slice(TRAIN), "test": slice(TRAIN, None)}
+    if name.startswith("cifar"):
+        ten = name == "cifar10"
+        for part, rows in parts.items():
+            data = x[rows].reshape(-1, 3072).astype(np.uint8)
+            batch = {"data": data, "labels" if ten else "fine_labels": y[rows].tolist()}
+            file = {"train": "data_batch_1", "test": "test_batch"}[part] if ten else part
+            (folder / file).write_bytes(pickle.dumps(batch))
+        label_names: dict[str, list[str]] = {"fine_label_names": [], "label_names": []}
+        (folder / ("batches.meta" if ten else "meta")).write_bytes(pickle.dumps(label_names))
+        return x, y
+    for part, rows in parts.items():
+        split = name.partition("-")[2]
+        prefix = f"emnist-{split}-{part}" if name.startswith("emnist") else {"test": "t10k"}.get(part, part)
+        (folder / f"{prefix}-images-idx3-ubyte").write_bytes(idx(x[rows, 0]))
+        (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(idx(y[rows] + source.first))
+    return x, y
+
+
+NAMES = [f"n{i:08d}" for i in range(200)]  # of Tiny-ImageNet's classes, as WordNet has them
+HELD_OUT = [7, 199, 7, 0]  # classes of its validation images
+
+
+def write_tiny_imagenet(root: Path) -> np.ndarray:
+    """Its folders, each picture of one colour [204, 3]: one training picture a class, and four for validation."""
+    folder, colours = root / "tiny-imagenet-200", np.random.default_rng(0).integers(0, 256, (204, 3)).astype(np.uint8)
+    (folder / "val" / "images").mkdir(parents=True)
+    files = [folder / "train" / n / "images" / f"{n}_0.JPEG" for n in NAMES]
+    files += [folder / "val" / "images" / f"val_{i}.JPEG" for i in range(4)]
+    for file, colour in zip(files, colours, strict=True):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        image = np.broadcast_to(colour, (64, 64, 3)) if file.stem != "val_1" else np.full((64, 64), colour[0])
+        Image.fromarray(image).save(file, quality=95, subsampling=0)  # some of its pictures are grey
+    colours[201] = colours[201, 0]
+    (folder / "wnids.txt").write_text("\n".join(NAMES[::-1]))
+    lines = [f"val_{i}.JPEG\t{NAMES[c]}\t0\t0\t63\t63\n" for i, c in enumerate(HELD_OUT)]
+    (folder / "val" / "val_annotations.txt").write_text("".join(lines))
+    return colours
+
+
+def test_tiny_imagenet_is_read_from_its_folders_as_it_is_needed(tmp_path: Path) -> None:
+    colours = write_tiny_imagenet(tmp_path)
+    got = load("tiny-imagenet", tmp_path)
+    assert (got.classes, got.train_rows, got.x.shape, got.owner) == (200, 200, (204, 3, 64, 64), None)
+    assert got.y.tolist() == [*range(200), *HELD_OUT] and got.y.dtype == np.int64
+    rows, source = np.array([3, 202, 201, 0]), SOURCES["tiny-imagenet"]
+    want = (colours[rows] / 255 - source.mean) / source.std
+    x = got.x[rows]
+    assert x.dtype == np.float32
+    np.testing.assert_allclose(x, want[:, :, None, None] + np.zeros_like(x), atol=0.06)  # it is JPEG
+    dealt = federation.deal(got, Scenario(dataset="tiny-imagenet", partition="iid", clients=4, floor=3), 0)
+    assert dealt.x.shape[1:] == (3, 64, 64) and dealt.classes == 200
+
+
+@pytest.mark.parametrize("damage", ["class", "picture", "annotations", "label"])
+def test_a_damaged_tiny_imagenet_is_a_user_error(damage: str, tmp_path: Path) -> None:
+    write_tiny_imagenet(tmp_path)
+    folder = tmp_path / "tiny-imagenet-200"
+    if damage == "class":
+        shutil.rmtree(folder / "train" / NAMES[5])
+    elif damage == "picture":
+        (folder / "train" / NAMES[5] / "images" / f"{NAMES[5]}_0.JPEG").write_bytes(b"no picture")
+    else:
+        line = "val_0.JPEG\n" if damage == "annotations" else "val_0.JPEG\tn99999999\n"
+        (folder / "val" / "val_annotations.txt").write_text(line)
+    with pytest.raises(UserError, match="tiny-imagenet is absent or damaged.*unpack http.*delete damaged") as caught:
+        load("tiny-imagenet", tmp_path).x[np.arange(10)]
+    assert "\n" not in str(caught.value)
+
+
+def test_tiny_imagenet_cannot_be_fetched(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="torchvision does not know it.*unpack http.*--download cannot fetch it"):
+        load("tiny-imagenet", tmp_path, download=True)
+    assert not list(tmp_path.iterdir())
+
+
+SPLIT = [2, 0, 0, 1, 0, 2]  # of the faces: 0 train, 1 valid, 2 test
+SMILES = [1, -1, 1, 1, -1, -1]
+OWNERS = [7, 9, 7, 3, 9, 3]
+
+
+def write_faces(root: Path) -> np.ndarray:
+    """Write six faces in CelebA's format; image i is one colour above another, uint8 [6, 2, 3] (upper, lower)."""
+    folder = root / "celeba"
+    (folder / "img_align_celeba").mkdir(parents=True)
+    colours = np.random.default_rng(0).integers(0, 256, (len(SPLIT), 2, 3)).astype(np.uint8)
+    files = [f"{i + 1:06d}.jpg" for i in range(len(SPLIT))]
+    for file, colour in zip(files, colours, strict=True):
+        image = np.repeat(colour, 109, axis=0)[:, None].repeat(178, axis=1)  # [218, 178, 3]
+        Image.fromarray(image).save(folder / "img_align_celeba" / file, quality=95, subsampling=0)
+
+    def table(name: str, rows: list[str], header: str = "") -> None:
+        head = [str(len(rows)), header] if header else []
+        (folder / name).write_text("\n".join(head + [f"{f} {row}" for f, row in zip(files, rows, strict=True)]) + "\n")
+
+    table("list_eval_partition.txt", [str(s) for s in SPLIT])
+    table("identity_CelebA.txt", [str(o) for o in OWNERS])
+    table("list_attr_celeba.txt", [f"-1 {s:2d}  1" for s in SMILES], "Male Smiling Young ")
+    table("list_bbox_celeba.txt", ["1 2 3 4"] * len(SPLIT), "image_id x_1 y_1 width height")
+    table("list_landmarks_align_celeba.txt", ["1 2"] * len(SPLIT), "lefteye_x lefteye_y")
+    return colours
+
+
+@pytest.fixture(autouse=True)
+def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One training batch of CIFAR, and no checksums: they are those of the real files."""
+    unchecked = [(number, None, file) for number, _, file in torchvision.CelebA.file_list]
+    monkeypatch.setattr(torchvision.CelebA, "file_list", unchecked)
+    for cls in (torchvision.CIFAR10, torchvision.CIFAR100):
+        monkeypatch.setattr(cls, "train_list", [[file, None] for file, _ in cls.train_list[:1]])
+        monkeypatch.setattr(cls, "test_list", [[file, None] for file, _ in cls.test_list])
+        monkeypatch.setattr(cls, "meta", cls.meta | {"md5": None})
+
+
+@pytest.mark.parametrize("name", IN_MEMORY)
+def test_pixels_labels_and_order(name: str, tmp_path: Path) -> None:
+    stored, y = write(name, tmp_path)
+    got, source = load(name, tmp_path), SOURCES[name]
+    assert got.name == name and got.classes == source.classes and got.train_rows == TRAIN
+    assert got.x.dtype == np.float32 and got.x.flags.c_contiguous and got.x.shape == (TRAIN + TEST, *source.shape)
+    assert got.y.dtype == np.int64
+    np.testing.assert_array_equal(got.y, y)
+    upright = stored.transpose(0, 1, 3, 2) if name.startswith("emnist") else stored
+    for channel, (mean, std) in enumerate(zip(source.mean, source.std, strict=True)):
+        np.testing.assert_allclose(got.x[:, channel], (upright[:, channel] / 255 - mean) / std, rtol=0, atol=1e-5)
+
+
+def test_digits() -> None:
+    got = load("digits")
+    assert names()[0] == "digits"
+    assert got.x.shape == (1797, 1, 8, 8) and got.y.shape == (1797,) and got.train_rows == 1797
+    assert got.x.dtype == np.float32 and got.y.dtype == np.int64
+    assert set(got.y) == set(range(10))
+    pixels = got.x * 0.3760 + 0.3053
+    assert pixels.min() == pytest.approx(0, abs=1e-6) and pixels.max() == pytest.approx(1, abs=1e-6)
+    assert got.x.mean() == pytest.approx(0, abs=1e-3) and got.x.std() == pytest.approx(1, abs=1e-3)
+
+
+def test_real_fashion_mnist_is_centred() -> None:
+    root = Path(os.environ.get("FEDTUNE_DATA_DIR", ""))
+    if not os.environ.get("FEDTUNE_DATA_DIR") or not (root / SOURCES["fashion-mnist"].folder).is_dir():
+        pytest.skip("FEDTUNE_DATA_DIR does not name a folder with Fashion-MNIST")
+    got = load("fashion-mnist")
+    assert got.x.shape == (70_000, 1, 28, 28) and got.train_rows == 60_000
+    np.testing.assert_array_equal(np.bincount(got.y[:60_000]), 6000)
+    np.testing.assert_array_equal(np.bincount(got.y[60_000:]), 1000)
+    assert got.x[:60_000].mean() == pytest.approx(0, abs=1e-3) and got.x[:60_000].std() == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", names())
+def test_describe_needs_no_files(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "_torchvision", None)
+    monkeypatch.setattr(datasets, "_celeba", None)
+    monkeypatch.setattr(datasets, "_tiny_imagenet", None)
+    assert describe(name) == (*SOURCES[name].shape, SOURCES[name].classes)
+    assert has_owners(name) == (name == "celeba")
+
+
+@pytest.mark.parametrize("name", [n for n in names() if n != "digits"])
+def test_absent_files_name_the_folder_and_both_ways_out(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        load(name, tmp_path)
+    message = str(caught.value)
+    for part in (name, str(tmp_path / SOURCES[name].folder), "--download", "--data-dir", "FEDTUNE_DATA_DIR"):
+        assert part in message
+    assert "\n" not in message and "download=True" not in message
+    assert not list(tmp_path.iterdir())  # nothing is fetched or made unasked
+
+
+@pytest.mark.parametrize("keep", [0, 3, 100])
+@pytest.mark.parametrize("name", IN_MEMORY)
+def test_cut_off_file_is_a_user_error(name: str, keep: int, tmp_path: Path) -> None:
+    write(name, tmp_path)
+    files = [f for f in (tmp_path / SOURCES[name].folder).iterdir() if "images" in f.name or "test" in f.name]
+    files[0].write_bytes(files[0].read_bytes()[:keep])
+    with pytest.raises(UserError, match=r"absent or damaged in .* \([^()]+.*\): .*delete damaged files"):
+        load(name, tmp_path)
+
+
+def test_faces_come_training_first_with_their_owners(tmp_path: Path) -> None:
+    write_faces(tmp_path)
+    got, order = load("celeba", tmp_path), [1, 2, 4, 3, 0, 5]  # official order within the three splits
+    assert got.name == "celeba" and got.classes == 2 and got.train_rows == 4 - 1
+    assert got.owner is not None and got.owner.dtype == got.y.dtype == np.int64
+    np.testing.assert_array_equal(got.y, [(SMILES[i] + 1) // 2 for i in order])
+    np.testing.assert_array_equal(got.owner, [OWNERS[i] for i in order])
+    assert got.x.shape == (6, 3, 84, 84) and len(got.x) == 6
+
+
+def test_faces_are_read_one_by_one_and_squeezed_to_84_pixels(tmp_path: Path) -> None:
+    colours, order = write_faces(tmp_path), np.array([1, 2, 4, 3, 0, 5])
+    got, rows = load("celeba", tmp_path), np.array([4, 0, 5])
+    want = colours[order[rows]] / 127.5 - 1  # [rows, 2, 3]
+    (tmp_path / "celeba" / "img_align_celeba" / "000003.jpg").unlink()  # nobody asks for it
+    x = got.x[rows]
+    assert x.dtype == np.float32 and x.shape == (3, 3, 84, 84)
+    assert -1 <= x.min() and x.max() <= 1
+    for half, part in enumerate((x[:, :, :38], x[:, :, 46:])):  # away from the line between the colours
+        np.testing.assert_allclose(part, want[:, half, :, None, None] + np.zeros_like(part), atol=0.04)  # it is JPEG
+    assert got.x[rows[:0]].shape == (0, 3, 84, 84)
+
+
+@pytest.mark.parametrize("damage", ["absent", "empty", "cut", "text"])
+def test_a_face_that_cannot_be_read_is_a_user_error(damage: str, tmp_path: Path) -> None:
+    write_faces(tmp_path)
+    file = tmp_path / "celeba" / "img_align_celeba" / "000001.jpg"
+    content = {"empty": b"", "cut": file.read_bytes()[:400], "text": b"not a face"}
+    file.unlink() if damage == "absent" else file.write_bytes(content[damage])
+    faces = load("celeba", tmp_path).x
+    with pytest.raises(UserError, match="celeba is absent or damaged in .*celeba .*--data-dir") as caught:
+        faces[np.arange(6)]
+    assert "\n" not in str(caught.value)
+    assert faces[np.array([0])].shape == (1, 3, 84, 84)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("list_eval_partition.txt", "000001.jpg 0\n"),
+        ("identity_CelebA.txt", "000001.jpg 1\n"),
+        ("list_attr_celeba.txt", "6\nMale Young\n000001.jpg -1 1\n"),
+        ("list_bbox_celeba.txt", ""),
+    ],
+)
+def test_a_damaged_list_of_faces_is_a_user_error(file: str, content: str, tmp_path: Path) -> None:
+    write_faces(tmp_path)
+    (tmp_path / "celeba" / file).write_text(content)
+    with pytest.raises(UserError, match="celeba is absent or damaged in .*delete damaged files"):
+        load("celeba", tmp_path)
+
+
+def test_labels_that_do_not_fit_are_a_user_error(tmp_path: Path) -> None:
+    write("mnist", tmp_path)
+    labels = tmp_path / "MNIST" / "raw" / "train-labels-idx1-ubyte"
+    labels.write_bytes(idx(np.array([0, 1, 2, 3, 4, 10])))
+    with pytest.raises(UserError, match=r"labels are outside 0\.\.9"):
+        load("mnist", tmp_path)
+    labels.write_bytes(idx(np.array([0, 1])))
+    with pytest.raises(UserError, match="do not fit"):
+        load("mnist", tmp_path)
+
+
+def test_failing_download_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise URLError("no\nnetwork")
+
+    monkeypatch.setattr("torchvision.datasets.mnist.download_and_extract_archive", fail)
+    monkeypatch.setattr("torchvision.datasets.cifar.download_and_extract_archive", fail)
+    monkeypatch.setattr("torchvision.datasets.celeba.download_file_from_google_drive", fail)
+    for name in (*MNIST_LIKE, "cifar10", "cifar100", "celeba"):
+        with pytest.raises(UserError, match="could not be fetched .*no network.*--data-dir") as caught:
+            load(name, tmp_path, download=True)
+        assert "\n" not in str(caught.value)
+
+
+def test_data_folder_from_argument_then_environment_then_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDTUNE_DATA_DIR", "from_environment")
+    with pytest.raises(UserError, match="from_argument"):
+        load("mnist", "from_argument")
+    with pytest.raises(UserError, match="from_environment"):
+        load("mnist")
+    monkeypatch.delenv("FEDTUNE_DATA_DIR")
+    write("mnist", tmp_path / "data")
+    assert load("mnist").train_rows == TRAIN
+
+
+@pytest.mark.parametrize("call", [load, describe])
+def test_unknown_name(call: object) -> None:
+    with pytest.raises(UserError, match="unknown data set 'mnits': did you mean 'mnist'"):
+        call("mnits")  # type: ignore[operator]

@@ -1,0 +1,649 @@
+"""The report: what it says, in every state of a run, and how it looks and works in a real browser."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import tomllib
+import warnings
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pandas as pd
+import pytest
+import yaml
+from optuna.distributions import FloatDistribution
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+from support.chromium import Browser, chromium
+from test_survival import wait_for
+
+from fedtune import report
+from fedtune.__main__ import main as console
+from fedtune.federated.scenario import SCENARIOS, Scenario
+from fedtune.federated.simulation import Experiment
+from fedtune.reporting import findings
+from fedtune.runs import tables as results
+from fedtune.studies.comparison_tables import COLUMNS
+
+ROUNDS = 6
+HOSTILE = "</script><script>window.pwned = 1</script><img src=x onerror='window.pwned = 2'> & \"so\""
+# seeds 1 to 3: differences .02, .04, .06, whose interval is 4.3027 · .02 / √3
+BEST, DEFAULT = (0.92, 0.94, 0.96), (0.90, 0.90, 0.90)
+
+
+def record(**more: Any) -> dict[str, Any]:
+    """A run.json."""
+    experiment = Experiment("fedproto", Scenario(clients=5, rounds=ROUNDS))
+    told = {
+        "space": {"lam": "0.1 … 50 (log)", "lr": "0.001 … 0.3 (log)"}, "trials": 14, "searcher": "tpe",
+        "scheduler": "asha", "objectives": ["val_acc"], "seeds_per_trial": 1, "rungs": [2], "state": "finished",
+        "budget": {"unit": "rounds", "limit": ROUNDS, "since": 1}, "search_seconds": 12.0, "seconds": 20.0,
+        "arguments": ["--algo", "fedproto", "--data-dir", "my data"],
+    }  # fmt: skip
+    command = ["python", "-m", "fedtune.search", "--algo", "fedproto"]
+    return results.provenance(command, experiment, told | more)
+
+
+def final(best: tuple[float, ...] = BEST, default: tuple[float, ...] = DEFAULT) -> list[dict[str, Any]]:
+    return [
+        {"configuration": name, "seed": 1 + i, "test_acc": v, "val_acc": v - 0.01, "comm_mb": 1.5, "reason": ""}
+        for name, values in (("best", best), ("default", default)) for i, v in enumerate(values)
+    ]  # fmt: skip
+
+
+def tables(hostile: str = HOSTILE) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Trials t00 to t09 finished, two stopped in round 2, one diverged, one failed; t03 is the best, at lam = 49."""
+    trials, rounds, rng = [], [], np.random.default_rng(0)
+    for i in range(14):
+        status = "finished" if i < 10 else "stopped" if i < 12 else "diverged" if i == 12 else "failed"
+        played = {"finished": ROUNDS, "stopped": 2, "diverged": 1, "failed": 0}[status]
+        lam, lr = (49.0, 0.02) if i == 3 else (float(10 ** rng.uniform(-1, 1)), float(10 ** rng.uniform(-3, -1)))
+        end = 0.95 if i == 3 else 0.6 + 0.02 * i
+        name = f"t{i:02}"
+        mine = [
+            {
+                "trial": name, "round": t, "val_acc": end - 0.05 * (ROUNDS - t), "val_loss": 1 / t,
+                "test_acc": end - 0.02, "test_acc_std": 0.1, "test_acc_worst10": 0.5, "train_loss": 1 / t,
+                "comm_mb": (20 - i) * t, "seconds": 0.5, "eval_seconds": 0.1,
+            } for t in range(1, played + 1)
+        ]  # fmt: skip
+        rounds += mine
+        reason = {"diverged": "diverged in round 2", "failed": f"worse:\n{hostile}"}.get(status, "")
+        row = {"trial": name, "status": status, "config/lam": lam, "config/lr": lr, "reason": reason}
+        trials.append(row | results.summed(pd.DataFrame(mine)))
+    return pd.DataFrame(trials), pd.DataFrame(rounds)
+
+
+def make(run: Path, hostile: str = HOSTILE, **more: Any) -> Path:
+    """A finished search's folder."""
+    run.mkdir(parents=True)
+    trials, rounds = tables(hostile)
+    trials.to_parquet(run / "trials.parquet", index=False)
+    rounds.to_parquet(run / "rounds.parquet", index=False)
+    results.write(run / "run.json", record(**({"final": final(), "pinned": {}} | more)))
+    best = {
+        "algorithm": "fedproto", "scenario": "digits-w4", "overrides": {}, "seed": 0, "hyperparameters": {"lam": 49.0},
+        "found": {"trial": "t03", "run": hostile},
+    }  # fmt: skip
+    (run / "best.yaml").write_text(yaml.safe_dump(best))
+    journal(run / "study.journal", trials)
+    return run
+
+
+def journal(path: Path, trials: pd.DataFrame) -> None:
+    """The same trials as an Optuna study."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        storage = JournalStorage(JournalFileBackend(str(path)))
+    study = optuna.create_study(storage=storage, study_name="s", direction="maximize")
+    ranges = {"lam": FloatDistribution(0.1, 50, log=True), "lr": FloatDistribution(0.001, 0.3, log=True)}
+    over = trials[trials["status"] == "finished"]
+    study.add_trials([
+        optuna.trial.create_trial(
+            state=TrialState.COMPLETE, value=row["last_val_acc"], distributions=ranges,
+            params={n: row[f"config/{n}"] for n in ranges}, user_attrs={"trial": row["trial"]},
+        ) for row in over.to_dict("records")
+    ])  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("report") / "a run")
+
+
+@pytest.fixture(scope="module")
+def html(run: Path) -> str:
+    assert report.main([str(run)]) == 0
+    return (run / "report.html").read_text()
+
+
+def told(html: str) -> str:
+    """What a reader sees of it without scripts: its text, one space between words."""
+
+    class Reader(HTMLParser):
+        skipped, found = 0, ""
+
+        def handle_starttag(self, tag: str, attrs: list) -> None:
+            self.skipped += tag in ("script", "style")
+
+        def handle_endtag(self, tag: str) -> None:
+            self.skipped -= tag in ("script", "style")
+
+        def handle_data(self, data: str) -> None:
+            self.found += "" if self.skipped else data + " "
+
+    reader = Reader()
+    reader.feed(html)
+    return " ".join(reader.found.split())
+
+
+def rows(html: str) -> list[dict[str, Any]]:
+    """The tables of trials."""
+    found = re.findall(r'<script type="application/json">(\{"columns".*?)</script>', html)
+    tables = [json.loads(text) for text in found]
+    return [dict(zip([c["name"] for c in t["columns"]], row, strict=True)) for t in tables for row in t["rows"]]
+
+
+def said(run: Path, out: Path) -> str:
+    """The text of its report."""
+    assert report.main([str(run), "-o", str(out)]) == 0
+    return told(out.read_text())
+
+
+# what it says ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_answer_comes_first_and_says_how_sure_it_is(html: str, run: Path) -> None:
+    text = told(html)
+    order = ["fedproto on digits-w4", "These seeds", "Best configuration", "fedtune run", "Figures", "Trials 14"]
+    places = [text.index(word) for word in [*order, "Where the numbers come from"]]
+    assert places == sorted(places)
+    half = 4.302653 * 0.02 / 3**0.5
+    assert "On fresh seeds the best configuration is better than the default." not in text  # .04 ± .0497
+    assert f"a difference of +0.0400 ± {half:.4f}" in text and "cannot tell the best configuration" in text
+    assert f"best 0.9400 ± {half:.4f} 0.9200 0.9400 0.9600 1.50 default 0.9000 ± 0.0000" in text
+    assert "validation accuracy 0.9500 after 6 rounds" in text and "a selection gap of +0.0200" in text
+    assert "14 trials: 10 finished, 2 stopped, 1 diverged, 1 failed" in text
+    assert re.search(r"lam \(λ\) 49 1 0\.1 … 50 \(log\)", text)
+    assert "lam = 49, at the upper end of the searched 0.1 … 50 (log)" in text
+    assert f"fedtune run --config '{run}/best.yaml' --data-dir 'my data'" in text
+
+
+@pytest.mark.parametrize(
+    ("best", "verdict"),
+    [
+        ((0.94, 0.95, 0.96), "On fresh seeds the best configuration is better than the default."),
+        ((0.84, 0.85, 0.86), "On fresh seeds the best configuration is worse than the default."),
+        ((0.84, 0.90, 0.96), "These seeds cannot tell the best configuration from the default."),
+        ((0.90, 0.90, 0.90), "These seeds cannot tell the best configuration from the default."),
+        ((0.94, 0.94, 0.94), "Too few or equal differences by seed: they cannot say whether the best differs from the "
+         "default."),
+    ],
+)
+def test_the_verdict_is_that_of_the_paired_difference(best: tuple[float, ...], verdict: str) -> None:
+    check = findings.Check(pd.DataFrame(final(best)))
+    assert check.verdict() == verdict
+    assert check.difference() == "+0.0400" or "equal" not in verdict
+
+
+def test_a_seed_that_diverged_is_told_and_has_no_mean(tmp_path: Path) -> None:
+    text = said(make(tmp_path / "run", final=final((0.94, float("nan"), 0.96))), tmp_path / "x.html")
+    assert "On fresh seeds the best configuration diverged in 1 of 3 runs." in text
+    assert "best – 0.9400 diverged 0.9600" in text and "best − default, by seed – +0.0400 diverged +0.0600" in text
+    assert "Runs diverged on fresh seeds, so no difference between the best and the default can be told." in text
+
+
+def test_one_fresh_seed_has_no_interval(tmp_path: Path) -> None:
+    text = said(make(tmp_path / "run", final=final((0.9,), (0.8,))), tmp_path / "x.html")
+    assert "Too few or equal" in text and "one fresh seed only" in text and "a difference of +0.1000." in text
+
+
+def test_where_the_numbers_come_from(html: str) -> None:
+    text = told(html).split("Where the numbers come from")[1]
+    command = "python -m fedtune.search --algo fedproto"
+    for word in (command, "the search 12 s, in all 20 s", "check on 1, 2, 3", "ray 2.60", "clients = 5"):
+        assert word in text
+
+
+def test_a_resumed_run_names_all_its_commits_and_no_whole_time(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", resumed=["2026-01-02"], earlier_commits=["abc"], git_commit="def+", seconds=20)
+    text = said(run, tmp_path / "x.html").split("Where the numbers come from")[1]
+    assert "commit abc and def with uncommitted changes" in text and "in all at least 20 s" in text
+
+
+def test_what_comes_from_a_run_is_text_and_nothing_else(html: str, tmp_path: Path) -> None:
+    assert "<script>window" not in html and "<img" not in html.split("<main>")[1].split("</main>")[0]
+    assert [r["reason"] for r in rows(html) if r["status"] == "failed"] == [f"worse:\n{HOSTILE}"]
+    assert "window.pwned = 1</script>" in told(html)  # as text, in a warning
+    more = {"pinned": {"x": HOSTILE}, "scored": HOSTILE, "command": [HOSTILE], "space": {"<i>": HOSTILE}}
+    hostile = make(tmp_path / "<b>run", **more)
+    assert report.main([str(hostile)]) == 0
+    page = (hostile / "report.html").read_text()
+    assert "<script>window" not in page and "<b>" not in page and "<i>" not in page
+
+
+def test_nothing_is_fetched_and_only_our_own_scripts_may_run(html: str) -> None:
+    links: list[tuple[str, str]] = []
+
+    class Links(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list) -> None:
+            links.extend((tag, v) for n, v in attrs if n in ("src", "href", "srcset", "action", "data", "poster"))
+
+    Links().feed(html)
+    assert all(target.startswith("#") for _, target in links)
+    style = html.split("<style>")[1].split("</style>")[0]
+    assert "url(" not in style and "@import" not in style
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', html)
+    assert policy.startswith("default-src &#39;none&#39;; script-src &#39;sha256-") and "connect-src" not in policy
+    assert len(re.findall("sha256-", policy)) == len(re.findall(r"<script>", html.split("</main>")[1])) == 2
+
+
+def test_the_page_is_small_enough_to_send(html: str) -> None:
+    assert len(html.encode()) < 6e6
+
+
+# every state of a run -------------------------------------------------------------------------------------------------
+
+
+def line(trial: str, t: int, value: float, **more: Any) -> dict[str, Any]:
+    return {
+        "trial_id": trial, "round": t, "training_iteration": t, "val_acc": value, "val_loss": 1.0, "test_acc": value,
+        "test_acc_std": 0.1, "train_loss": 1.0, "seconds": 1.0, "eval_seconds": 0.5, "comm_mb": 2.0 * t, "timestamp": t,
+        "config": {"lam": 0.1 * t}, "complete": t == ROUNDS,
+    } | more  # fmt: skip
+
+
+def broken_off(run: Path, logged: dict[str, list[dict]], how: dict[str, str], **more: Any) -> Path:
+    """What Tune leaves of a search whose driver died."""
+    run.mkdir()
+    results.write(run / "run.json", record(**({"state": "running"} | more)))
+    state = [[json.dumps({"trial_id": t, "status": s}), "{}"] for t, s in how.items()]
+    (run / "experiment_state-1.json").write_text(json.dumps({"trial_data": state}))
+    for trial, lines in logged.items():
+        (run / f"fedproto-{trial}").mkdir()
+        (run / f"fedproto-{trial}" / "result.json").write_text("\n".join(map(json.dumps, lines)))
+    return run
+
+
+def test_a_search_that_runs_and_one_whose_driver_died(tmp_path: Path) -> None:
+    logged = {"a": [line("a", 1, 0.2), line("a", 2, 0.5)], "b": [line("b", 1, 0.4)]}
+    run = broken_off(tmp_path / "run", logged, {"a": "RUNNING", "b": "TERMINATED", "c": "PENDING"})
+    text = said(run, tmp_path / "x.html")
+    assert "its driver is gone; fedtune resume" in text and "validation accuracy 0.5000 after 2 rounds" in text
+    assert "3 of 14 trials: 1 stopped, 1 running, 1 waiting" in text and "No trial was finished" in text
+    assert "no check on fresh seeds" in text and "fedtune run --config" not in text
+    with results.sole_driver(run):
+        assert "It is still running" in said(run, tmp_path / "x.html")
+
+
+def test_a_search_of_which_nothing_was_found_and_one_that_has_not_begun(tmp_path: Path) -> None:
+    nan = {"trial_id": "a", "training_iteration": 1, "diverged": True, "reason": "nan", "config": {"lam": 1.0}}
+    lost = broken_off(tmp_path / "lost", {"a": [nan]}, {"a": "TERMINATED"}, state="nothing found")
+    text = said(lost, tmp_path / "x.html")
+    assert "Nothing was found" in text and "1 of 1 trials diverged (the first: nan)" in text and "Not drawn" in text
+    text = said(broken_off(tmp_path / "new", {}, {}), tmp_path / "x.html")
+    assert "0 of 14 trials" in text and "Nothing was found" in text
+
+
+def test_a_search_that_was_interrupted_has_no_check_and_goes_on(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", state="interrupted", final=None)
+    (run / "study.journal").unlink()
+    text = said(run, tmp_path / "x.html")
+    assert "It was interrupted; fedtune resume" in text and "no check on fresh seeds" in text
+    assert "Best configuration (trial t03)" in text and "study.journal" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["--algo", "fedproto", "--scenario", "gfpl-fmnist-w4"], "gfpl-fmnist-w4"),
+        (["--scenario=digits-w2"], "digits-w2"), (["--scen", "digits-w2", "--scheduler", "none"], "digits-w2"),
+        (["--scheduler", "none"], "digits-w4"), ([], "digits-w4"), (None, "digits"),
+    ],
+)  # fmt: skip
+def test_a_search_without_best_yaml_has_its_scenarios_name(
+    arguments: list[str] | None, name: str, tmp_path: Path
+) -> None:
+    run = make(tmp_path / "run", state="interrupted", final=None)
+    (run / "best.yaml").unlink()
+    told = record(state="interrupted", arguments=arguments)
+    results.write(run / "run.json", {n: v for n, v in told.items() if v is not None})
+    found = findings.read(run)
+    assert found.scenario == name and found.title.startswith(f"fedproto on {name}")
+    assert found.title.endswith("rounds = 6)") == (name in SCENARIOS)  # which are not that scenario's own
+
+
+def test_a_record_of_another_version_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
+    run = make(tmp_path / "run")
+    old = {"algorithm": "vanished", "scenario": {"dataset": "digits", "rounds": 6, "gone": 1}, "state": "finished"}
+    results.write(run / "run.json", old)
+    text = said(run, tmp_path / "x.html")
+    assert "Best configuration (trial t03)" in text and "lam 49 ?" in text and "gone = 1" in text
+
+
+def test_figures_that_fail_or_are_too_large_leave_a_sentence(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("<no luck>")
+
+    monkeypatch.setattr("analysis.plots.slices", broken)
+    monkeypatch.setattr("fedtune.reporting.figures.LARGEST", 3000)
+    text = said(run, tmp_path / "x.html")
+    assert "Not drawn: RuntimeError: <no luck>." in text and "a notebook can show it" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "end"),
+    [
+        (1, "1 … 16", "lower"), (16, "1 … 16", "upper"), (8, "1 … 16", ""), (0.11, "0.1 … 10 (log)", "lower"),
+        (0.2, "0.1 … 10 (log)", ""), (9.9, "0.1 … 10 (log) where optimizer is sgd", "upper"),
+        (0, "0.1 … 10 (log)", "lower"), (-1e-5, "-0.5 … 0", "upper"), (1, "1 … 1", ""),
+        ("sgd", "sgd | adam", ""), (True, "False | True", ""), (None, "1 … 2", ""),
+    ],
+)  # fmt: skip
+def test_the_end_of_a_range(value: Any, text: str, end: str) -> None:
+    assert findings.edge(value, text) == end
+
+
+# several runs, and comparisons ----------------------------------------------------------------------------------------
+
+
+def compared(folder: Path) -> Path:
+    """A comparison of two algorithms, of which the second's second best was chosen."""
+    names, rows = ("fedproto", "local"), []
+    for k, name in enumerate(names):
+        make(folder / name, final=None)
+        for place, base in (("default", 0.8), ("top 1", 0.85), ("top 2", 0.9)):
+            chosen = place == ("top 2" if k else "top 1")
+            values = {"val_acc": base, "test_acc": base, "test_acc_std": 0.1, "score": 0.95, "reason": ""}
+            rows += [{"algorithm": name, "configuration": place, "chosen": chosen, "seed": s} | values for s in (1, 2)]
+    for row in rows:
+        row["test_acc"] += 0.01 * row["seed"]
+        row["comm_mb"] = 1.0
+    pd.DataFrame(rows).to_parquet(folder / "evaluations.parquet")
+    told = {
+        "algorithms": [*names, "fedavg"], "scenario_name": "digits-w4", "scenario": record()["scenario"], "trials": 14,
+        "seeds": 2, "state": "finished", "unequal": ["local began 3 of 14 trials"],
+        "command": ["python", "-m", "fedtune.compare", "--name", "both", "--algos", "fedproto,local,fedavg"],
+    }  # fmt: skip
+    results.write(folder / "compare.json", told)
+    table = [
+        dict.fromkeys(COLUMNS, 0.5) | {"algorithm": n, "published": "", "configuration": HOSTILE, "tuned": 0.6 + k / 10}
+        for k, n in enumerate(names)
+    ]
+    pd.DataFrame(table).to_csv(folder / "table.csv", index=False)
+    pair = {"algorithm": "fedproto", "other": "local", "difference": 0.1, "half": 0.05, "p": 0.01, "p_holm": 0.01}
+    pd.DataFrame([pair]).to_csv(folder / "pairs.csv", index=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compared(tmp_path_factory.mktemp("compared") / "both")
+
+
+def test_a_comparison_shows_its_tables_and_each_search_folded(comparison: Path) -> None:
+    assert report.main([str(comparison)]) == 0
+    html = (comparison / "report.html").read_text()
+    text = told(html)
+    assert html.count("<details class=\"search\"") == 2 and "<script>window" not in html
+    order = ["3 algorithms, each tuned", "Test accuracy on fresh seeds", "Differences between", "What the tuned"]
+    order += ["What each search found", "The searches", "fedproto on digits-w4", "Best configuration"]
+    places = [text.index(word) for word in order]
+    assert places == sorted(places)
+    assert "local began 3 of 14 trials" in text and "The folder has no search of fedavg." in text
+    assert "fedproto − local +10.00 ± 5.00 0.01 0.01 yes" in text and "published" not in text
+    assert "no check on fresh seeds" not in text and text.count("a selection gap of +0.1000") == 2
+    assert "Run it again: python -m fedtune.compare --algos fedproto,local,fedavg" in text  # with --name it would fail
+    assert "command python -m fedtune.compare --name both" in text
+
+
+def test_a_comparison_claims_no_more_than_was_done(comparison: Path, tmp_path: Path) -> None:
+    assert "each tuned, with budgets that were not equal, selected on" in said(comparison, tmp_path / "x.html")
+    file = shutil.copytree(comparison, tmp_path / "cut") / "compare.json"
+    whole = json.loads(file.read_text())
+    for name in ("evaluations.parquet", "table.csv", "pairs.csv"):
+        (file.parent / name).unlink()
+    results.write(file, whole | {"state": "interrupted", "command": ["x", "--name=both"]})
+    text = said(file.parent, tmp_path / "x.html")
+    assert "3 algorithms are to be tuned, and played again on fresh seeds beside the defaults; that has not" in text
+    assert "same budget" not in text and "It was interrupted" in text and "Run it again: x copy" in text
+    results.write(file, whole | {"unequal": []})
+    assert "each tuned with the same budget of 14 trials, selected" in said(file.parent, tmp_path / "x.html")
+
+
+def test_of_many_pairs_it_says_which_it_shows(comparison: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(comparison, tmp_path / "many")
+    pair = pd.read_csv(run / "pairs.csv")
+    more = [pair.assign(algorithm=f"a{i % 2}") for i in range(20)]
+    pd.concat(more).to_csv(run / "pairs.csv", index=False)
+    text = said(run, tmp_path / "x.html")
+    assert "paired by seed (those with a0, of 20)" in text and text.count("a0 − local") == 10 and "a1 − " not in text
+
+
+def test_a_search_of_a_comparison_finds_its_check_there(
+    comparison: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(comparison / "local")
+    text = said(Path(), tmp_path / "x.html")
+    assert "no check on fresh seeds" not in text and "a selection gap of +0.1000" in text
+    assert "Test accuracy on 2 fresh seeds" in text
+
+
+def test_several_runs_stand_under_one_table(run: Path, comparison: Path, tmp_path: Path) -> None:
+    out = tmp_path / "all.html"
+    assert report.main([str(run), str(comparison), "-o", str(out)]) == 0
+    html = out.read_text()
+    changed = "digits-w4 (clients = 5, rounds = 6)"
+    assert f"a run fedproto on {changed} finished 14 0.9500 0.9400 ± 0.0497 0.9000 ± 0.0000" in told(html)
+    assert f"both fedproto, local, fedavg on {changed} finished local 0.7000 ± 0.5000 0.5000 ± 0.5000" in told(html)
+    assert {"run1", "run2", "run2-1"} <= set(re.findall(r' id="([^"]+)"', html))
+    assert html.count("Plotly=") == html.count("<style>") == 1 or html.count("plotly.js v") == 1
+
+
+# where it goes --------------------------------------------------------------------------------------------------------
+
+
+def test_a_report_overwrites_a_report_and_nothing_else(run: Path, html: str, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "x.html"
+    out.write_text("<p>mine</p>")
+    cases = {
+        (str(run), "-o", str(out)): "overwrites an earlier report and nothing else, but",
+        (str(run), "-o", str(run / "run.json")): "overwrites an earlier report and nothing else, but",
+        (str(run), "-o", str(tmp_path)): "overwrites an earlier report and nothing else, but",
+        (str(run), "-o", str(tmp_path / "no" / "x.html")): "a folder that exists, but got",
+        (str(run), str(run)): "a report on several runs needs -o, but 2 came without it",
+        (str(tmp_path),): "has no fit run.json",
+    }
+    for arguments, words in cases.items():
+        assert console(["report", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert words in error and error.startswith("error: ") and error.count("\n") == 1
+    assert out.read_text() == "<p>mine</p>" and list(tmp_path.iterdir()) == [out]
+    assert console(["report", str(run)]) == 0  # over the earlier one
+    assert "report.html (" in capsys.readouterr().out
+
+
+def test_what_a_page_is_made_of_is_in_the_package() -> None:
+    root = Path(report.__file__).parents[1]
+    declared = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    files = {f.name for f in (root / "fedtune" / "reporting").glob("report.*") if f.suffix != ".py"}
+    assert files <= set(declared["fedtune.reporting"])
+
+
+# in a browser ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as made:
+        yield made
+
+
+@pytest.fixture
+def opened(browser: Browser, html: str, run: Path) -> Iterator[Browser]:
+    yield show(browser, run / "report.html")
+    browser.do("goog/cdp/execute", cmd="Emulation.clearDeviceMetricsOverride", params={})
+    browser.do("goog/cdp/execute", cmd="Emulation.setEmulatedMedia", params={"media": ""})
+
+
+def show(browser: Browser, page: Path) -> Browser:
+    browser.errors()
+    browser.do("url", url=page.as_uri())
+    return browser
+
+
+def drawn(browser: Browser) -> list[dict[str, Any]]:
+    """Every figure that is not folded away, scrolled to, once it has something drawn."""
+    number = browser.script("return document.querySelectorAll('.plot').length")
+    found = []
+    for i in range(number):
+        look = (
+            f"const box = document.querySelectorAll('.plot')[{i}]; if (!box.checkVisibility()) return 'folded';"
+            "box.scrollIntoView({block: 'center'});"
+            "const marks = box.querySelectorAll('.scatterlayer path, .barlayer path').length;"
+            "const svg = box.querySelector('.main-svg');"
+            "if (!marks || !svg) return null; const {width, height, right} = svg.getBoundingClientRect();"
+            "return {marks, width, height, right, traces: box._fullData.length}"
+        )
+        if (seen := wait_for(lambda look=look: browser.script(look), 60)) != "folded":
+            found.append(seen)
+    return found
+
+
+def cells(browser: Browser, column: str) -> list[str]:
+    """A column of the first table of trials as it stands there."""
+    return browser.script(
+        "const t = document.querySelector('table.trials');"
+        f"const i = [...t.querySelectorAll('th')].findIndex(th => th.textContent === {column!r});"
+        "return [...t.tBodies[0].rows].map(row => row.cells[i].textContent)"
+    )
+
+
+def heading(column: str) -> str:
+    return f"(//table[contains(@class, 'trials')])[1]//th/button[text()='{column}']"
+
+
+def count(browser: Browser) -> str:
+    return browser.script("return document.querySelector('.count').textContent")
+
+
+def test_every_figure_is_drawn_and_nothing_goes_wrong_or_out(opened: Browser, html: str) -> None:
+    found = drawn(opened)
+    assert len(found) == 9 and "Not drawn" not in told(html)
+    for figure in found:
+        assert figure["marks"] > 0 and figure["traces"] > 0 and figure["width"] > 500 and figure["height"] > 150
+    assert opened.errors() == []
+    assert opened.script("return performance.getEntriesByType('resource').length") == 0
+    assert opened.script("return window.pwned === undefined")
+    # Plotly has a button that would send a figure to its maker's server
+    buttons = set(opened.script("return [...document.querySelectorAll('.modebar-btn')].map(b => b.dataset.title)"))
+    assert {"Zoom", "Pan", "Reset axes"} <= buttons and "Share chart..." not in buttons
+
+
+def test_another_script_would_not_run(opened: Browser) -> None:
+    added = "const s = document.createElement('script'); s.textContent = 'window.pwned = 3'; document.body.append(s)"
+    opened.script(added)
+    assert opened.script("return window.pwned === undefined")
+    assert any("Content Security Policy" in e for e in opened.errors())
+
+
+def test_the_table_sorts_by_mouse_and_keyboard(opened: Browser) -> None:
+    assert cells(opened, "trial")[0] == "t03" and cells(opened, "val_acc")[-1] == ""  # best first, missing last
+    opened.press(heading("MB"))
+    down = [float(v) for v in cells(opened, "MB") if v]
+    assert down == sorted(down, reverse=True) and len(down) == 13
+    opened.press(heading("MB"))
+    assert [float(v) for v in cells(opened, "MB") if v] == down[::-1] and cells(opened, "MB")[-1] == ""
+    assert opened.script("return document.querySelector('th[aria-sort]').ariaSort") == "ascending"
+    opened.press(heading("trial"), "\ue007")  # Enter
+    assert cells(opened, "trial") == [f"t{i:02}" for i in range(14)]
+    assert opened.script("return document.querySelectorAll('th[aria-sort]').length") == 1
+    assert opened.script("return document.querySelector('tr.best').cells[0].textContent") == "t03"
+
+
+def test_the_table_filters_by_text_and_status(opened: Browser) -> None:
+    assert count(opened) == "14 of 14 trials"
+    opened.press("//select[@name='status']/option[@value='stopped']")
+    assert set(cells(opened, "status")) == {"stopped"} and count(opened) == "2 of 14 trials"
+    opened.press("//input[@name='text']", "T11")
+    assert cells(opened, "trial") == ["t11"]
+    opened.press("//select[@name='status']/option[@value='']")
+    assert cells(opened, "trial") == ["t11"]
+    opened.press("//input[@name='text']", "nobody")
+    assert cells(opened, "trial") == [] and count(opened) == "0 of 14 trials"
+
+
+def test_the_command_can_be_copied(opened: Browser) -> None:
+    opened.press("(//div[@class='copy']/button)[1]")
+    wait_for(lambda: opened.script("return document.querySelector('.copy button').textContent") != "copy", 30)
+    text = opened.script("return document.querySelector('.copy pre').textContent")
+    assert text.startswith("fedtune run --config")
+
+
+def test_a_phone_shows_it_without_sideways_scrolling(browser: Browser, html: str, run: Path, opened: Browser) -> None:
+    params = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    browser.do("goog/cdp/execute", cmd="Emulation.setDeviceMetricsOverride", params=params)
+    show(browser, run / "report.html")
+    for figure in drawn(browser):
+        assert figure["right"] <= 390
+    assert browser.script("return [document.documentElement.scrollWidth, innerWidth]") == [390, 390]
+    box = "const box = document.querySelector('.trials').parentElement; return box.scrollWidth > box.clientWidth"
+    assert browser.script(box)
+    shadows = "return getComputedStyle(document.querySelector('.scroll')).backgroundAttachment"
+    assert browser.script(shadows) == "local, local, scroll, scroll"
+    assert browser.errors() == []
+
+
+def test_paper_shows_every_figure_whole_and_no_filter(opened: Browser) -> None:
+    opened.do("goog/cdp/execute", cmd="Emulation.setEmulatedMedia", params={"media": "print"})
+    opened.script("window.dispatchEvent(new Event('beforeprint'))")
+    widths = "return [...document.querySelectorAll('.plot')].map(b => b.querySelector('.main-svg').clientWidth)"
+    assert opened.script(widths) == [680] * 9  # none was scrolled to
+    hidden = "return ['.filter', '.copy button'].map(q => getComputedStyle(document.querySelector(q)).display)"
+    assert opened.script(hidden) == ["none", "none"]
+    opened.script("window.dispatchEvent(new Event('afterprint'))")
+    assert base64.b64decode(opened.do("print")).startswith(b"%PDF")
+    assert opened.errors() == []
+
+
+def test_a_folded_search_draws_once_it_is_opened(browser: Browser, comparison: Path) -> None:
+    report.main([str(comparison)])
+    show(browser, comparison / "report.html")
+    assert len(drawn(browser)) == 1
+    browser.press("(//details[@class='search']/summary)[2]")
+    assert len(drawn(browser)) == 10 and browser.errors() == []
+
+
+def test_ten_thousand_trials(browser: Browser, run: Path, tmp_path: Path) -> None:
+    many = tmp_path / "many"
+    shutil.copytree(run, many)
+    trials, _ = tables()
+    rng, n = np.random.default_rng(0), 10_000
+    whole = trials.iloc[np.arange(n) % len(trials)].assign(trial=[f"{i:08x}" for i in range(n)])
+    whole = whole.assign(last_val_acc=rng.random(n), seconds=rng.random(n), **{"config/lam": rng.random(n)})
+    whole.to_parquet(many / "trials.parquet", index=False)
+    assert report.main([str(many)]) == 0
+    show(browser, many / "report.html")
+    assert count(browser) == "10000 of 10000 trials, the first 200 shown"
+    browser.press(heading("s"))
+    best = sorted((round(v, 1) for v in whole["seconds"]), reverse=True)[:200]
+    assert [float(v) for v in cells(browser, "s")] == best
+    browser.press("//button[contains(@class, 'more')]")
+    browser.press("//button[contains(@class, 'more')]")
+    assert len(cells(browser, "trial")) == n and count(browser) == "10000 of 10000 trials"
+    browser.press("//input[@name='text']", "0000270f")
+    assert cells(browser, "trial") == ["0000270f"]
+
+
+def test_a_loss_against_the_default_has_true_minus_signs_throughout():
+    assert findings._listed(pd.Series([-0.003, 0.001, float("nan")]), "+") == "−0.0030\u2002+0.0010\u2002diverged"

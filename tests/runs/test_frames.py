@@ -1,0 +1,113 @@
+"""Run folders as dataframes, whatever state the run is in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis import frames
+from fedtune.core.errors import UserError
+
+RECORD = {"algorithm": "fedavg", "scenario": {"dataset": "digits", "rounds": 3}}
+
+
+def row(trial: str, t: int, value: float, **more: object) -> dict:
+    return {
+        "trial_id": trial, "round": t, "training_iteration": t, "val_acc": value, "val_loss": 1.0,
+        "test_acc": value / 2, "test_acc_std": 0.1, "train_loss": 1.0, "seconds": 1.0, "eval_seconds": 0.5,
+        "comm_mb": 2.0 * t,
+        "config": {"lr": 0.1}, "complete": t == 3, "timestamp": t,
+    } | more  # fmt: skip
+
+
+def broken_off(run: Path, rows: dict[str, list[dict]], how: dict[str, str]) -> Path:
+    """What Tune leaves of a search whose driver died."""
+    run.mkdir()
+    (run / "run.json").write_text(json.dumps(RECORD))
+    state = [[json.dumps({"trial_id": t, "status": s}), "{}"] for t, s in how.items()]
+    (run / "experiment_state-1.json").write_text(json.dumps({"trial_data": state}))
+    for trial, logged in rows.items():
+        (run / f"fedavg-{trial}").mkdir()
+        (run / f"fedavg-{trial}" / "result.json").write_text("\n".join(map(json.dumps, logged)) + '\n{"cut of')
+    return run
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """One of each: finished with a round told twice, stopped, diverged, failed, running, waiting."""
+    rows = {
+        "a": [row("a", 1, 0.2), row("a", 2, 0.5), row("a", 2, 0.6), row("a", 3, 0.4)],
+        "b": [row("b", 1, 0.1)],
+        "c": [row("c", 1, 0.3), {"trial_id": "c", "training_iteration": 2, "diverged": True, "reason": "nan"}],
+        "d": [row("d", 1, 0.3)],
+        "e": [row("e", 1, 0.7)],
+    }
+    how = {"a": "TERMINATED", "b": "TERMINATED", "c": "TERMINATED", "d": "ERROR", "e": "RUNNING", "f": "PENDING"}
+    return broken_off(tmp_path / "logs", rows, how)
+
+
+def test_tables_of_an_interruption_are_not_those_of_the_failure_that_came_after(logs: Path) -> None:
+    whole, rounds = frames.load(logs)
+    whole.iloc[:1].to_parquet(logs / "trials.parquet")
+    rounds.iloc[:1].to_parquet(logs / "rounds.parquet")
+    for state, trials in (("interrupted", 1), ("running", 6), ("failed", 6)):
+        (logs / "run.json").write_text(json.dumps(RECORD | {"state": state}))
+        assert len(frames.load(logs)[0]) == trials
+
+
+def test_a_run_without_tables_is_read_from_its_logs(logs: Path) -> None:
+    trials, rounds = frames.load(logs)
+    found = trials.set_index("trial")
+    assert found["status"].astype(str).to_dict() == {
+        "a": "finished", "b": "stopped", "c": "diverged", "d": "failed", "e": "running", "f": "waiting",
+    }  # fmt: skip
+    a = found.loc["a"]
+    assert (a["rounds"], a["best_round"], a["best_val_acc"], a["last_val_acc"]) == (3, 2, 0.6, 0.4)
+    assert (a["seconds"], a["comm_mb"], a["config/lr"], a["run"]) == (4.5, 6.0, 0.1, "logs")
+    assert found.loc["f", "rounds"] == 0 and found.loc["c", "reason"] == "nan"
+    assert not rounds.duplicated(["trial", "round"]).any()
+    assert rounds.query("trial == 'a' and round == 2")["val_acc"].item() == 0.6
+
+
+def test_columns_and_dtypes_are_the_documented_ones_in_every_state(logs: Path, tmp_path: Path) -> None:
+    empty = broken_off(tmp_path / "empty", {}, {})
+    for run in (logs, empty):
+        trials, rounds = frames.load(run)
+        for frame, columns in ((trials, frames.TRIALS), (rounds, frames.ROUNDS)):
+            assert list(frame.columns[: len(columns)]) == list(columns)
+            assert {n: str(frame[n].dtype) for n in columns} == columns
+    assert len(frames.load(empty)[0]) == 0
+
+
+def test_several_runs_stand_below_one_another(logs: Path, tmp_path: Path) -> None:
+    over = broken_off(tmp_path / "over", {}, {})
+    trials, rounds = frames.load(logs)
+    for name, frame in (("trials", trials), ("rounds", rounds)):
+        kept = frame.drop(columns=["run"])
+        kept = kept.assign(status=kept["status"].astype(str)) if "status" in kept else kept
+        kept.to_parquet(over / f"{name}.parquet", index=False)
+    both = frames.load(logs, over)
+    assert both[0]["run"].value_counts().to_dict() == {"logs": 6, "over": 6}
+    for i, one in enumerate((trials, rounds)):
+        again = both[i][both[i]["run"] == "over"].assign(run="logs").reset_index(drop=True)
+        pd.testing.assert_frame_equal(again, one)
+
+
+def test_what_varies(logs: Path) -> None:
+    trials, _ = frames.load(logs)
+    assert frames.hyperparameters(trials) == []
+    trials.loc[0, "config/lr"] = 0.3
+    assert frames.hyperparameters(trials) == ["lr"]
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"algorithm": "x"}'])
+def test_no_run(content: str | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "run.json").write_text(content)
+    with pytest.raises(UserError, match="has no fit run.json"):
+        frames.load(tmp_path)
+    with pytest.raises(UserError, match="at least one run"):
+        frames.load()

@@ -1,0 +1,114 @@
+"""What a search leaves behind, on hand-made runs."""
+
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from fedtune.runs import tables
+from fedtune.core.errors import UserError
+from fedtune.tuning.live_view import short, status
+
+
+class Grid(list):
+    """Stands in for Ray's ResultGrid."""
+
+
+def result(name, rows, config=None, error=None):
+    frame = pd.DataFrame(rows)
+    metrics = rows[-1] | {"trial_id": name} if rows else {}
+    return SimpleNamespace(metrics=metrics, metrics_dataframe=frame, config=config or {}, error=error, path=f"x-{name}")
+
+
+def row(t, val, loss=1.0):
+    return {
+        "round": t, "training_iteration": t, "val_acc": val, "val_loss": loss, "test_acc": val / 2, "test_acc_std": 0.1,
+        "train_loss": 1.0, "seconds": 1.0, "eval_seconds": 0.5, "comm_mb": t * 2.0, "done": False,
+        "complete": t == 3, "trial_id": "z",
+    }  # fmt: skip
+
+
+GRID = Grid(
+    [
+        result("a", [row(1, 0.2), row(2, 0.5), row(2, 0.6), row(3, 0.4)], {"lam": 1.0}),  # 2 twice: recovered
+        result("b", [row(1, 0.9)], {"lam": 2.0}),
+        result("c", [row(1, 0.3), {"training_iteration": 2, "val_acc": 0.1, "diverged": True, "reason": "nan"}]),
+        result("d", [row(1, 0.3)], error=RuntimeError("gone")),
+        result("e", []),
+    ]
+)
+REPORTED = {r.metrics.get("trial_id", "e"): r.metrics_dataframe.to_dict("records") for r in GRID}
+REPORTED["c"] = REPORTED["c"][:1] + [{"val_acc": 0.1, "diverged": True}]
+
+
+def test_there_is_no_best_trial_before_a_round():
+    begun = pd.DataFrame({"trial": ["a", "b"], "status": ["stopped", "failed"], "rounds": [0, 0]})
+    assert tables.best_trial(begun) is None and tables.best_trials(begun).empty
+
+
+def test_each_round_of_a_trial_is_there_once_and_the_last_report_counts():
+    rounds = tables.rounds_frame(REPORTED)
+    assert rounds.groupby("trial")["round"].apply(list).to_dict() == {"a": [1, 2, 3], "b": [1], "c": [1], "d": [1]}
+    assert rounds.query("trial == 'a' and round == 2")["val_acc"].item() == 0.6
+    assert {"done", "trial_id", "training_iteration"}.isdisjoint(rounds.columns)
+
+
+def test_a_value_that_a_trial_did_not_have_is_left_out():
+    """Of a conditional hyperparameter a table holds not-a-number, or None where the others are true or false."""
+    frame = pd.DataFrame({"x": [1.5, None], "on": [True, None], "n": [3, 4]})
+    assert tables.plain(frame.iloc[1].to_dict()) == {"n": 4}
+    assert tables.plain(frame.iloc[0].to_dict()) == {"x": 1.5, "on": True, "n": 3}
+
+
+def test_a_folder_whose_driver_died_before_it_began_is_taken(tmp_path):
+    run = tmp_path / "new" / "run"
+    tables.make_folder(run)
+    (run / "driver.lock").touch()
+    (run / "space.py").write_text("SPACE = {}")
+    tables.make_folder(run)  # nothing was written down yet: a comparison that goes on begins here
+    (run / "run.json").write_text("{}")
+    with pytest.raises(UserError, match="needs a new folder"):
+        tables.make_folder(run)
+
+
+def test_trials_tell_how_they_ended():
+    trials = tables.trials_frame(GRID, tables.rounds_frame(REPORTED)).set_index("trial")
+    assert trials["status"].to_dict() == {
+        "a": "finished", "b": "stopped", "c": "diverged", "d": "failed", "e": "not started",
+    }  # fmt: skip
+    a = trials.loc["a"]
+    assert (a["rounds"], a["best_round"], a["best_val_acc"], a["last_val_acc"]) == (3, 2, 0.6, 0.4)
+    assert (a["seconds"], a["comm_mb"], a["config/lam"]) == (4.5, 6.0, 1.0)
+    assert trials.loc["c", "reason"] == "nan" and "gone" in trials.loc["d", "reason"]
+
+
+def frame(*rows):
+    return pd.DataFrame(rows, columns=["trial", "status", "rounds", "last_val_acc", "last_val_loss"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "best"),
+    [
+        ([("a", "finished", 9, 0.5, 1.0), ("b", "finished", 9, 0.6, 1.0)], "b"),
+        ([("a", "finished", 9, 0.5, 1.0), ("b", "finished", 9, 0.5, 0.9)], "b"),  # a tie goes to the lower loss
+        ([("a", "finished", 9, 0.5, 1.0), ("b", "stopped", 3, 0.9, 0.1)], "a"),  # another training length
+        ([("a", "stopped", 3, 0.5, 1.0), ("b", "stopped", 3, 0.9, 0.1)], "b"),
+        ([("a", "finished", 9, 0.5, 1.0), ("b", "diverged", 9, 0.9, 0.1), ("c", "failed", 9, 0.9, 0.1)], "a"),
+        ([("a", "diverged", 9, 0.5, 1.0), ("b", "not started", 0, float("nan"), 0.1)], None),
+    ],
+)
+def test_the_best_is_chosen_among_the_longest_by_validation(rows, best):
+    found = tables.best_trial(frame(*rows))
+    assert (None if found is None else found["trial"]) == best
+
+
+def test_status_and_short():
+    assert status({"complete": True}) == "finished" and status({"complete": False}) == status({}) == "stopped"
+    assert status({"diverged": True}) == "diverged"
+    assert [short(v) for v in (1.23456, 3, True, None, "x")] == ["1.235", "3", "True", "", "x"]
+
+
+def test_empty_search():
+    rounds = tables.rounds_frame({})
+    assert rounds.empty
+    assert tables.trials_frame(Grid([result("e", [])]), rounds)["status"].tolist() == ["not started"]

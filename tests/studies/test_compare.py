@@ -1,0 +1,180 @@
+"""A comparison: equal budgets, fresh seeds, no look at test data, and nothing lost when it is killed."""
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_survival import wait_for
+
+from fedtune import compare, resume
+from fedtune.core.budget import Budget
+from fedtune.data import federation
+from fedtune.federated.scenario import Scenario
+from fedtune.federated.simulation import Experiment, play, with_seed
+from fedtune.runs import tables
+from fedtune.studies import comparison_tables
+
+ARGUMENTS = (
+    "--algos fedproto,local --clients 4 --rounds 4 --trials 4 --searcher random --scheduler none --max-concurrent 1 "
+    "--seeds 2 --top-k 2 --set local_epochs=2 --no-dashboard --name both"
+).split()
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compare")
+    assert compare.main([*ARGUMENTS, "--storage-path", str(folder)]) == 0
+    return folder / "both"
+
+
+def test_every_search_had_the_same_budget_by_its_logs(both):
+    for name in ("fedproto", "local"):
+        logged = tables.logged(both / name)
+        assert len(logged) == 4 and {len(rows) for rows in logged.values()} == {4}
+        assert comparison_tables.spent(both / name)["rounds"] == 16
+    first, other = (json.loads((both / n / "run.json").read_text()) for n in ("fedproto", "local"))
+    assert first["scenario"] == other["scenario"] and first["seed"] == other["seed"]
+    assert first["grace"] == other["grace"] and first["rungs"] == other["rungs"]
+    record = json.loads((both / "compare.json").read_text())
+    assert record["state"] == "finished" and record["unequal"] == []
+
+
+def test_unequal_budgets_are_said(both, tmp_path):
+    for name in ("fedproto", "local"):
+        (tmp_path / name).mkdir()
+        trials = pd.read_parquet(both / name / "trials.parquet")
+        if name == "local":
+            trials = trials[1:].assign(rounds=3)
+        trials.to_parquet(tmp_path / name / "trials.parquet")
+    runs = {n: tmp_path / n for n in ("fedproto", "local")}
+    assert comparison_tables.unequal(runs, 4, Budget("rounds", 4)) == [
+        "local began 3 of 4 trials", "finished trials had unlike numbers of rounds: fedproto 4, local 3",
+    ]  # fmt: skip
+    began = "local began 3 of 4 trials"
+    silent = "local sends nothing, so its finished trials had 3 rounds whatever the budget of MB"
+    used = pd.read_parquet(both / "fedproto" / "trials.parquet")["comm_mb"].mean()
+    assert comparison_tables.unequal(runs, 4, Budget("mb", used)) == [began, silent]
+    over, *rest = comparison_tables.unequal(runs, 4, Budget("mb", used / 2))
+    assert over.startswith("fedproto's finished trials used") and rest == [began, silent]
+
+
+def test_what_is_evaluated_equals_playing_it(both):
+    """The default and the tuned configuration on a fresh seed, bit for bit."""
+    frame = pd.read_parquet(both / "evaluations.parquet")
+    rounds = pd.read_parquet(both / "evaluation_rounds.parquet")
+    assert set(frame["seed"]) == {1, 2}  # 0 was the search's
+    experiment = Experiment("fedproto", Scenario(clients=4, rounds=4), pinned={"local_epochs": 2})
+    for configuration in ("default", "top 1"):
+        which = f"algorithm == 'fedproto' and configuration == '{configuration}' and seed == 2"
+        row, logged = frame.query(which), rounds.query(which)
+        values = {n.removeprefix("config/"): v for n, v in row.iloc[0].items() if n.startswith("config/")}
+        played = list(play(with_seed(experiment, 2), tables.plain(values)))
+        assert logged["test_acc"].tolist() == [r["test_acc"] for r in played]
+        assert row["test_acc"].item() == played[-1]["test_acc"] and row["comm_mb"].item() == played[-1]["comm_mb"]
+        there = next(r["round"] for r in played if r["test_acc"] >= 0.95 * played[-1]["test_acc"])
+        assert row["rounds_to_95"].item() == there
+
+
+def test_the_candidates_are_the_search_s_best_and_the_default(both):
+    frame = pd.read_parquet(both / "evaluations.parquet")
+    for name, rows in frame.groupby("algorithm"):
+        trials = pd.read_parquet(both / str(name) / "trials.parquet").sort_values("last_val_acc", ascending=False)
+        assert rows["configuration"].unique().tolist() == ["default", "top 1", "top 2"]
+        assert rows.loc[rows["configuration"] == "top 1", "trial"].unique().tolist() == [trials["trial"].iloc[0]]
+        means = rows[rows["configuration"] != "default"].groupby("configuration")["val_acc"].mean()
+        assert set(rows.loc[rows["chosen"], "configuration"]) == {means.idxmax()}
+
+
+def test_the_tables_are_written_in_every_form(both):
+    table = pd.read_csv(both / "table.csv")
+    assert list(table) == list(comparison_tables.COLUMNS) and set(table["algorithm"]) == {"fedproto", "local"}
+    pairs = pd.read_csv(both / "pairs.csv")
+    assert len(pairs) == 1
+    text = (both / "table.md").read_text()
+    assert text.count("| fedproto |") == 3
+    made = re.search(r"commit (.+), (\d+) s of searches and (\d+) s of runs on fresh seeds", text)
+    assert made and int(made[3]) == round(pd.read_parquet(both / "evaluations.parquet")["seconds"].sum())
+    assert (both / "table.tex").read_text().count(r"\begin{tabular}") == 4
+
+
+def test_test_data_decide_nothing(both, tmp_path, monkeypatch):
+    """With noise for test labels the same configurations are chosen, on the same validation figures."""
+    deal = federation.deal
+
+    def noisy(data, scenario, seed):
+        dealt = deal(data, scenario, seed)
+        y = dealt.y.copy()
+        tested = np.unique(dealt.test.rows)
+        y[tested] = np.random.default_rng(seed).integers(dealt.classes, size=len(tested))
+        return dealt._replace(y=y)
+
+    monkeypatch.setattr(federation, "deal", noisy)
+    assert compare.main([*ARGUMENTS, "--storage-path", str(tmp_path)]) == 0
+    got, want = (pd.read_parquet(at / "evaluations.parquet") for at in (tmp_path / "both", both))
+    same = [c for c in want if c in ("algorithm", "configuration", "chosen", "seed", "val_acc") or "config/" in c]
+    pd.testing.assert_frame_equal(got[same], want[same], check_exact=True)
+    assert got["test_acc"].mean() < 0.5 < want["test_acc"].mean()
+
+
+@pytest.mark.parametrize("moment", ["search", "evaluation"])
+def test_a_killed_comparison_is_gone_on_with(moment, both, tmp_path, capsys):
+    command = [sys.executable, "-m", "fedtune.compare", *ARGUMENTS, "--storage-path", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    there = {
+        "search": lambda: sum(map(len, tables.logged(tmp_path / "both" / "local").values())) > 5,
+        "evaluation": lambda: len(list((tmp_path / "both").glob("evaluations/*.json"))) > 3,
+    }
+    try:
+        wait_for(there[moment])
+    finally:
+        process.kill()
+    process.communicate()
+    assert resume.main([str(tmp_path / "both"), "--no-dashboard"]) == 0
+    assert "fedproto: was searched already" in capsys.readouterr().out
+    here = tmp_path / "both"
+    for name, read, but in (
+        ("table.csv", pd.read_csv, ["seconds", "search_seconds"]),
+        ("evaluation_rounds.parquet", pd.read_parquet, ["seconds", "eval_seconds"]),
+    ):
+        got, want = (read(at / name).drop(columns=but) for at in (here, both))
+        pd.testing.assert_frame_equal(got, want, check_exact=True)
+
+
+def test_everybody_searches_what_anybody_does_of_the_setting():
+    """GFPL's own space leaves the learning rate alone; beside FedAvg's, which does not, that would not be fair."""
+    plans = compare.make("--algos gfpl,fedavg --rounds 30".split()).plans
+    assert {"lr", "momentum", "local_epochs"} <= set(plans["gfpl"].space.names)
+    for name in ("lr", "momentum", "local_epochs"):
+        assert plans["gfpl"].space.text()[name] == plans["fedavg"].space.text()[name]
+    assert plans["gfpl"].grace == plans["fedavg"].grace == 20
+    pinned = compare.make("--algos gfpl,fedavg --rounds 30 --set lr=0.1".split()).plans
+    assert "lr" not in pinned["gfpl"].space.names and "momentum" in pinned["gfpl"].space.names
+    alone = compare.make("--algos gfpl --rounds 30".split()).plans
+    assert "lr" not in alone["gfpl"].space.names
+
+
+def test_what_is_changed_of_a_setting_is_said_and_hides_what_was_printed_for_it():
+    """By --set as by an argument of its own; a preset is the algorithm's, not the setting's."""
+    base = "--algos gfpl,fedavg --scenario gfpl-fmnist-w4".split()
+    assert compare.make(base).where == "gfpl-fmnist-w4" and compare._published(compare.make(base), "gfpl")
+    for more in (["--batch", "32"], ["--set", "batch=32"]):
+        contest = compare.make([*base, *more])
+        assert contest.where == "gfpl-fmnist-w4 (batch = 32)" and not compare._published(contest, "gfpl")
+        assert contest.told()["scenario"]["batch"] == 32
+    by_code = compare.make(["--algos", "fedavg,fedgen", "--preset", "as_published"])
+    assert by_code.where == "digits-w4" and by_code.told()["preset"] == "as_published"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("--algos local --clients 26 --seed 1 --seeds 5", "(this is of seed 2)"),  # seed 1 can be dealt
+        ("--algos gfpl,local --scheduler pbt", "--scheduler pbt moves hyperparameters in training"),
+    ],
+)
+def test_what_could_not_be_evaluated_is_refused_before_anything_starts(arguments, says, tmp_path, capsys):
+    assert compare.main([*arguments.split(), "--storage-path", str(tmp_path)]) == 2
+    assert says in capsys.readouterr().err and not list(tmp_path.iterdir())

@@ -1,0 +1,353 @@
+"""fedtune reproduce: grids against what was printed, stand-ins, the table, and the command on tiny runs."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import ray
+from rich.console import Console
+
+from fedtune import reproduce
+from fedtune.cluster import ray_start
+from fedtune.data import datasets, federation
+from fedtune.federated import algorithm
+from fedtune.federated.scenario import SCENARIOS
+from fedtune.federated.simulation import Experiment
+from fedtune.studies import published, reproduction, substitution
+from fedtune.studies.paper_tables import GRIDS, MEASURES, Column, Grid, Panel, Row
+from fedtune.studies.ray_tasks import Outcome
+
+ORIGIN = {"command": ["fedtune", "reproduce", "x"], "versions": {"fedtune": "0.1.0"}, "git_commit": "abc"}
+
+
+def spots(grid: Grid) -> list[reproduction.Spot]:
+    return [reproduction.Spot(p, r, c, ()) for p in grid.panels for c in p.columns for r in p.rows]
+
+
+def row_of(accuracy: float, t: int = 1, **more: float) -> dict[str, float]:
+    return {"round": t, "test_acc": accuracy, "val_acc": accuracy, "test_acc_std": 0.1, "test_acc_worst10": 0.1,
+            "comm_mb": 4.0 * t, "up_floats": 1000.0 * t, "seconds": 1.0, "eval_seconds": 0.5} | more  # fmt: skip
+
+
+# grids ---------------------------------------------------------------------------------------------------------------
+
+
+def test_every_printed_accuracy_has_its_place_in_a_grid_and_every_place_of_a_table_its_figure():
+    found, empty = set(), set()
+    for name, grid in GRIDS.items():
+        for spot in spots(grid):
+            for measure in spot.panel.measures:
+                cell = reproduction.printed(grid, spot, measure)
+                if cell:
+                    found.add((cell.paper, cell.table, cell.printed, cell.column))
+                elif "table" in name and measure == "accuracy":
+                    empty.add((name, spot.row.label))
+    wanted = [c for c in published.every() if c.measure in ("accuracy", "rounds", "parameters")]
+    assert found == {(c.paper, c.table, c.printed, c.column) for c in wanted}
+    # which parts these two figures of the paper are of is lost
+    assert empty == {("fedsa-table4", "EMA, R and embedding"), ("fedsa-table4", "EMA, R, embedding and CC")}
+
+
+def test_the_paper_s_settings_are_the_scenarios_that_stand_for_them():
+    compared = set()
+    for grid in GRIDS.values():
+        for spot in spots(grid):
+            cell = reproduction.printed(grid, spot, "accuracy")
+            if cell and cell.scenario:
+                assert spot.column.setting() == SCENARIOS[cell.scenario], spot.column.label
+                assert cell.row == spot.row.algorithm or spot.row.config
+                compared.add(cell.scenario)
+    assert compared == {c.scenario for c in published.every() if c.scenario}
+
+
+def test_clients_of_figure_7_hold_as_many_classes_as_its_axis_says():
+    """Drawn from w̄ ± 2 and cut off below 2, the mean at w̄ = 2 is 3, and a straight line over w̄ looks bent."""
+    data = datasets.load("digits")
+    for column in (c for p in substitution.on(GRIDS["gfpl-fig7"], "digits").panels for c in p.columns):
+        s = column.setting()
+        f = federation.deal(data, s, seed=0)
+        held = [len(set(f.y[f.train.rows[k, : f.train.counts[k]]].tolist())) for k in range(s.clients)]
+        assert set(held) == {s.ways}, column.label
+
+
+def test_only_femnist_is_played_on_other_data():
+    for grid in GRIDS.values():
+        for spot in spots(grid):
+            cell = reproduction.printed(grid, spot, "accuracy")
+            if cell:
+                same = cell.dataset == spot.column.setting().dataset
+                assert same == (not spot.column.stands_in) == (cell.dataset != "femnist")
+
+
+def test_ablations_leave_out_what_their_names_say():
+    assert {r.label: r.config for r in GRIDS["fedpa-table4"].panels[0].rows} == {
+        "none": {"gamma_ad": 0, "lam_ge": 0, "lam_po": 0}, "L_po": {"gamma_ad": 0, "lam_ge": 0},
+        "L_ge": {"gamma_ad": 0, "lam_po": 0}, "L_ad, L_ge": {"lam_po": 0}, "L_ge, L_po": {"gamma_ad": 0},
+        "L_ad, L_ge, L_po": {},
+    }  # fmt: skip
+    assert {r.label: r.config for r in GRIDS["gfpl-table2"].panels[0].rows} == {
+        "GFPL w/o DCS and PFG": {"dcs": False, "pfg": False}, "GFPL w/o DCS": {"dcs": False},
+        "GFPL w/o PFG": {"pfg": False}, "GFPL": {},
+    }  # fmt: skip
+    one, mixed = (next(r for r in GRIDS[f"fedsa-table{n}"].panels[0].rows if r.label == "FedSA") for n in (1, 2))
+    assert one.config == {"lam_cc": 0} and mixed.config == {}
+
+
+def test_labels_tell_runs_apart():
+    for name, grid in GRIDS.items():
+        for dataset in ("", "digits", "fashion-mnist"):
+            placed = substitution.on(grid, dataset) if dataset else grid
+            labels = [(s.row.label, s.column.label) for s in spots(placed)]
+            assert len(set(labels)) == len(labels), (name, dataset)
+
+
+# stand-ins -----------------------------------------------------------------------------------------------------------
+
+
+def test_fashion_mnist_in_mnists_place_is_the_scenario_of_that_name():
+    (panel,) = substitution.on(GRIDS["gfpl-table1"], "fashion-mnist").panels
+    assert [c.setting() for c in panel.columns] == [SCENARIOS[f"gfpl-fmnist-w{w}"] for w in (3, 4, 5)]
+    assert {c.stands_in for c in panel.columns} == {"fashion-mnist for MNIST"}
+    first = panel.columns[0]
+    assert first.label == "fashion-mnist, w̄ = 3" and first.paper_column("accuracy") == "MNIST, w̄ = 3"
+    device = substitution.on(GRIDS["fedsa-table1"], "fashion-mnist").panels[0].columns[1]
+    wanted = SCENARIOS["fedsa-fmnist-device"]
+    assert device.setting() == wanted.override(rounds=1000)  # ours is shorter
+
+
+def test_a_data_set_of_the_table_is_played_as_the_paper_has_it():
+    (panel,) = substitution.on(GRIDS["fedpa-table2"], "fashion-mnist").panels
+    assert [c.setting() for c in panel.columns] == [SCENARIOS[f"fedpa-fmnist-a{a}"] for a in ("0.3", "1")]
+    assert not any(c.stands_in for c in panel.columns)
+    (panel,) = substitution.on(GRIDS["gfpl-table1"], "cifar100").panels
+    assert panel == GRIDS["gfpl-table1"].panels[3]
+
+
+def test_settings_that_become_one_are_one_column_without_a_printed_figure():
+    grid = substitution.on(GRIDS["fedsa-table2"], "digits")
+    (column,) = grid.panels[0].columns
+    assert column.label == "digits, HtFE2 / HtFE3 / HtFE5 / HtFE8" and column.setting().model == "htmini3"
+    assert all(reproduction.printed(grid, s, "accuracy") is None for s in spots(grid))
+
+
+def test_what_cannot_be_dealt_is_left_out_and_said():
+    grid = substitution.on(GRIDS["fedgenp-table4"], "fashion-mnist")
+    assert [c.setting().alpha for c in grid.panels[0].columns] == [0.1, 1, 1]
+    assert "α = 0.01 is left out" in grid.note
+    celebrities = substitution.on(GRIDS["fedgenp-table5"], "fashion-mnist")
+    assert celebrities.panels[0].columns[0].setting().partition == "fedgen" and "no celebrities" in celebrities.note
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_every_table_can_be_played_on_the_digits(name: str):
+    grid = substitution.on(GRIDS[name], "digits")._replace(seeds=1)
+    found = list(reproduction.planned(grid, "as_text", "cpu"))
+    assert len(found) == sum(len(p.rows) * len(p.columns) for p in grid.panels) > 0
+    data = datasets.load("digits")
+    for scenario in {s.column.setting() for s in found}:
+        federation.deal(data, scenario, seed=0)
+
+
+def test_a_quick_version_is_small_and_keeps_the_ends():
+    (part,) = substitution.quick(GRIDS["gfpl-fig6"]).panels
+    assert {(c.setting().rounds, substitution.lasting(part, 5).columns[0].whole) for c in part.columns} == {(20, 100)}
+    quick = substitution.quick(GRIDS["gfpl-fig4"])
+    assert quick.seeds == 2 and all(len(p.columns) == 3 for p in quick.panels)
+    assert [c.config.get("start") for c in quick.panels[2].columns] == [5, 20, 40]
+    for panel in quick.panels:  # what is varied has had its effect by then
+        for column in panel.columns:
+            gfpl = Experiment("gfpl", column.setting()).resolve(column.config)[0]
+            assert gfpl.first_event() <= column.setting().rounds
+    assert [c.setting().rounds for c in substitution.quick(GRIDS["fedsa-table3"]).panels[0].columns] == [20, 10, 4]
+    (every,) = substitution.quick(GRIDS["gfpl-fig6"], every_column=True).panels
+    assert len(every.columns) == 7 and {c.setting().rounds for c in every.columns} == {20}
+    assert [p.label for p in substitution.parts(GRIDS["gfpl-fig3"], ["c", "a"]).panels] == ["a: λ", "c: s̄"]
+    assert [p.label for p in substitution.parts(GRIDS["gfpl-table2"], ["FEMNIST"]).panels] == ["FEMNIST"]
+
+
+# the table -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_configuration_under_two_names_is_one_run(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Experiment, "validate", lambda self, config=None: "")  # eight large architectures take seconds
+    found = list(reproduction.planned(GRIDS["fedsa-table5"], "as_text", "cpu"))
+    runs = {run.label for s in found for run in s.runs}
+    by_column = {s.column.label: [r.label for r in s.runs] for s in found}
+    assert len(runs) == 3 * 8  # λ_M = 1 and λ_CC = 1 are the defaults, but written down they are two configurations
+    grid = Grid("FedSA", "table 5", "", tuple(
+        Panel(p, (Row("FedSA", "fedsa"),), (Column(f"{p}, x", "digits-w4", {}, {"lam_m": 1.0}),)) for p in "ab"
+    ))  # fmt: skip
+    a, b = reproduction.planned(grid, "as_text", "cpu")
+    assert a.runs == b.runs and len({r.label for r in a.runs}) == grid.seeds
+    assert by_column["Cifar100, λ_M = 5"][0] == "FedSA, Cifar100, λ_M = 5, seed 0"
+
+
+def test_a_preset_goes_to_the_algorithms_that_have_it():
+    grid = substitution.on(GRIDS["gfpl-table1"], "digits")._replace(seeds=1)
+    found = reproduction.planned(grid, "as_published", "cpu")
+    presets = {s.row.algorithm: s.runs[0].experiment.preset for s in found}
+    having = {n for n in presets if "as_published" in algorithm.find(n).presets}
+    assert {n for n, preset in presets.items() if preset} == having and 0 < len(having) < len(presets)
+
+
+def test_what_is_measured_of_a_run():
+    outcome = Outcome([row_of(a, t) for t, a in enumerate((0.1, 0.5, 0.76, 0.8), start=1)], "")
+    scenario = SCENARIOS["digits-w4"]
+    found = {m: reproduction.measured(m, outcome, scenario) for m in MEASURES}
+    assert found == {"accuracy": 80, "rounds": 3, "parameters": 2.5, "mb": 4 / scenario.clients}
+    diverged = Outcome(outcome.rounds, "diverged in round 5")
+    assert all(np.isnan(reproduction.measured(m, diverged, scenario)) for m in MEASURES)
+
+
+def report(accuracies: dict[str, list[list[float]]], grid: Grid, **reasons: str) -> reproduction.Report:
+    """A played grid: accuracies by row, seed and round."""
+    found = list(reproduction.planned(grid, "as_text", "cpu"))
+    outcomes = {}
+    for s in found:
+        for run, accs in zip(s.runs, accuracies[s.row.label], strict=True):
+            rows, why = [row_of(a, t) for t, a in enumerate(accs, 1)], reasons.get(s.row.label, "")
+            outcomes[run.label] = Outcome(rows, why, None if why else "abc")
+    return reproduction.Report(grid, found, outcomes, ORIGIN, "as_text", quick=True)
+
+
+def small(name: str, dataset: str, rows: set[str], seeds: int) -> Grid:
+    """One column and some rows of a table."""
+    grid = substitution.on(GRIDS[name], dataset)
+    panel = grid.panels[0]
+    kept = tuple(r for r in panel.rows if r.label in rows)
+    return grid._replace(panels=(panel._replace(rows=kept, columns=panel.columns[:1]),), seeds=seeds)
+
+
+def shorter(name: str, rounds: int) -> Grid:
+    grid = small(name, "digits", {"GFPL"}, seeds=2)
+    return grid._replace(panels=tuple(substitution.lasting(p, rounds) for p in grid.panels))
+
+
+def test_ours_stands_beside_what_was_printed_with_its_defects(tmp_path: Path):
+    grid = small("fedpa-table2", "fashion-mnist", {"FedAvg", "FedPA"}, seeds=3)
+    last = (0.80, 0.82, 0.87)
+    accs = [[0.1, 0.9, 0.9, 0.9, 0.9, 0.9, end] for end in last]
+    made = report({"FedAvg": accs, "FedPA": [[0.5] * 7] * 3}, grid, FedPA="diverged in round 8")
+    first, second = made.frame.to_dict("records")
+    assert first["ours"] == pytest.approx(83)
+    half = 4.302652729911275 * np.std(last, ddof=1) / np.sqrt(3) * 100  # Student's t, 2 degrees of freedom
+    assert first["half"] == pytest.approx(half)
+    assert first["by_paper_rule"] == pytest.approx(90) and first["published"] == 84.36
+    assert first["published_spread"] == 0.26 and "five best test rounds" in first["known"]
+    assert second["diverged"] == 3 and np.isnan(second["ours"]) and second["published"] == 85.52
+    made.write(tmp_path)
+    assert list(pd.read_csv(tmp_path / "table.csv")) == list(reproduction.COLUMNS)
+    text = (tmp_path / "table.md").read_text()
+    assert f"| FashionMNIST, α = 0.3 | FedAvg | 83.00 ± {half:.2f} | 90.00 | 84.36 ± 0.26 | a b" in text
+    assert "| FedPA | diverged in 3 of 3 |  | 85.52 ± 0.50 |" in text
+    assert "- a: five best test rounds: " in text and "(FedPA's released code (its plotting))" in text
+    assert "at most 200 rounds, 3 seeds and three columns a part" in text
+    assert "quick version" in text and "`fedtune reproduce x`" in text and "commit abc and not known, " in text
+    assert "In brackets" not in text
+
+
+def test_figures_of_other_data_stand_in_brackets(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    made = report({"GFPL": [[0.8], [0.9]]}, shorter("gfpl-table1", 3))
+    made.write(tmp_path)
+    text = (tmp_path / "table.md").read_text()
+    assert "(98.91 ± 0.22)" in text and "digits for MNIST" in text.splitlines()[0] and "no target" in text
+    assert "MNIST: test accuracy after the last round, % (3 of 100 rounds)" in text
+    made.show(Console(width=160))
+    shown = capsys.readouterr().out
+    assert "(98.91 ± 0.22)" in shown and "85.00 ± 63.53" in shown and "± of what is not said" in shown
+
+
+def test_a_figure_without_printed_points_has_no_column_for_them(tmp_path: Path):
+    made = report({"GFPL": [[0.8], [0.9]]}, small("gfpl-fig6", "digits", {"GFPL"}, seeds=2))
+    made.write(tmp_path)
+    text = (tmp_path / "table.md").read_text()
+    assert "| setting | row | ours |\n" in text and "megabytes" in text and "In brackets" not in text
+
+
+# the command ---------------------------------------------------------------------------------------------------------
+
+TINY = ["gfpl-fig6", "--dataset", "digits", "--quick", "--rounds", "2", "--seeds", "1", "--no-dashboard"]
+
+
+@pytest.fixture
+def one_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Commands of a test share the Ray that the first one starts: starting it takes longer than their runs."""
+    start, shutdown = ray_start.start, ray.shutdown
+    monkeypatch.setattr(ray_start, "start", lambda *args: ray.is_initialized() or start(*args))
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    yield
+    shutdown()
+
+
+@pytest.mark.usefixtures("one_ray")
+def test_a_command_that_was_cut_short_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    arguments = [*TINY, "--storage-path", str(tmp_path)]
+    assert reproduce.main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "GFPL, figure 6, measured (quick version; digits for MNIST)" in out and "S_C = 300" in out
+    (folder,) = tmp_path.iterdir()
+    assert folder.name == "gfpl-fig6-digits-quick-2rounds-1seeds"
+    table = pd.read_csv(folder / "table.csv")
+    assert list(table["measure"]) == ["accuracy", "mb"] * 3 and set(table["rounds"]) == {2}
+    assert json.loads((folder / "reproduce.json").read_text())["state"] == "finished"
+    runs = sorted((folder / "runs").iterdir())
+    assert len(runs) == 3
+    runs[1].unlink()  # as if it had been cut short there
+    before = {f: f.stat().st_mtime_ns for f in (runs[0], runs[2])}
+    assert reproduce.main(arguments) == 0
+    assert runs[1].exists() and before == {f: f.stat().st_mtime_ns for f in before}
+    capsys.readouterr()
+    other = ["gfpl-fig4", *TINY[1:], "--name", folder.name, "--storage-path", str(tmp_path)]
+    assert reproduce.main(other) == 2 and "was made for table gfpl-fig6; give another --name" in capsys.readouterr().err
+    pd.testing.assert_frame_equal(pd.read_csv(folder / "table.csv"), table)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["gfpl-tabel1"], "unknown table 'gfpl-tabel1': did you mean 'gfpl-table1'?"),
+        (["gfpl-table1", "--dataset", "mist"], "unknown data set 'mist': did you mean 'mnist'?"),
+        (["gfpl-fig6"], "mnist is absent"),
+        (["gfpl-fig3", "--parts", "a,d"], "unknown part 'd'"),
+        (["gfpl-fig3", "--all-columns"], "--all-columns goes with --quick"),
+        (["gfpl-fig6", "--dataset", "digits", "--preset", "as_publishd"], "did you mean 'as_published'?"),
+        (["gfpl-fig6", "--dataset", "digits", "--name", "a/b"], "--name must be a plain folder name, but got 'a/b'"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    storage, data = tmp_path / "runs", tmp_path / "data"
+    assert reproduce.main([*arguments, "--storage-path", str(storage), "--data-dir", str(data)]) == 2
+    err = capsys.readouterr().err
+    assert says in err and err.startswith("error: ") and err.count("\n") == 1
+    assert not storage.exists()
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--rounds", "0"), ("--seeds", "x"), ("--gpus-per-trial", "1.5")])
+def test_numbers_must_make_sense(flag: str, value: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as stopped:
+        reproduce.main(["gfpl-fig6", flag, value])
+    err = capsys.readouterr().err
+    assert stopped.value.code == 2 and f"argument {flag}" in err and err.count("\n") == 1
+
+
+def test_another_runs_folder_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "search").mkdir()
+    assert reproduce.main([*TINY, "--storage-path", str(tmp_path), "--name", "search"]) == 2
+    assert "a run needs a new folder" in capsys.readouterr().err
+
+
+def test_what_is_varied_without_effect_draws_a_warning(capsys: pytest.CaptureFixture[str]):
+    list(reproduction.planned(substitution.on(GRIDS["gfpl-fig3"], "digits"), "as_text", "cpu"))
+    assert capsys.readouterr().err.count("warning: components has no effect here") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["--list"]])
+def test_the_list_names_every_table(arguments: list[str], capsys: pytest.CaptureFixture[str]):
+    assert reproduce.main(arguments) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in GRIDS)

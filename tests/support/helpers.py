@@ -1,0 +1,152 @@
+"""What the tests share: tiny federations made by hand, runs in float64, and states as flat dictionaries of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from fedtune.core import randomness
+from fedtune.data import federation
+from fedtune.data.federation import Federation, Split
+from fedtune.federated import engine
+from fedtune.federated.scenario import Scenario
+from fedtune.federated.simulation import Experiment, Simulation
+from fedtune.nn import architectures
+
+TIGHT = {"rtol": 0, "atol": 1e-12}
+CLOCK = ("seconds", "eval_seconds")
+DIGITS = Scenario(model="mlp", features=12, clients=5, ways=4, ways_spread=2, shots=8, shots_spread=4)
+SKEWED = Scenario(model="mlp", features=12, clients=5, partition="dirichlet", alpha=0.3, floor=12)
+
+# what makes an algorithm's rare events happen within three rounds; a new algorithm needs a line only if it has any
+EARLY: dict[str, dict[str, Any]] = {
+    "gfpl": {"every": 2, "start": 2, "pseudo": 4, "components": 2, "retrain_epochs": 2, "threshold": 20.0},
+    "fedgen": {"gen_steps": 10, "gen_hidden": 16},
+    "fedpa": {"gen_steps": 10, "gen_hidden": 16},
+    "fedgenp": {"gen_steps": 10, "gen_hidden": 16},
+}
+
+
+def random_federation(
+    train: Sequence[int], classes: Sequence[Sequence[int]] | None = None, shape: tuple[int, ...] = (1, 8, 8),
+    total: int = 4, seed: int = 0, other: int = 3, scale: float = 1.0,
+) -> Federation:  # fmt: skip
+    """Client k has train[k] random training rows of the classes classes[k], and `other` for validation and test."""
+    rng = np.random.default_rng(seed)
+    labels, splits, start = [], [], 0
+    for sizes in (list(train), [other] * len(train), [other] * len(train)):
+        width = max(sizes)
+        table = np.zeros((len(sizes), width), np.int64)
+        for k, n in enumerate(sizes):
+            own = np.arange(total) if classes is None else np.array(classes[k])
+            labels.append(own[np.arange(n) % len(own)])
+            table[k] = start
+            table[k, :n] = start + np.arange(n)
+            start += n
+        splits.append(Split(table, np.array(sizes)))
+    y = np.concatenate(labels)
+    # a class is a random picture plus noise, so that there is something to learn
+    x = rng.normal(size=(total, *shape))[y] + rng.normal(size=(len(y), *shape))
+    return Federation((scale * x).astype(np.float32), y, total, *splits)
+
+
+@cache
+def _dealt(scenario: Scenario, seed: int) -> Federation:
+    return federation.make(scenario, seed)
+
+
+def simulate(
+    name: str, scenario: Scenario = DIGITS, data: Federation | None = None, seed: int = 0, executor: str = "stack",
+    groups: Sequence[Sequence[int]] | None = None, **config: Any,
+) -> Simulation:  # fmt: skip
+    """A run in float64, ready for its first round; groups: the same model given as several groups of clients."""
+    if data is None:
+        data = _dealt(scenario, seed)
+    else:
+        scenario = scenario.override(clients=data.clients)
+    sim = Simulation(Experiment(name, scenario, seed, executor), config, data, torch.float64)
+    if groups:
+        form = architectures.build(
+            scenario.model, sim.setting.federation.shape, data.classes, sim.setting.task.features,
+            randomness.number(seed, "net"),
+        )  # fmt: skip
+        sim.state = engine.start(sim.setting, [(form, list(ids), sim.state.groups[0].executor) for ids in groups])
+    return sim
+
+
+def play(sim: Simulation, rounds: int) -> list[dict[str, Any]]:
+    """The rows of the next rounds, without the clock."""
+    return [{k: v for k, v in sim.step().items() if k not in CLOCK} for _ in range(rounds)]
+
+
+def flat(tree: Any, name: str = "") -> dict[str, Tensor]:
+    """Every tensor of a tree under its path."""
+    if isinstance(tree, Tensor):
+        return {name: tree}
+    pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    return {k: v for key, part in pairs for k, v in flat(part, f"{name}/{key}").items()}
+
+
+def numbers(state: engine.State) -> dict[str, Tensor]:
+    """Every tensor of a state: the server's, and each client's under its own number, however clients are grouped."""
+    out = flat(state.server, "server")
+    for group in state.groups:
+        for row, k in enumerate(group.ids.tolist()):
+            out |= {f"client {k}/{n}": t[row] for n, t in group.tensors.items()}
+    return out
+
+
+def copied(tree: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {n: t.clone() for n, t in tree.items()}
+
+
+def assert_close_numbers(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
+    assert got.keys() == want.keys()
+    for name, t in want.items():
+        assert_close(got[name], t, **TIGHT, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def assert_same_numbers(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
+    assert got.keys() == want.keys()
+    apart = [name for name, t in want.items() if not torch.equal(got[name], t)]
+    assert not apart, f"not bit for bit the same: {apart}"
+
+
+def assert_close_rows(got: list[dict[str, Any]], want: list[dict[str, Any]]) -> None:
+    assert len(got) == len(want)
+    for a, b in zip(got, want, strict=True):
+        assert a.keys() == b.keys()
+        for name in a:
+            assert a[name] == b[name] or abs(a[name] - b[name]) <= 1e-12, (name, a[name], b[name])
+
+
+def client_net(sim: Simulation, k: int) -> architectures.Net:
+    """Client k's model as an ordinary float64 module, without what an algorithm added to it."""
+    net = architectures.build(
+        sim.setting.scenario.model, sim.setting.federation.shape, sim.setting.task.classes, sim.setting.task.features
+    ).double()
+    values = dict(sim.state.server.get("shared", {}))
+    for g in sim.state.groups:
+        if k in g.ids.tolist():
+            row = g.ids.tolist().index(k)
+            values |= {n: t[row] for n, t in g.tensors.items()}
+    net.load_state_dict({n: values[n].clone() for n in net.state_dict()})
+    return net
+
+
+def own_rows(sim: Simulation, k: int, split: str = "train") -> tuple[Tensor, Tensor]:
+    """Client k's images and labels."""
+    f = sim.setting.federation
+    table = getattr(f, split)
+    rows = table.rows[k, : int(table.counts[k])]
+    return f.x[rows], f.y[rows]
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))

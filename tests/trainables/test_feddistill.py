@@ -1,0 +1,244 @@
+"""FedDistill: at λ = 0 it is Local; the targets (whose, of which round), the loss and the ledger by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from support.helpers import (
+    DIGITS,
+    TIGHT,
+    assert_same_numbers,
+    client_net,
+    numbers,
+    own_rows,
+    play,
+    randn,
+    random_federation,
+    simulate,
+)  # fmt: skip
+from test_generators import drawn, uploads
+from torch import Tensor
+from torch.testing import assert_close
+
+from fedtune.federated import engine
+from fedtune.federated.algorithm import Batch, Data, Model, Ragged, Task
+from fedtune.federated.scenario import Scenario
+from fedtune.nn import architectures
+from trainables.feddistill import FedDistill
+
+C = 4
+SEEN = torch.tensor([True, False, True, True])
+HELD = [[0, 1], [1, 2], [2, 0, 1], [3], [1, 3]]
+ROWS = [8, 6, 9, 5, 7]
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    e = np.exp(logits - logits.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def targets() -> Ragged:
+    """Of three classes; the absent one is far off, so that reading it would show."""
+    return Ragged(torch.where(SEEN[:, None], 3 * randn(C, C, seed=9), 1e3), SEEN)
+
+
+def model() -> tuple[Model, Tensor, Tensor]:
+    sim = simulate("feddistill", DIGITS, random_federation([9]))
+    group = sim.state.groups[0]
+    return Model(group.net, {n: t[0] for n, t in group.tensors.items()}), *own_rows(sim, 0)
+
+
+def logits_of(m: Model, x: Tensor) -> np.ndarray:
+    return m.body(x).numpy() @ m["head.weight"].numpy().T + m["head.bias"].numpy()
+
+
+def clients(sim: Any) -> dict[str, Tensor]:
+    return {n: t for n, t in numbers(sim.state).items() if n.startswith("client")}
+
+
+# ---------------------------------------------------------------------------------------------------- limit cases
+
+
+@pytest.mark.parametrize("kind", ["final", "running"])
+@pytest.mark.parametrize("net", ["mlp", "fedgen-cnn"])
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_without_the_others_it_is_local(executor: str, net: str, kind: str) -> None:
+    scenario, data = Scenario(model=net, features=8, participation=0.7), random_federation([5, 9, 7])
+    distill = simulate("feddistill", scenario, data, executor=executor, lam=0.0, knowledge=kind)
+    local = simulate("local", scenario, data, executor=executor)
+    rows, wanted = play(distill, 3), play(local, 3)
+    assert_same_numbers(clients(distill), numbers(local.state))
+    for name in ("train_loss", "val_acc", "val_loss", "test_acc"):
+        assert [r[name] for r in rows] == [r[name] for r in wanted]
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+@pytest.mark.parametrize("leave", [True, False])
+def test_a_client_alone_has_nobody_to_learn_from_but_itself(leave: bool, executor: str) -> None:
+    data = random_federation([11])
+    distill = simulate("feddistill", DIGITS, data, executor=executor, lam=5.0, leave_one_out=leave)
+    local = simulate("local", DIGITS, data, executor=executor)
+    for t in (1, 2, 3):
+        row = play(distill, 1)[0]
+        play(local, 1)
+        mine, alone = clients(distill), numbers(local.state)
+        assert all(torch.equal(mine[n], alone[n]) for n in alone) == (leave or t == 1)
+        assert row["up_floats"] == C * C and row["down_floats"] == (0 if leave or t == 1 else C * C)
+
+
+def test_a_client_whose_classes_no_other_has_trains_as_local_and_the_others_do_not() -> None:
+    data = random_federation([8, 6, 7], [[0, 1], [2], [1, 0]])
+    distill, local = simulate("feddistill", DIGITS, data, lam=5.0), simulate("local", DIGITS, data)
+    play(distill, 3), play(local, 3)
+    mine, alone = clients(distill), numbers(local.state)
+    same = {k: all(torch.equal(mine[n], alone[n]) for n in alone if f"client {k}/" in n) for k in range(3)}
+    assert same == {0: False, 1: True, 2: False}
+
+
+# ------------------------------------------------------------------------------------------------------- the loss
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_the_loss_by_hand(temperature: float) -> None:
+    m, x, y = model()
+    logits, label, s = logits_of(m, x), y.numpy(), targets()
+    ce = np.mean([np.log(np.exp(r).sum()) - r[c] for r, c in zip(logits, label, strict=True)])
+    apart = 0.0
+    for row, c in zip(logits, label, strict=True):
+        if SEEN[c]:
+            p, q = softmax(s.values[c].numpy() / temperature), softmax(row / temperature)
+            apart += (p * np.log(p / q)).sum()
+    assert 0 < SEEN[y].sum() < 9 and apart > 0.1
+    got = FedDistill(lam=3.0, temperature=temperature).loss(m, Batch(x, y, {}), {"targets": s})
+    assert_close(got.item(), float(ce + 3 * apart / 9), **TIGHT)
+
+
+def test_the_slope_is_that_of_pytorchs_divergence_on_the_rows_with_a_target() -> None:
+    m, x, y = model()
+    s, known = targets(), SEEN[y]
+    leaves = {n: t.clone().requires_grad_() for n, t in m.tensors.items()}
+    mine = Model(m.net, leaves)
+    got = FedDistill(lam=3.0, temperature=2.0).loss(mine, Batch(x, y, {}), {"targets": s})
+    logits = mine.head(mine.body(x))
+    q, p = (logits[known] / 2).log_softmax(1), (s.values[y[known]] / 2).softmax(1)
+    want = F.cross_entropy(logits, y) + 3 * F.kl_div(q, p, reduction="sum") / len(y)
+    slopes = (torch.autograd.grad(loss, list(leaves.values()), retain_graph=True) for loss in (got, want))
+    for a, b in zip(*slopes, strict=True):
+        assert_close(a, b, **TIGHT)
+
+
+# ------------------------------------------------------------------------------------------- who hears what of whom
+
+
+def mean_of_others(table: dict[int, dict[int, Tensor]], i: int, c: int, leave: bool) -> Tensor | None:
+    """From a table client -> class -> logits."""
+    told = [own[c] for k, own in table.items() if c in own and not (leave and k == i)]
+    return torch.stack(told).mean(0) if told else None
+
+
+def assert_targets(sim: Any, table: dict[int, dict[int, Tensor]], ids: list[int]) -> list[int]:
+    """What each of these clients would receive now; returns how many classes each hears of."""
+    alg, heard = sim.setting.algorithm, []
+    values, present = alg.broadcast(sim.state.server, torch.tensor(ids), sim.setting.task)["targets"]
+    for row, i in enumerate(ids):
+        want = {c: mean_of_others(table, i, c, alg.leave_one_out) for c in range(sim.setting.task.classes)}
+        assert present[row].tolist() == [v is not None for v in want.values()]
+        for c, v in want.items():
+            if v is not None:
+                assert_close(values[row, c], v, **TIGHT)
+        heard.append(int(present[row].sum()))
+    return heard
+
+
+@pytest.mark.parametrize("leave", [True, False])
+@pytest.mark.parametrize("net", ["mlp", "htmini3"])
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_targets_are_means_of_what_each_other_client_told_last_and_are_paid_for(
+    executor: str, net: str, leave: bool
+) -> None:
+    data = random_federation(ROWS, HELD)
+    scenario = DIGITS.override(model=net, participation=0.4)
+    sim = simulate("feddistill", scenario, data, executor=executor, leave_one_out=leave)
+    table: dict[int, dict[int, Tensor]] = {}
+    fresh, kept = set(), set()
+    for t in range(1, 6):
+        ids = engine.participants(sim.setting, t).tolist()
+        assert_targets(sim, table, [3, 0, 4])  # of any clients, in any order
+        heard = assert_targets(sim, table, ids)
+        row = play(sim, 1)[0]
+        for k in ids:  # what it tells is of its model as it has become
+            net_k, (x, y) = own_net(sim, k), own_rows(sim, k)
+            logits = net_k(x).detach()
+            table[k] = {c: logits[y == c].mean(0) for c in set(y.tolist())}
+        assert row["down_floats"] == C * sum(heard) and row["down_ints"] == row["up_ints"] == 0
+        assert row["up_floats"] == C * sum(len(HELD[k]) for k in ids)
+        assert row["up_bytes"] == 8 * row["up_floats"] + len(ids)  # and a bitmap of four classes each
+        fresh |= set(ids)
+        kept |= fresh - set(ids)
+    assert len(fresh) == 5 and kept
+
+
+def own_net(sim: Any, k: int) -> architectures.Net:
+    """Client k's model; its own architecture where they differ."""
+    task = sim.setting.task
+    if len(task.models) == 1:
+        return client_net(sim, k).eval()
+    net = architectures.build(task.models[k % len(task.models)], task.shape, task.classes, task.features).double()
+    group = next(g for g in sim.state.groups if k in g.ids.tolist())
+    net.load_state_dict({n: t[group.ids.tolist().index(k)].clone() for n, t in group.tensors.items()})
+    return net.eval()
+
+
+def test_the_upload_leaves_padding_out() -> None:
+    m, x, y = model()
+    mask = torch.arange(9) < 6
+    y = torch.tensor([0, 0, 1, 2, 1, 1, 3, 3, 0])
+    told, present = FedDistill().upload(m, Data(x, y, mask, {}), {"targets": targets()})["logits"]
+    logits = logits_of(m, x)
+    assert present.tolist() == [True, True, True, False]
+    for c, rows in enumerate([[0, 1], [2, 4, 5], [3]]):
+        assert_close(told[c].numpy(), logits[rows].mean(0), **TIGHT)
+
+
+def test_what_is_not_told_anew_stays_and_clients_count_alike() -> None:
+    alg, task = FedDistill(), Task(classes=C, features=12, clients=3, batch=4, seed=0)
+    old = Ragged(randn(3, C, C), torch.tensor([[1, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 0]]).bool())
+    new = Ragged(randn(2, C, C, seed=1), torch.tensor([[0, 1, 1, 0], [1, 0, 0, 0]]).bool())
+    values, present = alg.aggregate({"told": old}, {"logits": new, "ids": torch.tensor([0, 2])}, task)["told"]
+    assert present.int().tolist() == [[1, 1, 1, 0], [1, 0, 1, 0], [1, 1, 0, 0]]
+    assert torch.equal(values[0, :3], torch.stack([old.values[0, 0], new.values[0, 1], new.values[0, 2]]))
+    assert torch.equal(values[1], old.values[1])
+    assert torch.equal(values[2, :2], torch.stack([new.values[1, 0], old.values[2, 1]]))
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_running_knowledge_is_of_the_batches_drawn_with_the_model_as_it_was(
+    executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = random_federation([8, 12], [[0, 1, 2, 2], [0, 1, 1]])
+    sim = simulate("feddistill", DIGITS, data, executor=executor, knowledge="running", local_steps=2, batch=1, lr=0.1,
+                   momentum=0.0)  # fmt: skip
+    seen, f, short = uploads(sim, monkeypatch), sim.setting.federation, 0
+    nets = [client_net(sim, k) for k in range(2)]
+    play(sim, 1)  # nobody has a target yet
+    for k, net in enumerate(nets):
+        found, y = [], []
+        for s in drawn(sim, 1, k).rows[0]:
+            logits = net(f.x[s])
+            found.append(logits.detach()), y.append(f.y[s])
+            grads = torch.autograd.grad(F.cross_entropy(logits, f.y[s]), list(net.parameters()))
+            with torch.no_grad():
+                for p, g in zip(net.parameters(), grads, strict=True):
+                    p -= 0.1 * g
+        rows, label = torch.cat(found), torch.cat(y)
+        values, present = (t[k] for t in seen[0]["logits"])
+        met = label.unique().tolist()
+        assert present.nonzero()[:, 0].tolist() == met
+        short += len(own_rows(sim, k)[1].unique()) - len(met)
+        for c in met:
+            assert_close(values[c], rows[label == c].mean(0), **TIGHT)
+    assert short > 0  # a class that a client has, but did not meet, is not told

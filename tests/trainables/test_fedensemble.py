@@ -1,0 +1,177 @@
+"""FedEnsemble: it trains as FedAvg; the prediction is the mean of the uploaded models' scores, by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.helpers import (
+    DIGITS,
+    TIGHT,
+    assert_same_numbers,
+    copied,
+    flat,
+    own_rows,
+    play,
+    randn,
+    random_federation,
+    simulate,
+)  # fmt: skip
+from test_generators import uploads
+from torch import Tensor
+from torch.testing import assert_close
+
+from fedtune.federated import engine
+from fedtune.federated.algorithm import Model
+from fedtune.federated.scenario import Scenario
+from fedtune.nn import architectures
+
+BATCHNORM = Scenario(model="fedgen-cnn", features=8)
+
+
+def data() -> Any:
+    return random_federation([5, 9, 7, 6], [[0, 1], [1, 2], [0, 3], [2, 3]])
+
+
+def scores(sim: Any, values: dict[str, Tensor], x: Tensor) -> np.ndarray:
+    """A model's logits, by an ordinary module in eval mode."""
+    f, task = sim.setting.federation, sim.setting.task
+    net = architectures.build(sim.setting.scenario.model, f.shape, task.classes, task.features).double()
+    net.load_state_dict({n: values[n] for n in net.state_dict()})
+    return net.eval()(x).detach().numpy()
+
+
+def predicted(sim: Any, k: int, x: Tensor) -> dict[str, Tensor]:
+    """What client k predicts now."""
+    alg, group = sim.setting.algorithm, sim.state.groups[0]
+    group.net.eval()
+    down = alg.deployed(sim.state.server, torch.tensor([k]), sim.setting.task)
+    own = {n: t[k] for n, t in group.tensors.items()} | {n: t[0] for n, t in down["shared"].items()}
+    received = {n: {m: v[0] for m, v in t.items()} if isinstance(t, dict) else t[0] for n, t in down.items()}
+    with torch.no_grad():
+        return alg.predict(Model(group.net, own), x, received)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    e = np.exp(logits - logits.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("members", ["participants", "all"])
+@pytest.mark.parametrize("rule", ["averaged", "personal"])
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_it_trains_as_fedavg_and_logs_its_accuracy(executor: str, rule: str, members: str) -> None:
+    scenario = BATCHNORM.override(participation=0.5, batch_norm=rule)
+    ens = simulate("fedensemble", scenario, data(), executor=executor, members=members)
+    avg = simulate("fedavg", scenario, data(), executor=executor)
+    for _ in range(3):
+        (row,), (plain,) = play(ens, 1), play(avg, 1)
+        assert_same_numbers(ens.state.server["shared"], avg.state.server["shared"])
+        assert_same_numbers(ens.state.groups[0].tensors, avg.state.groups[0].tensors)
+        assert row["train_loss"] == plain["train_loss"]
+        assert (row["val_acc_average"], row["test_acc_average"]) == (plain["val_acc"], plain["test_acc"])
+        assert (row["val_acc_ensemble"], row["test_acc_ensemble"]) == (row["val_acc"], row["test_acc"])
+        sizes = [n for n in plain if n.startswith(("up_", "down_"))]
+        if rule == "averaged":  # the ensemble lives on the server: nobody sends more than in FedAvg
+            assert [row[n] for n in sizes] == [plain[n] for n in sizes]
+        else:  # statistics, which are not averaged: 6 and 16 channels, mean and variance, and two counters
+            assert row["up_floats"] - plain["up_floats"] == 2 * 44 and row["up_ints"] - plain["up_ints"] == 2 * 2
+            assert row["down_floats"] == plain["down_floats"]
+
+
+@pytest.mark.parametrize("model", ["mlp", "fedgen-cnn"])
+@pytest.mark.parametrize("average", ["logits", "probabilities"])
+def test_the_prediction_is_the_mean_of_the_uploaded_models(
+    average: str, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = Scenario(model=model, features=8, participation=0.75)
+    sim, x = simulate("fedensemble", scenario, data(), average=average, lr=0.1), randn(6, 1, 8, 8)
+    seen = uploads(sim, monkeypatch)
+    for t in (1, 2):
+        row = play(sim, 1)[0]
+        up = seen[-1]["shared"]
+        assert seen[-1]["ids"].tolist() == engine.participants(sim.setting, t).tolist()
+        each = [scores(sim, {n: v[i] for n, v in up.items()}, x) for i in range(3)]
+        want = np.mean(each, axis=0) if average == "logits" else np.log(np.mean([softmax(z) for z in each], axis=0))
+        for k in range(4):  # who did not take part predicts with them too
+            got = predicted(sim, k, x)
+            assert list(got) == ["ensemble", "average"]
+            assert_close(got["ensemble"].numpy(), want, **TIGHT)
+            assert_close(got["average"].numpy(), scores(sim, sim.state.server["shared"], x), **TIGHT)
+        # and that is what is scored
+        right = []
+        for k in range(4):
+            rows, y = own_rows(sim, k, "val")
+            each = [scores(sim, {n: v[i] for n, v in up.items()}, rows) for i in range(3)]
+            mean = np.mean(each if average == "logits" else [softmax(z) for z in each], axis=0)
+            right.append((mean.argmax(1) == y.numpy()).mean())
+        assert_close(row["val_acc"], float(np.mean(right)), **TIGHT)
+
+
+def test_logits_and_probabilities_are_different_means() -> None:
+    sims = [simulate("fedensemble", DIGITS, data(), average=a, lr=0.3) for a in ("logits", "probabilities")]
+    both = []
+    for sim in sims:
+        play(sim, 2)
+        both.append(softmax(predicted(sim, 0, randn(6, 1, 8, 8))["ensemble"].numpy()))
+    assert np.abs(both[0] - both[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("share", "taking", "votes"), [(0.5, 2, [1, 1, 2]), (0.75, 3, [1, 1, 1, 1]), (1.0, 4, [1, 1, 1, 1])]
+)
+def test_all_adds_the_received_model_once_for_each_of_the_others(
+    share: float, taking: int, votes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim = simulate("fedensemble", BATCHNORM.override(participation=share), data(), members="all", lr=0.1)
+    seen, x = uploads(sim, monkeypatch), randn(6, 1, 8, 8)
+    play(sim, 1)
+    received = copied(sim.state.server["shared"])  # what round 2 starts from
+    play(sim, 1)
+    assert sim.state.server["votes"].tolist() == votes
+    up = seen[-1]["shared"]
+    total = sum(scores(sim, {n: v[i] for n, v in up.items()}, x) for i in range(taking))
+    want = (total + (4 - taking) * scores(sim, received, x)) / 4
+    assert_close(predicted(sim, 0, x)["ensemble"].numpy(), want, **TIGHT)
+
+
+def test_with_personal_statistics_a_member_predicts_with_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = simulate("fedensemble", BATCHNORM.override(batch_norm="personal", participation=0.5), data(), lr=0.1)
+    seen, x = uploads(sim, monkeypatch), randn(6, 1, 8, 8)
+    play(sim, 2)
+    up, own = seen[-1], sim.state.groups[0].tensors
+    ids = up["ids"].tolist()
+    assert set(own) == set(up["statistics"]) and len(own) == 6
+    for n, t in up["statistics"].items():  # they are those of the clients that came in, as they are now
+        assert torch.equal(t, own[n][ids])
+    assert not torch.equal(own["body.1.running_mean"][ids[0]], own["body.1.running_mean"][ids[1]])
+    each = [scores(sim, {n: v[i] for n, v in (up["shared"] | up["statistics"]).items()}, x) for i in range(2)]
+    for k in range(4):
+        assert_close(predicted(sim, k, x)["ensemble"].numpy(), np.mean(each, axis=0), **TIGHT)
+        alone = scores(sim, sim.state.server["shared"] | {n: t[k] for n, t in own.items()}, x)
+        assert_close(predicted(sim, k, x)["average"].numpy(), alone, **TIGHT)
+
+
+def test_with_personal_statistics_the_others_vote_with_the_first_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = BATCHNORM.override(batch_norm="personal", participation=0.5)
+    sim = simulate("fedensemble", scenario, data(), lr=0.1, members="all")
+    seen, x = uploads(sim, monkeypatch), randn(6, 1, 8, 8)
+    play(sim, 1)
+    received = copied(sim.state.server["shared"])
+    play(sim, 1)
+    up = seen[-1]
+    both = [{n: v[i] for n, v in (up["shared"] | up["statistics"]).items()} for i in range(2)]
+    third = received | {n: v[0] for n, v in up["statistics"].items()}
+    want = (scores(sim, both[0], x) + scores(sim, both[1], x) + 2 * scores(sim, third, x)) / 4
+    assert_close(predicted(sim, 3, x)["ensemble"].numpy(), want, **TIGHT)
+
+
+def test_before_the_first_round_the_start_predicts_and_no_member_is_sent() -> None:
+    sim, x = simulate("fedensemble", DIGITS, data()), randn(6, 1, 8, 8)
+    got = predicted(sim, 0, x)
+    assert torch.equal(got["ensemble"], got["average"])
+    play(sim, 1)
+    assert set(sim.setting.algorithm.broadcast(sim.state.server, torch.arange(2), sim.setting.task)) == {"shared"}
+    assert set(flat(sim.state.server["members"])) == set(flat(sim.state.server["shared"]))

@@ -1,0 +1,210 @@
+"""FedFA: without its two terms FedAvg; its two steps with torch.optim, the anchors' start, moves and mean by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from support.helpers import (
+    DIGITS,
+    TIGHT,
+    assert_close_numbers,
+    assert_same_numbers,
+    client_net,
+    own_rows,
+    play,
+    randn,
+    random_federation,
+    simulate,
+)  # fmt: skip
+from test_generators import drawn, uploads
+from torch import Tensor
+from torch.testing import assert_close
+
+from fedtune.federated import engine
+from fedtune.federated.algorithm import Batch, Data, Model, Task
+from fedtune.federated.scenario import Scenario
+from fedtune.nn import architectures
+from trainables.fedfa import FedFA
+
+C, D = 5, 12
+TASK = Task(classes=C, features=D, clients=3, batch=4, seed=0)
+HELD = [[0, 1], [1, 2, 2, 2], [0, 2, 3]]  # nobody has class 4
+
+
+def model() -> tuple[Model, Tensor, Tensor]:
+    sim = simulate("fedfa", DIGITS, random_federation([9], total=C))
+    x, y = own_rows(sim, 0)
+    return Model(sim.state.groups[0].net, sim.state.server["shared"]), x, y.clamp(max=3)
+
+
+@pytest.mark.parametrize("net", ["mlp", "fedgen-cnn"])
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_without_the_pull_and_the_second_step_it_trains_as_fedavg(executor: str, net: str) -> None:
+    scenario, data = Scenario(model=net, features=8, participation=0.7), random_federation([5, 9, 7])
+    fa = simulate("fedfa", scenario, data, executor=executor, lam=0.0, head_lr=0.0)
+    avg = simulate("fedavg", scenario, data, executor=executor)
+    rows, wanted = play(fa, 3), play(avg, 3)
+    assert_same_numbers(fa.state.server["shared"], avg.state.server["shared"])
+    for name in ("train_loss", "val_acc", "val_loss", "test_acc"):
+        assert [r[name] for r in rows] == [r[name] for r in wanted]
+
+
+@pytest.mark.parametrize("config", [{"lam": 0.0}, {"head_lr": 0.0}])
+def test_either_term_alone_makes_it_another(config: dict) -> None:
+    data = random_federation([5, 9, 7])
+    fa, avg = simulate("fedfa", DIGITS, data, **config), simulate("fedavg", DIGITS, data)
+    play(fa, 1), play(avg, 1)
+    apart = {n for n, t in fa.state.server["shared"].items() if not torch.equal(t, avg.state.server["shared"][n])}
+    assert apart >= {"head.weight", "head.bias"}
+
+
+# ------------------------------------------------------------------------------------------------- two steps a batch
+
+
+def pull(z: Tensor, y: Tensor, anchors: Tensor) -> Tensor:
+    """The term of λ, class by class."""
+    return sum(((z[y == c] - anchors[c]) ** 2).sum(1).mean() for c in y.unique().tolist()) / len(anchors)
+
+
+def by_hand(
+    sim: Any, t: int, k: int, net: architectures.Net, anchors: Tensor, swapped: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Train client k's net in place with torch.optim; its features as they were met, and their labels."""
+    alg, work, f = sim.setting.algorithm, sim.setting.scenario, sim.setting.federation
+    sgd = torch.optim.SGD(net.parameters(), lr=work.lr, momentum=work.momentum, weight_decay=work.weight_decay)
+    adam = torch.optim.Adam(net.head.parameters(), lr=alg.head_lr)
+    met, labels = [], []
+
+    def first(x: Tensor, y: Tensor) -> None:
+        sgd.zero_grad()
+        z = net.body(x)
+        (F.cross_entropy(net.head(z), y) + alg.lam * pull(z, y, anchors)).backward()
+        sgd.step()
+        met.append(z.detach()), labels.append(y)
+
+    def second() -> None:
+        adam.zero_grad()
+        F.cross_entropy(net.head(anchors), torch.arange(len(anchors))).backward()
+        adam.step()
+
+    for rows in drawn(sim, t, k).rows[0]:
+        if swapped:
+            second()
+        first(f.x[rows], f.y[rows])
+        if not swapped:
+            second()
+    return torch.cat(met), torch.cat(labels)
+
+
+@pytest.mark.parametrize("config", [{}, {"local_epochs": 2, "weight_decay": 0.1}, {"local_steps": 1}])
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_two_rounds_by_hand(executor: str, config: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = random_federation([6, 9, 12], HELD, total=C)
+    config = {"lam": 0.7, "m": 0.3, "head_lr": 0.02, "lr": 0.05, "batch": 3} | config
+    sim = simulate("fedfa", DIGITS.override(participation=0.6), data, executor=executor, **config)
+    seen, n = uploads(sim, monkeypatch), data.train.counts
+    for t in (1, 2):
+        ids, old = engine.participants(sim.setting, t).tolist(), sim.state.server["anchors"]
+        nets = {k: client_net(sim, k).train() for k in ids}
+        twins = {k: client_net(sim, k).train() for k in ids}
+        play(sim, 1)
+        voted = []
+        for i, k in enumerate(ids):
+            z, y = by_hand(sim, t, k, nets[k], old)
+            up = seen[-1]
+            assert_close_numbers({name: v[i] for name, v in up["shared"].items()}, dict(nets[k].state_dict()))
+            by_hand(sim, t, k, twins[k], old, swapped=True)
+            assert (twins[k].head.weight - nets[k].head.weight).abs().max() > 1e-6  # the order tells
+            vote = old.clone()
+            for c in y.unique().tolist():
+                vote[c] = 0.3 * old[c] + 0.7 * z[y == c].mean(0)
+            assert_close(up["anchors"][i], vote, **TIGHT)
+            unmet = [c for c in range(C) if c not in y]
+            assert 4 in unmet and torch.equal(up["anchors"][i][unmet], old[unmet])
+            voted.append(n[k] * vote)
+        assert len(ids) == 2 and n[ids[0]] != n[ids[1]]
+        assert_close(sim.state.server["anchors"], sum(voted) / sum(int(n[k]) for k in ids), **TIGHT)
+        for name, v in sim.state.server["shared"].items():
+            whole = sum(n[k] * nets[k].state_dict()[name] for k in ids) / sum(int(n[k]) for k in ids)
+            assert_close(v, whole, **TIGHT)
+
+
+def test_the_loss_by_hand() -> None:
+    m, x, y = model()
+    a, z = randn(C, D, seed=3), m.body(x).numpy()
+    logits, label = z @ m["head.weight"].numpy().T + m["head.bias"].numpy(), y.numpy()
+    ce = np.mean([np.log(np.exp(r).sum()) - r[c] for r, c in zip(logits, label, strict=True)])
+    classes, count = np.unique(label, return_counts=True)
+    term = sum(((z[label == c] - a[c].numpy()) ** 2).sum(1).mean() for c in classes) / C
+    assert len(classes) < C and count.min() < count.max()  # one is absent, and means over rows would be another number
+    loss, tally = FedFA(lam=3.0).loss(m, Batch(x, y, {}), {"anchors": a})
+    assert_close(loss.item(), float(ce + 3 * term), **TIGHT)
+    assert tally["counts"].tolist() == np.bincount(label, minlength=C).tolist()
+    for c in classes:
+        assert_close(tally["sums"][c].numpy(), z[label == c].sum(0), **TIGHT)
+
+
+def test_the_second_loss_is_the_heads_on_all_anchors_whatever_the_batch() -> None:
+    m, x, y = model()
+    a = randn(C, D, seed=3)
+    logits = a.numpy() @ m["head.weight"].numpy().T + m["head.bias"].numpy()
+    want = np.mean([np.log(np.exp(r).sum()) - r[c] for c, r in enumerate(logits)])
+    for rows in (slice(2), slice(3, 9)):
+        got = FedFA().calibrate(m, Batch(x[rows], y[rows], {}), {"anchors": a})
+        assert_close(got.item(), float(want), **TIGHT)
+
+
+# ----------------------------------------------------------------------------------------------------------- anchors
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9, 1.0])
+def test_an_anchor_moves_by_the_mean_of_what_was_met_and_stays_if_nothing_was(share: float) -> None:
+    m, x, y = model()
+    a, sums, met = randn(C, D, seed=3), randn(C, D, seed=4), torch.tensor([4, 0, 1, 7, 0])
+    data = Data(x, y, torch.ones(9, dtype=torch.bool), {}, {"sums": sums, "counts": met})
+    got = FedFA(m=share).upload(m, data, {"anchors": a})["anchors"]
+    assert torch.equal(got[[1, 4]], a[[1, 4]])
+    for c in (0, 2, 3):
+        assert_close(got[c], share * a[c] + (1 - share) * sums[c] / int(met[c]), **TIGHT)
+
+
+def test_the_server_weighs_models_and_anchors_by_rows() -> None:
+    a, w = randn(3, C, D), randn(3, 2, seed=1)
+    up = {"shared": {"w": w}, "anchors": a, "rows": torch.tensor([2, 5, 3]), "ids": torch.arange(3)}
+    got = FedFA().aggregate({"shared": {"w": w[0]}, "anchors": randn(C, D, seed=2)}, up, TASK)
+    assert_close(got["anchors"], 0.2 * a[0] + 0.5 * a[1] + 0.3 * a[2], **TIGHT)
+    assert_close(got["shared"]["w"], 0.2 * w[0] + 0.5 * w[1] + 0.3 * w[2], **TIGHT)
+
+
+@pytest.mark.parametrize(("classes", "features"), [(4, 12), (6, 6)])
+def test_anchors_start_as_different_rows_of_the_identity(classes: int, features: int) -> None:
+    a, again, other = (
+        FedFA().init(TASK._replace(classes=classes, features=features, seed=s))["anchors"] for s in (0, 0, 1)
+    )
+    assert a.shape == (classes, features) and set(a.unique().tolist()) == {0.0, 1.0}
+    assert torch.equal(a @ a.T, torch.eye(classes))
+    assert torch.equal(a, again) and not torch.equal(a, other)
+    assert not torch.equal(a, torch.eye(features)[:classes])  # picked at random
+
+
+def test_with_more_classes_than_features_they_start_as_random_unit_vectors() -> None:
+    a, other = (FedFA().init(TASK._replace(classes=7, features=3, seed=s))["anchors"] for s in (0, 1))
+    assert_close(a.norm(dim=1), torch.ones(7, dtype=torch.float64), **TIGHT)
+    cosines = (a @ a.T).masked_select(~torch.eye(7, dtype=torch.bool))
+    assert cosines.max() < 0.999 and cosines.min() < 0 < cosines.max() and not torch.equal(a, other)
+
+
+def test_the_run_starts_from_them_and_both_ways_are_paid_for() -> None:
+    sim = simulate("fedfa", DIGITS.override(participation=0.6), random_federation([6, 9, 12], HELD, total=C))
+    want = FedFA().init(TASK)["anchors"].double()
+    assert torch.equal(sim.state.server["anchors"], want)
+    weights = sum(v.numel() for v in sim.state.server["shared"].values())
+    for row in play(sim, 2):
+        assert row["up_floats"] == row["down_floats"] == 2 * (weights + C * D)
+        assert row["up_ints"] == 2 and row["down_ints"] == 0
+    assert not torch.equal(sim.state.server["anchors"][:3], want[:3])
+    assert_close(sim.state.server["anchors"][4], want[4], **TIGHT)  # nobody has it

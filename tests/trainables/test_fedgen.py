@@ -1,0 +1,323 @@
+"""FedGen: without its weights it is FedAvg; the client's loss, the generator's training and what is sent, by hand.
+
+At the end: the presets of every algorithm.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from support.helpers import (
+    DIGITS,
+    EARLY,
+    TIGHT,
+    assert_close_numbers,
+    assert_same_numbers,
+    client_net,
+    copied,
+    flat,
+    numbers,
+    play,
+    randn,
+    random_federation,
+    simulate,
+)  # fmt: skip
+from test_generators import as_net, drawn, inputs, module, uploads
+from torch import Tensor
+from torch.testing import assert_close
+
+from fedtune import arguments
+from fedtune.core import randomness
+from fedtune.core.errors import UserError
+from fedtune.core.hyper import knobs
+from fedtune.federated import engine
+from fedtune.federated.algorithm import Batch, Model, find, names
+from fedtune.federated.scenario import Scenario
+from fedtune.federated.simulation import Experiment, Simulation
+from trainables.fedavg import FedAvg
+from trainables.fedgen import FedGen
+
+SMALL = EARLY["fedgen"]
+D, C = 12, 4
+# rows of a class over two clients add up to powers of two, so that shares are exact in any precision
+EVEN = [[0, 1, 2, 3], [0, 1]]
+
+
+def two() -> Any:
+    """Client 0 has 2 rows of each class, client 1 has 6 of class 0 and of class 1."""
+    return random_federation([8, 12], EVEN)
+
+
+def by_loops(logits: Tensor, y: Tensor) -> float:
+    rows = zip(logits.detach().numpy(), y.tolist(), strict=True)
+    return float(np.mean([np.log(np.exp(r).sum()) - r[c] for r, c in rows]))
+
+
+@pytest.mark.parametrize("model", ["mlp", "fedgen-cnn"])
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_without_both_weights_it_is_fedavg_bytes_included(executor: str, model: str) -> None:
+    scenario, data = Scenario(model=model, features=8, participation=0.7), random_federation([5, 9, 7])
+    gen = simulate("fedgen", scenario, data, executor=executor, gen_weight=0.0, kl_weight=0.0, **SMALL)
+    avg = simulate("fedavg", scenario, data, executor=executor)
+    start = copied(flat(gen.state.server["nets"]))
+    assert play(gen, 3) == play(avg, 3) and gen.state.bytes == avg.state.bytes
+    assert_same_numbers(gen.state.server["shared"], avg.state.server["shared"])
+    assert_same_numbers(flat(gen.state.server["nets"]), start)  # nobody uses it, nobody trains it
+
+
+@pytest.mark.parametrize("weights", [{"gen_weight": 3.0, "kl_weight": 0.0}, {"gen_weight": 0.0, "kl_weight": 3.0}])
+def test_round_one_is_fedavg_and_round_two_is_not(weights: dict) -> None:
+    gen, avg = simulate("fedgen", DIGITS, two(), **SMALL, **weights), simulate("fedavg", DIGITS, two())
+    for t in (1, 2):
+        play(gen, 1), play(avg, 1)
+        same = [torch.equal(v, avg.state.server["shared"][n]) for n, v in gen.state.server["shared"].items()]
+        assert all(same) if t == 1 else not any(same)
+
+
+def loss_by_hand(net: Any, generator: dict, x: Tensor, y: Tensor, eps: dict, law: Tensor, a: float, b: float) -> Tensor:
+    """The client's loss with PyTorch's own layers; law over classes."""
+    g = module(generator).eval()
+    z = net.body(x)
+    logits = net.head(z)
+    mass = np.cumsum(law.numpy())
+    told = torch.as_tensor(np.searchsorted(mass, eps["label"].numpy() * mass[-1], side="right"))
+    with torch.no_grad():
+        made, paired = g(inputs(eps["noise"], told)), g(inputs(eps["latent"], y))
+        target = net.head(paired).softmax(1)  # a constant: nothing flows into it
+    divergence = (target * (target.log() - logits.log_softmax(1))).sum(1).mean()
+    return F.cross_entropy(logits, y) + a * F.cross_entropy(net.head(made), told) + b * divergence
+
+
+def test_two_clients_take_one_step_on_the_loss_by_hand() -> None:
+    sim = simulate(
+        "fedgen", DIGITS, two(), **SMALL, local_steps=1, batch=8, lr=0.1, momentum=0.0, gen_weight=3.0, kl_weight=2.0,
+        gen_decay=0.9, kl_decay=0.95,
+    )  # fmt: skip
+    play(sim, 1)
+    server = sim.state.server
+    law = server["counts"].sum(0).double()
+    assert law.tolist() == [8, 8, 2, 2]
+    f, trained = sim.setting.federation, []
+    for k in range(2):
+        steps, net = drawn(sim, 2, k), client_net(sim, k)
+        assert steps.steps == [1] and set(steps.eps) == {"noise", "label", "latent"}
+        rows, eps = steps.rows[0, 0], {n: e[0, 0] for n, e in steps.eps.items()}
+        loss = loss_by_hand(net, server["nets"], f.x[rows], f.y[rows], eps, law, 3 * 0.9, 2 * 0.95)
+        grads = torch.autograd.grad(loss, list(net.parameters()))
+        values = zip(net.named_parameters(), grads, strict=True)
+        trained.append({n: (p - 0.1 * g).detach() for (n, p), g in values} | {"loss": loss.detach()})
+    row = play(sim, 1)[0]
+    for n, t in sim.state.server["shared"].items():
+        assert_close(t, (8 * trained[0][n] + 12 * trained[1][n]) / 20, **TIGHT)
+    assert_close(row["train_loss"], float((trained[0]["loss"] + trained[1]["loss"]) / 2), **TIGHT)
+
+
+def at_work(**config: Any) -> tuple[FedGen, Model, Batch, dict, Any]:
+    """A client with what it received in round 2 and one batch."""
+    sim = simulate("fedgen", DIGITS, two(), **SMALL, **config)
+    play(sim, 1)
+    alg, server, steps = sim.setting.algorithm, sim.state.server, drawn(sim, 2, 1)
+    f, rows = sim.setting.federation, steps.rows[0, 0]
+    batch = Batch(f.x[rows], f.y[rows], {n: e[0, 0] for n, e in steps.eps.items()})
+    down = {n: {k: t[0] for k, t in v.items()} if isinstance(v, dict) else v[0] for n, v in
+            alg.broadcast(server, torch.tensor([1]), sim.setting.task).items()}  # fmt: skip
+    return alg, Model(sim.state.groups[0].net, server["shared"]), batch, down, client_net(sim, 1)
+
+
+@pytest.mark.parametrize("t", [0, 1, 100])
+def test_the_weights_decay_by_the_round_and_round_zero_has_none(t: int) -> None:
+    alg, m, batch, down, net = at_work(gen_weight=3.0, kl_weight=2.0, gen_decay=0.98, kl_decay=0.93)
+    law = down["labels"]
+    part = [loss_by_hand(net, down["generator"], batch.x, batch.y, batch.eps, law, *w).item() for w in
+            ((0, 0), (1, 0), (0, 1))]  # fmt: skip
+    a, b = (3 * 0.98**t, 2 * 0.93**t) if t else (0, 0)
+    want = part[0] + a * (part[1] - part[0]) + b * (part[2] - part[0])
+    assert_close(alg.loss_at(t, m, batch, down if t else {}).item(), want, **TIGHT)
+    assert part[0] == pytest.approx(by_loops(net(batch.x), batch.y), abs=1e-12)
+
+
+def test_generated_rows_move_the_head_alone_and_the_divergences_target_moves_nothing() -> None:
+    for weights in ({"gen_weight": 3.0, "kl_weight": 0.0}, {"gen_weight": 0.0, "kl_weight": 2.0}):
+        alg, m, batch, down, net = at_work(**weights)
+        batch = batch._replace(eps={"latent": randn(4, 32)} | batch.eps)
+        leaves = {n: t.clone().requires_grad_() for n, t in m.tensors.items()}
+        mine = Model(m.net, leaves)
+        extra = alg.loss_at(1, mine, batch, down) - FedAvg().loss(mine, batch, {})
+        found = torch.autograd.grad(extra, list(leaves.values()), materialize_grads=True)
+        grads = dict(zip(leaves, found, strict=True))
+        whole = [loss_by_hand(net, down["generator"], batch.x, batch.y, batch.eps, down["labels"], a, b) for a, b in
+                 ((weights["gen_weight"] * 0.98, weights["kl_weight"] * 0.98), (0, 0))]  # fmt: skip
+        want = torch.autograd.grad(whole[0] - whole[1], list(net.parameters()), materialize_grads=True)
+        for (n, _), g in zip(net.named_parameters(), want, strict=True):
+            assert_close(grads[n], g, **TIGHT)
+        assert (grads["body.1.weight"] == 0).all() == (weights["kl_weight"] == 0)
+
+
+def test_clients_leave_the_generator_as_it_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = simulate("fedgen", DIGITS, two(), **SMALL)
+    play(sim, 1)
+    kept, seen, aggregate = copied(sim.state.server["nets"]), [], FedGen.aggregate
+
+    def taken(alg: FedGen, server: dict, up: dict, task: Any) -> dict:
+        seen.append(copied(server["nets"]))
+        assert not any(t.requires_grad for t in server["nets"].values())
+        return aggregate(alg, server, up, task)
+
+    monkeypatch.setattr(FedGen, "aggregate", taken)
+    play(sim, 1)
+    assert_same_numbers(seen[0], kept)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"weighing": "mean", "eta": 0.3}, {"noise_law": "uniform", "label_law": "uniform", "gen_weight_decay": 0.01},
+     {"label_law": "present", "gen_optimizer": "sgd", "gen_lr": 0.01}],
+    ids=["text", "mean", "uniform", "sgd"],
+)  # fmt: skip
+def test_two_rounds_of_the_generators_training_by_hand(config: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = simulate("fedgen", DIGITS, two(), gen_steps=12, gen_hidden=16, gen_batch=8, gen_lr_decay=0.9, **config)
+    alg, whole, seen = sim.setting.algorithm, module(sim.state.server["nets"]), uploads(sim, monkeypatch)
+    share = np.array([[2, 2, 2, 2], [6, 6, 0, 0]]) / np.array([8, 8, 2, 2])
+    law = {"histogram": [8, 8, 2, 2], "present": [1] * 4, "uniform": [1] * 4}[alg.label_law]
+    mass, kind = np.cumsum(law), torch.optim.SGD if alg.gen_optimizer == "sgd" else torch.optim.Adam
+    moving = [p for p in whole.parameters() if p.requires_grad]
+    optimizer = kind(moving, lr=alg.gen_lr, weight_decay=alg.gen_weight_decay)
+    for t in range(2):
+        play(sim, 1)
+        up, stream = seen[t]["shared"], randomness.stream(0, "generator", t + 1)
+        draw = torch.rand if alg.noise_law == "uniform" else torch.randn
+        noise = draw(12, 8, 32, generator=stream, dtype=torch.float64)
+        u = torch.rand(12, 8, generator=stream, dtype=torch.float64)
+        y = torch.as_tensor(np.searchsorted(mass, u.numpy() * mass[-1], side="right"))
+        optimizer.param_groups[0]["lr"] = alg.gen_lr * 0.9**t
+        for s in range(12):
+            h, loss = whole(inputs(noise[s], y[s])), torch.zeros((), dtype=torch.float64)
+            for k in range(2):
+                ce = F.cross_entropy(h @ up["head.weight"][k].T + up["head.bias"][k], y[s], reduction="none")
+                p = torch.as_tensor(share[k][y[s]])
+                loss = loss + ((p * ce).mean() if alg.weighing == "labels" else p.mean() * ce.mean())
+            near, far = torch.zeros(8, 8).double(), torch.zeros(8, 8).double()
+            for i in range(8):
+                for j in range(8):
+                    far[i, j] = (noise[s, i] - noise[s, j]).square().mean()
+            near = torch.stack([torch.stack([(h[i] - h[j]).abs().mean() for j in range(8)]) for i in range(8)])
+            loss = loss + alg.eta * torch.exp(-(near * far).sum() / 64)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        assert_close_numbers(sim.state.server["nets"], as_net(whole))
+
+
+def test_the_generator_learns_what_the_heads_agree_on() -> None:
+    sim = simulate("fedgen", DIGITS, two(), gen_steps=100, gen_hidden=32, gen_lr=0.01, eta=0.0)
+    play(sim, 1)
+    noise, y = randn(40, 32), torch.arange(40) % 2
+    start = simulate("fedgen", DIGITS, two(), gen_steps=100, gen_hidden=32).state.server["nets"]
+    head = sim.state.server["shared"]
+    ce = [by_loops(module(g).eval()(inputs(noise, y)) @ head["head.weight"].T + head["head.bias"], y) for g in
+          (start, sim.state.server["nets"])]  # fmt: skip
+    assert ce[1] < 0.5 * ce[0]
+
+
+@pytest.mark.parametrize(
+    ("law", "want"), [("histogram", [5, 0, 7, 1]), ("present", [1, 0, 1, 1]), ("uniform", [1, 1, 1, 1])]
+)
+def test_the_laws_of_labels(law: str, want: list) -> None:
+    counts = torch.tensor([[2, 0, 7, 0], [3, 0, 0, 1]])
+    assert FedGen(label_law=law).labels({"counts": counts, "memory": {"first": randn(1)}}).tolist() == want
+
+
+def test_counts_are_the_latest_that_each_client_told() -> None:
+    data = random_federation([8, 6, 7, 5], [[0, 1], [1, 2], [2], [3]])
+    sim = simulate("fedgen", DIGITS.override(participation=0.5), data, **SMALL)
+    held, told = np.array([[4, 4, 0, 0], [0, 3, 3, 0], [0, 0, 7, 0], [0, 0, 0, 5]]), np.zeros((4, 4), int)
+    for t in range(1, 5):
+        play(sim, 1)
+        here = engine.participants(sim.setting, t).tolist()
+        told[here] = held[here]
+        assert sim.state.server["counts"].tolist() == told.tolist() and sim.state.server["round"] == t
+
+
+def test_what_is_sent_the_model_first_then_the_generator_and_the_law_too() -> None:
+    sim, avg = simulate("fedgen", DIGITS, two(), **SMALL), simulate("fedavg", DIGITS, two())
+    rows, plain = play(sim, 3), play(avg, 3)
+    net = sum(t.numel() for t in sim.state.server["nets"].values())
+    assert net == (32 + C) * 16 + 16 + 4 * 16 + 16 * D + D  # with running statistics
+    for t in range(3):
+        assert rows[t]["down_floats"] - plain[t]["down_floats"] == 2 * (net + C) * (t > 0)
+        assert rows[t]["up_floats"] == plain[t]["up_floats"] and rows[t]["up_ints"] - plain[t]["up_ints"] == 2 * C
+
+
+def test_quality_tells_distances_of_generated_features() -> None:
+    sim = simulate("fedgen", DIGITS, two(), quality=True, **SMALL)
+    row = play(sim, 1)[0]
+    noise = torch.randn(80, 32, generator=randomness.stream("quality"), dtype=torch.float64)
+    y = torch.arange(4).repeat_interleave(20)
+    h = module(sim.state.server["nets"]).eval()(inputs(noise, y)).detach().numpy()
+    apart = np.linalg.norm(h[:, None] - h, axis=2)
+    alike = (y[:, None] == y).numpy()
+    assert_close(row["generated_intra"], float(apart[alike & ~np.eye(80, dtype=bool)].mean()), rtol=0, atol=1e-7)
+    assert_close(row["generated_inter"], float(apart[~alike].mean()), rtol=0, atol=1e-7)  # cdist multiplies matrices
+    plain = simulate("fedgen", DIGITS, two(), **SMALL)
+    assert row.keys() - play(plain, 1)[0].keys() == {"generated_intra", "generated_inter"}
+
+
+# ------------------------------------------------------------------------------------------------------ presets
+
+PRESETS = [(name, preset) for name in names() for preset in find(name).presets]
+
+
+def test_every_algorithm_with_published_code_of_its_own_has_a_preset() -> None:
+    assert {n for n, _ in PRESETS} >= {"fedavg", "fedensemble", "fedgen", "fedgenp", "fedhkd", "fedpa"}
+
+
+@pytest.mark.parametrize(("name", "preset"), PRESETS)
+def test_a_preset_names_hyperparameters_and_gives_them_valid_values(name: str, preset: str) -> None:
+    known = Experiment(name, DIGITS).knobs()
+    for knob, value in find(name).presets[preset].items():
+        checked = known[knob].check(value)
+        assert checked == value and type(checked) is type(value)
+
+
+@pytest.mark.parametrize(("name", "preset"), PRESETS)
+def test_a_preset_takes_effect_and_set_and_search_win_over_it(name: str, preset: str) -> None:
+    values = find(name).presets[preset]
+    plain, other = (Experiment(name, DIGITS, preset=p).configuration({}) for p in ("", preset))
+    assert other == plain | values and plain == Experiment(name, DIGITS, preset="as_text").configuration({})
+    pinned = Experiment(name, DIGITS, preset=preset, pinned={"lr": 0.07, "momentum": 0.3})
+    assert pinned.configuration({}) == plain | values | {"lr": 0.07, "momentum": 0.3}
+    assert pinned.configuration({"lr": 0.02}) == plain | values | {"lr": 0.02, "momentum": 0.3}
+    own = [n for n in values if n in knobs(find(name))]
+    for n in own:
+        old = plain[n]
+        assert Experiment(name, DIGITS, preset=preset, pinned={n: old}).configuration({}) == plain | values | {n: old}
+
+
+@pytest.mark.parametrize(("name", "preset"), PRESETS)
+def test_a_run_under_a_preset_is_the_run_with_its_values(name: str, preset: str) -> None:
+    scenario, data = Scenario(model="fedgen-cnn", features=8, clients=2), random_federation([8, 12], EVEN)
+    small = {n: v for n, v in EARLY.get(name, {}).items() if n not in find(name).presets[preset]}
+    sim = Simulation(Experiment(name, scenario, preset=preset), small, data, torch.float64)
+    want = simulate(name, scenario, data, **small, **find(name).presets[preset])
+    assert play(sim, 2) == play(want, 2)
+    assert_same_numbers(numbers(sim.state), numbers(want.state))
+
+
+def test_a_scenario_field_that_was_given_wins_over_a_preset() -> None:
+    parser = arguments.Parser()
+    arguments.add_experiment(parser)
+    given = "--algo fedavg --preset as_published --lr 0.3 --batch-norm averaged --set momentum=0.4".split()
+    found = arguments.experiment_from(parser.parse_args(given)).configuration({})
+    assert (found["lr"], found["batch_norm"], found["momentum"]) == (0.3, "averaged", 0.4)
+    assert found["lr_decay"] == find("fedavg").presets["as_published"]["lr_decay"] != 1
+
+
+def test_an_unknown_preset_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(UserError, match="unknown preset of fedgen 'as_publish': did you mean 'as_published'.*as_text"):
+        Experiment("fedgen", DIGITS, preset="as_publish").resolve({})
+    with pytest.raises(UserError, match="unknown preset of local 'as_published'"):
+        Experiment("local", DIGITS, preset="as_published").resolve({})

@@ -1,0 +1,505 @@
+"""FedGenP: without its weights FedAvg; the conflict of a generator, its bound, its training and its end, by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from support.helpers import (
+    DIGITS,
+    EARLY,
+    TIGHT,
+    assert_close_numbers,
+    assert_same_numbers,
+    client_net,
+    copied,
+    flat,
+    play,
+    randn,
+    random_federation,
+    simulate,
+)  # fmt: skip
+from test_generators import as_net, cross_entropies, drawn, fresh, heads, inputs, labels, module, uploads
+from torch import Tensor
+from torch.distributions import Normal, kl_divergence
+from torch.testing import assert_close
+
+from fedtune.core import randomness
+from fedtune.core.trees import size, take
+from fedtune.federated import engine
+from fedtune.federated.algorithm import Batch, Model, Task
+from fedtune.federated.scenario import Scenario
+from fedtune.nn import generators
+from trainables.fedavg import FedAvg
+from trainables.fedgenp import FedGenP
+
+SMALL = EARLY["fedgenp"]
+Z, C, D = 5, 4, 6  # of the nets made here; runs have D = 12
+HEADS, NOISE, XI, Y = heads(3), randn(8, Z, seed=3), randn(8, D, seed=4), labels(8)
+COUNTS = torch.tensor([[3, 0, 4, 1], [1, 0, 4, 4], [4, 8, 0, 3]])  # totals 8
+ONE, TWO, PRIOR = ({"beta": 0.0, "lam_kl": 0.0}, {"beta": 1.0, "lam_kl": 0.0}, {"beta": 0.0, "lam_kl": 1.0})
+
+
+def two() -> Any:
+    """Client 0 has 2 rows of each class, client 1 has 6 of class 0 and of class 1."""
+    return random_federation([8, 12], [[0, 1, 2, 3], [0, 1]])
+
+
+def variational(net: dict[str, Tensor], noise: Tensor, xi: Tensor, y: Tensor, training: bool = True) -> tuple:
+    """h, μ and ln σ² with PyTorch's own layers."""
+    whole = module(net).train(training)
+    out = whole(inputs(noise, y))
+    width = out.shape[1] // 2
+    mu, logvar = out[:, :width], out[:, width:].clamp(-8, 4)
+    return mu + torch.exp(logvar / 2) * xi, mu, logvar, whole
+
+
+def conflict(alg: FedGenP, k: int, net: dict[str, Tensor]) -> Tensor:
+    return alg.conflict(copied(net), torch.tensor(k), NOISE, XI, Y, HEADS, COUNTS.double() / 8)
+
+
+def gradients(alg: FedGenP, k: int, net: dict[str, Tensor]) -> dict[str, Tensor]:
+    leaves = {n: t.clone().requires_grad_("running" not in n) for n, t in net.items()}
+    loss = alg.conflict(leaves, torch.tensor(k), NOISE, XI, Y, HEADS, COUNTS.double() / 8)
+    moving = {n: t for n, t in leaves.items() if t.requires_grad and n != "in.bias"}
+    grads = torch.autograd.grad(loss, list(moving.values()), materialize_grads=True)
+    return dict(zip(moving, grads, strict=True))
+
+
+def apart(a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {n: a[n] - b[n] for n in a}
+
+
+def stepped(net: dict[str, Tensor], grads: dict[str, Tensor], lr: float = 1e-3) -> dict[str, Tensor]:
+    return net | {n: net[n] - lr * g for n, g in grads.items()}
+
+
+# -------------------------------------------------------------------------------------------------- the limit
+
+
+@pytest.mark.parametrize("model", ["mlp", "fedgenp-cnn"])
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_without_both_weights_it_is_fedavg_bytes_included(executor: str, model: str) -> None:
+    scenario, data = Scenario(model=model, features=8, participation=0.7), random_federation([5, 9, 7])
+    gen = simulate("fedgenp", scenario, data, executor=executor, a=0.0, b=0.0, **SMALL)
+    avg = simulate("fedavg", scenario, data, executor=executor)
+    start, rows = copied(flat(gen.state.server["nets"])), play(gen, 3)
+    assert [r.pop("generators_stopped") for r in rows] == [0, 0, 0]
+    assert rows == play(avg, 3) and gen.state.bytes == avg.state.bytes
+    assert_same_numbers(gen.state.server["shared"], avg.state.server["shared"])
+    assert_same_numbers(flat(gen.state.server["nets"]), start)
+
+
+# -------------------------------------------------------------------------------------------- the variational head
+
+
+@pytest.mark.parametrize("rectify", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_features_are_the_mean_plus_deviation_times_noise(training: bool, rectify: bool) -> None:
+    net = fresh(heads=2)
+    h, mu, logvar = FedGenP(rectify=rectify).imagine(copied(net), NOISE, XI, Y, training)
+    want, mean, log, _ = variational(net, NOISE, XI, Y, training)
+    assert_close(h, want.detach().clamp(min=0) if rectify else want.detach(), **TIGHT)
+    assert_close(mu, mean.detach(), **TIGHT), assert_close(logvar, log.detach(), **TIGHT)
+    assert (want < 0).any()
+
+
+def test_the_logarithm_of_the_variance_stays_within_bounds() -> None:
+    net = fresh(heads=2)
+    net["out.weight"] = net["out.weight"] * 30
+    _, _, logvar = FedGenP().imagine(copied(net), NOISE, XI, Y)
+    free = module(net).eval()(inputs(NOISE, Y)).detach()[:, D:]
+    assert free.min() < -8 and free.max() > 4
+    assert_close(logvar, torch.as_tensor(np.minimum(np.maximum(free.numpy(), -8), 4)), **TIGHT)
+
+
+def test_the_prior_is_the_divergence_from_the_standard_normal() -> None:
+    net = fresh(heads=2)
+    got = conflict(FedGenP(**PRIOR | {"lam_kl": 0.1}), 0, net) - conflict(FedGenP(**ONE), 0, net)
+    _, mu, logvar, _ = variational(net, NOISE, XI, Y)
+    zero = torch.zeros_like(mu)
+    want = kl_divergence(Normal(mu, (logvar / 2).exp()), Normal(zero, zero + 1)).sum(1).mean()
+    assert_close(got, 0.1 * want.detach(), **TIGHT)
+
+
+# -------------------------------------------------------------------------------------------------- the conflict
+
+
+@pytest.mark.parametrize("k", [0, 2])
+@pytest.mark.parametrize("cap", [0.0, 1.0])
+@pytest.mark.parametrize("beta", [1.0, 2.5, -1.0])
+@pytest.mark.parametrize("weighing", ["equal", "labels"])
+def test_the_conflict_by_loops(weighing: str, beta: float, cap: float, k: int) -> None:
+    net = fresh(heads=2)
+    h, mu, logvar, _ = variational(net, NOISE, XI, Y)
+    ce, share = cross_entropies(HEADS, h, Y), COUNTS.numpy() / 8
+    bound = cap * math.log(C) if cap else math.inf
+    assert cap == 0 or (ce[k] > bound).any() and (ce[k] < bound).any()
+    total = 0.0
+    for b, c in enumerate(Y.tolist()):
+        own = min(ce[k, b], bound)
+        if weighing == "equal":
+            total += np.mean([ce[i, b] for i in range(3) if i != k]) - beta * own
+        else:  # the code: others by share of the label, one's own times the number of clients
+            total += sum(share[i, c] * ce[i, b] for i in range(3) if i != k) - beta * 3 * share[k, c] * own
+        m, v = mu[b].detach().numpy(), logvar[b].detach().numpy()
+        total += 0.01 * sum(m[d] ** 2 + np.exp(v[d]) - v[d] - 1 for d in range(D)) / 2
+    got = conflict(FedGenP(weighing=weighing, beta=beta, cap=cap, lam_kl=0.01), k, net)
+    assert_close(got.item(), float(total / 8), **TIGHT)
+
+
+def test_alone_a_generator_only_fools_its_client() -> None:
+    net, one = fresh(heads=2), heads(1)
+    got = FedGenP(lam_kl=0.0, cap=0.0).conflict(
+        copied(net), torch.tensor(0), NOISE, XI, Y, one, torch.ones(1, C).double()
+    )
+    h, *_ = variational(net, NOISE, XI, Y)
+    assert_close(got.item(), float(-cross_entropies(one, h, Y).mean()), **TIGHT)
+
+
+@pytest.mark.parametrize("k", [0, 1, 2])
+def test_the_reversed_term_raises_the_clients_loss_and_the_other_lowers_the_others(k: int) -> None:
+    net = fresh(heads=2)
+
+    def losses(g: dict[str, Tensor]) -> np.ndarray:
+        return cross_entropies(HEADS, variational(g, NOISE, XI, Y)[0], Y).mean(1)
+
+    free = {"cap": 0.0, "lam_kl": 0.0}
+    others, both, code = (gradients(FedGenP(beta=b, **free), k, net) for b in (0.0, 1.0, -1.0))
+    before, rest = losses(net), [i for i in range(3) if i != k]
+    assert losses(stepped(net, apart(both, others)))[k] > before[k]
+    assert losses(stepped(net, others))[rest].mean() < before[rest].mean()
+    assert losses(stepped(net, apart(code, others)))[k] < before[k]  # beta = -1, as the code: it helps its client too
+    after = losses(stepped(net, both))
+    assert after[rest].mean() - after[k] < before[rest].mean() - before[k]  # J
+
+
+def test_past_the_bound_a_row_pushes_no_more() -> None:
+    net, k = fresh(heads=2), 1
+    h, *_ = variational(net, NOISE, XI, Y)
+    ce, bound = cross_entropies(HEADS, h, Y)[k], math.log(C)
+    beyond = ce > bound
+    assert beyond.any() and not beyond.all()
+    got = apart(gradients(FedGenP(**TWO, cap=1.0), k, net), gradients(FedGenP(**ONE), k, net))
+    h, _, _, whole = variational(net, NOISE, XI, Y)
+    logits = h @ HEADS["head.weight"][k].T + HEADS["head.bias"][k]
+    below = F.cross_entropy(logits, Y, reduction="none") * torch.as_tensor(~beyond)
+    (-below.sum() / 8).backward()
+    for name, place in {"in.weight": "0.weight", "norm.bias": "1.bias", "out.weight": "3.weight"}.items():
+        assert_close(got[name], whole.get_parameter(place).grad, **TIGHT)
+    # a client that is wrong about everything: nothing is left
+    wrong = HEADS | {"head.bias": HEADS["head.bias"].clone()}
+    out = []
+    for beta in (0.0, 1.0):
+        leaves = {n: t.clone().requires_grad_("running" not in n) for n, t in net.items()}
+        wrong["head.weight"] = torch.where((torch.arange(3) == k)[:, None, None], 0.0, HEADS["head.weight"])
+        wrong["head.bias"] = torch.where((torch.arange(3) == k)[:, None], torch.tensor([-50.0, -50, -50, 0]).double(),
+                                         HEADS["head.bias"])  # fmt: skip
+        y = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
+        loss = FedGenP(beta=beta, lam_kl=0.0).conflict(
+            leaves, torch.tensor(k), NOISE, XI, y, wrong, torch.ones(3, C).double()
+        )
+        moving = [t for t in leaves.values() if t.requires_grad]
+        out.append((loss.item(), torch.autograd.grad(loss, moving)))
+    assert_close(out[1][0] - out[0][0], -2 * math.log(C), **TIGHT)
+    assert all(torch.equal(a, b) for a, b in zip(out[0][1], out[1][1], strict=True))
+
+
+class Reversal(torch.autograd.Function):
+    """The same forwards, minus beta backwards."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, beta: float) -> Tensor:
+        ctx.beta = beta
+        return h.view_as(h)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return -ctx.beta * grad, None
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.3])
+@pytest.mark.parametrize("k", [0, 2])
+def test_the_minus_is_a_gradient_reversal_before_the_clients_head(k: int, beta: float) -> None:
+    net = fresh(heads=2)
+    got = gradients(FedGenP(beta=beta, cap=0.0, lam_kl=0.0), k, net)
+    h, _, _, whole = variational(net, NOISE, XI, Y)
+    loss = torch.zeros((), dtype=torch.float64)
+    for i in range(3):
+        z = Reversal.apply(h, beta) if i == k else h
+        ce = F.cross_entropy(z @ HEADS["head.weight"][i].T + HEADS["head.bias"][i], Y)
+        loss = loss + (ce if i == k else ce / 2)
+    loss.backward()
+    names = {"in.weight": "0.weight", "norm.weight": "1.weight", "norm.bias": "1.bias", "out.weight": "3.weight",
+             "out.bias": "3.bias"}  # fmt: skip
+    assert got.keys() == names.keys()
+    for name, place in names.items():
+        assert_close(got[name], whole.get_parameter(place).grad, rtol=0, atol=1e-10)
+        assert got[name].abs().max() > 1e-4
+
+
+# --------------------------------------------------------------------------------------------------- the client
+
+
+def loss_by_hand(net: Any, generator: dict, x: Tensor, y: Tensor, eps: dict, law: Tensor, a: float, b: float) -> Tensor:
+    z = net.body(x)
+    logits, mass = net.head(z), np.cumsum(law.numpy())
+    told = torch.as_tensor(np.searchsorted(mass, eps["label"].numpy() * mass[-1], side="right"))
+    with torch.no_grad():
+        made = variational(generator, eps["noise"], eps["xi"], told, False)[0]
+        target = net.head(variational(generator, eps["latent"], eps["latent_xi"], y, False)[0]).softmax(1)
+    divergence = (target * (target.log() - logits.log_softmax(1))).sum(1).mean()
+    return F.cross_entropy(logits, y) + a * F.cross_entropy(net.head(made), told) + b * divergence
+
+
+@pytest.mark.parametrize("generated", [0, 8])
+def test_two_clients_take_one_step_each_with_its_own_generator(generated: int) -> None:
+    sim = simulate(
+        "fedgenp", DIGITS, two(), **SMALL, local_steps=1, batch=6, lr=0.1, momentum=0.0, a=3.0, b=2.0, a_decay=0.9,
+        b_decay=0.95, generated=generated,
+    )  # fmt: skip
+    play(sim, 1)
+    server, f, trained = sim.state.server, sim.setting.federation, []
+    assert not torch.equal(server["nets"]["out.weight"][0], server["nets"]["out.weight"][1])
+    for k in range(2):
+        steps, net = drawn(sim, 2, k), client_net(sim, k)
+        rows, eps = steps.rows[0, 0], {n: e[0, 0] for n, e in steps.eps.items()}
+        assert len(eps["noise"]) == len(eps["xi"]) == len(eps["label"]) == (generated or 6)
+        assert len(eps["latent"]) == len(eps["latent_xi"]) == 6
+        loss = loss_by_hand(net, take(server["nets"], k), f.x[rows], f.y[rows], eps, torch.ones(4), 2.7, 1.9)
+        grads = torch.autograd.grad(loss, list(net.parameters()))
+        trained.append({n: (p - 0.1 * g).detach() for (n, p), g in zip(net.named_parameters(), grads, strict=True)})
+    play(sim, 1)
+    for n, t in sim.state.server["shared"].items():
+        assert_close(t, (8 * trained[0][n] + 12 * trained[1][n]) / 20, **TIGHT)
+
+
+def at_work(**config: Any) -> tuple[FedGenP, Model, Batch, dict]:
+    """Client 1 with what it received in round 2 and one batch."""
+    sim = simulate("fedgenp", DIGITS, two(), **SMALL, **config)
+    play(sim, 1)
+    alg, steps, f = sim.setting.algorithm, drawn(sim, 2, 1), sim.setting.federation
+    batch = Batch(f.x[steps.rows[0, 0]], f.y[steps.rows[0, 0]], {n: e[0, 0] for n, e in steps.eps.items()})
+    down = take(alg.broadcast(sim.state.server, torch.tensor([1]), sim.setting.task), 0)
+    return alg, Model(sim.state.groups[0].net, sim.state.server["shared"]), batch, down
+
+
+@pytest.mark.parametrize("t", [0, 1, 100])
+def test_the_weights_decay_by_the_round_and_round_zero_has_none(t: int) -> None:
+    values = {}
+    for a, b in ((3.0, 2.0), (3.0, 0.0), (0.0, 2.0)):
+        alg, m, batch, down = at_work(a=a, b=b, a_decay=0.98, b_decay=0.93)
+        flatly, *_ = at_work(a=a, b=b)
+        plain = FedAvg().loss(m, batch, {})
+        values[a, b] = alg.loss_at(t, m, batch, down if t else {}) - plain
+        once = flatly.loss_at(1, m, batch, down) - plain
+        if t == 0:
+            assert values[a, b] == 0
+        elif not b or not a:
+            assert_close(values[a, b], once * (0.98 if a else 0.93) ** t, **TIGHT)
+    assert_close(values[3, 2], values[3, 0] + values[0, 2], **TIGHT)  # the same draws and generators in all three
+    assert t == 0 or min(abs(v) for v in values.values()) > 1e-5
+
+
+def test_no_gradient_reaches_a_generator_and_its_target_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    # the generator's values: what a client's training leaves of them, and what it would want of them
+    alg, m, batch, down = at_work(a=3.0, b=2.0)
+    assert not any(t.requires_grad for t in flat(down).values())
+    leaves = {n: t.clone().requires_grad_() for n, t in m.tensors.items()}
+    mine = Model(m.net, leaves)
+    got = torch.autograd.grad(alg.loss_at(1, mine, batch, down), list(leaves.values()))
+    # with the generated rows and the target as mere numbers, the gradient is the same
+    y = torch.as_tensor((batch.eps["label"].numpy() * C).astype(int))
+    net = {n: t.values for n, t in down["generator"].items()}
+    h, _, _ = alg.imagine(net, batch.eps["noise"], batch.eps["xi"], y)
+    paired, _, _ = alg.imagine(net, batch.eps["latent"], batch.eps["latent_xi"], batch.y)
+    target = m.head(paired).softmax(1)
+    logits = mine.head(mine.body(batch.x))
+    loss = F.cross_entropy(logits, batch.y) + 3 * F.cross_entropy(mine.head(h), y)
+    loss = loss + 2 * F.kl_div(logits.log_softmax(1), target, reduction="batchmean")
+    for a, b in zip(got, torch.autograd.grad(loss, list(leaves.values())), strict=True):
+        assert_close(a, b, **TIGHT)
+    sim, seen, aggregate = simulate("fedgenp", DIGITS, two(), **SMALL), [], FedGenP.aggregate
+    play(sim, 1)
+    kept = copied(sim.state.server["nets"])
+
+    def taken(alg: FedGenP, server: dict, up: dict, task: Any) -> dict:
+        seen.append(copied(server["nets"]))
+        return aggregate(alg, server, up, task)
+
+    monkeypatch.setattr(FedGenP, "aggregate", taken)
+    play(sim, 1)
+    assert_same_numbers(seen[0], kept)  # bit for bit as they were sent
+
+
+# --------------------------------------------------------------------------------------------------- the server
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"weighing": "labels", "rectify": True, "gen_optimizer": "sgd", "gen_lr": 0.01}], ids=["text", "not"]
+)
+def test_two_rounds_of_all_generators_training_by_hand(config: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = simulate("fedgenp", DIGITS, two(), gen_steps=10, gen_hidden=16, gen_batch=8, cap=1.0, lam_kl=0.1,
+                   gen_weight_decay=0.01, gen_lr_decay=0.9, **config)  # fmt: skip
+    alg, seen = sim.setting.algorithm, uploads(sim, monkeypatch)
+    wholes = [module(take(sim.state.server["nets"], k)) for k in range(2)]
+    assert_same_numbers(as_net(wholes[0]), as_net(wholes[1]))  # one start for all
+    kind = torch.optim.SGD if alg.gen_optimizer == "sgd" else torch.optim.Adam
+    optimizers = [kind([p for p in w.parameters() if p.requires_grad], lr=1, weight_decay=0.01) for w in wholes]
+    share = torch.tensor([[0.25, 0.25, 1, 1], [0.75, 0.75, 0, 0]], dtype=torch.float64)
+    for t in range(2):
+        play(sim, 1)
+        up, stream, other = seen[t]["shared"], *(randomness.stream(0, n, t + 1) for n in ("generator", "variation"))
+        noise = torch.randn(10, 2, 8, 32, generator=stream, dtype=torch.float64)
+        y = (torch.rand(10, 2, 8, generator=stream, dtype=torch.float64) * 4).long()
+        xi = torch.randn(10, 2, 8, 12, generator=other, dtype=torch.float64)
+        for k in range(2):
+            optimizers[k].param_groups[0]["lr"] = alg.gen_lr * 0.9**t
+            for s in range(10):
+                mu, logvar = wholes[k](inputs(noise[s, k], y[s, k])).chunk(2, 1)
+                h = mu + (logvar.clamp(-8, 4) / 2).exp() * xi[s, k]
+                h = h.relu() if alg.rectify else h
+                ce = [F.cross_entropy(h @ w.T + b, y[s, k], reduction="none") for w, b in
+                      zip(up["head.weight"], up["head.bias"], strict=True)]  # fmt: skip
+                own = ce[k].clamp(max=math.log(4))
+                pair = (ce[1 - k], own)
+                if alg.weighing == "labels":
+                    pair = (share[1 - k][y[s, k]] * ce[1 - k], 2 * share[k][y[s, k]] * own)
+                zero = torch.zeros_like(mu)
+                prior = kl_divergence(Normal(mu, (logvar.clamp(-8, 4) / 2).exp()), Normal(zero, zero + 1)).sum(1)
+                optimizers[k].zero_grad()
+                (pair[0] - pair[1] + 0.1 * prior).mean().backward()
+                optimizers[k].step()
+            assert_close_numbers(take(sim.state.server["nets"], k), as_net(wholes[k]))
+
+
+def test_who_does_not_take_part_keeps_its_generator_and_its_memory() -> None:
+    sim = simulate("fedgenp", DIGITS.override(participation=0.4), **SMALL)
+    played = np.zeros(5)
+    for t in range(1, 6):
+        before = {n: copied(sim.state.server[n]) for n in ("nets", "memory")}
+        play(sim, 1)
+        here = engine.participants(sim.setting, t).tolist()
+        played[here] += 10
+        for k in range(5):
+            for part in ("nets", "memory"):
+                old, new = take(before[part], k), take(sim.state.server[part], k)
+                same = {n for n in old if torch.equal(old[n], new[n])}
+                assert same == (set(old) if k not in here else {"in.bias"} & set(old))
+        assert sim.state.server["memory"]["step"].tolist() == played.tolist()
+    assert len(set(played)) > 1  # unequal pasts
+
+
+@pytest.mark.parametrize("rows", [1, 2 * 5 * 8 * 10])
+def test_few_at_a_time_the_generators_are_the_same(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sims = [simulate("fedgenp", DIGITS, gen_batch=8, **SMALL) for _ in range(2)]
+    want = play(sims[0], 3)
+    monkeypatch.setattr(generators, "_ROWS", rows)
+    assert len(generators.chunks(5, 5 * 8 * 10)) == (5 if rows == 1 else 3)
+    got = play(sims[1], 3)
+    assert [r["test_acc"] for r in got] == [r["test_acc"] for r in want]
+    assert_close_numbers(flat(sims[1].state.server), flat(sims[0].state.server))
+
+
+def test_what_is_sent_the_model_first_then_ones_own_generator_and_the_law_too() -> None:
+    sim, avg = simulate("fedgenp", DIGITS, two(), **SMALL), simulate("fedavg", DIGITS, two())
+    net = (32 + C) * 16 + 16 + 4 * 16 + 16 * 24 + 24
+    for t in range(3):
+        (row,), (plain,) = play(sim, 1), play(avg, 1)
+        assert row["down_floats"] - plain["down_floats"] == 2 * (net + C) * (t > 0)
+        assert row["up_floats"] == plain["up_floats"] and row["up_ints"] - plain["up_ints"] == 2 * C
+    sent = sim.setting.algorithm.broadcast(sim.state.server, torch.tensor([1, 0]), sim.setting.task)["generator"]
+    assert_same_numbers({n: t.values[0] for n, t in sent.items()}, take(sim.state.server["nets"], 1))
+    assert all(t.present.all() for t in sent.values())
+
+
+def test_who_comes_for_the_first_time_has_no_generator_and_trains_as_in_fedavg() -> None:
+    sim = simulate("fedgenp", DIGITS.override(participation=0.4), a=3.0, b=2.0, **SMALL)
+    net, been = (32 + 10) * 16 + 16 + 4 * 16 + 16 * 24 + 24, set()
+    newcomers = 0
+    for t in range(1, 6):
+        chosen = engine.participants(sim.setting, t).tolist()
+        assert set(sim.state.server["trained"].nonzero()[:, 0].tolist()) == been
+        down = sim.setting.algorithm.broadcast(sim.state.server, torch.tensor(chosen), sim.setting.task)
+        if t > 1:
+            assert down["generator"]["out.bias"].present.tolist() == [k in been for k in chosen]
+            assert size(down["generator"]).floats == net * len(been & set(chosen))
+            newcomers += len(set(chosen) - been)
+        been |= set(chosen)
+        play(sim, 1)
+    assert newcomers
+    alg, m, batch, down = at_work(a=3.0, b=2.0)
+    without = down | {"generator": {n: t._replace(present=torch.tensor(False)) for n, t in down["generator"].items()}}
+    assert_close(alg.loss_at(1, m, batch, without), F.cross_entropy(m.head(m.body(batch.x)), batch.y), **TIGHT)
+    assert alg.loss_at(1, m, batch, down) != alg.loss_at(1, m, batch, without)
+
+
+def test_quality_is_the_mean_over_the_clients_generators() -> None:
+    sim = simulate("fedgenp", DIGITS, two(), quality=True, **SMALL)
+    row = play(sim, 1)[0]
+    noise = torch.randn(80, 32, generator=randomness.stream("quality"), dtype=torch.float64)
+    xi = torch.randn(80, 12, generator=randomness.stream("quality", "xi"), dtype=torch.float64)
+    y, found = torch.arange(4).repeat_interleave(20), []
+    alike = (y[:, None] == y).numpy()
+    for k in range(2):
+        h = variational(take(sim.state.server["nets"], k), noise, xi, y, False)[0].detach().numpy()
+        far = np.linalg.norm(h[:, None] - h, axis=2)
+        found.append([far[alike & ~np.eye(80, dtype=bool)].mean(), far[~alike].mean()])
+    want = np.mean(found, axis=0)  # cdist multiplies matrices, hence the tolerance
+    assert_close([row["generated_intra"], row["generated_inter"]], want.tolist(), rtol=0, atol=1e-7)
+
+
+# ------------------------------------------------------------------------------------------------------- the end
+
+
+def stop(patience: int, accuracy: Any, rounds: int = 100) -> int:
+    """The first round after which generators have stopped; 0 if never."""
+    alg = FedGenP(patience=patience, gen_hidden=16)
+    server = alg.init(Task(classes=C, features=D, clients=2, batch=4, seed=0))
+    for r in range(1, rounds + 1):
+        server = alg.observe(server | {"round": torch.tensor(r)}, accuracy(r))
+        if server["stopped"]:
+            again = alg.observe(server | {"round": torch.tensor(r + 1)}, 1.0)
+            assert again["stopped"], "it went on"
+            return r
+    return 0
+
+
+@pytest.mark.parametrize("patience", [5, 10, 19, 30])
+def test_without_a_rise_they_stop_after_patience_rounds_but_not_before_round_20(patience: int) -> None:
+    assert stop(patience, lambda r: 0.5) == max(20, patience + 1)
+    assert stop(patience, lambda r: 0.01 * min(r, 31)) == 31 + patience  # the last rise was in round 31
+    assert stop(patience, lambda r: 0.5 if r == 31 else 0.3 + r / 1000 * (r < 31)) == 31 + patience  # a peak
+    assert stop(patience, lambda r: 0.01 * r) == 0
+
+
+@pytest.mark.parametrize("patience", [5, 10])
+def test_a_rise_is_a_thousandth_within_patience_rounds(patience: int) -> None:
+    assert stop(patience, lambda r: 0.3 + r * 0.00101 / patience) == 0
+    assert stop(patience, lambda r: 0.3 + r * 0.00099 / patience) == max(20, patience + 1)
+
+
+def test_without_patience_they_never_stop() -> None:
+    assert stop(0, lambda r: 0.5, 200) == 0
+
+
+def test_after_the_stop_generators_stay_bit_for_bit_and_clients_train_on() -> None:
+    sim = simulate("fedgenp", DIGITS, two(), lr=1e-5, momentum=0.0, a=0.1, patience=5, **SMALL)
+    for r in range(1, 24):
+        before = {n: copied(sim.state.server[n]) for n in ("nets", "memory", "shared")}
+        row = play(sim, 1)[0]
+        assert row["generators_stopped"] == (r > 20)  # known at the end of round 20, and reported by the next
+        assert bool(sim.state.server["stopped"]) == (r >= 20)
+        for name in ("nets", "memory"):
+            same = torch.equal(flat(sim.state.server[name])[f"/{'out.weight' if name == 'nets' else 'step'}"],
+                               before[name]["out.weight" if name == "nets" else "step"])  # fmt: skip
+            assert same == (r > 20)
+        if r > 20:
+            assert_same_numbers(sim.state.server["nets"], before["nets"])
+            assert_same_numbers(sim.state.server["memory"], before["memory"])
+        assert not torch.equal(sim.state.server["shared"]["head.weight"], before["shared"]["head.weight"])
+        assert row["down_floats"] > row["up_floats"] or r == 1  # they are still sent

@@ -1,0 +1,231 @@
+"""FedHKD: without its weights FedAvg; the loss, what is told with how much noise, and the means, by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from support.helpers import (
+    DIGITS,
+    TIGHT,
+    assert_same_numbers,
+    client_net,
+    own_rows,
+    play,
+    randn,
+    random_federation,
+    simulate,
+)  # fmt: skip
+from test_generators import drawn, uploads
+from torch import Tensor
+from torch.testing import assert_close
+
+from fedtune.core import randomness
+from fedtune.federated import engine
+from fedtune.federated.algorithm import Batch, Data, Model, Ragged, Task, draw
+from fedtune.federated.scenario import Scenario
+from trainables.fedavg import FedAvg
+from trainables.fedhkd import FedHKD
+
+C, D = 4, 12
+TASK = Task(classes=C, features=D, clients=3, batch=4, seed=0)
+SEEN = torch.tensor([True, False, True, True])
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    e = np.exp(logits - logits.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def knowledge() -> dict[str, Ragged]:
+    """Of three classes; what is absent is far off, so that reading it would show."""
+    features, soft = torch.where(SEEN[:, None], randn(C, D, seed=9), 1e3), randn(C, C, seed=8).softmax(1)
+    return {"features": Ragged(features, SEEN), "soft": Ragged(torch.where(SEEN[:, None], soft, 7.0), SEEN)}
+
+
+def model() -> tuple[Model, Tensor, Tensor]:
+    sim = simulate("fedhkd", DIGITS, random_federation([9]))
+    return Model(sim.state.groups[0].net, sim.state.server["shared"]), *own_rows(sim, 0)
+
+
+@pytest.mark.parametrize("kind", ["final", "running"])
+@pytest.mark.parametrize("net", ["mlp", "fedgen-cnn"])
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_without_both_weights_it_trains_as_fedavg(executor: str, net: str, kind: str) -> None:
+    scenario, data = Scenario(model=net, features=8, participation=0.7), random_federation([5, 9, 7])
+    hkd = simulate("fedhkd", scenario, data, executor=executor, knowledge=kind, lam=0.0, gamma=0.0)
+    avg = simulate("fedavg", scenario, data, executor=executor)
+    rows, wanted = play(hkd, 3), play(avg, 3)
+    assert_same_numbers(hkd.state.server["shared"], avg.state.server["shared"])
+    for name in ("train_loss", "val_acc", "val_loss", "test_acc"):
+        assert [r[name] for r in rows] == [r[name] for r in wanted]
+
+
+@pytest.mark.parametrize("config", [{"lam": 9.0, "gamma": 0.0}, {"lam": 0.0, "gamma": 9.0}, {"soft": "kl", "lam": 9.0}])
+def test_in_the_first_round_there_is_no_knowledge_and_in_the_second_there_is(config: dict) -> None:
+    data = random_federation([8, 12])
+    hkd, avg = simulate("fedhkd", DIGITS, data, least_share=0.0, **config), simulate("fedavg", DIGITS, data)
+    for t in (1, 2):
+        play(hkd, 1), play(avg, 1)
+        same = [torch.equal(v, avg.state.server["shared"][n]) for n, v in hkd.state.server["shared"].items()]
+        assert all(same) if t == 1 else not any(same[-2:])
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+@pytest.mark.parametrize("soft", ["mse", "kl"])
+def test_the_loss_by_hand(soft: str, temperature: float) -> None:
+    m, x, y = model()
+    down, z = knowledge(), m.body(x).numpy()
+    w, b = m["head.weight"].numpy(), m["head.bias"].numpy()
+    ce = np.mean([np.log(np.exp(r).sum()) - r[c] for r, c in zip(z @ w.T + b, y.tolist(), strict=True)])
+    agree, pull = 0.0, 0.0
+    for c in range(C):
+        if SEEN[c]:
+            logits, target = w @ down["features"].values[c].numpy() + b, down["soft"].values[c].numpy()
+            q = softmax(logits / temperature)
+            agree += ((q - target) ** 2).sum() / C if soft == "mse" else (target * np.log(target / q)).sum()
+    for row, c in zip(z, y.tolist(), strict=True):
+        if SEEN[c]:
+            pull += ((row - down["features"].values[c].numpy()) ** 2).sum() / D
+    assert not SEEN[y].all()
+    alg = FedHKD(lam=3.0, gamma=2.0, temperature=temperature, soft=soft)
+    got = alg.loss(m, Batch(x, y, {}), down)
+    assert_close(got.item(), float(ce + 3 * agree / C + 2 * pull / 9), **TIGHT)
+
+
+def test_agreement_moves_the_head_alone_and_a_prediction_of_zero_adds_nothing() -> None:
+    m, x, y = model()
+    down = knowledge()
+    sharp = torch.eye(C, dtype=torch.float64)  # ln 0 must not come up
+    down["soft"] = Ragged(sharp, SEEN)
+    leaves = {n: t.clone().requires_grad_() for n, t in m.tensors.items()}
+    mine, batch = Model(m.net, leaves), Batch(x, y, {})
+    extra = FedHKD(lam=3.0, gamma=0.0, soft="kl").loss(mine, batch, down) - FedAvg().loss(mine, batch, {})
+    logits = (down["features"].values @ m["head.weight"].T + m["head.bias"]) / 0.5
+    want = 3 * F.cross_entropy(logits, torch.arange(C), reduction="none")[SEEN].sum() / C
+    assert_close(extra.detach(), want, **TIGHT)
+    grads = dict(zip(leaves, torch.autograd.grad(extra, list(leaves.values())), strict=True))
+    assert all((g == 0).all() == n.startswith("body") for n, g in grads.items())
+
+
+# ----------------------------------------------------------------------------------------------- what is told
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_what_is_told_is_the_mean_plus_sigma_times_the_clients_own_noise(
+    executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, found = random_federation([8, 6, 9]), {}
+    for sigma in (0.0, 2.0):
+        sim = simulate("fedhkd", DIGITS, data, executor=executor, noise=sigma, least_share=0.0)
+        seen = uploads(sim, monkeypatch)
+        play(sim, 1)
+        monkeypatch.undo()
+        found[sigma] = seen[0]
+    wanted = sim.setting.algorithm.upload_noise(sim.setting.task)
+    for k in range(3):
+        eps = draw(wanted, randomness.stream(0, "upload", 1, k), (), torch.float64)["noise"]
+        assert eps.shape == (C, D)
+        clean, noisy = (found[s]["features"].values[k] for s in (0.0, 2.0))
+        assert torch.equal(noisy, clean + 2 * eps)
+        net, (x, y) = client_net(sim, k).eval(), own_rows(sim, k)
+        net.load_state_dict({n: t[k] for n, t in found[0.0]["shared"].items()})
+        z = net.body(x).detach().numpy()
+        q = softmax((z @ net.head.weight.detach().numpy().T + net.head.bias.detach().numpy()) / 0.5)
+        for c in range(C):
+            mine = y.numpy() == c
+            assert_close(clean[c].numpy(), z[mine].mean(0), **TIGHT)
+            for s in (0.0, 2.0):  # only features are noisy
+                assert_close(found[s]["soft"].values[k, c].numpy(), q[mine].mean(0), **TIGHT)
+        assert found[2.0]["counts"].values[k].tolist() == np.bincount(y.numpy(), minlength=C).tolist()
+    assert not torch.equal(*(found[2.0]["features"].values[k] - found[0.0]["features"].values[k] for k in (0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("share", "told"),
+    [(0.0, [1, 1, 1, 0]), (0.1, [1, 1, 1, 0]), (0.11, [0, 1, 1, 0]), (0.3, [0, 1, 1, 0]), (0.31, [0, 0, 1, 0])],
+)
+def test_a_class_is_told_from_a_share_of_the_rows_on(share: float, told: list[int]) -> None:
+    m, x, _ = model()
+    x = torch.cat([x, x])[:12]
+    y, mask = torch.tensor([0, 1, 1, 1, 2, 2, 2, 2, 2, 2, 3, 3]), torch.arange(12) < 10  # 1, 3, 6, 0 of 10 rows
+    up = FedHKD(least_share=share).upload(m, Data(x, y, mask, {"noise": randn(C, D)}), {})
+    for name in ("features", "soft", "counts"):
+        assert up[name].present.int().tolist() == told
+
+
+def upload(counts: Tensor, told: Tensor) -> dict[str, Any]:
+    m = len(counts)
+    return {
+        "features": Ragged(randn(m, C, D, seed=3), told), "soft": Ragged(randn(m, C, C, seed=4).softmax(2), told),
+        "counts": Ragged(counts, told), "shared": {"w": randn(m, 2)}, "rows": counts.sum(1), "ids": torch.arange(m),
+    }  # fmt: skip
+
+
+def test_the_server_averages_by_rows_over_those_who_told_and_keeps_the_rest() -> None:
+    counts = torch.tensor([[5, 3, 0, 2], [1, 4, 0, 5], [6, 2, 2, 0]])
+    told = torch.tensor([[1, 0, 0, 1], [0, 0, 0, 1], [1, 0, 0, 0]]).bool()  # nobody told of 1, nor of 2
+    up, old = upload(counts, told), knowledge()
+    after = FedHKD().aggregate(old | {"shared": {"w": randn(2)}}, up, TASK)
+    for name in ("features", "soft"):
+        got, v = after[name], up[name].values.numpy()
+        assert_close(got.values[0].numpy(), (5 * v[0, 0] + 6 * v[2, 0]) / 11, **TIGHT)
+        assert_close(got.values[3].numpy(), (2 * v[0, 3] + 5 * v[1, 3]) / 7, **TIGHT)
+        assert torch.equal(got.values[1:3], old[name].values[1:3])
+        assert got.present.tolist() == [True, False, True, True]  # 2 was known, 1 never
+    assert_close(after["shared"]["w"], (up["shared"]["w"] * counts.sum(1)[:, None]).sum(0) / 30, **TIGHT)
+
+
+@pytest.mark.parametrize("kind", ["final", "running"])
+def test_a_class_that_nobody_told_keeps_its_knowledge(kind: str) -> None:
+    data = random_federation([8, 6, 7, 5], [[0, 1], [1, 2], [2], [3]])
+    sim = simulate("fedhkd", DIGITS.override(participation=0.5), data, knowledge=kind)
+    known: set[int] = set()
+    for t in range(1, 6):
+        before = {n: sim.state.server[n] for n in ("features", "soft")}
+        row = play(sim, 1)[0]
+        held = [{0: {0, 1}, 1: {1, 2}, 2: {2}, 3: {3}}[k] for k in engine.participants(sim.setting, t).tolist()]
+        here, weights = set().union(*held), sum(v.numel() for v in sim.state.server["shared"].values())
+        assert row["down_floats"] == 2 * weights + 2 * len(known) * (D + C)
+        assert row["up_floats"] == 2 * weights + sum(map(len, held)) * (D + C)
+        assert row["up_ints"] == 2 + sum(map(len, held))
+        known |= here
+        for name, old in before.items():
+            new = sim.state.server[name]
+            assert {c for c in range(4) if new.present[c]} == known
+            for c in range(4):
+                assert torch.equal(new.values[c], old.values[c]) == (c not in here)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_running_knowledge_is_of_the_batches_drawn_with_the_model_as_it_was(
+    steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = random_federation([8, 12], [[0, 1, 2, 2], [0, 1, 1]])
+    sim = simulate("fedhkd", DIGITS, data, knowledge="running", local_steps=steps, batch=3, lr=0.1, momentum=0.0,
+                   noise=0.0, least_share=0.3)  # fmt: skip
+    seen, f = uploads(sim, monkeypatch), sim.setting.federation
+    enough = [[2], [0, 1]]  # 2, 2, 4 of 8 rows; 4, 8 of 12
+    nets = [client_net(sim, k) for k in range(2)]
+    play(sim, 1)
+    for k in range(2):
+        net, z, q, y = nets[k], [], [], []
+        for s in drawn(sim, 1, k).rows[0]:
+            features = net.body(f.x[s])
+            logits = net.head(features)
+            z.append(features.detach().numpy()), q.append(softmax(logits.detach().numpy() / 0.5)), y.append(f.y[s])
+            grads = torch.autograd.grad(F.cross_entropy(logits, f.y[s]), list(net.parameters()))
+            with torch.no_grad():
+                for p, g in zip(net.parameters(), grads, strict=True):
+                    p -= 0.1 * g
+        z, q, y = np.concatenate(z), np.concatenate(q), np.concatenate(y)
+        told = [c for c in enough[k] if (y == c).any()]
+        for name, rows in (("features", z), ("soft", q)):
+            values, present = seen[0][name].values[k], seen[0][name].present[k]
+            assert present.nonzero()[:, 0].tolist() == told
+            for c in told:
+                assert_close(values[c].numpy(), rows[y == c].mean(0), **TIGHT)
+        assert seen[0]["counts"].values[k].tolist() == [[2, 2, 4, 0], [4, 8, 0, 0]][k]  # all rows, not those drawn

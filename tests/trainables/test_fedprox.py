@@ -1,0 +1,72 @@
+"""FedProx: at μ = 0 it is FedAvg; two steps and the penalty by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.helpers import (
+    DIGITS,
+    TIGHT,
+    assert_close_numbers,
+    assert_same_numbers,
+    client_net,
+    numbers,
+    own_rows,
+    play,
+    randn,
+    random_federation,
+    simulate,
+)  # fmt: skip
+from torch import nn
+from torch.testing import assert_close
+
+from fedtune.federated.algorithm import Batch, Model
+from fedtune.federated.scenario import Scenario
+from trainables.fedavg import FedAvg
+from trainables.fedprox import FedProx
+
+
+@pytest.mark.parametrize("model", ["mlp", "fedgen-cnn"])
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_without_the_pull_it_is_fedavg(executor: str, model: str) -> None:
+    scenario, data = Scenario(model=model, features=8, participation=0.7), random_federation([5, 9, 7])
+    prox = simulate("fedprox", scenario, data, executor=executor, mu=0.0)
+    avg = simulate("fedavg", scenario, data, executor=executor)
+    assert play(prox, 3) == play(avg, 3)
+    assert_same_numbers(numbers(prox.state), numbers(avg.state))
+
+
+def test_the_second_step_is_pulled_back_by_mu_times_the_distance() -> None:
+    sim = simulate("fedprox", DIGITS, random_federation([6]), mu=0.7, lr=0.1, momentum=0.0, batch=6, local_steps=2)
+    net, (x, y) = client_net(sim, 0), own_rows(sim, 0)
+    start = [p.detach().clone() for p in net.parameters()]
+    for _ in range(2):  # with B = n each batch is all rows, in whatever order
+        grads = torch.autograd.grad(nn.functional.cross_entropy(net(x), y), list(net.parameters()))
+        with torch.no_grad():
+            for p, g, w in zip(net.parameters(), grads, start, strict=True):
+                p -= 0.1 * (g + 0.7 * (p - w))
+    play(sim, 1)
+    assert_close_numbers(sim.state.server["shared"], net.state_dict())
+
+
+def test_the_penalty_is_half_mu_times_the_squared_distance_of_the_parameters_alone() -> None:
+    sim = simulate("fedprox", Scenario(model="fedgen-cnn", features=8), random_federation([6]))
+    net, shared = sim.state.groups[0].net, sim.state.server["shared"]
+    moved = {n: t + 0.1 * randn(*t.shape, seed=i) if t.is_floating_point() else t + 5 for i, (n, t) in
+             enumerate(shared.items())}  # fmt: skip
+    batch = Batch(*own_rows(sim, 0), {})
+    net.eval()
+    plain, prox = (alg.loss(Model(net, moved), batch, {"shared": shared}) for alg in (FedAvg(), FedProx(mu=0.6)))
+    apart = sum(((moved[n] - shared[n]) ** 2).sum() for n, _ in net.named_parameters())
+    assert {n for n, _ in net.named_parameters()} < set(moved)  # running statistics are not pulled
+    assert_close(prox - plain, 0.3 * apart, **TIGHT)
+
+
+def test_a_strong_pull_keeps_the_model_nearer() -> None:
+    moved = []
+    for mu in (0.0, 0.1, 1.0):
+        sim = simulate("fedprox", DIGITS, mu=mu, lr=0.2, local_epochs=5)
+        before = numbers(sim.state)
+        play(sim, 1)
+        moved.append(sum(((t - before[n]) ** 2).sum().item() for n, t in numbers(sim.state).items()))
+    assert moved[0] > moved[1] > moved[2]

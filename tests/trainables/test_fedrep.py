@@ -1,0 +1,87 @@
+"""FedRep: the head first, on a body that stands still; then the body under a head that stands still."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from support.helpers import (
+    DIGITS,
+    assert_close_numbers,
+    assert_same_numbers,
+    client_net,
+    copied,
+    numbers,
+    own_rows,
+    play,
+    random_federation,
+    simulate,
+)  # fmt: skip
+from torch import Tensor, nn
+
+from fedtune.federated.algorithm import Phase
+from fedtune.federated.scenario import Scenario
+
+
+def steps(net: nn.Module, part: nn.Module, x: Tensor, y: Tensor, number: int, lr: float, momentum: float) -> None:
+    optimizer = torch.optim.SGD(part.parameters(), lr=lr, momentum=momentum)
+    for _ in range(number):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_a_round_is_tau_epochs_of_the_head_and_then_the_local_work_of_the_body(executor: str) -> None:
+    sim = simulate(
+        "fedrep", DIGITS, random_federation([8]), executor=executor, head_epochs=3, local_epochs=2, batch=8, lr=0.1,
+        momentum=0.5,
+    )  # fmt: skip
+    net, (x, y) = client_net(sim, 0), own_rows(sim, 0)
+    for _ in range(2):  # with B = n each epoch is one step on all rows
+        steps(net, net.head, x, y, 3, 0.1, 0.5)
+        steps(net, net.body, x, y, 2, 0.1, 0.5)
+        play(sim, 1)
+        got = {n.split("/")[-1]: t for n, t in numbers(sim.state).items()}
+        assert_close_numbers(got, net.state_dict())
+
+
+def test_the_local_work_is_the_bodys_and_tau_is_the_heads() -> None:
+    sim = simulate("fedrep", head_epochs=4)
+    head, body = sim.setting.algorithm.phases(sim.setting.task)
+    assert (head.train, head.epochs) == (("head",), 4) and (body.train, body.epochs) == (("body",), None)
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+@pytest.mark.parametrize("model", ["mlp", "fedgen-cnn"])
+def test_the_head_is_a_linear_classifier_on_features_computed_once(model: str, executor: str) -> None:
+    """The frozen body is in evaluation mode: its BatchNorms use what they received, not the batch."""
+    config = {"head_epochs": 5, "batch": 6, "lr": 0.2, "momentum": 0.0}
+    sim = simulate("fedrep", Scenario(model=model, features=12), random_federation([6]), executor=executor, **config)
+    net, (x, y) = client_net(sim, 0).eval(), own_rows(sim, 0)
+    z = net.body(x).detach()
+    head = nn.Linear(12, 4).double()
+    head.load_state_dict(net.head.state_dict())
+    steps(head, head, z, y, 5, 0.2, 0.0)
+    play(sim, 1)
+    assert_close_numbers({n: t[0] for n, t in sim.state.groups[0].tensors.items()},
+                         {f"head.{n}": t for n, t in head.state_dict().items()})  # fmt: skip
+
+
+def test_the_heads_phase_moves_no_running_statistics_and_the_bodys_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = simulate("fedrep", Scenario(model="fedgen-cnn", features=8), random_federation([8, 5]))
+    cls = type(sim.setting.algorithm)
+    phases, before = cls.phases, copied(sim.state.server["shared"])
+
+    def first(alg: Any, task: Any) -> tuple[Phase, ...]:
+        return phases(alg, task)[:1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cls, "phases", first)
+        play(sim, 1)
+    assert_close_numbers(sim.state.server["shared"], before)
+    counters = {n: t for n, t in before.items() if "num_batches" in n}
+    assert_same_numbers({n: sim.state.server["shared"][n] for n in counters}, counters)
+    play(sim, 1)
+    assert all(sim.state.server["shared"][n] > 0 for n in counters)

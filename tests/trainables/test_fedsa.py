@@ -1,0 +1,347 @@
+"""FedSA: anchors (start, margins, moves), the three terms, what crosses the wire, and the three ways to predict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from support.helpers import (
+    DIGITS,
+    TIGHT,
+    assert_same_numbers,
+    client_net,
+    numbers,
+    own_rows,
+    play,
+    randn,
+    random_federation,
+    simulate,
+)  # fmt: skip
+from test_generators import drawn, uploads
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from fedtune.core import randomness
+from fedtune.federated import engine
+from fedtune.federated.algorithm import Batch, Data, Model, Ragged, Task
+from fedtune.federated.scenario import Scenario
+from trainables.fedavg import FedAvg
+from trainables.fedsa import FedSA, embedded, mar
+
+C, D = 4, 12
+TASK = Task(classes=C, features=D, clients=3, batch=4, seed=0)
+SEEN = torch.tensor([True, False, True, True])
+HELD = [[0, 1], [1, 2], [2], [0, 2, 3], [1, 3]]  # client 2 has one class
+ROWS = [8, 6, 5, 9, 7]
+
+
+def model() -> tuple[Model, Tensor, Tensor]:
+    sim = simulate("fedsa", DIGITS, random_federation([9]))
+    group = sim.state.groups[0]
+    return Model(group.net, {n: t[0] for n, t in group.tensors.items()}), *own_rows(sim, 0)
+
+
+def scores(m: Model, z: np.ndarray) -> np.ndarray:
+    return z @ m["head.weight"].numpy().T + m["head.bias"].numpy()
+
+
+def cross_entropy(logits: np.ndarray, y: list[int]) -> float:
+    return float(np.mean([np.log(np.exp(r).sum()) - r[c] for r, c in zip(logits, y, strict=True)]))
+
+
+def margin_by_hand(vectors: dict[int, Tensor]) -> float:
+    """Of a table class -> vector."""
+    near = [min(float((v - w).norm()) for d, w in vectors.items() if d != c) for c, v in vectors.items() if vectors]
+    return float(np.mean(near))
+
+
+def own_margin(vectors: dict[int, Tensor]) -> float:
+    return margin_by_hand(vectors) if len(vectors) > 1 else 0.0
+
+
+# ----------------------------------------------------------------------------------------------------- limit cases
+
+
+@pytest.mark.parametrize("kind", ["running", "final"])
+@pytest.mark.parametrize("net", ["mlp", "fedgen-cnn"])
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_without_its_three_terms_it_trains_as_local(executor: str, net: str, kind: str) -> None:
+    scenario, data = Scenario(model=net, features=8, participation=0.7), random_federation([5, 9, 7])
+    off = {"lam_r": 0.0, "lam_m": 0.0, "lam_cc": 0.0, "prototypes": kind}
+    sa, local = (
+        simulate(name, scenario, data, executor=executor, **config) for name, config in (("fedsa", off), ("local", {}))
+    )
+    rows, wanted = play(sa, 3), play(local, 3)
+    got = {n: t for n, t in numbers(sa.state).items() if n.startswith("client")}
+    assert_same_numbers(got, numbers(local.state))
+    assert [r["train_loss"] for r in rows] == [r["train_loss"] for r in wanted]
+    assert [r["test_acc_head"] for r in rows] == [r["test_acc"] for r in wanted]
+
+
+@pytest.mark.parametrize("term", ["lam_r", "lam_m", "lam_cc"])
+def test_each_term_alone_makes_it_another(term: str) -> None:
+    data = random_federation([5, 9, 7])
+    off = {"lam_r": 0.0, "lam_m": 0.0, "lam_cc": 0.0} | {term: 1.0}
+    sa, local = simulate("fedsa", DIGITS, data, **off), simulate("local", DIGITS, data)
+    play(sa, 1), play(local, 1)
+    mine, alone = numbers(sa.state), numbers(local.state)
+    assert not any(torch.equal(mine[n], t) for n, t in alone.items() if "head" in n)
+
+
+# --------------------------------------------------------------------------------------------------------- anchors
+
+
+def test_raw_anchors_are_gaussian_and_embedded_ones_twice_linear_normed_over_classes_and_cut_at_zero() -> None:
+    task = TASK._replace(classes=30, features=8)
+    raw, again, other = (FedSA(embed=False).init(task._replace(seed=s))["anchors"] for s in (0, 0, 1))
+    assert torch.equal(raw, again) and not torch.equal(raw, other)
+    assert abs(raw.mean()) < 0.2 and abs(raw.std() - 1) < 0.15 and raw.min() < -1
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(randomness.number(0, "embedding"))
+        layers = [nn.Linear(8, 8), nn.Linear(8, 8)]
+    h = raw.numpy()
+    for layer in layers:
+        h = h @ layer.weight.detach().double().numpy().T + layer.bias.detach().double().numpy()
+        h = (h - h.mean(0)) / np.sqrt(h.var(0) + 1e-5)
+        h = np.maximum(h, 0)
+    got = FedSA().init(task)["anchors"]
+    assert_close(got.numpy(), h, **TIGHT)
+    assert not torch.equal(FedSA().init(task._replace(seed=1))["anchors"], got) and not got.requires_grad
+    ours = [embedded(other, randomness.number(s, "embedding")) for s in (0, 1)]  # the same rows, each seed's H
+    assert torch.equal(FedSA().init(task._replace(seed=1))["anchors"], ours[1]) and not torch.equal(*ours)
+
+
+def test_margins_of_vectors_made_by_hand() -> None:
+    line = torch.tensor([[0.0, 0], [3, 0], [3, 4], [0, 100]]).double()  # nearest other: 3, 3, 4, then √(9 + 96²)
+    assert_close(mar(line).item(), (3 + 3 + 4 + (9 + 96**2) ** 0.5) / 4, **TIGHT)
+    for there, want in (([1, 1, 1, 0], 10 / 3), ([1, 0, 1, 0], 5), ([0, 1, 1, 0], 4), ([0, 1, 0, 0], 0), ([0] * 4, 0)):
+        assert_close(mar(line, torch.tensor(there).bool()).item(), float(want), **TIGHT)
+    two = mar(torch.stack([line, 2 * line]), torch.tensor([[1, 1, 1, 0], [1, 0, 0, 1]]).bool())
+    assert_close(two, torch.tensor([10 / 3, 200], dtype=torch.float64), **TIGHT)
+
+
+@pytest.mark.parametrize("q", [1e-4, 0.1, 0.3])
+def test_after_n_rounds_an_anchor_has_gone_all_but_the_nth_power_of_the_way(q: float) -> None:
+    start, p = randn(C, D), randn(2, C, D, seed=1)
+    counts = torch.tensor([[3, 0, 1, 0], [1, 0, 2, 0]])
+    up = {"protos": Ragged(p, counts > 0), "counts": Ragged(counts, counts > 0), "ids": torch.tensor([0, 2])}
+    none = Ragged(torch.zeros(C, D).double(), torch.zeros(C, dtype=torch.bool))
+    server = {"anchors": start, "protos": none, "local": torch.zeros(3).double()}
+    for _ in range(7):
+        server = FedSA(drift=q).aggregate(server, up, TASK)
+    for c, mean in ((0, (3 * p[0, 0] + p[1, 0]) / 4), (2, (p[0, 2] + 2 * p[1, 2]) / 3)):
+        assert_close(server["anchors"][c], mean + (1 - q) ** 7 * (start[c] - mean), **TIGHT)
+    assert torch.equal(server["anchors"][[1, 3]], start[[1, 3]])  # nobody saw them
+
+
+def test_drift_0_keeps_anchors_bit_for_bit_and_another_moves_those_that_were_seen() -> None:
+    data = random_federation([8, 6], [[0, 1], [1, 2]])
+    for drift, moved in ((0.0, set()), (0.3, {0, 1, 2})):
+        sim = simulate("fedsa", DIGITS, data, drift=drift)
+        first = sim.state.server["anchors"]
+        play(sim, 3)
+        now = sim.state.server["anchors"]
+        assert {c for c in range(C) if not torch.equal(now[c], first[c])} == moved
+
+
+def test_prototypes_are_weighed_by_rows_or_clients_and_kept_where_nobody_saw_the_class() -> None:
+    p, counts = randn(3, C, D), torch.tensor([[9, 1, 0, 0], [1, 0, 2, 0], [5, 0, 1, 0]])
+    p = torch.where((counts > 0)[:, :, None], p, 7.0)  # what is absent must not be read
+    up = {"protos": Ragged(p, counts > 0), "counts": Ragged(counts, counts > 0), "ids": torch.arange(3)}
+    old = Ragged(randn(C, D, seed=5), torch.tensor([False, True, False, True]))
+    server = {"anchors": randn(C, D, seed=6), "protos": old, "local": torch.zeros(3).double()}
+    want = {
+        "rows": [(9 * p[0, 0] + p[1, 0] + 5 * p[2, 0]) / 15, p[0, 1], (2 * p[1, 2] + p[2, 2]) / 3],
+        "clients": [p[:, 0].mean(0), p[0, 1], (p[1, 2] + p[2, 2]) / 2],
+    }
+    for weighting, means in want.items():
+        got = FedSA(weighting=weighting).aggregate(server, up, TASK)["protos"]
+        assert_close(got.values[:3], torch.stack(means), **TIGHT)
+        assert torch.equal(got.values[3], old.values[3]) and got.present.all()
+    never = Ragged(old.values, torch.zeros(C, dtype=torch.bool))
+    assert FedSA().aggregate(server | {"protos": never}, up, TASK)["protos"].present.tolist() == [True] * 3 + [False]
+
+
+# -------------------------------------------------------------------------------------------------------- the loss
+
+
+@pytest.mark.parametrize("weights", [(2, 0, 0), (0, 3, 0), (0, 0, 5), (2, 3, 5)])
+@pytest.mark.parametrize("rule", ["larger", "none"])
+def test_the_loss_by_hand(rule: str, weights: tuple[float, float, float]) -> None:
+    m, x, y = model()
+    y = torch.tensor([0, 1, 1, 3, 0, 3, 1, 0, 1])
+    a, delta = randn(C, D, seed=3), 1.7
+    z, label = m.body(x).numpy(), y.tolist()
+    pull = np.mean([((row - a[c].numpy()) ** 2).sum() / D for row, c in zip(z, label, strict=True)])
+    far = np.array([[np.linalg.norm(row - anchor) for anchor in a.numpy()] for row in z])
+    if rule != "none":
+        far[np.arange(9), label] += delta
+    contrast, head = cross_entropy(-far, label), cross_entropy(scores(m, a.numpy()), [0, 1, 2, 3])
+    want = cross_entropy(scores(m, z), label) + np.dot(weights, [pull, contrast, head])
+    lam_r, lam_m, lam_cc = map(float, weights)
+    alg = FedSA(lam_r=lam_r, lam_m=lam_m, lam_cc=lam_cc, margin=rule)
+    down = {"anchors": a} | ({"margin": torch.tensor(delta, dtype=torch.float64)} if alg.has_margin() else {})
+    loss, tally = alg.loss(m, Batch(x, y, {}), down)
+    assert_close(loss.item(), float(want), **TIGHT)
+    assert tally["counts"].tolist() == [3, 4, 0, 2]
+    for c in (0, 1, 3):
+        assert_close(tally["sums"][c].numpy(), z[y.numpy() == c].sum(0), **TIGHT)
+
+
+def test_calibration_moves_the_head_alone_and_the_other_two_the_body_alone() -> None:
+    m, x, y = model()
+    leaves = {n: t.clone().requires_grad_() for n, t in m.tensors.items()}
+    mine, batch = Model(m.net, leaves), Batch(x, y, {})
+    down = {"anchors": randn(C, D, seed=3), "margin": torch.tensor(1.0).double()}
+    for on in ("lam_r", "lam_m", "lam_cc"):
+        alg = FedSA(**({"lam_r": 0.0, "lam_m": 0.0, "lam_cc": 0.0} | {on: 1.0}), prototypes="final")
+        extra = alg.loss(mine, batch, down) - FedAvg().loss(mine, batch, {})
+        grads = dict(zip(leaves, torch.autograd.grad(extra, list(leaves.values()), retain_graph=True), strict=True))
+        still = {n for n, g in grads.items() if g.abs().max() < 1e-15}
+        assert still == {n for n in leaves if n.startswith("body" if on == "lam_cc" else "head")}
+
+
+def test_a_feature_that_lies_on_its_anchor_or_between_equal_ones_has_a_finite_slope() -> None:
+    m, x, y = model()
+    z = m.body(x)
+    for anchors in (torch.cat([z[:1], randn(C - 1, D)]), z[:1].expand(C, D)):
+        leaves = {n: t.clone().requires_grad_() for n, t in m.tensors.items()}
+        loss, _ = FedSA().loss(Model(m.net, leaves), Batch(x, y, {}), {"anchors": anchors, "margin": torch.ones(())})
+        for g in torch.autograd.grad(loss, list(leaves.values())):
+            assert g.isfinite().all()
+
+
+# ---------------------------------------------------------------------------------- what is sent, and whose margin
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+@pytest.mark.parametrize("kind", ["running", "final"])
+def test_a_client_tells_means_of_what_it_met_or_of_its_trained_model(
+    kind: str, executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = random_federation([8, 12], [[0, 1, 2, 2], [0, 1, 1]])
+    sim = simulate("fedsa", DIGITS, data, executor=executor, prototypes=kind, local_steps=2, batch=1, lr=0.1,
+                   momentum=0.0, lam_m=0.0, lam_cc=0.0, lam_r=2.0)  # fmt: skip
+    seen, f, short = uploads(sim, monkeypatch), sim.setting.federation, 0
+    nets, anchors = [client_net(sim, k) for k in range(2)], sim.state.server["anchors"]
+    play(sim, 1)
+    for k, net in enumerate(nets):
+        found, met = [], []
+        for s in drawn(sim, 1, k).rows[0]:
+            z = net.body(f.x[s])
+            found.append(z.detach()), met.append(f.y[s])
+            loss = F.cross_entropy(net.head(z), f.y[s]) + 2 * (z - anchors[f.y[s]]).square().mean()
+            grads = torch.autograd.grad(loss, list(net.parameters()))
+            with torch.no_grad():
+                for p, g in zip(net.parameters(), grads, strict=True):
+                    p -= 0.1 * g
+        x, y = own_rows(sim, k)
+        rows, label = (torch.cat(found), torch.cat(met)) if kind == "running" else (net.body(x).detach(), y)
+        (values, present), (counts, counted) = ((t[k] for t in seen[0][n]) for n in ("protos", "counts"))
+        there = label.unique().tolist()
+        assert present.nonzero()[:, 0].tolist() == counted.nonzero()[:, 0].tolist() == there
+        short += len(y.unique()) - len(there)
+        for c in there:
+            assert_close(values[c], rows[label == c].mean(0), **TIGHT)
+            assert counts[c] == (y == c).sum()  # all its rows, not those met
+    assert (short > 0) == (kind == "running")
+
+
+def test_the_upload_leaves_padding_out() -> None:
+    m, x, _ = model()
+    y, mask = torch.tensor([0, 0, 1, 2, 1, 1, 3, 3, 0]), torch.arange(9) < 6
+    z = m.body(x)
+    met = {"sums": randn(C, D, seed=2), "counts": torch.tensor([2, 5, 1, 0])}
+    for kind in ("final", "running"):
+        up = FedSA(prototypes=kind).upload(m, Data(x, y, mask, {}, met), {"anchors": randn(C, D)})
+        assert up["counts"].values.tolist() == [2, 3, 1, 0] and up["protos"].present.tolist() == [True] * 3 + [False]
+        for c, rows in enumerate([[0, 1], [2, 4, 5], [3]]):
+            want = z[rows].mean(0) if kind == "final" else met["sums"][c] / met["counts"][c]
+            assert_close(up["protos"].values[c], want, **TIGHT)
+
+
+@pytest.mark.parametrize("rule", ["larger", "global", "local"])
+@pytest.mark.parametrize("net", ["mlp", "htmini3"])
+def test_everyone_is_sent_the_anchors_and_its_margin_from_what_it_told_last(
+    net: str, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, scenario = random_federation(ROWS, HELD, scale=3.0), DIGITS.override(model=net, participation=0.6)
+    sim = simulate("fedsa", scenario, data, margin=rule, lam_r=0.0, lam_m=0.1, lr=0.1, drift=0.3)
+    seen, told, picked = uploads(sim, monkeypatch), {}, set()
+    for t in range(1, 7):
+        anchors, everyone = sim.state.server["anchors"], torch.tensor([3, 0, 4, 1, 2])
+        sent = sim.setting.algorithm.broadcast(sim.state.server, everyone, sim.setting.task)
+        common = margin_by_hand(dict(enumerate(anchors)))
+        for row, k in enumerate(everyone.tolist()):
+            own = own_margin(told.get(k, {}))
+            want = {"larger": max(own, common), "global": common, "local": own}[rule]
+            assert_close(sent["margin"][row].item(), want, **TIGHT)
+            assert torch.equal(sent["anchors"][row], anchors)
+            picked.add((k in told, own > common))
+        ids = engine.participants(sim.setting, t).tolist()
+        row = play(sim, 1)[0]
+        assert row["down_floats"] == 3 * (C * D + 1) and row["down_ints"] == 0
+        assert row["up_floats"] == D * sum(len(HELD[k]) for k in ids)
+        assert row["up_ints"] == sum(len(HELD[k]) for k in ids)
+        for i, k in enumerate(ids):
+            told[k] = {c: seen[-1]["protos"].values[i, c] for c in HELD[k]}
+    assert picked >= {(False, False), (True, False), (True, True)}  # newcomers; both sides of the larger
+
+
+@pytest.mark.parametrize("config", [{"lam_m": 0.0}, {"margin": "none"}])
+def test_no_margin_is_sent_where_none_is_used(config: dict[str, Any]) -> None:
+    sim = simulate("fedsa", DIGITS, random_federation([8, 6]), **config)
+    assert [row["down_floats"] for row in play(sim, 2)] == [2 * C * D] * 2
+
+
+def test_the_margin_that_was_sent_is_the_one_that_trains() -> None:
+    data, ends = random_federation([8, 6, 7]), []
+    for bias in (0.0, 5.0):
+        sim = simulate("fedsa", DIGITS, data, margin="local")
+        sim.state.server["local"] = sim.state.server["local"] + torch.tensor([0.0, bias, 0.0])
+        play(sim, 1)
+        ends.append(numbers(sim.state))
+    apart = [any(not torch.equal(t, ends[1][n]) for n, t in ends[0].items() if f"client {k}/" in n) for k in range(3)]
+    assert apart == [False, True, False]
+
+
+# -------------------------------------------------------------------------------------------------------- prediction
+
+
+def test_it_predicts_by_prototypes_anchors_and_head_and_by_the_head_before_there_are_prototypes() -> None:
+    m, x, _ = model()
+    z = m.body(x).numpy()
+    p, a = torch.where(SEEN[:, None], randn(C, D, seed=9), 1e3), randn(C, D, seed=8)
+    ways = FedSA().predict(m, x, {"protos": Ragged(p, SEEN), "anchors": a})
+    assert list(ways) == ["nearest", "anchor", "head"]
+    for name, table, classes in (("nearest", p, [0, 2, 3]), ("anchor", a, [0, 1, 2, 3])):
+        far = [[np.linalg.norm(row - table[c].numpy()) for c in classes] for row in z]
+        assert_close(-ways[name][:, classes].numpy(), np.array(far), **TIGHT)
+    assert (ways["nearest"][:, 1] == -torch.inf).all()
+    assert_close(ways["head"].numpy(), scores(m, z), **TIGHT)
+    for first in ("nearest", "anchor", "head"):
+        got = FedSA(predictor=first).predict(m, x, {"protos": Ragged(p, SEEN), "anchors": a})
+        assert next(iter(got)) == first and set(got) == set(ways)
+    none = Ragged(p, torch.zeros(C, dtype=torch.bool))
+    got = FedSA().predict(m, x, {"protos": none, "anchors": a})
+    assert torch.equal(got["nearest"], got["head"])
+
+
+def test_an_evaluation_scores_all_three_by_what_the_server_holds_now() -> None:
+    sim = simulate("fedsa", DIGITS, random_federation([8, 12, 9], other=8), lam_r=0.1)
+    for _ in range(2):
+        row = play(sim, 1)[0]
+        server, right = sim.state.server, {"nearest": [], "anchor": [], "head": []}
+        for k in range(3):
+            net, (x, y) = client_net(sim, k).eval(), own_rows(sim, k, "test")
+            z = net.body(x).detach()
+            for way, table in (("nearest", server["protos"].values), ("anchor", server["anchors"])):
+                right[way].append(((z[:, None] - table).norm(dim=2).argmin(1) == y).double().mean().item())
+            right["head"].append((net.head(z).argmax(1) == y).double().mean().item())
+        assert_close(row["test_acc"], np.mean(right["nearest"]).item(), **TIGHT)
+        for way in ("anchor", "head"):
+            assert_close(row[f"test_acc_{way}"], np.mean(right[way]).item(), **TIGHT)
+        assert len({round(float(np.mean(v)), 9) for v in right.values()}) > 1

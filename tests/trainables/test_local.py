@@ -1,0 +1,28 @@
+"""Local: nothing is exchanged, and every client is what it would be without the others."""
+
+from __future__ import annotations
+
+import torch
+from support.helpers import DIGITS, assert_same_numbers, numbers, play, random_federation, simulate
+
+from fedtune.federated.algorithm import Phase
+
+
+def test_nothing_crosses_the_wire() -> None:
+    sim = simulate("local")
+    for row in play(sim, 2):
+        assert {row[n] for n in row if n.startswith(("up_", "down_"))} == {0} and row["comm_mb"] == 0
+    assert sim.state.server == {}
+    actions = sim.setting.algorithm.round(1, sim.setting.task)
+    assert len(actions) == 1 and isinstance(actions[0], Phase)
+
+
+def test_what_others_hold_changes_nothing() -> None:
+    one, other = random_federation([7, 9, 5]), random_federation([7, 9, 5])
+    for k in (1, 2):
+        other.x[other.train.rows[k]] *= -3
+    a, b = (simulate("local", DIGITS, data, executor="loop") for data in (one, other))
+    play(a, 3), play(b, 3)
+    mine = [{n: t for n, t in numbers(s.state).items() if n.startswith("client 0")} for s in (a, b)]
+    assert_same_numbers(*mine)
+    assert not torch.equal(numbers(a.state)["client 1/head.weight"], numbers(b.state)["client 1/head.weight"])

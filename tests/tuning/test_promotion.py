@@ -1,0 +1,509 @@
+"""Successive halving by promotion: the rule against the paper's, and whole searches of a made-up trainable."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import optuna
+import pandas as pd
+import pytest
+import ray
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from test_survival import rounds_by_configuration, wait_for
+
+from fedtune.cluster import ray_start
+from fedtune.runs import tables
+from fedtune.tuning.optuna_searcher import METRIC, MODE, Optuna
+from fedtune.tuning.promotion import Promotion, Rungs, Slots
+
+Curve = Callable[[int, int], float]  # trial, round -> value
+
+
+def halving(trials: int, grace: int, limit: int, eta: int, value: Curve) -> list[tuple[int, int]]:
+    """Algorithm 2 with one worker, from the paper: (trial, round it plays to) of each job; then our end of a search."""
+    ends = [grace * eta**i for i in range(99) if grace * eta**i < limit] + [limit]
+    came: list[list[int]] = [[] for _ in ends]
+    left: list[set[int]] = [set() for _ in ends]
+    jobs, new = [], iter(range(trials))
+
+    def best(k: int) -> list[int]:
+        return sorted(came[k], key=lambda t: (-value(t, ends[k]), came[k].index(t)))
+
+    def job() -> tuple[int, int] | None:
+        for k in range(len(ends) - 2, -1, -1):
+            ready = [t for t in best(k)[: len(came[k]) // eta] if t not in left[k]]
+            if ready:
+                left[k].add(ready[0])
+                return ready[0], k + 1
+        if (fresh := next(new, None)) is not None:
+            return fresh, 0
+        if came[-1]:
+            return None
+        for k in range(len(ends) - 2, -1, -1):
+            ready = [t for t in best(k) if t not in left[k]]
+            if ready:
+                left[k].add(ready[0])
+                return ready[0], k + 1
+        return None
+
+    while (found := job()) is not None:
+        trial, k = found
+        came[k].append(trial)
+        jobs.append((trial, ends[k]))
+    return jobs
+
+
+def noise(trial: int, round: int) -> float:
+    """Curves that cross often."""
+    return random.Random(1000 * trial + round).random()
+
+
+def steps(trial: int, round: int) -> float:
+    """Many ties."""
+    return random.Random(1000 * trial + round).randrange(3) / 2
+
+
+class Controller:
+    """As much of Ray's controller as the scheduler asks for, with one slot and rounds that take no time."""
+
+    def __init__(self, scheduler: Promotion, trials: int, limit: int, value: Curve) -> None:
+        self.left, self.limit, self.value = trials, limit, value
+        self.search_alg: Any = SimpleNamespace(
+            is_finished=lambda: self.left == 0, on_trial_complete=lambda name, result: self.told.append(name),
+            searcher=SimpleNamespace(max_concurrent=1, room=None),
+        )  # fmt: skip
+        self.scheduler = scheduler
+        self.trials: list[Any] = []
+        self.told: list[str] = []
+        self.noted: list[str] = []
+        self._tune_controller = SimpleNamespace(_mark_trial_to_checkpoint=lambda t: self.noted.append(t.trial_id))
+        self.paused: list[int] = []
+        self.diverging: set[tuple[int, int]] = set()
+
+    def stop_trial(self, trial: Any) -> None:
+        assert trial.status == Trial.PAUSED
+        self.scheduler.on_trial_remove(self, trial)
+        trial.status = Trial.TERMINATED
+
+    def add(self, **given: Any) -> None:
+        trial = SimpleNamespace(**given)
+        trial.set_status = lambda status: setattr(trial, "status", status)
+        self.trials.append(trial)
+        self.scheduler.on_trial_add(self, trial)  # type: ignore[arg-type]
+
+    def play(self) -> Iterator[tuple[int, int]]:
+        """Trial and round, as they have been played."""
+        searcher = self.search_alg.searcher
+        while self.left or any(t.status != Trial.TERMINATED for t in self.trials):
+            if self.left and (searcher.room is None or searcher.room()):
+                self.left -= 1
+                self.add(trial_id=str(len(self.trials)), status=Trial.PENDING, last_result={})
+            chosen = self.scheduler.choose_trial_to_run(self)
+            if chosen is None:
+                assert all(t.status == Trial.TERMINATED for t in self.trials)
+                continue
+            chosen.status = Trial.RUNNING
+            while chosen.status == Trial.RUNNING:
+                yield self.round(chosen)
+
+    def round(self, trial: Any) -> tuple[int, int]:
+        number, round = int(trial.trial_id), trial.last_result.get("training_iteration", 0) + 1
+        trial.last_result = {"training_iteration": round, METRIC: self.value(number, round)}
+        diverged = (number, round) in self.diverging
+        if round == self.limit or diverged:
+            trial.last_result |= {"done": True, "diverged": diverged}
+            self.scheduler.on_trial_complete(self, trial, trial.last_result)
+            trial.status = Trial.TERMINATED
+        elif self.scheduler.on_trial_result(self, trial, trial.last_result) == TrialScheduler.PAUSE:
+            trial.status = Trial.PAUSED
+            self.paused.append(number)
+        return number, round
+
+    def killed(self, scheduler: Promotion, last: int, lost: int) -> Controller:
+        """Another driver's, after this one died: of the trial that played last so many rounds were not saved yet."""
+        other = Controller(scheduler, self.left, self.limit, self.value)
+        for trial in self.trials:
+            status, result = trial.status, dict(trial.last_result)
+            if int(trial.trial_id) == last and lost:
+                status, left = Trial.RUNNING, result["training_iteration"] - lost
+                result = {"training_iteration": left} if left > 0 else {}
+            ended = status == Trial.TERMINATED
+            other.add(trial_id=trial.trial_id, status=status if ended else Trial.PENDING, last_result=result)
+        return other
+
+
+def promotion(grace: int, limit: int, eta: int) -> Promotion:
+    return Promotion("training_iteration", limit, grace, eta, METRIC, MODE)
+
+
+@pytest.mark.parametrize("value", [noise, steps])
+@pytest.mark.parametrize(
+    ("trials", "grace", "limit", "eta"),
+    [(1, 1, 9, 3), (2, 1, 9, 3), (3, 1, 9, 3), (30, 1, 27, 3), (81, 1, 81, 3), (40, 2, 30, 2), (50, 1, 64, 4),
+     (7, 5, 5, 3), (20, 4, 100, 3)],
+)  # fmt: skip
+def test_one_worker_plays_the_papers_jobs_in_the_papers_order(
+    trials: int, grace: int, limit: int, eta: int, value: Curve
+) -> None:
+    controller = Controller(promotion(grace, limit, eta), trials, limit, value)
+    played = list(controller.play())
+    jobs = halving(trials, grace, limit, eta, value)
+    at: Counter[int] = Counter()
+    want = []
+    for trial, end in jobs:
+        want += [(trial, round) for round in range(at[trial] + 1, end + 1)]
+        at[trial] = end
+    assert played == want
+    assert max(at.values()) == limit  # somebody has played to the end
+    following = [trial for trial, _ in jobs[1:]] + [-1]
+    assert controller.paused == [  # whoever goes on at once does not pause
+        trial for (trial, end), then in zip(jobs, following, strict=True) if end < limit and then != trial
+    ]
+    assert sorted(controller.told, key=int) == [str(t) for t in range(trials) if at[t] < limit]
+    assert controller.noted == controller.told
+
+
+@pytest.mark.parametrize("value", [noise, steps])
+@pytest.mark.parametrize("lost", [0, 1, 4])
+def test_a_new_driver_goes_on_where_the_last_one_was_killed(lost: int, value: Curve) -> None:
+    """After every round once; a trial that has come to a rung may have died before it was saved there."""
+    undisturbed = list(Controller(promotion(1, 9, 3), 12, 9, value).play())
+    for killed_after in range(1, len(undisturbed)):
+        first = Controller(promotion(1, 9, 3), 12, 9, value)
+        playing = first.play()
+        played = [next(playing) for _ in range(killed_after)]
+        new = promotion(1, 9, 3)
+        new.remember([(str(t), r, value(t, r)) for t, r in played])
+        played += first.killed(new, played[-1][0], lost).play()
+        # rounds that were lost are played twice, and not necessarily at once
+        assert sorted(set(played)) == sorted(undisturbed)
+        if lost == 0:
+            assert played == undisturbed
+
+
+def test_a_new_driver_knows_that_one_was_played_to_its_end_before_its_budget_was_used_up() -> None:
+    """A trial of few rounds may not use up its megabytes."""
+    first = Controller(promotion(1, 9, 3), 2, 6, noise)
+    playing = first.play()
+    played = [next(playing) for _ in range(7)]
+    assert played[-1][1] == 6
+    new = promotion(1, 9, 3)
+    new.remember([(str(t), r, noise(t, r)) for t, r in played])
+    assert not list(first.killed(new, played[-1][0], 0).play())
+
+
+def test_the_best_diverges_so_the_next_best_is_played_to_the_end() -> None:
+    """Two trials, of whom no third part can go on; the first is the better at every rung."""
+    controller = Controller(promotion(1, 9, 3), 2, 9, lambda trial, round: -float(trial))
+    controller.diverging = {(0, 5)}
+    assert list(controller.play()) == [(0, 1), (1, 1)] + [(0, r) for r in range(2, 6)] + [(1, r) for r in range(2, 10)]
+    controller = Controller(promotion(1, 9, 3), 2, 9, lambda trial, round: -float(trial))
+    controller.diverging = {(0, 5), (1, 2)}
+    assert list(controller.play())[-1] == (1, 2)
+
+
+def test_a_search_that_goes_on_from_one_that_is_over_knows_its_rungs() -> None:
+    """Whoever came before counts, but cannot go on; one of them was played to its end."""
+    new = promotion(1, 9, 3)
+    new.remember([(f"old{i}", 1, 0.1 * i) for i in range(5)] + [("old4", r, 0.4) for r in range(2, 10)])
+    controller = Controller(new, 3, 9, lambda trial, round: [0.05, 0.7, 0.2][trial])
+    assert list(controller.play()) == [(0, 1), (1, 1), (1, 2), (1, 3), (2, 1)]
+
+
+def test_what_is_less_can_be_better_and_time_need_not_be_whole() -> None:
+    rungs = Rungs(0.5, 10, 4)
+    assert [r.milestone for r in rungs.rungs] == [0.5, 2, 8]
+    rungs.sign = -1
+    for i, value in enumerate((3.0, 1.0, 1.0, 2.0)):
+        rungs.record(str(i), 0.51, value)
+    assert rungs.promotable("0123") == "1" and rungs.promotable("023") is None and rungs.furthest("023") == "2"
+    rungs.record("4", 2.5, 0.5)  # past two rungs at once: it waits at the higher
+    assert rungs.waiting("4") is rungs.rungs[1] and rungs.furthest("01234") == "4"
+    assert rungs.promotable("01234") is None  # five came, one of them may go on, and that one is further
+    rungs.promote("4")
+    assert rungs.waiting("4") is None
+
+
+def test_higher_rungs_come_first_and_whoever_was_seen_beyond_a_rung_was_let_on() -> None:
+    rungs = Rungs(1, 9, 3)
+    for i, trial in enumerate("abcdef"):
+        rungs.record(trial, 1, i)
+    for i, trial in enumerate("abc"):
+        rungs.record(trial, 3, i)
+    assert rungs.promotable("abcdef") == "c" and rungs.promotable("abdef") == "f"
+    assert rungs.waiting("a") is rungs.rungs[1] and rungs.waiting("d") is rungs.rungs[0]
+    rungs.record("d", 2, 9.0)
+    rungs.record("f", 1, 9.0)  # played again
+    assert rungs.waiting("d") is None and rungs.waiting("f") and rungs.rungs[0].seen["f"] == (1, 5)
+
+
+def test_a_trial_that_plays_its_last_rounds_again_pauses_where_it_was() -> None:
+    controller = Controller(promotion(3, 9, 3), 2, 9, noise)
+    playing = controller.play()
+    assert [next(playing) for _ in range(3)][-1] == (0, 3)
+    trial = controller.trials[0]
+    assert trial.status == Trial.PAUSED
+    trial.status, trial.last_result = Trial.PENDING, {"training_iteration": 1}  # its worker died before it was saved
+    controller.scheduler.on_trial_error(controller, trial)
+    controller.scheduler.on_trial_add(controller, trial)
+    assert trial.status == Trial.PENDING
+    assert [next(playing) for _ in range(3)] == [(0, 2), (0, 3), (1, 1)]
+
+
+def test_what_is_compared_is_said_once() -> None:
+    scheduler = Promotion("spent", 9, 1, 3)
+    assert scheduler.set_search_properties("loss", "min") and scheduler.metric == "loss" and scheduler.rungs.sign == -1
+    assert not scheduler.set_search_properties("loss", None) and not scheduler.set_search_properties(None, "max")
+    trial: Any = SimpleNamespace(trial_id="a")
+    assert scheduler.on_trial_result(None, trial, {"loss": 1.0}) == TrialScheduler.CONTINUE
+    assert scheduler.debug_string() == "1: 0 came, 0 let on; 3: 0 came, 0 let on"
+
+
+class Walk(tune.Trainable):
+    """A curve that depends on all of its past.  Where it finds a file `step` or `save` it takes it and dies of it."""
+
+    def setup(self, config: dict, folder: Path) -> None:
+        self.folder = folder
+        self.reset_config(config)
+
+    def reset_config(self, config: dict) -> bool:
+        self.x, self.rounds = config["x"], 0
+        return True
+
+    def step(self) -> dict[str, Any]:
+        self.rounds += 1
+        if self.rounds == 5:
+            self.die("step")
+        if self.rounds == 1 and (self.folder / "two").exists():  # not before two have begun
+            (self.folder / f"began-{self.x}").touch()
+            while len(list(self.folder.glob("began-*"))) < 2:
+                time.sleep(0.05)
+        self.x = 3.9 * self.x * (1 - self.x)
+        return {METRIC: self.x, "done": self.rounds == LIMIT, "complete": self.rounds == LIMIT}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        if self.rounds == 3:
+            self.die("save")
+        (Path(checkpoint_dir) / "state.json").write_text(json.dumps([self.x, self.rounds]))
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        self.x, self.rounds = json.loads((Path(checkpoint) / "state.json").read_text())
+
+    def die(self, cause: str) -> None:
+        if (self.folder / cause).exists():
+            (self.folder / cause).unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+LIMIT = 27  # rounds
+
+
+class Log(tune.Callback):
+    """What the driver saw, in order."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}  # trial -> which it was to be suggested
+        self.rows: list[tuple[int, int, float]] = []  # trial, round, value
+        self.running = 0  # at most, at once
+
+    def on_trial_result(self, iteration: int, trials: list, trial: Trial, result: dict, **info: Any) -> None:
+        number = self.numbers[trial.trial_id] = int(trial.experiment_tag.split("_")[0]) - 1
+        self.rows.append((number, result["training_iteration"], result[METRIC]))
+        self.running = max(self.running, sum(t.status == Trial.RUNNING for t in trials))
+
+    def played(self) -> list[tuple[int, int]]:
+        return [(trial, round) for trial, round, _ in self.rows]
+
+    def value(self, trial: int, round: int) -> float:
+        return next(v for t, r, v in self.rows if (t, r) == (trial, round))
+
+
+def searched(folder: Path, trials: int, slots: int = 1, scheduler: TrialScheduler | None = None) -> SimpleNamespace:
+    """A whole search of walks, in which every slot has half of the machine."""
+    sampler, log = optuna.samplers.RandomSampler(seed=3), Log()
+    found = Optuna([METRIC], {}, space={"x": tune.uniform(0.01, 0.99)}, sampler=sampler, study_name="s")
+    grid = tune.Tuner(
+        tune.with_resources(tune.with_parameters(Walk, folder=folder), {"cpu": 1}),
+        tune_config=tune.TuneConfig(
+            search_alg=found if scheduler else Slots(found, slots), scheduler=scheduler or promotion(1, LIMIT, 3),
+            num_samples=trials, max_concurrent_trials=slots, reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(
+            name="run", storage_path=str(folder), verbose=0, callbacks=[log],
+            failure_config=tune.FailureConfig(max_failures=3), checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
+        ),
+    ).fit()  # fmt: skip
+    return SimpleNamespace(grid=grid, log=log, study=found._ot_study)
+
+
+@pytest.fixture(scope="module")
+def ray_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
+        ray_start.start(None, 1, 0, dashboard=False)
+        yield tmp_path_factory.mktemp("walks")
+        ray.shutdown()
+        ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(scope="module")
+def whole(ray_here: Path) -> Log:
+    """Every configuration played to its end."""
+    return searched(ray_here / "whole", 30, scheduler=FIFOScheduler()).log
+
+
+def jobs(trials: int, whole: Log) -> tuple[list[tuple[int, int]], dict[int, int]]:
+    """What the paper's algorithm plays: trial and round, in order; and each trial's last round."""
+    at: dict[int, int] = {}
+    played = []
+    for trial, end in halving(trials, 1, LIMIT, 3, whole.value):
+        played += [(trial, round) for round in range(at.get(trial, 0) + 1, end + 1)]
+        at[trial] = end
+    return played, at
+
+
+def assert_as_whole(got: SimpleNamespace, whole: Log) -> None:
+    """Every round is bit for bit what it is in a trial that never paused; the study was told how trials ended."""
+    assert not got.grid.errors and all(value == whole.value(trial, round) for trial, round, value in got.log.rows)
+    last: dict[int, int] = {}
+    for trial, round in sorted(got.log.played()):
+        last[trial] = round
+    for trial in got.study.trials:
+        number = got.log.numbers[trial.user_attrs["trial"]]
+        assert trial.state.name == ("COMPLETE" if last[number] == LIMIT else "PRUNED")
+        assert trial.value == whole.value(number, last[number])
+        assert set(range(1, min(last[number] + 1, LIMIT))) <= set(trial.intermediate_values)
+    assert sorted(r.metrics["training_iteration"] for r in got.grid) == sorted(last.values())
+
+
+def test_a_search_with_one_slot_plays_what_the_paper_says(ray_here: Path, whole: Log) -> None:
+    got = searched(ray_here / "one", 30)
+    assert got.log.played() == jobs(30, whole)[0]
+    assert_as_whole(got, whole)
+
+
+def test_dead_workers_change_nothing(ray_here: Path, whole: Log) -> None:
+    """One dies in the middle, one while its trial is to pause."""
+    (ray_here / "dead").mkdir()
+    for cause in ("step", "save"):
+        (ray_here / "dead" / cause).touch()
+    got = searched(ray_here / "dead", 20)
+    want, at = jobs(20, whole)
+    assert not list((ray_here / "dead").glob("s*")) and len(got.log.rows) > len(want)
+    assert list(dict.fromkeys(got.log.played())) == want  # some were played again
+    assert_as_whole(got, whole)
+
+
+def test_two_slots_are_filled_and_no_more(ray_here: Path, whole: Log) -> None:
+    (ray_here / "two").mkdir()
+    (ray_here / "two" / "two").touch()
+    got = searched(ray_here / "two", 15, slots=2)
+    assert got.log.running == 2
+    assert_as_whole(got, whole)
+    ends = Counter(r.metrics["training_iteration"] for r in got.grid)
+    came = {rung: sum(n for end, n in ends.items() if end >= rung) for rung in (1, 3, 9, LIMIT)}
+    assert sum(ends.values()) == came[1] == 15 and set(ends) <= set(came)
+    # with two workers a rung's best may change between promotions, so more than every third may have gone on
+    assert came[1] // 3 <= came[3] < came[1] and 1 <= came[LIMIT] <= came[9] <= came[3]
+
+
+def test_of_two_trials_one_is_played_to_its_end(ray_here: Path, whole: Log) -> None:
+    got = searched(ray_here / "few", 2)
+    assert got.log.played() == jobs(2, whole)[0] and len(got.log.rows) == LIMIT + 1
+    assert_as_whole(got, whole)
+
+
+# one slot and random draws, so that what is tried and who goes on depends on nothing else
+ARGUMENTS = (
+    "--algo fedproto --clients 8 --rounds 9 --grace 1 --trials 9 --searcher random --scheduler promote "
+    "--max-concurrent 1 --set local_epochs=5 --set lr=0.02 --set momentum=0.5 --final-seeds 0 --no-dashboard"
+)
+
+
+def command(*arguments: str) -> subprocess.Popen:
+    """A process of its own, as this one has Ray already."""
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen([sys.executable, "-m", *arguments], start_new_session=True, **pipes)
+
+
+def begin(folder: Path) -> subprocess.Popen:
+    return command("fedtune.search", *ARGUMENTS.split(), "--storage-path", str(folder), "--name", "run")
+
+
+def end(process: subprocess.Popen) -> None:
+    try:
+        out, _ = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    assert process.returncode == 0, out
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    end(begin(folder))
+    return folder / "run"
+
+
+def test_a_promoting_search_ends_with_what_the_rule_lets_on(undisturbed: Path) -> None:
+    trials = pd.read_parquet(undisturbed / "trials.parquet")
+    rounds = pd.read_parquet(undisturbed / "rounds.parquet")
+    played = rounds.groupby("trial")["round"].apply(list).to_dict()
+    assert played == {t.trial: list(range(1, t.rounds + 1)) for t in trials.itertuples()}
+    value = rounds.set_index(["trial", "round"])[METRIC]
+    last: dict[int, int] = {}
+    for trial, end in halving(9, 1, 9, 3, lambda t, r: value[trials["trial"][t], r]):
+        last[trial] = end
+    assert trials["rounds"].to_dict() == last
+    assert (trials["status"] == trials["rounds"].map(lambda r: "finished" if r == 9 else "stopped")).all()
+    rows = [row for rows in tables.logged(undisturbed).values() for row in rows]
+    assert len({row["timestamp"] for row in rows}) == len(rows)  # else equals at a rung would change places on resume
+    record = json.loads((undisturbed / "run.json").read_text())
+    assert record["rungs"] == [1, 3] and record["scheduler"] == "promote"
+    journal = JournalStorage(JournalFileBackend(str(undisturbed / "study.journal")))
+    states = {t.user_attrs["trial"]: t.state.name for t in optuna.load_study(study_name=None, storage=journal).trials}
+    told = {"finished": "COMPLETE", "stopped": "PRUNED"}
+    assert states == {t.trial: told[t.status] for t in trials.itertuples()}
+
+
+@pytest.mark.parametrize("lines", [2, 12])
+def test_a_killed_driver_of_a_promoting_search_is_resumed(lines: int, undisturbed: Path, tmp_path: Path) -> None:
+    """Killed after so many rounds; what is paused then stays paused, and goes on as it would have.
+
+    A trial that Ray's last snapshot did not see yet, the best of its rung, takes nobody's place there.
+    """
+    process, run = begin(tmp_path), tmp_path / "run"
+    try:
+        wait_for(lambda: sum(len(rows) for rows in tables.logged(run).values()) >= lines, seconds=180)
+    finally:
+        process.kill()
+    process.communicate()
+    row = next(iter(tables.logged(run).values()))[0] | {"trial_id": "unseen", METRIC: 1.0}
+    (run / "fedproto-unseen").mkdir()
+    (run / "fedproto-unseen" / "result.json").write_text(json.dumps(row) + "\n")
+    end(command("fedtune.resume", str(run), "--no-dashboard"))
+    got, want = rounds_by_configuration(run), rounds_by_configuration(undisturbed)
+    assert got.keys() == want.keys() and len(got) == 9
+    assert (run / "lost" / "fedproto-unseen").is_dir()
+    for name, rows in want.items():
+        assert rows["round"].tolist() == list(range(1, len(rows) + 1))
+        pd.testing.assert_frame_equal(got[name], rows, check_exact=True)
+    columns = ["status", "rounds", "last_val_acc"]
+    had, have = (pd.read_parquet(at / "trials.parquet")[columns].value_counts() for at in (undisturbed, run))
+    assert have.sort_index().equals(had.sort_index())

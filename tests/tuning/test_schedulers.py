@@ -1,0 +1,70 @@
+"""Schedulers and searchers go by name, and what does not go together is refused."""
+
+import pytest
+from ray import tune
+
+from fedtune.core.budget import Budget
+from fedtune.core.errors import UserError
+from fedtune.tuning import schedulers
+from fedtune.tuning.promotion import Limit
+from fedtune.tuning.space import Space
+
+RANGES = Space({"lam": tune.loguniform(0.1, 10)}, [])
+GRID = Space({}, [{"lam": 1.0}, {"lam": 2.0}])
+
+
+@pytest.mark.parametrize("name", schedulers.SCHEDULERS)
+def test_every_scheduler_is_made(name):
+    scheduler = schedulers.scheduler(name, Budget("rounds", 60), 20, RANGES)
+    assert scheduler.set_search_properties(None, None)
+
+
+@pytest.mark.parametrize("name", schedulers.SEARCHERS)
+def test_every_searcher_tries_the_given_points_first_and_stays_in_the_space(name):
+    space, points = (GRID, GRID.points) if name == "grid" else (RANGES, [{"lam": 2.0}])
+    searcher = schedulers.searcher(name, space, points, {}, seed=3, study="s")
+    got = []
+    for i in range(4):
+        got.append(searcher.suggest(str(i)))
+        searcher.on_trial_complete(str(i), {"val_acc": 0.1 * i, "training_iteration": 1})
+    assert got[: len(points)] == points
+    assert all(0.1 <= c["lam"] <= 10 for c in got)
+
+
+@pytest.mark.parametrize("name", ["tpe", "gp", "random"])
+def test_the_first_trial_has_what_the_space_cannot_hold(name):
+    searcher = schedulers.searcher(name, RANGES, [{"lam": 0.1}], [{"lam": 0.0}], seed=3, study="s")
+    got = []
+    for i in range(4):
+        got.append(searcher.suggest(str(i))["lam"])
+        searcher.on_trial_complete(str(i), {"val_acc": 0.1 * i, "training_iteration": 1})
+    assert got[0] == 0 and all(0.1 <= v <= 10 for v in got[1:])
+
+
+def test_rungs_start_at_the_grace_period():
+    assert schedulers.rungs("asha", 60, 20) == [20]
+    assert schedulers.rungs("asha", 200, 20) == schedulers.rungs("promote", 200, 20) == [20, 60, 180]
+    assert schedulers.rungs("none", 60, 20) == schedulers.rungs("median", 60, 20) == []
+
+
+@pytest.mark.parametrize(
+    ("searcher", "scheduler", "space", "structural", "message"),
+    [
+        ("tpe", "asha", GRID, (), "point by point"),
+        ("tpe", "pbt", RANGES, (), "use --searcher random"),
+        ("random", "pbt", RANGES, ("lam",), "changes their shape"),
+        ("tp", "asha", RANGES, (), "did you mean 'tpe'"),
+        ("tpe", "ash", RANGES, (), "did you mean 'asha'"),
+    ],
+)
+def test_combinations_that_cannot_be(searcher, scheduler, space, structural, message):
+    with pytest.raises(UserError, match=message):
+        schedulers.require_combination(searcher, scheduler, space, structural)
+
+
+def test_a_resumed_search_has_the_limit_that_was_asked_for_now():
+    searcher = schedulers.searcher("random", RANGES, [], {}, seed=3, study="s")
+    before, now = Limit(searcher, 2), Limit(searcher, 5)
+    before.suggest("a")
+    now.set_state(before.get_state())
+    assert now.max_concurrent == 5 and now.live_trials == {"a"}

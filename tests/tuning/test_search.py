@@ -1,0 +1,191 @@
+"""Searches, whole: small ones, on the digits, in this process."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from fedtune import run, search
+from fedtune.core.budget import Budget
+from fedtune.data import datasets, federation
+from fedtune.federated.scenario import Scenario
+from fedtune.federated.simulation import Experiment, play
+from fedtune.runs import tables
+from fedtune.studies import final_check, ray_tasks
+
+SMALL = Scenario(clients=4, rounds=6)
+QUICK = "--clients 4 --no-dashboard --final-seeds 0 "
+
+
+def searched(folder, arguments, status=0):
+    """Run a search; its folder, its tables, and what run.json says."""
+    assert search.main([*arguments.split(), "--storage-path", str(folder), "--name", "run"]) == status
+    at = folder / "run"
+    return SimpleNamespace(
+        folder=at,
+        trials=pd.read_parquet(at / "trials.parquet"),
+        rounds=pd.read_parquet(at / "rounds.parquet"),
+        record=json.loads((at / "run.json").read_text()),
+    )
+
+
+def config(trial):
+    plain = {k.removeprefix(tables.CONFIG): v for k, v in trial.items() if k.startswith(tables.CONFIG)}
+    return {k: v.item() if hasattr(v, "item") else v for k, v in plain.items()}
+
+
+@pytest.fixture(scope="module")
+def gfpl(tmp_path_factory):
+    """Six trials of GFPL on two actors, events from round 2 on, a final check on one seed."""
+    return searched(
+        tmp_path_factory.mktemp("gfpl"),
+        "--algo gfpl --trials 6 --clients 4 --rounds 6 --set start=2 --set every=2 --max-concurrent 2 --no-dashboard "
+        "--final-seeds 1",
+    )
+
+
+def test_the_first_trial_is_the_default_configuration(gfpl):
+    assert config(gfpl.trials.iloc[0]) == {"lam": 2.0, "components": 4, "threshold": 1.0, "pseudo": 16}
+
+
+def test_no_trial_ends_before_the_first_effect_and_rounds_are_there_once(gfpl):
+    assert gfpl.record["grace"] == 2 and gfpl.record["rungs"] == [2]
+    assert len(gfpl.trials) == 6 and gfpl.trials["rounds"].isin([2, 6]).all()
+    assert (gfpl.trials["status"] == gfpl.trials["rounds"].map({2: "stopped", 6: "finished"})).all()
+    played = gfpl.rounds.groupby("trial")["round"].apply(list)
+    assert played.to_dict() == {t.trial: list(range(1, t.rounds + 1)) for t in gfpl.trials.itertuples()}
+
+
+def test_every_trial_equals_the_same_configuration_played_alone_bit_for_bit(gfpl):
+    """Actors are reused and two run at once; neither may leave a trace."""
+    experiment = Experiment("gfpl", SMALL, pinned={"start": 2, "every": 2})
+    for _, trial in gfpl.trials.iterrows():
+        rows = gfpl.rounds[gfpl.rounds["trial"] == trial["trial"]].to_dict("records")
+        for there, here in zip(rows, play(experiment, config(trial)), strict=False):
+            for metric in ("val_acc", "val_loss", "test_acc", "train_loss", "comm_mb", "test_acc_etf"):
+                assert there[metric] == here[metric], (trial["trial"], metric)
+
+
+def test_the_folder_says_what_was_found_and_how(gfpl):
+    best = yaml.safe_load((gfpl.folder / "best.yaml").read_text())
+    chosen = tables.best_trial(gfpl.trials)
+    assert best["found"]["trial"] == chosen["trial"] and best["found"]["val_acc"] == chosen["last_val_acc"]
+    assert {k: best["hyperparameters"][k] for k in config(chosen)} == config(chosen)
+    assert gfpl.record["state"] == "finished" and gfpl.record["seed"] == 0
+    assert sum(gfpl.record["status"].values()) == 6
+    assert {"torch", "ray", "optuna", "python", "fedtune"} <= set(gfpl.record["versions"])
+    assert {row["configuration"] for row in gfpl.record["final"]} <= {"best", "default"}
+    assert all(row["seed"] == 1 and 0 <= row["test_acc"] <= 1 for row in gfpl.record["final"])
+
+
+def test_the_best_configuration_plays_again_to_the_same_numbers(gfpl, tmp_path, capsys):
+    rows = tmp_path / "rows.jsonl"
+    assert run.main(["--config", str(gfpl.folder / "best.yaml"), "--output", str(rows)]) == 0
+    last = json.loads(rows.read_text().splitlines()[-1])
+    chosen = tables.best_trial(gfpl.trials)
+    assert (last["val_acc"], last["test_acc"]) == (chosen["last_val_acc"], chosen["last_test_acc"])
+    assert "val_acc" in capsys.readouterr().out
+
+
+def test_the_final_check_is_the_same_play_on_a_fresh_seed(gfpl):
+    best = yaml.safe_load((gfpl.folder / "best.yaml").read_text())
+    *_, last = play(Experiment("gfpl", SMALL, seed=1, pinned=best["hyperparameters"]), {})
+    row = next(r for r in gfpl.record["final"] if r["configuration"] == "best")
+    assert (row["test_acc"], row["val_acc"]) == (last["test_acc"], last["val_acc"])
+
+
+def test_selection_never_sees_test_data(tmp_path, monkeypatch):
+    """Test labels are replaced by noise: the same configurations are tried, stopped and chosen."""
+    arguments = "--algo fedproto --trials 6 --rounds 4 --max-concurrent 1 --seed 3 " + QUICK
+    honest = searched(tmp_path / "honest", arguments)
+    deal = federation.deal
+
+    def noisy(data, scenario, seed):
+        dealt = deal(data, scenario, seed)
+        y = dealt.y.copy()
+        real = np.arange(dealt.test.rows.shape[1]) < dealt.test.counts[:, None]
+        rows = dealt.test.rows[real]
+        y[rows] = np.random.default_rng(0).integers(0, 10, len(rows))
+        return dealt._replace(y=y)
+
+    monkeypatch.setattr(federation, "deal", noisy)
+    blind = searched(tmp_path / "blind", arguments)
+    columns = [c for c in honest.trials if c.startswith(tables.CONFIG)] + ["status", "rounds", "last_val_acc"]
+    pd.testing.assert_frame_equal(honest.trials[columns], blind.trials[columns])
+    assert tables.best_trial(honest.trials).name == tables.best_trial(blind.trials).name
+    assert not (honest.trials["last_test_acc"] == blind.trials["last_test_acc"]).all()
+
+
+def test_a_diverging_trial_is_told_apart_and_never_chosen(tmp_path):
+    space = tmp_path / "space.py"
+    space.write_text("SPACE = [{'lr': 1.0, 'momentum': 0.99, 'lam': 50.0}, {'lr': 0.01, 'momentum': 0.5, 'lam': 1.0}]")
+    got = searched(tmp_path, f"--algo fedproto --space {space} --rounds 6 --scheduler none " + QUICK)
+    trials = got.trials.set_index("config/lr")
+    assert trials.loc[1.0, "status"] == "diverged" and "diverged in round" in trials.loc[1.0, "reason"]
+    assert trials.loc[0.01, "status"] == "finished"
+    assert yaml.safe_load((got.folder / "best.yaml").read_text())["hyperparameters"]["lr"] == 0.01
+
+
+def test_a_search_in_which_everything_diverges_says_so(tmp_path, capsys):
+    space = tmp_path / "space.py"
+    space.write_text("SPACE = [{'lam': 50.0}]")
+    got = searched(
+        tmp_path,
+        f"--algo fedproto --space {space} --trials 1 --rounds 6 --set lr=1 --set momentum=0.99 --scheduler none "
+        + QUICK.replace("--final-seeds 0", "--final-seeds 1"),
+        status=1,
+    )
+    assert got.trials["status"].tolist() == ["diverged"] and got.record["state"] == "nothing found"
+    assert "no trial reported a finite result: diverged in round" in capsys.readouterr().out
+
+
+def test_a_grid_is_gone_through_once_after_the_default(tmp_path):
+    got = searched(tmp_path, "--algo fedrep --space paper --rounds 2 --scheduler none " + QUICK)
+    assert got.trials["config/head_epochs"].tolist() == [1, 3, 5, 10]
+
+
+def test_time_runs_out(tmp_path, capsys):
+    arguments = f"--algo local --trials 500 --rounds 40 --time-budget 10 --name run --storage-path {tmp_path} " + QUICK
+    status = search.main(arguments.split())
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    # on a busy machine the time can be over before the first round is
+    assert (status, record["state"]) in [(0, "finished"), (1, "nothing found")]
+    assert len(pd.read_parquet(tmp_path / "run" / "trials.parquet")) < 500
+    assert "time budget reached: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["--scheduler hyperband", "--scheduler median", "--scheduler pbt", "--searcher gp", "--searcher cmaes",
+     "--searcher nsga2", "--searcher random"],
+)  # fmt: skip
+def test_every_scheduler_and_searcher_ends_with_a_best_configuration(arguments, tmp_path):
+    got = searched(tmp_path, f"--algo fedproto --trials 4 --rounds 4 {arguments} " + QUICK)
+    assert len(got.trials) == 4 and set(got.trials["status"]) <= {"finished", "stopped"}
+    assert (got.folder / "best.yaml").exists() and got.trials["config/lam"].iloc[0] == 1.0
+
+
+def test_the_same_seed_searches_the_same(tmp_path):
+    arguments = "--algo local --trials 5 --rounds 3 --max-concurrent 1 --seed 7 --searcher tpe " + QUICK
+    a, b = (searched(tmp_path / name, arguments) for name in "ab")
+    same = [c for c in a.trials if c not in ("trial", "seconds")]
+    pd.testing.assert_frame_equal(a.trials[same], b.trials[same])
+    c = searched(tmp_path / "c", arguments.replace("--seed 7", "--seed 8"))
+    assert not a.trials["config/lr"].equals(c.trials["config/lr"])
+
+
+def test_the_final_check_reports_a_diverged_run_as_such():
+    data = datasets.load("digits")
+    experiment = Experiment("fedproto", SMALL, pinned={"lr": 1.0, "momentum": 0.99, "lam": 50.0})
+    row = final_check.last(ray_tasks.replay(experiment, {}, federation.deal(data, SMALL, 0), 1, Budget("rounds", 6)))
+    assert np.isnan(row["test_acc"]) and "diverged in round" in row["reason"]
+
+
+def test_a_trial_larger_than_the_machine_is_refused_before_any_trial(tmp_path, capsys):
+    arguments = f"--algo local --cpus-per-trial 4096 --no-dashboard --storage-path {tmp_path}"
+    assert search.main(arguments.split()) == 2
+    assert "a trial needs 4096 CPU, but the cluster has" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

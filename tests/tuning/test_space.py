@@ -1,0 +1,130 @@
+"""Which hyperparameters vary, over what, and from which round on they can matter."""
+
+import itertools
+import pickle
+
+import pytest
+from ray import tune
+
+from fedtune.core.errors import UserError
+from fedtune.federated import algorithm
+from fedtune.federated.algorithm import first_round
+from fedtune.federated.scenario import Scenario
+from fedtune.federated.simulation import Experiment
+from fedtune.tuning import space
+from trainables.fedpa import FedPA
+from trainables.gfpl import GFPL
+
+
+def experiment(algo="gfpl", **pinned):
+    return Experiment(algo, Scenario(), pinned=pinned)
+
+
+def from_file(tmp_path, text, algo="gfpl", member="", **pinned):
+    file = tmp_path / "mine.py"
+    file.write_text("from ray import tune\n" + text)
+    return space.load(f"{file}{member}", experiment(algo, **pinned))
+
+
+@pytest.mark.parametrize("algo", algorithm.names())
+@pytest.mark.parametrize("name", ["default", "paper", "wide"])
+def test_every_space_loads_is_picklable_and_its_first_trial_plays(algo, name):
+    e = experiment(algo)
+    found = space.load(name, e)
+    pickle.loads(pickle.dumps(found))  # Ray's OptunaSearch saves it with plain pickle
+    for point in found.points or [space.inside(found, e.configuration({}))[0]]:
+        e.resolve(point)
+    assert found.names and set(found.names) <= set(e.knobs())
+
+
+def test_default_point_is_the_default_wherever_the_space_holds_it():
+    e = experiment()
+    point, outside = space.inside(space.load("default", e), e.configuration({}))
+    assert not outside and point == {n: e.configuration({})[n] for n in point}
+    point, outside = space.inside(space.load("wide", e), e.configuration({}))
+    assert not outside and point["retrain_lr"] == 0.01  # its default, none, is the clients' learning rate
+    code = Experiment("fedgenp", Scenario(), preset="as_published")
+    point, outside = space.inside(space.load("default", code), code.configuration({}))
+    assert (point["cap"], outside["cap"]) == (1, 0) and (point["beta"], outside["beta"]) == (0, -1)
+
+
+def test_a_hyperparameter_that_matters_late_if_ever_does_not_hold_up_the_rungs():
+    e = experiment("fedpa")
+    wide = space.load("wide", e)
+    assert "po_floor" in wide.names and first_round(FedPA(), "po_floor") == 175
+    assert space.first_effect(wide, e)[0] == 3
+
+
+def test_first_effect_of_gfpl_is_its_latest_first_event_anywhere_in_the_space():
+    by_hand = max(GFPL(start=t1, every=st).first_event() for t1, st in itertools.product(range(1, 15), range(1, 11)))
+    assert space.first_effect(space.load("default", experiment()), experiment())[0] == by_hand == 20
+    assert space.first_effect(space.load("wide", experiment()), experiment())[0] == 76  # t1 = 39 or 40, S_T = 19, stale
+    pinned = experiment(order="fresh")
+    assert space.first_effect(space.load("wide", pinned), pinned)[0] == 57  # without it: spec 6.1
+    pinned = experiment(start=3, every=3)
+    assert space.first_effect(space.load("default", pinned), pinned)[0] == 3
+
+
+@pytest.mark.parametrize(("algo", "round"), [("fedproto", 2), ("local", 1), ("fedprox", 1)])
+def test_first_effect_elsewhere(algo, round):
+    assert space.first_effect(space.load("default", experiment(algo)), experiment(algo))[0] == round
+
+
+def test_tunable_takes_declared_ranges_or_narrower_ones():
+    found = space.tunable(GFPL, "lam", "lr", start=(1, 14))
+    assert (found["lam"].lower, found["lam"].upper) == (0.05, 20.0)
+    assert (found["start"].lower, found["start"].upper) == (1, 15)
+    for wrong, message in ((("lamb",), "did you mean 'lam'"), (("optimiser",), "did you mean 'optimizer'")):
+        with pytest.raises(UserError, match=message):
+            space.tunable(GFPL, *wrong)
+    with pytest.raises(UserError, match="start must be a whole number in 1 … 40, but got 99"):
+        space.tunable(GFPL, start=(1, 99))
+
+
+def test_lines_vary_one_at_a_time():
+    assert space.lines(a=[1, 2], b=[3]) == [{"a": 1}, {"a": 2}, {"b": 3}]
+
+
+def test_a_file_of_the_users_works_and_members_can_be_named(tmp_path):
+    text = "SPACE = {'lam': tune.uniform(1, 2), 'components': 3}\nother = [{'lam': 1.0}, {'lam': 1.0}, {'lam': 2.0}]"
+    found = from_file(tmp_path, text)
+    assert set(found.domains) == {"lam", "components"} and found.domains["components"].categories == [3]
+    assert from_file(tmp_path, text, member=":other").points == [{"lam": 1.0}, {"lam": 2.0}]
+
+
+def test_a_dict_of_grid_searches_is_all_its_combinations(tmp_path):
+    text = "SPACE = {'lam': tune.grid_search([1, 2]), 'every': tune.grid_search([3, 4]), 'start': 5}"
+    found = from_file(tmp_path, text)
+    assert found.is_grid and len(found.points) == 4 and all(p["start"] == 5 for p in found.points)
+
+
+def test_pinned_hyperparameters_leave_the_space():
+    assert "lam" not in space.load("default", experiment(lam=1.0)).names
+    with pytest.raises(UserError, match="something to vary.*pinned are mu, lr, momentum, local_epochs"):
+        space.load("default", experiment("fedprox", mu=0.1, lr=0.1, momentum=0.0, local_epochs=1))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("SPACE = {'lam': tune.uniform(1, 2), 'every': tune.grid_search([1])}", "a grid or has ranges, not both"),
+        ("SPACE = {'lamm': tune.uniform(1, 2)}", "did you mean 'lam'"),
+        ("SPACE = {'lam': tune.uniform(1, 200)}", "lam must be a number in .*got 200"),
+        ("SPACE = {'linkage': tune.choice(['ball', 'bal'])}", "linkage must be one of .*got 'bal'"),
+        ("SPACE = {'lam': tune.uniform(2, 1)}", "lam needs low <= high"),
+        ("SPACE = {}", "something to vary"),
+        ("SPACE = [{'lam': 'x'}]", "lam must be a number"),
+        ("SPACE = {'lam': tune.randn()}", "lam must be a number in .*got -inf"),
+        ("SPACE = ", "does not load: SyntaxError"),
+        ("default = 3", "unknown search space"),
+    ],
+)
+def test_a_space_that_cannot_be_searched_is_refused_in_one_line(tmp_path, text, message):
+    with pytest.raises(UserError, match=message):
+        from_file(tmp_path, text)
+
+
+def test_domains_in_words():
+    assert space.domain_text(tune.loguniform(0.1, 10)) == "0.1 … 10 (log)"
+    assert space.domain_text(tune.randint(1, 5)) == "1 … 4"
+    assert space.domain_text(tune.choice(["a", True])) == "a | True"

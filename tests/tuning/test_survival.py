@@ -1,0 +1,335 @@
+"""A search loses nothing when a worker or its driver is killed, and tells Optuna how its trials ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pandas as pd
+import pytest
+import yaml
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+from test_search import config
+
+from fedtune import extend, resume, status
+from fedtune.core.budget import Budget
+from fedtune.runs import tables
+from fedtune.tuning import schedulers
+from fedtune.tuning.optuna_searcher import METRIC
+from fedtune.tuning.space import Space
+
+# some 8 s of rounds, two trials at once; random, so that what is tried does not depend on who ends first
+ARGUMENTS = (
+    "--algo fedproto --clients 8 --rounds 12 --trials 6 --searcher random --scheduler none --max-concurrent 2 "
+    "--set local_epochs=5 --set lr=0.02 --set momentum=0.5 --final-seeds 0 --no-dashboard"
+)
+
+
+def begin(folder: Path, name: str) -> subprocess.Popen:
+    """The search in a process of its own."""
+    command = [sys.executable, "-m", "fedtune.search", *ARGUMENTS.split()]
+    command += ["--storage-path", str(folder), "--name", name]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, start_new_session=True, **pipes)
+
+
+def rounds_by_configuration(run: Path) -> dict[str, pd.DataFrame]:
+    """What every configuration reported, without times and names."""
+    trials, rounds = (pd.read_parquet(run / f"{n}.parquet") for n in ("trials", "rounds"))
+    found = {}
+    for trial in trials.to_dict("records"):
+        rows = rounds[rounds["trial"] == trial["trial"]].drop(columns=["trial", "seconds", "eval_seconds"])
+        found[json.dumps(config(trial), sort_keys=True)] = rows.reset_index(drop=True)
+    return found
+
+
+def wait_for(what: Any, seconds: float = 240) -> Any:
+    """Its first true value."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := what():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it never came")
+
+
+def actors(driver: int) -> list[int]:
+    """Processes of trials below a driver."""
+    parents, found = {}, []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            title = (folder / "cmdline").read_text()
+        except OSError:
+            continue  # it ended meanwhile
+        if "FederatedTrainable" in title and "ray::" in title:
+            found.append(int(folder.name))
+
+    def below(pid: int) -> bool:
+        return pid == driver or (pid > 1 and below(parents.get(pid, 0)))
+
+    return [pid for pid in found if below(pid)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    process = begin(folder, "run")
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, out
+    return folder / "run"
+
+
+def assert_as_undisturbed(run: Path, undisturbed: Path) -> None:
+    """Every configuration once, every round once, bit for bit."""
+    got, want = rounds_by_configuration(run), rounds_by_configuration(undisturbed)
+    assert got.keys() == want.keys() and len(got) == 6
+    for name, rows in want.items():
+        assert rows["round"].tolist() == list(range(1, 13))
+        pd.testing.assert_frame_equal(got[name], rows, check_exact=True)
+    assert set(pd.read_parquet(run / "trials.parquet")["status"]) == {"finished"}
+    assert json.loads((run / "run.json").read_text())["state"] == "finished"
+
+
+@pytest.mark.parametrize("lines", [1, 12, 25, 40, 60])
+def test_a_killed_driver_is_resumed_where_it_was(
+    lines: int, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Killed after so many results were written down."""
+    process = begin(tmp_path, "run")
+    run = tmp_path / "run"
+    wait_for(lambda: sum(len(rows) for rows in tables.logged(run).values()) >= lines)
+    assert status.main([str(run)]) == 0
+    said = capsys.readouterr().out
+    assert "fedproto, random and none: running" in said and "of 6 trials: " in said and " running" in said
+    assert resume.main([str(run)]) == 2 and "another is at work" in capsys.readouterr().err
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert status.main([str(run), "--watch", "0.1"]) == 0
+    assert "its driver is gone; fedtune resume" in capsys.readouterr().out.replace("\n", " ")
+    assert json.loads((run / "run.json").read_text())["state"] == "running"
+    assert resume.main([str(run), "--no-dashboard"]) == 0
+    assert_as_undisturbed(run, undisturbed)
+    assert len(json.loads((run / "run.json").read_text())["resumed"]) == 1
+    assert resume.main([str(run)]) == 2 and "is finished; fedtune extend" in capsys.readouterr().err
+
+
+def test_a_search_that_is_told_to_end_keeps_what_it_found_and_goes_on(undisturbed: Path, tmp_path: Path) -> None:
+    """SIGTERM, as batch systems and containers send it, is Ctrl-C."""
+    process = begin(tmp_path, "run")
+    run = tmp_path / "run"
+    wait_for(lambda: sum(len(rows) for rows in tables.logged(run).values()) >= 16)
+    process.terminate()
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 130, out
+    assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
+    assert all((run / name).exists() for name in ("trials.parquet", "rounds.parquet", "best.yaml", "study.journal"))
+    assert resume.main([str(run), "--no-dashboard"]) == 0
+    assert_as_undisturbed(run, undisturbed)
+
+
+def test_a_killed_workers_trial_goes_on_from_its_checkpoint(undisturbed: Path, tmp_path: Path) -> None:
+    process = begin(tmp_path, "run")
+    wait_for(lambda: sum(len(rows) for rows in tables.logged(tmp_path / "run").values()) >= 8)
+
+    os.kill(wait_for(lambda: actors(process.pid))[0], signal.SIGKILL)
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, out
+    assert_as_undisturbed(tmp_path / "run", undisturbed)
+
+
+def test_the_journal_opens_in_optuna_and_holds_every_trial_with_its_rounds(undisturbed: Path) -> None:
+    journal = JournalStorage(JournalFileBackend(str(undisturbed / "study.journal")))
+    study = optuna.load_study(study_name="run", storage=journal)
+    trials = pd.read_parquet(undisturbed / "trials.parquet").set_index("trial")
+    assert len(study.trials) == 6
+    for trial in study.trials:
+        row = trials.loc[trial.user_attrs["trial"]]
+        assert trial.state == TrialState.COMPLETE and trial.value == row["last_val_acc"]
+        assert trial.params == {n: row[f"config/{n}"] for n in trial.params} and len(trial.intermediate_values) >= 11
+
+
+def test_a_finished_search_is_extended_by_what_it_has_not_tried(
+    undisturbed: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert extend.main([str(undisturbed), "--trials", "+3", "--no-dashboard"]) == 0
+    run, old = undisturbed.parent / "run+3", pd.read_parquet(undisturbed / "trials.parquet")
+    trials, rounds = (pd.read_parquet(run / f"{n}.parquet") for n in ("trials", "rounds"))
+    pd.testing.assert_frame_equal(trials[:6], old)
+    assert len(trials) == 9 and trials["config/lam"].nunique() == 9  # neither the default nor a draw again
+    assert rounds.groupby("trial")["round"].apply(list).tolist() == [list(range(1, 13))] * 9
+    journal = JournalStorage(JournalFileBackend(str(run / "study.journal")))
+    study = optuna.load_study(study_name=None, storage=journal)
+    assert {t.user_attrs["trial"]: t.value for t in study.trials} == dict(
+        zip(trials["trial"], trials["last_val_acc"], strict=True)
+    )
+    found = yaml.safe_load((run / "best.yaml").read_text())["found"]
+    assert found["val_acc"] == trials["last_val_acc"].max() and found["trials"] == 9
+    assert extend.main([str(undisturbed), "--trials", "3"]) == 2 and "run+3" in capsys.readouterr().err
+    for wrong, message in (({"state": "running"}, "fedtune resume it"), ({"searcher": "grid"}, "went by grid")):
+        record = json.loads((run / "run.json").read_text()) | wrong
+        (run / "run.json").write_text(json.dumps(record))
+        assert extend.main([str(run), "--trials", "3"]) == 2 and message in capsys.readouterr().err
+        (run / "run.json").write_text(json.dumps(record | {"state": "finished"}))
+
+
+def test_the_status_of_a_finished_search(undisturbed: Path, capsys: pytest.CaptureFixture) -> None:
+    assert status.main([str(undisturbed), "--watch", "0.1"]) == 0  # it is over, so there is nothing to wait for
+    said = capsys.readouterr().out
+    assert "finished" in said and "6 of 6 trials: 6 finished" in said and "left" not in said
+    trials = pd.read_parquet(undisturbed / "trials.parquet").set_index("trial")
+    first = next(line for line in said.splitlines() if "12/12" in line).split()
+    best = trials.loc[first[0]]
+    assert best["last_val_acc"] == trials["last_val_acc"].max()
+    assert first[1:5] == ["finished", "12/12", f"{best['last_val_acc']:.4f}", f"{best['last_test_acc']:.4f}"]
+
+
+def made_up(run: Path, state: str, how: dict[str, str], rows: dict[str, list[dict]]) -> None:
+    """A run's folder with so much as its status reads."""
+    record = {
+        "state": state, "scenario": {"rounds": 9}, "rungs": [3], "trials": 5, "concurrent": 2, "algorithm": "fedavg",
+        "searcher": "tpe", "scheduler": "asha", "started": "now", "space": {"lr": ""},
+        "budget": Budget("rounds", 9)._asdict(),
+    }  # fmt: skip
+    (run / "run.json").write_text(json.dumps(record))
+    trials = [[json.dumps({"trial_id": t, "status": s}), "{}"] for t, s in how.items()]
+    (run / "experiment_state-1.json").write_text(json.dumps({"trial_data": trials}))
+    for trial, logged in rows.items():
+        (run / f"fedavg-{trial}").mkdir()
+        lines = [json.dumps({"trial_id": trial} | row) for row in logged]
+        (run / f"fedavg-{trial}" / "result.json").write_text("\n".join(lines) + "\n")
+
+
+def test_the_status_tells_how_trials_stand_what_rungs_left_and_how_long_it_may_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rows(last: int, value: float, **more: Any) -> list[dict]:
+        return [
+            {"training_iteration": t, METRIC: value, "time_total_s": 2.0 * t, "config": {"lr": 0.1}, "complete": t == 9}
+            | more
+            for t in range(1, last + 1)
+        ]
+
+    how = {"a": "TERMINATED", "b": "TERMINATED", "c": "RUNNING", "d": "RUNNING"}
+    played = {"a": rows(9, 0.5), "b": rows(3, 0.2), "c": rows(4, 0.4), "d": rows(2, 0.1, diverged=True)}
+    made_up(tmp_path, "running", how, played)
+    monkeypatch.setattr(tables, "driven", lambda run: True)
+    assert status.main([str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "4 of 5 trials: 1 finished, 1 stopped, 1 running, 1 diverged" in said
+    assert "rung at round 3: 3 came, 2 went on" in said
+    # ended trials took 18, 6 and 4 s; c has 8 of those 28 / 3, the fifth all of them; two at once
+    assert "about 0:00:05 left" in said
+    (tmp_path / "run.json").write_text((tmp_path / "run.json").read_text().replace("running", "interrupted"))
+    assert status.main([str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "interrupted" in said and "1 finished, 1 stopped, 1 open, 1 diverged" in said and " left" not in said
+
+
+def test_a_folder_without_a_run_has_no_status(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert status.main([str(tmp_path)]) == 2 and "has no fit run.json" in capsys.readouterr().err
+    made_up(tmp_path, "running", {}, {})
+    assert status.main([str(tmp_path)]) == 0 and "no round was reported yet" in capsys.readouterr().out
+    assert status.main([str(tmp_path), "--watch", "0"]) == 2 and "--watch must be above 0" in capsys.readouterr().err
+
+
+def test_optuna_is_told_the_truth() -> None:
+    space = Space({"lam": schedulers.Float(0.1, 10)}, [])
+    searcher = schedulers.searcher("random", space, [{"lam": 1.0}], {}, seed=3, study="s")
+    ends = [
+        ({METRIC: 0.7, "complete": True}, False), ({METRIC: 0.4, "complete": False}, False),
+        ({METRIC: 0.1, "diverged": True}, False), (None, True), ({METRIC: 0.2, "complete": True}, True),
+    ]  # fmt: skip
+    for i, (result, error) in enumerate(ends):
+        searcher.suggest(str(i))
+        for t in (1, 2):
+            searcher.on_trial_result(str(i), {METRIC: 0.1 * t, "training_iteration": t})
+        searcher.on_trial_complete(str(i), result and result | {"training_iteration": 3}, error)
+        searcher.on_trial_complete(str(i), {METRIC: 1.0, "complete": True})  # told once
+    found = [(t.state.name, t.value, len(t.intermediate_values)) for t in searcher._ot_study.trials]
+    want = [("COMPLETE", 0.7, 3), ("PRUNED", 0.4, 3), ("COMPLETE", 0.0, 2), ("FAIL", None, 2), ("FAIL", None, 3)]
+    assert found == want
+
+
+def test_optuna_is_told_the_truth_of_two_objectives() -> None:
+    """What was stopped or diverged is pruned, however little it communicated, and never on the front."""
+    space = Space({"lam": schedulers.Float(0.1, 10)}, [])
+    for name in ("tpe", "nsga2", "gp", "random"):
+        searcher = schedulers.searcher(name, space, [{"lam": 1.0}], {}, 3, "s", objectives=(METRIC, "comm_mb"))
+        ends = [
+            {METRIC: 0.7, "comm_mb": 30.0, "complete": True}, {METRIC: 0.2, "comm_mb": 1.0, "complete": False},
+            {METRIC: 0.1, "diverged": True}, {METRIC: 0.6, "comm_mb": 9.0, "complete": True},
+        ]  # fmt: skip
+        for i, result in enumerate(ends):
+            searcher.suggest(str(i))
+            first = {METRIC: 0.1, "comm_mb": 31.0 if i == 0 else 1.0, "training_iteration": 1}
+            searcher.on_trial_result(str(i), first)
+            searcher.on_trial_complete(str(i), result | {"training_iteration": 2})
+        study = searcher._ot_study
+        found = [(t.state.name, t.values) for t in study.trials]
+        want = [("COMPLETE", [0.7, 30.0]), ("PRUNED", None), ("PRUNED", None), ("COMPLETE", [0.6, 9.0])]
+        assert found == want
+        assert {t.number for t in study.best_trials} == {0, 3}
+        assert 0.1 <= searcher.suggest("5")["lam"] <= 10
+
+
+def test_a_new_scheduler_remembers_its_rungs() -> None:
+    rows = {
+        name: [
+            {"trial_id": name, "timestamp": t, "training_iteration": t, METRIC: value} for t in range(1, last + 1)
+        ]
+        for name, value, last in (("a", 0.5, 9), ("b", 0.7, 2), ("c", 0.6, 3))
+    }  # fmt: skip
+    rows["d"] = [{"trial_id": "d", "timestamp": 4, "training_iteration": 3, METRIC: 0.1, "diverged": True}]
+    new = schedulers.scheduler("asha", Budget("rounds", 27), 3, Space({}, []))
+    schedulers.remember(new, tables.seen(rows, "training_iteration"))
+    rungs = [(rung, dict(seen)) for rung, seen in new._brackets[0]._rungs]
+    assert rungs == [(27, {}), (9, {"a": 0.5}), (3, {"a": 0.5, "c": 0.6})]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "a search is gone on with from its folder, but .* has no fit run.json"),
+        ("{", "has no fit run.json"),
+        ("[]", "has no fit run.json"),
+        ('{"state": "running"}', "it does not say how the search was begun"),
+        ('{"state": "finished", "arguments": []}', "is finished; fedtune extend adds trials"),
+        ('{"state": "nothing found", "arguments": []}', "is nothing found; fedtune extend adds trials"),
+        ('{"state": "running", "arguments": [], "extends": "x"}', "what extends another search is not resumed"),
+    ],
+)
+def test_what_cannot_be_resumed_is_refused(
+    content: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    if content is not None:
+        (tmp_path / "run.json").write_text(content)
+    assert resume.main([str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert pd.Series([error]).str.contains(message).all() and error.count("\n") == 1
+
+
+def test_another_users_run_is_not_resumed_without_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run.json").write_text('{"state": "running", "arguments": []}')
+    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(Exception, match="belongs to another user; give --trust"):
+        resume.read(tmp_path, trust=False)
+    assert resume.read(tmp_path, trust=True)["state"] == "running"
+
+
+def test_cut_off_lines_of_a_log_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a-1").mkdir()
+    (tmp_path / "a-1" / "result.json").write_text('{"trial_id": "1", "round": 1}\n{"trial_id": "1", "rou\n[]\n')
+    assert tables.logged(tmp_path) == {"1": [{"trial_id": "1", "round": 1}]}
+    shutil.rmtree(tmp_path / "a-1")
+    assert tables.logged(tmp_path) == {}
