@@ -2,7 +2,7 @@
 
 import os as _os
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Ray reads its environment when it is imported, so this stands before any such import.
 # Nothing calls home; one log file a trial instead of three (TensorBoard's alone halves the driver's throughput).
