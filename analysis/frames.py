@@ -19,7 +19,7 @@ import pandas as pd
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRICS
 from fedtune.runs import tables
-from fedtune.status import ended
+from fedtune.runs.trial_states import ended
 
 CONFIG = tables.CONFIG
 

@@ -19,11 +19,11 @@ from fedtune import arguments
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.runs import tables
-from fedtune.tuning.live_view import short, status
+from fedtune.runs.trial_states import ALIVE, ended
+from fedtune.tuning.live_view import short
 from fedtune.tuning.optuna_searcher import METRIC
 
 SAID = ("algorithm", "searcher", "scheduler", "started", "trials", "concurrent", "space")  # of run.json, needed here
-ALIVE = {"RUNNING": "running", "PENDING": "waiting", "PAUSED": "paused"}
 
 
 @arguments.guarded
@@ -105,26 +105,6 @@ def picture(run: Path) -> tuple[Group, bool]:
         values = [short(row.get("config", {}).get(n)) for n in names]
         table.add_row(trial, how.get(trial, ""), f"{reached([row])}/{rounds}", f"{value:.4f}", tested, *values)
     return Group(Text("\n".join(lines)), table if fine else Text("no round was reported yet")), over
-
-
-def ended(run: Path, logged: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
-    """How each trial ended, or that it runs or waits: by Ray's last snapshot, and by what was logged since."""
-    found = {}
-    for file in sorted(run.glob("experiment_state-*.json"))[-1:]:
-        try:
-            for trial, _ in json.loads(file.read_text())["trial_data"]:
-                seen = json.loads(trial)
-                found[seen["trial_id"]] = ALIVE.get(seen["status"], seen["status"])
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # it is being written
-    for trial, rows in logged.items():
-        said = found.get(trial, "running")
-        if rows[-1].get("diverged") or rows[-1].get("complete") or said == "TERMINATED":
-            found[trial] = status(rows[-1])
-        else:
-            found[trial] = said
-    names = {"ERROR": "failed", "TERMINATED": "not started"}  # the latter without a row
-    return {t: names.get(how, how) for t, how in found.items()}
 
 
 def first_at(rows: list[dict[str, Any]], attribute: str, rung: float) -> int | None:

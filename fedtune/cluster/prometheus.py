@@ -12,7 +12,7 @@ from ray.tune import Callback
 from ray.tune.experiment import Trial
 from ray.util.metrics import Counter, Gauge
 
-from fedtune.tuning.live_view import status
+from fedtune.runs.trial_states import status
 from fedtune.tuning.optuna_searcher import METRIC
 
 SEARCH, TRIAL = ("run", "algorithm"), ("run", "algorithm", "trial")

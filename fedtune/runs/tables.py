@@ -29,7 +29,7 @@ from fedtune.tuning import space
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRICS
-from fedtune.tuning.live_view import status
+from fedtune.runs.trial_states import status
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenario import find as find_scenario
 from fedtune.federated.simulation import Experiment

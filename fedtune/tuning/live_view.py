@@ -12,16 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fedtune.runs.trial_states import STATUSES, status
 from fedtune.tuning.optuna_searcher import METRIC
-
-STATUSES = ("finished", "stopped", "diverged", "failed")
-
-
-def status(result: dict[str, Any]) -> str:
-    """How a trial that ended without an error ended: finished, diverged, or stopped by the scheduler or the clock."""
-    if result.get("diverged"):
-        return "diverged"
-    return "finished" if result.get("complete") else "stopped"
 
 
 class Progress(Callback):

@@ -7,7 +7,8 @@ import pytest
 
 from fedtune.runs import tables
 from fedtune.core.errors import UserError
-from fedtune.tuning.live_view import short, status
+from fedtune.runs.trial_states import status
+from fedtune.tuning.live_view import short
 
 
 class Grid(list):
