@@ -1,0 +1,35 @@
+"""How the trials of a run stand: finished, stopped, diverged or failed, or still running, waiting or paused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+STATUSES = ("finished", "stopped", "diverged", "failed")  # of trials that have ended
+ALIVE = {"RUNNING": "running", "PENDING": "waiting", "PAUSED": "paused"}  # Ray's names for the others
+
+
+def status(result: dict[str, Any]) -> str:
+    """How a trial that ended without an error ended: finished, diverged, or stopped by the scheduler or the clock."""
+    if result.get("diverged"):
+        return "diverged"
+    return "finished" if result.get("complete") else "stopped"
+
+
+def ended(run: Path, logged: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
+    """How each trial ended, or that it runs or waits: by Ray's last snapshot, and by what was logged since."""
+    states: dict[str, str] = {}
+    for file in sorted(run.glob("experiment_state-*.json"))[-1:]:
+        try:
+            for text, _ in json.loads(file.read_text())["trial_data"]:
+                trial = json.loads(text)
+                states[trial["trial_id"]] = ALIVE.get(trial["status"], trial["status"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # it is being written
+    for name, rows in logged.items():
+        state = states.get(name, "running")
+        over = rows[-1].get("diverged") or rows[-1].get("complete") or state == "TERMINATED"
+        states[name] = status(rows[-1]) if over else state
+    words = {"ERROR": "failed", "TERMINATED": "not started"}  # the latter without a row
+    return {name: words.get(state, state) for name, state in states.items()}
