@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fedtune import arguments as cli
-from fedtune import compare, search
+from fedtune import search
 from fedtune.core.errors import UserError
 from fedtune.runs import disk, tables
+from fedtune.studies import comparison
 from fedtune.tuning import plan
 from fedtune.tuning import space as spaces
 
@@ -30,8 +31,8 @@ def main(argv: list[str] | None = None) -> int:
     """The command."""
     args = parser().parse_args(argv)
     require_own(args.run, args.trust)
-    if (args.run / compare.RECORD).exists():
-        return compare.go_on(args)
+    if (args.run / comparison.RECORD).exists():
+        return comparison.go_on(args)
     record = read(args.run, args.trust)
     if record["state"] in ("finished", "nothing found"):
         raise UserError(

@@ -22,17 +22,18 @@ import fedtune
 import search_spaces
 import trainables
 from fedtune import arguments as cli
-from fedtune import compare, extend, jobs, replay, resume, search
+from fedtune import extend, jobs, replay, resume, search
 from fedtune.arguments import say
 from fedtune.core.errors import UserError
 from fedtune.data import datasets, federation
+from fedtune.studies import comparison
 from fedtune.tuning import plan
 from fedtune.tuning import space as spaces
 
 LIMIT = DASHBOARD_CLIENT_MAX_SIZE  # bytes that the cluster's job server takes at once
 PACKAGES: tuple[ModuleType, ...] = (fedtune, trainables, search_spaces)
 COMMANDS: dict[str, Callable[[], argparse.ArgumentParser]] = {
-    "search": search.parser, "compare": compare.parser, "resume": resume.parser, "extend": extend.parser,
+    "search": search.parser, "compare": comparison.parser, "resume": resume.parser, "extend": extend.parser,
     "replay": replay.parser,
 }  # fmt: skip
 ENVIRONMENT = {"RAY_JOB_STOP_WAIT_TIME_S": "120"}  # for a stopped search to write down what it found; Ray's own: 3
@@ -129,7 +130,7 @@ def prepare(words: list[str], name: str | None, data: Path | None, package: Path
     """
     command, arguments = (words[0], words[1:]) if words[0] in COMMANDS else ("search", words)
     if command == "compare":
-        own, args, _ = compare.read(arguments)
+        own, args, _ = comparison.read(arguments)
         args.name, args.storage_path = own.name, own.storage_path
     else:
         args = COMMANDS[command]().parse_args(arguments)
@@ -153,7 +154,7 @@ def _search(
     storage = _on_cluster("--storage-path", Path(args.storage_path))
     with tempfile.TemporaryDirectory() as empty:  # whether the cluster's can be written to, the cluster will say
         if command == "compare":
-            contest = compare.make([*arguments, "--storage-path", empty, "--address", "auto"])
+            contest = comparison.make([*arguments, "--storage-path", empty, "--address", "auto"])
             planned, name = contest.first, contest.folder.name
         else:
             planned = plan.make(argparse.Namespace(**vars(args) | {"address": "auto", "storage_path": empty}))

@@ -27,12 +27,12 @@ import numpy as np
 import pandas as pd
 
 from analysis.tables import write
-from fedtune import arguments, reproduce
+from fedtune import arguments
 from fedtune.core import statistics
 from fedtune.core.errors import UserError
 from fedtune.core.statistics import interval
 from fedtune.runs import tables as results
-from fedtune.studies import comparison_tables, ray_tasks, reproduction
+from fedtune.studies import comparison_tables, ray_tasks, reproduction, reproduction_plan, reproduction_table
 
 HOLDS, FAILS, UNTOLD = "holds", "does not hold", "cannot be told here"
 FORMS = {"points": ".2f", "MB": ".2g"}  # by unit: how a difference is written
@@ -173,15 +173,16 @@ class Played(NamedTuple):
 
     table: str
     record: dict[str, Any]
-    spots: list[reproduction.Spot]
+    spots: list[reproduction_plan.Spot]
     outcomes: dict[str, ray_tasks.Outcome]
 
     @classmethod
     def read(cls, folder: Path) -> Played:
         """A folder's; UserError if it is none of `fedtune reproduce`."""
-        record = reproduce.record_of(folder)
+        record = reproduction.record_of(folder)
         args = argparse.Namespace(**record["grid"])
-        spots = list(reproduction.planned(reproduce.wanted(args), args.preset or "as_text", record["device"]))
+        grid = reproduction_plan.wanted(args)
+        spots = list(reproduction_plan.planned(grid, args.preset or "as_text", record["device"]))
         runs = {run.label: run for spot in spots for run in spot.runs}
         return cls(args.table, record, spots, ray_tasks.found(list(runs.values()), folder / "runs"))
 
@@ -196,7 +197,7 @@ class Played(NamedTuple):
         for spot in there:
             if all(run.label in self.outcomes for run in spot.runs):
                 scenario = spot.runs[0].experiment.scenario
-                of_runs = [reproduction.measured(measure, self.outcomes[r.label], scenario) for r in spot.runs]
+                of_runs = [reproduction_table.measured(measure, self.outcomes[r.label], scenario) for r in spot.runs]
                 data, _, label = spot.column.label.partition(", ")
                 found |= {f"{data}, {x}" if several else x: np.array(of_runs) for x in label.split(" / ")}
         return found

@@ -11,7 +11,7 @@ from analysis.papers import claims
 from analysis.papers.claims import FAILS, HOLDS, UNTOLD
 from fedtune import reproduce
 from fedtune.runs import tables
-from fedtune.studies import ray_tasks, reproduction
+from fedtune.studies import ray_tasks, reproduction, reproduction_plan
 from fedtune.studies.paper_tables import GRIDS
 
 SEEDS = np.array([0.0, 1.0, 2.0])
@@ -107,7 +107,7 @@ def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.C
     folder, out = tmp_path / "fig7", tmp_path / "out"
     arguments = ["gfpl-fig7", "--dataset", "digits", "--quick", "--parts", "a,c", "--seeds", "2"]
     args = reproduce.parser().parse_args(arguments)
-    for spot in reproduction.planned(reproduce.wanted(args), "as_text", "cpu"):
+    for spot in reproduction_plan.planned(reproduction_plan.wanted(args), "as_text", "cpu"):
         given = {"components": 1, "ways": 2} | spot.column.config | spot.column.fields
         cost = given["components"] if spot.panel.label.startswith("a") else given["ways"] ** 2
         for run in spot.runs:
@@ -115,7 +115,7 @@ def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.C
             file.parent.mkdir(parents=True, exist_ok=True)
             tables.write(file, {"rounds": [{"comm_mb": float(cost)}], "reason": ""})
     said = {"command": ["fedtune", "reproduce", *arguments], "device": "cpu", "versions": {"fedtune": "1"}}
-    grid = {name: getattr(args, name) for name in reproduce.GRID}
+    grid = {name: getattr(args, name) for name in reproduction.GRID}
     (folder / "reproduce.json").write_text(json.dumps(said | {"grid": grid}))
     assert claims.main([str(folder), "--write", str(out)]) == 0
     verdicts = pd.read_csv(out / "gfpl-claims.csv").set_index("claim")["verdict"]
@@ -129,8 +129,8 @@ def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.C
 
 
 def test_the_same_setting_on_several_data_sets_is_several_columns(tmp_path: Path):
-    grid: dict[str, object] = dict.fromkeys(reproduce.GRID) | {"table": "gfpl-table2", "quick": True, "seeds": 1}
-    spots = list(reproduction.planned(reproduce.wanted(reproduce.parser().parse_args(
+    grid: dict[str, object] = dict.fromkeys(reproduction.GRID) | {"table": "gfpl-table2", "quick": True, "seeds": 1}
+    spots = list(reproduction_plan.planned(reproduction_plan.wanted(reproduce.parser().parse_args(
         ["gfpl-table2", "--quick", "--seeds", "1"])), "as_text", "cuda"))  # fmt: skip
     for i, spot in enumerate(spots):
         file = ray_tasks._file(tmp_path / "runs", spot.runs[0], None)

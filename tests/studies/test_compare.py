@@ -16,7 +16,7 @@ from fedtune.data import federation
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Experiment, play, with_seed
 from fedtune.runs import tables
-from fedtune.studies import comparison_tables
+from fedtune.studies import comparison, comparison_tables
 
 ARGUMENTS = (
     "--algos fedproto,local --clients 4 --rounds 4 --trials 4 --searcher random --scheduler none --max-concurrent 1 "
@@ -145,26 +145,26 @@ def test_a_killed_comparison_is_gone_on_with(moment, both, tmp_path, capsys):
 
 def test_everybody_searches_what_anybody_does_of_the_setting():
     """GFPL's own space leaves the learning rate alone; beside FedAvg's, which does not, that would not be fair."""
-    plans = compare.make("--algos gfpl,fedavg --rounds 30".split()).plans
+    plans = comparison.make("--algos gfpl,fedavg --rounds 30".split()).plans
     assert {"lr", "momentum", "local_epochs"} <= set(plans["gfpl"].space.names)
     for name in ("lr", "momentum", "local_epochs"):
         assert plans["gfpl"].space.text()[name] == plans["fedavg"].space.text()[name]
     assert plans["gfpl"].grace == plans["fedavg"].grace == 20
-    pinned = compare.make("--algos gfpl,fedavg --rounds 30 --set lr=0.1".split()).plans
+    pinned = comparison.make("--algos gfpl,fedavg --rounds 30 --set lr=0.1".split()).plans
     assert "lr" not in pinned["gfpl"].space.names and "momentum" in pinned["gfpl"].space.names
-    alone = compare.make("--algos gfpl --rounds 30".split()).plans
+    alone = comparison.make("--algos gfpl --rounds 30".split()).plans
     assert "lr" not in alone["gfpl"].space.names
 
 
 def test_what_is_changed_of_a_setting_is_said_and_hides_what_was_printed_for_it():
     """By --set as by an argument of its own; a preset is the algorithm's, not the setting's."""
     base = "--algos gfpl,fedavg --scenario gfpl-fmnist-w4".split()
-    assert compare.make(base).where == "gfpl-fmnist-w4" and compare._published(compare.make(base), "gfpl")
+    assert comparison.make(base).where == "gfpl-fmnist-w4" and comparison._published(comparison.make(base), "gfpl")
     for more in (["--batch", "32"], ["--set", "batch=32"]):
-        contest = compare.make([*base, *more])
-        assert contest.where == "gfpl-fmnist-w4 (batch = 32)" and not compare._published(contest, "gfpl")
+        contest = comparison.make([*base, *more])
+        assert contest.where == "gfpl-fmnist-w4 (batch = 32)" and not comparison._published(contest, "gfpl")
         assert contest.told()["scenario"]["batch"] == 32
-    by_code = compare.make(["--algos", "fedavg,fedgen", "--preset", "as_published"])
+    by_code = comparison.make(["--algos", "fedavg,fedgen", "--preset", "as_published"])
     assert by_code.where == "digits-w4" and by_code.told()["preset"] == "as_published"
 
 

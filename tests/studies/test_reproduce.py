@@ -16,15 +16,15 @@ from fedtune.data import datasets, federation
 from fedtune.federated import algorithm
 from fedtune.federated.scenario import SCENARIOS
 from fedtune.federated.simulation import Experiment
-from fedtune.studies import published, reproduction, substitution
+from fedtune.studies import published, reproduction_plan, reproduction_table, substitution
 from fedtune.studies.paper_tables import GRIDS, MEASURES, Column, Grid, Panel, Row
 from fedtune.studies.ray_tasks import Outcome
 
 ORIGIN = {"command": ["fedtune", "reproduce", "x"], "versions": {"fedtune": "0.1.0"}, "git_commit": "abc"}
 
 
-def spots(grid: Grid) -> list[reproduction.Spot]:
-    return [reproduction.Spot(p, r, c, ()) for p in grid.panels for c in p.columns for r in p.rows]
+def spots(grid: Grid) -> list[reproduction_plan.Spot]:
+    return [reproduction_plan.Spot(p, r, c, ()) for p in grid.panels for c in p.columns for r in p.rows]
 
 
 def row_of(accuracy: float, t: int = 1, **more: float) -> dict[str, float]:
@@ -40,7 +40,7 @@ def test_every_printed_accuracy_has_its_place_in_a_grid_and_every_place_of_a_tab
     for name, grid in GRIDS.items():
         for spot in spots(grid):
             for measure in spot.panel.measures:
-                cell = reproduction.printed(grid, spot, measure)
+                cell = reproduction_table.printed(grid, spot, measure)
                 if cell:
                     found.add((cell.paper, cell.table, cell.printed, cell.column))
                 elif "table" in name and measure == "accuracy":
@@ -55,7 +55,7 @@ def test_the_paper_s_settings_are_the_scenarios_that_stand_for_them():
     compared = set()
     for grid in GRIDS.values():
         for spot in spots(grid):
-            cell = reproduction.printed(grid, spot, "accuracy")
+            cell = reproduction_table.printed(grid, spot, "accuracy")
             if cell and cell.scenario:
                 assert spot.column.setting() == SCENARIOS[cell.scenario], spot.column.label
                 assert cell.row == spot.row.algorithm or spot.row.config
@@ -76,7 +76,7 @@ def test_clients_of_figure_7_hold_as_many_classes_as_its_axis_says():
 def test_only_femnist_is_played_on_other_data():
     for grid in GRIDS.values():
         for spot in spots(grid):
-            cell = reproduction.printed(grid, spot, "accuracy")
+            cell = reproduction_table.printed(grid, spot, "accuracy")
             if cell:
                 same = cell.dataset == spot.column.setting().dataset
                 assert same == (not spot.column.stands_in) == (cell.dataset != "femnist")
@@ -130,7 +130,7 @@ def test_settings_that_become_one_are_one_column_without_a_printed_figure():
     grid = substitution.on(GRIDS["fedsa-table2"], "digits")
     (column,) = grid.panels[0].columns
     assert column.label == "digits, HtFE2 / HtFE3 / HtFE5 / HtFE8" and column.setting().model == "htmini3"
-    assert all(reproduction.printed(grid, s, "accuracy") is None for s in spots(grid))
+    assert all(reproduction_table.printed(grid, s, "accuracy") is None for s in spots(grid))
 
 
 def test_what_cannot_be_dealt_is_left_out_and_said():
@@ -144,7 +144,7 @@ def test_what_cannot_be_dealt_is_left_out_and_said():
 @pytest.mark.parametrize("name", GRIDS)
 def test_every_table_can_be_played_on_the_digits(name: str):
     grid = substitution.on(GRIDS[name], "digits")._replace(seeds=1)
-    found = list(reproduction.planned(grid, "as_text", "cpu"))
+    found = list(reproduction_plan.planned(grid, "as_text", "cpu"))
     assert len(found) == sum(len(p.rows) * len(p.columns) for p in grid.panels) > 0
     data = datasets.load("digits")
     for scenario in {s.column.setting() for s in found}:
@@ -173,21 +173,21 @@ def test_a_quick_version_is_small_and_keeps_the_ends():
 
 def test_the_same_configuration_under_two_names_is_one_run(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Experiment, "validate", lambda self, config=None: "")  # eight large architectures take seconds
-    found = list(reproduction.planned(GRIDS["fedsa-table5"], "as_text", "cpu"))
+    found = list(reproduction_plan.planned(GRIDS["fedsa-table5"], "as_text", "cpu"))
     runs = {run.label for s in found for run in s.runs}
     by_column = {s.column.label: [r.label for r in s.runs] for s in found}
     assert len(runs) == 3 * 8  # λ_M = 1 and λ_CC = 1 are the defaults, but written down they are two configurations
     grid = Grid("FedSA", "table 5", "", tuple(
         Panel(p, (Row("FedSA", "fedsa"),), (Column(f"{p}, x", "digits-w4", {}, {"lam_m": 1.0}),)) for p in "ab"
     ))  # fmt: skip
-    a, b = reproduction.planned(grid, "as_text", "cpu")
+    a, b = reproduction_plan.planned(grid, "as_text", "cpu")
     assert a.runs == b.runs and len({r.label for r in a.runs}) == grid.seeds
     assert by_column["Cifar100, λ_M = 5"][0] == "FedSA, Cifar100, λ_M = 5, seed 0"
 
 
 def test_a_preset_goes_to_the_algorithms_that_have_it():
     grid = substitution.on(GRIDS["gfpl-table1"], "digits")._replace(seeds=1)
-    found = reproduction.planned(grid, "as_published", "cpu")
+    found = reproduction_plan.planned(grid, "as_published", "cpu")
     presets = {s.row.algorithm: s.runs[0].experiment.preset for s in found}
     having = {n for n in presets if "as_published" in algorithm.find(n).presets}
     assert {n for n, preset in presets.items() if preset} == having and 0 < len(having) < len(presets)
@@ -196,21 +196,21 @@ def test_a_preset_goes_to_the_algorithms_that_have_it():
 def test_what_is_measured_of_a_run():
     outcome = Outcome([row_of(a, t) for t, a in enumerate((0.1, 0.5, 0.76, 0.8), start=1)], "")
     scenario = SCENARIOS["digits-w4"]
-    found = {m: reproduction.measured(m, outcome, scenario) for m in MEASURES}
+    found = {m: reproduction_table.measured(m, outcome, scenario) for m in MEASURES}
     assert found == {"accuracy": 80, "rounds": 3, "parameters": 2.5, "mb": 4 / scenario.clients}
     diverged = Outcome(outcome.rounds, "diverged in round 5")
-    assert all(np.isnan(reproduction.measured(m, diverged, scenario)) for m in MEASURES)
+    assert all(np.isnan(reproduction_table.measured(m, diverged, scenario)) for m in MEASURES)
 
 
-def report(accuracies: dict[str, list[list[float]]], grid: Grid, **reasons: str) -> reproduction.Report:
+def report(accuracies: dict[str, list[list[float]]], grid: Grid, **reasons: str) -> reproduction_table.Report:
     """A played grid: accuracies by row, seed and round."""
-    found = list(reproduction.planned(grid, "as_text", "cpu"))
+    found = list(reproduction_plan.planned(grid, "as_text", "cpu"))
     outcomes = {}
     for s in found:
         for run, accs in zip(s.runs, accuracies[s.row.label], strict=True):
             rows, why = [row_of(a, t) for t, a in enumerate(accs, 1)], reasons.get(s.row.label, "")
             outcomes[run.label] = Outcome(rows, why, None if why else "abc")
-    return reproduction.Report(grid, found, outcomes, ORIGIN, "as_text", quick=True)
+    return reproduction_table.Report(grid, found, outcomes, ORIGIN, "as_text", quick=True)
 
 
 def small(name: str, dataset: str, rows: set[str], seeds: int) -> Grid:
@@ -239,7 +239,7 @@ def test_ours_stands_beside_what_was_printed_with_its_defects(tmp_path: Path):
     assert first["published_spread"] == 0.26 and "five best test rounds" in first["known"]
     assert second["diverged"] == 3 and np.isnan(second["ours"]) and second["published"] == 85.52
     made.write(tmp_path)
-    assert list(pd.read_csv(tmp_path / "table.csv")) == list(reproduction.COLUMNS)
+    assert list(pd.read_csv(tmp_path / "table.csv")) == list(reproduction_table.COLUMNS)
     text = (tmp_path / "table.md").read_text()
     assert f"| FashionMNIST, α = 0.3 | FedAvg | 83.00 ± {half:.2f} | 90.00 | 84.36 ± 0.26 | a b" in text
     assert "| FedPA | diverged in 3 of 3 |  | 85.52 ± 0.50 |" in text
@@ -342,7 +342,7 @@ def test_another_runs_folder_is_left_alone(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_what_is_varied_without_effect_draws_a_warning(capsys: pytest.CaptureFixture[str]):
-    list(reproduction.planned(substitution.on(GRIDS["gfpl-fig3"], "digits"), "as_text", "cpu"))
+    list(reproduction_plan.planned(substitution.on(GRIDS["gfpl-fig3"], "digits"), "as_text", "cpu"))
     assert capsys.readouterr().err.count("warning: components has no effect here") == 1
 
 
