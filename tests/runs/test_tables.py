@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from fedtune.runs import tables
 from fedtune.core.errors import UserError
+from fedtune.runs import tables
 from fedtune.runs.trial_states import status
 from fedtune.tuning.live_view import short
 
