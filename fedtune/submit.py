@@ -14,16 +14,14 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import ModuleType
 
 from ray._private.ray_constants import DASHBOARD_CLIENT_MAX_SIZE
 
 import fedtune
-import search_spaces
-import trainables
 from fedtune import arguments as cli
 from fedtune import extend, jobs, replay, resume, search
 from fedtune.arguments import say
+from fedtune.core import own_packages
 from fedtune.core.errors import UserError
 from fedtune.data import datasets, federation
 from fedtune.studies import comparison
@@ -31,7 +29,7 @@ from fedtune.tuning import plan
 from fedtune.tuning import space as spaces
 
 LIMIT = DASHBOARD_CLIENT_MAX_SIZE  # bytes that the cluster's job server takes at once
-PACKAGES: tuple[ModuleType, ...] = (fedtune, trainables, search_spaces)
+PACKAGES = ("fedtune", *own_packages.NAMES)
 COMMANDS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "search": search.parser, "compare": comparison.parser, "resume": resume.parser, "extend": extend.parser,
     "replay": replay.parser,
@@ -244,7 +242,7 @@ def _code() -> dict[str, Path]:
     """fedtune's own packages: file in the job's folder -> file here."""
     found = {}
     for package in PACKAGES:
-        top = Path(next(iter(package.__path__)))
+        top = own_packages.folder(package)
         for file in sorted(top.rglob("*")):
             name = file.relative_to(top.parent)
             if file.is_file() and not any(part == "__pycache__" or part.startswith(".") for part in name.parts):

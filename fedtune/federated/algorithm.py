@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-import trainables
+from fedtune.core import own_packages
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import check_all, hyper, knobs
 from fedtune.core.trees import Ragged, Tree, mean_over_clients, to_all
@@ -248,13 +248,15 @@ class Algorithm:
 
 def names() -> list[str]:
     """The algorithms there are: the files of `trainables/`."""
-    return sorted(m.name for m in pkgutil.iter_modules(trainables.__path__) if not m.name.startswith("_"))
+    files = pkgutil.iter_modules([str(own_packages.folder("trainables"))])
+    return sorted(file.name for file in files if not file.name.startswith("_"))
 
 
 def find(name: str) -> type[Algorithm]:
     """The algorithm class of a file in `trainables/`; UserError with the nearest name otherwise."""
     if name not in names():
         raise unknown("algorithm", name, names())
+    own_packages.pin()
     module = importlib.import_module(f"trainables.{name}")
     own = [v for v in vars(module).values() if _is_algorithm(v) and v.__module__ == module.__name__]
     if len(own) != 1:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from ray.tune.search.sample import Categorical, Domain, Float, Integer
 
-from fedtune.core import hyper
+from fedtune.core import hyper, own_packages
 from fedtune.core.errors import UserError, unknown
 from fedtune.federated.algorithm import Algorithm, first_round
 from fedtune.federated.scenario import Scenario
@@ -325,6 +325,7 @@ def _distinct(points: list[Config]) -> list[Config]:
 
 
 def _module(algo: str) -> ModuleType:
+    own_packages.pin()
     name = f"search_spaces.{algo}"
     if importlib.util.find_spec(name) is None:
         raise UserError(f"{algo} needs a search space, but there is no search_spaces/{algo}.py; give --space FILE.py")
@@ -334,6 +335,7 @@ def _module(algo: str) -> ModuleType:
 def _file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UserError(f"--space needs a name or a Python file, but there is no file {path}")
+    own_packages.pin()
     spec = importlib.util.spec_from_file_location("user_space", path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
