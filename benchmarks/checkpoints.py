@@ -11,8 +11,6 @@ import argparse
 import tempfile
 from typing import Any
 
-import ray
-
 from fedtune import search
 from fedtune.cluster import ray_start
 from fedtune.data import datasets, federation
@@ -53,12 +51,9 @@ def measure(arguments: str, config: dict[str, Any]) -> dict[str, float]:
         )  # fmt: skip
         p = plan.make(args)
         data = datasets.load(p.experiment.scenario.dataset, args.data_dir)
-        ray_start.start(None, p.cpus, p.gpus, dashboard=False)
         driver.FederatedTrainable = Timed
-        try:
+        with ray_start.connected(None, p.cpus, p.gpus, dashboard=False):
             _, reported = driver.fit(p, [federation.deal(data, p.experiment.scenario, 0)], 1, False)
-        finally:
-            ray.shutdown()
     [rows] = reported.values()
     end = rows[-1]
     return {"seconds": end["time_total_s"] + end["spent"], "spent": end["spent"], "saves": end["saves"]}

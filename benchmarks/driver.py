@@ -21,7 +21,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray import tune
 from ray.tune.logger import JsonLoggerCallback
 from ray.tune.schedulers import AsyncHyperBandScheduler
@@ -104,15 +103,12 @@ def once(which: str, trials: int, rounds: int) -> dict[str, float]:
     """One search in this process: its figures."""
     with tempfile.TemporaryDirectory() as folder:
         p = planned(folder, trials, rounds)
-        ray_start.start(None, 1, 0, dashboard=False)
-        try:
+        with ray_start.connected(None, 1, 0, dashboard=False):
             bundle = tune.PlacementGroupFactory([{"CPU": 1}])
             trainable = tune.with_resources(tune.with_parameters(Idle, rounds=rounds), bundle)
             before, began = resident(), time.perf_counter()
             count = (with_fedtune if which == "fedtune" else with_tune)(p, trainable)
             seconds = time.perf_counter() - began
-        finally:
-            ray.shutdown()
         grown = (resident() - before) / trials * 1000
     return {"seconds": seconds, "trials": trials / seconds, "results": count / seconds, "grown": grown}
 

@@ -16,7 +16,6 @@ import tempfile
 import time
 from typing import Any
 
-import ray
 import torch
 
 from fedtune import search
@@ -57,14 +56,11 @@ def with_tune(rounds: int, processes: int) -> tuple[float, float]:
         p.points[:] = CONFIGS  # the default configuration is not played on the other side
         data = federation.make(p.experiment.scenario, p.experiment.seed)
         began = time.perf_counter()
-        ray_start.start(None, p.cpus, p.gpus, dashboard=True)
-        started = time.perf_counter()
-        try:
+        with ray_start.connected(None, p.cpus, p.gpus, dashboard=True):
+            started = time.perf_counter()
             grid, _ = driver.fit(p, [data], processes, resumed=False)
             searched = time.perf_counter()
             assert len(grid) == len(CONFIGS) and all(grid[i].metrics["round"] == rounds for i in range(len(grid)))
-        finally:
-            ray.shutdown()
     return started - began, searched - started
 
 

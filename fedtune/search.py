@@ -9,8 +9,6 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-import ray
-
 from fedtune import arguments
 from fedtune.arguments import say
 from fedtune.cluster import gpu_share, ray_start
@@ -83,8 +81,8 @@ def conduct(p: Plan, args: argparse.Namespace, record: dict[str, Any], resumed: 
         data = datasets.load(p.experiment.scenario.dataset, args.data_dir, args.download)
         dealt = deal(p, data, p.final_seeds)
         disk.require_room(p.storage)
-        fits = ray_start.start(p.address, p.cpus, p.gpus, not args.no_dashboard, args.dashboard_host)
-        held.callback(ray.shutdown)
+        ray_here = ray_start.connected(p.address, p.cpus, p.gpus, not args.no_dashboard, args.dashboard_host)
+        fits = held.enter_context(ray_here)
         return at_work(p, args, record, data, dealt, fits, resumed)
 
 
@@ -102,7 +100,8 @@ def at_work(
     """The same where Ray is there, with room for so many trials; whoever resumes holds the folder already."""
     with ExitStack() as held:
         if p.probe:
-            p, fits = gpu_share.settle(p, dealt)
+            gpus, fits = gpu_share.settle(p.experiment, dealt, p.cpus)
+            p = dataclasses.replace(p, gpus=gpus)
         p = dataclasses.replace(p, concurrent=p.concurrent or fits)
         messages.announce(p, args.space, p.concurrent or fits)
         noted = tables.Record(p.folder, tables.provenance(tables.command_line(), p.experiment, p.told()) | record)

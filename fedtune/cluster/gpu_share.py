@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,6 @@ from fedtune.arguments import say
 from fedtune.core.errors import UserError
 from fedtune.data.federation import Federation
 from fedtune.federated.simulation import Experiment, Repeats
-from fedtune.tuning.plan import Plan
 
 GROWTH = 1.2  # of a round's memory: later rounds and other configurations may need more
 
@@ -41,14 +39,14 @@ def share(peak: float, total: float, trials: float) -> float:
     return int(10_000 / n) / 10_000
 
 
-def settle(p: Plan, dealt: Sequence[Federation]) -> tuple[Plan, int]:
-    """The plan with the share that a round measured on a GPU of the cluster suggests, and how many trials fit at once.
+def settle(experiment: Experiment, data: Sequence[Federation], cpus: float) -> tuple[float, int]:
+    """The share of a GPU that a trial needs by a round measured on the cluster, and how many trials fit at once.
 
-    UserError if even a whole GPU is too small.
+    cpus: of a trial.  UserError if even a whole GPU is too small.
     """
-    probe = ray.remote(num_cpus=p.cpus, num_gpus=1)(measure)
+    probe = ray.remote(num_cpus=cpus, num_gpus=1)(measure)
     try:
-        found = Measured(*ray.get(probe.remote(p.experiment, ray.put(list(dealt)))))
+        used = Measured(*ray.get(probe.remote(experiment, ray.put(list(data)))))
     except ray.exceptions.RayTaskError as error:
         if not isinstance(error, torch.OutOfMemoryError):
             raise
@@ -57,21 +55,21 @@ def settle(p: Plan, dealt: Sequence[Federation]) -> tuple[Plan, int]:
             "take a smaller --model or --batch, or --executor loop"
         ) from error
     nodes = [n["Resources"] for n in ray.nodes() if n["Alive"] and n["Resources"].get("GPU")]
-    per_gpu = sum(n.get("CPU", 0) for n in nodes) / p.cpus / sum(n["GPU"] for n in nodes)
-    gpus = share(found.peak, found.total, per_gpu)
+    per_gpu = sum(n.get("CPU", 0) for n in nodes) / cpus / sum(n["GPU"] for n in nodes)
+    gpus = share(used.peak, used.total, per_gpu)
     n = int(1 / gpus)
     say(
-        f"one round took {found.seconds:.1f} s and {found.peak / 1e9:.1f} GB of {found.total / 1e9:.0f} GB: "
+        f"one round took {used.seconds:.1f} s and {used.peak / 1e9:.1f} GB of {used.total / 1e9:.0f} GB: "
         + (f"1/{n} of a GPU a trial" if n > 1 else "a whole GPU a trial")
     )
-    return dataclasses.replace(p, gpus=gpus), sum(min(int(x["GPU"]) * n, int(x.get("CPU", 0) / p.cpus)) for x in nodes)
+    return gpus, sum(min(int(x["GPU"]) * n, int(x.get("CPU", 0) / cpus)) for x in nodes)
 
 
-def measure(experiment: Experiment, dealt: Sequence[Federation]) -> Measured:
-    """Play a round of the default configuration on this process's GPU."""
+def measure(experiment: Experiment, data: Sequence[Federation]) -> Measured:
+    """Run a round of the default configuration on this process's GPU."""
     torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
-    Repeats(experiment, {}, dealt).step()
+    Repeats(experiment, {}, data).step()
     torch.cuda.synchronize()
     seconds = time.perf_counter() - began
     free, total = torch.cuda.mem_get_info()

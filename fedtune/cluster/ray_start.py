@@ -23,16 +23,63 @@ from fedtune.core.errors import UserError
 LOOPBACK = "127.0.0.1"
 
 
-def start(address: str | None, cpus: float, gpus: float, dashboard: bool, host: str = LOOPBACK) -> int:
-    """Connect to Ray or start it here.  Returns how many trials of so many CPUs and GPUs fit at once.
+# Ray reads all three when it starts, none when it is imported; what a user has set stays
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # by the processes of ray.init: nothing calls home
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # by Tuner.fit: TensorBoard's files alone halve the driver's throughput
+    "RAY_AIR_NEW_OUTPUT": "0",  # by Tuner.fit: we show a search's progress ourselves
+}
 
-    host: where the dashboard of a Ray started here listens; all else of it listens on loopback.
+
+@contextmanager
+def connected(address: str | None, cpus: float, gpus: float, dashboard: bool, host: str = LOOPBACK) -> Iterator[int]:
+    """Ray for as long as this lasts: a cluster's, or started here.  Gives how many trials fit into it at once.
+
+    cpus, gpus: of a trial.  host: where the dashboard of a Ray started here listens; all else listens on loopback.
+    A Ray that this process is connected to already is used, and left as it is.
     UserError if nobody answers, or if not even one trial fits.
     """
-    logging.getLogger("ray").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
-    warnings.filterwarnings("ignore", category=FutureWarning)
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with settings():
+        own = not ray.is_initialized()
+        if own:
+            _connect(address, dashboard, host)
+        elif address:
+            raise UserError(
+                f"a process has one Ray, but this one is connected already and got --address {address}; "
+                "call ray.shutdown() first"
+            )
+        try:
+            yield _fitting(cpus, gpus)
+        finally:
+            if own:
+                ray.shutdown()
+
+
+@contextmanager
+def settings() -> Iterator[None]:
+    """What a search asks of this process, taken back afterwards: environment, warnings and the loggers' levels."""
+    before = {name: os.environ.get(name) for name in SETTINGS}
+    logger, optunas = logging.getLogger("ray"), optuna.logging.get_verbosity()
+    level = logger.level
+    os.environ.update({name: SETTINGS[name] for name, value in before.items() if value is None})
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=DeprecationWarning)
+            warnings.filterwarnings("ignore", category=FutureWarning)
+            logger.setLevel(logging.ERROR)
+            optuna.logging.set_verbosity(optuna.logging.WARNING)
+            yield
+    finally:
+        logger.setLevel(level)
+        optuna.logging.set_verbosity(optunas)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value  # ray.init sets one itself
+
+
+def _connect(address: str | None, dashboard: bool, host: str) -> None:
     how: dict[str, Any] = {"address": address or "local", "logging_level": logging.ERROR, "log_to_driver": False}
     if address:
         # `ray start` asks for a token wherever the user has one, but a driver shows it only when told to; this is what
@@ -50,17 +97,20 @@ def start(address: str | None, cpus: float, gpus: float, dashboard: bool, host: 
             f"--address must be that of a running Ray cluster, but {address!r} does not answer "
             f"({str(error).splitlines()[0][:100]}); leave it out to start one here"
         ) from error
+    url = getattr(context, "dashboard_url", None)
+    if url:
+        say(f"dashboard: http://{url}")
+
+
+def _fitting(cpus: float, gpus: float) -> int:
+    """How many trials of so many CPUs and GPUs fit at once; UserError if not even one does."""
     have = ray.cluster_resources()
     for kind, wanted in (("CPU", cpus), ("GPU", gpus)):
         if wanted > have.get(kind, 0):
-            ray.shutdown()
             raise UserError(
                 f"a trial needs {wanted:g} {kind}, but the cluster has {have.get(kind, 0):g}; "
                 f"lower --{kind.lower()}s-per-trial"
             )
-    url = getattr(context, "dashboard_url", None)
-    if url:
-        say(f"dashboard: http://{url}")
     fits = have["CPU"] / cpus
     if gpus:
         fits = min(fits, have["GPU"] / gpus)

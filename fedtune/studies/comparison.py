@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import ray
 from rich.table import Table
 
 from fedtune import arguments, search
@@ -190,8 +189,8 @@ def conduct(c: Contest, record: dict[str, Any]) -> int:
         data = datasets.load(p.experiment.scenario.dataset, args.data_dir, args.download)
         dealt = search.deal(p, data, c.seeds)
         disk.require_room(c.folder)
-        fits = ray_start.start(p.address, p.cpus, p.gpus, not args.no_dashboard, args.dashboard_host)
-        held.callback(ray.shutdown)
+        ray_here = ray_start.connected(p.address, p.cpus, p.gpus, not args.no_dashboard, args.dashboard_host)
+        fits = held.enter_context(ray_here)
         noted = tables.Record(c.folder, tables.origin(tables.command_line()) | c.told() | record, RECORD)
         if not (c.folder / RECORD).exists():
             tables.make_folder(c.folder)

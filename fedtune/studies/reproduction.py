@@ -9,8 +9,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import ray
-
 from fedtune import arguments
 from fedtune.arguments import say
 from fedtune.cluster import ray_start
@@ -36,8 +34,9 @@ def conduct(args: argparse.Namespace) -> int:
     folder = _folder(args, asked)
     with ExitStack() as held:
         data = _load(spots, args)
-        ray_start.start(args.address, args.cpus_per_trial, args.gpus_per_trial, not args.no_dashboard)
-        held.callback(ray.shutdown)
+        held.enter_context(
+            ray_start.connected(args.address, args.cpus_per_trial, args.gpus_per_trial, not args.no_dashboard)
+        )
         folder.mkdir(parents=True, exist_ok=True)
         held.enter_context(tables.sole_driver(folder))
         runs = {run.label: run for spot in spots for run in spot.runs}

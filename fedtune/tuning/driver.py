@@ -12,7 +12,7 @@ from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 from ray.tune.search import BasicVariantGenerator
 
 from fedtune.arguments import say
-from fedtune.cluster import gpu_share
+from fedtune.cluster import gpu_share, ray_start
 from fedtune.cluster.prometheus import Gauges
 from fedtune.data.federation import Federation
 from fedtune.runs import disk, tables
@@ -79,7 +79,7 @@ def drive(
     # a batch system's or container's way to end a job is Ctrl-C to Tune: what was found is kept
     before_us = signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     try:
-        with progress:
+        with progress, ray_start.settings():
             grid = tuner.fit()
     finally:
         signal.signal(signal.SIGTERM, before_us)

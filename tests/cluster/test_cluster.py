@@ -96,9 +96,9 @@ def three() -> Iterator[Cluster]:
 @pytest.fixture
 def gpus(three: Cluster) -> Iterator[Cluster]:
     """That cluster, with this process as a driver of it."""
-    assert clusters.start(three.address, 0.1, 0.5, dashboard=False) == 24
-    yield three
-    ray.shutdown()
+    with clusters.connected(three.address, 0.1, 0.5, dashboard=False) as fits:
+        assert fits == 24
+        yield three
 
 
 def planned(cluster: Cluster, folder: Path, arguments: str) -> plan.Plan:
@@ -288,9 +288,9 @@ def test_a_probe_sets_the_share_before_the_search_begins(
     p = planned(gpus, tmp_path, "--algo local --gpus-per-trial auto")
     assert p.probe and p.gpus == 1
     monkeypatch.setattr(gpu_share, "measure", measured)
-    p, fits = gpu_share.settle(p, [federation.make(p.experiment.scenario, 0)])
+    share, fits = gpu_share.settle(p.experiment, [federation.make(p.experiment.scenario, 0)], p.cpus)
     assert capsys.readouterr().out == "one round took 1.9 s and 2.1 GB of 16 GB: 1/2 of a GPU a trial\n"  # 1 CPU for 4
-    assert (p.gpus, fits) == (0.5, 24)
+    assert (share, fits) == (0.5, 24)
     monkeypatch.setattr(gpu_share, "measure", too_much)
     with pytest.raises(UserError, match="must fit into one GPU, but the first round .* ran out of memory there"):
-        gpu_share.settle(p, [])
+        gpu_share.settle(p.experiment, [], p.cpus)

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import ray
 from rich.console import Console
 
 from fedtune import reproduce
@@ -273,13 +272,10 @@ TINY = ["gfpl-fig6", "--dataset", "digits", "--quick", "--rounds", "2", "--seeds
 
 
 @pytest.fixture
-def one_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Commands of a test share the Ray that the first one starts: starting it takes longer than their runs."""
-    start, shutdown = ray_start.start, ray.shutdown
-    monkeypatch.setattr(ray_start, "start", lambda *args: ray.is_initialized() or start(*args))
-    monkeypatch.setattr(ray, "shutdown", lambda: None)
-    yield
-    shutdown()
+def one_ray() -> Iterator[None]:
+    """Commands of a test share a Ray: starting it takes longer than their runs."""
+    with ray_start.connected(None, 1, 0, dashboard=False):
+        yield
 
 
 @pytest.mark.usefixtures("one_ray")

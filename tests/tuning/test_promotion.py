@@ -353,13 +353,10 @@ def searched(folder: Path, trials: int, slots: int = 1, scheduler: TrialSchedule
 
 @pytest.fixture(scope="module")
 def ray_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
-        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
-        ray_start.start(None, 1, 0, dashboard=False)
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
+    with ray_start.connected(None, 1, 0, dashboard=False):
         yield tmp_path_factory.mktemp("walks")
-        ray.shutdown()
-        ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture(scope="module")
