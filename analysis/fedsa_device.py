@@ -19,7 +19,7 @@ import pandas as pd
 
 from analysis.tables import experiment, play_all, seeds, write
 from fedtune import arguments
-from fedtune.federated import algorithm, scenario
+from fedtune.federated import registry, scenarios
 from fedtune.federated.simulation import Experiment, fitting
 
 SCENARIOS = ("fedsa-fmnist-device", "fedsa-fmnist-device-htmini3")
@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = arguments.Parser(prog="python -m analysis.fedsa_device", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=arguments.positive, default=50, help="of every run; the paper has 1000")
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--algos", default=",".join(algorithm.names()))
+    parser.add_argument("--algos", default=",".join(registry.names()))
     parser.add_argument("--scenarios", default=",".join(SCENARIOS))
     parser.add_argument("--work", type=Path, default=Path("runs/fedsa-device"), help="a file per run")
     parser.add_argument("--write", type=Path, help="folder of the table (default that of --work)")
@@ -47,15 +47,15 @@ def main(argv: list[str] | None = None) -> int:
 def planned(algos: list[str], names: list[str], numbers: list[int], rounds: int) -> list[tuple[Experiment, str]]:
     """Seed by seed, every algorithm on every scenario on which it runs."""
     for algo in algos:
-        algorithm.find(algo)
-    fits = {name: dict(line.partition(" ")[::2] for line in fitting(scenario.find(name))) for name in names}
+        registry.find(algo)
+    fits = {name: dict(line.partition(" ")[::2] for line in fitting(scenarios.find(name))) for name in names}
     runs = []
     for seed in numbers:
         for name in names:
             for algo in algos:
                 if algo in fits[name]:
                     run, _ = experiment(algo, name, seed, rounds=rounds)
-                    pinned = dict(algorithm.find(algo).mixed) if fits[name][algo] else {}
+                    pinned = dict(registry.find(algo).mixed) if fits[name][algo] else {}
                     runs.append((replace(run, pinned=pinned), name))
     return runs
 

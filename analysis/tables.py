@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from fedtune.core.errors import Diverged, UserError
+from fedtune.core.memory import give_back_memory, keep_freed_memory
 from fedtune.data import federation
-from fedtune.federated import engine, scenario
+from fedtune.federated import engine, scenarios
 from fedtune.federated.algorithm import Algorithm
 from fedtune.federated.simulation import Experiment, Simulation
-from fedtune.nn.layers import give_back_memory, keep_freed_memory
 
 KEPT = ("round", "val_acc", "test_acc", "test_acc_std", "test_acc_all", "comm_mb", "seconds")
 
@@ -86,4 +86,4 @@ def write(table: pd.DataFrame, text: str, folder: Path | None, name: str) -> Non
 
 def experiment(algo: str, name: str, seed: int, preset: str = "", **changes: Any) -> tuple[Experiment, str]:
     """A run of `play_all` on a named scenario with some fields changed."""
-    return Experiment(algo, scenario.find(name).override(**changes), seed, preset=preset), name
+    return Experiment(algo, scenarios.find(name).override(**changes), seed, preset=preset), name

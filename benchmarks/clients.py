@@ -28,12 +28,12 @@ from torch import nn
 
 from benchmarks.engine import best_of
 from benchmarks.server import _status
-from fedtune.core import randomness
+from fedtune.core import memory, randomness
 from fedtune.data.federation import Federation, Split
 from fedtune.federated import engine
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Experiment, Simulation
-from fedtune.nn import architectures, layers
+from fedtune.nn import architectures
 
 # data set that gives the image's shape, model, least ratio asked for
 CASES = [
@@ -181,7 +181,7 @@ def main() -> int:
         print(json.dumps(many_here(algorithm, int(clients), args.repeats)))
         return 0
     torch.set_num_threads(1)
-    layers.keep_freed_memory()
+    memory.keep_freed_memory()
     got = measure(args.repeats)
     if args.json:
         args.json.write_text(json.dumps(got, indent=2) + "\n")

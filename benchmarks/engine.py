@@ -29,11 +29,12 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import em, tune
-from fedtune.core import randomness
+from fedtune.core import memory, randomness
 from fedtune.federated import executors, local_training
-from fedtune.federated.algorithm import Phase, find
+from fedtune.federated.algorithm import Phase
+from fedtune.federated.registry import find
 from fedtune.federated.scenario import Scenario
-from fedtune.nn import architectures, layers
+from fedtune.nn import architectures
 
 PARTS = ("training", "em", "server", "clients", "tune")
 
@@ -119,7 +120,7 @@ def main() -> int:
         parser.error(f"--only takes {', '.join(PARTS)}, but got {', '.join(sorted(unknown))}")
     only = set(args.only.split(","))
     torch.set_num_threads(1)
-    layers.keep_freed_memory()
+    memory.keep_freed_memory()
     out: dict[str, Any] = {}
     if "training" in only:
         head = f"{'model':14} {'B':>4} {'executor':>8} {'eager ms':>9} {'engine ms':>9} {'ratio':>6} {'asked':>6}"

@@ -30,10 +30,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.engine import best_of
-from fedtune.core import randomness
+from fedtune.core import memory, randomness
 from fedtune.core.trees import leaves, take, tree_map
 from fedtune.federated.algorithm import Ragged, Task
-from fedtune.nn import layers
 from fedtune.nn.generators import Generative, label_share
 from fedtune.nn.knowledge import mean_by_count, mean_distance, row_distance
 from trainables.fedgenp import FedGenP
@@ -244,7 +243,7 @@ def main() -> int:
         print(json.dumps(scale_here(*map(int, args.scale.split(",")))))
         return 0
     torch.set_num_threads(1)
-    layers.keep_freed_memory()
+    memory.keep_freed_memory()
     got = measure(args.repeats)
     if args.json:
         args.json.write_text(json.dumps(got, indent=2) + "\n")

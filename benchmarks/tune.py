@@ -20,9 +20,9 @@ import torch
 
 from fedtune import search
 from fedtune.cluster import ray_start
+from fedtune.core.memory import keep_freed_memory
 from fedtune.data import federation
-from fedtune.federated import scenario, simulation
-from fedtune.nn.layers import keep_freed_memory
+from fedtune.federated import scenarios, simulation
 from fedtune.tuning import driver, plan
 
 CONFIGS = [{"lr": 0.005 + 0.001 * i} for i in range(16)]
@@ -66,7 +66,7 @@ def with_tune(rounds: int, processes: int) -> tuple[float, float]:
 
 def without(rounds: int, processes: int) -> tuple[float, float]:
     """Mean seconds of a trial, and seconds of all."""
-    experiment = simulation.Experiment("fedavg", scenario.find("digits-w4").override(rounds=rounds))
+    experiment = simulation.Experiment("fedavg", scenarios.find("digits-w4").override(rounds=rounds))
     began = time.perf_counter()
     with multiprocessing.get_context("spawn").Pool(processes, _begin, (experiment,)) as pool:
         lasted = pool.map(_play, CONFIGS, chunksize=1)

@@ -5,22 +5,19 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import yaml
-from rich.console import Console
 
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.hyper import knobs
-from fedtune.federated.algorithm import find, names
 from fedtune.federated.executors import EXECUTORS
-from fedtune.federated.scenario import SCENARIOS, Scenario
-from fedtune.federated.scenario import find as find_scenario
+from fedtune.federated.registry import find, names
+from fedtune.federated.scenario import Scenario
+from fedtune.federated.scenarios import SCENARIOS
+from fedtune.federated.scenarios import find as find_scenario
 from fedtune.federated.simulation import Experiment, require_device
 
 
@@ -150,20 +147,3 @@ def _pair(text: str) -> tuple[str, str]:
     if not (name and equals and value):
         raise UserError(f"--set needs NAME=VALUE, but got {text!r}; for instance --set lr=0.05")
     return name, value
-
-
-def console() -> Console:
-    """Where tables go: as wide as the terminal, as $COLUMNS says, or else wide enough for most."""
-    return Console(width=shutil.get_terminal_size((160, 50)).columns)
-
-
-@contextmanager
-def silent() -> Iterator[None]:
-    """Nothing is said in here."""
-    with redirect_stdout(None), redirect_stderr(None):
-        yield
-
-
-def say(line: str) -> None:
-    """A line for the person at the terminal."""
-    print(line, file=sys.stderr if line.startswith(("note", "warning", "final")) else sys.stdout, flush=True)

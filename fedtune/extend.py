@@ -15,7 +15,7 @@ import torch
 from fedtune import arguments as cli
 from fedtune import resume, search
 from fedtune.core.errors import UserError
-from fedtune.federated import algorithm
+from fedtune.federated import registry
 from fedtune.runs import disk, tables
 from fedtune.tuning import plan, schedulers
 from fedtune.tuning import space as spaces
@@ -73,7 +73,7 @@ def longer(p: plan.Plan, run: Path, top: int | None) -> plan.Plan:
     """The plan of playing on a run's best finished trials, each to its new end."""
     if p.budget.unit != "rounds":
         raise UserError(f"--rounds are for a search whose budget is rounds, but that of {run} is {p.budget.unit}")
-    if algorithm.find(p.experiment.algorithm).whole:
+    if registry.find(p.experiment.algorithm).whole:
         raise UserError(
             f"{p.experiment.algorithm} plans over all its rounds, so a longer trial is another one; search anew with "
             f"--rounds {p.experiment.scenario.rounds}"

@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedtune import arguments
-from fedtune.arguments import say
 from fedtune.core.errors import UserError, unknown
+from fedtune.core.terminal import say
 
 MARK = "fedtune"  # the entry of a job's metadata that says whose it is
 ENVIRONMENT = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # Ray's own names for where a cluster is

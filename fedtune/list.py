@@ -9,10 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from fedtune import arguments
+from fedtune.core import terminal
 from fedtune.core.hyper import Knob, knobs
 from fedtune.data import datasets
-from fedtune.federated import algorithm
-from fedtune.federated.scenario import SCENARIOS, Scenario
+from fedtune.federated import algorithm, registry
+from fedtune.federated.scenario import Scenario
+from fedtune.federated.scenarios import SCENARIOS
 from fedtune.federated.simulation import Experiment
 from fedtune.nn import architectures
 from fedtune.tuning import space as spaces
@@ -25,8 +27,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("algo", nargs="?", metavar="ALGORITHM", help="only this one, with the text of its file")
     parser.add_argument("--debug", action="store_true", help="show the stack of an error")
     args = parser.parse_args(argv)
-    console = arguments.console()
-    for name in [args.algo] if args.algo else algorithm.names():
+    console = terminal.console()
+    for name in [args.algo] if args.algo else registry.names():
         _algorithm(console, name, whole=bool(args.algo))
     if not args.algo:
         console.print(_knobs("scenario: hyperparameters that every algorithm has", knobs(Scenario)))
@@ -40,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _algorithm(console: Console, name: str, whole: bool) -> None:
-    cls = algorithm.find(name)
+    cls = registry.find(name)
     text = (sys.modules[cls.__module__].__doc__ or "").strip()
     console.print(f"[bold]{name}[/bold]  ", end="")
     console.print(text if whole else text.splitlines()[0], markup=False, highlight=False)

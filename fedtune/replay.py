@@ -10,9 +10,9 @@ from pathlib import Path
 import pandas as pd
 
 from fedtune import arguments, resume, search
-from fedtune.arguments import say
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
+from fedtune.core.terminal import say
 from fedtune.runs import tables
 from fedtune.tuning import plan
 

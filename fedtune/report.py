@@ -21,8 +21,8 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from fedtune import arguments
-from fedtune.arguments import say
 from fedtune.core.errors import UserError
+from fedtune.core.terminal import say
 from fedtune.reporting import sections
 from fedtune.reporting.sections import Comparison, Search
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedtune import arguments
+from fedtune.core import terminal
 from fedtune.studies import reproduction
 from fedtune.studies.paper_tables import GRIDS
 
@@ -46,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
     """The command."""
     args = parser().parse_args(argv)
     if args.list or args.table is None:
-        _list(arguments.console())
+        _list(terminal.console())
         return 0
     return reproduction.conduct(args)
 

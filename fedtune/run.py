@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedtune import arguments
-from fedtune.arguments import say
 from fedtune.core.errors import UserError
+from fedtune.core.memory import keep_freed_memory
+from fedtune.core.terminal import say
 from fedtune.data import federation
 from fedtune.federated import model_file
 from fedtune.federated.simulation import Simulation
-from fedtune.nn.layers import keep_freed_memory
 
 
 @arguments.guarded

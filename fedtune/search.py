@@ -10,14 +10,14 @@ from contextlib import ExitStack
 from typing import Any
 
 from fedtune import arguments
-from fedtune.arguments import say
 from fedtune.cluster import gpu_share, ray_start
+from fedtune.core import metrics
 from fedtune.core.budget import UNITS
+from fedtune.core.terminal import say, short
 from fedtune.data import datasets, federation
 from fedtune.runs import disk, tables
 from fedtune.studies import final_check
 from fedtune.tuning import driver, messages, plan, schedulers
-from fedtune.tuning.live_view import short
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.space import keep
 
@@ -35,8 +35,8 @@ def parser(prog: str = "fedtune search") -> argparse.ArgumentParser:
     s.add_argument("--scheduler", default="asha", help=f"one of {', '.join(schedulers.SCHEDULERS)} (default asha)")
     s.add_argument("--searcher", help=f"one of {', '.join(schedulers.SEARCHERS)} (default tpe; grid for a grid)")
     s.add_argument(
-        "--objective", default=schedulers.METRIC, metavar="A[,B]",
-        help=f"{schedulers.METRIC}, or it and one of {', '.join([*schedulers.OBJECTIVES][1:])}: then a front is found",
+        "--objective", default=metrics.METRIC, metavar="A[,B]",
+        help=f"{metrics.METRIC}, or it and one of {', '.join([*metrics.OBJECTIVES][1:])}: then a front is found",
     )  # fmt: skip
     s.add_argument(
         "--seeds-per-trial", type=arguments.positive, default=1, metavar="K", help="default 1; more: their means"

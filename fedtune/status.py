@@ -16,12 +16,13 @@ from rich.table import Table
 from rich.text import Text
 
 from fedtune import arguments
+from fedtune.core import terminal
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
+from fedtune.core.metrics import METRIC
+from fedtune.core.terminal import short
 from fedtune.runs import tables
 from fedtune.runs.trial_states import ALIVE, ended
-from fedtune.tuning.live_view import short
-from fedtune.tuning.optuna_searcher import METRIC
 
 SAID = ("algorithm", "searcher", "scheduler", "started", "trials", "concurrent", "space")  # of run.json, needed here
 
@@ -36,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     args = p.parse_args(argv)
     if args.watch is not None and not args.watch > 0:
         raise UserError(f"--watch must be above 0 seconds, but got {args.watch:g}")
-    console = arguments.console()
+    console = terminal.console()
     shown, over = pictures(args.run)
     if args.watch is None:
         console.print(shown)

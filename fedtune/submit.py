@@ -20,9 +20,9 @@ from ray._private.ray_constants import DASHBOARD_CLIENT_MAX_SIZE
 import fedtune
 from fedtune import arguments as cli
 from fedtune import extend, jobs, replay, resume, search
-from fedtune.arguments import say
 from fedtune.core import own_packages
 from fedtune.core.errors import UserError
+from fedtune.core.terminal import say
 from fedtune.data import datasets, federation
 from fedtune.studies import comparison
 from fedtune.tuning import plan

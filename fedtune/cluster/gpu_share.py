@@ -13,8 +13,8 @@ import torch
 from ray import tune
 from ray.tune.schedulers import TrialScheduler
 
-from fedtune.arguments import say
 from fedtune.core.errors import UserError
+from fedtune.core.terminal import say
 from fedtune.data.federation import Federation
 from fedtune.federated.simulation import Experiment, Repeats
 

@@ -12,8 +12,8 @@ from ray.tune import Callback
 from ray.tune.experiment import Trial
 from ray.util.metrics import Counter, Gauge
 
+from fedtune.core.metrics import METRIC
 from fedtune.runs.trial_states import status
-from fedtune.tuning.optuna_searcher import METRIC
 
 SEARCH, TRIAL = ("run", "algorithm"), ("run", "algorithm", "trial")
 GAUGES = {  # Prometheus knows them with "ray_" before

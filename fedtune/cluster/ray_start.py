@@ -17,8 +17,8 @@ import ray
 from ray._private import parameter, ray_constants
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
-from fedtune.arguments import say
 from fedtune.core.errors import UserError
+from fedtune.core.terminal import say
 
 LOOPBACK = "127.0.0.1"
 

@@ -33,6 +33,8 @@ METRICS: dict[str, str] = {
     "seconds": "wall time of the round's training and exchange",
     "eval_seconds": "wall time of its evaluation",
 }
+METRIC, MODE = "val_acc", "max"  # what trials are selected by: validation only
+OBJECTIVES = {METRIC: MODE, "comm_mb": "min", "seconds": "min"}  # what a search can optimise, and in which direction
 OF_TRIALS = ("test_acc_se", "spent")  # only a search's trials have them, where they were asked for
 
 LOSS_CAP = 12 * math.log(10)  # a probability is taken as at least 1e-12, so that one row cannot make a mean infinite

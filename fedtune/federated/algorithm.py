@@ -12,8 +12,6 @@ Letters: K clients, m taking part, N padded rows, B batch, C classes, D features
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
@@ -22,8 +20,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedtune.core import own_packages
-from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import check_all, hyper, knobs
 from fedtune.core.trees import Ragged, Tree, mean_over_clients, to_all
 
@@ -42,9 +38,7 @@ __all__ = [
     "Ragged",
     "Step",
     "Task",
-    "find",
     "hyper",
-    "names",
 ]
 
 DOWN: Literal["down"] = "down"  # the server sends: `broadcast`
@@ -246,33 +240,11 @@ class Algorithm:
         return {}
 
 
-def names() -> list[str]:
-    """The algorithms there are: the files of `trainables/`."""
-    files = pkgutil.iter_modules([str(own_packages.folder("trainables"))])
-    return sorted(file.name for file in files if not file.name.startswith("_"))
-
-
-def find(name: str) -> type[Algorithm]:
-    """The algorithm class of a file in `trainables/`; UserError with the nearest name otherwise."""
-    if name not in names():
-        raise unknown("algorithm", name, names())
-    own_packages.pin()
-    module = importlib.import_module(f"trainables.{name}")
-    own = [v for v in vars(module).values() if _is_algorithm(v) and v.__module__ == module.__name__]
-    if len(own) != 1:
-        raise UserError(f"trainables/{name}.py must define one algorithm, but it defines {len(own)}")
-    return own[0]
-
-
 def first_round(algorithm: Algorithm, name: str) -> int:
     """The first round (1-based) whose evaluation can depend on this hyperparameter."""
     declared = knobs(type(algorithm))
     since = declared[name].since if name in declared else 1
     return int(getattr(algorithm, since)()) if isinstance(since, str) else since
-
-
-def _is_algorithm(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, Algorithm) and value is not Algorithm
 
 
 def parts(net: nn.Module) -> Iterator[str]:

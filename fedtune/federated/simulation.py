@@ -18,7 +18,7 @@ from fedtune.core.hyper import Knob, knobs
 from fedtune.core.metrics import over_seeds
 from fedtune.data import federation
 from fedtune.data.datasets import describe
-from fedtune.federated import algorithm, engine, executors
+from fedtune.federated import engine, executors, registry
 from fedtune.federated.algorithm import Algorithm, Task
 from fedtune.federated.scenario import Scenario
 from fedtune.nn import architectures
@@ -39,11 +39,11 @@ class Experiment:
 
     def knobs(self) -> dict[str, Knob]:
         """All hyperparameters: the algorithm's and the scenario's."""
-        return knobs(Scenario) | knobs(algorithm.find(self.algorithm))
+        return knobs(Scenario) | knobs(registry.find(self.algorithm))
 
     def resolve(self, config: dict[str, Any]) -> tuple[Algorithm, Scenario]:
         """The algorithm and scenario under a configuration; UserError for unknown names and bad values."""
-        cls, known = algorithm.find(self.algorithm), self.knobs()
+        cls, known = registry.find(self.algorithm), self.knobs()
         values = self._base(cls) | self.pinned | config
         for name in values:
             if name not in known:
@@ -90,8 +90,8 @@ def fitting(scenario: Scenario) -> list[str]:
 
 def _fitting(scenario: Scenario, forms: list[architectures.Net]) -> list[str]:
     found = []
-    for name in algorithm.names():
-        cls = algorithm.find(name)
+    for name in registry.names():
+        cls = registry.find(name)
         for values in ({}, dict(cls.mixed)):
             alg = cls(**values)
             try:

@@ -6,7 +6,7 @@ Convolutions need nothing: vmap already turns K of them into one grouped convolu
 
     the batch lies in memory as [B, H, W, K, C]       `stacked_layout`, else the convolution copies
     pooling leaves it so                              `max_pool2x2`, else PyTorch's rule folds K into B and copies
-    freed buffers are kept                            `keep_freed_memory`, else every step faults its pages in again
+    freed buffers are kept                            `core.memory`, else every step faults its pages in again
 
 Measured on one thread (EPYC 9004, torch 2.13, K = 20, SGD with momentum; speed-up over one eager client at a time):
 
@@ -20,8 +20,6 @@ im2col and bmm (forward and backward together slower than oneDNN's grouped convo
 3 %); chunks of clients (each pays a step's 1.7 ms of overhead; only from B = 64 on do five at a time gain 4 to 7 %).
 """
 
-import ctypes
-import sys
 from typing import Any
 
 import torch
@@ -29,7 +27,6 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _LARGE_WEIGHT = 2**16  # numbers in one client's weight
 
 
@@ -130,29 +127,6 @@ def stacked_layout(x: Tensor) -> Tensor:
     if x.ndim != 5 or x.device.type != "cpu":
         return x
     return x.permute(1, 3, 4, 0, 2).contiguous().permute(3, 0, 4, 1, 2)
-
-
-def keep_freed_memory() -> bool:
-    """Tell the C library to keep freed memory for the next step instead of returning it to the system; call it once.
-
-    A stacked step frees and allocates the same few buffers of 1 to 50 MB.  glibc hands them back each time, and the
-    next step pays a page fault for every 4 kB: 1500 faults a step of the two-conv CNN at B = 4 (a third of its time),
-    6000 at B = 32.  Values do not change, and the loop over clients is as fast with it as without; the process
-    stays as large as its largest step.  Returns whether it took effect: False where the C library is not glibc.
-    """
-    if sys.platform != "linux":
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return False
-    return bool(mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)) and bool(mallopt(_M_MMAP_THRESHOLD, 2**30))
-
-
-def give_back_memory() -> None:
-    """Return what `keep_freed_memory` kept: between runs of one process, which would add up their largest steps."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim:
-        trim(0)
 
 
 def has_convolutions(net: nn.Module) -> bool:

@@ -20,10 +20,11 @@ from analysis import frames
 from fedtune.core import statistics
 from fedtune.core.hyper import Knob, knobs
 from fedtune.core.statistics import interval, number
-from fedtune.federated.scenario import Scenario, said
+from fedtune.core.terminal import short
+from fedtune.federated.scenario import Scenario
+from fedtune.federated.scenarios import said
 from fedtune.federated.simulation import Experiment
 from fedtune.runs import tables
-from fedtune.tuning.live_view import short
 
 EDGE = 0.05  # of a range, on its scale: whatever lies nearer to an end counts as at it
 OPEN = ("running", "abandoned")  # states of what has not ended

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from analysis import frames
 from fedtune.core.errors import UserError
 from fedtune.core.statistics import interval
-from fedtune.federated.scenario import said
+from fedtune.federated.scenarios import said
 from fedtune.reporting import figures as report_figures
 from fedtune.reporting import findings
 from fedtune.reporting.figures import Shown, embedded

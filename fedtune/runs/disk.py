@@ -22,8 +22,8 @@ from optuna.storages.journal import JournalFileBackend
 from ray import cloudpickle as pickle
 from ray.tune import Callback
 
-from fedtune.arguments import say
 from fedtune.core.errors import UserError
+from fedtune.core.terminal import say
 
 RESERVE = 4 * 2**20  # bytes kept for a search's last words: Ray's state, every trial's rounds, the tables
 PROBE = 2**16  # bytes written to see whether any can be

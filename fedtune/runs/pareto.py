@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from fedtune.tuning.optuna_searcher import OBJECTIVES
+from fedtune.core.metrics import OBJECTIVES
 
 
 def with_totals(rounds: pd.DataFrame) -> pd.DataFrame:

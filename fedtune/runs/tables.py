@@ -27,14 +27,13 @@ from ray.tune.result import AUTO_RESULT_KEYS, DEFAULT_RESULT_KEYS
 import fedtune
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
-from fedtune.core.metrics import METRICS
+from fedtune.core.metrics import METRIC, METRICS
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.scenario import find as find_scenario
+from fedtune.federated.scenarios import find as find_scenario
 from fedtune.federated.simulation import Experiment
 from fedtune.runs.disk import TROUBLE
 from fedtune.runs.trial_states import status
 from fedtune.tuning import space
-from fedtune.tuning.optuna_searcher import METRIC
 
 # what Tune adds to every result; its training_iteration is our round
 _TUNES = {*AUTO_RESULT_KEYS, *DEFAULT_RESULT_KEYS, "checkpoint_dir_name", "should_checkpoint"}

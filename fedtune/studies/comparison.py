@@ -16,14 +16,16 @@ import pandas as pd
 from rich.table import Table
 
 from fedtune import arguments, search
-from fedtune.arguments import say
 from fedtune.cluster import gpu_share, ray_start
+from fedtune.core import terminal
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import knobs
+from fedtune.core.terminal import say
 from fedtune.data import datasets
-from fedtune.federated import algorithm
-from fedtune.federated.scenario import Scenario, said
-from fedtune.federated.scenario import find as find_scenario
+from fedtune.federated import registry
+from fedtune.federated.scenario import Scenario
+from fedtune.federated.scenarios import find as find_scenario
+from fedtune.federated.scenarios import said
 from fedtune.federated.simulation import fitting
 from fedtune.runs import disk, tables
 from fedtune.studies import comparison_tables, fresh_seeds, published
@@ -118,7 +120,7 @@ def make(words: list[str], folder: Path | None = None) -> Contest:
         folder = Path(own.storage_path).absolute() / name
     words_of = {algo: [*rest, "--algo", algo, "--name", algo, "--storage-path", str(folder), "--final-seeds", "0"]
                 for algo in names}  # fmt: skip
-    with arguments.silent():  # the same is planned below, and says it then
+    with terminal.silent():  # the same is planned below, and says it then
         spaces_of = {algo: _planned(words, folder / algo)[1].space for algo, words in words_of.items()}
     args, plans = {}, {}
     for algo in names:
@@ -174,7 +176,7 @@ def _algorithms(text: str | None, given: argparse.Namespace) -> list[str]:
         return [n for n in fitting(scenario) if " " not in n]
     names = [name.strip() for name in text.split(",")]
     for name in names:
-        algorithm.find(name)
+        registry.find(name)
     if len(set(names)) < len(names):
         raise UserError(f"--algos names each algorithm once, but got {text}")
     return names
@@ -299,7 +301,7 @@ def report(
             shown.add_column(column, justify="left" if i == 0 or whole else "right", no_wrap=i == 0)
         for row in frame.itertuples(index=False):
             shown.add_row(*row)
-        arguments.console().print(shown)
+        terminal.console().print(shown)
     if notes:
         say("published, in brackets for other data, where it is no target:\n" + "\n".join(f"- {n}" for n in notes))
     parts = [f"**{t}**\n\n{comparison_tables.markdown(f)}" for t, f in texts] + [

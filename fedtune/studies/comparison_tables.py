@@ -11,11 +11,11 @@ import pandas as pd
 
 from fedtune.core import statistics
 from fedtune.core.budget import Budget
+from fedtune.core.metrics import METRIC
 from fedtune.core.statistics import interval, number
+from fedtune.core.terminal import short
 from fedtune.runs import tables
 from fedtune.studies.fresh_seeds import DEFAULT
-from fedtune.tuning.live_view import short
-from fedtune.tuning.optuna_searcher import METRIC
 
 LEVEL = 0.05
 OVER = 0.1  # of a budget: what more a trial may use before it is said

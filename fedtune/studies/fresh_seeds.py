@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from fedtune.core.metrics import METRICS
+from fedtune.core.metrics import METRIC, METRICS
 from fedtune.data.datasets import Dataset
 from fedtune.federated import simulation
 from fedtune.runs import tables
 from fedtune.studies import ray_tasks
-from fedtune.tuning.optuna_searcher import METRIC
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.space import Config
 

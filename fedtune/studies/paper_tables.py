@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fedtune.federated.scenario import Scenario, find
+from fedtune.federated.scenario import Scenario
+from fedtune.federated.scenarios import find
 
 # what is measured of a run -> what it is
 MEASURES = {

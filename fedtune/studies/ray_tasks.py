@@ -15,14 +15,14 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedtune.arguments import say
 from fedtune.core.budget import Budget
 from fedtune.core.errors import Diverged
+from fedtune.core.memory import keep_freed_memory
+from fedtune.core.terminal import say
 from fedtune.data import federation
 from fedtune.data.datasets import Dataset
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Experiment, play
-from fedtune.nn.layers import keep_freed_memory
 from fedtune.runs import tables
 from fedtune.tuning.space import Config
 

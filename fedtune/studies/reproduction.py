@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from fedtune import arguments
-from fedtune.arguments import say
 from fedtune.cluster import ray_start
+from fedtune.core import terminal
 from fedtune.core.errors import UserError
+from fedtune.core.terminal import say
 from fedtune.data import datasets, federation
 from fedtune.federated.scenario import Scenario
 from fedtune.runs import tables
@@ -55,7 +55,7 @@ def conduct(args: argparse.Namespace) -> int:
         report = Report(grid, spots, outcomes, record.content, args.preset or "as_text", args.quick)
         report.write(folder)
         record.write("finished", runs=len(runs))
-    report.show(arguments.console())
+    report.show(terminal.console())
     say(f"folder: {folder} (table.md, table.csv)")
     return 0
 

@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from fedtune.arguments import say
 from fedtune.core.errors import UserError, unknown
+from fedtune.core.terminal import say
 from fedtune.data import datasets
-from fedtune.federated import algorithm
+from fedtune.federated import registry
 from fedtune.federated.simulation import Experiment, with_seed
 from fedtune.studies import substitution
 from fedtune.studies.paper_tables import GRIDS, Column, Grid, Panel, Row
@@ -50,7 +50,7 @@ def planned(grid: Grid, preset: str, device: str) -> Iterator[Spot]:
 
     preset: other defaults, for the algorithms that have it.  UserError for what can be told to go wrong.
     """
-    classes = {n: algorithm.find(n) for n in algorithm.names()}
+    classes = {n: registry.find(n) for n in registry.names()}
     known = {"as_text", *(p for cls in classes.values() for p in cls.presets)}
     if preset not in known:
         raise unknown("preset", preset, known)

@@ -11,9 +11,10 @@ from ray import tune
 from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 from ray.tune.search import BasicVariantGenerator
 
-from fedtune.arguments import say
 from fedtune.cluster import gpu_share, ray_start
 from fedtune.cluster.prometheus import Gauges
+from fedtune.core import metrics
+from fedtune.core.terminal import say
 from fedtune.data.federation import Federation
 from fedtune.runs import disk, tables
 from fedtune.tuning import schedulers
@@ -141,5 +142,5 @@ def _searching(p: Plan, pbt: bool) -> tuple[Any, Any]:
         searcher.learn(p.earlier / "study.journal", complete=not on, but=on)
         if not on:
             used = played["round" if p.budget.unit == "rounds" else "spent"]
-            schedulers.remember(scheduler, zip(played["trial"], used, played[schedulers.METRIC], strict=True))
+            schedulers.remember(scheduler, zip(played["trial"], used, played[metrics.METRIC], strict=True))
     return searcher, scheduler

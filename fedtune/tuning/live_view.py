@@ -12,8 +12,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fedtune.core.metrics import METRIC
+from fedtune.core.terminal import short
 from fedtune.runs.trial_states import STATUSES, status
-from fedtune.tuning.optuna_searcher import METRIC
 
 
 class Progress(Callback):
@@ -110,8 +111,3 @@ class Progress(Callback):
     ) -> None:
         shown = (short(config.get(n)) for n in self.names)
         table.add_row(name, at, "" if value is None else f"{value:.4f}", *shown, style=style)
-
-
-def short(value: Any) -> str:
-    """A hyperparameter's value for a table."""
-    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)

@@ -9,10 +9,9 @@ from typing import Any
 import pandas as pd
 from rich.table import Table
 
-from fedtune.arguments import console, say
+from fedtune.core.terminal import console, say, short
 from fedtune.runs import pareto, tables
 from fedtune.tuning import schedulers
-from fedtune.tuning.live_view import short
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.space import Config
 

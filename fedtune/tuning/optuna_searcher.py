@@ -17,11 +17,10 @@ from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 from ray.tune.search.sample import Domain
 
+from fedtune.core.metrics import METRIC, MODE, OBJECTIVES
 from fedtune.tuning.space import Condition, Config, met
 
-METRIC, MODE = "val_acc", "max"  # selection sees validation only
 WORST = 0.0  # of that metric
-OBJECTIVES = {METRIC: MODE, "comm_mb": "min", "seconds": "min"}
 RESULT = {"seconds": "time_total_s"}  # Tune's name for it: in our rows "seconds" are a round's
 
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import torch
 
 from fedtune import arguments
-from fedtune.arguments import say
 from fedtune.cluster import ray_start
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
+from fedtune.core.terminal import say
 from fedtune.federated.simulation import Experiment
 from fedtune.tuning import schedulers
 from fedtune.tuning import space as spaces

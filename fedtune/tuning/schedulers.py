@@ -22,7 +22,8 @@ from ray.tune.search.sample import Categorical, Float, Integer
 
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError, unknown
-from fedtune.tuning.optuna_searcher import METRIC, MODE, OBJECTIVES, Conditional, Optuna
+from fedtune.core.metrics import METRIC, MODE, OBJECTIVES
+from fedtune.tuning.optuna_searcher import Conditional, Optuna
 from fedtune.tuning.promotion import Promotion
 from fedtune.tuning.space import Config, Space
 

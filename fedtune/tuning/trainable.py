@@ -20,10 +20,10 @@ from ray.tune.result import SHOULD_CHECKPOINT
 
 from fedtune.core.budget import Budget
 from fedtune.core.errors import Diverged
+from fedtune.core.memory import give_back_memory, keep_freed_memory
 from fedtune.data.federation import Federation
 from fedtune.federated.engine import State
 from fedtune.federated.simulation import Experiment, Repeats
-from fedtune.nn.layers import give_back_memory, keep_freed_memory
 from fedtune.runs.disk import TROUBLE, reason
 
 SAVING = 0.03  # of a trial's time may go into checkpoints

@@ -8,18 +8,19 @@ from fedtune import __main__ as console
 from fedtune import list as listing
 from fedtune.core.hyper import knobs
 from fedtune.data import datasets
-from fedtune.federated import algorithm
-from fedtune.federated.scenario import SCENARIOS, Scenario
+from fedtune.federated import registry
+from fedtune.federated.scenario import Scenario
+from fedtune.federated.scenarios import SCENARIOS
 from fedtune.federated.simulation import Experiment, play
 
 
 def test_list_shows_everything_there_is(capsys):
     assert listing.main([]) == 0
     out = capsys.readouterr().out
-    for name in (*algorithm.names(), *SCENARIOS, *datasets.names(), *knobs(Scenario)):
+    for name in (*registry.names(), *SCENARIOS, *datasets.names(), *knobs(Scenario)):
         assert name in out
-    for name in algorithm.names():
-        assert all(n in out for n in knobs(algorithm.find(name)))
+    for name in registry.names():
+        assert all(n in out for n in knobs(registry.find(name)))
 
 
 def test_list_of_one_algorithm_tells_its_pseudo_code(capsys):

@@ -9,7 +9,7 @@ from fedtune.__main__ import COMMANDS
 from fedtune.core.hyper import knobs
 from fedtune.core.metrics import METRICS
 from fedtune.data.datasets import names as dataset_names
-from fedtune.federated import algorithm
+from fedtune.federated import registry
 from fedtune.federated.scenario import Scenario
 from fedtune.tuning.schedulers import SCHEDULERS, SEARCHERS
 
@@ -25,7 +25,7 @@ def first_cells(text: str) -> list[str]:
 
 
 def test_table_of_algorithms_is_that_of_the_code():
-    assert first_cells(section("Algorithms")) == algorithm.names()
+    assert first_cells(section("Algorithms")) == registry.names()
 
 
 def test_table_of_metrics_is_that_of_the_code():
@@ -45,8 +45,8 @@ def test_every_command_scheduler_searcher_and_data_set_is_named():
 def preset_rows() -> list[str]:
     """A row per hyperparameter and pair of values: which algorithms' as_published differs how from their defaults."""
     rows: dict[tuple[str, str, str, str], list[str]] = {}
-    for name in algorithm.names():
-        own, presets = knobs(algorithm.find(name)), algorithm.find(name).presets
+    for name in registry.names():
+        own, presets = knobs(registry.find(name)), registry.find(name).presets
         for knob, value in presets.get("as_published", {}).items():
             text = str(own[knob].default) if knob in own else "the scenario's"
             key = (knob, text, str(value), (own.get(knob) or knobs(Scenario)[knob]).help)
@@ -59,8 +59,8 @@ def test_table_of_presets_is_that_of_the_code():
     assert found == preset_rows()
 
 
-@pytest.mark.parametrize("name", algorithm.names())
+@pytest.mark.parametrize("name", registry.names())
 def test_presets_hold_hyperparameters_that_there_are_and_values_that_may_be(name: str):
-    known = knobs(Scenario) | knobs(algorithm.find(name))
-    for values in algorithm.find(name).presets.values():
+    known = knobs(Scenario) | knobs(registry.find(name))
+    for values in registry.find(name).presets.values():
         assert {n: known[n].check(v) for n, v in values.items()} == values

@@ -17,6 +17,7 @@ from test_search import QUICK, config, searched
 from fedtune.core import metrics
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
+from fedtune.core.metrics import METRIC
 from fedtune.data import federation
 from fedtune.federated import simulation
 from fedtune.federated.scenario import Scenario
@@ -24,7 +25,7 @@ from fedtune.federated.simulation import Experiment, play
 from fedtune.runs import pareto, tables
 from fedtune.studies import final_check, ray_tasks
 from fedtune.tuning import schedulers, space
-from fedtune.tuning.optuna_searcher import METRIC, Conditional
+from fedtune.tuning.optuna_searcher import Conditional
 
 SMALL = Scenario(clients=4, rounds=5)
 

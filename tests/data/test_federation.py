@@ -14,8 +14,9 @@ from fedtune.core.errors import UserError
 from fedtune.data import datasets, federation
 from fedtune.data.datasets import Dataset
 from fedtune.data.federation import Federation
-from fedtune.federated import scenario
-from fedtune.federated.scenario import SCENARIOS, Scenario
+from fedtune.federated import scenario, scenarios
+from fedtune.federated.scenario import Scenario
+from fedtune.federated.scenarios import SCENARIOS
 from fedtune.nn import architectures
 
 LAWS = {
@@ -171,7 +172,7 @@ def test_what_the_data_cannot_give_is_refused(change: dict, message: str) -> Non
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_scenario_stands_and_its_data_set_and_model_fit(name: str) -> None:
-    s = scenario.find(name)
+    s = scenarios.find(name)
     *shape, classes = datasets.describe(s.dataset)
     assert s.override() == s and 1 <= s.participants <= s.clients
     assert s.partition != "ways-shots" or s.ways <= classes
@@ -223,7 +224,7 @@ def test_fedpas_and_fedgenps_scenarios_are_the_papers_tables() -> None:
 
 @pytest.mark.parametrize("name", [n for n, s in SCENARIOS.items() if s.partition == "fedgen"])
 def test_every_fedgen_scenario_can_be_dealt_from_data_of_its_shape(name: str) -> None:
-    s = scenario.find(name)
+    s = scenarios.find(name)
     train = {"mnist": 6000, "fashion-mnist": 6000, "emnist-letters": 4800, "digits": 180}[s.dataset]
     classes, test = datasets.describe(s.dataset)[-1], 0 if s.dataset == "digits" else train // 6
     y = np.concatenate([np.tile(np.arange(classes), train), np.tile(np.arange(classes), test)])
@@ -294,7 +295,7 @@ def test_the_number_that_takes_part_is_rounded_and_at_least_one(share: float, cl
 
 def test_an_unknown_scenario_is_told_the_nearest() -> None:
     with pytest.raises(UserError, match="unknown scenario 'digits-w5': did you mean 'digits-w4'"):
-        scenario.find("digits-w5")
+        scenarios.find("digits-w5")
 
 
 def test_what_can_be_searched_is_what_is_declared() -> None:

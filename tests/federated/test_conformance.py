@@ -31,7 +31,8 @@ from torch import Tensor
 from fedtune.core.hyper import Knob, knobs
 from fedtune.core.trees import Ragged
 from fedtune.federated import engine
-from fedtune.federated.algorithm import Algorithm, Phase, find, first_round, names
+from fedtune.federated.algorithm import Algorithm, Phase, first_round
+from fedtune.federated.registry import find, names
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Simulation, fitting
 

@@ -8,17 +8,17 @@ from test_failures import CONFIGS, Actor, play
 
 from fedtune.cluster import gpu_share
 from fedtune.data import federation
-from fedtune.federated import algorithm, scenario, simulation
+from fedtune.federated import registry, scenarios, simulation
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
 EARLY = {"gfpl": {"start": 2, "every": 2}}
 
 
-@pytest.mark.parametrize("name", algorithm.names())
+@pytest.mark.parametrize("name", registry.names())
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 def test_gpu_equals_cpu(name, executor):
-    setting = scenario.find("digits-w4").override(clients=5, rounds=3)
+    setting = scenarios.find("digits-w4").override(clients=5, rounds=3)
     data = federation.make(setting, 0)
     here = simulation.Experiment(name, setting, executor=executor)
     there = dataclasses.replace(here, device="cuda")
@@ -43,7 +43,7 @@ def test_gpu_memory_returns_to_the_same_level_after_each_trial():
 
 
 def test_a_round_on_a_gpu_is_measured():
-    setting = scenario.find("digits-w4").override(clients=5, rounds=3)
+    setting = scenarios.find("digits-w4").override(clients=5, rounds=3)
     experiment = simulation.Experiment("fedavg", setting, device="cuda")
     found = gpu_share.measure(experiment, [federation.make(setting, 0)])
     _, total = torch.cuda.mem_get_info()

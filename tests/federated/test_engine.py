@@ -28,7 +28,7 @@ from torch.testing import assert_close
 from fedtune.core import metrics, randomness
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.trees import Size, for_each_client, take
-from fedtune.federated import algorithm, engine, executors, local_training
+from fedtune.federated import algorithm, engine, executors, local_training, registry
 from fedtune.federated.algorithm import Algorithm, Batch, Model, Noise, Phase
 from fedtune.federated.local_training import Pool
 from fedtune.federated.scenario import Scenario
@@ -436,9 +436,9 @@ def test_a_configuration_is_resolved_between_algorithm_and_scenario() -> None:
 
 
 def test_an_algorithm_that_does_not_exist_is_told_with_the_nearest_one() -> None:
-    assert algorithm.names() == sorted(algorithm.names()) and "fedavg" in algorithm.names()
+    assert registry.names() == sorted(registry.names()) and "fedavg" in registry.names()
     with pytest.raises(UserError, match="unknown algorithm 'fedavgg': did you mean 'fedavg'"):
-        algorithm.find("fedavgg")
+        registry.find("fedavgg")
 
 
 def test_small_models_are_stacked_large_ones_looped_and_either_can_be_forced() -> None:

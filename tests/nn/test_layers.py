@@ -1,8 +1,5 @@
 """A stack of clients computes what the clients compute one at a time, with PyTorch's own layers."""
 
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +9,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.testing import assert_close
 
 from fedtune.nn import layers
-from fedtune.nn.layers import Linear, MaxPool2x2, keep_freed_memory, max_pool2x2, stacked_layout
+from fedtune.nn.layers import Linear, MaxPool2x2, max_pool2x2, stacked_layout
 
 K, B = 3, 4
 
@@ -160,29 +157,3 @@ def test_layout_keeps_values_and_puts_clients_beside_channels():
     assert got.permute(1, 3, 4, 0, 2).is_contiguous()  # [B, H, W, K, C]
     rows = torch.randn(K, B, 7)
     assert stacked_layout(rows) is rows
-
-
-def test_keeping_memory_can_be_asked_for_twice():
-    assert keep_freed_memory() == keep_freed_memory()
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
-def test_kept_memory_can_be_given_back() -> None:
-    """In a process of its own: what a run freed is gone from the process after it."""
-    code = """
-import torch
-from pathlib import Path
-from fedtune.layers import give_back_memory, keep_freed_memory
-
-def held():
-    return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) / 1024
-
-if keep_freed_memory():
-    before, blocks = held(), [torch.ones(1_000_000) for _ in range(100)]
-    pin = torch.ones(100)  # on top of them
-    del blocks
-    kept = held() - before
-    give_back_memory()
-    assert kept > 300 and held() - before < 50, (kept, held() - before)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -27,7 +27,8 @@ from test_survival import wait_for
 
 from fedtune import report
 from fedtune.__main__ import main as console
-from fedtune.federated.scenario import SCENARIOS, Scenario
+from fedtune.federated.scenario import Scenario
+from fedtune.federated.scenarios import SCENARIOS
 from fedtune.federated.simulation import Experiment
 from fedtune.reporting import findings
 from fedtune.runs import tables as results

@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 
 from fedtune.core.errors import UserError
+from fedtune.core.terminal import short
 from fedtune.runs import tables
 from fedtune.runs.trial_states import status
-from fedtune.tuning.live_view import short
 
 
 class Grid(list):

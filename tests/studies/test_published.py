@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fedtune.data import datasets
-from fedtune.federated import algorithm
-from fedtune.federated.scenario import SCENARIOS
+from fedtune.federated import registry
+from fedtune.federated.scenarios import SCENARIOS
 from fedtune.studies import published
 
 # Tan et al., "FedProto", AAAI 2022, table 1: data set, method, test accuracy of 3, 4 and 5 classes a client
@@ -228,8 +228,8 @@ def test_scenarios_exist_and_are_the_settings_that_labels_name():
 def test_rows_are_algorithms_of_ours_or_the_papers_words():
     frame = published.cells()
     rows = set(frame.loc[frame["measure"] == "accuracy", "row"])
-    ours = rows & set(algorithm.names())
-    assert ours == set(algorithm.names())
+    ours = rows & set(registry.names())
+    assert ours == set(registry.names())
     assert rows - ours == {
         "GFPL w/o DCS and PFG", "GFPL w/o DCS", "GFPL w/o PFG", "L_po", "L_ge", "L_ad, L_ge", "L_ge, L_po",
         "EMA and R", "EMA, R, embedding and M",

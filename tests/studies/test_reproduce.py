@@ -12,8 +12,8 @@ from rich.console import Console
 from fedtune import reproduce
 from fedtune.cluster import ray_start
 from fedtune.data import datasets, federation
-from fedtune.federated import algorithm
-from fedtune.federated.scenario import SCENARIOS
+from fedtune.federated import registry
+from fedtune.federated.scenarios import SCENARIOS
 from fedtune.federated.simulation import Experiment
 from fedtune.studies import published, reproduction_plan, reproduction_table, substitution
 from fedtune.studies.paper_tables import GRIDS, MEASURES, Column, Grid, Panel, Row
@@ -188,7 +188,7 @@ def test_a_preset_goes_to_the_algorithms_that_have_it():
     grid = substitution.on(GRIDS["gfpl-table1"], "digits")._replace(seeds=1)
     found = reproduction_plan.planned(grid, "as_published", "cpu")
     presets = {s.row.algorithm: s.runs[0].experiment.preset for s in found}
-    having = {n for n in presets if "as_published" in algorithm.find(n).presets}
+    having = {n for n in presets if "as_published" in registry.find(n).presets}
     assert {n for n, preset in presets.items() if preset} == having and 0 < len(having) < len(presets)
 
 

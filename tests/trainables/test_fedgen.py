@@ -35,7 +35,8 @@ from fedtune.core import randomness
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import knobs
 from fedtune.federated import engine
-from fedtune.federated.algorithm import Batch, Model, find, names
+from fedtune.federated.algorithm import Batch, Model
+from fedtune.federated.registry import find, names
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Experiment, Simulation
 from trainables.fedavg import FedAvg

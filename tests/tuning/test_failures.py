@@ -26,13 +26,13 @@ from fedtune import extend, resume, status
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.data import federation
-from fedtune.federated import scenario
+from fedtune.federated import scenario, scenarios
 from fedtune.federated.simulation import Experiment, Repeats
 from fedtune.runs import disk as storage
 from fedtune.runs import tables
 from fedtune.tuning.trainable import FederatedTrainable
 
-SETTING = scenario.find("digits-w4").override(clients=4, rounds=5)
+SETTING = scenarios.find("digits-w4").override(clients=4, rounds=5)
 DATA = [federation.make(SETTING, 0)]
 
 

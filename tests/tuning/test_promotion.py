@@ -27,8 +27,9 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from test_survival import rounds_by_configuration, wait_for
 
 from fedtune.cluster import ray_start
+from fedtune.core.metrics import METRIC, MODE
 from fedtune.runs import tables
-from fedtune.tuning.optuna_searcher import METRIC, MODE, Optuna
+from fedtune.tuning.optuna_searcher import Optuna
 from fedtune.tuning.promotion import Promotion, Rungs, Slots
 
 Curve = Callable[[int, int], float]  # trial, round -> value

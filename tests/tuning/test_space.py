@@ -7,7 +7,7 @@ import pytest
 from ray import tune
 
 from fedtune.core.errors import UserError
-from fedtune.federated import algorithm
+from fedtune.federated import registry
 from fedtune.federated.algorithm import first_round
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Experiment
@@ -26,7 +26,7 @@ def from_file(tmp_path, text, algo="gfpl", member="", **pinned):
     return space.load(f"{file}{member}", experiment(algo, **pinned))
 
 
-@pytest.mark.parametrize("algo", algorithm.names())
+@pytest.mark.parametrize("algo", registry.names())
 @pytest.mark.parametrize("name", ["default", "paper", "wide"])
 def test_every_space_loads_is_picklable_and_its_first_trial_plays(algo, name):
     e = experiment(algo)

@@ -23,9 +23,9 @@ from test_search import config
 
 from fedtune import extend, resume, status
 from fedtune.core.budget import Budget
+from fedtune.core.metrics import METRIC
 from fedtune.runs import tables
 from fedtune.tuning import schedulers
-from fedtune.tuning.optuna_searcher import METRIC
 from fedtune.tuning.space import Space
 
 # some 8 s of rounds, two trials at once; random, so that what is tried does not depend on who ends first

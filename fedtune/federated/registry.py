@@ -1,0 +1,34 @@
+"""Algorithms by name.  A file of `trainables/` is an algorithm, and this is the only place that looks there."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import TYPE_CHECKING
+
+from fedtune.core import own_packages
+from fedtune.core.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from fedtune.federated.algorithm import Algorithm
+
+
+def names() -> list[str]:
+    """The algorithms there are: the files of `trainables/` but those with a leading underscore."""
+    files = pkgutil.iter_modules([str(own_packages.folder("trainables"))])
+    return sorted(file.name for file in files if not file.name.startswith("_"))
+
+
+def find(name: str) -> type[Algorithm]:
+    """The algorithm class of a file in `trainables/`; UserError with the nearest name otherwise."""
+    from fedtune.federated.algorithm import Algorithm  # here, as it loads torch and listing names needs none
+
+    if name not in names():
+        raise unknown("algorithm", name, names())
+    own_packages.pin()
+    module = importlib.import_module(f"trainables.{name}")
+    classes = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]
+    own = [c for c in classes if issubclass(c, Algorithm)]
+    if len(own) != 1:
+        raise UserError(f"trainables/{name}.py must define one algorithm, but it defines {len(own)}")
+    return own[0]
