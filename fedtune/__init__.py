@@ -1,16 +1,44 @@
-"""fedtune: hyperparameter search for heterogeneous federated learning, on Ray Tune."""
+"""fedtune: hyperparameter search for heterogeneous federated learning, on Ray Tune.
 
-import os as _os
+Importing it loads none of the names below: each is loaded when it is first asked for, with PyTorch, Ray or neither.
+"""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedtune.core.hyper import hyper
+    from fedtune.core.trees import Ragged
+    from fedtune.federated.algorithm import Algorithm, Noise, Phase
+    from fedtune.tuning.space import when
+
+__all__ = [
+    "Algorithm",
+    "Noise",
+    "Phase",
+    "Ragged",
+    "__version__",
+    "hyper",
+    "when",
+]
 __version__ = "0.2.0"
 
-# Ray reads its environment when it is imported, so this stands before any such import.
-# Nothing calls home; one log file a trial instead of three (TensorBoard's alone halves the driver's throughput).
-_settings = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_AIR_NEW_OUTPUT": "0",
+_MODULES = {
+    "fedtune.core.hyper": ("hyper",),
+    "fedtune.core.trees": ("Ragged",),
+    "fedtune.federated.algorithm": ("Algorithm", "Noise", "Phase"),
+    "fedtune.tuning.space": ("when",),
 }
-for _name, _value in _settings.items():
-    _os.environ.setdefault(_name, _value)
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -16,7 +16,7 @@ from fedtune.federated import algorithm, registry
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import SCENARIOS
 from fedtune.federated.simulation import Experiment
-from fedtune.nn import architectures
+from fedtune.nn import catalogue
 from fedtune.tuning import space as spaces
 
 
@@ -34,9 +34,9 @@ def main(argv: list[str] | None = None) -> int:
         console.print(_knobs("scenario: hyperparameters that every algorithm has", knobs(Scenario)))
         console.print(_scenarios())
         console.print(_datasets())
-        console.print("models: " + ", ".join(f"{n} (D = {d})" for n, (_, d) in architectures.MODELS.items()))
+        console.print("models: " + ", ".join(f"{n} (D = {d})" for n, d in catalogue.WIDTHS.items()))
         console.print(
-            "families of models: " + "; ".join(f"{n}: {', '.join(m)}" for n, m in architectures.FAMILIES.items())
+            "families of models: " + "; ".join(f"{n}: {', '.join(m)}" for n, m in catalogue.FAMILIES.items())
         )
     return 0
 

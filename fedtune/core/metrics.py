@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # the names are read by commands that need no PyTorch
+    from torch import Tensor
 
-from fedtune.core.trees import Size
+    from fedtune.core.trees import Size
 
 # name -> what it is; rows also hold val_acc_<head> and test_acc_<head>, and what the algorithm reports
 METRICS: dict[str, str] = {
@@ -84,4 +84,4 @@ def over_seeds(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def log_loss(scores: Tensor, y: Tensor) -> Tensor:
     """Cross-entropy of each row's softmaxed scores, capped.  [B, C], [B] -> [B]"""
-    return (-torch.log_softmax(scores, 1).gather(1, y[:, None])[:, 0]).clamp(max=LOSS_CAP)
+    return (-scores.log_softmax(1).gather(1, y[:, None])[:, 0]).clamp(max=LOSS_CAP)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from torch import nn
+from typing import TYPE_CHECKING
 
 from fedtune.core.errors import unknown
-from fedtune.core.trees import Executor
+
+if TYPE_CHECKING:  # the names are read by commands that need no PyTorch
+    from torch import nn
+
+    from fedtune.core.trees import Executor
 
 EXECUTORS = ("auto", "stack", "loop")
 

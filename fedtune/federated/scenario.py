@@ -12,7 +12,7 @@ from typing import Any
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import check_all, hyper, knobs
 from fedtune.data import datasets
-from fedtune.nn import architectures
+from fedtune.nn import catalogue
 
 PARTITIONS = ("ways-shots", "dirichlet", "iid", "fedgen", "natural")
 EVALUATIONS = ("personal", "global", "pooled")
@@ -70,7 +70,7 @@ class Scenario:
         check_all(self)
         for name, kind, known in (
             ("dataset", "data set", datasets.names()),
-            ("model", "model", (*architectures.MODELS, *architectures.FAMILIES)),
+            ("model", "model", (*catalogue.WIDTHS, *catalogue.FAMILIES)),
             ("partition", "partition", PARTITIONS),
             ("evaluation", "evaluation rule", EVALUATIONS),
         ):

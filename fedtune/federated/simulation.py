@@ -21,7 +21,7 @@ from fedtune.data.datasets import describe
 from fedtune.federated import engine, executors, registry
 from fedtune.federated.algorithm import Algorithm, Task
 from fedtune.federated.scenario import Scenario
-from fedtune.nn import architectures
+from fedtune.nn import architectures, catalogue
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _fitting(scenario: Scenario, forms: list[architectures.Net]) -> list[str]:
 
 def _forms(scenario: Scenario) -> list[architectures.Net]:
     shape, classes = _shape(scenario)
-    width, names = architectures.width(scenario.model, scenario.features), architectures.members(scenario.model)
+    width, names = catalogue.width(scenario.model, scenario.features), catalogue.members(scenario.model)
     return [architectures.build(n, shape, classes, width) for n in names[: scenario.clients]]
 
 
@@ -125,7 +125,7 @@ def _shape(scenario: Scenario) -> tuple[architectures.Shape, int]:
 
 
 def _task(scenario: Scenario, classes: int, shape: architectures.Shape, seed: int) -> Task:
-    width, members = architectures.width(scenario.model, scenario.features), architectures.members(scenario.model)
+    width, members = catalogue.width(scenario.model, scenario.features), catalogue.members(scenario.model)
     return Task(classes, width, scenario.clients, scenario.batch, seed, shape, members, scenario.rounds)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtune.core.errors import UserError, unknown
+from fedtune.nn import catalogue
 from fedtune.nn.layers import Linear, MaxPool2x2
 
 Shape = tuple[int, int, int]  # channels, height, width
@@ -157,55 +158,32 @@ def _pooled(name: str) -> Callable[[Shape, int], nn.Module]:
     return body
 
 
-# name -> the body's maker and its feature width D in the paper it comes from
-MODELS: dict[str, tuple[Callable[[Shape, int], nn.Module], int]] = {
-    "mlp": (mlp, 64),
-    "cnn8": (cnn8, 64),
-    "cnn8-wide": (cnn8_wide, 64),
-    "fedproto-cnn": (fedproto_cnn, 50),
-    "fedgen-cnn": (fedgen_cnn, 32),
-    "fedgenp-cnn": (fedgenp_cnn, 32),
-    "celeba-cnn": (celeba_cnn, 32),
-    "mcmahan-cnn": (mcmahan_cnn, 512),
-    "resnet18": (resnet18, 128),
-    "googlenet-pooled": (_pooled("googlenet"), 512),
-    "mobilenet-pooled": (_pooled("mobilenet_v2"), 512),
-    **{f"resnet{n}-pooled": (_pooled(f"resnet{n}"), 512) for n in (10, 18, 34, 50, 101, 152)},
+# the body's maker of each architecture in the catalogue
+BODIES: dict[str, Callable[[Shape, int], nn.Module]] = {
+    "mlp": mlp,
+    "cnn8": cnn8,
+    "cnn8-wide": cnn8_wide,
+    "fedproto-cnn": fedproto_cnn,
+    "fedgen-cnn": fedgen_cnn,
+    "fedgenp-cnn": fedgenp_cnn,
+    "celeba-cnn": celeba_cnn,
+    "mcmahan-cnn": mcmahan_cnn,
+    "resnet18": resnet18,
+    "googlenet-pooled": _pooled("googlenet"),
+    "mobilenet-pooled": _pooled("mobilenet_v2"),
+    **{f"resnet{n}-pooled": _pooled(f"resnet{n}") for n in (10, 18, 34, 50, 101, 152)},
 }
-
-_RESNETS = tuple(f"resnet{n}-pooled" for n in (18, 34, 50, 101, 152))
-# mixed architectures of one feature width: client i runs number i mod their count
-FAMILIES: dict[str, tuple[str, ...]] = {
-    "htmini3": ("mlp", "cnn8", "cnn8-wide"),  # ours, for images of 8×8 and 28×28 on a CPU
-    # HtFLlib's, which FedSA uses
-    "htfe2": ("mcmahan-cnn", "resnet18-pooled"),
-    "htfe3": ("resnet10-pooled", "resnet18-pooled", "resnet34-pooled"),
-    "htfe5": ("googlenet-pooled", "mobilenet-pooled", *_RESNETS[:3]),
-    "htfe8": ("mcmahan-cnn", "googlenet-pooled", "mobilenet-pooled", *_RESNETS),
-}
-
-
-def members(name: str) -> tuple[str, ...]:
-    """The architectures of a model's or a family's name; UserError with the nearest one otherwise."""
-    if name not in MODELS and name not in FAMILIES:
-        raise unknown("model", name, [*MODELS, *FAMILIES])
-    return FAMILIES.get(name, (name,))
-
-
-def width(name: str, features: int = 0) -> int:
-    """The feature dimension D of a model or a family: as asked for, or (0) its paper's."""
-    return features or MODELS[members(name)[0]][1]
 
 
 def build(name: str, shape: Shape, classes: int, features: int = 0, seed: int = 0) -> Net:
     """One architecture with PyTorch's default initialisation from this seed; the global random state is left alone."""
-    if name not in MODELS:
-        raise unknown("model", name, MODELS)
-    d = width(name, features)
+    if name not in BODIES:
+        raise unknown("model", name, BODIES)
+    d = catalogue.width(name, features)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            return Net(MODELS[name][0](shape, d), d, classes)
+            return Net(BODIES[name](shape, d), d, classes)
         except (RuntimeError, ValueError) as error:
             raise UserError(f"model {name!r} does not fit images of {'×'.join(map(str, shape))}: {error}") from error
 

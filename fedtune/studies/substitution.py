@@ -8,7 +8,7 @@ from typing import Any
 from fedtune.core.errors import unknown
 from fedtune.data import datasets
 from fedtune.federated.scenario import Scenario
-from fedtune.nn import architectures
+from fedtune.nn import catalogue
 from fedtune.studies.paper_tables import Column, Grid, Panel
 
 SEEDS = 2  # of a quick version
@@ -123,7 +123,7 @@ def _notes(parts: Sequence[Panel], dataset: str) -> list[str]:
 def _model(scenario: Scenario, shape: tuple[int, ...]) -> str:
     """What plays the model's part on images of another shape."""
     colour = shape[0] == 3
-    if scenario.model in architectures.FAMILIES:
+    if scenario.model in catalogue.FAMILIES:
         return scenario.model if colour else "htmini3"
     if shape == (1, 8, 8):
         return "cnn8"

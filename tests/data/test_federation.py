@@ -17,7 +17,7 @@ from fedtune.data.federation import Federation
 from fedtune.federated import scenario, scenarios
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import SCENARIOS
-from fedtune.nn import architectures
+from fedtune.nn import catalogue
 
 LAWS = {
     "ways-shots": Scenario(clients=6, ways_spread=2, shots_spread=4),
@@ -188,11 +188,11 @@ def test_fedsas_scenarios_are_the_papers_and_their_twins() -> None:
         assert (s.clients, s.participants) == {"silo": (20, 20), "device": (100, 10)}[kind]
         assert (s.partition, s.alpha, s.test_share) == ("dirichlet", 0.1, 0.25)
         assert (s.batch, s.lr, s.momentum, s.local_epochs, s.optimizer) == (10, 0.01, 0, 1, "sgd")
-        assert mixed == ([s.model] if s.model in architectures.FAMILIES else [])
+        assert mixed == ([s.model] if s.model in catalogue.FAMILIES else [])
         if data in ("fmnist", "digits"):
             assert s.rounds == 100 and s.model in ("fedproto-cnn", "cnn8", "htmini3")
         else:
-            assert s.rounds == {"silo": 200, "device": 1000}[kind] and architectures.width(s.model, s.features) == 512
+            assert s.rounds == {"silo": 200, "device": 1000}[kind] and catalogue.width(s.model, s.features) == 512
 
 
 def test_fedpas_and_fedgenps_scenarios_are_the_papers_tables() -> None:

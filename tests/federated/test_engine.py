@@ -33,7 +33,7 @@ from fedtune.federated.algorithm import Algorithm, Batch, Model, Noise, Phase
 from fedtune.federated.local_training import Pool
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Experiment, Simulation, require_device
-from fedtune.nn import architectures
+from fedtune.nn import architectures, catalogue
 
 PHASE = Phase(Algorithm().loss)
 BATCHNORM = Scenario(model="fedgen-cnn", features=8)
@@ -635,7 +635,7 @@ def test_client_i_runs_architecture_number_i_of_the_family() -> None:
     assert [g.ids.tolist() for g in sim.state.groups] == [[0, 3, 6], [1, 4], [2, 5]]
     assert sim.setting.task.models == ("mlp", "cnn8", "cnn8-wide")
     sizes = [sum(t[0].numel() for t in g.tensors.values()) for g in sim.state.groups]
-    nets = [architectures.build(m, (1, 8, 8), 10, 12) for m in architectures.FAMILIES["htmini3"]]
+    nets = [architectures.build(m, (1, 8, 8), 10, 12) for m in catalogue.FAMILIES["htmini3"]]
     assert sizes == [sum(p.numel() for p in net.parameters()) for net in nets]
     few = simulate("local", MIXED.override(clients=2))
     assert [g.ids.tolist() for g in few.state.groups] == [[0], [1]]
@@ -645,7 +645,7 @@ def test_clients_of_a_mixed_scenario_train_as_they_would_among_their_own() -> No
     """Local: the clients of each architecture have the numbers of a run in which everybody has it."""
     mixed = simulate("local", MIXED)
     play(mixed, 3)
-    for i, name in enumerate(architectures.FAMILIES["htmini3"]):
+    for i, name in enumerate(catalogue.FAMILIES["htmini3"]):
         alone = simulate("local", MIXED.override(model=name))
         play(alone, 3)
         group = mixed.state.groups[i]

@@ -1,0 +1,32 @@
+"""`import fedtune` gives its names, and does nothing else to the process."""
+
+import subprocess
+import sys
+
+import pytest
+
+import fedtune
+
+
+def test_importing_loads_nothing_heavy_and_leaves_the_environment_alone():
+    script = """
+import os, sys, warnings
+environment, filters, hooks = dict(os.environ), list(warnings.filters), list(sys.meta_path)
+import fedtune
+assert dict(os.environ) == environment and warnings.filters == filters and sys.meta_path == hooks
+loaded = {"torch", "ray", "pandas", "optuna", "trainables"} & set(sys.modules)
+assert not loaded, loaded
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", fedtune.__all__)
+def test_every_public_name_is_there(name):
+    assert getattr(fedtune, name) is not None and name in dir(fedtune)
+
+
+def test_another_name_is_refused_as_by_any_module():
+    with pytest.raises(AttributeError, match="'fedtune' has no attribute 'serch'"):
+        fedtune.serch
+    with pytest.raises(ImportError, match="cannot import name 'serch'"):
+        from fedtune import serch  # noqa: F401
