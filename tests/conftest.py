@@ -1,13 +1,13 @@
 """One thread: the suite's tensors are tiny, and sums come out in the same order everywhere.  One width of tables."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
+from support.searches import begin_search
 
-sys.path[:0] = [str(Path(__file__).parent), *map(str, Path(__file__).parent.glob("*/"))]  # for support and each other
 torch.set_num_threads(1)
 os.environ["COLUMNS"] = "160"  # as where there is no terminal; pytest-xdist says otherwise to its workers
 
@@ -18,3 +18,16 @@ LONG = ("survival", "failures", "promotion", "jobs", "watching", "conformance", 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ranks = {f"test_{name}": rank for rank, name in enumerate(LONG)}
     items.sort(key=lambda item: ranks.get(item.path.stem, len(LONG)))
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a search that nothing disturbed, to be read only: one for all of pytest's workers."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "undisturbed"
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            process = begin_search(folder)
+            out, _ = process.communicate(timeout=300)
+            assert process.returncode == 0, out
+    return folder / "run"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +19,8 @@ from ray import cloudpickle as pickle
 from ray import tune
 from ray._private.authentication import authentication_token_setup as tokens
 from ray.cluster_utils import Cluster
-from test_survival import ARGUMENTS, assert_as_undisturbed, undisturbed, wait_for  # noqa: F401
+from support.searches import assert_as_undisturbed, begin_search
+from support.waiting import wait_for
 
 from fedtune import search
 from fedtune.cluster import gpu_share
@@ -54,20 +53,12 @@ def cluster() -> Iterator[Cluster]:
     made.shutdown()
 
 
-def begin(cluster: Cluster, folder: Path) -> subprocess.Popen:
-    """The search of test_survival in a process of its own, on the cluster."""
-    command = [sys.executable, "-m", "fedtune.search", *ARGUMENTS.split(), "--address", cluster.address]
-    command += ["--storage-path", str(folder), "--name", "run"]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, **pipes)
-
-
 def test_a_dead_nodes_trials_go_on_elsewhere_bit_for_bit(
-    cluster: Cluster, undisturbed: Path, tmp_path: Path  # noqa: F811
+    cluster: Cluster, undisturbed: Path, tmp_path: Path
 ) -> None:
     """Two nodes of one CPU, a trial on each; one dies after eight rounds, and all goes on on the other."""
     second = cluster.add_node(num_cpus=1)
-    process = begin(cluster, tmp_path)
+    process = begin_search(tmp_path, "--address", cluster.address)
     run = tmp_path / "run"
     try:
         wait_for(lambda: [len(rows) >= 4 for rows in tables.logged(run).values()][:2] == [True, True], 180)

@@ -24,7 +24,7 @@ import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts import scripts
-from test_survival import wait_for
+from support.waiting import wait_for
 
 import fedtune
 from fedtune import jobs, search, submit

@@ -24,9 +24,10 @@ import pandas as pd
 import pytest
 import requests
 from ray.job_submission import JobStatus
-from test_bad_input import refused
-from test_datasets import idx
-from test_survival import rounds_by_configuration, wait_for
+from support.commands import refusal
+from support.data_files import idx
+from support.searches import rounds_by_configuration
+from support.waiting import wait_for
 
 from fedtune import jobs, search, submit
 from fedtune.runs import tables
@@ -359,7 +360,7 @@ def test_what_cannot_be_submitted_is_refused_before_anything_is_sent(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     command, _, rest = line.replace("{tmp}", str(tmp_path)).partition(" ")
-    said = refused({"submit": submit, "jobs": jobs}[command].main, rest, capsys)
+    said = refusal({"submit": submit, "jobs": jobs}[command].main, rest, capsys)
     assert CASES[line].replace("{tmp}", str(tmp_path)) in said
     assert not list(tmp_path.iterdir())
 
@@ -367,10 +368,10 @@ def test_what_cannot_be_submitted_is_refused_before_anything_is_sent(
 def test_the_environment_names_the_cluster(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:2")
-    assert "nobody answers at 127.0.0.1:2" in refused(jobs.main, "list", capsys)
-    assert "nobody answers at 127.0.0.1:1" in refused(submit.main, AT.removeprefix("submit ") + GOOD, capsys)
+    assert "nobody answers at 127.0.0.1:2" in refusal(jobs.main, "list", capsys)
+    assert "nobody answers at 127.0.0.1:1" in refusal(submit.main, AT.removeprefix("submit ") + GOOD, capsys)
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:3")
-    assert "nobody answers at 127.0.0.1:3" in refused(jobs.main, "list", capsys)
+    assert "nobody answers at 127.0.0.1:3" in refusal(jobs.main, "list", capsys)
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")  # of no dashboard
     assert jobs.given_address() is None
@@ -428,7 +429,7 @@ def test_more_than_the_job_server_takes_is_refused(
 ) -> None:
     tiny_mnist(tmp_path)
     monkeypatch.setattr(submit, "LIMIT", 1 << 19)
-    line = refused(submit.main, f"--address http://127.0.0.1:1 --data {tmp_path} {GOOD} {MNIST}", capsys)
+    line = refusal(submit.main, f"--address http://127.0.0.1:1 --data {tmp_path} {GOOD} {MNIST}", capsys)
     assert "at most 0.5 MiB packed, but is more with" in line and "name their folder there with --data-dir" in line
 
 

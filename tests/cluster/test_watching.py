@@ -22,8 +22,8 @@ import pytest
 import ray
 import requests
 from support.chromium import Browser, answers, chromium, free_port
-from test_search import QUICK, searched
-from test_survival import wait_for
+from support.searches import QUICK, searched
+from support.waiting import wait_for
 
 from fedtune import search
 from fedtune.cluster import prometheus as gauges

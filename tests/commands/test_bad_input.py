@@ -4,6 +4,7 @@ import json
 
 import pytest
 import ray
+from support.commands import refusal
 
 from fedtune import __main__ as console
 from fedtune import search
@@ -244,17 +245,6 @@ def folder(tmp_path):
     return tmp_path
 
 
-def refused(main, arguments, capsys):
-    """The one line on stderr of a command that ends with status 2."""
-    try:
-        status = main(arguments.split())
-    except SystemExit as end:  # argparse's own
-        status = end.code
-    out, err = capsys.readouterr()
-    assert status == 2
-    lines = [line for line in err.splitlines() if not line.startswith(("note", "warning"))]
-    assert len(lines) == 1 and "Traceback" not in err and not out
-    return lines[0]
 
 
 ALL = {f"search {a}": line for a, line in CASES.items()} | {f"run {a}": line for a, line in RUN_CASES.items()}
@@ -265,7 +255,7 @@ ALL |= OTHER_CASES
 def test_what_cannot_be_says_why_in_one_line_and_leaves_nothing(command, folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
     before = sorted(folder.rglob("*"))
-    assert ALL[command] in refused(console.main, command.replace("{tmp}", str(folder)), capsys)
+    assert ALL[command] in refusal(console.main, command.replace("{tmp}", str(folder)), capsys)
     assert sorted(folder.rglob("*")) == before
     assert not ray.is_initialized()
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import yaml
 from ray import tune
-from test_search import QUICK, config, searched
+from support.searches import QUICK, configuration, searched
 
 from fedtune.core import metrics
 from fedtune.core.budget import Budget
@@ -43,8 +43,9 @@ def two(tmp_path_factory: pytest.TempPathFactory):
 def test_a_trial_is_the_mean_of_its_seeds_bit_for_bit(two) -> None:
     first = two.trials.iloc[0]
     rows = two.rounds[two.rounds["trial"] == first["trial"]].to_dict("records")
+    pinned = {"local_epochs": 1}
     alone = [
-        list(play(Experiment("fedavg", SMALL.override(rounds=20), seed, pinned={"local_epochs": 1}), config(first)))
+        list(play(Experiment("fedavg", SMALL.override(rounds=20), seed, pinned=pinned), configuration(first)))
         for seed in (0, 1)
     ]
     assert 1 < len(rows) < 20
@@ -94,7 +95,7 @@ def test_the_front_is_over_every_round_of_every_trial(two) -> None:
 def test_suggestions_are_written_down_in_their_order(two) -> None:
     lines = [json.loads(line) for line in (two.folder / tables.SUGGESTIONS).read_text().splitlines()]
     assert [line["trial"] for line in lines] == two.trials["trial"].tolist()
-    assert [line["config"] for line in lines] == [config(t) for t in two.trials.to_dict("records")]
+    assert [line["config"] for line in lines] == [configuration(t) for t in two.trials.to_dict("records")]
 
 
 def test_seconds_are_a_budget_too(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 from PIL import Image
+from support.data_files import idx
 
 from fedtune.core.errors import UserError
 from fedtune.core.torchvision_import import datasets as torchvision
@@ -23,9 +24,6 @@ MNIST_LIKE = ("mnist", "fashion-mnist", "emnist-letters", "emnist-byclass")
 TRAIN, TEST = 6, 4
 
 
-def idx(array: np.ndarray) -> bytes:
-    header = np.array([0x0800 + array.ndim, *array.shape], dtype=">u4")
-    return header.tobytes() + array.astype(np.uint8).tobytes()
 
 
 def write(name: str, root: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from test_failures import CONFIGS, Actor, play
+from support.actors import MIXED_TRIALS, LocalActor, play
 
 from fedtune.cluster import gpu_share
 from fedtune.data import federation
@@ -28,13 +28,13 @@ def test_gpu_equals_cpu(name, executor):
             assert cpu[key] == pytest.approx(gpu[key], rel=1e-9), key
 
 
-class OnGpu(Actor):
+class OnGpu(LocalActor):
     device = "cuda"
 
 
 def test_gpu_memory_returns_to_the_same_level_after_each_trial():
     actor, held = OnGpu(config={"algorithm": "fedavg"}), []
-    for name, values in [*CONFIGS, *CONFIGS]:
+    for name, values in [*MIXED_TRIALS, *MIXED_TRIALS]:
         actor.reset({"algorithm": name, **values})
         play(actor, 3)
         actor.reset({"algorithm": "fedavg"})

@@ -1,7 +1,4 @@
-"""Generators: the net is PyTorch's, labels follow their law, every loss by loops, and the optimiser is torch.optim's.
-
-`module`, `drawn` and `uploads` also serve the tests of the algorithms that use generators.
-"""
+"""Generators: the net is PyTorch's, labels follow their law, every loss by loops, the optimiser is torch.optim's."""
 
 from __future__ import annotations
 
@@ -13,15 +10,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.generators import C, D, H, Z, as_net, cross_entropies, fresh, heads, inputs, labels, module
 from support.helpers import TIGHT, assert_close_numbers, assert_same_numbers, copied, randn
 from torch import Tensor, nn
 from torch.func import vmap
 from torch.testing import assert_close
 
-from fedtune.core import randomness
 from fedtune.core.trees import take
-from fedtune.federated.algorithm import Data, Phase
-from fedtune.federated.local_training import Plan, Pool, plan
+from fedtune.federated.algorithm import Data
 from fedtune.nn import generators
 from fedtune.nn.generator_losses import Term, diversity, fidelity, remoteness, total
 from fedtune.nn.generators import (
@@ -38,79 +34,6 @@ from fedtune.nn.generators import (
     start_memory,
 )
 from fedtune.nn.knowledge import row_distance
-
-Z, C, H, D = 5, 4, 7, 6
-SHIFTS = {"in": 0, "norm": 1, "out": 3}  # a generator's layers, as positions in a Sequential
-
-
-def module(net: dict[str, Tensor]) -> nn.Sequential:
-    """The generator as PyTorch's own layers, in training mode, with the bias before BatchNorm held still."""
-    hidden, width = net["in.weight"].shape
-    layers = nn.Linear(width, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, len(net["out.bias"]))
-    whole = nn.Sequential(*layers).double()
-    values = {f"{SHIFTS[n.split('.')[0]]}.{n.split('.')[1]}": t.clone() for n, t in net.items()}
-    whole.load_state_dict(values | {"1.num_batches_tracked": torch.zeros((), dtype=torch.long)})
-    whole[0].bias.requires_grad_(False)
-    return whole
-
-
-def as_net(whole: nn.Sequential) -> dict[str, Tensor]:
-    """The way back."""
-    names = {str(i): part for part, i in SHIFTS.items()}
-    state = {n: t.detach() for n, t in whole.state_dict().items() if "num_batches" not in n}
-    return {f"{names[n.split('.')[0]]}.{n.split('.')[1]}": t for n, t in state.items()}
-
-
-def inputs(noise: Tensor, y: Tensor, classes: int = C) -> Tensor:
-    return torch.cat([noise, torch.eye(classes, dtype=torch.float64)[y]], 1)
-
-
-def fresh(seed: int = 0, heads: int = 1) -> dict[str, Tensor]:
-    """A small float64 net with nothing at its start value."""
-    net = new_net(Z, C, H, D, heads, seed)
-    net = {n: t.double() + 0.3 * randn(*t.shape, seed=seed + i) for i, (n, t) in enumerate(net.items())}
-    return net | {"norm.running_var": net["norm.running_var"].abs() + 0.2}
-
-
-def labels(n: int, seed: int = 0) -> Tensor:
-    return torch.randint(C, (n,), generator=torch.Generator().manual_seed(seed))
-
-
-def heads(m: int, seed: int = 0, d: int = D) -> dict[str, Tensor]:
-    return {"head.weight": randn(m, C, d, seed=seed), "head.bias": randn(m, C, seed=seed + 1)}
-
-
-def cross_entropies(shared: dict[str, Tensor], h: Tensor, y: Tensor) -> np.ndarray:
-    """[m, B], row by row."""
-    out = np.zeros((len(shared["head.weight"]), len(h)))
-    for k, (w, b) in enumerate(zip(shared["head.weight"].numpy(), shared["head.bias"].numpy(), strict=True)):
-        for i, (row, c) in enumerate(zip(h.detach().numpy(), y.tolist(), strict=True)):
-            logits = w @ row + b
-            out[k, i] = np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[c]
-    return out
-
-
-def drawn(sim: Any, t: int, k: int) -> Plan:
-    """The rows and the noise that client k draws in round t = 1, 2, … of a run, for itself alone: [1, S, …]."""
-    s, at = sim.setting, torch.tensor([k])
-    phase = next(a for a in s.algorithm.round(t, s.task) if isinstance(a, Phase))
-    f = s.federation
-    pool = Pool(f.x, f.y, f.train.rows[at], f.train.counts[at])
-    return plan([pool], phase, s.scenario, s.scenario.local_epochs, [randomness.stream(s.task.seed, "train", t, 0, k)])
-
-
-def uploads(sim: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict]:
-    """The list that every upload will be added to."""
-    cls, seen = type(sim.setting.algorithm), []
-    aggregate = cls.aggregate
-
-    def taken(alg: Any, server: dict, up: dict, task: Any) -> dict:
-        seen.append(up)
-        return aggregate(alg, server, up, task)
-
-    monkeypatch.setattr(cls, "aggregate", taken)
-    return seen
-
 
 # ------------------------------------------------------------------------------------------------------ the net
 

@@ -23,7 +23,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from support.chromium import Browser, chromium
-from test_survival import wait_for
+from support.waiting import wait_for
 
 from fedtune import report
 from fedtune.__main__ import main as console

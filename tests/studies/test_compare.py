@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from test_survival import wait_for
+from support.waiting import wait_for
 
 from fedtune import compare, resume
 from fedtune.core.budget import Budget

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 import requests
-from test_survival import wait_for
+
+from support.waiting import wait_for
 
 
 def free_port() -> int:

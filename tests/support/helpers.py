@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
@@ -15,6 +16,8 @@ from fedtune.core import randomness
 from fedtune.data import federation
 from fedtune.data.federation import Federation, Split
 from fedtune.federated import engine
+from fedtune.federated.algorithm import Phase
+from fedtune.federated.local_training import Plan, Pool, plan
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Experiment, Simulation
 from fedtune.nn import architectures
@@ -150,3 +153,25 @@ def own_rows(sim: Simulation, k: int, split: str = "train") -> tuple[Tensor, Ten
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def client_draws(sim: Any, t: int, k: int) -> Plan:
+    """The rows and the noise that client k draws in round t = 1, 2, … of a run, for itself alone: [1, S, …]."""
+    s, at = sim.setting, torch.tensor([k])
+    phase = next(a for a in s.algorithm.round(t, s.task) if isinstance(a, Phase))
+    f = s.federation
+    pool = Pool(f.x, f.y, f.train.rows[at], f.train.counts[at])
+    return plan([pool], phase, s.scenario, s.scenario.local_epochs, [randomness.stream(s.task.seed, "train", t, 0, k)])
+
+
+def record_uploads(sim: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict]:
+    """The list that every upload will be added to."""
+    cls, seen = type(sim.setting.algorithm), []
+    aggregate = cls.aggregate
+
+    def taken(alg: Any, server: dict, up: dict, task: Any) -> dict:
+        seen.append(up)
+        return aggregate(alg, server, up, task)
+
+    monkeypatch.setattr(cls, "aggregate", taken)
+    return seen

@@ -12,15 +12,16 @@ from support.helpers import (
     DIGITS,
     TIGHT,
     assert_same_numbers,
+    client_draws,
     client_net,
     numbers,
     own_rows,
     play,
     randn,
     random_federation,
+    record_uploads,
     simulate,
 )  # fmt: skip
-from test_generators import drawn, uploads
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -222,12 +223,12 @@ def test_running_knowledge_is_of_the_batches_drawn_with_the_model_as_it_was(
     data = random_federation([8, 12], [[0, 1, 2, 2], [0, 1, 1]])
     sim = simulate("feddistill", DIGITS, data, executor=executor, knowledge="running", local_steps=2, batch=1, lr=0.1,
                    momentum=0.0)  # fmt: skip
-    seen, f, short = uploads(sim, monkeypatch), sim.setting.federation, 0
+    seen, f, short = record_uploads(sim, monkeypatch), sim.setting.federation, 0
     nets = [client_net(sim, k) for k in range(2)]
     play(sim, 1)  # nobody has a target yet
     for k, net in enumerate(nets):
         found, y = [], []
-        for s in drawn(sim, 1, k).rows[0]:
+        for s in client_draws(sim, 1, k).rows[0]:
             logits = net(f.x[s])
             found.append(logits.detach()), y.append(f.y[s])
             grads = torch.autograd.grad(F.cross_entropy(logits, f.y[s]), list(net.parameters()))

@@ -17,9 +17,9 @@ from support.helpers import (
     play,
     randn,
     random_federation,
+    record_uploads,
     simulate,
 )  # fmt: skip
-from test_generators import uploads
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -88,7 +88,7 @@ def test_the_prediction_is_the_mean_of_the_uploaded_models(
 ) -> None:
     scenario = Scenario(model=model, features=8, participation=0.75)
     sim, x = simulate("fedensemble", scenario, data(), average=average, lr=0.1), randn(6, 1, 8, 8)
-    seen = uploads(sim, monkeypatch)
+    seen = record_uploads(sim, monkeypatch)
     for t in (1, 2):
         row = play(sim, 1)[0]
         up = seen[-1]["shared"]
@@ -126,7 +126,7 @@ def test_all_adds_the_received_model_once_for_each_of_the_others(
     share: float, taking: int, votes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sim = simulate("fedensemble", BATCHNORM.override(participation=share), data(), members="all", lr=0.1)
-    seen, x = uploads(sim, monkeypatch), randn(6, 1, 8, 8)
+    seen, x = record_uploads(sim, monkeypatch), randn(6, 1, 8, 8)
     play(sim, 1)
     received = copied(sim.state.server["shared"])  # what round 2 starts from
     play(sim, 1)
@@ -139,7 +139,7 @@ def test_all_adds_the_received_model_once_for_each_of_the_others(
 
 def test_with_personal_statistics_a_member_predicts_with_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = simulate("fedensemble", BATCHNORM.override(batch_norm="personal", participation=0.5), data(), lr=0.1)
-    seen, x = uploads(sim, monkeypatch), randn(6, 1, 8, 8)
+    seen, x = record_uploads(sim, monkeypatch), randn(6, 1, 8, 8)
     play(sim, 2)
     up, own = seen[-1], sim.state.groups[0].tensors
     ids = up["ids"].tolist()
@@ -157,7 +157,7 @@ def test_with_personal_statistics_a_member_predicts_with_its_own(monkeypatch: py
 def test_with_personal_statistics_the_others_vote_with_the_first_members(monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = BATCHNORM.override(batch_norm="personal", participation=0.5)
     sim = simulate("fedensemble", scenario, data(), lr=0.1, members="all")
-    seen, x = uploads(sim, monkeypatch), randn(6, 1, 8, 8)
+    seen, x = record_uploads(sim, monkeypatch), randn(6, 1, 8, 8)
     play(sim, 1)
     received = copied(sim.state.server["shared"])
     play(sim, 1)

@@ -13,14 +13,15 @@ from support.helpers import (
     TIGHT,
     assert_close_numbers,
     assert_same_numbers,
+    client_draws,
     client_net,
     own_rows,
     play,
     randn,
     random_federation,
+    record_uploads,
     simulate,
 )  # fmt: skip
-from test_generators import drawn, uploads
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -91,7 +92,7 @@ def by_hand(
         F.cross_entropy(net.head(anchors), torch.arange(len(anchors))).backward()
         adam.step()
 
-    for rows in drawn(sim, t, k).rows[0]:
+    for rows in client_draws(sim, t, k).rows[0]:
         if swapped:
             second()
         first(f.x[rows], f.y[rows])
@@ -106,7 +107,7 @@ def test_two_rounds_by_hand(executor: str, config: dict, monkeypatch: pytest.Mon
     data = random_federation([6, 9, 12], HELD, total=C)
     config = {"lam": 0.7, "m": 0.3, "head_lr": 0.02, "lr": 0.05, "batch": 3} | config
     sim = simulate("fedfa", DIGITS.override(participation=0.6), data, executor=executor, **config)
-    seen, n = uploads(sim, monkeypatch), data.train.counts
+    seen, n = record_uploads(sim, monkeypatch), data.train.counts
     for t in (1, 2):
         ids, old = engine.participants(sim.setting, t).tolist(), sim.state.server["anchors"]
         nets = {k: client_net(sim, k).train() for k in ids}

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.generators import as_net, inputs, module
 from support.helpers import (
     DIGITS,
     EARLY,
     TIGHT,
     assert_close_numbers,
     assert_same_numbers,
+    client_draws,
     client_net,
     copied,
     flat,
@@ -24,9 +26,9 @@ from support.helpers import (
     play,
     randn,
     random_federation,
+    record_uploads,
     simulate,
 )  # fmt: skip
-from test_generators import as_net, drawn, inputs, module, uploads
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -104,7 +106,7 @@ def test_two_clients_take_one_step_on_the_loss_by_hand() -> None:
     assert law.tolist() == [8, 8, 2, 2]
     f, trained = sim.setting.federation, []
     for k in range(2):
-        steps, net = drawn(sim, 2, k), client_net(sim, k)
+        steps, net = client_draws(sim, 2, k), client_net(sim, k)
         assert steps.steps == [1] and set(steps.eps) == {"noise", "label", "latent"}
         rows, eps = steps.rows[0, 0], {n: e[0, 0] for n, e in steps.eps.items()}
         loss = loss_by_hand(net, server["nets"], f.x[rows], f.y[rows], eps, law, 3 * 0.9, 2 * 0.95)
@@ -121,7 +123,7 @@ def at_work(**config: Any) -> tuple[FedGen, Model, Batch, dict, Any]:
     """A client with what it received in round 2 and one batch."""
     sim = simulate("fedgen", DIGITS, two(), **SMALL, **config)
     play(sim, 1)
-    alg, server, steps = sim.setting.algorithm, sim.state.server, drawn(sim, 2, 1)
+    alg, server, steps = sim.setting.algorithm, sim.state.server, client_draws(sim, 2, 1)
     f, rows = sim.setting.federation, steps.rows[0, 0]
     batch = Batch(f.x[rows], f.y[rows], {n: e[0, 0] for n, e in steps.eps.items()})
     down = {n: {k: t[0] for k, t in v.items()} if isinstance(v, dict) else v[0] for n, v in
@@ -181,7 +183,7 @@ def test_clients_leave_the_generator_as_it_was_sent(monkeypatch: pytest.MonkeyPa
 )  # fmt: skip
 def test_two_rounds_of_the_generators_training_by_hand(config: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     sim = simulate("fedgen", DIGITS, two(), gen_steps=12, gen_hidden=16, gen_batch=8, gen_lr_decay=0.9, **config)
-    alg, whole, seen = sim.setting.algorithm, module(sim.state.server["nets"]), uploads(sim, monkeypatch)
+    alg, whole, seen = sim.setting.algorithm, module(sim.state.server["nets"]), record_uploads(sim, monkeypatch)
     share = np.array([[2, 2, 2, 2], [6, 6, 0, 0]]) / np.array([8, 8, 2, 2])
     law = {"histogram": [8, 8, 2, 2], "present": [1] * 4, "uniform": [1] * 4}[alg.label_law]
     mass, kind = np.cumsum(law), torch.optim.SGD if alg.gen_optimizer == "sgd" else torch.optim.Adam

@@ -9,21 +9,23 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.generators import as_net, cross_entropies, fresh, heads, inputs, labels, module
 from support.helpers import (
     DIGITS,
     EARLY,
     TIGHT,
     assert_close_numbers,
     assert_same_numbers,
+    client_draws,
     client_net,
     copied,
     flat,
     play,
     randn,
     random_federation,
+    record_uploads,
     simulate,
 )  # fmt: skip
-from test_generators import as_net, cross_entropies, drawn, fresh, heads, inputs, labels, module, uploads
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 from torch.testing import assert_close
@@ -266,7 +268,7 @@ def test_two_clients_take_one_step_each_with_its_own_generator(generated: int) -
     server, f, trained = sim.state.server, sim.setting.federation, []
     assert not torch.equal(server["nets"]["out.weight"][0], server["nets"]["out.weight"][1])
     for k in range(2):
-        steps, net = drawn(sim, 2, k), client_net(sim, k)
+        steps, net = client_draws(sim, 2, k), client_net(sim, k)
         rows, eps = steps.rows[0, 0], {n: e[0, 0] for n, e in steps.eps.items()}
         assert len(eps["noise"]) == len(eps["xi"]) == len(eps["label"]) == (generated or 6)
         assert len(eps["latent"]) == len(eps["latent_xi"]) == 6
@@ -282,7 +284,7 @@ def at_work(**config: Any) -> tuple[FedGenP, Model, Batch, dict]:
     """Client 1 with what it received in round 2 and one batch."""
     sim = simulate("fedgenp", DIGITS, two(), **SMALL, **config)
     play(sim, 1)
-    alg, steps, f = sim.setting.algorithm, drawn(sim, 2, 1), sim.setting.federation
+    alg, steps, f = sim.setting.algorithm, client_draws(sim, 2, 1), sim.setting.federation
     batch = Batch(f.x[steps.rows[0, 0]], f.y[steps.rows[0, 0]], {n: e[0, 0] for n, e in steps.eps.items()})
     down = take(alg.broadcast(sim.state.server, torch.tensor([1]), sim.setting.task), 0)
     return alg, Model(sim.state.groups[0].net, sim.state.server["shared"]), batch, down
@@ -345,7 +347,7 @@ def test_no_gradient_reaches_a_generator_and_its_target_moves_nothing(monkeypatc
 def test_two_rounds_of_all_generators_training_by_hand(config: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     sim = simulate("fedgenp", DIGITS, two(), gen_steps=10, gen_hidden=16, gen_batch=8, cap=1.0, lam_kl=0.1,
                    gen_weight_decay=0.01, gen_lr_decay=0.9, **config)  # fmt: skip
-    alg, seen = sim.setting.algorithm, uploads(sim, monkeypatch)
+    alg, seen = sim.setting.algorithm, record_uploads(sim, monkeypatch)
     wholes = [module(take(sim.state.server["nets"], k)) for k in range(2)]
     assert_same_numbers(as_net(wholes[0]), as_net(wholes[1]))  # one start for all
     kind = torch.optim.SGD if alg.gen_optimizer == "sgd" else torch.optim.Adam

@@ -12,14 +12,15 @@ from support.helpers import (
     DIGITS,
     TIGHT,
     assert_same_numbers,
+    client_draws,
     client_net,
     own_rows,
     play,
     randn,
     random_federation,
+    record_uploads,
     simulate,
 )  # fmt: skip
-from test_generators import drawn, uploads
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -121,7 +122,7 @@ def test_what_is_told_is_the_mean_plus_sigma_times_the_clients_own_noise(
     data, found = random_federation([8, 6, 9]), {}
     for sigma in (0.0, 2.0):
         sim = simulate("fedhkd", DIGITS, data, executor=executor, noise=sigma, least_share=0.0)
-        seen = uploads(sim, monkeypatch)
+        seen = record_uploads(sim, monkeypatch)
         play(sim, 1)
         monkeypatch.undo()
         found[sigma] = seen[0]
@@ -207,13 +208,13 @@ def test_running_knowledge_is_of_the_batches_drawn_with_the_model_as_it_was(
     data = random_federation([8, 12], [[0, 1, 2, 2], [0, 1, 1]])
     sim = simulate("fedhkd", DIGITS, data, knowledge="running", local_steps=steps, batch=3, lr=0.1, momentum=0.0,
                    noise=0.0, least_share=0.3)  # fmt: skip
-    seen, f = uploads(sim, monkeypatch), sim.setting.federation
+    seen, f = record_uploads(sim, monkeypatch), sim.setting.federation
     enough = [[2], [0, 1]]  # 2, 2, 4 of 8 rows; 4, 8 of 12
     nets = [client_net(sim, k) for k in range(2)]
     play(sim, 1)
     for k in range(2):
         net, z, q, y = nets[k], [], [], []
-        for s in drawn(sim, 1, k).rows[0]:
+        for s in client_draws(sim, 1, k).rows[0]:
             features = net.body(f.x[s])
             logits = net.head(features)
             z.append(features.detach().numpy()), q.append(softmax(logits.detach().numpy() / 0.5)), y.append(f.y[s])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.distillation import MIXED, WHOLE, cut, divergence, grads_of, part_of, stepped
 from support.helpers import (
     DIGITS,
     TIGHT,
@@ -20,7 +21,6 @@ from support.helpers import (
     random_federation,
     simulate,
 )  # fmt: skip
-from test_fml import MIXED, WHOLE, cut, divergence, grads_of, part_of, stepped
 from torch import Tensor
 from torch.func import vmap
 from torch.testing import assert_close

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.generators import as_net, cross_entropies, inputs, module
 from support.helpers import (
     DIGITS,
     EARLY,
     TIGHT,
     assert_close_numbers,
     assert_same_numbers,
+    client_draws,
     client_net,
     copied,
     flat,
@@ -21,9 +23,9 @@ from support.helpers import (
     play,
     randn,
     random_federation,
+    record_uploads,
     simulate,
 )  # fmt: skip
-from test_generators import as_net, cross_entropies, drawn, inputs, module, uploads
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -99,7 +101,7 @@ ABLATIONS: dict[str, tuple[dict, set, set]] = {  # table IV: what is down from r
 def test_an_ablation_sends_what_is_left(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config, down, up = ABLATIONS[which]
     sim = simulate("fedpa", DIGITS, two(), **SMALL, **config)
-    seen, start = uploads(sim, monkeypatch), copied(flat(sim.state.server["nets"]))
+    seen, start = record_uploads(sim, monkeypatch), copied(flat(sim.state.server["nets"]))
     for t in range(3):
         sent = sim.setting.algorithm.broadcast(sim.state.server, torch.arange(2), sim.setting.task)
         assert set(sent) == (down if t else {"shared"})
@@ -194,7 +196,7 @@ def test_two_clients_take_one_step_on_the_loss_by_hand() -> None:
     server, f, trained = sim.state.server, sim.setting.federation, []
     g, mass = module(server["nets"]).eval(), np.cumsum([8, 8, 4, 0])
     for k in range(2):
-        steps, net = drawn(sim, 2, k), client_net(sim, k)
+        steps, net = client_draws(sim, 2, k), client_net(sim, k)
         rows, eps = steps.rows[0, 0], {n: e[0, 0] for n, e in steps.eps.items()}
         x, y = f.x[rows], f.y[rows]
         told = torch.as_tensor(np.searchsorted(mass, eps["label"].numpy() * 20, side="right"))
@@ -214,7 +216,7 @@ def test_two_clients_take_one_step_on_the_loss_by_hand() -> None:
 
 def test_prototypes_are_means_over_all_rows_of_the_trained_models(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = simulate("fedpa", Scenario(model="fedgen-cnn", features=D), two(), **SMALL)
-    seen = uploads(sim, monkeypatch)
+    seen = record_uploads(sim, monkeypatch)
     play(sim, 2)
     z, y = [], []
     for k in range(2):
@@ -238,7 +240,7 @@ def test_running_prototypes_are_means_over_the_batches_drawn_with_the_model_as_i
     means, weights = np.zeros((2, C, D)), np.zeros((2, C))
     for k in range(2):
         net, z, y = client_net(sim, k), [], []
-        for s in drawn(sim, 1, k).rows[0]:
+        for s in client_draws(sim, 1, k).rows[0]:
             features = net.body(f.x[s])
             z.append(features.detach().numpy()), y.append(f.y[s].numpy())
             grads = torch.autograd.grad(F.cross_entropy(net.head(features), f.y[s]), list(net.parameters()))
@@ -415,7 +417,7 @@ def test_the_generators_loss_by_hand(reduce: str, weighing: str, pairs: str, mon
 
 def test_a_round_of_the_generators_training_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = simulate("fedpa", DIGITS, two(), gen_steps=12, gen_hidden=16, gen_batch=8, gamma_ad=0.7, bounded=False)
-    whole, seen = module(sim.state.server["nets"]), uploads(sim, monkeypatch)
+    whole, seen = module(sim.state.server["nets"]), record_uploads(sim, monkeypatch)
     play(sim, 1)
     up, protos = seen[0]["shared"], sim.state.server["protos"]
     share, mass = np.array([[0.25, 0.25, 1, 0], [0.75, 0.75, 0, 0]]), np.cumsum([8, 8, 4, 0])

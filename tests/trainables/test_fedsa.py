@@ -12,15 +12,16 @@ from support.helpers import (
     DIGITS,
     TIGHT,
     assert_same_numbers,
+    client_draws,
     client_net,
     numbers,
     own_rows,
     play,
     randn,
     random_federation,
+    record_uploads,
     simulate,
 )  # fmt: skip
-from test_generators import drawn, uploads
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -225,12 +226,12 @@ def test_a_client_tells_means_of_what_it_met_or_of_its_trained_model(
     data = random_federation([8, 12], [[0, 1, 2, 2], [0, 1, 1]])
     sim = simulate("fedsa", DIGITS, data, executor=executor, prototypes=kind, local_steps=2, batch=1, lr=0.1,
                    momentum=0.0, lam_m=0.0, lam_cc=0.0, lam_r=2.0)  # fmt: skip
-    seen, f, short = uploads(sim, monkeypatch), sim.setting.federation, 0
+    seen, f, short = record_uploads(sim, monkeypatch), sim.setting.federation, 0
     nets, anchors = [client_net(sim, k) for k in range(2)], sim.state.server["anchors"]
     play(sim, 1)
     for k, net in enumerate(nets):
         found, met = [], []
-        for s in drawn(sim, 1, k).rows[0]:
+        for s in client_draws(sim, 1, k).rows[0]:
             z = net.body(f.x[s])
             found.append(z.detach()), met.append(f.y[s])
             loss = F.cross_entropy(net.head(z), f.y[s]) + 2 * (z - anchors[f.y[s]]).square().mean()
@@ -270,7 +271,7 @@ def test_everyone_is_sent_the_anchors_and_its_margin_from_what_it_told_last(
 ) -> None:
     data, scenario = random_federation(ROWS, HELD, scale=3.0), DIGITS.override(model=net, participation=0.6)
     sim = simulate("fedsa", scenario, data, margin=rule, lam_r=0.0, lam_m=0.1, lr=0.1, drift=0.3)
-    seen, told, picked = uploads(sim, monkeypatch), {}, set()
+    seen, told, picked = record_uploads(sim, monkeypatch), {}, set()
     for t in range(1, 7):
         anchors, everyone = sim.state.server["anchors"], torch.tensor([3, 0, 4, 1, 2])
         sent = sim.setting.algorithm.broadcast(sim.state.server, everyone, sim.setting.task)

@@ -18,9 +18,9 @@ from support.helpers import (
     own_rows,
     play,
     random_federation,
+    record_uploads,
     simulate,
 )  # fmt: skip
-from test_generators import uploads
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -116,7 +116,7 @@ def test_two_rounds_by_hand_the_net_is_kept(weighting: str, tau: float, monkeypa
     data = random_federation([8, 6, 7], [[0, 0, 1], [1, 2, 2], [0, 2, 1]])
     scenario = DIGITS.override(participation=0.7)
     sim = simulate("fedtgp", scenario, data, weighting=weighting, tau=tau, batch=3, **SMALL)
-    twin, seen, bounded = Twin(0), uploads(sim, monkeypatch), set()
+    twin, seen, bounded = Twin(0), record_uploads(sim, monkeypatch), set()
     for t in (1, 2, 3):
         play(sim, 1)
         (values, held), ids = seen[-1]["protos"], engine.participants(sim.setting, t).tolist()

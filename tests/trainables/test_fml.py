@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.distillation import MIXED, WHOLE, cut, divergence, grads_of, part_of, stepped
 from support.helpers import (
     DIGITS,
     TIGHT,
@@ -32,15 +33,6 @@ from fedtune.nn import architectures
 from fedtune.nn.knowledge import imitate
 from trainables.fml import FML
 
-MIXED = Scenario(model="htmini3", features=12)
-WHOLE = {"batch": 24, "momentum": 0.0, "lr": 0.1}  # 24 is a multiple of the clients' 4, 8 and 6 rows: one step on all
-
-
-def part_of(net: architectures.Net, tensors: dict[str, Tensor], prefix: str = "") -> architectures.Net:
-    net = net.double()
-    net.load_state_dict({n: tensors[prefix + n].clone() for n in net.state_dict()})
-    return net
-
 
 def pair(sim: Simulation, k: int, small: str = "meme") -> tuple[architectures.Net, architectures.Net]:
     """Client k's own net, and the common one as the server has it, as ordinary modules."""
@@ -52,25 +44,12 @@ def pair(sim: Simulation, k: int, small: str = "meme") -> tuple[architectures.Ne
     return part_of(nets[0], own), part_of(nets[1], sim.state.server["shared"], "meme.")
 
 
-def grads_of(loss: Tensor, net: torch.nn.Module) -> list[Tensor]:
-    return list(torch.autograd.grad(loss, list(net.parameters()), retain_graph=True))
 
 
-def cut(grads: list[Tensor], bound: float) -> list[Tensor]:
-    """As torch.nn.utils.clip_grad_norm_."""
-    norm = np.sqrt(sum((g.numpy() ** 2).sum() for g in grads))
-    return [g * min(1.0, bound / (norm + 1e-6)) if bound else g for g in grads]
 
 
-def stepped(net: torch.nn.Module, grads: list[Tensor], lr: float) -> dict[str, Tensor]:
-    pairs = zip(net.named_parameters(), grads, strict=True)
-    return {n: (p - lr * g).detach() for (n, p), g in pairs}
 
 
-def divergence(target: Tensor, logits: Tensor, over: str = "rows") -> Tensor:
-    """PyTorch's own; over elements it is what its reduction "mean" gives, the codes' default."""
-    each = F.kl_div(logits.log_softmax(1), target.log_softmax(1), log_target=True, reduction="none")
-    return each.mean() if over == "elements" else each.sum(1).mean()
 
 
 @pytest.mark.parametrize("over", ["rows", "elements"])

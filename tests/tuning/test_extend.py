@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from test_search import QUICK, config, searched
+from support.searches import QUICK, configuration, searched
 
 from fedtune import extend, replay
 from fedtune.core.budget import Budget
@@ -50,7 +50,7 @@ def test_the_best_go_on_as_if_they_had_never_stopped(before, longer) -> None:
     )
     for trial in on.to_dict("records"):
         rows = rounds[rounds["trial"] == trial["trial"]].to_dict("records")
-        whole = list(play(Experiment("fedproto", SMALL.override(rounds=7)), config(trial)))
+        whole = list(play(Experiment("fedproto", SMALL.override(rounds=7)), configuration(trial)))
         assert [r["round"] for r in rows] == [r["round"] for r in whole] == list(range(1, 8))
         for there, here in zip(rows, whole, strict=True):
             for name in ("val_acc", "val_loss", "test_acc", "train_loss", "comm_mb"):

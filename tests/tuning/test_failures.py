@@ -20,54 +20,25 @@ import pandas as pd
 import pytest
 import torch
 from ray import tune
-from test_survival import assert_as_undisturbed, begin, undisturbed, wait_for  # noqa: F401
+from support import actors
+from support.actors import MIXED_TRIALS, LocalActor, play
+from support.searches import assert_as_undisturbed, begin_search, logged_rounds
+from support.waiting import wait_for
 
 from fedtune import extend, resume, status
-from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.data import federation
-from fedtune.federated import scenario, scenarios
+from fedtune.federated import scenario
 from fedtune.federated.simulation import Experiment, Repeats
 from fedtune.runs import disk as storage
 from fedtune.runs import tables
-from fedtune.tuning.trainable import FederatedTrainable
-
-SETTING = scenarios.find("digits-w4").override(clients=4, rounds=5)
-DATA = [federation.make(SETTING, 0)]
-
-
-class Actor(FederatedTrainable):
-    """A trial's actor without Ray around it; its trials may be of unlike algorithms."""
-
-    trial_resources, device = None, "cpu"
-
-    def setup(self, config: dict[str, Any]) -> None:  # type: ignore[override]
-        super().setup(config, experiment=Experiment("fedproto", SETTING), data=DATA, budget=Budget())
-
-    def _begin(self, config: dict[str, Any]) -> None:
-        values = dict(config)
-        self.experiment = Experiment(values.pop("algorithm", "fedproto"), SETTING, device=self.device)
-        super()._begin(values)
-
-    def _setup_logdir(self) -> None:
-        pass
-
-
-def play(actor: FederatedTrainable, rounds: int = 5) -> list[dict[str, Any]]:
-    """So many rounds of a trial, without times."""
-    rows = [actor.train() for _ in range(rounds)]
-    return [{k: v for k, v in row.items() if k in SAME or k.startswith("val_acc")} for row in rows]
-
-
-SAME = {"round", "training_iteration", "val_loss", "test_acc", "train_loss", "comm_mb", "done"}
-
 
 # ---- checkpoints
 
 
 def checkpoint(folder: Path, **config: Any) -> tune.Checkpoint:
     """That of a trial after two rounds."""
-    actor = Actor(config={"lam": 2.0, **config})
+    actor = LocalActor(config={"lam": 2.0, **config})
     play(actor, 2)
     saved = actor.save(str(folder))
     assert saved.metrics["training_iteration"] == 2
@@ -108,8 +79,8 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_trial_whose_checkpoint_is_damaged_begins_again_to_the_same_numbers(damage: str, tmp_path: Path) -> None:
     saved = checkpoint(tmp_path / "checkpoint")
-    undamaged = play(Actor(config={"lam": 2.0}))
-    whole, hurt = Actor(config={"lam": 2.0}), Actor(config={"lam": 2.0})
+    undamaged = play(LocalActor(config={"lam": 2.0}))
+    whole, hurt = LocalActor(config={"lam": 2.0}), LocalActor(config={"lam": 2.0})
     whole.restore(saved)
     assert play(whole, 3) == undamaged[2:]
     DAMAGE[damage](tmp_path / "checkpoint" / "state.pt")
@@ -139,7 +110,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_trial_and_the_one_before
 
     kept._update_checkpoint_index, kept.persist_current_checkpoint = update, persist
     kept.persist_artifacts, kept.sync_config = lambda **force: None, SimpleNamespace(sync_artifacts_on_checkpoint=False)
-    actor = Actor(config={"lam": 2.0})
+    actor = LocalActor(config={"lam": 2.0})
     actor._storage = kept
     play(actor, 1)
     first = actor.save()
@@ -150,7 +121,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_trial_and_the_one_before
     assert third["round"] == 3 and "could not be written ([Errno 28] No space left" in third[storage.TROUBLE]
     kept.full = False
     last = actor.save()
-    other = Actor(config={"lam": 2.0})
+    other = LocalActor(config={"lam": 2.0})
     for saved, at in ((first, 1), (last, 3)):
         other.restore(saved)
         assert other.train()["round"] == at + 1
@@ -158,17 +129,13 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_trial_and_the_one_before
 
 # ---- a reused actor
 
-CONFIGS = [
-    ("fedproto", {"lam": 2.0}), ("gfpl", {"start": 2, "every": 2, "components": 3}), ("fedavg", {"lr": 0.02}),
-    ("fedgen", {}), ("fedproto", {"lam": 0.5, "optimizer": "adam", "lr": 0.003}), ("fml", {}),
-]  # fmt: skip
 
 
 def test_a_reused_actor_gives_the_same_numbers_as_a_fresh_one_bit_for_bit() -> None:
-    fresh = [play(Actor(config={"algorithm": name, **values})) for name, values in CONFIGS]
-    reused = Actor(config={"algorithm": "local"})
+    fresh = [play(LocalActor(config={"algorithm": name, **values})) for name, values in MIXED_TRIALS]
+    reused = LocalActor(config={"algorithm": "local"})
     play(reused, 2)
-    for (name, values), want in zip(CONFIGS, fresh, strict=True):
+    for (name, values), want in zip(MIXED_TRIALS, fresh, strict=True):
         for seed, pollute in ((random.random(), random.seed), (5, np.random.seed), (6, torch.manual_seed)):
             pollute(seed)
         assert reused.reset({"algorithm": name, **values})
@@ -185,12 +152,12 @@ def resident() -> int:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
 def test_memory_returns_to_the_same_level_after_each_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial of this size holds some 15 MB; each that were kept would be added to the level."""
-    wide = SETTING.override(clients=20, features=512)
-    monkeypatch.setattr("test_failures.SETTING", wide)
-    monkeypatch.setattr("test_failures.DATA", [federation.make(wide, 0)])
-    actor, levels = Actor(config={"algorithm": "local"}), []
+    wide = actors.SETTING.override(clients=20, features=512)
+    monkeypatch.setattr("support.actors.SETTING", wide)
+    monkeypatch.setattr("support.actors.DATA", [federation.make(wide, 0)])
+    actor, levels = LocalActor(config={"algorithm": "local"}), []
     for i in range(12):
-        name, values = CONFIGS[i % 2]
+        name, values = MIXED_TRIALS[i % 2]
         actor.reset({"algorithm": name, **values})
         play(actor, 2)
         actor.reset({"algorithm": "local"})
@@ -236,16 +203,11 @@ def ended(process: subprocess.Popen, run: Path, what: str) -> None:
     assert status.main([str(run)]) == 0
 
 
-def rows(run: Path) -> int:
-    """How many rounds were written down."""
-    return sum(len(found) for found in tables.logged(run).values())
-
-
 def test_a_full_disk_ends_the_search_which_goes_on_once_there_is_room(
-    undisturbed: Path, disk: Path, capsys: pytest.CaptureFixture  # noqa: F811
+    undisturbed: Path, disk: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    process, run = begin(disk, "run"), disk / "run"
-    wait_for(lambda: rows(run) >= 16, 180)
+    process, run = begin_search(disk), disk / "run"
+    wait_for(lambda: logged_rounds(run) >= 16, 180)
     taken = fill(disk)
     ended(process, run, "is on a full disk;")
     assert "interrupted (its folder is on a full disk)" in capsys.readouterr().out.replace("\n", " ")
@@ -261,10 +223,10 @@ def test_a_full_disk_ends_the_search_which_goes_on_once_there_is_room(
 
 
 def test_a_folder_that_vanishes_ends_the_search_which_goes_on_from_what_ray_had_in_mind(
-    undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture  # noqa: F811
+    undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    process, run = begin(tmp_path, "run"), tmp_path / "run"
-    wait_for(lambda: rows(run) >= 16, 180)
+    process, run = begin_search(tmp_path), tmp_path / "run"
+    wait_for(lambda: logged_rounds(run) >= 16, 180)
     os.rename(run, tmp_path / "elsewhere")  # at once, so that nothing of it is left
     ended(process, run, "is gone")
     assert not (run / "tuner.pkl").exists()  # of checkpoints there may be such as were written after that
@@ -299,8 +261,8 @@ def test_a_search_that_finds_no_room_does_not_begin(monkeypatch: pytest.MonkeyPa
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose driver was killed while some trials had ended and others not."""
     folder = tmp_path_factory.mktemp("killed")
-    process, run = begin(folder, "run"), folder / "run"
-    wait_for(lambda: rows(run) >= 30, 180)
+    process, run = begin_search(folder), folder / "run"
+    wait_for(lambda: logged_rounds(run) >= 30, 180)
     process.kill()
     process.wait()
     return run
@@ -373,7 +335,7 @@ def test_damaged_state_is_refused_in_one_line_and_what_was_played_can_be_read(
 
 
 def test_a_search_goes_on_without_rays_settings_from_damaged_checkpoints(
-    undisturbed: Path, killed: Path, tmp_path: Path, capsys: pytest.CaptureFixture  # noqa: F811
+    undisturbed: Path, killed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     """Also from the older of two states, where a driver left the newer one half written."""
     run = tmp_path / "run"
@@ -424,7 +386,7 @@ def test_state_that_ray_alone_cannot_read_does_not_begin_the_search_anew(
 @pytest.mark.parametrize("name", ["trials.parquet", "rounds.parquet", "study.journal"])
 @pytest.mark.parametrize("damage", [garbage, cut, lambda name: lambda run: (run / name).unlink()])
 def test_a_damaged_search_is_not_extended(
-    name: str, damage: Callable, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture  # noqa: F811
+    name: str, damage: Callable, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(undisturbed, run)
@@ -439,7 +401,7 @@ def test_a_damaged_search_is_not_extended(
     "lacking", ["scheduler", "searcher", "started", "trials", "space", "scenario", "state", "budget"]
 )
 def test_a_record_that_lacks_something_is_refused(
-    lacking: str, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture  # noqa: F811
+    lacking: str, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     run = tmp_path / "run"
     run.mkdir()

@@ -24,7 +24,8 @@ from optuna.storages.journal import JournalFileBackend
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
-from test_survival import rounds_by_configuration, wait_for
+from support.searches import logged_rounds, rounds_by_configuration
+from support.waiting import wait_for
 
 from fedtune.cluster import ray_start
 from fedtune.core.metrics import METRIC, MODE
@@ -488,7 +489,7 @@ def test_a_killed_driver_of_a_promoting_search_is_resumed(lines: int, undisturbe
     """
     process, run = begin(tmp_path), tmp_path / "run"
     try:
-        wait_for(lambda: sum(len(rows) for rows in tables.logged(run).values()) >= lines, seconds=180)
+        wait_for(lambda: logged_rounds(run) >= lines, seconds=180)
     finally:
         process.kill()
     process.communicate()

@@ -1,12 +1,12 @@
 """Searches, whole: small ones, on the digits, in this process."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from support.searches import QUICK, configuration, searched
 
 from fedtune import run, search
 from fedtune.core.budget import Budget
@@ -17,24 +17,10 @@ from fedtune.runs import tables
 from fedtune.studies import final_check, ray_tasks
 
 SMALL = Scenario(clients=4, rounds=6)
-QUICK = "--clients 4 --no-dashboard --final-seeds 0 "
 
 
-def searched(folder, arguments, status=0):
-    """Run a search; its folder, its tables, and what run.json says."""
-    assert search.main([*arguments.split(), "--storage-path", str(folder), "--name", "run"]) == status
-    at = folder / "run"
-    return SimpleNamespace(
-        folder=at,
-        trials=pd.read_parquet(at / "trials.parquet"),
-        rounds=pd.read_parquet(at / "rounds.parquet"),
-        record=json.loads((at / "run.json").read_text()),
-    )
 
 
-def config(trial):
-    plain = {k.removeprefix(tables.CONFIG): v for k, v in trial.items() if k.startswith(tables.CONFIG)}
-    return {k: v.item() if hasattr(v, "item") else v for k, v in plain.items()}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +34,7 @@ def gfpl(tmp_path_factory):
 
 
 def test_the_first_trial_is_the_default_configuration(gfpl):
-    assert config(gfpl.trials.iloc[0]) == {"lam": 2.0, "components": 4, "threshold": 1.0, "pseudo": 16}
+    assert configuration(gfpl.trials.iloc[0]) == {"lam": 2.0, "components": 4, "threshold": 1.0, "pseudo": 16}
 
 
 def test_no_trial_ends_before_the_first_effect_and_rounds_are_there_once(gfpl):
@@ -64,7 +50,7 @@ def test_every_trial_equals_the_same_configuration_played_alone_bit_for_bit(gfpl
     experiment = Experiment("gfpl", SMALL, pinned={"start": 2, "every": 2})
     for _, trial in gfpl.trials.iterrows():
         rows = gfpl.rounds[gfpl.rounds["trial"] == trial["trial"]].to_dict("records")
-        for there, here in zip(rows, play(experiment, config(trial)), strict=False):
+        for there, here in zip(rows, play(experiment, configuration(trial)), strict=False):
             for metric in ("val_acc", "val_loss", "test_acc", "train_loss", "comm_mb", "test_acc_etf"):
                 assert there[metric] == here[metric], (trial["trial"], metric)
 
@@ -73,7 +59,7 @@ def test_the_folder_says_what_was_found_and_how(gfpl):
     best = yaml.safe_load((gfpl.folder / "best.yaml").read_text())
     chosen = tables.best_trial(gfpl.trials)
     assert best["found"]["trial"] == chosen["trial"] and best["found"]["val_acc"] == chosen["last_val_acc"]
-    assert {k: best["hyperparameters"][k] for k in config(chosen)} == config(chosen)
+    assert {k: best["hyperparameters"][k] for k in configuration(chosen)} == configuration(chosen)
     assert gfpl.record["state"] == "finished" and gfpl.record["seed"] == 0
     assert sum(gfpl.record["status"].values()) == 6
     assert {"torch", "ray", "optuna", "python", "fedtune"} <= set(gfpl.record["versions"])

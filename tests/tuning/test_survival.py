@@ -6,9 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,8 @@ import yaml
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
-from test_search import config
+from support.searches import actors, assert_as_undisturbed, begin_search, logged_rounds
+from support.waiting import wait_for
 
 from fedtune import extend, resume, status
 from fedtune.core.budget import Budget
@@ -28,87 +26,15 @@ from fedtune.runs import tables
 from fedtune.tuning import schedulers
 from fedtune.tuning.space import Space
 
-# some 8 s of rounds, two trials at once; random, so that what is tried does not depend on who ends first
-ARGUMENTS = (
-    "--algo fedproto --clients 8 --rounds 12 --trials 6 --searcher random --scheduler none --max-concurrent 2 "
-    "--set local_epochs=5 --set lr=0.02 --set momentum=0.5 --final-seeds 0 --no-dashboard"
-)
-
-
-def begin(folder: Path, name: str) -> subprocess.Popen:
-    """The search in a process of its own."""
-    command = [sys.executable, "-m", "fedtune.search", *ARGUMENTS.split()]
-    command += ["--storage-path", str(folder), "--name", name]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, start_new_session=True, **pipes)
-
-
-def rounds_by_configuration(run: Path) -> dict[str, pd.DataFrame]:
-    """What every configuration reported, without times and names."""
-    trials, rounds = (pd.read_parquet(run / f"{n}.parquet") for n in ("trials", "rounds"))
-    found = {}
-    for trial in trials.to_dict("records"):
-        rows = rounds[rounds["trial"] == trial["trial"]].drop(columns=["trial", "seconds", "eval_seconds"])
-        found[json.dumps(config(trial), sort_keys=True)] = rows.reset_index(drop=True)
-    return found
-
-
-def wait_for(what: Any, seconds: float = 240) -> Any:
-    """Its first true value."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := what():
-            return found
-        time.sleep(0.05)
-    raise AssertionError("it never came")
-
-
-def actors(driver: int) -> list[int]:
-    """Processes of trials below a driver."""
-    parents, found = {}, []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            title = (folder / "cmdline").read_text()
-        except OSError:
-            continue  # it ended meanwhile
-        if "FederatedTrainable" in title and "ray::" in title:
-            found.append(int(folder.name))
-
-    def below(pid: int) -> bool:
-        return pid == driver or (pid > 1 and below(parents.get(pid, 0)))
-
-    return [pid for pid in found if below(pid)]
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    process = begin(folder, "run")
-    out, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, out
-    return folder / "run"
-
-
-def assert_as_undisturbed(run: Path, undisturbed: Path) -> None:
-    """Every configuration once, every round once, bit for bit."""
-    got, want = rounds_by_configuration(run), rounds_by_configuration(undisturbed)
-    assert got.keys() == want.keys() and len(got) == 6
-    for name, rows in want.items():
-        assert rows["round"].tolist() == list(range(1, 13))
-        pd.testing.assert_frame_equal(got[name], rows, check_exact=True)
-    assert set(pd.read_parquet(run / "trials.parquet")["status"]) == {"finished"}
-    assert json.loads((run / "run.json").read_text())["state"] == "finished"
-
 
 @pytest.mark.parametrize("lines", [1, 12, 25, 40, 60])
 def test_a_killed_driver_is_resumed_where_it_was(
     lines: int, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     """Killed after so many results were written down."""
-    process = begin(tmp_path, "run")
+    process = begin_search(tmp_path)
     run = tmp_path / "run"
-    wait_for(lambda: sum(len(rows) for rows in tables.logged(run).values()) >= lines)
+    wait_for(lambda: logged_rounds(run) >= lines)
     assert status.main([str(run)]) == 0
     said = capsys.readouterr().out
     assert "fedproto, random and none: running" in said and "of 6 trials: " in said and " running" in said
@@ -126,9 +52,9 @@ def test_a_killed_driver_is_resumed_where_it_was(
 
 def test_a_search_that_is_told_to_end_keeps_what_it_found_and_goes_on(undisturbed: Path, tmp_path: Path) -> None:
     """SIGTERM, as batch systems and containers send it, is Ctrl-C."""
-    process = begin(tmp_path, "run")
+    process = begin_search(tmp_path)
     run = tmp_path / "run"
-    wait_for(lambda: sum(len(rows) for rows in tables.logged(run).values()) >= 16)
+    wait_for(lambda: logged_rounds(run) >= 16)
     process.terminate()
     out, _ = process.communicate(timeout=300)
     assert process.returncode == 130, out
@@ -139,8 +65,8 @@ def test_a_search_that_is_told_to_end_keeps_what_it_found_and_goes_on(undisturbe
 
 
 def test_a_killed_workers_trial_goes_on_from_its_checkpoint(undisturbed: Path, tmp_path: Path) -> None:
-    process = begin(tmp_path, "run")
-    wait_for(lambda: sum(len(rows) for rows in tables.logged(tmp_path / "run").values()) >= 8)
+    process = begin_search(tmp_path)
+    wait_for(lambda: logged_rounds(tmp_path / "run") >= 8)
 
     os.kill(wait_for(lambda: actors(process.pid))[0], signal.SIGKILL)
     out, _ = process.communicate(timeout=300)
@@ -160,10 +86,11 @@ def test_the_journal_opens_in_optuna_and_holds_every_trial_with_its_rounds(undis
 
 
 def test_a_finished_search_is_extended_by_what_it_has_not_tried(
-    undisturbed: Path, capsys: pytest.CaptureFixture
+    undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    assert extend.main([str(undisturbed), "--trials", "+3", "--no-dashboard"]) == 0
-    run, old = undisturbed.parent / "run+3", pd.read_parquet(undisturbed / "trials.parquet")
+    before, run, old = tmp_path / "run", tmp_path / "run+3", pd.read_parquet(undisturbed / "trials.parquet")
+    shutil.copytree(undisturbed, before)
+    assert extend.main([str(before), "--trials", "+3", "--no-dashboard"]) == 0
     trials, rounds = (pd.read_parquet(run / f"{n}.parquet") for n in ("trials", "rounds"))
     pd.testing.assert_frame_equal(trials[:6], old)
     assert len(trials) == 9 and trials["config/lam"].nunique() == 9  # neither the default nor a draw again
@@ -175,7 +102,7 @@ def test_a_finished_search_is_extended_by_what_it_has_not_tried(
     )
     found = yaml.safe_load((run / "best.yaml").read_text())["found"]
     assert found["val_acc"] == trials["last_val_acc"].max() and found["trials"] == 9
-    assert extend.main([str(undisturbed), "--trials", "3"]) == 2 and "run+3" in capsys.readouterr().err
+    assert extend.main([str(before), "--trials", "3"]) == 2 and "run+3" in capsys.readouterr().err
     for wrong, message in (({"state": "running"}, "fedtune resume it"), ({"searcher": "grid"}, "went by grid")):
         record = json.loads((run / "run.json").read_text()) | wrong
         (run / "run.json").write_text(json.dumps(record))

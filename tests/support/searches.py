@@ -1,0 +1,96 @@
+"""Whole searches, in this process and in one of their own, and how two of them compare."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+
+from fedtune import search
+from fedtune.runs import tables
+
+QUICK = "--clients 4 --no-dashboard --final-seeds 0 "
+
+
+def searched(folder: Path, arguments: str, status: int = 0) -> SimpleNamespace:
+    """Run a search; its folder, its tables, and what run.json says."""
+    assert search.main([*arguments.split(), "--storage-path", str(folder), "--name", "run"]) == status
+    at = folder / "run"
+    return SimpleNamespace(
+        folder=at,
+        trials=pd.read_parquet(at / "trials.parquet"),
+        rounds=pd.read_parquet(at / "rounds.parquet"),
+        record=json.loads((at / "run.json").read_text()),
+    )
+
+
+def configuration(trial: Any) -> dict[str, Any]:
+    """What a row of the table of trials was played with."""
+    plain = {k.removeprefix(tables.CONFIG): v for k, v in trial.items() if k.startswith(tables.CONFIG)}
+    return {k: v.item() if hasattr(v, "item") else v for k, v in plain.items()}
+
+
+# ---- a search that is disturbed in every way, and must end as if it had not been
+
+# some 8 s of rounds, two trials at once; random, so that what is tried does not depend on who ends first
+TWO_AT_ONCE = (
+    "--algo fedproto --clients 8 --rounds 12 --trials 6 --searcher random --scheduler none --max-concurrent 2 "
+    "--set local_epochs=5 --set lr=0.02 --set momentum=0.5 --final-seeds 0 --no-dashboard"
+)
+
+
+def begin_search(folder: Path, *more: str) -> subprocess.Popen:
+    """The search in a process of its own."""
+    command = [sys.executable, "-m", "fedtune.search", *TWO_AT_ONCE.split()]
+    command += ["--storage-path", str(folder), "--name", "run", *more]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, start_new_session=True, **pipes)
+
+
+def rounds_by_configuration(run: Path) -> dict[str, pd.DataFrame]:
+    """What every configuration reported, without times and names."""
+    trials, rounds = (pd.read_parquet(run / f"{n}.parquet") for n in ("trials", "rounds"))
+    found = {}
+    for trial in trials.to_dict("records"):
+        rows = rounds[rounds["trial"] == trial["trial"]].drop(columns=["trial", "seconds", "eval_seconds"])
+        found[json.dumps(configuration(trial), sort_keys=True)] = rows.reset_index(drop=True)
+    return found
+
+
+def actors(driver: int) -> list[int]:
+    """Processes of trials below a driver."""
+    parents, found = {}, []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            title = (folder / "cmdline").read_text()
+        except OSError:
+            continue  # it ended meanwhile
+        if "FederatedTrainable" in title and "ray::" in title:
+            found.append(int(folder.name))
+
+    def below(pid: int) -> bool:
+        return pid == driver or (pid > 1 and below(parents.get(pid, 0)))
+
+    return [pid for pid in found if below(pid)]
+
+
+def assert_as_undisturbed(run: Path, undisturbed: Path) -> None:
+    """Every configuration once, every round once, bit for bit."""
+    got, want = rounds_by_configuration(run), rounds_by_configuration(undisturbed)
+    assert got.keys() == want.keys() and len(got) == 6
+    for name, rows in want.items():
+        assert rows["round"].tolist() == list(range(1, 13))
+        pd.testing.assert_frame_equal(got[name], rows, check_exact=True)
+    assert set(pd.read_parquet(run / "trials.parquet")["status"]) == {"finished"}
+    assert json.loads((run / "run.json").read_text())["state"] == "finished"
+
+
+def logged_rounds(run: Path) -> int:
+    """How many rounds a search has written down."""
+    return sum(len(rows) for rows in tables.logged(run).values())

@@ -1,0 +1,16 @@
+"""Waiting for what another process is about to do."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+
+def wait_for(what: Any, seconds: float = 240) -> Any:
+    """Its first true value."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := what():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it never came")

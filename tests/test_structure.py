@@ -1,0 +1,39 @@
+"""How the tests are laid out."""
+
+import ast
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def imported(file: Path) -> set[str]:
+    """The modules that a file imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module or ''}.{alias.name}" for alias in node.names}
+    return found
+
+
+def test_no_test_is_imported() -> None:
+    """What tests share lies in tests/support, and fixtures in conftest.py."""
+    files = [*HERE.rglob("*.py")]
+    assert len(files) > 60
+    wrong = {
+        str(file.relative_to(HERE)): name
+        for file in files
+        for name in imported(file)
+        if any(part == "conftest" or part.startswith("test_") for part in name.split("."))
+    }
+    assert wrong == {}
+
+
+def test_every_test_lies_in_the_folder_of_what_it_tests() -> None:
+    """tests/ has fedtune's folders, besides those of the packages beside it."""
+    source = HERE.parent / "fedtune"
+    packages = {file.parent.name for file in source.glob("*/__init__.py")}
+    folders = {file.parent.name for file in HERE.glob("*/test_*.py")}
+    assert folders <= packages | {"trainables", "analysis", "commands"}
+    assert [file.name for file in HERE.glob("test_*.py")] == [Path(__file__).name]
