@@ -27,6 +27,6 @@ def test_every_public_name_is_there(name):
 
 def test_another_name_is_refused_as_by_any_module():
     with pytest.raises(AttributeError, match="'fedtune' has no attribute 'serch'"):
-        fedtune.serch
+        _ = fedtune.serch
     with pytest.raises(ImportError, match="cannot import name 'serch'"):
         from fedtune import serch  # noqa: F401
