@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import datetime
-import difflib
-import logging
-import os
-import re
-import socket
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
-import aiohttp
-from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
-from ray.dashboard.modules.job.pydantic_models import JobDetails
-from ray.exceptions import AuthenticationError
-from ray.job_submission import JobStatus, JobSubmissionClient
 from rich.console import Console
 from rich.table import Table
 
 from fedtune import arguments
-from fedtune.core.errors import UserError, unknown
+from fedtune.cluster import jobs
 from fedtune.core.terminal import say
 
-MARK = "fedtune"  # the entry of a job's metadata that says whose it is
-ENVIRONMENT = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # Ray's own names for where a cluster is
-HERE = "http://127.0.0.1:8265"
+if TYPE_CHECKING:
+    from ray.dashboard.modules.job.pydantic_models import JobDetails
 
 
 def parser() -> argparse.ArgumentParser:
@@ -40,9 +26,9 @@ def parser() -> argparse.ArgumentParser:
     listing = actions.add_parser("list", help="all of them")
     logs = actions.add_parser("logs", help="what one printed")
     stopping = actions.add_parser("stop", help="end one as Ctrl-C would; what it found is kept")
-    known = ", ".join(f"${name}" for name in ENVIRONMENT)
+    known = ", ".join(f"${name}" for name in jobs.ENVIRONMENT)
     for action in (listing, logs, stopping):
-        action.add_argument("--address", metavar="URL", help=f"as for submit (default {known}, {HERE})")
+        action.add_argument("--address", metavar="URL", help=f"as for submit (default {known}, {jobs.HERE})")
         action.add_argument("--debug", action="store_true", help="show the stack of an error")
     for action in (logs, stopping):
         action.add_argument("job", metavar="ID", help="the job's name, as submit and list print it")
@@ -54,148 +40,35 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """The command."""
     args = parser().parse_args(argv)
-    address = args.address or given_address() or HERE
-    with reached(address) as client:
-        jobs = ours(client)
+    address = args.address or jobs.given_address() or jobs.HERE
+    with jobs.reached(address) as client:
+        ours = jobs.ours(client)
         if args.action == "list":
-            _show(jobs)
+            _show(ours)
             return 0
-        if args.job not in jobs:
-            raise _unknown(args.job, list(jobs))
+        if args.job not in ours:
+            raise jobs.unknown_job(args.job, list(ours))
         if args.action == "stop":
-            return stop(client, jobs[args.job])
+            return jobs.stop(client, ours[args.job])
         if args.follow:
-            return follow(client, args.job, address)
+            return jobs.follow(client, args.job, address)
         print(client.get_job_logs(args.job), end="")
     return 0
 
 
-def given_address() -> str | None:
-    """The cluster that Ray's environment variables name by its dashboard."""
-    return next((v for n in ENVIRONMENT if re.match("https?://", v := os.environ.get(n, ""))), None)
-
-
-@contextmanager
-def reached(address: str) -> Iterator[JobSubmissionClient]:
-    """A client of the cluster whose dashboard is at the address, with the user's token if there is one.
-
-    UserError for an address of another form, if nobody answers (at once or later), and if the token is refused.
-    """
-    _require_answer(address)
-    for name in ("ray", "ray.dashboard.modules.job.sdk", "ray.dashboard.modules.dashboard_sdk"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    try:
-        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
-        os.environ[ENVIRONMENT[0]] = address  # Ray lets it win over what it is given
-        yield JobSubmissionClient(address)
-    except AuthenticationError as error:
-        came = "the one given is not its" if str(error).startswith("Authentication failed") else "none was found"
-        raise UserError(
-            f"the cluster at {address} asks for its token, but {came}; run `ray get-auth-token` on its head and put "
-            "what it prints into RAY_AUTH_TOKEN, or into a file named by RAY_AUTH_TOKEN_PATH, with RAY_AUTH_MODE=token"
-        ) from error
-    except (OSError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(
-            f"a job needs a cluster that answers, but {address} does not ({reason[-200:]}); "
-            "jobs that run there go on; look at it with fedtune jobs list"
-        ) from error
-
-
-def _require_answer(address: str) -> None:
-    """UserError for no web address, and where nobody listens, without a long wait."""
-    parts = urlsplit(address)
-    try:
-        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
-    except ValueError:  # a port that is no number
-        host = None
-    if parts.scheme not in ("http", "https") or not host:
-        raise UserError(f"--address must be the dashboard's, like http://head:8265, but got {address!r}")
-    try:
-        socket.create_connection((host, port), timeout=5).close()
-    except OSError as error:
-        raise UserError(
-            f"--address must be the dashboard's of a running Ray cluster, but nobody answers at {host}:{port} "
-            f"({error}); on the head, `ray status` says whether it runs; from elsewhere, forward its port with ssh -L"
-        ) from error
-
-
-def ours(client: JobSubmissionClient) -> dict[str, JobDetails]:
-    """The jobs that fedtune submitted, by name, the oldest first."""
-    found = [j for j in client.list_jobs() if j.submission_id and MARK in (j.metadata or {})]
-    return {str(j.submission_id): j for j in sorted(found, key=lambda j: j.start_time or 0)}
-
-
-def follow(client: JobSubmissionClient, job: str, address: str) -> int:
-    """Print a job's log as it grows, and how it ended.  0 if it succeeded, 1 if not, 130 on Ctrl-C: the job goes on."""
-    try:
-        ended = asyncio.run(_follow(client, job))
-    except KeyboardInterrupt:
-        say(f"\n{job} goes on.  {how_to_go_on(job, address)}")
-        return 130
-    say(f"{job}: {str(ended.status).lower()}" + (f", exit status {c}" if (c := ended.driver_exit_code) else ""))
-    if ended.status == JobStatus.FAILED and ended.driver_exit_code is None:
-        say(ended.message or "")  # it never began, so its log does not say why
-    return 0 if ended.status == JobStatus.SUCCEEDED else 1
-
-
-def how_to_go_on(job: str, address: str) -> str:
-    """What to type for the rest of the log, and to end the job."""
-    return (
-        f"Follow it: fedtune jobs logs {job} --follow --address {address}   "
-        f"Stop it: fedtune jobs stop {job} --address {address}"
-    )
-
-
-async def _follow(client: JobSubmissionClient, job: str) -> JobDetails:
-    shown = 0  # characters; a new connection sends the log from its start
-    while True:
-        sent = 0
-        try:
-            async for text in client.tail_job_logs(job):
-                sent += len(text)
-                print(text[max(0, len(text) - max(0, sent - shown)) :], end="", flush=True)
-                shown = max(shown, sent)
-        except (RuntimeError, aiohttp.ClientError):
-            pass  # the line broke; whether the cluster is there says the next request
-        details = client.get_job_info(job)
-        if details.status.is_terminal():
-            return details
-        await asyncio.sleep(1)
-
-
-def stop(client: JobSubmissionClient, job: JobDetails) -> int:
-    """Tell a job to end, wait until it has; UserError if it had before."""
-    name, asked = str(job.submission_id), False
-    if job.status.is_terminal():
-        raise UserError(f"what is stopped must be running, but {name} is {job.status.lower()}; fedtune jobs list")
-    while not (status := client.get_job_status(name)).is_terminal():
-        asked = asked or client.stop_job(name)  # not before its supervisor is up
-        time.sleep(0.2)
-    say(f"{name}: {status.lower()}; what it found is in its folder, and fedtune resume goes on from there")
-    return 0
-
-
-def _show(jobs: dict[str, JobDetails]) -> None:
-    if not jobs:
+def _show(ours: dict[str, JobDetails]) -> None:
+    if not ours:
         say("no job of fedtune's")
         return
     table = Table(box=None, pad_edge=False)
     for column in ("job", "status", "started", "took", "command"):
         table.add_column(column, overflow="fold")
-    for name, job in jobs.items():
+    for name, job in ours.items():
         began = (job.start_time or 0) / 1000
         took = datetime.timedelta(seconds=round((job.end_time / 1000 if job.end_time else time.time()) - began))
         started = datetime.datetime.fromtimestamp(began).isoformat(" ", "seconds")
         table.add_row(name, job.status.lower(), started, str(took), job.entrypoint.removeprefix("python -m fedtune."))
     Console(width=None if sys.stdout.isatty() else 240).print(table)
-
-
-def _unknown(name: str, known: list[str]) -> UserError:
-    if not known:
-        return UserError(f"a job must be one of fedtune's, but there is none on this cluster, so not {name!r} either")
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.3)
-    return unknown("job", name, dict.fromkeys([*near, *known[-5:]]))
 
 
 if __name__ == "__main__":

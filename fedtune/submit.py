@@ -5,22 +5,18 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
-import os
 import re
 import shlex
-import shutil
 import sys
 import tempfile
-import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-
-from ray._private.ray_constants import DASHBOARD_CLIENT_MAX_SIZE
 
 import fedtune
 from fedtune import arguments as cli
-from fedtune import extend, jobs, replay, resume, search
-from fedtune.core import own_packages
+from fedtune import extend, replay, resume, search
+from fedtune.cluster import jobs
+from fedtune.cluster import package as packing
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
 from fedtune.data import datasets, federation
@@ -28,8 +24,6 @@ from fedtune.studies import comparison
 from fedtune.tuning import plan
 from fedtune.tuning import space as spaces
 
-LIMIT = DASHBOARD_CLIENT_MAX_SIZE  # bytes that the cluster's job server takes at once
-PACKAGES = ("fedtune", *own_packages.NAMES)
 COMMANDS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "search": search.parser, "compare": comparison.parser, "resume": resume.parser, "extend": extend.parser,
     "replay": replay.parser,
@@ -157,18 +151,18 @@ def _search(
         else:
             planned = plan.make(argparse.Namespace(**vars(args) | {"address": "auto", "storage_path": empty}))
             name = planned.name
-    scenario, root = planned.experiment.scenario, _root(data)
+    scenario, root = planned.experiment.scenario, packing.data_root(data)
     given, files = ["--name", name], {}
     if args.data_dir is not None:
         _on_cluster("--data-dir", Path(args.data_dir))
     elif scenario.dataset != "digits" and not args.download:
-        files = _data([scenario.dataset], root)
+        files = packing.data_files([scenario.dataset], root)
         given += ["--data-dir", "data"]
     if found := spaces.file_of(args.space):
         sent = f"given/{found[0].name}"  # in a folder of its own, where it hides no module
         files[sent] = found[0]
         given += ["--space", sent + found[1]]
-    _pack(files, package)
+    packing.write(package, files)
     if scenario.dataset == "digits" or "--data-dir" in given:  # the last that a search would refuse before it starts
         loaded = datasets.load(scenario.dataset, root)
         fresh = contest.seeds if command == "compare" else planned.final_seeds
@@ -181,12 +175,12 @@ def _other(arguments: list[str], run: Path, data: Path | None, package: Path) ->
     """Pack what goes on with a run, whose data set only the cluster knows."""
     run = _on_cluster("RUN", run)
     if data is None:
-        _pack({}, package)
+        packing.write(package, {})
         return run, arguments
     names = [n for n, s in datasets.SOURCES.items() if s.folder and (data / s.folder).is_dir()]
     if not names:
         raise UserError(f"--data must be a folder with torchvision's layout, but {data} has no data set of fedtune's")
-    _pack(_data(names, data), package)
+    packing.write(package, packing.data_files(names, data))
     return run, [*_without(arguments, "--data-dir"), "--data-dir", "data"]
 
 
@@ -198,56 +192,6 @@ def _on_cluster(what: str, path: Path) -> Path:
             f"for instance /shared/{path.name}"
         )
     return path
-
-
-def _root(data: Path | None) -> Path:
-    return data or Path(os.environ.get("FEDTUNE_DATA_DIR") or "data")
-
-
-def _data(names: Iterable[str], root: Path) -> dict[str, Path]:
-    """The files of these data sets, unpacked ones only: where they go in the job's folder -> where they are."""
-    files: dict[str, Path] = {}
-    for name in names:
-        source = datasets.SOURCES[name]
-        split = dict(source.options).get("split", "")  # all of EMNIST's lie in one folder
-        found = [
-            f for f in sorted((root / source.folder).rglob("*"))
-            if f.is_file() and f.suffix not in (".gz", ".zip") and f"{split}-" in f"{f.name}-"
-        ]  # fmt: skip
-        if not found:
-            raise UserError(
-                f"{name} is sent with the job, but it is not in {root / source.folder}; give --data DIR that has it, "
-                "or after -- the cluster's --data-dir, or --download"
-            )
-        files |= {f"data/{f.relative_to(root)}": f for f in found}
-    return files
-
-
-def _pack(files: dict[str, Path], package: Path) -> None:
-    """Write fedtune and these files as a .zip, the same bytes for the same files; UserError if it gets too large."""
-    with zipfile.ZipFile(package, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, path in (_code() | files).items():
-            entry = zipfile.ZipInfo(name)  # with no time of its own, so that the cluster knows it again
-            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
-            with path.open("rb") as source, archive.open(entry, "w") as target:
-                shutil.copyfileobj(source, target, 1 << 20)
-            if package.stat().st_size > LIMIT:
-                raise UserError(
-                    f"what is sent with a job must be at most {LIMIT / 2**20:g} MiB packed, but is more with {path}; "
-                    "copy the data to the cluster, and name their folder there with --data-dir after --"
-                )
-
-
-def _code() -> dict[str, Path]:
-    """fedtune's own packages: file in the job's folder -> file here."""
-    found = {}
-    for package in PACKAGES:
-        top = own_packages.folder(package)
-        for file in sorted(top.rglob("*")):
-            name = file.relative_to(top.parent)
-            if file.is_file() and not any(part == "__pycache__" or part.startswith(".") for part in name.parts):
-                found[name.as_posix()] = file
-    return found
 
 
 def _without(arguments: list[str], *flags: str) -> list[str]:

@@ -29,7 +29,8 @@ from support.data_files import idx
 from support.searches import rounds_by_configuration
 from support.waiting import wait_for
 
-from fedtune import jobs, search, submit
+from fedtune import search, submit
+from fedtune.cluster import jobs, package
 from fedtune.runs import tables
 
 TINY = (
@@ -360,7 +361,7 @@ def test_what_cannot_be_submitted_is_refused_before_anything_is_sent(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     command, _, rest = line.replace("{tmp}", str(tmp_path)).partition(" ")
-    said = refusal({"submit": submit, "jobs": jobs}[command].main, rest, capsys)
+    said = refusal({"submit": submit, "jobs": jobs_command}[command].main, rest, capsys)
     assert CASES[line].replace("{tmp}", str(tmp_path)) in said
     assert not list(tmp_path.iterdir())
 
@@ -368,10 +369,10 @@ def test_what_cannot_be_submitted_is_refused_before_anything_is_sent(
 def test_the_environment_names_the_cluster(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:2")
-    assert "nobody answers at 127.0.0.1:2" in refusal(jobs.main, "list", capsys)
+    assert "nobody answers at 127.0.0.1:2" in refusal(jobs_command.main, "list", capsys)
     assert "nobody answers at 127.0.0.1:1" in refusal(submit.main, AT.removeprefix("submit ") + GOOD, capsys)
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:3")
-    assert "nobody answers at 127.0.0.1:3" in refusal(jobs.main, "list", capsys)
+    assert "nobody answers at 127.0.0.1:3" in refusal(jobs_command.main, "list", capsys)
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")  # of no dashboard
     assert jobs.given_address() is None
@@ -420,7 +421,7 @@ def test_of_emnist_only_the_split_that_is_searched_is_sent(tmp_path: Path) -> No
     raw.mkdir(parents=True)
     for split in ("letters", "byclass"):
         (raw / f"emnist-{split}-train-images-idx3-ubyte").touch()
-    (name,) = submit._data(["emnist-letters"], tmp_path)
+    (name,) = package.data_files(["emnist-letters"], tmp_path)
     assert name == "data/EMNIST/raw/emnist-letters-train-images-idx3-ubyte"
 
 
@@ -428,7 +429,7 @@ def test_more_than_the_job_server_takes_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny_mnist(tmp_path)
-    monkeypatch.setattr(submit, "LIMIT", 1 << 19)
+    monkeypatch.setattr(package, "LIMIT", 1 << 19)
     line = refusal(submit.main, f"--address http://127.0.0.1:1 --data {tmp_path} {GOOD} {MNIST}", capsys)
     assert "at most 0.5 MiB packed, but is more with" in line and "name their folder there with --data-dir" in line
 

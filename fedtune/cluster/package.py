@@ -1,0 +1,69 @@
+"""What goes to a cluster with a job: fedtune's own code, and the files that only this machine has, as a .zip."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from ray._private.ray_constants import DASHBOARD_CLIENT_MAX_SIZE
+
+from fedtune.core import own_packages
+from fedtune.core.errors import UserError
+from fedtune.data import datasets
+
+LIMIT = DASHBOARD_CLIENT_MAX_SIZE  # bytes that the cluster's job server takes at once
+PACKAGES = ("fedtune", *own_packages.NAMES)
+
+
+def data_root(given: Path | None) -> Path:
+    """Where this machine has its data: as given, or as a search finds it."""
+    return given or Path(os.environ.get("FEDTUNE_DATA_DIR") or "data")
+
+
+def data_files(names: Iterable[str], root: Path) -> dict[str, Path]:
+    """The files of these data sets, unpacked ones only: where they go in the job's folder -> where they are."""
+    files: dict[str, Path] = {}
+    for name in names:
+        source = datasets.SOURCES[name]
+        split = dict(source.options).get("split", "")  # all of EMNIST's lie in one folder
+        found = [
+            f for f in sorted((root / source.folder).rglob("*"))
+            if f.is_file() and f.suffix not in (".gz", ".zip") and f"{split}-" in f"{f.name}-"
+        ]  # fmt: skip
+        if not found:
+            raise UserError(
+                f"{name} is sent with the job, but it is not in {root / source.folder}; give --data DIR that has it, "
+                "or after -- the cluster's --data-dir, or --download"
+            )
+        files |= {f"data/{f.relative_to(root)}": f for f in found}
+    return files
+
+
+def write(package: Path, files: Mapping[str, Path]) -> None:
+    """Write fedtune and these files as a .zip, the same bytes for the same files; UserError if it gets too large."""
+    with zipfile.ZipFile(package, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, path in (_code() | dict(files)).items():
+            entry = zipfile.ZipInfo(name)  # with no time of its own, so that the cluster knows it again
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            with path.open("rb") as source, archive.open(entry, "w") as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+            if package.stat().st_size > LIMIT:
+                raise UserError(
+                    f"what is sent with a job must be at most {LIMIT / 2**20:g} MiB packed, but is more with {path}; "
+                    "copy the data to the cluster, and name their folder there with --data-dir after --"
+                )
+
+
+def _code() -> dict[str, Path]:
+    """fedtune's own packages: file in the job's folder -> file here."""
+    found = {}
+    for package in PACKAGES:
+        top = own_packages.folder(package)
+        for file in sorted(top.rglob("*")):
+            name = file.relative_to(top.parent)
+            if file.is_file() and not any(part == "__pycache__" or part.startswith(".") for part in name.parts):
+                found[name.as_posix()] = file
+    return found
