@@ -1,24 +1,21 @@
-"""What the commands share: arguments that say what to play, and one line for what cannot be."""
+"""What the commands share: arguments made from options, and one line for what cannot be."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import yaml
 
 from fedtune.core.errors import Diverged, UserError
-from fedtune.core.hyper import knobs
-from fedtune.federated.executors import EXECUTORS
-from fedtune.federated.registry import find, names
-from fedtune.federated.scenario import Scenario
-from fedtune.federated.scenarios import SCENARIOS
-from fedtune.federated.scenarios import find as find_scenario
-from fedtune.federated.simulation import Experiment, require_device
+from fedtune.tuning import options
+from fedtune.tuning.options import ExperimentOptions, SearchOptions
+
+OF_MACHINE = ("data_dir", "address", "max_concurrent", "dashboard", "debug")  # options that a resumed run may change
 
 
 class Parser(argparse.ArgumentParser):
@@ -60,56 +57,63 @@ def guarded(main: Command) -> Command:
     return run
 
 
-def add_experiment(parser: argparse.ArgumentParser) -> None:
-    """Arguments that say what is played: algorithm, scenario and its fields, pinned hyperparameters, data, machine."""
-    parser.add_argument("--algo", metavar="NAME", help=f"algorithm: {', '.join(names())}")
-    parser.add_argument("--scenario", metavar="NAME", help=f"setting (default digits-w4): {', '.join(SCENARIOS)}")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="pin a hyperparameter; see fedtune list"
-    )
-    parser.add_argument(
-        "--preset", metavar="NAME", help="as_text (the defaults) or as_published (the released code's choices)"
-    )
-    parser.add_argument("--seed", type=int, metavar="N", help="of partition, start and draws (default 0)")
-    parser.add_argument("--data-dir", metavar="DIR", help="torchvision's layout (default $FEDTUNE_DATA_DIR, data)")
-    parser.add_argument("--download", action="store_true", help="fetch the data set if it is not there")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--executor", default="auto", choices=EXECUTORS, help="how clients run (default: by a rule)")
-    parser.add_argument("--debug", action="store_true", help="show the stack of an error")
-    fields = parser.add_argument_group("scenario fields (each overrides the scenario's)")
+def add_options(parser: argparse.ArgumentParser, cls: type[ExperimentOptions], *only: str, **helps: str) -> None:
+    """An argument for each of a class's options, or for those named only.  helps: other words for some of them."""
+    groups: dict[str, Any] = {"": parser}
+    for f in options.options(cls):
+        if only and f.name not in only:
+            continue
+        about, name = f.metadata, f.metadata["group"]
+        if not only and name not in groups:
+            groups[name] = parser.add_argument_group(name)
+        text = helps.get(f.name) or (about["help"]() if callable(about["help"]) else about["help"])
+        given: dict[str, Any] = {"dest": f.name, "help": text, "default": argparse.SUPPRESS}
+        if isinstance(f.default, bool):
+            given["action"] = "store_false" if f.default else "store_true"
+        elif f.name == "set":
+            given |= {"action": "append", "metavar": about["metavar"]}
+        else:
+            given |= {"metavar": about["metavar"], "choices": about["choices"] or None}
+            given |= {"type": typed(about["parse"])} if about["parse"] else {}
+        groups["" if only else name].add_argument(options.flag(f.name, f.default), **given)
+    if not only:
+        _add_fields(parser)
+
+
+def add_resumed(parser: argparse.ArgumentParser) -> None:
+    """Arguments of what goes on from a run: those of its options that may be others now."""
+    add_options(
+        parser, SearchOptions, *OF_MACHINE,
+        data_dir="as in the search, if the data lie elsewhere now",
+        address="of a Ray cluster (default: as in the search)",
+        max_concurrent="trials at once (default: as it was)",
+    )  # fmt: skip
+    parser.add_argument("--trust", action="store_true", help="also another user's run, whose files can run any code")
+
+
+def _add_fields(parser: argparse.ArgumentParser) -> None:
+    """An argument for each field of a scenario."""
+    from fedtune.federated.scenario import Scenario
+
+    group = parser.add_argument_group("scenario fields (each overrides the scenario's)")
     for f in dataclasses.fields(Scenario):
-        fields.add_argument(f"--{f.name.replace('_', '-')}", dest=f"field_{f.name}", metavar=str(f.default))
+        group.add_argument(
+            options.flag(f.name), dest=f"field_{f.name}", metavar=str(f.default), default=argparse.SUPPRESS
+        )
 
 
-def experiment_from(args: argparse.Namespace, config: dict[str, Any] | None = None) -> Experiment:
-    """The experiment that the arguments, over those of a best.yaml, describe; UserError for whatever is wrong."""
-    base = config or {}
-    algo = args.algo or base.get("algorithm")
-    if not algo:
-        raise UserError(f"--algo is needed, but none was given; there are {', '.join(names())}")
-    cls = find(algo)
-    scenario = find_scenario(args.scenario or base.get("scenario", "digits-w4"))
-    if not args.scenario:
-        scenario = scenario.override(**base.get("overrides", {}))
-    fields = {n.removeprefix("field_"): v for n, v in vars(args).items() if n.startswith("field_") and v is not None}
-    scenario = scenario.override(**fields)
-    pinned = base.get("hyperparameters", {}) if algo == base.get("algorithm") else {}
-    pinned = {n: v for n, v in pinned.items() if n not in fields} | dict(_pair(text) for text in args.set)
-    require_device(args.device)
-    seed = args.seed if args.seed is not None else base.get("seed", 0)
-    if seed < 0:
-        raise UserError(f"--seed must not be negative, but got {seed}")
-    known = knobs(Scenario) | knobs(cls)
-    preset = args.preset or ""
-    experiment = Experiment(algo, scenario, seed, args.executor, args.device, pinned, preset, tuple(fields))
-    experiment.validate()
-    return dataclasses.replace(experiment, pinned={n: known[n].check(v) for n, v in pinned.items()})
+def given(args: argparse.Namespace, cls: type[ExperimentOptions], *only: str) -> dict[str, Any]:
+    """The options of a class, or those of them that are named, which were given on the command line."""
+    values = {n: v for n, v in vars(args).items() if not only or n in only}
+    found = {f.name: values[f.name] for f in options.options(cls) if f.name in values}
+    if "set" in found:
+        found["set"] = dict(options.pair(text) for text in found["set"])
+    fields = {n.removeprefix("field_"): v for n, v in values.items() if n.startswith("field_")}
+    return found | ({"fields": fields} if fields else {})
 
 
-def read_config(path: str | None) -> dict[str, Any]:
+def read_config(path: str) -> dict[str, Any]:
     """The content of a best.yaml; UserError if it is none."""
-    if path is None:
-        return {}
     try:
         content = yaml.safe_load(Path(path).read_text())
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
@@ -120,30 +124,16 @@ def read_config(path: str | None) -> dict[str, Any]:
     return content
 
 
-def positive(text: str) -> int:
-    """An argument that must be a whole number of at least 1."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, but got {text!r}")
+def typed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """An option's parser as argparse wants it: what breaks the rule is argparse's own complaint."""
+
+    def value(text: str) -> Any:
+        try:
+            return parse(text)
+        except UserError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
     return value
 
 
-def above_zero(text: str) -> float:
-    """An argument that must be a number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, but got {text!r}")
-    return value
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals and value):
-        raise UserError(f"--set needs NAME=VALUE, but got {text!r}; for instance --set lr=0.05")
-    return name, value
+positive, above_zero = typed(options.positive), typed(options.above_zero)

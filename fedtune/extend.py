@@ -13,10 +13,11 @@ import pandas as pd
 import torch
 
 from fedtune import arguments as cli
-from fedtune import resume, search
+from fedtune import resume
 from fedtune.core.errors import UserError
 from fedtune.federated import registry
 from fedtune.runs import disk, tables
+from fedtune.studies import search_study
 from fedtune.tuning import plan, schedulers
 from fedtune.tuning import space as spaces
 from fedtune.tuning.schedulers import SAMPLERS
@@ -31,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
     more.add_argument("--rounds", type=cli.positive, metavar="+N", help="so many more rounds for the best trials")
     p.add_argument("--top", type=cli.positive, metavar="N", help="with --rounds: for how many (default: a third)")
     p.add_argument("--name", help="of the new folder, beside the old one (default: RUN+N, RUN+Nrounds)")
-    resume.add_machine(p)
+    cli.add_resumed(p)
     return p
 
 
@@ -52,21 +53,20 @@ def main(argv: list[str] | None = None) -> int:
             f"a search is extended from its trials.parquet and rounds.parquet, but {args.run} lacks one; search anew"
         )
     disk.require_found(args.run)
-    given, arguments = resume.arguments(record, args), record["arguments"]
+    given = resume.options(record, args)
     if args.trials:
         if args.top:
             raise UserError(f"--top says how many trials get more --rounds, but got --top {args.top} with --trials")
-        given.name, given.trials = args.name or f"{given.name}+{args.trials}", args.trials
-        planned = plan.make(given)
+        name = args.name or f"{given.name}+{args.trials}"
+        planned = plan.make(dataclasses.replace(given, name=name, trials=args.trials))
         # the default configuration was the first trial of the first search
         planned = dataclasses.replace(planned, points=[], outside=[])
     else:
-        given.name = args.name or f"{given.name}+{args.rounds}rounds"
-        given.field_rounds = str(record["scenario"]["rounds"] + args.rounds)
-        arguments = [*arguments, "--rounds", given.field_rounds]
+        name, rounds = args.name or f"{given.name}+{args.rounds}rounds", record["scenario"]["rounds"] + args.rounds
+        given = dataclasses.replace(given, name=name, fields={**given.fields, "rounds": rounds})
         planned = longer(plan.make(given), args.run, args.top)
     planned = dataclasses.replace(planned, earlier=args.run.absolute())
-    return search.conduct(planned, given, {"arguments": arguments, "extends": args.run.absolute().name})
+    return search_study.run_with_ray(planned, {"extends": args.run.absolute().name})
 
 
 def longer(p: plan.Plan, run: Path, top: int | None) -> plan.Plan:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedtune import arguments, resume, search
+from fedtune import arguments, resume
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
 from fedtune.runs import tables
+from fedtune.studies import search_study
 from fedtune.tuning import plan
 
 CLOCK = ["trial", "seconds", "eval_seconds"]  # what is another each time
@@ -24,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
     p = arguments.Parser(prog="fedtune replay", description="Play a search's trials again and compare every number.")
     p.add_argument("run", type=Path, metavar="RUN", help="the folder of the search")
     p.add_argument("--name", help="of the new folder, beside the old one (default: RUN-replayed)")
-    resume.add_machine(p)
+    arguments.add_resumed(p)
     return p
 
 
@@ -33,8 +34,8 @@ def main(argv: list[str] | None = None) -> int:
     """The command."""
     args = parser().parse_args(argv)
     record = resume.read(args.run, args.trust)
-    given = resume.arguments(record, args)
-    given.name, given.final_seeds = args.name or f"{given.name}-replayed", 0
+    given = resume.options(record, args)
+    given = dataclasses.replace(given, name=args.name or f"{given.name}-replayed", final_seeds=0)
     before = rounds_of(args.run)
     length = before.groupby("trial")["round"].max()
     tried = [plan.Played(t["trial"], t["config"], int(length[t["trial"]]))
@@ -51,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         planned, again=tuple(tried), trials=len(tried), points=[], outside=[], searcher="replay", scheduler="none",
         budget=Budget("rounds", planned.experiment.scenario.rounds, 1), time_budget=None, objectives=("val_acc",),
     )  # fmt: skip
-    status = search.conduct(planned, given, {"arguments": record["arguments"], "replays": args.run.absolute().name})
+    status = search_study.run_with_ray(planned, {"replays": args.run.absolute().name})
     return status or compare(args, before, planned)
 
 

@@ -23,6 +23,7 @@ from fedtune.data import datasets, federation
 from fedtune.studies import comparison
 from fedtune.tuning import plan
 from fedtune.tuning import space as spaces
+from fedtune.tuning.options import SearchOptions
 
 COMMANDS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "search": search.parser, "compare": comparison.parser, "resume": resume.parser, "extend": extend.parser,
@@ -122,17 +123,19 @@ def prepare(words: list[str], name: str | None, data: Path | None, package: Path
     """
     command, arguments = (words[0], words[1:]) if words[0] in COMMANDS else ("search", words)
     if command == "compare":
-        own, args, _ = comparison.read(arguments)
-        args.name, args.storage_path = own.name, own.storage_path
+        own, options, _ = comparison.read(arguments)
+        options = dataclasses.replace(options, name=own.name, storage_path=own.storage_path)
     else:
         args = COMMANDS[command]().parse_args(arguments)
-    if args.address:
+        options = SearchOptions(**cli.given(args, SearchOptions, *(() if command == "search" else cli.OF_MACHINE)))
+    if options.address:
         raise UserError(
-            f"the search joins the cluster that it runs on, but got --address {args.address} after --; give it before"
+            f"the search joins the cluster that it runs on, but got --address {options.address} after --; give it "
+            "before"
         )
     if command in ("search", "compare"):
-        run, arguments = _search(command, arguments, args, data, package)
-        default = run.name if args.name is None else f"{run.name}-{_now()}"
+        run, arguments = _search(command, arguments, options, data, package)
+        default = run.name if options.name is None else f"{run.name}-{_now()}"
     else:
         run, arguments = _other(arguments, args.run, data, package)
         default = f"{command}-{run.name}-{_now()}"
@@ -140,25 +143,25 @@ def prepare(words: list[str], name: str | None, data: Path | None, package: Path
 
 
 def _search(
-    command: str, arguments: list[str], args: argparse.Namespace, data: Path | None, package: Path
+    command: str, arguments: list[str], options: SearchOptions, data: Path | None, package: Path
 ) -> tuple[Path, list[str]]:
     """Check what is searched and pack it.  Returns its folder, and the arguments as the cluster is to have them."""
-    storage = _on_cluster("--storage-path", Path(args.storage_path))
+    storage = _on_cluster("--storage-path", Path(options.storage_path))
     with tempfile.TemporaryDirectory() as empty:  # whether the cluster's can be written to, the cluster will say
         if command == "compare":
             contest = comparison.make([*arguments, "--storage-path", empty, "--address", "auto"])
             planned, name = contest.first, contest.folder.name
         else:
-            planned = plan.make(argparse.Namespace(**vars(args) | {"address": "auto", "storage_path": empty}))
+            planned = plan.make(dataclasses.replace(options, address="auto", storage_path=empty))
             name = planned.name
     scenario, root = planned.experiment.scenario, packing.data_root(data)
     given, files = ["--name", name], {}
-    if args.data_dir is not None:
-        _on_cluster("--data-dir", Path(args.data_dir))
-    elif scenario.dataset != "digits" and not args.download:
+    if options.data_dir is not None:
+        _on_cluster("--data-dir", Path(options.data_dir))
+    elif scenario.dataset != "digits" and not options.download:
         files = packing.data_files([scenario.dataset], root)
         given += ["--data-dir", "data"]
-    if found := spaces.file_of(args.space):
+    if found := spaces.file_of(options.space):
         sent = f"given/{found[0].name}"  # in a folder of its own, where it hides no module
         files[sent] = found[0]
         given += ["--space", sent + found[1]]

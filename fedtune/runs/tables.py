@@ -245,7 +245,7 @@ class Record:
 def kept(record: dict[str, Any]) -> dict[str, Any]:
     """What stays of a record when its run is gone on with: how it began; and when it was gone on with."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    began = {n: record[n] for n in ("arguments", "command", "started") if n in record}
+    began = {n: record[n] for n in ("options", "command", "started") if n in record}
     commits = dict.fromkeys([*record.get("earlier_commits", []), record.get("git_commit")])
     return began | {"resumed": [*record.get("resumed", []), now], "earlier_commits": list(commits)}
 

@@ -28,10 +28,11 @@ from fedtune.federated.scenarios import find as find_scenario
 from fedtune.federated.scenarios import said
 from fedtune.federated.simulation import fitting
 from fedtune.runs import disk, tables
-from fedtune.studies import comparison_tables, fresh_seeds, published
+from fedtune.studies import comparison_tables, fresh_seeds, published, search_study
 from fedtune.studies.ray_tasks import Outcome
 from fedtune.tuning import plan
 from fedtune.tuning import space as spaces
+from fedtune.tuning.options import SearchOptions
 from fedtune.tuning.plan import Plan
 
 RECORD = "compare.json"
@@ -42,13 +43,11 @@ OURS = ("--algo", "--final-seeds")  # of a search's arguments: here each search'
 class Contest:
     """A comparison that has been checked and can start.
 
-    args   of every search, by algorithm, in the order of --algos; their plans are alike but for algorithm and space.
+    plans   of every search, by algorithm, in the order of --algos; they are alike but for algorithm and space.
     """
 
     folder: Path
-    args: dict[str, argparse.Namespace]
     plans: dict[str, Plan]
-    words: dict[str, list[str]]  # each search's arguments, as its run.json keeps them
     seeds: int
     top: int
 
@@ -114,20 +113,20 @@ def make(words: list[str], folder: Path | None = None) -> Contest:
         )
     names = _algorithms(own.algos, given)
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    name = own.name or f"compare-{given.scenario or 'digits-w4'}-{stamp}"
+    name = own.name or f"compare-{given.scenario}-{stamp}"
     if folder is None:
         plan.require_folder(Path(own.storage_path), name)
         folder = Path(own.storage_path).absolute() / name
     words_of = {algo: [*rest, "--algo", algo, "--name", algo, "--storage-path", str(folder), "--final-seeds", "0"]
                 for algo in names}  # fmt: skip
     with terminal.silent():  # the same is planned below, and says it then
-        spaces_of = {algo: _planned(words, folder / algo)[1].space for algo, words in words_of.items()}
-    args, plans = {}, {}
+        spaces_of = {algo: _planned(words, folder / algo).space for algo, words in words_of.items()}
+    plans = {}
     for algo in names:
         if also := _also(algo, spaces_of, given):
             words_of[algo] += ["--also", ",".join([given.also] * bool(given.also) + also)]
             say(f"note: {algo} also searches {', '.join(a.partition('=')[0] for a in also)}, as others here do")
-        args[algo], plans[algo] = _planned(words_of[algo], folder / algo)
+        plans[algo] = _planned(words_of[algo], folder / algo)
     if len({p.trials for p in plans.values()}) > 1:
         raise UserError(
             "a fair comparison gives every algorithm as many trials, but their grids have "
@@ -135,27 +134,34 @@ def make(words: list[str], folder: Path | None = None) -> Contest:
         )
     # nobody is judged before the slowest hyperparameter of anybody has had its effect
     grace, since = (max(of) for of in zip(*((p.grace, p.budget.since) for p in plans.values()), strict=True))
-    plans = {n: dataclasses.replace(p, grace=grace, budget=p.budget._replace(since=since)) for n, p in plans.items()}
-    words_of = {n: [*w, "--grace", f"{grace:g}"] for n, w in words_of.items()}
-    return Contest(folder, args, plans, words_of, own.seeds, own.top_k)
+    plans = {
+        n: dataclasses.replace(
+            p, options=dataclasses.replace(p.options, grace=grace), grace=grace, budget=p.budget._replace(since=since)
+        )
+        for n, p in plans.items()
+    }
+    return Contest(folder, plans, own.seeds, own.top_k)
 
 
-def read(words: list[str]) -> tuple[argparse.Namespace, argparse.Namespace, list[str]]:
-    """A comparison's own arguments, and those of its searches, parsed and as words."""
+def read(words: list[str]) -> tuple[argparse.Namespace, SearchOptions, list[str]]:
+    """A comparison's own arguments, and those of its searches, as options and as words."""
     own, rest = parser().parse_known_args(words)
     if refused := [w for w in rest if w.split("=")[0] in OURS]:
         raise UserError(f"a comparison gives each search its {refused[0]} itself, but it came too; leave it out")
-    return own, search.parser("fedtune compare").parse_args([*rest, "--algo", "local"]), rest
+    return own, _options([*rest, "--algo", "local"]), rest
 
 
-def _planned(words: list[str], run: Path) -> tuple[argparse.Namespace, Plan]:
-    """A search's arguments and plan; one that has begun is planned as it was."""
-    args = search.parser("fedtune compare").parse_args(words)
-    args.space = spaces.kept(args.space, run)
-    return args, plan.make(args, resumed=run.exists())
+def _options(words: list[str]) -> SearchOptions:
+    return SearchOptions(**arguments.given(search.parser("fedtune compare").parse_args(words), SearchOptions))
 
 
-def _also(algo: str, spaces_of: dict[str, spaces.Space], given: argparse.Namespace) -> list[str]:
+def _planned(words: list[str], run: Path) -> Plan:
+    """A search's plan; one that has begun is planned as it was."""
+    options = _options(words)
+    return plan.make(dataclasses.replace(options, space=spaces.kept(options.space, run)), resumed=run.exists())
+
+
+def _also(algo: str, spaces_of: dict[str, spaces.Space], given: SearchOptions) -> list[str]:
     """The scenario's hyperparameters that others search and this one does not: all tune them, or nobody does.
 
     An algorithm whose own space leaves out the learning rate would be held to its default against others that are not.
@@ -163,16 +169,16 @@ def _also(algo: str, spaces_of: dict[str, spaces.Space], given: argparse.Namespa
     shared = {n: d for s in spaces_of.values() for n, d in s.domains.items() if n in knobs(Scenario)}
     if spaces_of[algo].is_grid:
         return []
-    idle = arguments.experiment_from(argparse.Namespace(**{**vars(given), "algo": algo})).scenario.idle()
+    idle = dataclasses.replace(given, algo=algo).experiment().scenario.idle()
     return [spaces.also_text(n, d) for n, d in shared.items() if n not in spaces_of[algo].domains and n not in idle]
 
 
-def _algorithms(text: str | None, given: argparse.Namespace) -> list[str]:
+def _algorithms(text: str | None, given: SearchOptions) -> list[str]:
     """The algorithms that were asked for; UserError unless they are at least one, each once."""
     if not text:
         raise UserError("--algos is needed, but none was given; for instance --algos gfpl,fedproto,fedavg,local")
     if text == "all":
-        scenario = arguments.experiment_from(argparse.Namespace(**{**vars(given), "algo": "local", "set": []})).scenario
+        scenario = dataclasses.replace(given, algo="local", set={}).experiment().scenario
         return [n for n in fitting(scenario) if " " not in n]
     names = [name.strip() for name in text.split(",")]
     for name in names:
@@ -184,14 +190,14 @@ def _algorithms(text: str | None, given: argparse.Namespace) -> list[str]:
 
 def conduct(c: Contest, record: dict[str, Any]) -> int:
     """Search whatever has not been searched, play what was found, write and show the tables; the exit status."""
-    p, args = c.first, next(iter(c.args.values()))
+    p = c.first
     with ExitStack() as held:
         if (c.folder / RECORD).exists():
             held.enter_context(tables.sole_driver(c.folder))
-        data = datasets.load(p.experiment.scenario.dataset, args.data_dir, args.download)
-        dealt = search.deal(p, data, c.seeds)
+        data = datasets.load(p.experiment.scenario.dataset, p.options.data_dir, p.options.download)
+        dealt = search_study.partition(p, data, c.seeds)
         disk.require_room(c.folder)
-        ray_here = ray_start.connected(p.address, p.cpus, p.gpus, not args.no_dashboard, args.dashboard_host)
+        ray_here = ray_start.connected(p.address, p.cpus, p.gpus, p.options.dashboard, p.options.dashboard_host)
         fits = held.enter_context(ray_here)
         noted = tables.Record(c.folder, tables.origin(tables.command_line()) | c.told() | record, RECORD)
         if not (c.folder / RECORD).exists():
@@ -220,9 +226,9 @@ def conduct(c: Contest, record: dict[str, Any]) -> int:
 
 def _searched_all(c: Contest, data: datasets.Dataset, dealt: list[Any], fits: int) -> bool:
     """Whether every algorithm's search is over: one that was interrupted ends this."""
-    for i, (name, p) in enumerate(c.plans.items()):
+    for i, p in enumerate(c.plans.values()):
         say(f"\n{i + 1} of {len(c.plans)} searches")
-        if _searched(p, c.args[name], c.words[name], data, dealt, fits) == 130:
+        if _searched(p, data, dealt, fits) == 130:
             return False
     return True
 
@@ -258,9 +264,7 @@ def _published(c: Contest, name: str) -> list[published.Cell]:
     return published.of(c.first.scenario, name) if c.scenario == find_scenario(c.first.scenario) else []
 
 
-def _searched(
-    p: Plan, args: argparse.Namespace, words: list[str], data: datasets.Dataset, dealt: list[Any], fits: int
-) -> int:
+def _searched(p: Plan, data: datasets.Dataset, dealt: list[Any], fits: int) -> int:
     """Search, go on with a search, or leave one that is over alone; its exit status."""
     file = p.folder / "run.json"
     before = json.loads(file.read_text()) if file.exists() else None
@@ -271,8 +275,8 @@ def _searched(
         if before:
             held.enter_context(tables.sole_driver(p.folder))
             disk.require_state(p.folder)
-        record = tables.kept(before) if before else {"arguments": words}
-        return search.at_work(p, args, record, data, dealt, fits, resumed=bool(before))
+        record = tables.kept(before) if before else {}
+        return search_study.run_search(p, record, data, dealt, fits, resumed=bool(before))
 
 
 def report(
@@ -333,12 +337,11 @@ def go_on(args: argparse.Namespace) -> int:
         raise UserError(
             f"a comparison is gone on with from its {RECORD}, but that of {args.run} is not fit: {error}"
         ) from error
-    for name in ("data_dir", "address", "max_concurrent"):
-        if getattr(args, name) is not None:
-            words += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
-    if args.no_dashboard:
+    for name, value in arguments.given(args, SearchOptions, "data_dir", "address", "max_concurrent").items():
+        words += [f"--{name.replace('_', '-')}", str(value)]
+    if "dashboard" in args:
         words.append("--no-dashboard")
-    kept = tables.kept(record) | {n: record[n] for n in ("seconds",) if n in record}
+    kept = tables.kept(record) | {n: record[n] for n in ("arguments", "seconds") if n in record}
     return conduct(make(words, args.run.absolute()), kept)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import datetime
 import itertools
@@ -13,7 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedtune import arguments
 from fedtune.cluster import ray_start
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
@@ -21,6 +19,7 @@ from fedtune.core.terminal import say
 from fedtune.federated.simulation import Experiment
 from fedtune.tuning import schedulers
 from fedtune.tuning import space as spaces
+from fedtune.tuning.options import AUTO, SearchOptions, flag
 from fedtune.tuning.space import Config, Space
 
 
@@ -38,8 +37,8 @@ class Played(NamedTuple):
 class Plan:
     """A search that has been checked and can start."""
 
+    options: SearchOptions
     experiment: Experiment
-    scenario: str
     space: Space
     points: list[Config]  # tried first: the default configuration, then a grid's points
     outside: list[Config]  # values of the first of them that the space does not hold: they are played all the same
@@ -65,6 +64,11 @@ class Plan:
     again: tuple[Played, ...] = ()  # another run's trials that are played again, and nothing else
 
     @property
+    def scenario(self) -> str:
+        """The scenario's name."""
+        return self.options.scenario
+
+    @property
     def folder(self) -> Path:
         """The run's folder."""
         return self.storage / self.name
@@ -81,7 +85,8 @@ class Plan:
     def told(self) -> dict[str, Any]:
         """What run.json says of it beside the experiment."""
         return {
-            "space": self.space.text(), "trials": self.trials, "searcher": self.searcher, "scheduler": self.scheduler,
+            "options": self.options.to_record(), "scenario_name": self.scenario, "space": self.space.text(),
+            "trials": self.trials, "searcher": self.searcher, "scheduler": self.scheduler,
             "objectives": self.objectives, "seeds_per_trial": self.seeds, "budget": self.budget._asdict(),
             "grace": self.grace, "rungs": schedulers.rungs(self.scheduler, self.budget.limit, self.grace),
             "concurrent": self.concurrent, "time_budget": self.time_budget,
@@ -94,64 +99,79 @@ class Plan:
         return self.folder.relative_to(here) if self.folder.is_relative_to(here) else self.folder
 
 
-def make(args: argparse.Namespace, resumed: bool = False) -> Plan:
+def make(options: SearchOptions, resumed: bool = False) -> Plan:
     """Check everything that can be told before anything starts; UserError otherwise.  A resumed run has its folder."""
-    probe = isinstance(args.gpus_per_trial, str)  # auto: measured on a whole one
-    if probe:
-        if not args.address and not torch.cuda.device_count():
+    gpus = _gpus(options)
+    experiment = _on_device(options.experiment(), gpus)
+    options = options.with_typed(experiment)
+    space = spaces.widened(spaces.load(options.space, experiment), options.also, experiment)
+    searcher = _searcher(options, space, experiment)
+    if searcher == "grid" and not space.is_grid:
+        space = _as_grid(space)
+    points, outside = _points(space, experiment, population=options.scheduler == "pbt")
+    _warn_of_idle(options, space, experiment)
+    objectives = tuple(options.objective.split(","))
+    schedulers.require_objectives(objectives, searcher, options.scheduler)
+    budget, grace = _budget(options, space, experiment)
+    storage, name = Path(options.storage_path), options.name or _name(experiment, options.scenario)
+    if not resumed:
+        require_folder(storage, name)
+    ray_start.require_address(options.address)
+    ray_start.require_host(options.dashboard_host)
+    trials = min(options.trials or len(points), len(points)) if searcher == "grid" else options.trials or 32
+    return Plan(
+        options, experiment, space, points, outside, trials, options.seeds_per_trial, budget, grace, objectives,
+        options.scheduler, searcher, name, storage.absolute(), options.cpus_per_trial, gpus,
+        options.gpus_per_trial == AUTO, options.max_concurrent, options.final_seeds, options.time_budget,
+        options.address, options.tensorboard,
+    )  # fmt: skip
+
+
+def _gpus(options: SearchOptions) -> float:
+    """The GPUs of a trial, a whole one where its share is to be measured; UserError if there are not so many."""
+    share, there = options.gpus_per_trial, torch.cuda.device_count()
+    if isinstance(share, str):
+        if not options.address and not there:
             raise UserError(
                 "--gpus-per-trial auto measures a round on a GPU, but there is none here; leave it out to run on CPUs, "
                 "or give --address of a cluster"
             )
-        args = argparse.Namespace(**{**vars(args), "gpus_per_trial": 1.0})
-    for name in ("cpus_per_trial", "gpus_per_trial", "final_seeds"):
-        value, flag = getattr(args, name), "--" + name.replace("_", "-")
-        if not math.isfinite(value) or value < 0 or (value == 0 and name == "cpus_per_trial"):
-            raise UserError(f"{flag} must be {'above 0' if 'cpu' in name else 'at least 0'}, but got {value:g}")
-    if args.time_budget is not None and not args.time_budget > 0:
-        raise UserError(f"--time-budget must be above 0 seconds, but got {args.time_budget:g}")
-    if args.gpus_per_trial > 1 and args.gpus_per_trial != int(args.gpus_per_trial):
-        raise UserError(f"--gpus-per-trial must be a fraction below 1 or a whole number, got {args.gpus_per_trial:g}")
-    if not args.address and args.gpus_per_trial > torch.cuda.device_count():
+        return 1.0
+    if not options.address and share > there:
         raise UserError(
-            f"--gpus-per-trial must be at most the GPUs there are, {torch.cuda.device_count()}, but got "
-            f"{args.gpus_per_trial:g}; leave it out to run on CPUs, or give --address of a cluster"
+            f"--gpus-per-trial must be at most the GPUs there are, {there}, but got {share:g}; leave it out to run on "
+            "CPUs, or give --address of a cluster"
         )
-    experiment = arguments.experiment_from(args)
-    if args.gpus_per_trial:
-        experiment = dataclasses.replace(experiment, device="cuda")
-    elif experiment.device != "cpu":
+    return share
+
+
+def _on_device(experiment: Experiment, gpus: float) -> Experiment:
+    """The experiment on a GPU where its trials have a share of one."""
+    if gpus:
+        return dataclasses.replace(experiment, device="cuda")
+    if experiment.device != "cpu":
         raise UserError("a search on GPUs needs a share for each trial, but got --device cuda; use --gpus-per-trial 1")
-    space = spaces.widened(spaces.load(args.space, experiment), args.also, experiment)
-    searcher = args.searcher or ("grid" if space.is_grid else "random" if args.scheduler == "pbt" else "tpe")
+    return experiment
+
+
+def _searcher(options: SearchOptions, space: Space, experiment: Experiment) -> str:
+    """The searcher that was asked for, or the one that fits; UserError if it goes with space and scheduler not."""
+    fitting = "grid" if space.is_grid else "random" if options.scheduler == "pbt" else "tpe"
     structural = (*type(experiment.resolve({})[0]).structural, "batch_norm")
-    schedulers.require_combination(searcher, args.scheduler, space, structural)
-    if searcher == "grid" and not space.is_grid:
-        space = _as_grid(space)
-    points, outside = _points(space, experiment, population=args.scheduler == "pbt")
+    schedulers.require_combination(options.searcher or fitting, options.scheduler, space, structural)
+    return options.searcher or fitting
+
+
+def _warn_of_idle(options: SearchOptions, space: Space, experiment: Experiment) -> None:
+    """Say which searched hyperparameters can have no effect, and which scenario fields are only their defaults."""
     algorithm, scenario = experiment.resolve({})
     deciding = {"momentum": "optimizer", "local_epochs": "local_steps"}
     for name, why in (scenario.idle() | algorithm.idle(scenario)).items():
         if name in space.names and deciding.get(name) not in space.names:
             say(f"warning: {name} has no effect here: {why}")
     for name in space.names:
-        if getattr(args, f"field_{name}", None) is not None:
-            say(f"note: {name} is searched, --{name.replace('_', '-')} only sets its default; --set {name}=… pins it")
-    objectives = tuple(args.objective.split(","))
-    schedulers.require_objectives(objectives, searcher, args.scheduler)
-    budget, grace = _budget(args, space, experiment)
-    storage, name = Path(args.storage_path), args.name or _name(experiment, args.scenario)
-    if not resumed:
-        require_folder(storage, name)
-    ray_start.require_address(args.address)
-    ray_start.require_host(args.dashboard_host)
-    return Plan(
-        experiment, args.scenario or "digits-w4", space, points, outside,
-        min(args.trials or len(points), len(points)) if searcher == "grid" else args.trials or 32,
-        args.seeds_per_trial, budget, grace, objectives,
-        args.scheduler, searcher, name, storage.absolute(), args.cpus_per_trial, args.gpus_per_trial, probe,
-        args.max_concurrent, args.final_seeds, args.time_budget, args.address, args.tensorboard,
-    )  # fmt: skip
+        if name in options.fields:
+            say(f"note: {name} is searched, {flag(name)} only sets its default; --set {name}=… pins it")
 
 
 def _points(space: Space, experiment: Experiment, population: bool) -> tuple[list[Config], list[Config]]:
@@ -182,19 +202,19 @@ def _as_grid(space: Space) -> Space:
     return Space({}, [dict(zip(values, c, strict=True)) for c in itertools.product(*values.values())])
 
 
-def _budget(args: argparse.Namespace, space: Space, experiment: Experiment) -> tuple[Budget, float]:
+def _budget(options: SearchOptions, space: Space, experiment: Experiment) -> tuple[Budget, float]:
     """What a trial may use, and how much of it before it may be judged; warns where less was asked for than is due."""
     rounds = experiment.scenario.rounds
-    if args.budget_unit == "rounds":
-        if args.budget is not None:
-            raise UserError(f"--budget goes with --budget-unit mb or seconds, but got {args.budget:g}; use --rounds")
-        return Budget("rounds", rounds), _grace(args, _first_effect(space, experiment), rounds)
-    if args.budget is None:
-        raise UserError(f"--budget-unit {args.budget_unit} needs how much a trial may use; give --budget, say 20")
-    if args.grace is not None and args.grace > args.budget:
-        raise UserError(f"--grace must be at most the --budget of {args.budget:g}, but got {args.grace:g}")
+    if options.budget_unit == "rounds":
+        if options.budget is not None:
+            raise UserError(f"--budget goes with --budget-unit mb or seconds, but got {options.budget:g}; use --rounds")
+        return Budget("rounds", rounds), _grace(options, _first_effect(space, experiment), rounds)
+    if options.budget is None:
+        raise UserError(f"--budget-unit {options.budget_unit} needs how much a trial may use; give --budget, say 20")
+    if options.grace is not None and options.grace > options.budget:
+        raise UserError(f"--grace must be at most the --budget of {options.budget:g}, but got {options.grace:g}")
     since = min(_first_effect(space, experiment)[0], rounds)
-    return Budget(args.budget_unit, args.budget, since), args.grace or args.budget / 10
+    return Budget(options.budget_unit, options.budget, since), options.grace or options.budget / 10
 
 
 def _first_effect(space: Space, experiment: Experiment) -> tuple[int, str]:
@@ -207,25 +227,25 @@ def _first_effect(space: Space, experiment: Experiment) -> tuple[int, str]:
     return latest, name
 
 
-def _grace(args: argparse.Namespace, first_effect: tuple[int, str], rounds: int) -> int:
+def _grace(options: SearchOptions, first_effect: tuple[int, str], rounds: int) -> int:
     latest, name = first_effect
-    if args.grace is None:
+    if options.grace is None:
         return min(max(latest, rounds // 10), rounds)  # one round in ten says little of where a trial ends
-    if args.grace > rounds or args.grace != int(args.grace):
+    if options.grace > rounds or options.grace != int(options.grace):
         raise UserError(
-            f"--grace must be a whole number, at most the {rounds} rounds of a trial, but got {args.grace:g}"
+            f"--grace must be a whole number, at most the {rounds} rounds of a trial, but got {options.grace:g}"
         )
-    if args.grace < latest and args.scheduler != "none":
+    if options.grace < latest and options.scheduler != "none":
         say(
-            f"warning: --grace {args.grace:g} lets trials be stopped before round {latest}, the first in which {name} "
-            "can have an effect somewhere in this space, so what is stopped says nothing about it"
+            f"warning: --grace {options.grace:g} lets trials be stopped before round {latest}, the first in which "
+            f"{name} can have an effect somewhere in this space, so what is stopped says nothing about it"
         )
-    return int(args.grace)
+    return int(options.grace)
 
 
-def _name(experiment: Experiment, scenario: str | None) -> str:
+def _name(experiment: Experiment, scenario: str) -> str:
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return f"{experiment.algorithm}-{scenario or 'digits-w4'}-{stamp}"
+    return f"{experiment.algorithm}-{scenario}-{stamp}"
 
 
 def require_folder(storage: Path, name: str) -> None:

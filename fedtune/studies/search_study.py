@@ -1,0 +1,120 @@
+"""A search, then its final check: from a plan to what is written down and said."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from contextlib import ExitStack
+from typing import Any
+
+import pandas as pd
+
+from fedtune.cluster import gpu_share, ray_start
+from fedtune.core.terminal import say, short
+from fedtune.data import datasets, federation
+from fedtune.runs import disk, tables
+from fedtune.studies import final_check
+from fedtune.tuning import driver, messages
+from fedtune.tuning.plan import Plan
+from fedtune.tuning.space import keep
+
+
+def run_with_ray(p: Plan, record: dict[str, Any] | None = None, resumed: bool = False) -> int:
+    """Start Ray, search, check and say what was found; the exit status.
+
+    record: what the run's record holds beside the plan: of what it is the continuation, say.
+    """
+    with ExitStack() as held:
+        if resumed:
+            held.enter_context(tables.sole_driver(p.folder))
+        data = datasets.load(p.experiment.scenario.dataset, p.options.data_dir, p.options.download)
+        partitions = partition(p, data, p.final_seeds)
+        disk.require_room(p.storage)
+        ray_here = ray_start.connected(p.address, p.cpus, p.gpus, p.options.dashboard, p.options.dashboard_host)
+        fits = held.enter_context(ray_here)
+        return run_search(p, record or {}, data, partitions, fits, resumed)
+
+
+def partition(p: Plan, data: datasets.Dataset, fresh: int) -> list[federation.Federation]:
+    """The federations that every trial trains on; UserError if they, or so many fresh ones, cannot be dealt out."""
+    federation.require_deals(data, p.experiment.scenario, p.fresh(fresh))
+    seeds = range(p.experiment.seed, p.experiment.seed + p.seeds)
+    return [federation.deal(data, p.experiment.scenario, seed) for seed in seeds]
+
+
+def run_search(
+    p: Plan, record: dict[str, Any], data: datasets.Dataset, partitions: list[federation.Federation], fits: int,
+    resumed: bool,
+) -> int:  # fmt: skip
+    """The same where Ray is there, with room for `fits` trials; whoever resumes holds the folder's lock already."""
+    with ExitStack() as held:
+        if p.probe:
+            gpus, fits = gpu_share.settle(p.experiment, partitions, p.cpus)
+            p = dataclasses.replace(p, gpus=gpus)
+        p = dataclasses.replace(p, concurrent=p.concurrent or fits)
+        messages.announce(p, p.options.space, p.concurrent or fits)
+        noted = tables.Record(p.folder, tables.provenance(tables.command_line(), p.experiment, p.told()) | record)
+        if not resumed:  # not before: whatever is refused leaves nothing behind
+            tables.make_folder(p.folder)
+            keep(p.options.space, p.folder)
+            held.enter_context(tables.sole_driver(p.folder))
+        noted.write("running")
+        held.enter_context(disk.reserved(p.folder))
+        watch = disk.Watch(p.folder)
+        if not p.options.debug:
+            disk.quiet()
+        with watch.explaining(p.shown):
+            return search_and_check(p, data, partitions, noted, watch, resumed)
+
+
+def search_and_check(
+    p: Plan, data: datasets.Dataset, partitions: list[federation.Federation], noted: tables.Record, watch: disk.Watch,
+    resumed: bool,
+) -> int:  # fmt: skip
+    """Search in the run's folder, write its tables, then check what was found; the exit status."""
+    began = time.monotonic()
+    try:
+        grid, reported = driver.fit(p, partitions, p.concurrent or 1, resumed, watch)
+    except BaseException as error:
+        watch.look()  # before the record makes a vanished folder again
+        noted.write("failed", reason=f"{type(error).__name__}: {error}")
+        raise
+    rounds, trials = tables.frames(grid, reported, p.earlier, [t.trial for t in p.onward])
+    p.folder.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
+    rounds.to_parquet(p.folder / "rounds.parquet", index=False)
+    trials.to_parquet(p.folder / "trials.parquet", index=False)
+    if watch.found:
+        noted.write("interrupted", reason=f"its folder {watch.found}")
+        raise watch.error(p.shown)
+    if len(p.objectives) > 1 and len(rounds):
+        messages.front(p, rounds, trials)
+    cut = tables.cut_short(grid, p.trials, p.folder)
+    if cut:
+        what = "time budget reached" if p.time_budget else f"interrupted; fedtune resume {p.shown} goes on"
+        say(f"{what}: {len(trials)} of {p.trials} trials were begun")
+    counts = trials["status"].value_counts().to_dict()
+    noted.add(search_seconds=round(time.monotonic() - began, 1), status=counts)
+    best = tables.best_trial(trials, p.budget.unit)
+    if best is None:
+        return _nothing_found(noted, trials, interrupted=cut and not p.time_budget)
+    config = tables.write_best(p.folder, p.experiment, p.scenario, best, p.budget, trials=len(trials), seeds=p.seeds)
+    if cut and not p.time_budget:
+        noted.write("interrupted")
+        say(f"best so far: trial {best['trial']}, {messages.listed(config, short)}; folder: {p.shown}")
+        return 130
+    checked = final_check.check(p, data, config)
+    noted.add(final=checked.to_dict("records"), seconds=round(time.monotonic() - began, 1))
+    noted.write("finished")
+    messages.conclude(p, config, best, checked, counts, p.options.data_dir)
+    return 0
+
+
+def _nothing_found(noted: tables.Record, trials: pd.DataFrame, interrupted: bool) -> int:
+    """Say that no trial is to be trusted; the exit status."""
+    if interrupted:
+        noted.write("interrupted")
+        return 130
+    noted.write("nothing found")
+    reasons = [r for r in trials["reason"] if r]
+    say(f"no trial reported a finite result{': ' + reasons[0].splitlines()[-1] if reasons else ''}")
+    return 1

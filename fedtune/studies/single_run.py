@@ -1,0 +1,73 @@
+"""One configuration trained from its first round to its last, without Tune, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedtune.core.memory import keep_freed_memory
+from fedtune.core.terminal import say
+from fedtune.data import federation
+from fedtune.federated import model_file
+from fedtune.federated.simulation import Experiment, Simulation
+
+
+def run(
+    experiment: Experiment, data_dir: str | None = None, download: bool = False, output: Path | None = None,
+    model: Path | None = None, threads: int = 1,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Train, show the progress and say how it ended; every round's row.
+
+    output: where the rows are written, a line a round.  model: where the model is kept.  threads: of PyTorch.
+    """
+    torch.set_num_threads(threads)
+    keep_freed_memory()
+    data = federation.make(experiment.scenario, experiment.seed, data_dir, download)
+    simulation = Simulation(experiment, {}, data)
+    setting, began = simulation.setting, time.perf_counter()
+    executor = " and ".join(sorted({g.executor for g in simulation.state.groups}))
+    say(
+        f"{experiment.algorithm}, {setting.task.clients} clients, {setting.scenario.rounds} rounds, "
+        f"seed {experiment.seed}, executor {executor}, {experiment.device}"
+    )
+    say(f"scored: {experiment.validate()}")
+    rows = _rounds(simulation)
+    if output:
+        output.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if model:
+        model_file.write(model, experiment, {}, simulation)
+    _conclude(rows[-1], time.perf_counter() - began)
+    return rows
+
+
+def _rounds(simulation: Simulation) -> list[dict[str, Any]]:
+    """Every round's row, with a bar that shows how far it is."""
+    rows, rounds = [], simulation.setting.scenario.rounds
+    columns = (TextColumn("round"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True)) as progress:
+        bar = progress.add_task("", total=rounds)
+        for _ in range(rounds):
+            rows.append(simulation.step())
+            shown = f"val_acc {rows[-1]['val_acc']:.4f}  train_loss {rows[-1]['train_loss']:.4f}"
+            progress.update(bar, advance=1, description=shown)
+    return rows
+
+
+def _conclude(last: dict[str, Any], seconds: float) -> None:
+    """Say how the last round stands."""
+    say(
+        f"after {last['round']} rounds in {seconds:.1f} s: val_acc {last['val_acc']:.4f}, "
+        f"test_acc {last['test_acc']:.4f} (std over clients {last['test_acc_std']:.4f}, worst tenth "
+        f"{last['test_acc_worst10']:.4f}), {last['comm_mb']:.2f} MB sent and received"
+        + (f"; test_acc over all classes {last['test_acc_all']:.4f}" if "test_acc_all" in last else "")
+    )
+    heads = {k.removeprefix("test_acc_"): v for k, v in last.items() if k.startswith("test_acc_")}
+    heads = {h: v for h, v in heads.items() if h not in ("std", "worst10", "all")}
+    if heads:
+        say("test_acc by head: " + ", ".join(f"{head} {value:.4f}" for head, value in heads.items()))
