@@ -21,7 +21,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedtune import arguments, search
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
 from fedtune.core.trees import Ragged, take
@@ -33,6 +32,7 @@ from fedtune.federated.simulation import Experiment, Simulation
 from fedtune.nn.generators import Generative, generate
 from fedtune.nn.mixtures import sample
 from fedtune.runs import tables
+from fedtune.tuning.options import SearchOptions
 from trainables.fedgenp import FedGenP
 from trainables.gfpl import GFPL, unpack
 
@@ -182,7 +182,7 @@ def of_trial(run: str | Path, trial: str, seed: int = 0, data_dir: str | None = 
         raise UserError(f"a trial's model is in its last checkpoint, but {run} has none of trial {trial}; play its "
                         "configuration again with fedtune run --save")  # fmt: skip
     record = json.loads((run / "run.json").read_text())
-    experiment = arguments.experiment_from(search.parser().parse_args(record["arguments"]))
+    experiment = SearchOptions.from_record(record).experiment()
     kept = torch.load(checkpoints[-1], weights_only=True, map_location="cpu")
     experiment = Experiment(**(vars(experiment) | {"device": "cpu", "seed": experiment.seed + seed}))
     return _opened(experiment, config, kept[seed], data_dir)

@@ -12,9 +12,11 @@ import tempfile
 from typing import Any
 
 from fedtune import search
+from fedtune.arguments import given
 from fedtune.cluster import ray_start
 from fedtune.data import datasets, federation
 from fedtune.tuning import driver, plan
+from fedtune.tuning.options import SearchOptions
 from fedtune.tuning.trainable import FederatedTrainable
 
 # name -> arguments of a search, and the configuration that is played
@@ -45,12 +47,10 @@ def measure(arguments: str, config: dict[str, Any]) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         with open(f"{folder}/space.py", "w") as file:
             file.write(f"SPACE = [{config!r}]\n")
-        args = search.parser().parse_args(
-            [*arguments.split(), "--space", f"{folder}/space.py", "--scheduler", "none", "--trials", "1",
-             "--storage-path", folder, "--name", "run"]
-        )  # fmt: skip
-        p = plan.make(args)
-        data = datasets.load(p.experiment.scenario.dataset, args.data_dir)
+        words = [*arguments.split(), "--space", f"{folder}/space.py", "--scheduler", "none", "--trials", "1",
+                 "--storage-path", folder, "--name", "run"]  # fmt: skip
+        p = plan.make(SearchOptions(**given(search.parser().parse_args(words), SearchOptions)))
+        data = datasets.load(p.experiment.scenario.dataset, p.options.data_dir)
         driver.FederatedTrainable = Timed
         with ray_start.connected(None, p.cpus, p.gpus, dashboard=False):
             _, reported = driver.fit(p, [federation.deal(data, p.experiment.scenario, 0)], 1, False)

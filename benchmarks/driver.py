@@ -26,11 +26,11 @@ from ray.tune.logger import JsonLoggerCallback
 from ray.tune.schedulers import AsyncHyperBandScheduler
 from ray.tune.search.optuna import OptunaSearch
 
-from fedtune import search
 from fedtune.cluster import ray_start
 from fedtune.core.metrics import METRICS
 from fedtune.runs import disk, tables
 from fedtune.tuning import driver, plan
+from fedtune.tuning.options import SearchOptions
 
 
 class Idle(tune.Trainable):
@@ -57,8 +57,11 @@ class Idle(tune.Trainable):
 
 
 def planned(folder: str, trials: int, rounds: int) -> plan.Plan:
-    arguments = f"--algo fedavg --rounds {rounds} --trials {trials} --grace 1 --max-concurrent 2 --name search"
-    return plan.make(search.parser().parse_args([*arguments.split(), "--storage-path", folder]))
+    options = SearchOptions(
+        algo="fedavg", fields={"rounds": rounds}, trials=trials, grace=1, max_concurrent=2, name="search",
+        storage_path=folder,
+    )  # fmt: skip
+    return plan.make(options)
 
 
 def with_fedtune(p: plan.Plan, trainable: Any) -> int:

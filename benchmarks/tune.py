@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
-from fedtune import search
 from fedtune.cluster import ray_start
 from fedtune.core.memory import keep_freed_memory
 from fedtune.data import federation
 from fedtune.federated import scenarios, simulation
 from fedtune.tuning import driver, plan
+from fedtune.tuning.options import SearchOptions
 
 CONFIGS = [{"lr": 0.005 + 0.001 * i} for i in range(16)]
 
@@ -48,11 +48,11 @@ def with_tune(rounds: int, processes: int) -> tuple[float, float]:
         space = f"{folder}/space.py"
         with open(space, "w") as file:
             file.write(f"SPACE = {CONFIGS!r}\n")
-        args = search.parser().parse_args(
-            ["--algo", "fedavg", "--rounds", str(rounds), "--space", space, "--scheduler", "none",
-             "--storage-path", folder, "--name", "tune", "--max-concurrent", str(processes)]
+        options = SearchOptions(
+            algo="fedavg", fields={"rounds": rounds}, space=space, scheduler="none", storage_path=folder, name="tune",
+            max_concurrent=processes,
         )  # fmt: skip
-        p = plan.make(args)
+        p = plan.make(options)
         p.points[:] = CONFIGS  # the default configuration is not played on the other side
         data = federation.make(p.experiment.scenario, p.experiment.seed)
         began = time.perf_counter()

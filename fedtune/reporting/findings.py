@@ -18,6 +18,7 @@ import yaml
 
 from analysis import frames
 from fedtune.core import statistics
+from fedtune.core.errors import UserError
 from fedtune.core.hyper import Knob, knobs
 from fedtune.core.statistics import interval, number
 from fedtune.core.terminal import short
@@ -25,6 +26,7 @@ from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import said
 from fedtune.federated.simulation import Experiment
 from fedtune.runs import tables
+from fedtune.tuning.options import SearchOptions
 
 EDGE = 0.05  # of a range, on its scale: whatever lies nearer to an end counts as at it
 OPEN = ("running", "abandoned")  # states of what has not ended
@@ -160,10 +162,12 @@ class Findings:
 
     def again(self) -> str:
         """The command that plays the best configuration again."""
-        given = [str(a) for a in self.record.get("arguments") or []]
-        at = [["--data-dir", b] for a, b in itertools.pairwise(given) if a == "--data-dir"]
-        at += [[a] for a in given if a.startswith("--data-dir=")]
-        return shlex.join(["fedtune", "run", "--config", str(self.run / "best.yaml"), *(at[-1] if at else [])])
+        try:
+            data = SearchOptions.from_record(self.record).data_dir
+        except UserError:
+            data = None
+        where = ["--data-dir", data] if data else []
+        return shlex.join(["fedtune", "run", "--config", str(self.run / "best.yaml"), *where])
 
     def warnings(self) -> list[str]:
         """What to mind before one believes it."""
@@ -193,15 +197,11 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
 
 
 def _scenario(record: dict[str, Any]) -> str:
-    """Its name by the arguments, which name it or mean the default; of a record without them, its data set."""
-    if "arguments" not in record:
+    """Its scenario's name; of a record without options, its data set's."""
+    try:
+        return SearchOptions.from_record(record).scenario
+    except UserError:
         return str(record["scenario"]["dataset"])
-    name, words = "digits-w4", map(str, record["arguments"])
-    for word in words:
-        option, equals, value = word.partition("=")
-        if option.startswith("--sce"):  # which may be cut short
-            name = value if equals else next(words, name)
-    return name
 
 
 def state(run: Path, record: dict[str, Any]) -> str:

@@ -22,7 +22,6 @@ from ray.cluster_utils import Cluster
 from support.searches import assert_as_undisturbed, begin_search
 from support.waiting import wait_for
 
-from fedtune import search
 from fedtune.cluster import gpu_share
 from fedtune.cluster import ray_start as clusters
 from fedtune.core.budget import Budget
@@ -31,6 +30,7 @@ from fedtune.data import federation
 from fedtune.federated import simulation
 from fedtune.runs import tables
 from fedtune.tuning import driver, plan, schedulers
+from fedtune.tuning.options import SearchOptions
 from fedtune.tuning.space import Space
 from fedtune.tuning.trainable import FederatedTrainable
 
@@ -95,7 +95,7 @@ def gpus(three: Cluster) -> Iterator[Cluster]:
 def planned(cluster: Cluster, folder: Path, arguments: str) -> plan.Plan:
     """A search on GPUs whose trials compute on the CPU."""
     given = f"--storage-path {folder} --name run --address {cluster.address} --cpus-per-trial 0.1 {arguments}"
-    p = plan.make(search.parser().parse_args(given.split()))
+    p = plan.make(SearchOptions.from_arguments(given.split()))
     assert p.experiment.device == "cuda"
     return dataclasses.replace(p, experiment=dataclasses.replace(p.experiment, device="cpu"))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import copy
+import dataclasses
 import json
 import os
 import re
@@ -27,9 +27,10 @@ from ray.scripts import scripts
 from support.waiting import wait_for
 
 import fedtune
-from fedtune import jobs, search, submit
+from fedtune import arguments, jobs, search, submit
 from fedtune.runs import tables
 from fedtune.tuning import plan
+from fedtune.tuning.options import SearchOptions
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -239,11 +240,11 @@ def command_lines() -> list[tuple[str, str]]:
     return [*found, ("rayjob.yaml", of_kind("RayJob")["spec"]["entrypoint"])]
 
 
-def require_search(words: list[str], tmp_path: Path) -> argparse.Namespace:
-    """The arguments of a search, when all that can be told before it starts is well."""
-    args = search.parser().parse_args(words)
-    plan.make(argparse.Namespace(**vars(args) | {"address": "auto", "storage_path": str(tmp_path)}))
-    return args
+def require_search(words: list[str], tmp_path: Path) -> SearchOptions:
+    """The options of a search, when all that can be told before it starts is well."""
+    options = SearchOptions(**arguments.given(search.parser().parse_args(words), SearchOptions))
+    plan.make(dataclasses.replace(options, address="auto", storage_path=str(tmp_path)))
+    return options
 
 
 def test_every_command_line_is_one_that_fedtune_takes(tmp_path: Path) -> None:

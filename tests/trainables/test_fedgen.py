@@ -32,7 +32,6 @@ from support.helpers import (
 from torch import Tensor
 from torch.testing import assert_close
 
-from fedtune import arguments
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import knobs
@@ -41,6 +40,7 @@ from fedtune.federated.algorithm import Batch, Model
 from fedtune.federated.registry import find, names
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Experiment, Simulation
+from fedtune.tuning.options import ExperimentOptions
 from trainables.fedavg import FedAvg
 from trainables.fedgen import FedGen
 
@@ -311,10 +311,10 @@ def test_a_run_under_a_preset_is_the_run_with_its_values(name: str, preset: str)
 
 
 def test_a_scenario_field_that_was_given_wins_over_a_preset() -> None:
-    parser = arguments.Parser()
-    arguments.add_experiment(parser)
-    given = "--algo fedavg --preset as_published --lr 0.3 --batch-norm averaged --set momentum=0.4".split()
-    found = arguments.experiment_from(parser.parse_args(given)).configuration({})
+    options = ExperimentOptions(
+        "fedavg", fields={"lr": 0.3, "batch_norm": "averaged"}, set={"momentum": 0.4}, preset="as_published"
+    )
+    found = options.experiment().configuration({})
     assert (found["lr"], found["batch_norm"], found["momentum"]) == (0.3, "averaged", 0.4)
     assert found["lr_decay"] == find("fedavg").presets["as_published"]["lr_decay"] != 1
 
