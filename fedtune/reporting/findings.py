@@ -5,7 +5,6 @@ Nothing here knows of HTML: `fedtune report` shows it.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import shlex

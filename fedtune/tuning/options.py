@@ -176,7 +176,7 @@ class ExperimentOptions:
         if "options" not in content:
             words = content.get("arguments")
             if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-                raise UserError("the record does not say with which options it was begun")
+                raise UserError("it does not say how the search was begun")
             return cls.from_arguments(words)
         known = {f.name for f in fields(cls)}
         if not isinstance(content["options"], dict) or (strange := set(content["options"]) - known):
