@@ -20,7 +20,7 @@ import pandas as pd
 from analysis.tables import experiment, play_all, seeds, write
 from fedtune import arguments
 from fedtune.federated import registry, scenarios
-from fedtune.federated.simulation import Experiment, fitting
+from fedtune.federated.experiment import Experiment, fitting
 
 SCENARIOS = ("fedsa-fmnist-device", "fedsa-fmnist-device-htmini3")
 

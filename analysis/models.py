@@ -28,7 +28,8 @@ from fedtune.data import federation
 from fedtune.federated import engine
 from fedtune.federated import model_file as files
 from fedtune.federated.algorithm import LAWS, Model, parts
-from fedtune.federated.simulation import Experiment, Simulation
+from fedtune.federated.experiment import Experiment
+from fedtune.federated.simulation import Simulation
 from fedtune.nn.generators import Generative, generate
 from fedtune.nn.mixtures import sample
 from fedtune.runs import tables

@@ -16,7 +16,8 @@ from fedtune.core.memory import give_back_memory, keep_freed_memory
 from fedtune.data import federation
 from fedtune.federated import engine, scenarios
 from fedtune.federated.algorithm import Algorithm
-from fedtune.federated.simulation import Experiment, Simulation
+from fedtune.federated.experiment import Experiment
+from fedtune.federated.simulation import Simulation
 
 KEPT = ("round", "val_acc", "test_acc", "test_acc_std", "test_acc_all", "comm_mb", "seconds")
 

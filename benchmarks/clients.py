@@ -31,8 +31,9 @@ from benchmarks.server import _status
 from fedtune.core import memory, randomness
 from fedtune.data.federation import Federation, Split
 from fedtune.federated import engine
+from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Experiment, Simulation
+from fedtune.federated.simulation import Simulation
 from fedtune.nn import architectures
 
 # data set that gives the image's shape, model, least ratio asked for

@@ -22,13 +22,14 @@ from fedtune.cluster import ray_start
 from fedtune.core.memory import keep_freed_memory
 from fedtune.data import federation
 from fedtune.federated import scenarios, simulation
+from fedtune.federated.experiment import Experiment
 from fedtune.tuning import driver, plan
 from fedtune.tuning.options import SearchOptions
 
 CONFIGS = [{"lr": 0.005 + 0.001 * i} for i in range(16)]
 
 
-def _begin(experiment: simulation.Experiment) -> None:
+def _begin(experiment: Experiment) -> None:
     global _experiment, _data
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -66,7 +67,7 @@ def with_tune(rounds: int, processes: int) -> tuple[float, float]:
 
 def without(rounds: int, processes: int) -> tuple[float, float]:
     """Mean seconds of a trial, and seconds of all."""
-    experiment = simulation.Experiment("fedavg", scenarios.find("digits-w4").override(rounds=rounds))
+    experiment = Experiment("fedavg", scenarios.find("digits-w4").override(rounds=rounds))
     began = time.perf_counter()
     with multiprocessing.get_context("spawn").Pool(processes, _begin, (experiment,)) as pool:
         lasted = pool.map(_play, CONFIGS, chunksize=1)

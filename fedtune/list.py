@@ -13,9 +13,9 @@ from fedtune.core import terminal
 from fedtune.core.hyper import Knob, knobs
 from fedtune.data import datasets
 from fedtune.federated import algorithm, registry
+from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import SCENARIOS
-from fedtune.federated.simulation import Experiment
 from fedtune.nn import catalogue
 from fedtune.tuning import space as spaces
 

@@ -34,7 +34,7 @@ from fedtune.core.errors import Diverged
 from fedtune.core.trees import mean_over_clients, to_all
 from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Phase, Ragged, Task, hyper
 from fedtune.federated.scenario import Scenario
-from fedtune.nn import architectures
+from fedtune.nn import architectures, catalogue
 from fedtune.nn.knowledge import imitate
 from fedtune.nn.layers import Linear
 
@@ -44,7 +44,7 @@ class FedKD(Algorithm):
     """FedKD; see the module."""
 
     mentee: str = hyper(
-        "", choices=("", *architectures.MODELS), help="the common net; empty: the scenario's first model"
+        "", choices=("", *catalogue.WIDTHS), help="the common net; empty: the scenario's first model"
     )
     energy_start: float = hyper(0.95, 0.5, 1.0, symbol="T_s", help="share of squared singular values sent at first")
     energy_end: float = hyper(0.98, 0.5, 1.0, symbol="T_e", help="that share in the last round; 1: all")

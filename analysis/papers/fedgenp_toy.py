@@ -35,8 +35,9 @@ from fedtune.core import randomness
 from fedtune.core.errors import UserError
 from fedtune.data.federation import Federation, Split
 from fedtune.federated.algorithm import Model
+from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Experiment, Simulation
+from fedtune.federated.simulation import Simulation
 
 CLIENTS, ROWS = 3, {"train": 20, "val": 20, "test": 200}  # rows of each class at each client
 RADIUS, OFFSET = 1.0, 0.6

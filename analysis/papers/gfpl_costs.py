@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from fedtune.data import federation
-from fedtune.federated.simulation import Experiment, Simulation
+from fedtune.federated.experiment import Experiment
+from fedtune.federated.simulation import Simulation
 
 FIELDS = {"m": "clients", "ways": "ways"}  # the others are hyperparameters
 KNOBS = {"n": "components"}

@@ -16,7 +16,8 @@ from ray.tune.schedulers import TrialScheduler
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
 from fedtune.data.federation import Federation
-from fedtune.federated.simulation import Experiment, Repeats
+from fedtune.federated.experiment import Experiment
+from fedtune.federated.simulation import MultiSeedSimulation
 
 GROWTH = 1.2  # of a round's memory: later rounds and other configurations may need more
 
@@ -69,7 +70,7 @@ def measure(experiment: Experiment, data: Sequence[Federation]) -> Measured:
     """Run a round of the default configuration on this process's GPU."""
     torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
-    Repeats(experiment, {}, data).step()
+    MultiSeedSimulation(experiment, {}, data).step()
     torch.cuda.synchronize()
     seconds = time.perf_counter() - began
     free, total = torch.cuda.mem_get_info()

@@ -96,33 +96,6 @@ def _require_equal(alg: Algorithm, first: dict[str, Tensor], other: dict[str, Te
         )
 
 
-def require_evaluation(algorithm: Algorithm, rule: str, net: nn.Module, name: str) -> None:
-    """UserError unless the rule can score this algorithm: a global model needs every part shared."""
-    own = sorted(set(algorithm.predicts or parts(net)) - set(algorithm.shared))
-    if rule != "personal" and own:
-        raise UserError(
-            f"evaluation rule {rule!r} scores one global model, but under {name} {', '.join(own)} stays with each "
-            "client; use --evaluation personal, or an algorithm that shares the whole model"
-        )
-
-
-def scored(algorithm: Algorithm, scenario: Scenario, net: nn.Module) -> str:
-    """Which model the evaluation scores, in words."""
-    used = algorithm.predicts or tuple(parts(net))
-    shared, own = [p for p in used if p in algorithm.shared], [p for p in used if p not in algorithm.shared]
-    normed = any(_part(n) in shared for n, _ in net.named_buffers())
-    what = "each client's own model" if not shared else "the averaged model"
-    if shared and own:
-        what = f"the averaged {' and '.join(shared)} with each client's own {' and '.join(own)}"
-    what = algorithm.scores or what
-    if normed:
-        rule = {"averaged": "averaged", "personal": "each client's own"}[scenario.batch_norm]
-        what += f", BatchNorm statistics {rule}"
-    where = "all clients' rows as one test set" if scenario.evaluation == "pooled" else "each client's own rows"
-    some = f", {scenario.eval_clients} of {scenario.clients} clients" if scenario.eval_clients else ""
-    return f"{what}, on {where}{some}"
-
-
 def participants(s: Setting, t: int) -> Tensor:
     """The clients of round t, ascending; drawn without replacement from the round's own stream."""
     order = torch.randperm(s.task.clients, generator=randomness.stream(s.task.seed, "participants", t))

@@ -10,8 +10,9 @@ import torch
 
 import fedtune
 from fedtune.core.errors import UserError
+from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Experiment, Simulation
+from fedtune.federated.simulation import Simulation
 
 
 def write(path: Path, experiment: Experiment, config: dict[str, Any], simulation: Simulation) -> None:

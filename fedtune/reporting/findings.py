@@ -21,9 +21,9 @@ from fedtune.core.errors import UserError
 from fedtune.core.hyper import Knob, knobs
 from fedtune.core.statistics import interval, number
 from fedtune.core.terminal import short
+from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import said
-from fedtune.federated.simulation import Experiment
 from fedtune.runs import tables
 from fedtune.tuning.options import SearchOptions
 

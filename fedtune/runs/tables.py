@@ -28,9 +28,9 @@ import fedtune
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC, METRICS
+from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import find as find_scenario
-from fedtune.federated.simulation import Experiment
 from fedtune.runs.disk import TROUBLE
 from fedtune.runs.trial_states import status
 from fedtune.tuning import space
@@ -264,7 +264,7 @@ def provenance(command: list[str], experiment: Experiment, extra: dict[str, Any]
         "scenario": dataclasses.asdict(experiment.resolve({})[1]),
         "pinned": experiment.pinned,
         "preset": experiment.preset,
-        "scored": experiment.validate(),
+        "scored": experiment.describe_scoring(),
         "seed": experiment.seed,
         "executor": experiment.executor,
         "device": experiment.device,

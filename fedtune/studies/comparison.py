@@ -23,10 +23,10 @@ from fedtune.core.hyper import knobs
 from fedtune.core.terminal import say
 from fedtune.data import datasets
 from fedtune.federated import registry
+from fedtune.federated.experiment import fitting
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import find as find_scenario
 from fedtune.federated.scenarios import said
-from fedtune.federated.simulation import fitting
 from fedtune.runs import disk, tables
 from fedtune.studies import comparison_tables, fresh_seeds, published, search_study
 from fedtune.studies.ray_tasks import Outcome

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from fedtune.data import datasets
-from fedtune.federated.simulation import with_seed
+from fedtune.federated.experiment import with_seed
 from fedtune.studies import ray_tasks
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.space import Config

@@ -12,7 +12,7 @@ import pandas as pd
 
 from fedtune.core.metrics import METRIC, METRICS
 from fedtune.data.datasets import Dataset
-from fedtune.federated import simulation
+from fedtune.federated import experiment
 from fedtune.runs import tables
 from fedtune.studies import ray_tasks
 from fedtune.tuning.plan import Plan
@@ -72,7 +72,7 @@ def play(
         same = (p.experiment.algorithm, json.dumps(c.config, sort_keys=True), seed)
         if same not in of:
             label = f"{p.experiment.algorithm} {c.name} seed {seed}"
-            of[same] = ray_tasks.Run(label, simulation.with_seed(p.experiment, seed), c.config)
+            of[same] = ray_tasks.Run(label, experiment.with_seed(p.experiment, seed), c.config)
             runs.append(of[same])
     first = plans[0]
     outcomes = ray_tasks.play_all(

@@ -21,8 +21,9 @@ from fedtune.core.memory import keep_freed_memory
 from fedtune.core.terminal import say
 from fedtune.data import federation
 from fedtune.data.datasets import Dataset
+from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Experiment, play
+from fedtune.federated.simulation import play
 from fedtune.runs import tables
 from fedtune.tuning.space import Config
 

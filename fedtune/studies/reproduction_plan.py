@@ -11,7 +11,7 @@ from fedtune.core.errors import UserError, unknown
 from fedtune.core.terminal import say
 from fedtune.data import datasets
 from fedtune.federated import registry
-from fedtune.federated.simulation import Experiment, with_seed
+from fedtune.federated.experiment import Experiment, with_seed
 from fedtune.studies import substitution
 from fedtune.studies.paper_tables import GRIDS, Column, Grid, Panel, Row
 from fedtune.studies.ray_tasks import Run
@@ -75,7 +75,7 @@ def _check(experiment: Experiment, config: dict[str, Any], column: Column, check
     alg, scenario = experiment.resolve(config)
     kind = (alg, scenario.model, scenario.features, scenario.dataset, scenario.evaluation, scenario.clients)
     if kind not in checked:  # large families take seconds
-        experiment.validate(config)
+        experiment.check(config)
         checked.add(kind)
     for name, why in alg.idle(scenario).items():
         if name in column.config and name not in checked:

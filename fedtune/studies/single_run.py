@@ -15,7 +15,8 @@ from fedtune.core.memory import keep_freed_memory
 from fedtune.core.terminal import say
 from fedtune.data import federation
 from fedtune.federated import model_file
-from fedtune.federated.simulation import Experiment, Simulation
+from fedtune.federated.experiment import Experiment
+from fedtune.federated.simulation import Simulation
 
 
 def run(
@@ -36,7 +37,7 @@ def run(
         f"{experiment.algorithm}, {setting.task.clients} clients, {setting.scenario.rounds} rounds, "
         f"seed {experiment.seed}, executor {executor}, {experiment.device}"
     )
-    say(f"scored: {experiment.validate()}")
+    say(f"scored: {experiment.describe_scoring()}")
     rows = _rounds(simulation)
     if output:
         output.write_text("".join(json.dumps(row) + "\n" for row in rows))

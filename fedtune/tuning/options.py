@@ -17,7 +17,7 @@ from fedtune.core.metrics import METRIC, OBJECTIVES
 from fedtune.federated.executors import EXECUTORS
 
 if TYPE_CHECKING:
-    from fedtune.federated.simulation import Experiment
+    from fedtune.federated.experiment import Experiment
 
 DEFAULT_SCENARIO = "digits-w4"
 SCHEDULERS = ("asha", "promote", "hyperband", "median", "pbt", "none")
@@ -148,7 +148,7 @@ class ExperimentOptions:
         """The experiment that is described; UserError for whatever is wrong with it."""
         from fedtune.core.hyper import knobs
         from fedtune.federated import registry, scenarios
-        from fedtune.federated.simulation import Experiment, require_device
+        from fedtune.federated.experiment import Experiment, require_device
 
         if not self.algo:
             raise UserError(f"--algo is needed, but none was given; there are {', '.join(registry.names())}")
@@ -157,7 +157,7 @@ class ExperimentOptions:
         require_device(self.device)
         pinned, given = dict(self.set), tuple(self.fields)
         experiment = Experiment(self.algo, scenario, self.seed, self.executor, self.device, pinned, self.preset, given)
-        experiment.validate()
+        experiment.check()
         known = knobs(type(scenario)) | knobs(cls)
         return replace(experiment, pinned={n: known[n].check(v) for n, v in pinned.items()})
 

@@ -16,7 +16,7 @@ from fedtune.cluster import ray_start
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
-from fedtune.federated.simulation import Experiment
+from fedtune.federated.experiment import Experiment
 from fedtune.tuning import schedulers
 from fedtune.tuning import space as spaces
 from fedtune.tuning.options import AUTO, SearchOptions, flag

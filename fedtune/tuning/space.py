@@ -24,8 +24,8 @@ from ray.tune.search.sample import Categorical, Domain, Float, Integer
 from fedtune.core import hyper, own_packages
 from fedtune.core.errors import UserError, unknown
 from fedtune.federated.algorithm import Algorithm, first_round
+from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Experiment
 
 KEPT = "space.py"  # in a run's folder
 Config = dict[str, Any]

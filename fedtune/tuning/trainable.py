@@ -23,7 +23,8 @@ from fedtune.core.errors import Diverged
 from fedtune.core.memory import give_back_memory, keep_freed_memory
 from fedtune.data.federation import Federation
 from fedtune.federated.engine import State
-from fedtune.federated.simulation import Experiment, Repeats
+from fedtune.federated.experiment import Experiment
+from fedtune.federated.simulation import MultiSeedSimulation
 from fedtune.runs.disk import TROUBLE, reason
 
 SAVING = 0.03  # of a trial's time may go into checkpoints
@@ -63,7 +64,7 @@ class FederatedTrainable(tune.Trainable):
         self._trouble = ""  # to be told with the next row
         if warm:
             with suppress(Diverged):
-                Repeats(experiment, config, data).step()
+                MultiSeedSimulation(experiment, config, data).step()
         self._begin(config)
 
     def step(self) -> dict[str, Any]:
@@ -157,7 +158,7 @@ class FederatedTrainable(tune.Trainable):
 
     def _begin(self, config: dict[str, Any]) -> None:
         print(f"{self!r}: {config}", file=sys.stderr, flush=True)  # the actor's log, as the dashboard opens it
-        self.simulation = Repeats(self.experiment, config, self.data)
+        self.simulation = MultiSeedSimulation(self.experiment, config, self.data)
         folder, self._before = self.onward.get(key(config), (None, 0.0))
         if folder:
             self.load_checkpoint(folder)

@@ -24,8 +24,9 @@ from analysis.papers import gfpl_costs
 from fedtune import run
 from fedtune.core import statistics
 from fedtune.core.errors import UserError
+from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Experiment, Repeats
+from fedtune.federated.simulation import MultiSeedSimulation
 from fedtune.runs import pareto, tables
 
 SMALL = "--model mlp --features 12 --clients 4 --ways 3 --shots 6 --rounds 4 --all-classes 20".split()
@@ -489,7 +490,7 @@ def test_a_trials_checkpoint_is_opened_as_a_model(tmp_path: Path) -> None:
     scenario = Scenario().override(**dict(zip(names, ("mlp", 12, 4, 3, 6, 2, 20), strict=True)))
     experiment = Experiment("fedproto", scenario)
     data = [models.federation.make(scenario, seed) for seed in (0, 1)]
-    both = Repeats(experiment, {"lam": 3.0}, data)
+    both = MultiSeedSimulation(experiment, {"lam": 3.0}, data)
     row = [both.step() for _ in range(2)][-1]
     with pytest.raises(UserError, match="has none of trial ab12"):
         models.of_trial(tmp_path, "ab12")

@@ -9,9 +9,10 @@ from fedtune import list as listing
 from fedtune.core.hyper import knobs
 from fedtune.data import datasets
 from fedtune.federated import registry
+from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import SCENARIOS
-from fedtune.federated.simulation import Experiment, play
+from fedtune.federated.simulation import play
 
 
 def test_list_shows_everything_there_is(capsys):

@@ -20,8 +20,9 @@ from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
 from fedtune.data import federation
 from fedtune.federated import simulation
+from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Experiment, play
+from fedtune.federated.simulation import play
 from fedtune.runs import pareto, tables
 from fedtune.studies import final_check, ray_tasks
 from fedtune.tuning import schedulers, space
@@ -161,7 +162,7 @@ def test_over_seeds_in_closed_form() -> None:
 
 def test_checkpoints_hold_every_seed(tmp_path: Path) -> None:
     data = [federation.make(SMALL, seed) for seed in (0, 1)]
-    one, other = (simulation.Repeats(Experiment("fedproto", SMALL), {}, data) for _ in range(2))
+    one, other = (simulation.MultiSeedSimulation(Experiment("fedproto", SMALL), {}, data) for _ in range(2))
     for _ in range(2):
         one.step()
     one.save(tmp_path / "state.pt")

@@ -32,9 +32,10 @@ from fedtune.core.hyper import Knob, knobs
 from fedtune.core.trees import Ragged
 from fedtune.federated import engine
 from fedtune.federated.algorithm import Algorithm, Phase, first_round
+from fedtune.federated.experiment import fitting
 from fedtune.federated.registry import find, names
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Simulation, fitting
+from fedtune.federated.simulation import Simulation
 
 ALL = names()
 BATCHNORM = Scenario(model="fedgen-cnn", features=8)

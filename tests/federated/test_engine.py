@@ -30,9 +30,10 @@ from fedtune.core.errors import Diverged, UserError
 from fedtune.core.trees import Size, for_each_client, take
 from fedtune.federated import algorithm, engine, executors, local_training, registry
 from fedtune.federated.algorithm import Algorithm, Batch, Model, Noise, Phase
+from fedtune.federated.experiment import Experiment, require_device
 from fedtune.federated.local_training import Pool
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Experiment, Simulation, require_device
+from fedtune.federated.simulation import Simulation
 from fedtune.nn import architectures, catalogue
 
 PHASE = Phase(Algorithm().loss)
@@ -408,9 +409,9 @@ def test_communication_metrics_name_both_ways() -> None:
 @pytest.mark.parametrize("rule", ["global", "pooled"])
 def test_a_global_score_needs_a_global_model(name: str, own: str, rule: str) -> None:
     with pytest.raises(UserError, match=f"'{rule}' scores one global model, but under {name} {own}.*--evaluation"):
-        Experiment(name, DIGITS.override(evaluation=rule)).validate()
-    Experiment(name, DIGITS).validate()
-    Experiment("fedavg", DIGITS.override(evaluation=rule)).validate()
+        Experiment(name, DIGITS.override(evaluation=rule)).check()
+    Experiment(name, DIGITS).check()
+    Experiment("fedavg", DIGITS.override(evaluation=rule)).check()
 
 
 def test_averaging_is_refused_where_the_groups_have_other_shapes() -> None:
@@ -541,7 +542,7 @@ def test_statistics_in_training_do_not_read_the_running_ones_so_both_rules_train
 
 def test_the_evaluation_says_which_model_was_scored() -> None:
     said = {
-        (name, rule, where): Experiment(name, BATCHNORM.override(batch_norm=rule, evaluation=where)).validate()
+        (name, rule, where): Experiment(name, BATCHNORM.override(batch_norm=rule, evaluation=where)).describe_scoring()
         for name, rule, where in (
             ("fedavg", "averaged", "pooled"), ("fedavg", "personal", "global"), ("fedper", "averaged", "personal"),
             ("local", "averaged", "personal"), ("fedensemble", "averaged", "global"),
@@ -663,15 +664,15 @@ def test_what_is_shared_by_unlike_models_starts_equal_and_is_averaged_over_all()
 
 def test_an_algorithm_that_averages_unlike_bodies_is_refused_with_those_that_fit() -> None:
     with pytest.raises(UserError, match="fedavg averages body and head.*htmini3.*fedgen --set averages=head.*local"):
-        Experiment("fedavg", MIXED).validate()
-    Experiment("fedgen", MIXED, pinned={"averages": "head"}).validate()
+        Experiment("fedavg", MIXED).check()
+    Experiment("fedgen", MIXED, pinned={"averages": "head"}).check()
     with pytest.raises(UserError, match="or run there .*fedgen --set averages=head, "):
-        Experiment("fedgen", MIXED).validate()
+        Experiment("fedgen", MIXED).check()
 
 
 def test_who_cannot_run_on_the_features_is_not_among_those_that_fit() -> None:
     with pytest.raises(UserError, match="fedavg averages body and head.*run there feddistill.*local") as caught:
-        Experiment("fedavg", MIXED.override(features=5)).validate()
+        Experiment("fedavg", MIXED.override(features=5)).check()
     assert "gfpl" not in str(caught.value)  # ten classes have no frame in five dimensions
 
 
@@ -721,7 +722,7 @@ def test_scored_clients_may_miss_an_architecture() -> None:
         m = Model(group.net.eval(), take(group.tensors, group.ids.tolist().index(k)))
         found.append((m.head(m.body(x)).argmax(1) == y).double().mean().item())
     assert_close(row["test_acc"], sum(found) / 2, **TIGHT)
-    said = Experiment("local", MIXED.override(eval_clients=2)).validate()
+    said = Experiment("local", MIXED.override(eval_clients=2)).describe_scoring()
     assert said == "each client's own model, on each client's own rows, 2 of 7 clients"
 
 

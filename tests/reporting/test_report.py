@@ -27,9 +27,9 @@ from support.waiting import wait_for
 
 from fedtune import report
 from fedtune.__main__ import main as console
+from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import SCENARIOS
-from fedtune.federated.simulation import Experiment
 from fedtune.reporting import findings
 from fedtune.runs import tables as results
 from fedtune.studies.comparison_tables import COLUMNS

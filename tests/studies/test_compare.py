@@ -13,8 +13,9 @@ from support.waiting import wait_for
 from fedtune import compare, resume
 from fedtune.core.budget import Budget
 from fedtune.data import federation
+from fedtune.federated.experiment import Experiment, with_seed
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Experiment, play, with_seed
+from fedtune.federated.simulation import play
 from fedtune.runs import tables
 from fedtune.studies import comparison, comparison_tables
 

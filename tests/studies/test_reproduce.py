@@ -13,8 +13,8 @@ from fedtune import reproduce
 from fedtune.cluster import ray_start
 from fedtune.data import datasets, federation
 from fedtune.federated import registry
+from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenarios import SCENARIOS
-from fedtune.federated.simulation import Experiment
 from fedtune.studies import published, reproduction_plan, reproduction_table, substitution
 from fedtune.studies.paper_tables import GRIDS, MEASURES, Column, Grid, Panel, Row
 from fedtune.studies.ray_tasks import Outcome

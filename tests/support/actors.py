@@ -7,7 +7,7 @@ from typing import Any
 from fedtune.core.budget import Budget
 from fedtune.data import federation
 from fedtune.federated import scenarios
-from fedtune.federated.simulation import Experiment
+from fedtune.federated.experiment import Experiment
 from fedtune.tuning.trainable import FederatedTrainable
 
 SETTING = scenarios.find("digits-w4").override(clients=4, rounds=5)

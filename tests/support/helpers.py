@@ -17,9 +17,10 @@ from fedtune.data import federation
 from fedtune.data.federation import Federation, Split
 from fedtune.federated import engine
 from fedtune.federated.algorithm import Phase
+from fedtune.federated.experiment import Experiment
 from fedtune.federated.local_training import Plan, Pool, plan
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Experiment, Simulation
+from fedtune.federated.simulation import Simulation
 from fedtune.nn import architectures
 
 TIGHT = {"rtol": 0, "atol": 1e-12}

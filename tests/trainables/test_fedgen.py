@@ -37,9 +37,10 @@ from fedtune.core.errors import UserError
 from fedtune.core.hyper import knobs
 from fedtune.federated import engine
 from fedtune.federated.algorithm import Batch, Model
+from fedtune.federated.experiment import Experiment
 from fedtune.federated.registry import find, names
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Experiment, Simulation
+from fedtune.federated.simulation import Simulation
 from fedtune.tuning.options import ExperimentOptions
 from trainables.fedavg import FedAvg
 from trainables.fedgen import FedGen

@@ -29,8 +29,9 @@ from fedtune.core.errors import Diverged, UserError
 from fedtune.core.trees import size, to_all
 from fedtune.federated import engine
 from fedtune.federated.algorithm import Batch, Model
+from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Experiment, Simulation
+from fedtune.federated.simulation import Simulation
 from fedtune.nn import architectures
 from trainables.fedkd import FedKD, compress, pack, rank_of, unpack
 
@@ -420,5 +421,5 @@ def test_an_evaluation_decomposes_nothing_and_scores_the_servers_mentee(monkeypa
 def test_what_the_scenario_cannot_do_for_it_is_said() -> None:
     assert "batch_norm" in FedKD().idle(DIGITS)
     with pytest.raises(UserError, match="under fedkd body, head stays with each client"):
-        Experiment("fedkd", DIGITS.override(evaluation="global")).validate()
-    assert Experiment("fedkd", MIXED).validate().startswith("each client's own model")
+        Experiment("fedkd", DIGITS.override(evaluation="global")).check()
+    assert Experiment("fedkd", MIXED).describe_scoring().startswith("each client's own model")

@@ -21,8 +21,8 @@ from torch.testing import assert_close
 
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
+from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Experiment
 from fedtune.nn import architectures
 
 MIXED = Scenario(model="htmini3", features=12)
@@ -87,9 +87,9 @@ def test_only_the_head_crosses_the_wire() -> None:
 
 
 def test_whole_models_of_several_architectures_have_no_mean() -> None:
-    Experiment("lgfedavg", MIXED).validate()
+    Experiment("lgfedavg", MIXED).check()
     with pytest.raises(UserError, match="every client needs the same"):
-        Experiment("lgfedavg", MIXED, pinned={"averages": "model"}).validate()
+        Experiment("lgfedavg", MIXED, pinned={"averages": "model"}).check()
     with pytest.raises(UserError, match="under lgfedavg body stays with each client"):
-        Experiment("lgfedavg", DIGITS.override(evaluation="global")).validate()
-    Experiment("lgfedavg", DIGITS.override(evaluation="global"), pinned={"averages": "model"}).validate()
+        Experiment("lgfedavg", DIGITS.override(evaluation="global")).check()
+    Experiment("lgfedavg", DIGITS.override(evaluation="global"), pinned={"averages": "model"}).check()

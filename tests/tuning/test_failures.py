@@ -29,7 +29,8 @@ from fedtune import extend, resume, status
 from fedtune.core.errors import UserError
 from fedtune.data import federation
 from fedtune.federated import scenario
-from fedtune.federated.simulation import Experiment, Repeats
+from fedtune.federated.experiment import Experiment
+from fedtune.federated.simulation import MultiSeedSimulation
 from fedtune.runs import disk as storage
 from fedtune.runs import tables
 
@@ -414,7 +415,7 @@ def test_a_record_that_lacks_something_is_refused(
 def test_a_checkpoint_without_its_rounds_is_not_gone_on_from(tmp_path: Path) -> None:
     """The trial would lack them; it begins again instead."""
     small = scenario.Scenario(clients=4, rounds=3)
-    played = Repeats(Experiment("local", small), {}, [federation.make(small, 0)])
+    played = MultiSeedSimulation(Experiment("local", small), {}, [federation.make(small, 0)])
     for _ in range(2):
         played.step()
     for trial in ("a", "b", "c"):

@@ -11,8 +11,9 @@ from support.searches import QUICK, configuration, searched
 from fedtune import run, search
 from fedtune.core.budget import Budget
 from fedtune.data import datasets, federation
+from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Experiment, play
+from fedtune.federated.simulation import play
 from fedtune.runs import tables
 from fedtune.studies import final_check, ray_tasks
 

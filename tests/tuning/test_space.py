@@ -9,8 +9,8 @@ from ray import tune
 from fedtune.core.errors import UserError
 from fedtune.federated import registry
 from fedtune.federated.algorithm import first_round
+from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Experiment
 from fedtune.tuning import space
 from trainables.fedpa import FedPA
 from trainables.gfpl import GFPL

@@ -1,0 +1,177 @@
+"""An experiment is everything that a run is, but for the configuration that is being tuned."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from fedtune.core.errors import UserError, unknown
+from fedtune.core.hyper import Knob, knobs
+from fedtune.data.datasets import describe
+from fedtune.federated import registry
+from fedtune.federated.algorithm import Algorithm, Task, parts
+from fedtune.federated.scenario import Scenario
+from fedtune.nn import architectures, catalogue
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An algorithm in a scenario, on a seed and a device, with the hyperparameters that are held fixed."""
+
+    algorithm: str
+    scenario: Scenario
+    seed: int = 0
+    executor: str = "auto"
+    device: str = "cpu"
+    pinned: dict[str, Any] = field(default_factory=dict)  # --set: hyperparameters held fixed
+    preset: str = ""  # --preset: other defaults, by name
+    given: tuple[str, ...] = ()  # scenario fields that were asked for by themselves: a preset leaves them alone
+
+    def knobs(self) -> dict[str, Knob]:
+        """All hyperparameters: the algorithm's and the scenario's."""
+        return knobs(Scenario) | knobs(registry.find(self.algorithm))
+
+    def resolve(self, config: dict[str, Any]) -> tuple[Algorithm, Scenario]:
+        """The algorithm and scenario under a configuration; UserError for unknown names and bad values."""
+        cls, known = registry.find(self.algorithm), self.knobs()
+        values = self._preset(cls) | self.pinned | config
+        for name in values:
+            if name not in known:
+                raise unknown(f"hyperparameter of {self.algorithm}", name, known)
+        own = knobs(cls)
+        scenario = self.scenario.override(**{n: v for n, v in values.items() if n not in own})
+        return cls(**{n: v for n, v in values.items() if n in own}), scenario
+
+    def _preset(self, cls: type[Algorithm]) -> dict[str, Any]:
+        if self.preset in ("", "as_text"):  # the defaults are the paper's text
+            return {}
+        if self.preset not in cls.presets:
+            raise unknown(f"preset of {self.algorithm}", self.preset, ["as_text", *cls.presets])
+        return {n: v for n, v in cls.presets[self.preset].items() if n not in self.given}
+
+    def configuration(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Every hyperparameter with its value under a configuration."""
+        alg, scenario = self.resolve(config)
+        return {n: getattr(alg if hasattr(alg, n) else scenario, n) for n in self.knobs()}
+
+    def check(self, config: dict[str, Any] | None = None) -> None:
+        """Raise UserError for whatever would stop this experiment after it has started; no data is loaded."""
+        alg, scenario = self.resolve(config or {})
+        forms = _forms(alg, scenario)
+        if scenario.evaluation != "personal":
+            _require_global(alg, scenario, forms, self.algorithm)
+        if not _alike(alg, forms):
+            raise UserError(
+                f"{self.algorithm} averages {' and '.join(alg.shared)}, so every client needs the same there, but the "
+                f"architectures of {scenario.model} differ in it; give --model one architecture, or run there "
+                f"{', '.join(fitting(scenario))}"
+            )
+
+    def describe_scoring(self, config: dict[str, Any] | None = None) -> str:
+        """Which model the evaluation scores and on which rows, in words."""
+        alg, scenario = self.resolve(config or {})
+        form = _forms(alg, scenario)[0]
+        used = alg.predicts or form.parts
+        shared, own = [p for p in used if p in alg.shared], [p for p in used if p not in alg.shared]
+        model = "each client's own model" if not shared else "the averaged model"
+        if shared and own:
+            model = f"the averaged {' and '.join(shared)} with each client's own {' and '.join(own)}"
+        model = alg.scores or model
+        if any(p in shared for p in form.with_statistics):
+            rule = {"averaged": "averaged", "personal": "each client's own"}[scenario.batch_norm]
+            model += f", BatchNorm statistics {rule}"
+        rows = "all clients' rows as one test set" if scenario.evaluation == "pooled" else "each client's own rows"
+        some = f", {scenario.eval_clients} of {scenario.clients} clients" if scenario.eval_clients else ""
+        return f"{model}, on {rows}{some}"
+
+
+class Form(NamedTuple):
+    """What a net is made of, without its values."""
+
+    parts: tuple[str, ...]
+    shapes: dict[str, torch.Size]  # of every tensor, by its full name
+    with_statistics: frozenset[str]  # the parts that have buffers: BatchNorm's running statistics
+
+
+@lru_cache(maxsize=32)
+def _forms(alg: Algorithm, scenario: Scenario) -> tuple[Form, ...]:
+    """The forms of a scenario's architectures with the algorithm's own parts; nets are built once for all questions."""
+    return tuple(_form(alg, scenario, net) for net in _architectures(scenario))
+
+
+def _architectures(scenario: Scenario) -> list[architectures.Net]:
+    shape, classes = _shape(scenario)
+    width, names = catalogue.width(scenario.model, scenario.features), catalogue.members(scenario.model)
+    return [architectures.build(n, shape, classes, width) for n in names[: scenario.clients]]
+
+
+def _form(alg: Algorithm, scenario: Scenario, architecture: architectures.Net) -> Form:
+    """The form of an architecture with the algorithm's own parts; the architecture stays as it was."""
+    shape, classes = _shape(scenario)
+    net: nn.Module = copy.copy(architecture)
+    net._modules = dict(architecture._modules)  # large nets are built once for all algorithms
+    with torch.random.fork_rng(devices=[]):
+        net = alg.build(net, task_of(scenario, classes, shape, 0))
+    shapes = {n: t.shape for n, t in net.state_dict().items()}
+    return Form(tuple(parts(net)), shapes, frozenset(n.split(".")[0] for n, _ in net.named_buffers()))
+
+
+def _shape(scenario: Scenario) -> tuple[architectures.Shape, int]:
+    *shape, classes = describe(scenario.dataset)
+    return (shape[0], shape[1], shape[2]), classes
+
+
+def task_of(scenario: Scenario, classes: int, shape: architectures.Shape, seed: int) -> Task:
+    """What an algorithm may know of a scenario on data of this shape."""
+    width, members = catalogue.width(scenario.model, scenario.features), catalogue.members(scenario.model)
+    return Task(classes, width, scenario.clients, scenario.batch, seed, shape, members, scenario.rounds)
+
+
+def _require_global(alg: Algorithm, scenario: Scenario, forms: tuple[Form, ...], name: str) -> None:
+    """UserError unless there is one global model to score: every part that predicts must be shared."""
+    for form in forms:
+        own = sorted(set(alg.predicts or form.parts) - set(alg.shared))
+        if own:
+            raise UserError(
+                f"evaluation rule {scenario.evaluation!r} scores one global model, but under {name} {', '.join(own)} "
+                "stays with each client; use --evaluation personal, or an algorithm that shares the whole model"
+            )
+
+
+def _alike(alg: Algorithm, forms: tuple[Form, ...]) -> bool:
+    """Whether what is averaged has the same names and shapes in all nets."""
+    shared = [{n: s for n, s in form.shapes.items() if n.split(".")[0] in alg.shared} for form in forms]
+    return all(s == shared[0] for s in shared)
+
+
+def fitting(scenario: Scenario) -> list[str]:
+    """The algorithms that run on a scenario's architectures: what they share is alike in all, perhaps after a --set."""
+    nets, found = _architectures(scenario), []
+    for name in registry.names():
+        cls = registry.find(name)
+        for values in ({}, dict(cls.mixed)):
+            alg = cls(**values)
+            try:
+                fits = _alike(alg, tuple(_form(alg, scenario, net) for net in nets))
+            except UserError:  # it asks for something else of the model: a wider feature, say
+                continue
+            if fits:
+                found.append(" ".join([name, *(f"--set {n}={v}" for n, v in values.items())]))
+                break
+    return found
+
+
+def with_seed(experiment: Experiment, seed: int) -> Experiment:
+    """The same experiment with other draws: partition, initialisation, batches."""
+    return replace(experiment, seed=seed)
+
+
+def require_device(device: str) -> None:
+    """UserError unless the device exists."""
+    if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
+        raise UserError(f"device must be cpu, or cuda where there is a GPU, but got {device!r}; use --device cpu")
