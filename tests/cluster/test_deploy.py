@@ -27,7 +27,8 @@ from ray.scripts import scripts
 from support.waiting import wait_for
 
 import fedtune
-from fedtune import arguments, jobs, search, submit
+from fedtune import arguments, search, submit
+from fedtune.cluster import jobs
 from fedtune.runs import tables
 from fedtune.tuning import plan
 from fedtune.tuning.options import SearchOptions

@@ -29,6 +29,7 @@ from support.data_files import idx
 from support.searches import rounds_by_configuration
 from support.waiting import wait_for
 
+from fedtune import jobs as jobs_command
 from fedtune import search, submit
 from fedtune.cluster import jobs, package
 from fedtune.runs import tables
