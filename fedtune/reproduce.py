@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedtune import arguments
 from fedtune.core import terminal
-from fedtune.studies import reproduction
+from fedtune.studies import reproduction, reproduction_plan
 from fedtune.studies.paper_tables import GRIDS
 
 
@@ -28,7 +28,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--all-columns", action="store_true", help="with --quick: few rounds and seeds, but every column")
     p.add_argument("--rounds", type=arguments.positive, metavar="N", help="of the longest column; others in proportion")
     p.add_argument("--seeds", type=arguments.positive, metavar="N", help="runs of every figure (default: the paper's)")
-    p.add_argument("--preset", metavar="NAME", help="as_text (the defaults) or as_published, where an algorithm has it")
+    p.add_argument(
+        "--preset", metavar="A[,B]", help="as_text (the defaults), as_published, or both: a row for each that there is"
+    )
     p.add_argument("--data-dir", metavar="DIR", help="torchvision's layout (default $FEDTUNE_DATA_DIR, data)")
     p.add_argument("--download", action="store_true", help="fetch the data sets if they are not there")
     p.add_argument("--debug", action="store_true", help="show the stack of an error")
@@ -58,10 +60,10 @@ def _list(console: Console) -> None:
     for column in ("table", "of", "what varies", "algorithms", "data sets", "runs"):
         table.add_column(column, overflow="fold", no_wrap=column == "table")
     for name, grid in GRIDS.items():
-        rows = dict.fromkeys(r.algorithm for p in grid.panels for r in p.rows)
-        data = dict.fromkeys(c.setting().dataset for p in grid.panels for c in p.columns)
-        runs = grid.seeds * sum(len(p.rows) * len(p.columns) for p in grid.panels)
-        table.add_row(name, f"{grid.paper}, {grid.table}", grid.varied, ", ".join(rows), ", ".join(data), str(runs))
+        cells = [(r.algorithm, c.setting().dataset)
+                 for p in grid.panels for c in p.columns for r in reproduction_plan.rows_of(p, c)]  # fmt: skip
+        rows, data = (", ".join(dict.fromkeys(names)) for names in zip(*cells, strict=True))
+        table.add_row(name, f"{grid.paper}, {grid.table}", grid.varied, rows, data, str(grid.seeds * len(cells)))
     console.print(table)
     console.print("--quick: a small true version; --dataset fashion-mnist (or digits): where a data set is not there")
 

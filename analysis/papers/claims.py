@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.tables import write
 from fedtune import arguments
 from fedtune.core import statistics
 from fedtune.core.errors import UserError
@@ -155,20 +154,25 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--write", type=Path, metavar="DIR", help="folder of the table (default: show it only)")
     parser.add_argument("--debug", action="store_true", help="show the stack of an error")
     args = parser.parse_args(argv)
-    tables: dict[str, Played] = {}
+    tables: dict[str, Reproduced] = {}
     for folder in args.folders:
-        found = Played.read(folder)
+        found = Reproduced.read(folder)
         if found.table in tables:
             raise UserError(f"a table's runs are judged of one folder, but {folder} is {found.table}, too; give one")
         tables[found.table] = found
     table = judged(lambda name, *what: tables[name].values(*what) if name in tables else {})
     lines = ["# GFPL's claims", "", comparison_tables.markdown(table), "From the runs of", ""]
     lines += [f"- {results.told(t.record, (o.commit for o in t.outcomes.values()))}" for t in tables.values()]
-    write(table, "\n".join(lines) + "\n", args.write, "gfpl-claims")
+    text = "\n".join(lines) + "\n"
+    print(text)
+    if args.write:
+        args.write.mkdir(parents=True, exist_ok=True)
+        table.to_csv(args.write / "gfpl-claims.csv", index=False)
+        (args.write / "gfpl-claims.md").write_text(text, encoding="utf-8")
     return 0
 
 
-class Played(NamedTuple):
+class Reproduced(NamedTuple):
     """What `fedtune reproduce` left of a table."""
 
     table: str
@@ -177,7 +181,7 @@ class Played(NamedTuple):
     outcomes: dict[str, ray_tasks.Outcome]
 
     @classmethod
-    def read(cls, folder: Path) -> Played:
+    def read(cls, folder: Path) -> Reproduced:
         """A folder's; UserError if it is none of `fedtune reproduce`."""
         record = reproduction.record_of(folder)
         args = argparse.Namespace(**record["grid"])

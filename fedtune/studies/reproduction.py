@@ -18,7 +18,7 @@ from fedtune.federated.scenario import Scenario
 from fedtune.runs import tables
 from fedtune.studies import ray_tasks
 from fedtune.studies.reproduction_plan import Spot, planned, wanted
-from fedtune.studies.reproduction_table import Report
+from fedtune.studies.reproduction_report import Report
 from fedtune.tuning import plan
 
 RECORD = "reproduce.json"

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.terminal import say
 from fedtune.data import datasets
 from fedtune.federated import registry
-from fedtune.federated.experiment import Experiment, with_seed
+from fedtune.federated.experiment import Experiment, fitting, with_seed
 from fedtune.studies import substitution
-from fedtune.studies.paper_tables import GRIDS, Column, Grid, Panel, Row
+from fedtune.studies.paper_grid import Column, Grid, Panel, Row
+from fedtune.studies.paper_tables import GRIDS
 from fedtune.studies.ray_tasks import Run
 
 
@@ -37,7 +38,7 @@ def wanted(args: argparse.Namespace) -> Grid:
 
 
 class Spot(NamedTuple):
-    """A row on a column, and its runs, one a seed."""
+    """A row on a column, and its runs, one a seed.  The row names its preset."""
 
     panel: Panel
     row: Row
@@ -45,29 +46,52 @@ class Spot(NamedTuple):
     runs: tuple[Run, ...]
 
 
-def planned(grid: Grid, preset: str, device: str) -> Iterator[Spot]:
+def planned(grid: Grid, presets: str, device: str) -> Iterator[Spot]:
     """Every row on every column of every part.  What is the same under two names is one run.
 
-    preset: other defaults, for the algorithms that have it.  UserError for what can be told to go wrong.
+    presets: names with commas between them; a row for each that its algorithm has.  UserError for what can be told to
+    go wrong.
     """
-    classes = {n: registry.find(n) for n in registry.names()}
-    known = {"as_text", *(p for cls in classes.values() for p in cls.presets)}
-    if preset not in known:
-        raise unknown("preset", preset, known)
+    names = _presets(presets)
     checked: set[Any] = set()
     runs: dict[Any, Run] = {}
     for panel in grid.panels:
         for column in panel.columns:
-            for row in panel.rows:
-                config, own = column.config | row.config, preset if preset in classes[row.algorithm].presets else ""
-                first = Experiment(row.algorithm, column.setting(), 0, device=device, preset=own)
+            for row in (r for plain in rows_of(panel, column) for r in _under(plain, names)):
+                config = column.config | row.config
+                first = Experiment(row.algorithm, column.setting(), 0, device=device, preset=row.preset)
                 _check(first, config, column, checked)
-                played = []
+                name = f"{row.label}, {row.preset}" if row.preset and len(names) > 1 else row.label
+                of_seeds = []
                 for seed in range(grid.seeds):
-                    key = (row.algorithm, column.setting(), json.dumps(config, sort_keys=True), seed)
-                    label = f"{row.label}, {column.label}, seed {seed}"
-                    played.append(runs.setdefault(key, Run(label, with_seed(first, seed), config)))
-                yield Spot(panel, row, column, tuple(played))
+                    key = (row.algorithm, row.preset, column.setting(), json.dumps(config, sort_keys=True), seed)
+                    run = Run(f"{name}, {column.label}, seed {seed}", with_seed(first, seed), config)
+                    of_seeds.append(runs.setdefault(key, run))
+                yield Spot(panel, row, column, tuple(of_seeds))
+
+
+def rows_of(panel: Panel, column: Column) -> tuple[Row, ...]:
+    """The part's own rows, or all algorithms that run on the column's architectures, as they do."""
+    if panel.rows:
+        return panel.rows
+    fits = (line.split(" ") for line in fitting(column.setting()))
+    return tuple(Row(name, name, dict(registry.find(name).mixed) if changes else {}) for name, *changes in fits)
+
+
+def _presets(text: str) -> list[str]:
+    """Presets by name, each once; UserError for one that no algorithm has."""
+    names = list(dict.fromkeys(text.split(",")))
+    known = {"as_text", *(p for n in registry.names() for p in registry.find(n).presets)}
+    for name in names:
+        if name not in known:
+            raise unknown("preset", name, known)
+    return names
+
+
+def _under(row: Row, presets: Sequence[str]) -> list[Row]:
+    """The row under each preset; the defaults stand in, once, for those that its algorithm lacks."""
+    own = registry.find(row.algorithm).presets
+    return [row._replace(preset=p) for p in dict.fromkeys(p if p in own else "" for p in presets)]
 
 
 def _check(experiment: Experiment, config: dict[str, Any], column: Column, checked: set[Any]) -> None:

@@ -9,7 +9,7 @@ from fedtune.core.errors import unknown
 from fedtune.data import datasets
 from fedtune.federated.scenario import Scenario
 from fedtune.nn import catalogue
-from fedtune.studies.paper_tables import Column, Grid, Panel
+from fedtune.studies.paper_grid import Column, Grid, Panel
 
 SEEDS = 2  # of a quick version
 LEAST_ALPHA = 0.05  # below it ten classes leave some of twenty clients without rows

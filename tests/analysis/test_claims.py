@@ -138,6 +138,6 @@ def test_the_same_setting_on_several_data_sets_is_several_columns(tmp_path: Path
         tables.write(file, {"rounds": [{"test_acc": i / 100}], "reason": ""})
     said = {"command": [], "grid": grid, "device": "cuda"}
     (tmp_path / "reproduce.json").write_text(json.dumps(said))
-    found = claims.Played.read(tmp_path).values("", "GFPL", "accuracy")
+    found = claims.Reproduced.read(tmp_path).values("", "GFPL", "accuracy")
     assert len(found) == 6 and {"CIFAR10, ŝ = 1", "FEMNIST, ŝ = 20"} <= set(found)
     assert len({v.item() for v in found.values()}) == 6

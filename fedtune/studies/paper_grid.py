@@ -1,0 +1,77 @@
+"""A paper's table or figure as a grid of runs: what a row, a column and a part of it are, and what is measured."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from fedtune.federated.scenario import Scenario
+from fedtune.federated.scenarios import find
+
+# what is measured of a run -> what it is
+MEASURES = {
+    "accuracy": "test accuracy after the last round, %",
+    "rounds": "first round with 95 % of the last round's test accuracy",
+    "parameters": "thousands of numbers that all clients sent up, a round",
+    "mb": "megabytes that a client sent and received, a round",
+    "spread": "standard deviation of test accuracy over clients, %",
+    "all_classes": "test accuracy of the same models on rows of every class, %",
+    "val": "validation accuracy after the last round, %",
+    "total_mb": "megabytes that all clients sent and received, in all rounds",
+}
+# measures that have no table of their own, but a column beside the accuracies -> its heading
+BESIDE = {"spread": "std over clients", "all_classes": "all classes", "val": "validation", "total_mb": "MB in all"}
+
+
+class Row(NamedTuple):
+    """An algorithm, with its hyperparameters where they are not the defaults."""
+
+    label: str
+    algorithm: str
+    config: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    preset: str = ""  # other defaults by name, where a table has several; empty: the text's
+
+
+class Column(NamedTuple):
+    """A setting: a scenario by name, fields that differ from it, and hyperparameters."""
+
+    label: str  # the data set first, as the paper writes it
+    scenario: str
+    fields: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    config: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    printed: dict[str, str] = {}  # noqa: RUF012 - measure -> the paper's column; of accuracy the label, if not said
+    stands_in: str = ""  # what stands for what, where the data set is not the paper's
+    whole: int = 0  # rounds that it has in the paper, where others were asked for
+
+    def setting(self) -> Scenario:
+        """The scenario that is played."""
+        return find(self.scenario).override(**self.fields)
+
+    def paper_column(self, measure: str) -> str:
+        """Where the paper prints this column's figures of a measure; empty if nowhere."""
+        return self.printed.get(measure, self.label if measure == "accuracy" else "")
+
+
+class Panel(NamedTuple):
+    """A part of a table or figure: every row on every column."""
+
+    label: str
+    rows: tuple[Row, ...]  # none: every algorithm that runs on a column's architectures, the best first
+    columns: tuple[Column, ...]
+    measures: tuple[str, ...] = ("accuracy",)
+    quick: int = 20  # rounds of the quick version: enough for what is varied to have an effect
+
+    @property
+    def rounds(self) -> int:
+        """Of its longest column."""
+        return max(c.setting().rounds for c in self.columns)
+
+
+class Grid(NamedTuple):
+    """A table or a figure of a paper."""
+
+    paper: str
+    table: str
+    varied: str
+    panels: tuple[Panel, ...]
+    seeds: int = 3  # as many runs as the paper has of a figure
+    note: str = ""
