@@ -1,4 +1,4 @@
-"""python -m analysis.claims, as README names it: see `analysis.papers.claims`."""
+"""python -m analysis.claims: see `analysis.papers.claims`."""
 
 import sys
 

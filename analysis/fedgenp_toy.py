@@ -1,4 +1,4 @@
-"""python -m analysis.fedgenp_toy, as README names it: see `analysis.papers.fedgenp_toy`."""
+"""python -m analysis.fedgenp_toy: see `analysis.papers.fedgenp_toy`."""
 
 import sys
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A search as a Slurm job: Ray on all its nodes for as long as it lasts, ended in time and begun again where it was.
 #
-#   cd /shared/fedtune            # a checkout that all nodes see, with its .venv (README, "Two commands")
+#   cd /shared/fedtune            # a checkout that all nodes see, with its .venv (README.md, "Two commands")
 #   sbatch --nodes=2 deploy/slurm.sh --algo gfpl --space default --trials 64 --gpus-per-trial 0.5
 #
 # Everything after slurm.sh goes to fedtune search.  The run's folder is $FEDTUNE_RUN, where all nodes see it (default:

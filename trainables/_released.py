@@ -1,6 +1,6 @@
 """What released codes do where their papers say otherwise or nothing: the common parts of presets named as_published.
 
-`fedtune list ALGORITHM` and a table in README.md show what a preset changes.
+`fedtune list ALGORITHM` and a table in docs/algorithms.md show what a preset changes.
 """
 
 from __future__ import annotations

@@ -1,0 +1,126 @@
+"""Write the parts of algorithms.md, metrics.md and scenarios.md that follow from the declarations in the code.
+
+    python docs/generate.py
+
+A part stands between the lines `<!-- NAME -->` and `<!-- end -->`; what stands around them is written by hand.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from fedtune.core.hyper import Knob, knobs
+from fedtune.core.metrics import METRICS
+from fedtune.federated import registry
+from fedtune.federated.algorithm import Algorithm, first_round
+from fedtune.federated.scenario import Scenario
+from fedtune.federated.scenarios import SCENARIOS
+
+FOLDER = Path(__file__).parent
+PAGES = ("algorithms.md", "metrics.md", "scenarios.md")
+ALGORITHMS = {name: registry.find(name) for name in registry.names()}
+
+
+def table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+    """A Markdown table; `|` within a cell is escaped."""
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def text_of(cls: type[Algorithm]) -> str:
+    """The text that an algorithm's file opens with."""
+    return (sys.modules[cls.__module__].__doc__ or "").strip()
+
+
+def hyperparameters(cls: type, instance: Algorithm | None = None) -> str:
+    """The hyperparameters that a class declares; with an instance also the first round that each has an effect in."""
+    rows = []
+    for name, knob in knobs(cls).items():
+        first = (first_round(instance, name),) if instance else ()
+        rows.append((f"`{name}`", knob.symbol, knob.default, values(knob), *first, knob.help))
+    effect = ("first effect",) if instance else ()
+    return table(("name", "symbol", "default", "range", *effect, "what it is"), rows)
+
+
+def values(knob: Knob) -> str:
+    """A hyperparameter's range in words, its choices as code."""
+    return ", ".join(f"`{choice}`" for choice in knob.choices) or knob.range_text()
+
+
+def ideas() -> str:
+    """A line per algorithm, which links to its section."""
+    return table(("name", "idea"), [(f"[`{n}`](#{n})", text_of(c).splitlines()[0]) for n, c in ALGORITHMS.items()])
+
+
+def sections() -> str:
+    """A section per algorithm: its file's text and its hyperparameters."""
+    parts = []
+    for name, cls in ALGORITHMS.items():
+        own = hyperparameters(cls, cls()) if knobs(cls) else "It has no hyperparameters of its own."
+        parts += [f"## {name}", f"```text\n{text_of(cls)}\n```", own]
+    return "\n\n".join(parts)
+
+
+def presets() -> str:
+    """A row per hyperparameter and pair of values: which algorithms' as_published differs how from their defaults."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for name, cls in ALGORITHMS.items():
+        own = knobs(cls)
+        for knob, value in cls.presets.get("as_published", {}).items():
+            text = str(own[knob].default) if knob in own else "the scenario's"
+            rows.setdefault((knob, text, str(value), (own.get(knob) or knobs(Scenario)[knob]).help), []).append(name)
+    lines = [(f"`{knob}`", ", ".join(who), text, value, what) for (knob, text, value, what), who in rows.items()]
+    return table(("hyperparameter", "algorithms", "as_text", "as_published", "what it is"), lines)
+
+
+def metrics() -> str:
+    """A row per metric."""
+    return table(("metric", "what"), [(f"`{name}`", what) for name, what in METRICS.items()])
+
+
+def scenarios() -> str:
+    """A row per named setting, with the fields that differ from the default setting's."""
+    base, shown = Scenario(), ("dataset", "model", "clients", "rounds", "partition")
+    rows = []
+    for name, scenario in SCENARIOS.items():
+        others = {f.name: getattr(scenario, f.name) for f in fields(Scenario) if f.name not in shown}
+        other = ", ".join(f"`{n}` {value}" for n, value in others.items() if value != getattr(base, n))
+        rows.append((f"`{name}`", *(getattr(scenario, n) for n in shown), other))
+    return table(("name", "data set", "model", "clients", "rounds", "partition", "other fields that differ"), rows)
+
+
+def defaults() -> str:
+    """The fields of the default setting."""
+    return table(("field", "value"), [(f"`{f.name}`", getattr(Scenario(), f.name)) for f in fields(Scenario)])
+
+
+PARTS = {
+    "ideas": ideas,
+    "hyperparameters of every algorithm": lambda: hyperparameters(Scenario),
+    "presets": presets,
+    "sections": sections,
+    "metrics": metrics,
+    "scenarios": scenarios,
+    "defaults": defaults,
+}
+
+
+def filled(page: str) -> str:
+    """The page with its generated parts as the code has them now."""
+    return re.sub(
+        r"(?ms)^(<!-- ([^\n]+) -->\n).*?^(<!-- end -->)$", lambda m: f"{m[1]}\n{PARTS[m[2]]()}\n\n{m[3]}", page
+    )
+
+
+def main() -> None:
+    """Bring every page up to date."""
+    for name in PAGES:
+        (FOLDER / name).write_text(filled((FOLDER / name).read_text()))
+
+
+if __name__ == "__main__":
+    main()

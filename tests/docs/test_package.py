@@ -1,0 +1,59 @@
+"""What is installed, cited and released is what the repository says."""
+
+from __future__ import annotations
+
+import fnmatch
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import yaml
+from setuptools import find_packages
+
+import fedtune
+
+ROOT = Path(__file__).parents[2]
+
+
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def packages() -> list[str]:
+    return find_packages(str(ROOT), include=project()["tool"]["setuptools"]["packages"]["find"]["include"])
+
+
+def test_every_folder_of_code_is_a_package_of_the_wheel() -> None:
+    tops = {name.partition(".")[0] for name in packages()}
+    assert tops == {"fedtune", "trainables", "search_spaces", "analysis"}
+    folders = {file.parent for top in tops for file in (ROOT / top).rglob("*.py")} - {ROOT / "analysis" / "example"}
+    assert sorted(".".join(f.relative_to(ROOT).parts) for f in folders) == sorted(packages())
+
+
+def test_every_file_that_fedtune_reads_is_in_the_wheel() -> None:
+    data = project()["tool"]["setuptools"]["package-data"]
+    for file in (ROOT / "fedtune").rglob("*"):
+        if file.is_file() and file.suffix not in (".py", ".pyc"):
+            package = ".".join(file.parent.relative_to(ROOT).parts)
+            assert any(fnmatch.fnmatch(file.name, pattern) for pattern in data.get(package, [])), file
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    newest = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1].split("\n")[0]
+    assert cited["version"] == newest == fedtune.__version__
+    assert project()["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "fedtune.__version__"}
+
+
+def test_the_licence_is_the_same_everywhere() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert project()["project"]["license"] == cited["license"] == "Apache-2.0"
+    for file in project()["project"]["license-files"]:
+        text = (ROOT / file).read_text()
+        assert "Apache License\n                           Version 2.0" in text and "END OF TERMS AND CONDITIONS" in text
+
+
+def test_constraints_hold_the_development_tools() -> None:
+    known = {line.partition("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().split()}
+    for text in project()["project"]["optional-dependencies"]["dev"]:
+        assert text.partition(">=")[0].lower() in known, text
