@@ -89,8 +89,12 @@ def words_of(line: str) -> list[str]:
     return [word for word in words if word and word != "--help"]
 
 
-FEDTUNE_LINES = sorted({(n, s) for n, s in shell_lines() if re.match(r"([\w./]+/)?(fedtune |python3? -m fedtune\.)", s)})
-MODULE_LINES = sorted({(n, s) for n, s in shell_lines() if re.match(r"([\w./]+/)?python3? -m (?!fedtune|venv)", s)})
+def lines_like(pattern: str) -> list[tuple[str, str]]:
+    return sorted({(name, line) for name, line in shell_lines() if re.match(pattern, line)})
+
+
+FEDTUNE_LINES = lines_like(r"([\w./]+/)?(fedtune |python3? -m fedtune\.)")
+MODULE_LINES = lines_like(r"([\w./]+/)?python3? -m (?!fedtune|venv)")
 
 
 def test_readme_is_short() -> None:
