@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedtune.api import Run, Search, objective, play, tunable
     from fedtune.core.hyper import hyper
     from fedtune.core.trees import Ragged
     from fedtune.federated.algorithm import Algorithm, Noise, Phase
@@ -19,13 +20,19 @@ __all__ = [
     "Noise",
     "Phase",
     "Ragged",
+    "Run",
+    "Search",
     "__version__",
     "hyper",
+    "objective",
+    "play",
+    "tunable",
     "when",
 ]
 __version__ = "0.2.0"
 
 _MODULES = {
+    "fedtune.api": ("Run", "Search", "objective", "play", "tunable"),
     "fedtune.core.hyper": ("hyper",),
     "fedtune.core.trees": ("Ragged",),
     "fedtune.federated.algorithm": ("Algorithm", "Noise", "Phase"),

@@ -463,7 +463,7 @@ def test_a_report_overwrites_a_report_and_nothing_else(run: Path, html: str, tmp
         (str(run), "-o", str(tmp_path)): "overwrites an earlier report and nothing else, but",
         (str(run), "-o", str(tmp_path / "no" / "x.html")): "a folder that exists, but got",
         (str(run), str(run)): "a report on several runs needs -o, but 2 came without it",
-        (str(tmp_path),): "has no fit run.json",
+        (str(tmp_path),): "is not a run folder: it has neither run.json nor compare.json",
     }
     for arguments, words in cases.items():
         assert console(["report", *arguments]) == 2

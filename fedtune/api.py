@@ -1,0 +1,255 @@
+"""fedtune from Python: searches and their folders, one configuration, and the pieces for one's own search.
+
+Arguments have the names of the command line's options (trials, scheduler, seeds_per_trial, …), of a scenario's fields
+(rounds, clients, lr, …) or of the algorithm's hyperparameters, which are then held fixed.  What cannot be is a
+`UserError` of one line that names the nearest that can.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pandas as pd
+import yaml
+
+from fedtune.core.errors import Diverged, UserError, unknown
+from fedtune.core.hyper import knobs
+from fedtune.core.metrics import METRIC
+from fedtune.federated import registry
+from fedtune.federated.scenario import Scenario
+from fedtune.tuning.options import ExperimentOptions, SearchOptions
+
+if TYPE_CHECKING:
+    import optuna
+    from ray import tune
+
+    from fedtune.data.federation import Federation
+    from fedtune.federated.experiment import Experiment
+    from fedtune.tuning.space import Space
+
+Options = TypeVar("Options", bound=ExperimentOptions)
+
+
+class Search:
+    """A search for an algorithm's hyperparameters, as the command `fedtune search` makes it.
+
+    Search("gfpl", "digits-w4", trials=16, scheduler="asha", rounds=20).run()
+    """
+
+    def __init__(self, algo: str, scenario: str = "digits-w4", **options: Any) -> None:
+        """Check the arguments; UserError for what cannot be searched.  Nothing is started or written.
+
+        options   a search's options, the scenario's fields, and hyperparameters of the algorithm that are held fixed;
+                  set={"lr": 0.1} fixes one of the scenario's, of which lr=0.1 would only change the default
+        """
+        self.options = _options(SearchOptions, algo, scenario, options)
+        self.options.experiment()
+
+    def run(self) -> Run:
+        """Search, check what was found on fresh seeds, and return the run's folder.
+
+        The progress is shown as the command shows it.  Interrupted, it keeps what was found (`state` says so).
+        """
+        from fedtune.studies import search_study
+        from fedtune.tuning import plan
+
+        planned = plan.make(self.options)
+        search_study.run_with_ray(planned)
+        return Run(planned.folder)
+
+    def __repr__(self) -> str:
+        """What was asked for, without the defaults."""
+        changed = {
+            f.name: value
+            for f in dataclasses.fields(self.options)
+            if (value := getattr(self.options, f.name)) != f.default and value != {}
+        }
+        return f"Search({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
+
+
+class Run:
+    """The folder of any search there is: its record, tables, best configuration and report."""
+
+    def __init__(self, path: str | Path) -> None:
+        """UserError for a folder that holds no search."""
+        self.path = Path(path)
+        if not (self.path / "run.json").is_file():
+            raise UserError(f"{self.path} is not a run folder: run.json is missing")
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What was searched, how, with which versions, and how it ended."""
+        return dict(json.loads((self.path / "run.json").read_text()))
+
+    @property
+    def state(self) -> str:
+        """Finished, running, interrupted, failed, or nothing found."""
+        return str(self.record["state"])
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The best configuration: what best.yaml holds."""
+        return dict(yaml.safe_load((self.path / "best.yaml").read_text()))
+
+    @property
+    def trials(self) -> pd.DataFrame:
+        """A row per trial."""
+        return pd.read_parquet(self.path / "trials.parquet")
+
+    @property
+    def rounds(self) -> pd.DataFrame:
+        """A row per trial and round."""
+        return pd.read_parquet(self.path / "rounds.parquet")
+
+    def report(self, file: str | Path | None = None) -> Path:
+        """Write a page on what was found, by default RUN/report.html; an earlier report is replaced, nothing else."""
+        from fedtune.reporting import output, page
+
+        out = output.place([self.path], Path(file) if file else None)
+        page.write([self.path], out)
+        return out
+
+    def __repr__(self) -> str:
+        """The folder and how it stands."""
+        return f"Run({str(self.path)!r}): {self.state}"
+
+    def _repr_html_(self) -> str:
+        """The ten best trials, in a notebook."""
+        if not (self.path / "trials.parquet").exists():
+            return html.escape(repr(self))
+        best = self.trials.sort_values("last_val_acc", ascending=False).head(10)
+        return f"<p>{html.escape(repr(self))}</p>{best.to_html(index=False)}"
+
+
+def play(
+    algo: str, scenario: str = "digits-w4", config: Mapping[str, Any] | None = None, **options: Any
+) -> pd.DataFrame:
+    """Train one configuration from its first round to its last, without Ray; one row of metrics a round.
+
+    config    hyperparameters of the algorithm or the scenario; the others have their defaults
+    options   seed, device, data_dir, …, the scenario's fields, and hyperparameters as in config
+
+    UserError for what cannot be trained, Diverged if the training leaves the finite numbers.
+    """
+    from fedtune.federated import simulation
+
+    given = _options(ExperimentOptions, algo, scenario, options)
+    experiment = given.experiment()
+    return pd.DataFrame(simulation.play(experiment, dict(config or {}), _federation(given, experiment)))
+
+
+def tunable(
+    algo: str, scenario: str = "digits-w4", space: str = "default", **options: Any
+) -> tuple[Any, dict[str, tune.search.sample.Domain]]:
+    """A trainable class and a search space for one's own `ray.tune.Tuner`, with any scheduler and any searcher.
+
+    space     a space's name, or FILE.py:NAME; it must be one of ranges
+    options   as for `play`
+
+    Every round is an iteration that reports `val_acc`, among others, and that schedulers may end or perturb; state
+    can be saved and restored.  The data go to Ray's object store once.  A hyperparameter that exists only where another
+    has some value is always in the space; elsewhere it has no effect.
+    """
+    from ray import tune
+
+    from fedtune.core.budget import Budget
+    from fedtune.tuning.trainable import FederatedTrainable
+
+    given, experiment, domains = _ranges(algo, scenario, space, options)
+    trainable = tune.with_parameters(
+        FederatedTrainable, experiment=experiment, data=[_federation(given, experiment)],
+        budget=Budget("rounds", experiment.scenario.rounds),
+    )  # fmt: skip
+    return trainable, dict(domains.domains)
+
+
+def objective(algo: str, scenario: str = "digits-w4", space: str = "default", **options: Any) -> Objective:
+    """A function for `optuna.Study.optimize`, in a study that maximises; arguments as for `tunable`."""
+    return Objective(*_ranges(algo, scenario, space, options))
+
+
+class Objective:
+    """Trains the configuration that an Optuna trial suggests; its value is the last round's validation accuracy.
+
+    Every round is reported, and the trial ends where its study's pruner says so.  A trial that diverges has the worst
+    value there is, 0, and the attribute `diverged`: to the sampler it is a bad region, not a gap.
+    """
+
+    def __init__(self, options: ExperimentOptions, experiment: Experiment, space: Space) -> None:
+        """Load the data, once for all trials."""
+        self.experiment, self.space = experiment, space
+        self._data = _federation(options, experiment)
+
+    @property
+    def default(self) -> dict[str, Any]:
+        """The default configuration, moved into the space: `study.enqueue_trial(objective.default)` tries it first."""
+        from fedtune.tuning.space import inside
+
+        return inside(self.space, self.experiment.configuration({}))[0]
+
+    def __call__(self, trial: optuna.Trial) -> float:
+        """The validation accuracy after the last round; the trial's attributes hold that round's other metrics."""
+        import optuna
+
+        from fedtune.federated import simulation
+        from fedtune.tuning.optuna_searcher import WORST, Conditional
+
+        Conditional(self.space.domains, self.space.conditions)(trial)
+        config, row = dict(trial.params), {METRIC: WORST}
+        try:
+            for row in simulation.play(self.experiment, config, self._data):
+                trial.report(row[METRIC], row["round"])
+                if trial.should_prune():
+                    raise optuna.TrialPruned
+        except Diverged as error:
+            trial.set_user_attr("diverged", str(error))
+            return WORST
+        finally:
+            for name, value in row.items():
+                trial.set_user_attr(name, value)
+        return float(row[METRIC])
+
+
+def _options(cls: type[Options], algo: str, scenario: str, given: Mapping[str, Any]) -> Options:
+    """Options from arguments of Python: options by name, scenario fields, and hyperparameters to hold fixed."""
+    own = [f.name for f in dataclasses.fields(cls)]
+    theirs = [f.name for f in dataclasses.fields(Scenario)]
+    hyperparameters = list(knobs(registry.find(algo)))
+    values = {name: value for name, value in given.items() if name in own}
+    fields, pinned = dict(values.pop("fields", {})), dict(values.pop("set", {}))
+    for name, value in given.items():
+        if name in theirs:
+            fields[name] = value
+        elif name in hyperparameters:
+            pinned[name] = value
+        elif name not in own:
+            raise unknown("argument", name, [*own, *theirs, *hyperparameters])
+    return cls(algo=algo, scenario=scenario, fields=fields, set=pinned, **values)
+
+
+def _ranges(
+    algo: str, scenario: str, name: str, options: Mapping[str, Any]
+) -> tuple[ExperimentOptions, Experiment, Space]:
+    """What is trained, and the space of ranges of that name; UserError for a list of points."""
+    from fedtune.tuning import space
+
+    given = _options(ExperimentOptions, algo, scenario, options)
+    experiment = given.experiment()
+    loaded = space.load(name, experiment)
+    if loaded.is_grid:
+        raise UserError(
+            f"a space for one's own search must be of ranges, but {name!r} of {algo} is a list of "
+            f"{len(loaded.points)} points; give another, or play each point with fedtune.play"
+        )
+    return given, experiment, loaded
+
+
+def _federation(options: ExperimentOptions, experiment: Experiment) -> Federation:
+    from fedtune.data import federation
+
+    return federation.make(experiment.scenario, experiment.seed, options.data_dir, options.download)

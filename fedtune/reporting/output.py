@@ -1,0 +1,36 @@
+"""Where a report goes, checked before the libraries of its figures are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedtune.core.errors import UserError
+
+MARK = '<meta name="generator" content="fedtune report">'  # what tells a report from other files
+RECORDS = ("run.json", "compare.json")
+
+
+def place(runs: Sequence[Path], out: Path | None = None) -> Path:
+    """The file of a report on these runs: as asked for, or report.html in the folder of the only one.
+
+    UserError for a folder that holds no run, and for a file that exists and is no report.
+    """
+    if out is None and len(runs) > 1:
+        raise UserError(f"a report on several runs needs -o, but {len(runs)} came without it; give -o FILE.html")
+    if out:
+        _require(out)
+    for run in runs:
+        if not any((run / name).exists() for name in RECORDS):
+            raise UserError(f"{run} is not a run folder: it has neither {' nor '.join(RECORDS)}")
+    file = out or runs[0] / "report.html"
+    _require(file)
+    return file
+
+
+def _require(file: Path) -> None:
+    """UserError unless a report can go there: a new file, or one that holds a report."""
+    if not file.absolute().parent.is_dir():
+        raise UserError(f"-o needs a file in a folder that exists, but got {file}; make {file.parent} first")
+    if file.exists() and not (file.is_file() and MARK.encode() in file.open("rb").read(1000)):
+        raise UserError(f"a report overwrites an earlier report and nothing else, but {file} is none; give another -o")

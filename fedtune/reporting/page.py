@@ -1,0 +1,53 @@
+"""A report as one file: the page's template filled in, with its style, scripts, figures and data inside.
+
+The page fetches nothing, and its content security policy allows no scripts but its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from fedtune.reporting import sections
+from fedtune.reporting.output import MARK
+from fedtune.reporting.sections import Comparison, Search
+
+
+def write(runs: Sequence[Path], file: Path) -> None:
+    """Write one page on these runs; UserError for one that cannot be read."""
+    text = html([sections.read(run, f"run{i}") for i, run in enumerate(runs, 1)])
+    part = file.with_name(file.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(file)
+
+
+def html(parts: Sequence[Search | Comparison]) -> str:
+    """The page.  All that comes from a run is escaped, but for JSON, in which no tag can begin."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    plotly, js = get_plotlyjs(), _ours("js")
+    return environment.from_string(_ours("html")).render(
+        title=parts[0].title if len(parts) == 1 else f"{len(parts)} runs", runs=parts,
+        overview=sections.overview(parts) if len(parts) > 1 else None, mark=Markup(MARK),
+        policy=_policy(plotly, js), css=Markup(_ours("css")), plotly=Markup(plotly), js=Markup(js),
+        made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    ).lstrip()  # fmt: skip
+
+
+def _ours(suffix: str) -> str:
+    return (Path(__file__).parent / f"report.{suffix}").read_text(encoding="utf-8")
+
+
+def _policy(*scripts: str) -> str:
+    """Nothing from anywhere, and no script but these.  Plotly styles its elements inline."""
+    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "font-src data:; base-uri 'none'; form-action 'none'"
+    )
