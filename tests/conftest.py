@@ -1,18 +1,23 @@
 """One thread: the suite's tensors are tiny, and sums come out in the same order everywhere.  One width of tables."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ray
 import torch
 from filelock import FileLock
-from support.searches import begin_search
+from support.searches import MOMENTS, begin_search, copy_at
+
+from fedtune.cluster import ray_start
 
 torch.set_num_threads(1)
 os.environ["COLUMNS"] = "160"  # as where there is no terminal; pytest-xdist says otherwise to its workers
 
 # files of minutes, longest first: of two workers none is to begin one when the other has nothing left
-LONG = ("survival", "failures", "promotion", "jobs", "watching", "conformance", "extend", "search", "compare", "report")
+LONG = ("survival", "failures", "promotion", "jobs", "watching", "conformance", "cluster",
+        "search", "compare", "extend", "static", "report", "deploy", "notebooks")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,13 +26,62 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a search that nothing disturbed, to be read only: one for all of pytest's workers."""
+def _ray_ends() -> Iterator[None]:
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def one_ray(_ray_ends: None) -> None:
+    """One Ray for all searches of this process: starting it takes longer than most of them.
+
+    A search uses the Ray that its process is connected to and leaves it as it is (ray_start.connected).
+    """
+    if not ray.is_initialized():
+        with ray_start.settings():
+            ray_start._connect(None, dashboard=False, host=ray_start.LOOPBACK)
+
+
+@pytest.fixture(scope="module")
+def no_ray() -> None:
+    """For tests that connect to a Ray of their own."""
+    ray.shutdown()
+
+
+@pytest.fixture
+def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever starts Ray, or uses the one there is, fails."""
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("Ray is started")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", never)
+
+
+@pytest.fixture(scope="session")
+def _reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A search that nothing disturbed, and copies of its folder while it ran: one for all of pytest's workers."""
     base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "undisturbed"
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "reference"
     with FileLock(f"{folder}.lock"):
-        if not folder.exists():
+        if not (folder / "complete").exists():
             process = begin_search(folder)
+            for moment in MOMENTS:
+                copy_at(moment, process, folder / "run", folder / f"after-{moment}")
             out, _ = process.communicate(timeout=300)
             assert process.returncode == 0, out
-    return folder / "run"
+            (folder / "complete").touch()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def undisturbed(_reference: Path) -> Path:
+    """The folder of a search that nothing disturbed, to be read only."""
+    return _reference / "run"
+
+
+@pytest.fixture(scope="session")
+def interrupted(_reference: Path) -> dict[int, Path]:
+    """Its folder as a SIGKILL would have left it after so many rounds, to be read only."""
+    return {moment: _reference / f"after-{moment}" for moment in MOMENTS}

@@ -39,6 +39,7 @@ def test_a_notebook_is_checked_in_without_outputs(path: Path) -> None:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_a_notebook_draws_its_figures(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLOTLY_RENDERER", "plotly_mimetype")  # the figure alone, without the library
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # threads of tiny tensors wait for one another on a busy machine
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
     book = nbformat.read(path, as_version=4)

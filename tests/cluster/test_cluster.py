@@ -1,4 +1,4 @@
-"""Searches on simulated clusters: a node dies; three nodes of four GPUs each are filled and never overfilled."""
+"""Searches on simulated clusters: a node dies; three nodes of two GPUs each are filled and never overfilled."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ def test_a_dead_nodes_trials_go_on_elsewhere_bit_for_bit(
 
 
 @pytest.fixture(scope="module")
-def three() -> Iterator[Cluster]:
-    """Three nodes of four GPUs each, beside a head without any."""
+def three(no_ray: None) -> Iterator[Cluster]:
+    """Three nodes of two GPUs each, beside a head without any."""
     made = headed()
     for _ in range(3):
-        made.add_node(num_cpus=1, num_gpus=4, object_store_memory=100 * 2**20)
+        made.add_node(num_cpus=1, num_gpus=2, object_store_memory=100 * 2**20)
     yield made
     made.shutdown()
 
@@ -87,21 +87,21 @@ def three() -> Iterator[Cluster]:
 @pytest.fixture
 def gpus(three: Cluster) -> Iterator[Cluster]:
     """That cluster, with this process as a driver of it."""
-    with clusters.connected(three.address, 0.1, 0.5, dashboard=False) as fits:
-        assert fits == 24
+    with clusters.connected(three.address, 0.2, 0.5, dashboard=False) as fits:
+        assert fits == 12
         yield three
 
 
 def planned(cluster: Cluster, folder: Path, arguments: str) -> plan.Plan:
     """A search on GPUs whose trials compute on the CPU."""
-    given = f"--storage-path {folder} --name run --address {cluster.address} --cpus-per-trial 0.1 {arguments}"
+    given = f"--storage-path {folder} --name run --address {cluster.address} --cpus-per-trial 0.2 {arguments}"
     p = plan.make(SearchOptions.from_arguments(given.split()))
     assert p.experiment.device == "cuda"
     return dataclasses.replace(p, experiment=dataclasses.replace(p.experiment, device="cpu"))
 
 
 def waiting(folder: Path) -> type[tune.Trainable]:
-    """A trial that writes down where it is and waits for a word; light, as 24 of them run at once.
+    """A trial that writes down where it is and waits for a word; light, as 12 of them run at once.
 
     (Made in here so that it travels by value: a worker knows nothing of this file.)
     """
@@ -142,32 +142,32 @@ def in_store(node: dict) -> int:
 def test_shares_fill_three_nodes_overfill_none_and_are_taken_again_at_once(
     gpus: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """24 trials at half a GPU are there at once; one ends, a 25th comes; data lie on each node once."""
+    """12 trials at half a GPU are there at once; one ends, a 13th comes; data lie on each node once."""
     words = tmp_path / "words"
     words.mkdir()
-    p = planned(gpus, tmp_path, "--algo local --gpus-per-trial 0.5 --trials 30 --searcher random --scheduler none")
+    p = planned(gpus, tmp_path, "--algo local --gpus-per-trial 0.5 --trials 15 --searcher random --scheduler none")
     light = SimpleNamespace(algorithm="local", scenario=SimpleNamespace(rounds=1), seed=0)
     monkeypatch.setattr(driver, "FederatedTrainable", waiting(words))
     seen: dict[str, Any] = {}
 
     def watch() -> None:
-        wait_for(lambda: len(list(words.glob("*.begun"))) >= 24 and not ray.available_resources().get("GPU"), 150)
+        wait_for(lambda: len(list(words.glob("*.begun"))) >= 12 and not ray.available_resources().get("GPU"), 150)
         seen["stores"] = [in_store(node) for node in ray.nodes() if node["Resources"].get("GPU")]
         seen["full"] = len(list(words.glob("*.begun"))), len(list(words.glob("*.ended")))
         (words / "go").touch()
-        wait_for(lambda: len(list(words.glob("*.begun"))) >= 25, 150)
+        wait_for(lambda: len(list(words.glob("*.begun"))) >= 13, 150)
         seen["again"] = len(list(words.glob("*.begun"))), len(list(words.glob("*.ended")))
         (words / "end").touch()
 
     watching = threading.Thread(target=watch)
     watching.start()
     data = np.ones(20 * 2**20, dtype=np.uint8)
-    grid, _ = driver.fit(dataclasses.replace(p, experiment=light), data, 24, False)  # type: ignore[arg-type]
+    grid, _ = driver.fit(dataclasses.replace(p, experiment=light), data, 12, False)  # type: ignore[arg-type]
     watching.join()
-    assert len(grid) == 30 and not grid.errors
-    assert seen["full"] == (24, 0) and seen["again"] == (25, 1)
+    assert len(grid) == 15 and not grid.errors
+    assert seen["full"] == (12, 0) and seen["again"] == (13, 1)
     trials = [json.loads(f.read_text()) for f in words.glob("*.ended")]
-    assert len({(t["node"], *t["gpu"]) for t in trials}) == 12 and {len(t["gpu"]) for t in trials} == {1}
+    assert len({(t["node"], *t["gpu"]) for t in trials}) == 6 and {len(t["gpu"]) for t in trials} == {1}
     for at in [t["began"] for t in trials]:
         used: dict[tuple, float] = {}
         for t in trials:
@@ -280,8 +280,8 @@ def test_a_probe_sets_the_share_before_the_search_begins(
     assert p.probe and p.gpus == 1
     monkeypatch.setattr(gpu_share, "measure", measured)
     share, fits = gpu_share.settle(p.experiment, [federation.make(p.experiment.scenario, 0)], p.cpus)
-    assert capsys.readouterr().out == "one round took 1.9 s and 2.1 GB of 16 GB: 1/2 of a GPU a trial\n"  # 1 CPU for 4
-    assert (share, fits) == (0.5, 24)
+    assert capsys.readouterr().out == "one round took 1.9 s and 2.1 GB of 16 GB: 1/2 of a GPU a trial\n"  # 1 CPU for 2
+    assert (share, fits) == (0.5, 12)
     monkeypatch.setattr(gpu_share, "measure", too_much)
     with pytest.raises(UserError, match="must fit into one GPU, but the first round .* ran out of memory there"):
         gpu_share.settle(p.experiment, [], p.cpus)

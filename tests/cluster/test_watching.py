@@ -19,7 +19,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import ray
 import requests
 from support.chromium import Browser, answers, chromium, free_port
 from support.searches import QUICK, searched
@@ -154,6 +153,7 @@ def test_a_search_does_not_end_over_its_metrics(told: dict[tuple, float], monkey
     assert told == {}
 
 
+@pytest.mark.usefixtures("nothing_starts")
 @pytest.mark.parametrize(
     ("host", "mode", "message"),
     [
@@ -171,7 +171,7 @@ def test_a_dashboard_for_others_without_a_token_is_refused_before_anything_start
     assert search.main([*arguments, host]) == 2
     said = capsys.readouterr().err
     assert re.search(f"^error: .*{message}", said) and said.count("\n") == 1
-    assert not ray.is_initialized() and not list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_dashboard_on_loopback_or_with_a_token_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,6 +187,7 @@ def test_a_dashboard_on_loopback_or_with_a_token_is_allowed(monkeypatch: pytest.
         ray_start.require_host("0.0.0.0")
 
 
+@pytest.mark.usefixtures("one_ray")
 def test_tensorboard_gets_its_files_when_asked_for(tmp_path: Path) -> None:
     got = searched(tmp_path, "--algo local --trials 2 --rounds 2 --tensorboard " + QUICK)
     for trial in got.trials["trial"]:

@@ -31,6 +31,9 @@ from fedtune.tuning.optuna_searcher import Conditional
 SMALL = Scenario(clients=4, rounds=5)
 
 
+pytestmark = pytest.mark.usefixtures("one_ray")
+
+
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory):
     """Two objectives, two seeds a trial, a budget in megabytes of which 7 of FedAvg's rounds remain."""

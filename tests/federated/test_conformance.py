@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import cache
 from typing import Any
 
 import pytest
@@ -56,8 +57,19 @@ def run(name: str, rounds: int = 3, **options: Any) -> tuple[Simulation, list[di
     return sim, play(sim, rounds)
 
 
-def assert_stack_is_loop(name: str, **options: Any) -> None:
-    stack, rows = run(name, executor="stack", **options)
+@cache
+def reference(
+    name: str, scenario: Scenario, config: tuple[tuple[str, Any], ...] = (), rounds: int = 3
+) -> tuple[Simulation, list[dict[str, Any]]]:
+    """A run on all clients stacked that several tests compare with: nobody trains it further."""
+    return run(name, rounds, scenario=scenario, **dict(config))
+
+
+def assert_stack_equals_loop(name: str, **options: Any) -> None:
+    if "data" in options:
+        stack, rows = run(name, executor="stack", **options)
+    else:
+        stack, rows = reference(name, options["scenario"], tuple((n, v) for n, v in options.items() if n != "scenario"))
     loop, wanted = run(name, executor="loop", **options)
     assert stack.state.groups[0].executor != loop.state.groups[0].executor
     assert_close_numbers(numbers(stack.state), numbers(loop.state))
@@ -66,33 +78,33 @@ def assert_stack_is_loop(name: str, **options: Any) -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("name", ALL)
-def test_all_clients_at_once_are_one_after_the_other(name: str, schedule: str) -> None:
+def test_stack_equals_loop(name: str, schedule: str) -> None:
     scenario, config = SCHEDULES[schedule]
-    assert_stack_is_loop(name, scenario=scenario, **config)
+    assert_stack_equals_loop(name, scenario=scenario, **config)
 
 
 @pytest.mark.parametrize("rule", ["averaged", "personal"])
 @pytest.mark.parametrize("name", ALL)
-def test_all_at_once_are_one_after_the_other_with_batch_norm_and_unequal_sizes(name: str, rule: str) -> None:
-    assert_stack_is_loop(name, scenario=BATCHNORM, data=random_federation([5, 13, 9, 2]), batch_norm=rule)
+def test_stack_equals_loop_with_batch_norm_and_unequal_sizes(name: str, rule: str) -> None:
+    assert_stack_equals_loop(name, scenario=BATCHNORM, data=random_federation([5, 13, 9, 2]), batch_norm=rule)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_all_at_once_are_one_after_the_other_when_a_class_has_one_holder_or_none(name: str) -> None:
+def test_stack_equals_loop_when_a_class_has_one_holder_or_none(name: str) -> None:
     data = random_federation([9, 6, 8], [[0, 1], [1], [0, 1, 3]], total=5)  # 3: one holder; 2 and 4: none
-    assert_stack_is_loop(name, scenario=DIGITS, data=data)
+    assert_stack_equals_loop(name, scenario=DIGITS, data=data)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_all_at_once_are_one_after_the_other_when_there_is_one_client(name: str) -> None:
-    assert_stack_is_loop(name, scenario=DIGITS, data=random_federation([11]))
+def test_stack_equals_loop_with_one_client(name: str) -> None:
+    assert_stack_equals_loop(name, scenario=DIGITS, data=random_federation([11]))
 
 
 @pytest.mark.parametrize("groups", [[[0, 1, 2], [3, 4]], [[1, 4], [0, 3], [2]]], ids=["two", "three, shuffled"])
 @pytest.mark.parametrize("scenario", [DIGITS, DIGITS.override(participation=0.4)], ids=["all", "few"])
 @pytest.mark.parametrize("name", ALL)
-def test_the_same_clients_in_other_groups_are_the_same(name: str, scenario: Scenario, groups: list) -> None:
-    whole, wanted = run(name, scenario=scenario)
+def test_grouping_of_clients_changes_nothing(name: str, scenario: Scenario, groups: list) -> None:
+    whole, wanted = reference(name, scenario)
     split, rows = run(name, scenario=scenario, groups=groups)
     assert len(split.state.groups) == len(groups)
     assert_close_numbers(numbers(split.state), numbers(whole.state))
@@ -104,12 +116,12 @@ FITTING = [line.split(" ")[0] for line in fitting(MIXED)]
 
 
 @pytest.mark.parametrize("name", FITTING)
-def test_mixed_architectures_stacked_by_kind_are_one_after_the_other_and_go_on_from_a_checkpoint(
+def test_stack_equals_loop_and_resumes_with_mixed_architectures(
     name: str, tmp_path: Any
 ) -> None:
     config = dict(find(name).mixed)
-    assert_stack_is_loop(name, scenario=MIXED, **config)
-    whole, rows = run(name, 3, scenario=MIXED, **config)
+    assert_stack_equals_loop(name, scenario=MIXED, **config)
+    whole, rows = reference(name, MIXED, tuple(config.items()))
     cut, _ = run(name, 1, scenario=MIXED, **config)
     cut.save(tmp_path / "state.pt")
     rest, _ = run(name, 0, scenario=MIXED, **config)
@@ -118,15 +130,15 @@ def test_mixed_architectures_stacked_by_kind_are_one_after_the_other_and_go_on_f
     assert_same_numbers(numbers(rest.state), numbers(whole.state))
 
 
-def test_what_runs_on_mixed_architectures() -> None:
+def test_which_algorithms_run_on_mixed_architectures() -> None:
     assert set(FITTING) >= {"local", "fedproto", "gfpl", "fedgen"} and not set(FITTING) & {"fedavg", "fedper", "fedpa"}
 
 
 @pytest.mark.parametrize("cut", [1, 2])
 @pytest.mark.parametrize("name", ALL)
-def test_a_loaded_checkpoint_goes_on_bit_for_bit(name: str, cut: int, tmp_path: Any) -> None:
+def test_a_checkpoint_resumes_bit_for_bit(name: str, cut: int, tmp_path: Any) -> None:
     scenario = DIGITS.override(participation=0.6)
-    whole, wanted = run(name, rounds=4, scenario=scenario)
+    whole, wanted = reference(name, scenario, rounds=4)
     first, rows = run(name, rounds=cut, scenario=scenario)
     first.save(tmp_path / "state.pt")
     torch.load(tmp_path / "state.pt", weights_only=True)
@@ -140,7 +152,7 @@ def test_a_loaded_checkpoint_goes_on_bit_for_bit(name: str, cut: int, tmp_path: 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 @pytest.mark.parametrize("name", ALL)
-def test_one_seed_one_result_and_another_seed_another(name: str, executor: str) -> None:
+def test_a_seed_determines_the_run(name: str, executor: str) -> None:
     data = random_federation([5, 9, 7])
     (a, rows), (b, again), (c, _) = (run(name, data=data, executor=executor, seed=seed) for seed in (3, 3, 4))
     assert rows == again
@@ -208,7 +220,7 @@ def counted(message: Any) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_what_is_sent_is_what_is_named_and_what_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_hold_what_is_declared_and_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = random_federation([9, 6, 8, 5], [[0, 1], [1], [0, 1, 3], [3, 4, 0]], total=6)
     sim = simulate(name, DIGITS.override(participation=0.75), data, **EARLY.get(name, {}))
     cls, total = type(sim.setting.algorithm), 0
@@ -239,7 +251,7 @@ def test_what_is_sent_is_what_is_named_and_what_is_counted(name: str, monkeypatc
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_who_does_not_take_part_is_left_alone(name: str) -> None:
+def test_clients_that_do_not_participate_stay_unchanged(name: str) -> None:
     sim = simulate(name, DIGITS.override(participation=0.4), **EARLY.get(name, {}))
     for t in range(1, 4):
         before = copied(numbers(sim.state))
@@ -255,7 +267,7 @@ def test_who_does_not_take_part_is_left_alone(name: str) -> None:
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 @pytest.mark.parametrize("name", ALL)
-def test_a_round_changes_nothing_that_it_was_given(name: str, executor: str) -> None:
+def test_a_round_changes_none_of_its_inputs(name: str, executor: str) -> None:
     sim = simulate(name, BATCHNORM, random_federation([5, 7, 3]), executor=executor, **EARLY.get(name, {}))
     f = sim.setting.federation
     for _ in range(3):
@@ -306,7 +318,7 @@ def later_knobs() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "knob"), later_knobs())
-def test_a_hyperparameter_has_no_effect_before_its_first_round_and_one_later(name: str, knob: str) -> None:
+def test_a_hyperparameter_takes_effect_in_its_first_round_and_not_before(name: str, knob: str) -> None:
     early = EARLY.get(name, {})
     value = getattr(find(name)(**early), knob)
     one, other, more = PAIRS.get((name, knob), (value, another(knobs(find(name))[knob], value), {}))

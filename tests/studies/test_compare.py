@@ -2,12 +2,11 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
 import pytest
+from support.searches import command, copy_to, copy_when, logged_rounds
 from support.waiting import wait_for
 
 from fedtune import compare, resume
@@ -23,6 +22,9 @@ ARGUMENTS = (
     "--algos fedproto,local --clients 4 --rounds 4 --trials 4 --searcher random --scheduler none --max-concurrent 1 "
     "--seeds 2 --top-k 2 --set local_epochs=2 --no-dashboard --name both"
 ).split()
+
+pytestmark = pytest.mark.usefixtures("one_ray")
+
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
@@ -120,22 +122,26 @@ def test_test_data_decide_nothing(both, tmp_path, monkeypatch):
     assert got["test_acc"].mean() < 0.5 < want["test_acc"].mean()
 
 
-@pytest.mark.parametrize("moment", ["search", "evaluation"])
-def test_a_killed_comparison_is_gone_on_with(moment, both, tmp_path, capsys):
-    command = [sys.executable, "-m", "fedtune.compare", *ARGUMENTS, "--storage-path", str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    there = {
-        "search": lambda: sum(map(len, tables.logged(tmp_path / "both" / "local").values())) > 5,
-        "evaluation": lambda: len(list((tmp_path / "both").glob("evaluations/*.json"))) > 3,
-    }
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """What is left of a comparison in its second search, copied while it stood still, and when it is killed later."""
+    folder = tmp_path_factory.mktemp("killed")
+    run = folder / "both"
+    process = command("fedtune.compare", *ARGUMENTS, "--storage-path", str(folder))
     try:
-        wait_for(there[moment])
+        copy_when(lambda: logged_rounds(run / "local") > 5, process, run, folder / "search")
+        wait_for(lambda: len(list(run.glob("evaluations/*.json"))) > 3)
     finally:
         process.kill()
     process.communicate()
-    assert resume.main([str(tmp_path / "both"), "--no-dashboard"]) == 0
+    return {"search": folder / "search", "evaluation": run}
+
+
+@pytest.mark.parametrize("moment", ["search", "evaluation"])
+def test_a_killed_comparison_is_resumed(moment, killed, both, tmp_path, capsys):
+    here = copy_to(tmp_path, killed[moment])
+    assert resume.main([str(here), "--no-dashboard"]) == 0
     assert "fedproto: was searched already" in capsys.readouterr().out
-    here = tmp_path / "both"
     for name, read, but in (
         ("table.csv", pd.read_csv, ["seconds", "search_seconds"]),
         ("evaluation_rounds.parquet", pd.read_parquet, ["seconds", "eval_seconds"]),

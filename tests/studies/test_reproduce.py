@@ -1,7 +1,6 @@
 """fedtune reproduce: grids against what was printed, stand-ins, the table, and the command on tiny runs."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from rich.console import Console
 
 from fedtune import reproduce
-from fedtune.cluster import ray_start
 from fedtune.data import datasets, federation
 from fedtune.federated import registry
 from fedtune.federated.experiment import Experiment
@@ -347,13 +345,6 @@ def test_short_names_of_defects_tell_them_apart():
 # the command ---------------------------------------------------------------------------------------------------------
 
 TINY = ["gfpl-fig6", "--dataset", "digits", "--quick", "--rounds", "2", "--seeds", "1", "--no-dashboard"]
-
-
-@pytest.fixture
-def one_ray() -> Iterator[None]:
-    """Commands of a test share a Ray: starting it takes longer than their runs."""
-    with ray_start.connected(None, 1, 0, dashboard=False):
-        yield
 
 
 @pytest.mark.usefixtures("one_ray")

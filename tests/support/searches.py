@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +17,7 @@ import pandas as pd
 
 from fedtune import search
 from fedtune.runs import tables
+from support.waiting import wait_for
 
 QUICK = "--clients 4 --no-dashboard --final-seeds 0 "
 
@@ -44,12 +49,46 @@ TWO_AT_ONCE = (
 )
 
 
+MOMENTS = (1, 12, 25, 40, 60)  # of its 72 rounds: after so many a copy of its folder is taken
+
+
 def begin_search(folder: Path, *more: str) -> subprocess.Popen:
     """The search in a process of its own."""
-    command = [sys.executable, "-m", "fedtune.search", *TWO_AT_ONCE.split()]
-    command += ["--storage-path", str(folder), "--name", "run", *more]
+    return command("fedtune.search", *TWO_AT_ONCE.split(), "--storage-path", str(folder), "--name", "run", *more)
+
+
+def command(*words: str) -> subprocess.Popen:
+    """A module of ours in a process of its own."""
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, start_new_session=True, **pipes)
+    return subprocess.Popen([sys.executable, "-m", *words], start_new_session=True, **pipes)
+
+
+def copy_at(moment: int, process: subprocess.Popen, run: Path, copy: Path) -> None:
+    """The folder of a running search once it has written down so many rounds."""
+    copy_when(lambda: logged_rounds(run) >= moment, process, run, copy)
+    assert '"running"' in (copy / "run.json").read_text()
+
+
+def copy_when(moment: Callable[[], Any], process: subprocess.Popen, run: Path, copy: Path) -> None:
+    """A running process's folder.  Its driver and its trials stand still meanwhile: this is what SIGKILL leaves."""
+    wait_for(lambda: moment() or process.poll() is not None)
+    standing = [process.pid, *actors(process.pid)]
+    try:
+        for pid in standing:
+            os.kill(pid, signal.SIGSTOP)
+        shutil.copytree(run, copy)
+    finally:
+        for pid in standing:
+            os.kill(pid, signal.SIGCONT)
+
+
+def copy_to(folder: Path, run: Path) -> Path:
+    """A run's copy in a test's folder, of a name of its own.
+
+    Within one Ray, Tune keeps a resumed search's state by the run's name and the time at which it began: of two copies
+    of one name the second would be resumed from where the first one ended.
+    """
+    return shutil.copytree(run, folder / folder.name)
 
 
 def rounds_by_configuration(run: Path) -> dict[str, pd.DataFrame]:

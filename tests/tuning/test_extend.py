@@ -25,6 +25,9 @@ from fedtune.tuning.trainable import FederatedTrainable, key
 SMALL = Scenario(clients=4, rounds=4)
 
 
+pytestmark = pytest.mark.usefixtures("one_ray")
+
+
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory):
     """Four trials at once two by two, of which ASHA stops some after two rounds of four."""

@@ -22,7 +22,7 @@ import torch
 from ray import tune
 from support import actors
 from support.actors import MIXED_TRIALS, LocalActor, play
-from support.searches import assert_as_undisturbed, begin_search, logged_rounds
+from support.searches import assert_as_undisturbed, begin_search, copy_to, logged_rounds
 from support.waiting import wait_for
 
 from fedtune import extend, resume, status
@@ -33,6 +33,8 @@ from fedtune.federated.experiment import Experiment
 from fedtune.federated.simulation import MultiSeedSimulation
 from fedtune.runs import disk as storage
 from fedtune.runs import tables
+
+pytestmark = pytest.mark.usefixtures("one_ray")
 
 # ---- checkpoints
 
@@ -258,15 +260,10 @@ def test_a_search_that_finds_no_room_does_not_begin(monkeypatch: pytest.MonkeyPa
 # ---- the state of a search that is to be resumed
 
 
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def killed(interrupted: dict[int, Path]) -> Path:
     """A run whose driver was killed while some trials had ended and others not."""
-    folder = tmp_path_factory.mktemp("killed")
-    process, run = begin_search(folder), folder / "run"
-    wait_for(lambda: logged_rounds(run) >= 30, 180)
-    process.kill()
-    process.wait()
-    return run
+    return interrupted[25]
 
 
 def garbage(*patterns: str) -> Callable[[Path], None]:
@@ -317,8 +314,7 @@ STATE: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_damaged_state_is_refused_in_one_line_and_what_was_played_can_be_read(
     name: str, killed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(killed, run)
+    run = copy_to(tmp_path, killed)
     damage, message = STATE[name]
     damage(run)
     before = sorted(p.name for p in run.iterdir())
@@ -339,8 +335,7 @@ def test_a_search_goes_on_without_rays_settings_from_damaged_checkpoints(
     undisturbed: Path, killed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     """Also from the older of two states, where a driver left the newer one half written."""
-    run = tmp_path / "run"
-    shutil.copytree(killed, run)
+    run = copy_to(tmp_path, killed)
     (run / "tuner.pkl").unlink()
     hurt = [f for f in run.glob("*/checkpoint_*/state.pt") if f.write_bytes(f.read_bytes()[:1000])]
     for name in ("experiment_state-2099-01-01_00-00-00.json", "searcher-state-2099-01-01_00-00-00.pkl"):
@@ -357,8 +352,7 @@ def test_a_search_goes_on_without_rays_settings_from_damaged_checkpoints(
 
 def test_what_ray_was_about_to_do_with_a_trial_is_forgotten(killed: Path, tmp_path: Path) -> None:
     """It may have saved its state while a trial wrote its last checkpoint, to be stopped after it."""
-    run = tmp_path / "run"
-    shutil.copytree(killed, run)
+    run = copy_to(tmp_path, killed)
     file = max(run.glob("experiment_state-*.json"))
     state = json.loads(file.read_text())
     ids = [t["trial_id"] for t in (json.loads(trial) for trial, _ in state["trial_data"]) if t["status"] == "RUNNING"]
@@ -372,8 +366,7 @@ def test_what_ray_was_about_to_do_with_a_trial_is_forgotten(killed: Path, tmp_pa
 def test_state_that_ray_alone_cannot_read_does_not_begin_the_search_anew(
     killed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(killed, run)
+    run = copy_to(tmp_path, killed)
     for file in run.glob("experiment_state-*"):
         file.write_text(json.dumps(json.loads(file.read_text()) | {"trial_data": [["{}", "{}"]]}))
     before = {f.name: f.read_bytes() for f in run.glob("*state*")}
@@ -389,13 +382,12 @@ def test_state_that_ray_alone_cannot_read_does_not_begin_the_search_anew(
 def test_a_damaged_search_is_not_extended(
     name: str, damage: Callable, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(undisturbed, run)
+    run = copy_to(tmp_path, undisturbed)
     damage(name)(run)
     assert extend.main([str(run), "--trials", "2"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "a search is extended " in said, said
-    assert status.main([str(run)]) == 0 and not (tmp_path / "run+2").exists()
+    assert status.main([str(run)]) == 0 and [p.name for p in tmp_path.iterdir()] == [run.name]
 
 
 @pytest.mark.parametrize(

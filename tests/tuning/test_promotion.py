@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -24,9 +23,9 @@ from optuna.storages.journal import JournalFileBackend
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
-from support.searches import logged_rounds, rounds_by_configuration
-from support.waiting import wait_for
+from support.searches import command, copy_at, copy_to, rounds_by_configuration
 
+from fedtune import resume
 from fedtune.cluster import ray_start
 from fedtune.core.metrics import METRIC, MODE
 from fedtune.runs import tables
@@ -354,7 +353,7 @@ def searched(folder: Path, trials: int, slots: int = 1, scheduler: TrialSchedule
 
 
 @pytest.fixture(scope="module")
-def ray_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def ray_here(one_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
     with ray_start.connected(None, 1, 0, dashboard=False):
         yield tmp_path_factory.mktemp("walks")
@@ -435,32 +434,20 @@ ARGUMENTS = (
 )
 
 
-def command(*arguments: str) -> subprocess.Popen:
-    """A process of its own, as this one has Ray already."""
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen([sys.executable, "-m", *arguments], start_new_session=True, **pipes)
-
-
-def begin(folder: Path) -> subprocess.Popen:
-    return command("fedtune.search", *ARGUMENTS.split(), "--storage-path", str(folder), "--name", "run")
-
-
-def end(process: subprocess.Popen) -> None:
-    try:
-        out, _ = process.communicate(timeout=300)
-    finally:
-        process.kill()
-    assert process.returncode == 0, out
-
-
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    end(begin(folder))
-    return folder / "run"
+def promoting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with such a search in `run`, and what a kill would have left of it after so many rounds."""
+    folder = tmp_path_factory.mktemp("promoting")
+    process = command("fedtune.search", *ARGUMENTS.split(), "--storage-path", str(folder), "--name", "run")
+    for moment in (2, 12):
+        copy_at(moment, process, folder / "run", folder / f"after-{moment}")
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, out
+    return folder
 
 
-def test_a_promoting_search_ends_with_what_the_rule_lets_on(undisturbed: Path) -> None:
+def test_a_promoting_search_ends_with_what_the_rule_lets_on(promoting: Path) -> None:
+    undisturbed = promoting / "run"
     trials = pd.read_parquet(undisturbed / "trials.parquet")
     rounds = pd.read_parquet(undisturbed / "rounds.parquet")
     played = rounds.groupby("trial")["round"].apply(list).to_dict()
@@ -481,22 +468,18 @@ def test_a_promoting_search_ends_with_what_the_rule_lets_on(undisturbed: Path) -
     assert states == {t.trial: told[t.status] for t in trials.itertuples()}
 
 
-@pytest.mark.parametrize("lines", [2, 12])
-def test_a_killed_driver_of_a_promoting_search_is_resumed(lines: int, undisturbed: Path, tmp_path: Path) -> None:
-    """Killed after so many rounds; what is paused then stays paused, and goes on as it would have.
+@pytest.mark.usefixtures("one_ray")
+@pytest.mark.parametrize("moment", [2, 12])
+def test_a_promoting_search_is_resumed_from_what_a_kill_left(moment: int, promoting: Path, tmp_path: Path) -> None:
+    """What was paused stays paused, and goes on as it would have.
 
     A trial that Ray's last snapshot did not see yet, the best of its rung, takes nobody's place there.
     """
-    process, run = begin(tmp_path), tmp_path / "run"
-    try:
-        wait_for(lambda: logged_rounds(run) >= lines, seconds=180)
-    finally:
-        process.kill()
-    process.communicate()
+    undisturbed, run = promoting / "run", copy_to(tmp_path, promoting / f"after-{moment}")
     row = next(iter(tables.logged(run).values()))[0] | {"trial_id": "unseen", METRIC: 1.0}
     (run / "fedproto-unseen").mkdir()
     (run / "fedproto-unseen" / "result.json").write_text(json.dumps(row) + "\n")
-    end(command("fedtune.resume", str(run), "--no-dashboard"))
+    assert resume.main([str(run), "--no-dashboard"]) == 0
     got, want = rounds_by_configuration(run), rounds_by_configuration(undisturbed)
     assert got.keys() == want.keys() and len(got) == 9
     assert (run / "lost" / "fedproto-unseen").is_dir()

@@ -16,7 +16,7 @@ import yaml
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
-from support.searches import actors, assert_as_undisturbed, begin_search, logged_rounds
+from support.searches import MOMENTS, actors, assert_as_undisturbed, begin_search, copy_to, logged_rounds
 from support.waiting import wait_for
 
 from fedtune import extend, resume, status
@@ -26,21 +26,15 @@ from fedtune.runs import tables
 from fedtune.tuning import schedulers
 from fedtune.tuning.space import Space
 
+pytestmark = pytest.mark.usefixtures("one_ray")
 
-@pytest.mark.parametrize("lines", [1, 12, 25, 40, 60])
-def test_a_killed_driver_is_resumed_where_it_was(
-    lines: int, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_search_is_resumed_from_what_a_kill_left_at_any_moment(
+    moment: int, undisturbed: Path, interrupted: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """Killed after so many results were written down."""
-    process = begin_search(tmp_path)
-    run = tmp_path / "run"
-    wait_for(lambda: logged_rounds(run) >= lines)
-    assert status.main([str(run)]) == 0
-    said = capsys.readouterr().out
-    assert "fedproto, random and none: running" in said and "of 6 trials: " in said and " running" in said
-    assert resume.main([str(run)]) == 2 and "another is at work" in capsys.readouterr().err
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    """Copied after so many results were written down, while nothing of it ran."""
+    run = copy_to(tmp_path, interrupted[moment])
     assert status.main([str(run), "--watch", "0.1"]) == 0
     assert "its driver is gone; fedtune resume" in capsys.readouterr().out.replace("\n", " ")
     assert json.loads((run / "run.json").read_text())["state"] == "running"
@@ -48,6 +42,23 @@ def test_a_killed_driver_is_resumed_where_it_was(
     assert_as_undisturbed(run, undisturbed)
     assert len(json.loads((run / "run.json").read_text())["resumed"]) == 1
     assert resume.main([str(run)]) == 2 and "is finished; fedtune extend" in capsys.readouterr().err
+
+
+def test_a_killed_driver_is_resumed_where_it_was(
+    undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    process, run = begin_search(tmp_path), tmp_path / "run"
+    wait_for(lambda: logged_rounds(run) >= 25)
+    assert status.main([str(run)]) == 0
+    said = capsys.readouterr().out
+    assert "fedproto, random and none: running" in said and "of 6 trials: " in said and " running" in said
+    assert resume.main([str(run)]) == 2 and "another is at work" in capsys.readouterr().err
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert status.main([str(run)]) == 0
+    assert "its driver is gone; fedtune resume" in capsys.readouterr().out.replace("\n", " ")
+    assert resume.main([str(run), "--no-dashboard"]) == 0
+    assert_as_undisturbed(run, undisturbed)
 
 
 def test_a_search_that_is_told_to_end_keeps_what_it_found_and_goes_on(undisturbed: Path, tmp_path: Path) -> None:
