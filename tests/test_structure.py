@@ -36,4 +36,3 @@ def test_every_test_lies_in_the_folder_of_what_it_tests() -> None:
     packages = {file.parent.name for file in source.glob("*/__init__.py")}
     folders = {file.parent.name for file in HERE.glob("*/test_*.py")}
     assert folders <= packages | {"trainables", "analysis", "commands"}
-    assert [file.name for file in HERE.glob("test_*.py")] == [Path(__file__).name]
