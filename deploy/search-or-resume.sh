@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# search-or-resume.sh RUN SEARCH ARGUMENTS: begin a search whose folder is RUN, or go on with it if RUN is there.
+# search-or-resume.sh RUN SEARCH ARGUMENTS: start a search whose folder is RUN, or resume it if RUN is there.
 #
 # For systems that start a job again after a time limit, a preemption or a dead node: the same command line, given any
-# number of times, plays every trial once.  It joins the Ray cluster that it runs in.  Of a search that is over it says
+# number of times, runs every trial once.  It joins the Ray cluster that it runs in.  Of a finished search it says
 # so and ends as the search did.  With STOP_FILE in the environment the search ends as by Ctrl-C once that file is
 # there.
 set -euo pipefail
