@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("command", ["ruff check", "lint-imports", "mypy"])
-def test_nothing_is_found_by(command: str) -> None:
+def test_static_check_finds_nothing(command: str) -> None:
     program, *words = command.split()
     found = subprocess.run([Path(sys.executable).with_name(program), *words], cwd=ROOT, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr

@@ -30,7 +30,7 @@ def around(mean, noise=0.0):
         (around(5), np.array([3.0, np.nan, 3.0]), UNTOLD),
     ],
 )
-def test_better(one, other, verdict):
+def test_better_needs_an_interval_on_one_side_of_zero(one, other, verdict):
     found = claims.better({"a": one, "b": other}, "a", "b")
     assert found.verdict == verdict
     turned = {HOLDS: FAILS, FAILS: HOLDS, UNTOLD: UNTOLD}[verdict]
@@ -52,7 +52,7 @@ def test_a_peak_is_better_than_all_others():
     assert claims.peak({"n = 1": around(1)}, ["n = 8"]).verdict == UNTOLD
 
 
-def test_a_straight_line_and_a_bent_one():
+def test_linear_holds_for_a_line_fails_off_it_and_is_untold_with_few_seeds():
     line = {f"m = {m}": np.full(3, 2.0 + 0.5 * m) for m in (5, 10, 20)}
     assert claims.linear(line).verdict == HOLDS
     assert claims.linear(line | {"m = 15": np.full(3, 12.0)}).verdict == FAILS
@@ -62,7 +62,7 @@ def test_a_straight_line_and_a_bent_one():
     assert claims.linear({"m = 5": around(1)}).verdict == UNTOLD
 
 
-def test_bounds():
+def test_within_holds_only_if_every_mean_does():
     assert claims.within({"a": np.array([0.6]), "b": np.array([0.7])}, 0.5, 0.8).verdict == HOLDS
     assert claims.within({"a": np.array([0.6]), "b": np.array([0.9])}, 0.5, 0.8).verdict == FAILS
     assert claims.within({}, 0.5, 0.8).verdict == UNTOLD

@@ -501,7 +501,7 @@ def test_a_trials_checkpoint_is_opened_as_a_model(tmp_path: Path) -> None:
     assert opened[1].setting.algorithm.lam == 3.0 and opened[1].experiment.seed == 1
 
 
-def test_no_model(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_file_that_is_no_saved_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     for content in (b"", b"text", b"PK\x03\x04"):
         (path := tmp_path / "m.pt").write_bytes(content)
         with pytest.raises(UserError, match="what fedtune run --save wrote"):

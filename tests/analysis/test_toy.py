@@ -26,7 +26,7 @@ def test_rows_follow_the_law():
         assert (along.std(), across.std()) == pytest.approx(tuple(toy.SPREAD[k]), rel=0.2)
 
 
-def test_a_seed_says_everything():
+def test_a_seed_determines_the_figure():
     assert np.array_equal(toy.draw(3).x, toy.draw(3).x)
     assert not np.array_equal(toy.draw(3).x, toy.draw(4).x)
     first, again, other = toy.play([2, 3], 3), toy.play([2, 3], 3), toy.play([3], 4)

@@ -145,7 +145,7 @@ def test_a_resumed_search_publishes_the_counts_of_all_of_it(told: dict[tuple, fl
     }  # fmt: skip
 
 
-def test_a_search_does_not_end_over_its_metrics(told: dict[tuple, float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_publishing_do_not_end_a_search(told: dict[tuple, float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gauges, "Gauge", lambda *_: 1 / 0)
     mine = Gauges("r", "a")
     mine.on_step_end(1, [trial("1", "RUNNING", val_acc=0.5), None])

@@ -252,7 +252,7 @@ ALL |= OTHER_CASES
 
 @pytest.mark.parametrize("command", ALL)
 @pytest.mark.usefixtures("nothing_starts")
-def test_what_cannot_be_says_why_in_one_line_and_leaves_nothing(command, folder, capsys, monkeypatch):
+def test_bad_input_is_refused_in_one_line_and_leaves_nothing(command, folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
     before = sorted(folder.rglob("*"))
     assert ALL[command] in refusal(console.main, command.replace("{tmp}", str(folder)), capsys)

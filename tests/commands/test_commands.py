@@ -32,7 +32,7 @@ def test_list_of_one_algorithm_tells_its_pseudo_code(capsys):
     assert "did you mean 'gfpl'" in capsys.readouterr().err
 
 
-def test_run_plays_what_play_plays(tmp_path, capsys):
+def test_run_gives_the_rounds_of_play(tmp_path, capsys):
     rows = tmp_path / "rows.jsonl"
     arguments = "run --algo fedproto --set lam=1.5 --lr 0.05 --clients 4 --rounds 3 --seed 2 --output"
     assert console.main([*arguments.split(), str(rows)]) == 0

@@ -226,7 +226,7 @@ def test_a_condition_on_what_is_pinned_is_decided_at_once() -> None:
         ({"momentum": space.when(tune.uniform(0.1, 0.2), optimizer="adam")}, "is empty"),
     ],
 )
-def test_conditions_that_cannot_be(raw: dict, message: str) -> None:
+def test_unusable_conditions_are_refused(raw: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         space._checked("x", raw, Experiment("fedavg", SMALL))
 

@@ -29,7 +29,7 @@ def test_an_interval_holds_the_true_mean_in_95_of_100_samples():
     assert np.mean([abs(m.mean - 3) <= m.half for m in means]) == pytest.approx(0.95, abs=0.012)
 
 
-def test_what_has_no_mean_or_no_spread():
+def test_statistics_are_nan_without_enough_values():
     assert all(map(math.isnan, statistics.mean([])))
     assert all(map(math.isnan, statistics.mean([1.0, math.nan])))
     assert statistics.mean([2.0]).mean == 2.0 and math.isnan(statistics.mean([2.0]).half)

@@ -162,7 +162,7 @@ def test_pixels_labels_and_order(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(got.x[:, channel], (upright[:, channel] / 255 - mean) / std, rtol=0, atol=1e-5)
 
 
-def test_digits() -> None:
+def test_digits_are_centred_and_in_order() -> None:
     got = load("digits")
     assert names()[0] == "digits"
     assert got.x.shape == (1797, 1, 8, 8) and got.y.shape == (1797,) and got.train_rows == 1797
@@ -303,6 +303,6 @@ def test_data_folder_from_argument_then_environment_then_data(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("call", [load, describe])
-def test_unknown_name(call: object) -> None:
+def test_an_unknown_data_set_is_refused_with_the_nearest_name(call: object) -> None:
     with pytest.raises(UserError, match="unknown data set 'mnits': did you mean 'mnist'"):
         call("mnits")  # type: ignore[operator]

@@ -313,7 +313,7 @@ def test_descent_is_that_of_torch_optim_over_two_calls(name: str, weight_decay: 
     assert not any(t.requires_grad for t in two.values())
 
 
-def test_without_its_memory_adam_goes_elsewhere() -> None:
+def test_adams_moments_matter() -> None:
     net = fresh()
     start = {n: t.double() for n, t in start_memory(net).items()}
     one, memory = descend(net, start, objective(), 4, 0.02)

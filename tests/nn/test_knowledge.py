@@ -59,7 +59,7 @@ def test_frame_columns_have_length_one_equal_angles_and_sum_to_zero(classes: int
     assert_close(frame.sum(1), torch.zeros(dimension, dtype=torch.float64), **TIGHT)
 
 
-def test_one_address_one_frame() -> None:
+def test_the_same_address_gives_the_same_frame() -> None:
     a, b, c = (etf(5, 8, randomness.stream(seed, "etf")) for seed in (0, 0, 1))
     assert torch.equal(a, b) and not torch.allclose(a, c, atol=0.01)
 

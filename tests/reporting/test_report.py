@@ -351,7 +351,7 @@ def test_figures_that_fail_or_are_too_large_leave_a_sentence(
         ("sgd", "sgd | adam", ""), (True, "False | True", ""), (None, "1 … 2", ""),
     ],
 )  # fmt: skip
-def test_the_end_of_a_range(value: Any, text: str, end: str) -> None:
+def test_edge_names_the_end_of_a_range_that_a_value_lies_at(value: Any, text: str, end: str) -> None:
     assert findings.edge(value, text) == end
 
 

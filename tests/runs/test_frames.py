@@ -96,7 +96,7 @@ def test_several_runs_stand_below_one_another(logs: Path, tmp_path: Path) -> Non
         pd.testing.assert_frame_equal(again, one)
 
 
-def test_what_varies(logs: Path) -> None:
+def test_hyperparameters_are_those_that_vary(logs: Path) -> None:
     trials, _ = frames.load(logs)
     assert frames.hyperparameters(trials) == []
     trials.loc[0, "config/lr"] = 0.3
@@ -104,7 +104,7 @@ def test_what_varies(logs: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"algorithm": "x"}'])
-def test_no_run(content: str | None, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_run_is_refused(content: str | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "run.json").write_text(content)
     with pytest.raises(UserError, match="has no fit run.json"):

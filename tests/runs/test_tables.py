@@ -109,7 +109,7 @@ def test_status_and_short():
     assert [short(v) for v in (1.23456, 3, True, None, "x")] == ["1.235", "3", "True", "", "x"]
 
 
-def test_empty_search():
+def test_a_trial_without_rounds_is_not_started():
     rounds = tables.rounds_frame({})
     assert rounds.empty
     assert tables.trials_frame(Grid([result("e", [])]), rounds)["status"].tolist() == ["not started"]

@@ -64,7 +64,7 @@ def test_unequal_budgets_are_said(both, tmp_path):
     assert over.startswith("fedproto's finished trials used") and rest == [began, silent]
 
 
-def test_what_is_evaluated_equals_playing_it(both):
+def test_an_evaluation_equals_the_run_bit_for_bit(both):
     """The default and the tuned configuration on a fresh seed, bit for bit."""
     frame = pd.read_parquet(both / "evaluations.parquet")
     rounds = pd.read_parquet(both / "evaluation_rounds.parquet")
@@ -103,7 +103,7 @@ def test_the_tables_are_written_in_every_form(both):
     assert (both / "table.tex").read_text().count(r"\begin{tabular}") == 4
 
 
-def test_test_data_decide_nothing(both, tmp_path, monkeypatch):
+def test_labels_of_test_rows_do_not_change_the_comparison(both, tmp_path, monkeypatch):
     """With noise for test labels the same configurations are chosen, on the same validation figures."""
     deal = federation.deal
 

@@ -96,7 +96,7 @@ def test_ablations_leave_out_what_their_names_say():
     assert one.config == {"lam_cc": 0} and mixed.config == {}
 
 
-def test_labels_tell_runs_apart():
+def test_labels_are_unique():
     for name, grid in GRIDS.items():
         for dataset in ("", "digits", "fashion-mnist"):
             placed = substitution.on(grid, dataset) if dataset else grid
@@ -394,7 +394,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
 
 
 @pytest.mark.parametrize(("flag", "value"), [("--rounds", "0"), ("--seeds", "x"), ("--gpus-per-trial", "1.5")])
-def test_numbers_must_make_sense(flag: str, value: str, capsys: pytest.CaptureFixture[str]):
+def test_bad_numbers_are_refused_in_one_line(flag: str, value: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as stopped:
         reproduce.main(["gfpl-fig6", flag, value])
     err = capsys.readouterr().err

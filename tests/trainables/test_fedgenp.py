@@ -154,7 +154,7 @@ def test_the_conflict_by_loops(weighing: str, beta: float, cap: float, k: int) -
     assert_close(got.item(), float(total / 8), **TIGHT)
 
 
-def test_alone_a_generator_only_fools_its_client() -> None:
+def test_with_one_client_only_the_fooling_term_remains() -> None:
     net, one = fresh(heads=2), heads(1)
     got = FedGenP(lam_kl=0.0, cap=0.0).conflict(
         copied(net), torch.tensor(0), NOISE, XI, Y, one, torch.ones(1, C).double()

@@ -98,7 +98,7 @@ ABLATIONS: dict[str, tuple[dict, set, set]] = {  # table IV: what is down from r
 
 
 @pytest.mark.parametrize("which", ABLATIONS)
-def test_an_ablation_sends_what_is_left(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ablation_sends_only_what_the_remaining_terms_need(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config, down, up = ABLATIONS[which]
     sim = simulate("fedpa", DIGITS, two(), **SMALL, **config)
     seen, start = record_uploads(sim, monkeypatch), copied(flat(sim.state.server["nets"]))

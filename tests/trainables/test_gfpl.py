@@ -236,7 +236,7 @@ def aggregated(up: dict, **config: Any) -> dict:
 
 
 @pytest.mark.parametrize("threshold", [0.1, 3.0, 300.0])
-def test_who_arrives_first_does_not_matter(threshold: float) -> None:
+def test_order_of_arrival_changes_nothing(threshold: float) -> None:
     up, order = uploads(), torch.tensor([2, 0, 1])
     moved = {n: Ragged(r.values[order], r.present[order]) for n, r in up.items()}
     a, b = (aggregated(u, threshold=threshold) for u in (up, moved))

@@ -17,7 +17,7 @@ def test_nothing_crosses_the_wire() -> None:
     assert len(actions) == 1 and isinstance(actions[0], Phase)
 
 
-def test_what_others_hold_changes_nothing() -> None:
+def test_other_clients_data_change_nothing() -> None:
     one, other = random_federation([7, 9, 5]), random_federation([7, 9, 5])
     for k in (1, 2):
         other.x[other.train.rows[k]] *= -3

@@ -167,7 +167,7 @@ def test_the_last_checkpoint_that_can_be_read_is_taken(tmp_path: Path) -> None:
         ("--rounds 2 --name run", "a run needs a new folder"),
     ],
 )
-def test_extensions_that_cannot_be(before, arguments: str, message: str, capsys: pytest.CaptureFixture) -> None:
+def test_unusable_extensions_are_refused(before, arguments: str, message: str, capsys: pytest.CaptureFixture) -> None:
     try:
         status = extend.main([str(before.folder), *arguments.split()])
     except SystemExit as end:
@@ -175,7 +175,7 @@ def test_extensions_that_cannot_be(before, arguments: str, message: str, capsys:
     assert status == 2 and message in capsys.readouterr().err
 
 
-def test_what_plans_over_all_rounds_is_not_played_on(before, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_plan_over_all_rounds_is_not_extended(before, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     other = tmp_path / "run"
     shutil.copytree(before.folder, other)
     record = json.loads((other / "run.json").read_text())

@@ -396,7 +396,7 @@ def test_a_search_with_one_slot_plays_what_the_paper_says(ray_here: Path, whole:
     assert_as_whole(got, whole)
 
 
-def test_dead_workers_change_nothing(ray_here: Path, whole: Log) -> None:
+def test_dead_workers_change_no_number(ray_here: Path, whole: Log) -> None:
     """One dies in the middle, one while its trial is to pause."""
     (ray_here / "dead").mkdir()
     for cause in ("step", "save"):

@@ -57,7 +57,7 @@ def test_rungs_start_at_the_grace_period():
         ("tpe", "ash", RANGES, (), "did you mean 'asha'"),
     ],
 )
-def test_combinations_that_cannot_be(searcher, scheduler, space, structural, message):
+def test_unusable_combinations_are_refused(searcher, scheduler, space, structural, message):
     with pytest.raises(UserError, match=message):
         schedulers.require_combination(searcher, scheduler, space, structural)
 

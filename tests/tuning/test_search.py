@@ -87,7 +87,7 @@ def test_the_final_check_is_the_same_play_on_a_fresh_seed(gfpl):
     assert (row["test_acc"], row["val_acc"]) == (last["test_acc"], last["val_acc"])
 
 
-def test_selection_never_sees_test_data(tmp_path, monkeypatch):
+def test_labels_of_test_rows_do_not_change_the_search(tmp_path, monkeypatch):
     """Test labels are replaced by noise: the same configurations are tried, stopped and chosen."""
     arguments = "--algo fedproto --trials 6 --rounds 4 --max-concurrent 1 --seed 3 " + QUICK
     honest = searched(tmp_path / "honest", arguments)
@@ -137,7 +137,7 @@ def test_a_grid_is_gone_through_once_after_the_default(tmp_path):
     assert got.trials["config/head_epochs"].tolist() == [1, 3, 5, 10]
 
 
-def test_time_runs_out(tmp_path, capsys):
+def test_a_time_budget_ends_the_search(tmp_path, capsys):
     arguments = f"--algo local --trials 500 --rounds 40 --time-budget 4 --name run --storage-path {tmp_path} " + QUICK
     status = search.main(arguments.split())
     record = json.loads((tmp_path / "run" / "run.json").read_text())

@@ -66,7 +66,7 @@ def test_first_effect_of_gfpl_is_its_latest_first_event_anywhere_in_the_space():
 
 
 @pytest.mark.parametrize(("algo", "round"), [("fedproto", 2), ("local", 1), ("fedprox", 1)])
-def test_first_effect_elsewhere(algo, round):
+def test_first_effect_of_other_algorithms(algo, round):
     assert space.first_effect(space.load("default", experiment(algo)), experiment(algo))[0] == round
 
 

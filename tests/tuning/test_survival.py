@@ -61,7 +61,7 @@ def test_a_killed_driver_is_resumed_where_it_was(
     assert_as_undisturbed(run, undisturbed)
 
 
-def test_a_search_that_is_told_to_end_keeps_what_it_found_and_goes_on(undisturbed: Path, tmp_path: Path) -> None:
+def test_sigterm_keeps_what_was_found_and_the_search_is_resumed(undisturbed: Path, tmp_path: Path) -> None:
     """SIGTERM, as batch systems and containers send it, is Ctrl-C."""
     process = begin_search(tmp_path)
     run = tmp_path / "run"
@@ -181,7 +181,7 @@ def test_a_folder_without_a_run_has_no_status(tmp_path: Path, capsys: pytest.Cap
     assert status.main([str(tmp_path), "--watch", "0"]) == 2 and "--watch must be above 0" in capsys.readouterr().err
 
 
-def test_optuna_is_told_the_truth() -> None:
+def test_optuna_learns_how_each_trial_ended() -> None:
     space = Space({"lam": schedulers.Float(0.1, 10)}, [])
     searcher = schedulers.searcher("random", space, [{"lam": 1.0}], {}, seed=3, study="s")
     ends = [
@@ -199,7 +199,7 @@ def test_optuna_is_told_the_truth() -> None:
     assert found == want
 
 
-def test_optuna_is_told_the_truth_of_two_objectives() -> None:
+def test_optuna_learns_how_each_trial_with_two_objectives_ended() -> None:
     """What was stopped or diverged is pruned, however little it communicated, and never on the front."""
     space = Space({"lam": schedulers.Float(0.1, 10)}, [])
     for name in ("tpe", "nsga2", "gp", "random"):
@@ -247,7 +247,7 @@ def test_a_new_scheduler_remembers_its_rungs() -> None:
         ('{"state": "running", "arguments": [], "extends": "x"}', "what extends another search is not resumed"),
     ],
 )
-def test_what_cannot_be_resumed_is_refused(
+def test_a_run_that_cannot_be_resumed_is_refused(
     content: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     if content is not None:
