@@ -24,8 +24,7 @@ from torch import Tensor
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
 from fedtune.core.trees import Ragged, take
-from fedtune.data import federation
-from fedtune.federated import engine
+from fedtune.federated import engine, partitioning
 from fedtune.federated import model_file as files
 from fedtune.federated.algorithm import LAWS, Model, parts
 from fedtune.federated.experiment import Experiment
@@ -190,7 +189,7 @@ def of_trial(run: str | Path, trial: str, seed: int = 0, data_dir: str | None = 
 
 
 def _opened(experiment: Experiment, config: dict[str, Any], state: dict[str, Any], data_dir: str | None) -> Saved:
-    data = federation.make(experiment.scenario, experiment.seed, data_dir)
+    data = partitioning.make(experiment.scenario, experiment.seed, data_dir)
     simulation = Simulation(experiment, config, data)
     simulation.take(state)
     return Saved(experiment, simulation)

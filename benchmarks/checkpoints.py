@@ -14,7 +14,8 @@ from typing import Any
 from fedtune import search
 from fedtune.arguments import given
 from fedtune.cluster import ray_start
-from fedtune.data import datasets, federation
+from fedtune.data import datasets
+from fedtune.federated import partitioning
 from fedtune.tuning import driver, plan
 from fedtune.tuning.options import SearchOptions
 from fedtune.tuning.trainable import FederatedTrainable
@@ -53,7 +54,7 @@ def measure(arguments: str, config: dict[str, Any]) -> dict[str, float]:
         data = datasets.load(p.experiment.scenario.dataset, p.options.data_dir)
         driver.FederatedTrainable = Timed
         with ray_start.connected(None, p.cpus, p.gpus, dashboard=False):
-            _, reported = driver.fit(p, [federation.deal(data, p.experiment.scenario, 0)], 1, False)
+            _, reported = driver.fit(p, [partitioning.partition(data, p.experiment.scenario, 0)], 1, False)
     [rows] = reported.values()
     end = rows[-1]
     return {"seconds": end["time_total_s"] + end["spent"], "spent": end["spent"], "saves": end["saves"]}

@@ -20,8 +20,7 @@ import torch
 
 from fedtune.cluster import ray_start
 from fedtune.core.memory import keep_freed_memory
-from fedtune.data import federation
-from fedtune.federated import scenarios, simulation
+from fedtune.federated import partitioning, scenarios, simulation
 from fedtune.federated.experiment import Experiment
 from fedtune.tuning import driver, plan
 from fedtune.tuning.options import SearchOptions
@@ -33,7 +32,7 @@ def _begin(experiment: Experiment) -> None:
     global _experiment, _data
     torch.set_num_threads(1)
     keep_freed_memory()
-    _experiment, _data = experiment, federation.make(experiment.scenario, experiment.seed)
+    _experiment, _data = experiment, partitioning.make(experiment.scenario, experiment.seed)
 
 
 def _play(config: dict[str, Any]) -> float:
@@ -55,7 +54,7 @@ def with_tune(rounds: int, processes: int) -> tuple[float, float]:
         )  # fmt: skip
         p = plan.make(options)
         p.points[:] = CONFIGS  # the default configuration is not played on the other side
-        data = federation.make(p.experiment.scenario, p.experiment.seed)
+        data = partitioning.make(p.experiment.scenario, p.experiment.seed)
         began = time.perf_counter()
         with ray_start.connected(None, p.cpus, p.gpus, dashboard=True):
             started = time.perf_counter()

@@ -250,6 +250,6 @@ def _ranges(
 
 
 def _federation(options: ExperimentOptions, experiment: Experiment) -> Federation:
-    from fedtune.data import federation
+    from fedtune.federated import partitioning
 
-    return federation.make(experiment.scenario, experiment.seed, options.data_dir, options.download)
+    return partitioning.make(experiment.scenario, experiment.seed, options.data_dir, options.download)

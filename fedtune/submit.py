@@ -19,7 +19,8 @@ from fedtune.cluster import jobs
 from fedtune.cluster import package as packing
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
-from fedtune.data import datasets, federation
+from fedtune.data import datasets
+from fedtune.federated import partitioning
 from fedtune.studies import comparison
 from fedtune.tuning import plan
 from fedtune.tuning import space as spaces
@@ -170,7 +171,7 @@ def _search(
         loaded = datasets.load(scenario.dataset, root)
         fresh = contest.seeds if command == "compare" else planned.final_seeds
         first = planned.experiment.seed
-        federation.require_deals(loaded, scenario, range(first, first + planned.seeds + fresh))
+        partitioning.require_partitions(loaded, scenario, range(first, first + planned.seeds + fresh))
     return storage / name, _without(arguments, *given[::2]) + given
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedtune.data import federation
+from fedtune.federated import partitioning
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.simulation import Simulation
 
@@ -39,7 +39,7 @@ def _cost(
         experiment = Experiment(**(vars(experiment) | {"scenario": scenario}))
     else:
         config = config | {KNOBS[name]: value}
-    played = Simulation(experiment, config, federation.make(experiment.scenario, experiment.seed, data_dir))
+    played = Simulation(experiment, config, partitioning.make(experiment.scenario, experiment.seed, data_dir))
     alg: Any = played.setting.algorithm
     s, rounds = played.setting.scenario, played.setting.scenario.rounds
     told = [played.step() for _ in range(rounds)]

@@ -1,19 +1,16 @@
-"""A data set dealt out to clients: made once per search, shared by all trials, put on a device by each."""
+"""A data set partitioned among clients: made once per search, shared by all trials, put on a device by each."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedtune.core import randomness
-from fedtune.core.errors import UserError
-from fedtune.data import datasets, partitions
-from fedtune.federated.scenario import Scenario
+from fedtune.data.assignment import Partition
+from fedtune.data.datasets import Dataset
 
 
 class Split(NamedTuple):
@@ -74,61 +71,15 @@ def of_all_classes(f: Federation, rows: int, generator: torch.Generator) -> Spli
     return Split(chosen.expand(f.clients, -1), torch.full_like(f.test.counts, len(chosen)))
 
 
-def make(scenario: Scenario, seed: int, data_dir: str | None = None, download: bool = False) -> Federation:
-    """Load, normalise and partition.  The partition's stream is its own: (seed, "partition")."""
-    data = datasets.load(scenario.dataset, data_dir, download)
-    return deal(data, scenario, seed)
+def partitioned(data: Dataset, rows: np.ndarray, parts: Partition, first_class: int = 0) -> Federation:
+    """The federation of a loaded data set whose rows are given to clients.
 
-
-def deal(data: datasets.Dataset, scenario: Scenario, seed: int) -> Federation:
-    """Partition a loaded data set as the scenario says; UserError if that is impossible."""
-    rows, parts = _divided(data, scenario, seed)
+    rows   rows of the data set; parts hold places in it.      first_class   the class that is renumbered 0.
+    """
     held = np.unique(np.concatenate([one for split in parts for one in split]))
     splits = (_table([np.searchsorted(held, one) for one in split]) for split in parts)
     original = rows[held]
-    return Federation(data.x[original], data.y[original] - scenario.skip_classes, data.classes, *splits)
-
-
-def require_deals(data: datasets.Dataset, scenario: Scenario, seeds: Iterable[int]) -> None:
-    """UserError for a seed on which the data cannot be dealt out: on others they may be."""
-    for seed in seeds:
-        try:
-            _divided(data, scenario, seed)
-        except UserError as error:
-            raise UserError(f"{error} (this is of seed {seed})") from error
-
-
-def _divided(data: datasets.Dataset, scenario: Scenario, seed: int) -> tuple[np.ndarray, partitions.Partition]:
-    """The rows of the data set that are dealt out, and the parts: places in them."""
-    rows = np.flatnonzero(data.y >= scenario.skip_classes)  # all, mostly
-    parts = _partition(data, rows, scenario, randomness.numpy_stream(seed, "partition"))
-    if any(len(held) == 0 for split in parts for held in split):
-        raise UserError("every client needs training, validation and test rows; give fewer clients or more rows")
-    return rows, parts
-
-
-def _partition(data: datasets.Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generator) -> partitions.Partition:
-    """The scenario's law on these rows of the data set (ascending); the parts hold places in `rows`."""
-    y, train_rows = data.y[rows] - s.skip_classes, int(np.searchsorted(rows, data.train_rows))
-    if s.partition == "ways-shots":
-        return partitions.ways_shots(
-            y, train_rows, s.clients, s.ways, s.ways_spread, s.shots, s.shots_spread, s.val_shots, s.test_shots, rng
-        )
-    if s.partition == "dirichlet":
-        return partitions.dirichlet(y, s.clients, s.alpha, s.floor, s.val_share, s.test_share, rng)
-    if s.partition == "fedgen":
-        # FedPA's script counts the class that it drops in N, so the cap is that of the whole data set
-        n = data.train_rows
-        return partitions.fedgen(y, train_rows, n, s.clients, s.alpha, s.share, s.floor, s.val_share, rng)
-    if s.partition == "natural":
-        if data.owner is None:
-            raise UserError(
-                f"partition natural needs to know whose each row is, but {data.name} does not tell: take celeba, or "
-                "another partition"
-            )
-        owner = data.owner[rows[:train_rows]]
-        return partitions.natural(owner, s.clients, s.owners, s.share, s.val_share, s.test_share, rng)
-    return partitions.iid(y, s.clients, s.val_share, s.test_share, rng)
+    return Federation(data.x[original], data.y[original] - first_class, data.classes, *splits)
 
 
 def _table(rows: list[np.ndarray]) -> Split:

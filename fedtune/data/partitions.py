@@ -7,19 +7,19 @@ vectorised over rows: 10,000 clients take less than a second.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from fedtune.core.errors import UserError
-
-
-class Partition(NamedTuple):
-    """Row numbers of the data set, one int64 array per client; no row occurs twice anywhere."""
-
-    train: list[np.ndarray]
-    val: list[np.ndarray]
-    test: list[np.ndarray]
+from fedtune.data.allocation import (
+    attempts,
+    dirichlet_shares,
+    draw_classes,
+    rounded_down,
+    shares_above_floor,
+    test_shares,
+)
+from fedtune.data.assignment import Partition, blocks, collect_with_test, place_within_client, pools, raise_to, split
 
 
 def ways_shots(
@@ -54,33 +54,24 @@ def ways_shots(
     this is the symmetric law.
     """
     classes = int(y.max()) + 1
-    own_test = train_rows < len(y)
     _at_least(1, clients=clients)
-    _at_least(min(2, classes), ways=ways)
     _at_least(2, shots=shots)
     _at_least(0, ways_spread=ways_spread, shots_spread=shots_spread, val_shots=val_shots, test_shots=test_shots)
-    if ways > classes:
-        raise UserError(f"ways is {ways}, but the data set has {classes} classes: give {classes} or fewer")
+    _ways_exist(ways, classes)
     ways_range = max(min(2, classes), ways - ways_spread), min(classes, ways + ways_spread)
     ways_of = rng.integers(*ways_range, clients, endpoint=True)
     shots_of = rng.integers(max(2, shots - shots_spread), shots + shots_spread, clients, endpoint=True)
 
-    # rows per class and client from the training pool and from the test pool; stock is what the pools hold
-    need = np.stack([shots_of + val_shots, np.full(clients, test_shots)])  # [2, clients]
-    if not own_test:
+    # rows per class of each client, from the training and the test pool [2, clients]; stock is what these hold
+    need = np.stack([shots_of + val_shots, np.full(clients, test_shots)])
+    if train_rows == len(y):
         need = np.stack([need.sum(0), np.zeros(clients, np.int64)])
     stock = np.stack([np.bincount(part, minlength=classes) for part in (y[:train_rows], y[train_rows:])])
-    holds = _draw_classes(ways_of, need, stock, rng)  # [clients, classes]
-
-    rows, owner, place = _blocks(y[:train_rows], holds * need[0][:, None], rng)
+    holds = draw_classes(ways_of, need, stock, rng)  # [clients, classes]
+    rows, owner, place = blocks(y[:train_rows], holds * need[0][:, None], rng)
     role = (place >= shots_of[owner]).astype(np.int64) + (place >= shots_of[owner] + val_shots)
-    test, test_owner, _ = _blocks(y[train_rows:], holds * need[1][:, None], rng)
-    return _collect(
-        np.concatenate([rows, train_rows + test]),
-        np.concatenate([owner, test_owner]),
-        np.concatenate([role, np.full(len(test), 2)]),
-        clients,
-    )
+    test, test_owner, _ = blocks(y[train_rows:], holds * need[1][:, None], rng)
+    return collect_with_test(rows, owner, role, train_rows + test, test_owner, clients)
 
 
 def dirichlet(
@@ -111,19 +102,19 @@ def dirichlet(
     _fits(len(y), clients, floor, val_share, test_share)
     _positive(alpha)
     stock = np.bincount(y)
-    for _ in range(_tries(100, clients, len(stock))):
-        counts = _shares(stock, clients, alpha, rng)
+    for _ in range(attempts(100, clients, len(stock))):
+        counts = dirichlet_shares(stock, clients, alpha, rng)
         if counts.sum(1).min() >= floor:
             break
-    rows, owner, _ = _blocks(y, counts, rng)
+    rows, owner, _ = blocks(y, counts, rng)
     order = rng.permutation(len(y))
-    return _split(rows[order], _raise_to(floor, owner[order], clients), clients, val_share, test_share)
+    return split(rows[order], raise_to(floor, owner[order], clients), clients, val_share, test_share)
 
 
 def iid(y: np.ndarray, clients: int, val_share: float, test_share: float, rng: np.random.Generator) -> Partition:
     """Deal all rows at random; client sizes differ by at most one.  Shares and errors as for `dirichlet`."""
     _fits(len(y), clients, 3, val_share, test_share)
-    return _split(rng.permutation(len(y)), np.arange(len(y)) % clients, clients, val_share, test_share)
+    return split(rng.permutation(len(y)), np.arange(len(y)) % clients, clients, val_share, test_share)
 
 
 def fedgen(
@@ -157,41 +148,32 @@ def fedgen(
     floor(the class's test rows / clients), disjoint; so test classes are balanced and training classes are not.
     Raises UserError if the floor is not reached, if a client gets no test row, or if a number is out of range.
 
-    Source: the released code of FedGen (Zhu et al., ICML 2021), which FedPA and FedGenP build on.  Differs: it has no
-    validation rows, draws the order of classes once and not anew with each try, redraws without end, and takes test
-    rows in the file's order.
+    Source: the released code of FedGen (Zhu et al., ICML 2021).  Differs: it has no validation rows, draws the order
+    of classes once and not anew with each try, redraws without end, and takes test rows in the file's order.
     """
     _at_least(1, clients=clients)
     _at_least(3, floor=floor)
     _positive(alpha)
     _share(share)
-    if not 0 < val_share < 1:
-        raise UserError(f"val_share must be above 0 and leave training rows, but is {val_share}: give for example 0.15")
-    pool, test_pool = _pools(y, train_rows, rng)  # row numbers
+    _leaves_rows(val_share)
+    pool, test_pool = pools(y, train_rows, rng)  # row numbers
     cap = share * (whole if train_rows < len(y) else whole - len(test_pool)) / clients
     stock = np.bincount(y[pool], minlength=int(y.max()) + 1)
-    kept = stock if share == 1 else np.minimum(_down(cap), _down(share * stock))
-    counts = _until_floor(kept, clients, alpha, cap, floor, rng)  # [clients, classes]
-    rows, owner, _ = _blocks(y[pool], counts, rng)
+    kept = stock if share == 1 else np.minimum(rounded_down(cap), rounded_down(share * stock))
+    counts = shares_above_floor(kept, clients, alpha, cap, floor, rng)  # [clients, classes]
+    rows, owner, _ = blocks(y[pool], counts, rng)
     order = rng.permutation(len(rows))
-    rows, owner, size = rows[order], owner[order], counts.sum(1)
-    val = np.clip(np.rint(size * val_share).astype(np.int64), 1, size - 1)
-    role = (_place(owner, clients) < val[owner]).astype(np.int64)
+    rows, owner = rows[order], owner[order]
+    role = _validation_role(owner, clients, val_share)
+    test, test_owner, _ = blocks(y[test_pool], test_shares(y[test_pool], counts), rng)
+    return collect_with_test(pool[rows], owner, role, test_pool[test], test_owner, clients)
 
-    tests = np.bincount(y[test_pool], minlength=len(stock))
-    own = (counts > 0) * (tests // clients)  # [clients, classes]
-    if own.sum(1).min() == 0:
-        raise UserError(
-            f"every client needs a test row, but {clients} clients share {tests.min()} to {tests.max()} rows a class: "
-            "take fewer clients than a class has test rows"
-        )
-    test, test_owner, _ = _blocks(y[test_pool], own, rng)
-    return _collect(
-        np.concatenate([pool[rows], test_pool[test]]),
-        np.concatenate([owner, test_owner]),
-        np.concatenate([role, np.full(len(test), 2)]),
-        clients,
-    )
+
+def _validation_role(owner: np.ndarray, clients: int, val_share: float) -> np.ndarray:
+    """1 for a client's rows that validate, 0 for those that it trains on, none of either empty."""
+    size = np.bincount(owner, minlength=clients)
+    val = np.clip(np.rint(size * val_share).astype(np.int64), 1, size - 1)
+    return (place_within_client(owner, clients) < val[owner]).astype(np.int64)
 
 
 def natural(
@@ -219,7 +201,7 @@ def natural(
     _share(share)
     _shares_leave_rows(val_share, test_share)
     people, person = np.unique(owner, return_inverse=True)
-    pool = rng.permutation(len(people))[: int(_down(share * len(people)))]
+    pool = rng.permutation(len(people))[: int(rounded_down(share * len(people)))]
     if clients * owners > len(pool):
         raise UserError(
             f"{clients} clients of {owners} owners each need {clients * owners} owners, but there are {len(pool)}: "
@@ -233,13 +215,19 @@ def natural(
     fewest = np.bincount(holder, minlength=clients).min()
     if fewest < 3:
         raise UserError(f"every client needs 3 rows, but the owners of one have {fewest} together: give more owners")
-    return _split(rows, holder, clients, val_share, test_share)
+    return split(rows, holder, clients, val_share, test_share)
 
 
 def _at_least(least: int, **numbers: int) -> None:
     for name, number in numbers.items():
         if number < least:
             raise UserError(f"{name} must be {least} or more, but is {number}")
+
+
+def _ways_exist(ways: int, classes: int) -> None:
+    _at_least(min(2, classes), ways=ways)
+    if ways > classes:
+        raise UserError(f"ways is {ways}, but the data set has {classes} classes: give {classes} or fewer")
 
 
 def _positive(alpha: float) -> None:
@@ -252,11 +240,6 @@ def _share(share: float) -> None:
         raise UserError(f"share must be in (0, 1], but is {share}: give for example 0.5, or 1 for all")
 
 
-def _down(number: float | np.ndarray) -> np.ndarray:
-    """Rounded down, but 0.57 * 100 is 57."""
-    return np.floor(np.asarray(number) + 1e-9).astype(np.int64)
-
-
 def _fits(rows: int, clients: int, floor: int, val_share: float, test_share: float) -> None:
     _at_least(1, clients=clients)
     if clients * floor > rows:
@@ -267,147 +250,14 @@ def _fits(rows: int, clients: int, floor: int, val_share: float, test_share: flo
     _shares_leave_rows(val_share, test_share)
 
 
+def _leaves_rows(val_share: float) -> None:
+    if not 0 < val_share < 1:
+        raise UserError(f"val_share must be above 0 and leave training rows, but is {val_share}: give for example 0.15")
+
+
 def _shares_leave_rows(val_share: float, test_share: float) -> None:
     if not (val_share > 0 and test_share > 0 and val_share + test_share < 1):
         raise UserError(
             f"val_share {val_share} and test_share {test_share} must be positive and leave rows to train on: "
             "give for example 0.1 and 0.2"
         )
-
-
-def _tries(most: int, clients: int, classes: int) -> int:
-    """How often to redraw: fewer times for many clients, so that they wait less than a second."""
-    return max(5, min(most, 1_500_000 // (clients * classes)))
-
-
-def _draw_classes(ways: np.ndarray, need: np.ndarray, stock: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Which classes each client holds, bool [clients, classes], such that need [2, clients] fits stock [2, classes]."""
-    clients, classes = len(ways), stock.shape[1]
-    hopeless = (need @ ways > stock.sum(1)).any()
-    for _ in range(1 if hopeless else _tries(1000, clients, classes)):
-        keys = rng.random((clients, classes))
-        holds = keys <= np.sort(keys, axis=1)[np.arange(clients), ways - 1][:, None]  # the `ways` smallest keys
-        demand = need @ holds  # [2, classes]
-        if (demand <= stock).all():
-            return holds
-    left = np.where(demand > 0, stock / np.maximum(demand, 1), np.inf)
-    pool, c = np.unravel_index(left.argmin(), left.shape)
-    enough = int(clients * left[pool, c])
-    raise UserError(
-        f"class {c} is asked for {demand[pool, c]} {('training', 'test')[pool]} rows and has {stock[pool, c]}: take "
-        + (f"fewer clients (about {enough}), ways or shots" if enough else "fewer shots")
-    )
-
-
-def _shares(stock: np.ndarray, clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
-    """Rows of each client and class, int [clients, classes], by the law of `dirichlet`."""
-    counts = np.zeros((clients, len(stock)), np.int64)
-    for c in np.flatnonzero(stock):
-        # part of a Dirichlet vector, scaled to sum 1, is a Dirichlet vector: draw only for those below the mean
-        open_ = np.flatnonzero(counts.sum(1) * clients < stock.sum())
-        cuts = np.rint(rng.dirichlet(np.full(len(open_), alpha)).cumsum()[:-1] * stock[c]).astype(np.int64)
-        counts[open_, c] = np.diff(cuts, prepend=0, append=stock[c])
-    return counts
-
-
-def _pools(y: np.ndarray, train_rows: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers of the official training and test set; without a test set, a sixth of each class is set aside."""
-    if train_rows < len(y):
-        return np.arange(train_rows), np.arange(train_rows, len(y))
-    order = rng.permutation(len(y))
-    classes = int(y.max()) + 1
-    aside = _place(y[order], classes) < (np.bincount(y) // 6)[y[order]]
-    return order[~aside], order[aside]
-
-
-def _until_floor(
-    kept: np.ndarray, clients: int, alpha: float, cap: float, floor: int, rng: np.random.Generator
-) -> np.ndarray:
-    """Rows of each client and class, int [clients, classes], by the law of `fedgen`; no client below floor."""
-    if clients * floor > kept.sum():
-        raise UserError(
-            f"{clients} clients with at least {floor} rows each need {clients * floor} rows, but {kept.sum()} are "
-            "dealt: take fewer clients, a lower floor or a larger share"
-        )
-    tries, best = _tries(5000, clients, len(kept)), 0
-    for _ in range(tries):
-        counts = _capped_shares(kept, clients, alpha, cap, rng)
-        best = max(best, counts.sum(1).min())
-        if best >= floor:
-            return counts
-    raise UserError(
-        f"every client must get {floor} rows, but the best of {tries} draws left one with {best}: "
-        "take a lower floor, a higher alpha, fewer clients or a larger share"
-    )
-
-
-def _capped_shares(kept: np.ndarray, clients: int, alpha: float, cap: float, rng: np.random.Generator) -> np.ndarray:
-    """One draw of `fedgen`, int [clients, classes]: each class's kept rows over the clients that hold less than cap."""
-    counts = np.zeros((clients, len(kept)), np.int64)
-    held = np.zeros(clients, np.int64)
-    alpha = max(alpha, 1e-100)  # one client takes all either way, and the next line stays finite
-    for c in rng.permutation(np.flatnonzero(kept)):
-        # logarithms of Gamma(alpha) numbers, as these themselves underflow to 0 for all clients at small alpha
-        log = np.log(rng.standard_gamma(alpha + 1, clients)) - rng.standard_exponential(clients) / alpha
-        log[held >= cap] = -np.inf
-        total = np.exp(log - log.max()).cumsum()
-        cuts = np.floor(total[:-1] / total[-1] * kept[c]).astype(np.int64)  # exactly all rows at the last open client
-        counts[:, c] = np.diff(cuts, prepend=0, append=kept[c])
-        held += counts[:, c]
-    return counts
-
-
-def _blocks(y: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """Deal each class, in random order, in consecutive blocks of sizes [clients, classes] rows.
-
-    Returns row number, client and place within the block of every row dealt, class by class.
-    """
-    rows = rng.permutation(len(y))
-    rows = rows[np.argsort(y[rows], kind="stable")]
-    clients, classes = sizes.shape
-    first = np.searchsorted(y[rows], np.arange(classes))
-    begin = (first + sizes.cumsum(0) - sizes).T.ravel()  # [classes * clients]
-    length = sizes.T.ravel()
-    owner = np.repeat(np.tile(np.arange(clients), classes), length)
-    place = np.arange(len(owner)) - np.repeat(length.cumsum() - length, length)
-    return rows[np.repeat(begin, length) + place], owner, place
-
-
-def _raise_to(floor: int, owner: np.ndarray, clients: int) -> np.ndarray:
-    """The owner of every row (rows in random order) after the largest clients have filled the others up to floor."""
-    size = np.bincount(owner, minlength=clients)
-    missing = np.maximum(floor - size, 0)
-    holders = np.bincount(size)[::-1].cumsum()[::-1]  # clients with at least 0, 1, 2, ... rows
-    above = holders[::-1].cumsum()[::-1] - holders  # rows the clients hold above 0, 1, 2, ... each
-    level = np.argmax(above <= missing.sum())  # the largest sink to this size, and the first few by one more
-    give = np.maximum(size - level, 0)
-    give[np.flatnonzero(size >= level)[: missing.sum() - give.sum()]] += 1
-    owner = owner.copy()
-    owner[_place(owner, clients) < give[owner]] = np.repeat(np.arange(clients), missing)
-    return owner
-
-
-def _place(owner: np.ndarray, clients: int) -> np.ndarray:
-    """For every row, how many rows before it belong to the same client."""
-    size = np.bincount(owner, minlength=clients)
-    place = np.empty_like(owner)
-    place[np.argsort(owner, kind="stable")] = np.arange(len(owner)) - np.repeat(size.cumsum() - size, size)
-    return place
-
-
-def _split(rows: np.ndarray, owner: np.ndarray, clients: int, val_share: float, test_share: float) -> Partition:
-    """Each client's rows (in random order) into train, validation and test, none empty."""
-    size = np.bincount(owner, minlength=clients)
-    val = np.clip(np.rint(size * val_share).astype(np.int64), 1, size - 2)
-    test = np.clip(np.rint(size * test_share).astype(np.int64), 1, size - 1 - val)
-    place = _place(owner, clients)
-    role = (place < (val + test)[owner]).astype(np.int64) + (place < test[owner])
-    return _collect(rows, owner, role, clients)
-
-
-def _collect(rows: np.ndarray, owner: np.ndarray, role: np.ndarray, clients: int) -> Partition:
-    """Group rows by client and role (0 train, 1 validation, 2 test)."""
-    key = 3 * owner + role
-    size = np.bincount(key, minlength=3 * clients)
-    parts = np.split(rows[np.argsort(key, kind="stable")], size.cumsum()[:-1])
-    return Partition(parts[0::3], parts[1::3], parts[2::3])

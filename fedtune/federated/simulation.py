@@ -12,7 +12,7 @@ import torch
 from fedtune.core import randomness
 from fedtune.core.metrics import over_seeds
 from fedtune.data import federation
-from fedtune.federated import engine, executors
+from fedtune.federated import engine, executors, partitioning
 from fedtune.federated.experiment import Experiment, task_of, with_seed
 from fedtune.nn import architectures
 
@@ -116,7 +116,7 @@ def play(
 ) -> Iterator[dict[str, Any]]:
     """Rows of all rounds of one configuration; ends with a UserError's or Diverged's exception if it must."""
     if data is None:
-        data = federation.make(experiment.scenario, experiment.seed, data_dir)
+        data = partitioning.make(experiment.scenario, experiment.seed, data_dir)
     simulation = Simulation(experiment, config, data, dtype)
     for _ in range(simulation.setting.scenario.rounds):
         yield simulation.step()

@@ -21,6 +21,7 @@ from fedtune.core.memory import keep_freed_memory
 from fedtune.core.terminal import say
 from fedtune.data import federation
 from fedtune.data.datasets import Dataset
+from fedtune.federated import partitioning
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import play
@@ -116,7 +117,8 @@ def _played(
     for run in runs:
         e = run.experiment
         if latest != (e.scenario, e.seed):
-            latest, dealt = (e.scenario, e.seed), ray.put(federation.deal(data[e.scenario.dataset], e.scenario, e.seed))
+            latest = e.scenario, e.seed
+            dealt = ray.put(partitioning.partition(data[e.scenario.dataset], *latest))
         waiting[task.remote(e, run.config, dealt, cpus, budget or Budget())] = run
         if len(waiting) >= room:
             yield _next(waiting)

@@ -13,7 +13,8 @@ from fedtune.cluster import ray_start
 from fedtune.core import terminal
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
-from fedtune.data import datasets, federation
+from fedtune.data import datasets
+from fedtune.federated import partitioning
 from fedtune.federated.scenario import Scenario
 from fedtune.runs import tables
 from fedtune.studies import ray_tasks
@@ -106,5 +107,5 @@ def _load(spots: Sequence[Spot], args: argparse.Namespace) -> dict[str, datasets
         except UserError as error:
             raise UserError(f"{error}; or another data set in its place: --dataset fashion-mnist, digits") from error
     for scenario, of in seeds.items():
-        federation.require_deals(data[scenario.dataset], scenario, sorted(of))
+        partitioning.require_partitions(data[scenario.dataset], scenario, sorted(of))
     return data

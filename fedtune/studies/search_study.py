@@ -12,6 +12,7 @@ import pandas as pd
 from fedtune.cluster import gpu_share, ray_start
 from fedtune.core.terminal import say, short
 from fedtune.data import datasets, federation
+from fedtune.federated import partitioning
 from fedtune.runs import disk, tables
 from fedtune.studies import final_check
 from fedtune.tuning import driver, messages
@@ -37,9 +38,9 @@ def run_with_ray(p: Plan, record: dict[str, Any] | None = None, resumed: bool = 
 
 def partition(p: Plan, data: datasets.Dataset, fresh: int) -> list[federation.Federation]:
     """The federations that every trial trains on; UserError if they, or so many fresh ones, cannot be dealt out."""
-    federation.require_deals(data, p.experiment.scenario, p.fresh(fresh))
+    partitioning.require_partitions(data, p.experiment.scenario, p.fresh(fresh))
     seeds = range(p.experiment.seed, p.experiment.seed + p.seeds)
-    return [federation.deal(data, p.experiment.scenario, seed) for seed in seeds]
+    return [partitioning.partition(data, p.experiment.scenario, seed) for seed in seeds]
 
 
 def run_search(

@@ -13,8 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fedtune.core.memory import keep_freed_memory
 from fedtune.core.terminal import say
-from fedtune.data import federation
-from fedtune.federated import model_file
+from fedtune.federated import model_file, partitioning
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.simulation import Simulation
 
@@ -29,7 +28,7 @@ def run(
     """
     torch.set_num_threads(threads)
     keep_freed_memory()
-    data = federation.make(experiment.scenario, experiment.seed, data_dir, download)
+    data = partitioning.make(experiment.scenario, experiment.seed, data_dir, download)
     simulation = Simulation(experiment, {}, data)
     setting, began = simulation.setting, time.perf_counter()
     executor = " and ".join(sorted({g.executor for g in simulation.state.groups}))

@@ -489,7 +489,7 @@ def test_a_trials_checkpoint_is_opened_as_a_model(tmp_path: Path) -> None:
     names = ("model", "features", "clients", "ways", "shots", "rounds", "all_classes")
     scenario = Scenario().override(**dict(zip(names, ("mlp", 12, 4, 3, 6, 2, 20), strict=True)))
     experiment = Experiment("fedproto", scenario)
-    data = [models.federation.make(scenario, seed) for seed in (0, 1)]
+    data = [models.partitioning.make(scenario, seed) for seed in (0, 1)]
     both = MultiSeedSimulation(experiment, {"lam": 3.0}, data)
     row = [both.step() for _ in range(2)][-1]
     with pytest.raises(UserError, match="has none of trial ab12"):

@@ -26,8 +26,7 @@ from fedtune.cluster import gpu_share
 from fedtune.cluster import ray_start as clusters
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
-from fedtune.data import federation
-from fedtune.federated import simulation
+from fedtune.federated import partitioning, simulation
 from fedtune.runs import tables
 from fedtune.tuning import driver, plan, schedulers
 from fedtune.tuning.options import SearchOptions
@@ -207,7 +206,7 @@ def test_a_trial_out_of_gpu_memory_is_tried_once_more_with_twice_the_share(
     p.points[:] = [{"lam": lam} for lam in (2.0, 5.0, 10.0)]
     p = dataclasses.replace(p, trials=3)
     monkeypatch.setattr(driver, "FederatedTrainable", hungry())
-    dealt = federation.make(p.experiment.scenario, 0)
+    dealt = partitioning.make(p.experiment.scenario, 0)
     grid, reported = driver.fit(p, [dealt], 2, False)
     trials = tables.trials_frame(grid, tables.rounds_frame(reported)).set_index("config/lam")
     assert trials["status"].to_dict() == {2.0: "finished", 5.0: "finished", 10.0: "failed"}
@@ -279,7 +278,7 @@ def test_a_probe_sets_the_share_before_the_search_begins(
     p = planned(gpus, tmp_path, "--algo local --gpus-per-trial auto")
     assert p.probe and p.gpus == 1
     monkeypatch.setattr(gpu_share, "measure", measured)
-    share, fits = gpu_share.settle(p.experiment, [federation.make(p.experiment.scenario, 0)], p.cpus)
+    share, fits = gpu_share.settle(p.experiment, [partitioning.make(p.experiment.scenario, 0)], p.cpus)
     assert capsys.readouterr().out == "one round took 1.9 s and 2.1 GB of 16 GB: 1/2 of a GPU a trial\n"  # 1 CPU for 2
     assert (share, fits) == (0.5, 12)
     monkeypatch.setattr(gpu_share, "measure", too_much)

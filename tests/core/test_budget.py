@@ -18,8 +18,7 @@ from fedtune.core import metrics
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
-from fedtune.data import federation
-from fedtune.federated import simulation
+from fedtune.federated import partitioning, simulation
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import play
@@ -116,7 +115,7 @@ def test_seconds_are_a_budget_too(tmp_path: Path) -> None:
 
 def test_the_final_check_has_the_budget_of_the_search() -> None:
     """A trial of so many megabytes is checked over so many."""
-    data, experiment = federation.make(SMALL, 0), Experiment("fedavg", SMALL)
+    data, experiment = partitioning.make(SMALL, 0), Experiment("fedavg", SMALL)
     rows = list(play(experiment, {}, data))
     limit = rows[2]["comm_mb"]
     got = final_check.last(ray_tasks.replay(experiment, {}, data, 1, Budget("mb", limit)))
@@ -164,7 +163,7 @@ def test_over_seeds_in_closed_form() -> None:
 
 
 def test_checkpoints_hold_every_seed(tmp_path: Path) -> None:
-    data = [federation.make(SMALL, seed) for seed in (0, 1)]
+    data = [partitioning.make(SMALL, seed) for seed in (0, 1)]
     one, other = (simulation.MultiSeedSimulation(Experiment("fedproto", SMALL), {}, data) for _ in range(2))
     for _ in range(2):
         one.step()

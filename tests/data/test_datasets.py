@@ -15,8 +15,9 @@ from support.data_files import idx
 
 from fedtune.core.errors import UserError
 from fedtune.core.torchvision_import import datasets as torchvision
-from fedtune.data import datasets, federation
+from fedtune.data import datasets
 from fedtune.data.datasets import SOURCES, describe, has_owners, load, names
+from fedtune.federated import partitioning
 from fedtune.federated.scenario import Scenario
 
 IN_MEMORY = [name for name in names() if name not in ("digits", "celeba", "tiny-imagenet")]
@@ -85,7 +86,7 @@ def test_tiny_imagenet_is_read_from_its_folders_as_it_is_needed(tmp_path: Path) 
     x = got.x[rows]
     assert x.dtype == np.float32
     np.testing.assert_allclose(x, want[:, :, None, None] + np.zeros_like(x), atol=0.06)  # it is JPEG
-    dealt = federation.deal(got, Scenario(dataset="tiny-imagenet", partition="iid", clients=4, floor=3), 0)
+    dealt = partitioning.partition(got, Scenario(dataset="tiny-imagenet", partition="iid", clients=4, floor=3), 0)
     assert dealt.x.shape[1:] == (3, 64, 64) and dealt.classes == 200
 
 

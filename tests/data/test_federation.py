@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from fedtune.core.errors import UserError
-from fedtune.data import datasets, federation
+from fedtune.data import datasets
 from fedtune.data.datasets import Dataset
 from fedtune.data.federation import Federation
-from fedtune.federated import scenario, scenarios
+from fedtune.federated import partitioning, scenario, scenarios
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import SCENARIOS
 from fedtune.nn import catalogue
@@ -53,7 +53,7 @@ SMALL = {
 @pytest.mark.parametrize("law", SMALL)
 def test_tables_hold_each_clients_rows_and_no_row_twice(law: str) -> None:
     data = numbered()
-    f = federation.deal(data, SMALL[law], seed=3)
+    f = partitioning.partition(data, SMALL[law], seed=3)
     rows = np.concatenate([r for split in held(f) for r in split])
     assert len(np.unique(rows)) == len(rows)
     np.testing.assert_array_equal(np.sort(rows), f.x.ravel())  # only rows that somebody holds, each once
@@ -67,14 +67,14 @@ def test_tables_hold_each_clients_rows_and_no_row_twice(law: str) -> None:
 
 
 def test_test_rows_come_from_the_official_test_set() -> None:
-    f = federation.deal(numbered(official=250), SMALL["ways-shots"], seed=0)
+    f = partitioning.partition(numbered(official=250), SMALL["ways-shots"], seed=0)
     train, val, test = ([np.concatenate(split)] for split in held(f))
     assert max(train[0].max(), val[0].max()) < 250 <= test[0].min()
 
 
 def test_each_client_is_tested_on_its_own_classes() -> None:
     for law in ("ways-shots", "fedgen"):
-        f = federation.make(LAWS[law], seed=1)
+        f = partitioning.make(LAWS[law], seed=1)
         for k in range(f.clients):
             train, val, test = ({*f.y[s.rows[k, : s.counts[k]]]} for s in (f.train, f.val, f.test))
             assert train | val == test and (law == "fedgen" or train == val and 2 <= len(train) <= 6)
@@ -87,7 +87,7 @@ def test_skipped_classes_are_left_out_and_the_others_renumbered(law: str) -> Non
     small = {"floor": 5, "shots": 3, "test_shots": 1}
     s = copy(SMALL[law].override(**small))
     object.__setattr__(s, "skip_classes", 3)
-    f = federation.deal(data, s, seed=2)
+    f = partitioning.partition(data, s, seed=2)
     original = f.x.ravel().astype(int)
     assert (data.y[original] >= 3).all() and f.classes == 10  # the head keeps its width
     np.testing.assert_array_equal(f.y, data.y[original] - 3)
@@ -103,12 +103,12 @@ def test_skipped_classes_are_left_out_and_the_others_renumbered(law: str) -> Non
 
 def test_a_natural_clients_rows_are_its_owners_training_rows() -> None:
     data = numbered(official=250)
-    f = federation.deal(data, NATURAL, seed=0)
+    f = partitioning.partition(data, NATURAL, seed=0)
     owners = [np.unique(np.concatenate(parts) // 10) for parts in zip(*held(f), strict=True)]
     assert all(len(own) == 4 for own in owners) and len(np.unique(np.concatenate(owners))) == 20
     assert len(f.x) == 200 and f.x.max() < 250
     with pytest.raises(UserError, match="whose each row is, but numbered does not tell: take celeba"):
-        federation.deal(data._replace(owner=None), NATURAL, seed=0)
+        partitioning.partition(data._replace(owner=None), NATURAL, seed=0)
 
 
 def test_only_images_that_somebody_holds_are_read() -> None:
@@ -120,14 +120,14 @@ def test_only_images_that_somebody_holds_are_read() -> None:
             return rows.astype(np.float32).reshape(-1, 1, 1, 1)
 
     data, lazy = numbered(official=250), Lazy()
-    f = federation.deal(data._replace(x=lazy), NATURAL, seed=0)  # type: ignore[arg-type]
+    f = partitioning.partition(data._replace(x=lazy), NATURAL, seed=0)  # type: ignore[arg-type]
     assert [len(rows) for rows in lazy.asked] == [200]
-    np.testing.assert_array_equal(f.x, federation.deal(data, NATURAL, seed=0).x)
+    np.testing.assert_array_equal(f.x, partitioning.partition(data, NATURAL, seed=0).x)
 
 
 @pytest.mark.parametrize("law", LAWS)
 def test_one_seed_one_federation(law: str) -> None:
-    a, b, c = (federation.make(LAWS[law], seed) for seed in (0, 0, 1))
+    a, b, c = (partitioning.make(LAWS[law], seed) for seed in (0, 0, 1))
     assert np.array_equal(a.x, b.x) and np.array_equal(a.train.rows, b.train.rows)
     assert a.train.rows.shape != c.train.rows.shape or not np.array_equal(a.train.rows, c.train.rows)
 
@@ -136,12 +136,12 @@ def test_one_seed_one_federation(law: str) -> None:
     "change", [{"lr": 0.1}, {"batch": 16}, {"model": "mlp"}, {"local_epochs": 3}, {"participation": 0.5}, {"rounds": 2}]
 )
 def test_training_hyperparameters_deal_no_other_rows(change: dict) -> None:
-    a, b = federation.make(LAWS["ways-shots"], 0), federation.make(LAWS["ways-shots"].override(**change), 0)
+    a, b = partitioning.make(LAWS["ways-shots"], 0), partitioning.make(LAWS["ways-shots"].override(**change), 0)
     assert np.array_equal(a.x, b.x) and np.array_equal(a.train.rows, b.train.rows)
 
 
 def test_tensors_in_float32_share_the_arrays_memory_and_read_only_arrays_do_not_warn() -> None:
-    f = federation.deal(numbered(), SMALL["iid"], 0)
+    f = partitioning.partition(numbered(), SMALL["iid"], 0)
     f.x.flags.writeable = False
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -164,7 +164,7 @@ def test_tensors_in_float32_share_the_arrays_memory_and_read_only_arrays_do_not_
 )
 def test_what_the_data_cannot_give_is_refused(change: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        federation.make(Scenario().override(**change), 0)
+        partitioning.make(Scenario().override(**change), 0)
 
 
 # ------------------------------------------------------------------------------------------------------ scenario
@@ -230,7 +230,7 @@ def test_every_fedgen_scenario_can_be_dealt_from_data_of_its_shape(name: str) ->
     y = np.concatenate([np.tile(np.arange(classes), train), np.tile(np.arange(classes), test)])
     data = Dataset(name, np.zeros((len(y), 1, 1, 1), np.float32), y, classes, train * classes)
     for seed in range(3):
-        f = federation.deal(data, s, seed)
+        f = partitioning.partition(data, s, seed)
         assert (f.train.counts + f.val.counts).min() >= s.floor
         if s.dataset == "fashion-mnist":
             assert (f.train.counts + f.val.counts).sum() == 1500 * (10 - s.skip_classes)

@@ -13,8 +13,8 @@ from support.helpers import DIGITS, numbers, play, random_federation, simulate
 import trainables
 from fedtune.data.datasets import Source
 from fedtune.federated import registry
+from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Experiment
 from fedtune.nn import architectures, catalogue
 from fedtune.tuning import space
 

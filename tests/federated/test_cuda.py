@@ -7,8 +7,7 @@ import torch
 from support.actors import MIXED_TRIALS, LocalActor, play
 
 from fedtune.cluster import gpu_share
-from fedtune.data import federation
-from fedtune.federated import registry, scenarios, simulation
+from fedtune.federated import partitioning, registry, scenarios, simulation
 from fedtune.federated.experiment import Experiment
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -20,7 +19,7 @@ EARLY = {"gfpl": {"start": 2, "every": 2}}
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 def test_gpu_equals_cpu(name, executor):
     setting = scenarios.find("digits-w4").override(clients=5, rounds=3)
-    data = federation.make(setting, 0)
+    data = partitioning.make(setting, 0)
     here = Experiment(name, setting, executor=executor)
     there = dataclasses.replace(here, device="cuda")
     rows = [list(simulation.play(e, EARLY.get(name, {}), data, torch.float64)) for e in (here, there)]
@@ -46,7 +45,7 @@ def test_gpu_memory_returns_to_the_same_level_after_each_trial():
 def test_a_round_on_a_gpu_is_measured():
     setting = scenarios.find("digits-w4").override(clients=5, rounds=3)
     experiment = Experiment("fedavg", setting, device="cuda")
-    found = gpu_share.measure(experiment, [federation.make(setting, 0)])
+    found = gpu_share.measure(experiment, [partitioning.make(setting, 0)])
     _, total = torch.cuda.mem_get_info()
     assert found.seconds > 0 and found.total == total
     assert torch.cuda.max_memory_reserved() < found.peak < total

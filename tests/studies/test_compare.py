@@ -11,7 +11,7 @@ from support.waiting import wait_for
 
 from fedtune import compare, resume
 from fedtune.core.budget import Budget
-from fedtune.data import federation
+from fedtune.federated import partitioning
 from fedtune.federated.experiment import Experiment, with_seed
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import play
@@ -105,7 +105,7 @@ def test_the_tables_are_written_in_every_form(both):
 
 def test_labels_of_test_rows_do_not_change_the_comparison(both, tmp_path, monkeypatch):
     """With noise for test labels the same configurations are chosen, on the same validation figures."""
-    deal = federation.deal
+    deal = partitioning.partition
 
     def noisy(data, scenario, seed):
         dealt = deal(data, scenario, seed)
@@ -114,7 +114,7 @@ def test_labels_of_test_rows_do_not_change_the_comparison(both, tmp_path, monkey
         y[tested] = np.random.default_rng(seed).integers(dealt.classes, size=len(tested))
         return dealt._replace(y=y)
 
-    monkeypatch.setattr(federation, "deal", noisy)
+    monkeypatch.setattr(partitioning, "partition", noisy)
     assert compare.main([*ARGUMENTS, "--storage-path", str(tmp_path)]) == 0
     got, want = (pd.read_parquet(at / "evaluations.parquet") for at in (tmp_path / "both", both))
     same = [c for c in want if c in ("algorithm", "configuration", "chosen", "seed", "val_acc") or "config/" in c]

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from fedtune import reproduce
-from fedtune.data import datasets, federation
-from fedtune.federated import registry
+from fedtune.data import datasets
+from fedtune.federated import partitioning, registry
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenarios import SCENARIOS
 from fedtune.studies import published, reproduction_plan, reproduction_report, reproduction_table, substitution
@@ -68,7 +68,7 @@ def test_clients_of_figure_7_hold_as_many_classes_as_its_axis_says():
     data = datasets.load("digits")
     for column in (c for p in substitution.on(GRIDS["gfpl-fig7"], "digits").panels for c in p.columns):
         s = column.setting()
-        f = federation.deal(data, s, seed=0)
+        f = partitioning.partition(data, s, seed=0)
         held = [len(set(f.y[f.train.rows[k, : f.train.counts[k]]].tolist())) for k in range(s.clients)]
         assert set(held) == {s.ways}, column.label
 
@@ -149,7 +149,7 @@ def test_every_table_can_be_played_on_the_digits(name: str):
     assert len(found) == sum(len(reproduction_plan.rows_of(p, c)) for p in grid.panels for c in p.columns) > 0
     data = datasets.load("digits")
     for scenario in {s.column.setting() for s in found}:
-        federation.deal(data, scenario, seed=0)
+        partitioning.partition(data, scenario, seed=0)
 
 
 def test_a_quick_version_is_small_and_keeps_the_ends():

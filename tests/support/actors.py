@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from fedtune.core.budget import Budget
-from fedtune.data import federation
-from fedtune.federated import scenarios
+from fedtune.federated import partitioning, scenarios
 from fedtune.federated.experiment import Experiment
 from fedtune.tuning.trainable import FederatedTrainable
 
 SETTING = scenarios.find("digits-w4").override(clients=4, rounds=5)
-DATA = [federation.make(SETTING, 0)]
+DATA = [partitioning.make(SETTING, 0)]
 
 
 class LocalActor(FederatedTrainable):

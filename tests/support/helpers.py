@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from fedtune.core import randomness
-from fedtune.data import federation
 from fedtune.data.federation import Federation, Split
-from fedtune.federated import engine
+from fedtune.federated import engine, partitioning
 from fedtune.federated.algorithm import Phase
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.local_training import Plan, Pool, plan
@@ -62,7 +61,7 @@ def random_federation(
 
 @cache
 def _dealt(scenario: Scenario, seed: int) -> Federation:
-    return federation.make(scenario, seed)
+    return partitioning.make(scenario, seed)
 
 
 def simulate(

@@ -15,7 +15,7 @@ from support.searches import QUICK, configuration, searched
 
 from fedtune import extend, replay
 from fedtune.core.budget import Budget
-from fedtune.data import federation
+from fedtune.federated import partitioning
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import MultiSeedSimulation, play
@@ -108,7 +108,7 @@ def test_a_replay_tells_what_is_not_the_same(before, tmp_path: Path, capsys: pyt
 
 def test_a_trial_goes_on_from_an_earlier_checkpoint(tmp_path: Path) -> None:
     """In a fresh actor and in a reused one; Tune's iteration is our round."""
-    chosen, data = {"lr": 0.02}, [federation.make(SMALL, 0)]
+    chosen, data = {"lr": 0.02}, [partitioning.make(SMALL, 0)]
     experiment = Experiment("fedproto", SMALL.override(rounds=6))
     source, rows = MultiSeedSimulation(experiment, chosen, data), []
     for t in range(1, 7):
@@ -145,7 +145,7 @@ def test_the_last_checkpoint_that_can_be_read_is_taken(tmp_path: Path) -> None:
         folder.mkdir()
         (folder / "run.json").write_text(json.dumps(record))
     sound = earlier / "fedavg-a" / "checkpoint_000001"
-    simulation = MultiSeedSimulation(Experiment("fedavg", SMALL), {}, [federation.make(SMALL, 0)])
+    simulation = MultiSeedSimulation(Experiment("fedavg", SMALL), {}, [partitioning.make(SMALL, 0)])
     for folder in (sound, earlier / "fedavg-a" / "checkpoint_000002", earlier / "fedavg-b" / "checkpoint_000000"):
         folder.mkdir(parents=True)
         simulation.save(folder / "state.pt")

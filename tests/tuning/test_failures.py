@@ -27,8 +27,7 @@ from support.waiting import wait_for
 
 from fedtune import extend, resume, status
 from fedtune.core.errors import UserError
-from fedtune.data import federation
-from fedtune.federated import scenario
+from fedtune.federated import partitioning, scenario
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.simulation import MultiSeedSimulation
 from fedtune.runs import disk as storage
@@ -157,7 +156,7 @@ def test_memory_returns_to_the_same_level_after_each_trial(monkeypatch: pytest.M
     """A trial of this size holds some 15 MB; each that were kept would be added to the level."""
     wide = actors.SETTING.override(clients=20, features=512)
     monkeypatch.setattr("support.actors.SETTING", wide)
-    monkeypatch.setattr("support.actors.DATA", [federation.make(wide, 0)])
+    monkeypatch.setattr("support.actors.DATA", [partitioning.make(wide, 0)])
     actor, levels = LocalActor(config={"algorithm": "local"}), []
     for i in range(12):
         name, values = MIXED_TRIALS[i % 2]
@@ -407,7 +406,7 @@ def test_a_record_that_lacks_something_is_refused(
 def test_a_checkpoint_without_its_rounds_is_not_gone_on_from(tmp_path: Path) -> None:
     """The trial would lack them; it begins again instead."""
     small = scenario.Scenario(clients=4, rounds=3)
-    played = MultiSeedSimulation(Experiment("local", small), {}, [federation.make(small, 0)])
+    played = MultiSeedSimulation(Experiment("local", small), {}, [partitioning.make(small, 0)])
     for _ in range(2):
         played.step()
     for trial in ("a", "b", "c"):

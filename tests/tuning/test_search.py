@@ -10,7 +10,8 @@ from support.searches import QUICK, configuration, searched
 
 from fedtune import run, search
 from fedtune.core.budget import Budget
-from fedtune.data import datasets, federation
+from fedtune.data import datasets
+from fedtune.federated import partitioning
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import play
@@ -91,7 +92,7 @@ def test_labels_of_test_rows_do_not_change_the_search(tmp_path, monkeypatch):
     """Test labels are replaced by noise: the same configurations are tried, stopped and chosen."""
     arguments = "--algo fedproto --trials 6 --rounds 4 --max-concurrent 1 --seed 3 " + QUICK
     honest = searched(tmp_path / "honest", arguments)
-    deal = federation.deal
+    deal = partitioning.partition
 
     def noisy(data, scenario, seed):
         dealt = deal(data, scenario, seed)
@@ -101,7 +102,7 @@ def test_labels_of_test_rows_do_not_change_the_search(tmp_path, monkeypatch):
         y[rows] = np.random.default_rng(0).integers(0, 10, len(rows))
         return dealt._replace(y=y)
 
-    monkeypatch.setattr(federation, "deal", noisy)
+    monkeypatch.setattr(partitioning, "partition", noisy)
     blind = searched(tmp_path / "blind", arguments)
     columns = [c for c in honest.trials if c.startswith(tables.CONFIG)] + ["status", "rounds", "last_val_acc"]
     pd.testing.assert_frame_equal(honest.trials[columns], blind.trials[columns])
@@ -170,7 +171,8 @@ def test_the_same_seed_searches_the_same(tmp_path):
 def test_the_final_check_reports_a_diverged_run_as_such():
     data = datasets.load("digits")
     experiment = Experiment("fedproto", SMALL, pinned={"lr": 1.0, "momentum": 0.99, "lam": 50.0})
-    row = final_check.last(ray_tasks.replay(experiment, {}, federation.deal(data, SMALL, 0), 1, Budget("rounds", 6)))
+    federation = partitioning.partition(data, SMALL, 0)
+    row = final_check.last(ray_tasks.replay(experiment, {}, federation, 1, Budget("rounds", 6)))
     assert np.isnan(row["test_acc"]) and "diverged in round" in row["reason"]
 
 

@@ -1,0 +1,100 @@
+"""How many rows of each class every client gets: the random draws of the partition laws, as tables of numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedtune.core.errors import UserError
+
+
+def draw_classes(ways: np.ndarray, need: np.ndarray, stock: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Which classes each client holds, bool [clients, classes], such that need [2, clients] fits stock [2, classes]."""
+    clients, classes = len(ways), stock.shape[1]
+    hopeless = (need @ ways > stock.sum(1)).any()
+    for _ in range(1 if hopeless else attempts(1000, clients, classes)):
+        keys = rng.random((clients, classes))
+        holds = keys <= np.sort(keys, axis=1)[np.arange(clients), ways - 1][:, None]  # the `ways` smallest keys
+        demand = need @ holds  # [2, classes]
+        if (demand <= stock).all():
+            return holds
+    left = np.where(demand > 0, stock / np.maximum(demand, 1), np.inf)
+    pool, c = np.unravel_index(left.argmin(), left.shape)
+    enough = int(clients * left[pool, c])
+    raise UserError(
+        f"class {c} is asked for {demand[pool, c]} {('training', 'test')[pool]} rows and has {stock[pool, c]}: take "
+        + (f"fewer clients (about {enough}), ways or shots" if enough else "fewer shots")
+    )
+
+
+def dirichlet_shares(stock: np.ndarray, clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
+    """Rows of each client and class, int [clients, classes], by the law of `dirichlet`."""
+    counts = np.zeros((clients, len(stock)), np.int64)
+    for c in np.flatnonzero(stock):
+        # part of a Dirichlet vector, scaled to sum 1, is a Dirichlet vector: draw only for those below the mean
+        open_ = np.flatnonzero(counts.sum(1) * clients < stock.sum())
+        cuts = np.rint(rng.dirichlet(np.full(len(open_), alpha)).cumsum()[:-1] * stock[c]).astype(np.int64)
+        counts[open_, c] = np.diff(cuts, prepend=0, append=stock[c])
+    return counts
+
+
+def shares_above_floor(
+    kept: np.ndarray, clients: int, alpha: float, cap: float, floor: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Rows of each client and class, int [clients, classes], by the law of `fedgen`; no client below floor."""
+    if clients * floor > kept.sum():
+        raise UserError(
+            f"{clients} clients with at least {floor} rows each need {clients * floor} rows, but {kept.sum()} are "
+            "dealt: take fewer clients, a lower floor or a larger share"
+        )
+    tries, best = attempts(5000, clients, len(kept)), 0
+    for _ in range(tries):
+        counts = capped_shares(kept, clients, alpha, cap, rng)
+        best = max(best, counts.sum(1).min())
+        if best >= floor:
+            return counts
+    raise UserError(
+        f"every client must get {floor} rows, but the best of {tries} draws left one with {best}: "
+        "take a lower floor, a higher alpha, fewer clients or a larger share"
+    )
+
+
+def capped_shares(kept: np.ndarray, clients: int, alpha: float, cap: float, rng: np.random.Generator) -> np.ndarray:
+    """One draw of `fedgen`, int [clients, classes]: each class's kept rows over the clients that hold less than cap."""
+    counts = np.zeros((clients, len(kept)), np.int64)
+    held = np.zeros(clients, np.int64)
+    alpha = max(alpha, 1e-100)  # one client takes all either way, and the next line stays finite
+    for c in rng.permutation(np.flatnonzero(kept)):
+        # logarithms of Gamma(alpha) numbers, as these themselves underflow to 0 for all clients at small alpha
+        log = np.log(rng.standard_gamma(alpha + 1, clients)) - rng.standard_exponential(clients) / alpha
+        log[held >= cap] = -np.inf
+        total = np.exp(log - log.max()).cumsum()
+        cuts = np.floor(total[:-1] / total[-1] * kept[c]).astype(np.int64)  # exactly all rows at the last open client
+        counts[:, c] = np.diff(cuts, prepend=0, append=kept[c])
+        held += counts[:, c]
+    return counts
+
+
+def test_shares(y: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Test rows of each client and class, by the law of `fedgen`: of classes it trains on, an equal part of all rows.
+
+    y [test rows] classes; counts [clients, classes] training rows.  UserError if a client gets none.
+    """
+    clients = len(counts)
+    rows = np.bincount(y, minlength=counts.shape[1])
+    own = (counts > 0) * (rows // clients)
+    if own.sum(1).min() == 0:
+        raise UserError(
+            f"every client needs a test row, but {clients} clients share {rows.min()} to {rows.max()} rows a class: "
+            "take fewer clients than a class has test rows"
+        )
+    return own
+
+
+def rounded_down(number: float | np.ndarray) -> np.ndarray:
+    """Rounded down, but 0.57 * 100 is 57."""
+    return np.floor(np.asarray(number) + 1e-9).astype(np.int64)
+
+
+def attempts(most: int, clients: int, classes: int) -> int:
+    """How often to redraw: fewer times for many clients, so that they wait less than a second."""
+    return max(5, min(most, 1_500_000 // (clients * classes)))

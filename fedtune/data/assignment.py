@@ -1,0 +1,89 @@
+"""Which rows every client gets: rows dealt class by class, brought to a floor, and split into train, val and test."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Partition(NamedTuple):
+    """Row numbers of the data set, one int64 array per client; no row occurs twice anywhere."""
+
+    train: list[np.ndarray]
+    val: list[np.ndarray]
+    test: list[np.ndarray]
+
+
+def pools(y: np.ndarray, train_rows: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers of the official training and test set; without a test set, a sixth of each class is set aside."""
+    if train_rows < len(y):
+        return np.arange(train_rows), np.arange(train_rows, len(y))
+    order = rng.permutation(len(y))
+    classes = int(y.max()) + 1
+    aside = place_within_client(y[order], classes) < (np.bincount(y) // 6)[y[order]]
+    return order[~aside], order[aside]
+
+
+def blocks(y: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Deal each class, in random order, in consecutive blocks of sizes [clients, classes] rows.
+
+    Returns row number, client and place within the block of every row dealt, class by class.
+    """
+    rows = rng.permutation(len(y))
+    rows = rows[np.argsort(y[rows], kind="stable")]
+    clients, classes = sizes.shape
+    first = np.searchsorted(y[rows], np.arange(classes))
+    begin = (first + sizes.cumsum(0) - sizes).T.ravel()  # [classes * clients]
+    length = sizes.T.ravel()
+    owner = np.repeat(np.tile(np.arange(clients), classes), length)
+    place = np.arange(len(owner)) - np.repeat(length.cumsum() - length, length)
+    return rows[np.repeat(begin, length) + place], owner, place
+
+
+def raise_to(floor: int, owner: np.ndarray, clients: int) -> np.ndarray:
+    """The owner of every row (rows in random order) after the largest clients have filled the others up to floor."""
+    size = np.bincount(owner, minlength=clients)
+    missing = np.maximum(floor - size, 0)
+    holders = np.bincount(size)[::-1].cumsum()[::-1]  # clients with at least 0, 1, 2, ... rows
+    above = holders[::-1].cumsum()[::-1] - holders  # rows the clients hold above 0, 1, 2, ... each
+    level = np.argmax(above <= missing.sum())  # the largest sink to this size, and the first few by one more
+    give = np.maximum(size - level, 0)
+    give[np.flatnonzero(size >= level)[: missing.sum() - give.sum()]] += 1
+    owner = owner.copy()
+    owner[place_within_client(owner, clients) < give[owner]] = np.repeat(np.arange(clients), missing)
+    return owner
+
+
+def place_within_client(owner: np.ndarray, clients: int) -> np.ndarray:
+    """For every row, how many rows before it belong to the same client."""
+    size = np.bincount(owner, minlength=clients)
+    place = np.empty_like(owner)
+    place[np.argsort(owner, kind="stable")] = np.arange(len(owner)) - np.repeat(size.cumsum() - size, size)
+    return place
+
+
+def split(rows: np.ndarray, owner: np.ndarray, clients: int, val_share: float, test_share: float) -> Partition:
+    """Each client's rows (in random order) into train, validation and test, none empty."""
+    size = np.bincount(owner, minlength=clients)
+    val = np.clip(np.rint(size * val_share).astype(np.int64), 1, size - 2)
+    test = np.clip(np.rint(size * test_share).astype(np.int64), 1, size - 1 - val)
+    place = place_within_client(owner, clients)
+    role = (place < (val + test)[owner]).astype(np.int64) + (place < test[owner])
+    return collect(rows, owner, role, clients)
+
+
+def collect(rows: np.ndarray, owner: np.ndarray, role: np.ndarray, clients: int) -> Partition:
+    """Group rows by client and role (0 train, 1 validation, 2 test)."""
+    key = 3 * owner + role
+    size = np.bincount(key, minlength=3 * clients)
+    parts = np.split(rows[np.argsort(key, kind="stable")], size.cumsum()[:-1])
+    return Partition(parts[0::3], parts[1::3], parts[2::3])
+
+
+def collect_with_test(
+    rows: np.ndarray, owner: np.ndarray, role: np.ndarray, test: np.ndarray, test_owner: np.ndarray, clients: int
+) -> Partition:
+    """As `collect`, for laws whose test rows come from a pool of their own."""
+    owners, roles = np.concatenate([owner, test_owner]), np.concatenate([role, np.full(len(test), 2)])
+    return collect(np.concatenate([rows, test]), owners, roles, clients)

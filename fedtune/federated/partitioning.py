@@ -1,0 +1,69 @@
+"""A scenario's data: the data set partitioned among its clients, by the scenario's law and the experiment's seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from fedtune.core import randomness
+from fedtune.core.errors import UserError
+from fedtune.data import datasets, partitions
+from fedtune.data.assignment import Partition
+from fedtune.data.datasets import Dataset
+from fedtune.data.federation import Federation, partitioned
+from fedtune.federated.scenario import Scenario
+
+
+def make(scenario: Scenario, seed: int, data_dir: str | None = None, download: bool = False) -> Federation:
+    """Load, normalise and partition.  The partition's stream is its own: (seed, "partition")."""
+    data = datasets.load(scenario.dataset, data_dir, download)
+    return partition(data, scenario, seed)
+
+
+def partition(data: Dataset, scenario: Scenario, seed: int) -> Federation:
+    """Partition a loaded data set as the scenario says; UserError if that is impossible."""
+    rows, parts = _rows_and_parts(data, scenario, seed)
+    return partitioned(data, rows, parts, scenario.skip_classes)
+
+
+def require_partitions(data: Dataset, scenario: Scenario, seeds: Iterable[int]) -> None:
+    """UserError for a seed on which the data cannot be partitioned; on others they may well be."""
+    for seed in seeds:
+        try:
+            _rows_and_parts(data, scenario, seed)
+        except UserError as error:
+            raise UserError(f"{error} (this is of seed {seed})") from error
+
+
+def _rows_and_parts(data: Dataset, scenario: Scenario, seed: int) -> tuple[np.ndarray, Partition]:
+    """The rows of the data set that are partitioned, and the parts: places in them."""
+    rows = np.flatnonzero(data.y >= scenario.skip_classes)  # all, mostly
+    parts = _parts(data, rows, scenario, randomness.numpy_stream(seed, "partition"))
+    if any(len(held) == 0 for split in parts for held in split):
+        raise UserError("every client needs training, validation and test rows; give fewer clients or more rows")
+    return rows, parts
+
+
+def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generator) -> Partition:
+    """The scenario's law on these rows of the data set (ascending); the parts hold places in `rows`."""
+    y, train_rows = data.y[rows] - s.skip_classes, int(np.searchsorted(rows, data.train_rows))
+    if s.partition == "ways-shots":
+        return partitions.ways_shots(
+            y, train_rows, s.clients, s.ways, s.ways_spread, s.shots, s.shots_spread, s.val_shots, s.test_shots, rng
+        )
+    if s.partition == "dirichlet":
+        return partitions.dirichlet(y, s.clients, s.alpha, s.floor, s.val_share, s.test_share, rng)
+    if s.partition == "fedgen":
+        # FedPA's script counts the class that it drops in N, so the cap is that of the whole data set
+        n = data.train_rows
+        return partitions.fedgen(y, train_rows, n, s.clients, s.alpha, s.share, s.floor, s.val_share, rng)
+    if s.partition == "natural":
+        if data.owner is None:
+            raise UserError(
+                f"partition natural needs to know whose each row is, but {data.name} does not tell: take celeba, or "
+                "another partition"
+            )
+        owner = data.owner[rows[:train_rows]]
+        return partitions.natural(owner, s.clients, s.owners, s.share, s.val_share, s.test_share, rng)
+    return partitions.iid(y, s.clients, s.val_share, s.test_share, rng)
