@@ -189,7 +189,7 @@ def test_a_dashboard_on_loopback_or_with_a_token_is_allowed(monkeypatch: pytest.
 
 @pytest.mark.usefixtures("one_ray")
 def test_tensorboard_gets_its_files_when_asked_for(tmp_path: Path) -> None:
-    got = searched(tmp_path, "--algo local --trials 2 --rounds 2 --tensorboard " + QUICK)
+    got = searched(tmp_path, "--algo local --trials 2 --rounds 2 --max-concurrent 1 --tensorboard " + QUICK)
     for trial in got.trials["trial"]:
         [events] = (got.folder / f"local-{trial}").glob("events.out.tfevents.*")
         assert events.read_bytes().count(b"ray/tune/val_acc") >= 2

@@ -430,7 +430,7 @@ def test_of_two_trials_one_is_played_to_its_end(ray_here: Path, whole: Log) -> N
 # one slot and random draws, so that what is tried and who goes on depends on nothing else
 ARGUMENTS = (
     "--algo fedproto --clients 8 --rounds 9 --grace 1 --trials 9 --searcher random --scheduler promote "
-    "--max-concurrent 1 --set local_epochs=5 --set lr=0.02 --set momentum=0.5 --final-seeds 0 --no-dashboard"
+    "--max-concurrent 1 --set local_epochs=3 --set lr=0.02 --set momentum=0.5 --final-seeds 0 --no-dashboard"
 )
 
 

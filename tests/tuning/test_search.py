@@ -113,7 +113,7 @@ def test_labels_of_test_rows_do_not_change_the_search(tmp_path, monkeypatch):
 def test_a_diverging_trial_is_told_apart_and_never_chosen(tmp_path):
     space = tmp_path / "space.py"
     space.write_text("SPACE = [{'lr': 1.0, 'momentum': 0.99, 'lam': 50.0}, {'lr': 0.01, 'momentum': 0.5, 'lam': 1.0}]")
-    got = searched(tmp_path, f"--algo fedproto --space {space} --rounds 6 --scheduler none " + QUICK)
+    got = searched(tmp_path, f"--algo fedproto --space {space} --rounds 6 --scheduler none --max-concurrent 1 " + QUICK)
     trials = got.trials.set_index("config/lr")
     assert trials.loc[1.0, "status"] == "diverged" and "diverged in round" in trials.loc[1.0, "reason"]
     assert trials.loc[0.01, "status"] == "finished"
@@ -134,7 +134,7 @@ def test_a_search_in_which_everything_diverges_says_so(tmp_path, capsys):
 
 
 def test_a_grid_is_gone_through_once_after_the_default(tmp_path):
-    got = searched(tmp_path, "--algo fedrep --space paper --rounds 2 --scheduler none " + QUICK)
+    got = searched(tmp_path, "--algo fedrep --space paper --rounds 2 --scheduler none --max-concurrent 1 " + QUICK)
     assert got.trials["config/head_epochs"].tolist() == [1, 3, 5, 10]
 
 
