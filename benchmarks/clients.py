@@ -26,8 +26,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.engine import best_of
-from benchmarks.server import _status
+from benchmarks.timing import best_of, status
 from fedtune.core import memory, randomness
 from fedtune.data.federation import Federation, Split
 from fedtune.federated import engine
@@ -118,13 +117,13 @@ def many_here(algorithm: str, clients: int, repeats: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     warm = simulation(algorithm, "digits", "cnn8", 10, 40, 10)
     engine.play_round(warm.setting, warm.state)  # what is loaded and made once is no cost of a round
-    before = _status("VmRSS")
+    before = status("VmRSS")
     sim, best = simulation(algorithm, "digits", "cnn8", clients, 40, 10), float("inf")
     for _ in range(10 * repeats):
         began = time.perf_counter()
         sim.state, _ = engine.play_round(sim.setting, sim.state)
         best = min(best, time.perf_counter() - began)
-    return {"algorithm": algorithm, "clients": clients, "seconds": best, "held_mib": _status("VmRSS") - before}
+    return {"algorithm": algorithm, "clients": clients, "seconds": best, "held_mib": status("VmRSS") - before}
 
 
 def many_row(algorithm: str, clients: int, repeats: int) -> dict[str, Any]:

@@ -20,15 +20,14 @@ import argparse
 import copy
 import json
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks import em, tune
+from benchmarks import clients, em, server, tune
+from benchmarks.timing import best_of
 from fedtune.core import memory, randomness
 from fedtune.federated import executors, local_training
 from fedtune.federated.algorithm import Phase
@@ -54,20 +53,10 @@ CASES = [
 ]
 
 
-def best_of(jobs: list[Callable[[], object]], repeats: int) -> list[float]:
-    """The shortest time of each job, the jobs taking turns: on a shared machine noise only ever adds."""
-    times = [float("inf")] * len(jobs)
-    for _ in range(repeats):
-        for i, job in enumerate(jobs):
-            began = time.perf_counter()
-            job()
-            times[i] = min(times[i], time.perf_counter() - began)
-    return times
-
-
 def training_row(
     name: str, shape: architectures.Shape, batch: int, clients: int, rows: int, repeats: int
 ) -> dict[str, Any]:
+    """One case: both ways checked to do the same work, then timed."""
     work = Scenario(batch=batch, momentum=0.5, lr=0.01)
     net = architectures.build(name, shape, 10)
     executor = executors.choose("auto", net, "cpu")
@@ -110,7 +99,24 @@ def training_row(
     }  # fmt: skip
 
 
+def measure(repeats: int) -> list[dict[str, Any]]:
+    """The part `training`, printed as it is found."""
+    head = f"{'model':14} {'B':>4} {'executor':>8} {'eager ms':>9} {'engine ms':>9} {'ratio':>6} {'asked':>6}"
+    print(head + "   (a client-step)", flush=True)
+    found = []
+    for *case, asked in CASES:
+        row = training_row(*case, repeats) | {"asked": asked}
+        found.append(row)
+        print(
+            f"{row['model']:14} {row['batch']:4} {row['executor']:>8} {row['eager_ms']:9.3f} "
+            f"{row['engine_ms']:9.3f} {row['ratio']:6.2f} {asked:6.2f}{'' if row['ratio'] >= asked else '  below'}",
+            flush=True,
+        )
+    return found
+
+
 def main() -> int:
+    """Measure the parts that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write the figures here")
     parser.add_argument("--only", default=",".join(PARTS), help="which parts, with commas")
@@ -123,27 +129,13 @@ def main() -> int:
     memory.keep_freed_memory()
     out: dict[str, Any] = {}
     if "training" in only:
-        head = f"{'model':14} {'B':>4} {'executor':>8} {'eager ms':>9} {'engine ms':>9} {'ratio':>6} {'asked':>6}"
-        print(head + "   (a client-step)", flush=True)
-        out["training"] = []
-        for *case, asked in CASES:
-            row = training_row(*case, args.repeats) | {"asked": asked}
-            out["training"].append(row)
-            print(
-                f"{row['model']:14} {row['batch']:4} {row['executor']:>8} {row['eager_ms']:9.3f} "
-                f"{row['engine_ms']:9.3f} {row['ratio']:6.2f} {asked:6.2f}{'' if row['ratio'] >= asked else '  below'}",
-                flush=True,
-            )
+        out["training"] = measure(args.repeats)
     if "em" in only:
         out["em"] = em.measure()
         print(em.line(out["em"]), flush=True)
     if "server" in only:
-        from benchmarks import server  # which takes `best_of` from here
-
         out["server"] = server.measure(args.repeats)
     if "clients" in only:
-        from benchmarks import clients
-
         out["clients"] = clients.measure(args.repeats)
     if "tune" in only:
         out["tune"] = tune.measure()

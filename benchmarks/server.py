@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.engine import best_of
+from benchmarks.timing import best_of, status
 from fedtune.core import memory, randomness
 from fedtune.core.trees import leaves, take, tree_map
 from fedtune.federated.algorithm import Ragged, Task
@@ -167,12 +167,6 @@ def ratio_row(name: str, alg: Any, clients: int, plain: Callable[..., Any], repe
     }  # fmt: skip
 
 
-def _status(field: str) -> float:
-    """MiB of a line of /proc/self/status."""
-    text = Path("/proc/self/status").read_text().split(field + ":")[1]
-    return int(text.split()[0]) / 1024
-
-
 def scale_here(clients: int, active: int) -> dict[str, Any]:
     """Seconds and peak memory of one round's generator training, in this (fresh) process."""
     torch.set_num_threads(1)
@@ -181,13 +175,13 @@ def scale_here(clients: int, active: int) -> dict[str, Any]:
     server, up, task = situation(alg, clients, active, torch.float32)
     server = tree_map(torch.Tensor.clone, server)  # what is the same for all at first takes its memory too
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-    before, began = _status("VmRSS"), time.perf_counter()
+    before, began = status("VmRSS"), time.perf_counter()
     alg.aggregate(server, up, task)
     seconds = time.perf_counter() - began
     stored = sum(t.numel() * t.element_size() for name in ("nets", "memory") for t in leaves(server[name]))
     return {
         "clients": clients, "active": active, "steps": SCALING_STEPS, "seconds": seconds,
-        "seconds_per_generator": seconds / active, "peak_extra_mib": _status("VmHWM") - before,
+        "seconds_per_generator": seconds / active, "peak_extra_mib": status("VmHWM") - before,
         "stored_mib": stored / 2**20,
     }  # fmt: skip
 
