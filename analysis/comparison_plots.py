@@ -1,0 +1,56 @@
+"""The figure of a comparison of algorithms."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from analysis.theme import COLOURS, finish, nothing, see_through
+from fedtune.core import statistics
+
+
+def comparison(evaluations: pd.DataFrame) -> go.Figure:
+    """Test accuracy of each algorithm's default and tuned configuration: a point per seed, mean and 95 % interval.
+
+    A configuration that diverged on some seed has the points of the others, and words in place of a mean.
+    """
+    title = "Test accuracy of each algorithm, default and tuned, on fresh seeds"
+    needed = {"algorithm", "configuration", "chosen", "seed", "test_acc"}
+    if not needed <= set(evaluations) or evaluations.empty:
+        return nothing(title, "nothing was re-run yet")
+    tuned = evaluations["chosen"].astype(bool)
+    both = {"default": evaluations[evaluations["configuration"] == "default"], "tuned": evaluations[tuned]}
+    means = both["tuned"].groupby("algorithm")["test_acc"].agg(lambda v: v.mean(skipna=False))
+    means = means.sort_values(ascending=False)  # what diverged on a seed comes last, as in the table
+    order = [*means.index, *(a for a in dict.fromkeys(evaluations["algorithm"]) if a not in means.index)]
+    figure = go.Figure()
+    for (name, rows), colour, offset in zip(both.items(), (COLOURS[4], COLOURS[0]), (0.16, -0.16), strict=True):
+        seeds = rows.dropna(subset=["test_acc"])
+        y = [order.index(a) + offset for a in seeds["algorithm"]]
+        figure.add_scatter(
+            x=seeds["test_acc"], y=y, mode="markers", name=f"{name}, each seed", legendgroup=name, showlegend=False,
+            marker={"color": see_through(colour, 0.45), "size": 7}, text=seeds["seed"],
+            hovertemplate=name + ", seed %{text}: %{x:.4f}<extra></extra>",
+        )  # fmt: skip
+        lost = {a: (int(g.isna().sum()), g) for a, g in rows.groupby("algorithm")["test_acc"]}
+        found = [(a, statistics.mean(g)) for a, (bad, g) in lost.items() if not bad]
+        figure.add_scatter(
+            x=[m.mean for _, m in found], y=[order.index(a) + offset for a, _ in found], mode="markers", name=name,
+            legendgroup=name, marker={"color": colour, "size": 11, "symbol": "diamond"},
+            error_x={"array": [0 if math.isnan(m.half) else m.half for _, m in found], "thickness": 2, "width": 6},
+            hovertemplate=name + ": %{x:.4f} ± %{error_x.array:.4f}<extra></extra>",
+        )  # fmt: skip
+        for a, (bad, g) in lost.items():
+            if bad:  # beside its points; where there are none, in the middle
+                figure.add_annotation(
+                    text=f"{name} diverged in {bad} of {len(g)}", x=0.5 if g.isna().all() else g.max(),
+                    xref="paper" if g.isna().all() else "x", y=order.index(a) + offset, xanchor="left", xshift=8,
+                    showarrow=False, font={"size": 11, "color": colour},
+                )  # fmt: skip
+    figure.update_yaxes(tickvals=list(range(len(order))), ticktext=order, autorange="reversed")
+    figure.update_xaxes(title="test accuracy, last round")
+    gone = ", none where a seed diverged" if figure.layout.annotations else ""
+    n = f"n = {evaluations['seed'].nunique()} seeds; diamonds: mean with its 95 % interval{gone}"
+    return finish(figure, title, n, height=110 + 46 * len(order), legend=1)

@@ -1,0 +1,122 @@
+"""Figures of accuracy against what it cost: rounds, communication or time."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from analysis.plot_tools import KEYS, UNITS, hover_texts, in_words, legend_lines, run_of, text_column, with_cost
+from analysis.theme import GREY, colours, finish, nothing
+from fedtune.core.errors import UserError
+from fedtune.runs import pareto
+
+MOST_POINTS = 4000  # what a browser can bear
+
+
+def best_so_far(rounds: pd.DataFrame, against: str = "rounds", trials: pd.DataFrame | None = None) -> go.Figure:
+    """The highest validation accuracy that the search had seen, against what all its trials together had used.
+
+    against: rounds, mb or seconds (of training and evaluation, of all trials added up).  Rounds count in the order of a
+    column `timestamp` if there is one; otherwise trial after trial in the order in which they began (that of trials, if
+    given), which trials at once blur a little.  Each of several runs has its line.  UserError for another against.
+    """
+    if against not in UNITS:
+        raise UserError(f"against is one of {', '.join(UNITS)}, but got {against}")
+    axis, unit = UNITS[against]
+    title = f"Best validation accuracy so far against {axis.split(' [')[0]}"
+    played = with_cost(rounds, against)
+    if played.empty:
+        return nothing(title, "no round has a validation accuracy")
+    figure, runs = go.Figure(), text_column(played, "run")
+    for run, colour in colours(list(dict.fromkeys(runs))).items():
+        mine = _in_order(played[runs == run], trials)
+        best = mine["val_acc"].cummax()
+        rise = (best > best.shift(fill_value=-math.inf)).to_numpy(copy=True)
+        rise[-1] = True  # so that the line goes on to the end
+        used = mine["_cost"].cumsum()
+        one, hover = runs.nunique() == 1, hover_texts(mine[rise])
+        name = "validation" if one else run
+        line = {"color": colour, "shape": "hv"}
+        figure.add_scatter(
+            x=used[rise], y=best[rise], name=name, mode="lines+markers", line=line, marker={"size": 6}, text=hover,
+            hovertemplate=f"%{{y:.4f}} after %{{x:,.4g}} {unit}%{{text}}<extra></extra>",
+        )  # fmt: skip
+        if one and "test_acc" in mine:
+            then = mine["test_acc"].where(rise & (mine["val_acc"] == best)).ffill()
+            figure.add_scatter(
+                x=used[rise], y=then[rise], name="test accuracy in that round (never used)", mode="lines",
+                line={"color": GREY, "shape": "hv", "dash": "dot"},
+            )  # fmt: skip
+    figure.update_xaxes(title=f"used by the whole search: {axis}", rangemode="tozero")
+    figure.update_yaxes(title="accuracy" if runs.nunique() == 1 else "validation accuracy")
+    n = f"n = {run_of(played).nunique()} trials, {len(played):,} rounds"
+    return finish(figure, title, n + ("" if runs.nunique() == 1 else f", {runs.nunique()} searches"), legend=1)
+
+
+def _in_order(played: pd.DataFrame, trials: pd.DataFrame | None) -> pd.DataFrame:
+    """Rounds as they were played, as far as is known."""
+    if "timestamp" in played:
+        return played.sort_values("timestamp", kind="stable")
+    if trials is None or "trial" not in played:
+        return played
+    place = {name: i for i, name in enumerate(trials["trial"])}
+    return played.assign(_place=played["trial"].map(place)).sort_values(["_place", "round"], kind="stable")
+
+
+def accuracy_communication(
+    rounds: pd.DataFrame, objective: str = "comm_mb", by: str | None = None, reference: float | None = None
+) -> go.Figure:
+    """Every round of every trial: validation accuracy against communication (or seconds), with the front of all rounds.
+
+    by: a column of rounds that tells several apart (default: algorithm or run where there are several); each has its
+    front.  Rounds of several seeds are averaged over them first, lest a front be of lucky seeds.  The hypervolume's
+    reference point is accuracy 0 at `reference` (default: the most that any round used).
+    """
+    name = in_words(objective)
+    title = f"Validation accuracy against {name.split(' [')[0]}, every round"
+    points = rounds.assign(trial=run_of(rounds)).reset_index(drop=True) if len(rounds) else rounds
+    points = pareto.with_totals(points) if objective == "seconds" and len(points) else points
+    seeds = points["seed"].nunique() if "seed" in points else 0
+    points = _over_seeds(points, run_of(rounds.drop(columns="seed"))) if seeds else points
+    points = points.dropna(subset=["val_acc", objective]) if {"val_acc", objective} <= set(points) else points.iloc[:0]
+    if points.empty:
+        return nothing(title, f"no round has both a validation accuracy and {name.split(' [')[0]}")
+    by = by or next((c for c in ("algorithm", "run") if points.get(c, pd.Series()).nunique() > 1), None)
+    group = text_column(points, by) if by else pd.Series("rounds", index=points.index)
+    worst = float(points[objective].max()) if reference is None else reference
+    figure, volumes = go.Figure(), []
+    each = MOST_POINTS // group.nunique()
+    for value, colour in colours(list(dict.fromkeys(group))).items():
+        mine = points[group == value]
+        some = mine.iloc[:: math.ceil(len(mine) / each)]
+        best = pareto.front(mine, ["val_acc", objective])
+        volume = pareto.hypervolume(mine, ["val_acc", objective], [0.0, worst])
+        volumes.append(f"{value} {volume:.4g}" if by else f"{volume:.4g}")
+        figure.add_scatter(
+            x=some[objective], y=some["val_acc"], mode="markers", name=str(value), legendgroup=str(value),
+            marker={"color": colour if by else GREY, "size": 5, "opacity": 0.4}, text=hover_texts(some),
+            hovertemplate=f"%{{y:.4f}} at %{{x:.4g}} {name[-3:-1].strip('[')}%{{text}}<extra></extra>",
+        )  # fmt: skip
+        figure.add_scatter(
+            x=best[objective], y=best["val_acc"], mode="lines+markers", legendgroup=str(value),
+            name=f"front of {value}" if by else f"front: {len(best)} rounds that none beats",
+            line={"color": colour, "shape": "hv", "width": 2.5}, marker={"size": 6}, showlegend=not by,
+            text=hover_texts(best),
+            hovertemplate="front: %{y:.4f} at %{x:.4g}%{text}<extra></extra>",
+        )  # fmt: skip
+    figure.update_xaxes(title=name, rangemode="tozero").update_yaxes(title="validation accuracy")
+    box = f"of {worst:.4g}, reference point: accuracy 0 at {worst:.4g} {'s' if objective == 'seconds' else 'MB'}"
+    thinned = "" if len(points) <= MOST_POINTS else f"; about {MOST_POINTS:,} of them drawn"
+    what = f"configurations, means of {seeds} seeds" if seeds else "trials"
+    n = f"n = {points['trial'].nunique()} {what}, {len(points):,} rounds{thinned}"
+    note = f"{n}; hypervolume {', '.join(volumes)} {box}"
+    return finish(figure, title, note, legend=legend_lines(list(dict.fromkeys(group))))
+
+
+def _over_seeds(points: pd.DataFrame, who: pd.Series) -> pd.DataFrame:
+    """The mean of each configuration's seeds, round by round.  who: which configuration each round is of."""
+    points = points.drop(columns="seed").assign(trial=who.to_numpy())
+    keys = [k for k in KEYS if k in points]
+    return points.groupby([*keys, "round"], as_index=False, sort=False).mean(numeric_only=True)

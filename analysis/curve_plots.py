@@ -1,0 +1,142 @@
+"""Figures of a metric round by round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from analysis.plot_tools import in_words, legend_lines, quantiles, run_of, title_of
+from analysis.theme import COLOURS, colours, finish, nothing, see_through
+from fedtune.runs.tables import CONFIG
+
+DASHES = ["solid", "dash", "dot"]
+MOST_GROUPS, MOST_LINES = 8, 200  # what a figure, and a browser, can bear
+
+
+def learning_curves(
+    rounds: pd.DataFrame, trials: pd.DataFrame | None = None, by: str | Sequence[str] | None = None,
+    metric: str = "val_acc",
+) -> go.Figure:  # fmt: skip
+    """A metric against rounds: a line per run, or with `by` the mean and spread of the runs that share a value.
+
+    by: columns of rounds or of trials (a hyperparameter's `config/` can be left out), the first shown by colour, others
+    by dashes; numbers of more than eight values are cut into quarters.  Without it, rounds of several algorithms are
+    grouped by algorithm and configuration, and of a search's trials the five best stand out.
+    """
+    title = f"{title_of(metric)} round by round"
+    played = rounds.dropna(subset=[metric]).reset_index(drop=True) if metric in rounds else rounds.iloc[:0]
+    if played.empty:
+        return nothing(title, f"no round has a {in_words(metric)}")
+    if by is None and played.get("algorithm", pd.Series()).nunique() > 1:
+        by = [c for c in ("algorithm", "configuration") if played.get(c, pd.Series()).nunique() > 1]
+    if by is None:
+        return _every_run(played, metric, title)
+    names = [_full_name(name, played, trials) for name in ([by] if isinstance(by, str) else by)]
+    words = [_group_names(played, trials, name) for name in names]
+    group = pd.Series(list(zip(*words, strict=True)), index=played.index)
+    group = group.where(pd.concat(words, axis=1).notna().all(axis=1))
+    shown = [g for g in dict.fromkeys(group.loc[_sorted_rounds(played, trials, names)]) if isinstance(g, tuple)]
+    if not shown:
+        return nothing(title, f"no run has a value of {', '.join(map(in_words, names))}")
+    paint = colours(list(dict.fromkeys(g[0] for g in shown))[:MOST_GROUPS])
+    dashes = dict(zip(dict.fromkeys(g[1:] for g in shown), DASHES, strict=False))
+    drawn = [g for g in shown if g[0] in paint and g[1:] in dashes]
+    figure, who = go.Figure(), run_of(played)
+    for g in drawn:
+        mine = played[group == g]
+        table = mine.groupby("round")[metric].agg(["mean", "std", "count"]).reset_index()
+        label = f"{', '.join(g)} (n = {who[mine.index].nunique()})"
+        _band(figure, table, label, {"color": paint[g[0]], "dash": dashes[g[1:]]}, len(drawn) <= MOST_GROUPS)
+    left_out = f"; {len(shown) - len(drawn)} more groups left out" if len(shown) > len(drawn) else ""
+    figure.update_xaxes(title="round").update_yaxes(title=in_words(metric))
+    return finish(
+        figure, f"{title}, by {', '.join(map(in_words, names))}",
+        f"n = {who.nunique()} runs; mean ± standard deviation over the runs that got that far{left_out}",
+        legend=legend_lines([", ".join(g) + "(n = 5)" for g in drawn]),
+    )  # fmt: skip
+
+
+def _every_run(played: pd.DataFrame, metric: str, title: str) -> go.Figure:
+    """A line per run: grey, but for the five that end best."""
+    who, (what, label) = run_of(played), _labels(played)
+    last = played.groupby(who)[metric].last().sort_values(ascending=metric.endswith("loss"))
+    rest, best = list(last.index[5:]), list(last.index[:5])
+    rest = rest[:: math.ceil(len(rest) / MOST_LINES)] if rest else rest
+    figure, apart = go.Figure(), {name: mine for name, mine in played.groupby(who)}
+    if rest:
+        gap = pd.DataFrame({"round": [None], metric: [None]})
+        line = pd.concat([part for name in rest for part in (apart[name][["round", metric]].astype(object), gap)])
+        figure.add_scatter(x=line["round"], y=line[metric], mode="lines",
+                           name=f"{len(rest)} other{'s' if len(rest) > 1 else ''}",
+                           line={"color": "#BBBBBB", "width": 1}, hoverinfo="skip")  # fmt: skip
+    for name, colour in zip(best, COLOURS, strict=False):
+        mine = apart[name]
+        figure.add_scatter(x=mine["round"], y=mine[metric], name=f"{label[name]} ({last[name]:.3f})",
+                           mode="lines" if len(mine) > 1 else "markers", line={"color": colour})  # fmt: skip
+    figure.update_xaxes(title="round").update_yaxes(title=in_words(metric))
+    more = "" if len(rest) + len(best) == len(last) else f"; {len(rest) + len(best)} of them drawn"
+    ends = "one that ends best" if len(best) == 1 else f"{len(best)} that end best"
+    note = f"n = {len(last)} {what}{'s' if len(last) > 1 else ''}{more}; in colour the {ends}"
+    return finish(figure, f"{title}, every {what}", note, legend=legend_lines([*(label[n] for n in best), "others"]))
+
+
+def _labels(played: pd.DataFrame) -> tuple[str, dict[str, str]]:
+    """What a line is, a trial or a run on a seed, and each one's name in a legend, by what run_of calls it."""
+    keys = [k for k in ("configuration", "trial", "seed") if k in played]
+    words = ["seed " + played[k].astype(str) if k == "seed" else played[k].astype(str) for k in keys]
+    names = [", ".join(row) for row in zip(*words, strict=True)] if words else run_of(played)
+    return "run" if "seed" in keys else "trial", dict(zip(run_of(played), names, strict=True))
+
+
+def _full_name(name: str, played: pd.DataFrame, trials: pd.DataFrame | None) -> str:
+    """A column's name; of a hyperparameter it may have come without `config/`."""
+    known = {*played, *(() if trials is None else trials)}
+    return CONFIG + name if name not in known and CONFIG + name in known else name
+
+
+def _group_names(played: pd.DataFrame, trials: pd.DataFrame | None, name: str) -> pd.Series:
+    """Each round's value of a column in words, numbers of many values by quarters; None without one."""
+    values = _values(played, trials, name)
+    numbers = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
+    if numbers and values.nunique() > MOST_GROUPS:
+        values, numbers = quantiles(values, 4), False
+    start = f"{in_words(name)} " if name.startswith(CONFIG) else ""
+    return values.astype(object).map(lambda v: None if pd.isna(v) else start + (f"{v:g}" if numbers else str(v)))
+
+
+def _sorted_rounds(played: pd.DataFrame, trials: pd.DataFrame | None, names: Sequence[str]) -> pd.Index:
+    """The rounds' labels by rising numbers; words stand as they came."""
+    keys = pd.DataFrame({n: _values(played, trials, n) for n in names})
+    numbers = [n for n in names if pd.api.types.is_numeric_dtype(keys[n])]
+    return keys.sort_values(numbers, kind="stable").index if numbers else keys.index
+
+
+def _values(played: pd.DataFrame, trials: pd.DataFrame | None, name: str) -> pd.Series:
+    return played[name] if name in played else _from_trials(played, trials, name)
+
+
+def _from_trials(played: pd.DataFrame, trials: pd.DataFrame | None, name: str) -> pd.Series:
+    """A column of trials, for each round."""
+    if trials is None or name not in trials:
+        return pd.Series(None, index=played.index, dtype=object)
+    on = [k for k in ("run", "trial") if k in played and k in trials]
+    return played[on].merge(trials[[*on, name]], on=on, how="left").set_axis(played.index)[name]
+
+
+def _band(figure: go.Figure, table: pd.DataFrame, name: str, line: dict[str, str], band: bool) -> None:
+    """A mean line, in a band of a standard deviation where there is more than one run."""
+    spread = table["std"].fillna(0)
+    if band and (table["count"] > 1).any():
+        x = pd.concat([table["round"], table["round"][::-1]])
+        y = pd.concat([table["mean"] + spread, (table["mean"] - spread)[::-1]])
+        figure.add_scatter(x=x, y=y, fill="toself", fillcolor=see_through(line["color"]), line={"width": 0},
+                           mode="lines", hoverinfo="skip", showlegend=False, legendgroup=name)  # fmt: skip
+    figure.add_scatter(
+        x=table["round"], y=table["mean"], name=name, legendgroup=name, line=line,
+        mode="lines" if len(table) > 1 else "markers", customdata=np.stack([spread, table["count"]], 1),
+        hovertemplate="round %{x}: %{y:.4f} ± %{customdata[0]:.4f}, n = %{customdata[1]}",
+    )  # fmt: skip

@@ -1,0 +1,123 @@
+"""Figures of a search by its hyperparameters: the effect of one alone, and of two together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from analysis.plot_tools import in_words, quantiles, short, title_of
+from analysis.theme import COLOURS, SCALE, finish, nothing
+from fedtune.runs.tables import CONFIG
+
+
+def effect(
+    trials: pd.DataFrame, name: str, measures: Sequence[str] = ("last_val_acc", "last_test_acc"),
+    costs: Sequence[str] = (), rounds: pd.DataFrame | None = None,
+) -> go.Figure:  # fmt: skip
+    """Accuracy against one hyperparameter, over the trials of a grid that differ in it alone.
+
+    They are those whose other hyperparameters have the grid's commonest values.  Trials that a scheduler stopped are
+    left out, for their accuracies are of shorter training, unless none finished.  costs: columns of a second panel
+    below, say comm_mb.  rounds: with them, and several seeds per trial, bars show the accuracies' standard errors.
+    """
+    column, title = CONFIG + name, f"The effect of {name} alone"
+    if column not in trials:
+        return nothing(title, f"{name} was not searched")
+    others = [c for c in trials if c.startswith(CONFIG) and c != column]
+    kept = _equally_trained(trials[trials["rounds"] > 0])
+    for other in others:
+        common = trials[other].mode(dropna=False)
+        if len(common):
+            value = common.iloc[0]
+            kept = kept[kept[other].isna() if pd.isna(value) else kept[other] == value]
+    kept = kept.dropna(subset=[column]).sort_values(column)
+    if kept[column].nunique() < 2:
+        return nothing(title, f"fewer than two trials differ in {name} alone")
+    rows = 2 if costs else 1
+    figure = make_subplots(rows=rows, cols=1, shared_xaxes=True, vertical_spacing=0.08)
+    drawn = [*((m, 1) for m in measures), *((c, 2) for c in costs)]
+    for (measure, row), colour in zip(drawn, COLOURS, strict=False):
+        label = in_words(measure)
+        figure.add_scatter(x=kept[column], y=kept[measure], mode="lines+markers", name=label, row=row, col=1,
+                           marker={"size": 8}, line={"color": colour},
+                           error_y=_error_bars(kept["trial"], rounds, measure))  # fmt: skip
+    figure.update_yaxes(title="accuracy", row=1, col=1)
+    if costs:
+        figure.update_yaxes(title=in_words(costs[0]), rangemode="tozero", row=2, col=1)
+    _scale_axis(figure, kept[column])
+    figure.update_xaxes(title=name, row=rows, col=1)
+    same = ", ".join(f"{c.removeprefix(CONFIG)} = {short(kept[c].iloc[0])}" for c in others)
+    bars = "; bars: standard errors" if any(t.error_y.array is not None for t in figure.data) else ""
+    note = f"n = {len(kept)} trials" + (f", all with {same}" if same else "") + bars
+    return finish(figure, title, note, height=400 + 120 * (rows - 1), legend=1)
+
+
+def interaction(trials: pd.DataFrame, first: str, second: str, value: str = "last_val_acc") -> go.Figure:
+    """A pair of hyperparameters: best and mean accuracy of the trials in each cell, with their count.
+
+    value: another column of trials, say comm_mb or seconds, of which the least is shown.  Numbers of more than six
+    values are cut into five cells of equal count.  Trials that a scheduler stopped are left out, for their accuracies
+    are of shorter training, unless none finished.
+    """
+    title = f"{title_of(value)}: {first} × {second}"
+    if not {CONFIG + first, CONFIG + second} <= set(trials):
+        return nothing(title, f"{first} and {second} were not both searched")
+    kept = _equally_trained(trials.dropna(subset=[CONFIG + first, CONFIG + second, value]))
+    if len(kept) < 2:
+        return nothing(title, f"a pair needs at least two trials with an accuracy, but there are {len(kept)}")
+    x, y = (_in_cells(kept[CONFIG + name]) for name in (first, second))
+    cells = pd.DataFrame({"x": x, "y": y, "value": kept[value]})
+    best, form = ("max", ".3f") if value.endswith("_acc") else ("min", ".3g")
+    names = ["best" if best == "max" else "least", "mean"]
+    figure = make_subplots(rows=2, cols=1, subplot_titles=names, shared_xaxes=True, vertical_spacing=0.08)
+    table = cells.groupby(["y", "x"], observed=False)["value"].agg([best, "mean", "count"])
+    low, high = table[[best, "mean"]].min(axis=None), table[[best, "mean"]].max(axis=None)
+    for at, what in enumerate((best, "mean"), 1):
+        grid, counts = table[what].unstack("x"), table["count"].unstack("x").fillna(0).astype(int)
+        text = [[f"{v:{form}}<br>n = {n}" if n else "" for v, n in zip(*row, strict=True)]
+                for row in zip(grid.to_numpy(), counts.to_numpy(), strict=True)]  # fmt: skip
+        figure.add_heatmap(
+            z=grid, x=[short(c) for c in grid.columns], y=[short(i) for i in grid.index], text=text,
+            texttemplate="%{text}", textfont={"size": 11}, coloraxis="coloraxis", xgap=2, ygap=2, row=at, col=1,
+            hovertemplate=f"{first} %{{x}}, {second} %{{y}}: %{{z:.4f}}<extra></extra>",
+        )  # fmt: skip
+    figure.update_layout(coloraxis={"colorscale": SCALE, "cmin": low, "cmax": high, "colorbar": {"thickness": 12}})
+    figure.update_xaxes(type="category", showgrid=False).update_xaxes(title=first, row=2)
+    figure.update_yaxes(title=second, type="category", showgrid=False)
+    what = "finished trials" if (kept["status"] == "finished").all() else "trials, none of them finished,"
+    note = f"n = {len(kept)} {what} of {len(trials)}; each cell: the value and how many trials"
+    return finish(figure, title, note, height=600, panels=True)
+
+
+def _equally_trained(trials: pd.DataFrame) -> pd.DataFrame:
+    """Those of equal training: what finished, or if nothing did whatever neither diverged nor failed."""
+    fine = trials[~trials["status"].isin(["diverged", "failed"])]
+    over = fine[fine["status"] == "finished"]
+    return fine if over.empty else over
+
+
+def _in_cells(values: pd.Series) -> pd.Series:
+    """Values, or five intervals of equal count where there are many."""
+    if not pd.api.types.is_numeric_dtype(values) or values.nunique() <= 6:
+        return values
+    return quantiles(values, 5)
+
+
+def _error_bars(trials: pd.Series, rounds: pd.DataFrame | None, measure: str) -> dict[str, Any]:
+    """Of the last round of each of these trials, where there are several seeds."""
+    column = f"{measure.removeprefix('last_')}_se"
+    if rounds is None or column not in rounds or rounds[column].isna().all():
+        return {}
+    return {"array": trials.map(rounds.groupby("trial")[column].last()), "thickness": 1.2, "width": 4}
+
+
+def _scale_axis(figure: go.Figure, values: pd.Series) -> None:
+    """A logarithmic axis where values span decades; a category where they are words."""
+    if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
+        figure.update_xaxes(type="category")
+    elif values.min() > 0 and values.max() / values.min() >= 50:
+        figure.update_xaxes(type="log", dtick=1)

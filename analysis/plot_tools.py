@@ -1,0 +1,86 @@
+"""What several figures share: names in words, which run a round is of, legends and quantiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from fedtune.core.metrics import METRICS
+from fedtune.runs.tables import CONFIG
+
+KEYS = ("run", "algorithm", "configuration", "trial", "seed")  # columns that tell runs of a configuration apart
+NAMES = {
+    "val_acc": "validation accuracy", "test_acc": "test accuracy", "val_loss": "validation loss",
+    "train_loss": "training loss", "comm_mb": "communication [MB]", "seconds": "time [s]",
+}  # fmt: skip
+UNITS = {"rounds": ("rounds played", "round"), "mb": ("communication [MB]", "MB"), "seconds": ("time [s]", "s")}
+
+
+def in_words(column: str) -> str:
+    """A column in words."""
+    column = column.removeprefix("last_").removeprefix("best_")
+    return NAMES.get(column, column.removeprefix(CONFIG) if column not in METRICS else column.replace("_", " "))
+
+
+def title_of(column: str) -> str:
+    """A column in words that begin a title."""
+    return in_words(column)[:1].upper() + in_words(column)[1:]
+
+
+def short(value: Any) -> str:
+    """A value in four digits."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def text_column(frame: pd.DataFrame, name: str) -> pd.Series:
+    """A column as text; empty texts where the frame has none of that name."""
+    return frame[name].astype(str) if name in frame else pd.Series("", index=frame.index)
+
+
+def run_of(frame: pd.DataFrame) -> pd.Series:
+    """Names that tell rounds of one run of one configuration from those of another."""
+    keys = [k for k in KEYS if k in frame]
+    if keys == ["trial"]:
+        return frame["trial"].astype(str)
+    whole = pd.Series("", index=frame.index)
+    for key in keys:
+        whole = whole + "/" + frame[key].astype(str)
+    return whole
+
+
+def hover_texts(frame: pd.DataFrame) -> list[str]:
+    """What is shown of each row where the pointer is: trial, seed and round."""
+    known = [c for c in ("trial", "seed", "round") if c in frame]
+    return ["<br>" + ", ".join(f"{c} {v}" for c, v in zip(known, row, strict=True))
+            for row in frame[known].astype(str).itertuples(index=False)]  # fmt: skip
+
+
+def legend_lines(names: Sequence[str] | dict[str, str]) -> int:
+    """Lines of legend that these names fill."""
+    return max(1, math.ceil(sum(len(str(n)) + 9 for n in names) / 90))
+
+
+def quantiles(values: pd.Series, parts: int) -> pd.Series:
+    """Each value's interval of about equal counts, in words: from its least value to its largest; ordered."""
+    part = pd.qcut(values, parts, labels=False, duplicates="drop")
+    ends = values.groupby(part).agg(["min", "max"])
+    words = {i: f"{low:.3g}" if low == high else f"{low:.3g}–{high:.3g}" for i, low, high in ends.itertuples()}
+    named = pd.Categorical(part.map(words), list(dict.fromkeys(words.values())), ordered=True)
+    return pd.Series(named, index=values.index)
+
+
+def with_cost(rounds: pd.DataFrame, against: str) -> pd.DataFrame:
+    """Rounds with an accuracy, and what each of them cost."""
+    if not len(rounds) or "val_acc" not in rounds:
+        return rounds.iloc[:0]
+    rounds = rounds.reset_index(drop=True)
+    who = run_of(rounds)
+    cost: dict[str, Callable[[], Any]] = {
+        "rounds": lambda: rounds.groupby(who)["round"].diff().fillna(rounds["round"]),
+        "mb": lambda: rounds.groupby(who)["comm_mb"].diff().fillna(rounds["comm_mb"]),
+        "seconds": lambda: rounds["seconds"] + rounds["eval_seconds"],
+    }
+    return rounds.assign(_cost=cost[against]()).dropna(subset=["val_acc"])

@@ -1,0 +1,77 @@
+"""The figure of what became of a search's trials at its rungs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from analysis.plot_tools import UNITS, run_of, with_cost
+from analysis.theme import COLOURS, GREY, finish, nothing
+
+FATES = {
+    "went on": COLOURS[0], "finished": COLOURS[2], "stopped": COLOURS[4], "diverged": COLOURS[1], "failed": COLOURS[6],
+    "still open": GREY,
+}  # fmt: skip
+
+
+def rung_survival(
+    trials: pd.DataFrame, rounds: pd.DataFrame, rungs: Sequence[float], unit: str = "rounds"
+) -> go.Figure:
+    """How many trials came to each rung and what became of them there, above the accuracies they came with.
+
+    rungs: as in run.json, in the unit of the search's budget: rounds, mb or seconds.
+    """
+    title = "What became of the trials at each rung"
+    played = with_cost(rounds, unit)
+    if trials.empty or played.empty:
+        return nothing(title, "no trial was played")
+    if not len(rungs):
+        return nothing(title, "this search had no rungs: every trial was played to its end")
+    used = played.assign(_used=played.groupby(run_of(played))["_cost"].cumsum())
+    end = used.groupby("trial")["_used"].max()
+    status = trials.set_index("trial")["status"].astype(str)
+    reached = {"begun": end.reindex(status.index).fillna(0) >= 0}
+    reached |= {f"{rung:g} {UNITS[unit][1]}{'s' if unit == 'rounds' else ''}": end.reindex(status.index) >= rung
+                for rung in rungs}  # fmt: skip
+    reached["the end"] = status == "finished"
+    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.55, 0.45])
+    fate, stages = {}, list(reached)
+    for stage, after in zip(stages, [*stages[1:], None], strict=True):
+        here = status[reached[stage]]
+        on = reached[after][here.index] if after else pd.Series(False, index=here.index)
+        ended = here.where(here.isin(["finished", "stopped", "diverged", "failed"]), "still open")
+        fate[stage] = ended.mask(on, "went on")
+    for how, colour in FATES.items():
+        counts = [int((fate[s] == how).sum()) for s in stages]
+        if any(counts):
+            figure.add_bar(x=stages, y=counts, name=how, marker_color=colour, text=[c or "" for c in counts], row=1,
+                           col=1, legendgroup=how)  # fmt: skip
+    first = {stage: used[used["_used"] >= rung] for stage, rung in zip(stages[1:-1], rungs, strict=True)}
+    _add_accuracies(figure, first, fate)
+    figure.update_layout(barmode="stack", boxmode="group")
+    figure.update_yaxes(title="trials", row=1, col=1).update_yaxes(title="val. accuracy there", row=2, col=1)
+    figure.update_xaxes(categoryorder="array", categoryarray=stages)
+    figure.update_xaxes(title=f"stage ({UNITS[unit][0].split(' [')[0]})", row=2, col=1)
+    note = f"n = {len(trials)} trials; below, each trial's accuracy when it came to the rung"
+    return finish(figure, title, note, height=480, legend=1)
+
+
+def _at_rung(reached: pd.DataFrame, names: pd.Index) -> pd.DataFrame:
+    """The first round of each of these trials in which the rung was reached."""
+    return reached[reached["trial"].isin(names)].groupby("trial", as_index=False).first()[["trial", "val_acc"]]
+
+
+def _add_accuracies(figure: go.Figure, reached: dict[str, pd.DataFrame], fate: dict[str, pd.Series]) -> None:
+    """Below, a point for each trial at each rung, in the colour of its fate.  reached: the rounds from a rung on."""
+    for how, colour in FATES.items():
+        points = pd.concat([_at_rung(reached[s], fate[s][fate[s] == how].index).assign(stage=s) for s in reached])
+        if len(points):
+            figure.add_box(  # only for its points, which lie beside one another where they are equal
+                x=points["stage"], y=points["val_acc"], name=how, legendgroup=how, showlegend=False,
+                boxpoints="all", jitter=0.7, pointpos=0, fillcolor="rgba(0,0,0,0)", line={"width": 0},
+                marker={"color": colour, "size": 8, "opacity": 0.7}, text=points["trial"], hoveron="points",
+                hovertemplate="%{text}: %{y:.4f}<extra></extra>", row=2, col=1,
+            )  # fmt: skip
