@@ -57,7 +57,7 @@ def guarded(main: Command) -> Command:
     return run
 
 
-def add_options(parser: argparse.ArgumentParser, cls: type[ExperimentOptions], *only: str, **helps: str) -> None:
+def add_options(parser: argparse.ArgumentParser, cls: type, *only: str, **helps: str) -> None:
     """An argument for each of a class's options, or for those named only.  helps: other words for some of them."""
     groups: dict[str, Any] = {"": parser}
     for f in options.options(cls):
@@ -76,7 +76,7 @@ def add_options(parser: argparse.ArgumentParser, cls: type[ExperimentOptions], *
             given |= {"metavar": about["metavar"], "choices": about["choices"] or None}
             given |= {"type": typed(about["parse"])} if about["parse"] else {}
         groups["" if only else name].add_argument(options.flag(f.name, f.default), **given)
-    if not only:
+    if not only and issubclass(cls, ExperimentOptions):
         _add_fields(parser)
 
 
@@ -102,7 +102,7 @@ def _add_fields(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def given(args: argparse.Namespace, cls: type[ExperimentOptions], *only: str) -> dict[str, Any]:
+def given(args: argparse.Namespace, cls: type, *only: str) -> dict[str, Any]:
     """The options of a class, or those of them that are named, which were given on the command line."""
     values = {n: v for n, v in vars(args).items() if not only or n in only}
     found = {f.name: values[f.name] for f in options.options(cls) if f.name in values}

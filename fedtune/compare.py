@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from typing import Any, NoReturn
 
 from fedtune import arguments
-from fedtune.runs import tables
-from fedtune.studies.comparison import conduct, make, parser
+from fedtune.studies.options import ComparisonOptions
 
-__all__ = ["main", "parser"]
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments of a comparison."""
+    p = arguments.Parser(
+        prog="fedtune compare",
+        description="Search several algorithms with the same budget, then test what was found on fresh seeds.",
+    )
+    arguments.add_options(p, ComparisonOptions, name="of the comparison's folder (default: scenario and time)")
+    for name in ("--algo", "--final-seeds"):
+        p.add_argument(name, action=_Refused, help=argparse.SUPPRESS)
+    return p
 
 
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """The command."""
-    words = sys.argv[1:] if argv is None else argv
-    contest = make(words)
-    return conduct(contest, {"arguments": words, "command": tables.command_line()})
+    args = parser().parse_args(argv)
+    from fedtune.studies import comparison, comparison_plan
+
+    return comparison.run(comparison_plan.make(ComparisonOptions(**arguments.given(args, ComparisonOptions))))
+
+
+class _Refused(argparse.Action):
+    """An argument of a search that a comparison does not take."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        name = self.option_strings[0]
+        parser.error(f"a comparison gives each search its {name} itself, but it came too; leave it out")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     require_own(args.run, args.trust)
     if (args.run / comparison.RECORD).exists():
-        return comparison.go_on(args)
+        return comparison.resume(args.run, cli.given(args, SearchOptions, *cli.OF_MACHINE))
     record = read(args.run, args.trust)
     if record["state"] in ("finished", "nothing found"):
         raise UserError(

@@ -14,20 +14,21 @@ from pathlib import Path
 
 import fedtune
 from fedtune import arguments as cli
-from fedtune import extend, replay, resume, search
+from fedtune import compare, extend, replay, resume, search
 from fedtune.cluster import jobs
 from fedtune.cluster import package as packing
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
 from fedtune.data import datasets
 from fedtune.federated import partitioning
-from fedtune.studies import comparison
+from fedtune.studies import comparison_plan
+from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan
 from fedtune.tuning import space as spaces
 from fedtune.tuning.options import SearchOptions
 
 COMMANDS: dict[str, Callable[[], argparse.ArgumentParser]] = {
-    "search": search.parser, "compare": comparison.parser, "resume": resume.parser, "extend": extend.parser,
+    "search": search.parser, "compare": compare.parser, "resume": resume.parser, "extend": extend.parser,
     "replay": replay.parser,
 }  # fmt: skip
 ENVIRONMENT = {"RAY_JOB_STOP_WAIT_TIME_S": "120"}  # for a stopped search to write down what it found; Ray's own: 3
@@ -123,12 +124,9 @@ def prepare(words: list[str], name: str | None, data: Path | None, package: Path
     package   the .zip to write.
     """
     command, arguments = (words[0], words[1:]) if words[0] in COMMANDS else ("search", words)
-    if command == "compare":
-        own, options, _ = comparison.read(arguments)
-        options = dataclasses.replace(options, name=own.name, storage_path=own.storage_path)
-    else:
-        args = COMMANDS[command]().parse_args(arguments)
-        options = SearchOptions(**cli.given(args, SearchOptions, *(() if command == "search" else cli.OF_MACHINE)))
+    args = COMMANDS[command]().parse_args(arguments)
+    kind = ComparisonOptions if command == "compare" else SearchOptions
+    options = kind(**cli.given(args, kind, *(() if command in ("search", "compare") else cli.OF_MACHINE)))
     if options.address:
         raise UserError(
             f"the search joins the cluster that it runs on, but got --address {options.address} after --; give it "
@@ -149,12 +147,13 @@ def _search(
     """Check what is searched and pack it.  Returns its folder, and the arguments as the cluster is to have them."""
     storage = _on_cluster("--storage-path", Path(options.storage_path))
     with tempfile.TemporaryDirectory() as empty:  # whether the cluster's can be written to, the cluster will say
-        if command == "compare":
-            contest = comparison.make([*arguments, "--storage-path", empty, "--address", "auto"])
-            planned, name = contest.first, contest.folder.name
+        here = dataclasses.replace(options, address="auto", storage_path=empty)
+        if isinstance(here, ComparisonOptions):
+            compared = comparison_plan.make(here)
+            planned, name, fresh = compared.first, compared.folder.name, here.seeds
         else:
-            planned = plan.make(dataclasses.replace(options, address="auto", storage_path=empty))
-            name = planned.name
+            planned = plan.make(here)
+            name, fresh = planned.name, planned.final_seeds
     scenario, root = planned.experiment.scenario, packing.data_root(data)
     given, files = ["--name", name], {}
     if options.data_dir is not None:
@@ -169,7 +168,6 @@ def _search(
     packing.write(package, files)
     if scenario.dataset == "digits" or "--data-dir" in given:  # the last that a search would refuse before it starts
         loaded = datasets.load(scenario.dataset, root)
-        fresh = contest.seeds if command == "compare" else planned.final_seeds
         first = planned.experiment.seed
         partitioning.require_partitions(loaded, scenario, range(first, first + planned.seeds + fresh))
     return storage / name, _without(arguments, *given[::2]) + given

@@ -15,7 +15,6 @@ A claim that one setting is better than another holds if the 95 % interval of th
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import sys
@@ -32,6 +31,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.statistics import interval
 from fedtune.runs import tables as results
 from fedtune.studies import comparison_tables, ray_tasks, reproduction, reproduction_plan, reproduction_table
+from fedtune.studies.options import ReproductionOptions
 
 HOLDS, FAILS, UNTOLD = "holds", "does not hold", "cannot be told here"
 FORMS = {"points": ".2f", "MB": ".2g"}  # by unit: how a difference is written
@@ -183,12 +183,12 @@ class Reproduced(NamedTuple):
     @classmethod
     def read(cls, folder: Path) -> Reproduced:
         """A folder's; UserError if it is none of `fedtune reproduce`."""
-        record = reproduction.record_of(folder)
-        args = argparse.Namespace(**record["grid"])
-        grid = reproduction_plan.wanted(args)
-        spots = list(reproduction_plan.planned(grid, args.preset or "as_text", record["device"]))
+        record = reproduction.read(folder)
+        options = ReproductionOptions.from_record(record)
+        grid = reproduction_plan.requested(options)
+        spots = list(reproduction_plan.planned(grid, options.preset or "as_text", record["device"]))
         runs = {run.label: run for spot in spots for run in spot.runs}
-        return cls(args.table, record, spots, ray_tasks.found(list(runs.values()), folder / "runs"))
+        return cls(options.table, record, spots, ray_tasks.found(list(runs.values()), folder / "runs"))
 
     def values(self, part: str, row: str, measure: str) -> Values:
         """A row's figures, where all of a setting's runs are there: by its label, which names the data set if several.

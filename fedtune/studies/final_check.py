@@ -28,7 +28,7 @@ def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
         for seed in p.fresh(p.final_seeds) for name, values in candidates.items()
     }  # fmt: skip
     named = {p.experiment.scenario.dataset: data}
-    found = ray_tasks.play_all(
+    found = ray_tasks.run_all(
         list(runs.values()), named, None, p.cpus, p.gpus, p.budget, "final check", p.concurrent
     )
     rows = [{"configuration": n, "seed": s} | last(found[run.label]) for (n, s), run in runs.items()]

@@ -54,7 +54,7 @@ def _values(p: Plan, row: dict[Any, Any]) -> Config:
     return {n: v for n, v in whole.items() if n in p.space.names}
 
 
-def play(
+def evaluate(
     plans: Sequence[Plan], data: Dataset, seeds: int, top: int, folder: Path
 ) -> tuple[pd.DataFrame, pd.DataFrame, list[ray_tasks.Outcome]]:
     """A row per algorithm, candidate and fresh seed; a row per round of each; and the runs that these stand for.
@@ -75,7 +75,7 @@ def play(
             of[same] = ray_tasks.Run(label, experiment.with_seed(p.experiment, seed), c.config)
             runs.append(of[same])
     first = plans[0]
-    outcomes = ray_tasks.play_all(
+    outcomes = ray_tasks.run_all(
         runs, {first.experiment.scenario.dataset: data}, folder, first.cpus, first.gpus, first.budget, "fresh seeds",
         first.concurrent,
     )  # fmt: skip

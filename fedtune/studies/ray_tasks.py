@@ -45,7 +45,7 @@ class Outcome(NamedTuple):
     commit: str | None = None  # of the code that played it, where it has been read from its file
 
 
-def play_all(
+def run_all(
     runs: Sequence[Run], data: Mapping[str, Dataset], folder: Path | None = None, cpus: float = 1, gpus: float = 0,
     budget: Budget | None = None, title: str = "runs", concurrent: int | None = None,
 ) -> dict[str, Outcome]:  # fmt: skip

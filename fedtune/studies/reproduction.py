@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -18,92 +17,88 @@ from fedtune.federated import partitioning
 from fedtune.federated.scenario import Scenario
 from fedtune.runs import tables
 from fedtune.studies import ray_tasks
-from fedtune.studies.reproduction_plan import Spot, planned, wanted
+from fedtune.studies.options import ReproductionOptions
+from fedtune.studies.paper_grid import Grid
+from fedtune.studies.reproduction_plan import Spot, planned, requested
 from fedtune.studies.reproduction_report import Report
 from fedtune.tuning import plan
 
 RECORD = "reproduce.json"
-GRID = ("table", "dataset", "parts", "quick", "all_columns", "rounds", "seeds", "preset")  # what decides which runs
 
 
-def conduct(args: argparse.Namespace) -> int:
+def run(options: ReproductionOptions) -> int:
     """Run what has not been run, write and show the table; the exit status."""
-    grid = wanted(args)
-    device = "cuda" if args.gpus_per_trial else "cpu"
-    spots = list(planned(grid, args.preset or "as_text", device))
-    asked = {name: getattr(args, name) for name in GRID}
-    folder = _folder(args, asked)
+    grid, presets = requested(options), options.preset or "as_text"
+    device = "cuda" if options.gpus_per_trial else "cpu"
+    spots = list(planned(grid, presets, device))
+    folder = _folder(options)
     with ExitStack() as held:
-        data = _load(spots, args)
+        data = _load(spots, options)
         held.enter_context(
-            ray_start.connected(args.address, args.cpus_per_trial, args.gpus_per_trial, not args.no_dashboard)
+            ray_start.connected(options.address, options.cpus_per_trial, options.gpus_per_trial, options.dashboard)
         )
         folder.mkdir(parents=True, exist_ok=True)
         held.enter_context(tables.sole_driver(folder))
-        runs = {run.label: run for spot in spots for run in spot.runs}
         origin = tables.origin(tables.command_line())
-        record = tables.Record(folder, origin | {"grid": asked, "device": device}, RECORD)
-        record.write("running", runs=len(runs))
-        say(f"{grid.paper}, {grid.table}: {len(runs)} runs.  If this is cut short, the same command goes on")
-        try:
-            outcomes = ray_tasks.play_all(
-                list(runs.values()), data, folder / "runs", args.cpus_per_trial, args.gpus_per_trial, title=args.table
-            )
-        except BaseException as error:
-            state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            record.write(state, reason=f"{type(error).__name__}: {error}")
-            raise
-        report = Report(grid, spots, outcomes, record.content, args.preset or "as_text", args.quick)
+        record = tables.Record(folder, origin | {"grid": options.grid, "device": device}, RECORD)
+        outcomes = _outcomes(grid, spots, data, folder, record, options)
+        report = Report(grid, spots, outcomes, record.content, presets, options.quick)
         report.write(folder)
-        record.write("finished", runs=len(runs))
+        record.write("finished", runs=len(outcomes))
     report.show(terminal.console())
     say(f"folder: {folder} (table.md, table.csv)")
     return 0
 
 
-def folder_of(args: argparse.Namespace) -> Path:
-    """Where the runs and the table go."""
-    return Path(args.storage_path) / _name(args)
+def _outcomes(
+    grid: Grid, spots: Sequence[Spot], data: dict[str, datasets.Dataset], folder: Path, record: tables.Record,
+    options: ReproductionOptions,
+) -> dict[str, ray_tasks.Outcome]:  # fmt: skip
+    """What came of the grid's runs, by label; the record says if they were cut short."""
+    runs = {run.label: run for spot in spots for run in spot.runs}
+    record.write("running", runs=len(runs))
+    say(f"{grid.paper}, {grid.table}: {len(runs)} runs.  If this is cut short, the same command goes on")
+    share, files = (options.cpus_per_trial, options.gpus_per_trial), folder / "runs"
+    try:
+        return ray_tasks.run_all(list(runs.values()), data, files, *share, title=options.table)
+    except BaseException as error:
+        state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        record.write(state, reason=f"{type(error).__name__}: {error}")
+        raise
 
 
-def _name(args: argparse.Namespace) -> str:
-    given = [f"{n}{name}" for name in ("rounds", "seeds") if (n := getattr(args, name))]
-    said = [args.table, args.dataset, args.parts and args.parts.replace(",", "+"), args.preset]
-    kind = ["quick"] * args.quick + ["all-columns"] * args.all_columns
-    return args.name or "-".join(filter(None, [*said, *kind, *given]))
-
-
-def _folder(args: argparse.Namespace, grid: dict[str, Any]) -> Path:
-    """The same: a new folder, or one that was made for the same runs; UserError otherwise."""
-    folder = folder_of(args)
+def _folder(options: ReproductionOptions) -> Path:
+    """A new folder, or one that was made for the same runs; UserError otherwise."""
+    folder, grid = options.folder, options.grid
     if not (folder / RECORD).exists():
-        plan.require_folder(Path(args.storage_path), _name(args))
-    elif (had := record_of(folder)["grid"]) != grid:
-        said = ", ".join(f"{n} {had[n]}" for n in GRID if had.get(n) != grid[n])
+        plan.require_folder(folder.parent, options.name or folder.name)
+    elif (had := read(folder)["grid"]) != grid:
+        said = ", ".join(f"{n} {had[n]}" for n in grid if had.get(n) != grid[n])
         raise UserError(f"a folder is of one table's runs, but {folder} was made for {said}; give another --name")
     return folder
 
 
-def record_of(folder: Path) -> dict[str, Any]:
-    """What was written down of runs in a folder; UserError if it is none of `fedtune reproduce`."""
+def read(folder: Path) -> dict[str, Any]:
+    """The record of a reproduction in a folder; UserError if there is none."""
     try:
         record = dict(json.loads((folder / RECORD).read_text()))
         record["grid"]["table"], record["device"], record["command"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"a FOLDER must be of fedtune reproduce, but {folder} has no fit {RECORD}: {error}") from error
+        raise UserError(
+            f"{folder} is not a folder of fedtune reproduce: {RECORD} is missing or damaged ({error})"
+        ) from error
     return record
 
 
-def _load(spots: Sequence[Spot], args: argparse.Namespace) -> dict[str, datasets.Dataset]:
-    """The data sets, by name; UserError for one that is not there, or that cannot be dealt out as a setting wants."""
+def _load(spots: Sequence[Spot], options: ReproductionOptions) -> dict[str, datasets.Dataset]:
+    """The data sets by name; UserError for one that is absent, or that cannot be partitioned as a setting wants."""
     seeds: dict[Scenario, set[int]] = {}
-    for run in (run for spot in spots for run in spot.runs):
-        seeds.setdefault(run.experiment.scenario, set()).add(run.experiment.seed)
-    names = dict.fromkeys(s.dataset for s in seeds)
+    for one in (run for spot in spots for run in spot.runs):
+        seeds.setdefault(one.experiment.scenario, set()).add(one.experiment.seed)
     data = {}
-    for name in names:
+    for name in dict.fromkeys(s.dataset for s in seeds):
         try:
-            data[name] = datasets.load(name, args.data_dir, args.download)
+            data[name] = datasets.load(name, options.data_dir, options.download)
         except UserError as error:
             raise UserError(f"{error}; or another data set in its place: --dataset fashion-mnist, digits") from error
     for scenario, of in seeds.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -13,28 +12,29 @@ from fedtune.data import datasets
 from fedtune.federated import registry
 from fedtune.federated.experiment import Experiment, fitting, with_seed
 from fedtune.studies import substitution
+from fedtune.studies.options import ReproductionOptions
 from fedtune.studies.paper_grid import Column, Grid, Panel, Row
 from fedtune.studies.paper_tables import GRIDS
 from fedtune.studies.ray_tasks import Run
 
 
-def wanted(args: argparse.Namespace) -> Grid:
-    """The table as the arguments want it; UserError for a table or data set that there is not."""
-    if args.table not in GRIDS:
-        raise unknown("table", args.table, GRIDS)
-    grid = GRIDS[args.table]
-    if args.dataset:
-        datasets.describe(args.dataset)
-        grid = substitution.on(grid, args.dataset)
-    if args.parts:
-        grid = substitution.parts(grid, args.parts.split(","))
-    if args.all_columns and not args.quick:
-        raise UserError("--all-columns goes with --quick, which else takes three; without --quick all are played")
-    if args.quick:
-        grid = substitution.quick(grid, args.all_columns)
-    if args.rounds:
-        grid = grid._replace(panels=tuple(substitution.lasting(p, args.rounds) for p in grid.panels))
-    return grid._replace(seeds=args.seeds or grid.seeds)
+def requested(options: ReproductionOptions) -> Grid:
+    """The table as the options want it; UserError for a table or data set that there is not."""
+    if options.table not in GRIDS:
+        raise unknown("table", options.table, GRIDS)
+    grid = GRIDS[options.table]
+    if options.dataset:
+        datasets.describe(options.dataset)
+        grid = substitution.on(grid, options.dataset)
+    if options.parts:
+        grid = substitution.parts(grid, options.parts.split(","))
+    if options.all_columns and not options.quick:
+        raise UserError("--all-columns goes with --quick, which else takes three; without --quick all are run")
+    if options.quick:
+        grid = substitution.quick(grid, options.all_columns)
+    if options.rounds:
+        grid = grid._replace(panels=tuple(substitution.lasting(p, options.rounds) for p in grid.panels))
+    return grid._replace(seeds=options.seeds or grid.seeds)
 
 
 class Spot(NamedTuple):

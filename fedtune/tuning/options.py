@@ -104,9 +104,7 @@ class ExperimentOptions:
     scenario: str = option(DEFAULT_SCENARIO, _scenarios, "NAME")
     fields: Mapping[str, Any] = field(default_factory=dict)  # scenario fields that override the scenario's
     set: Mapping[str, Any] = option({}, "pin a hyperparameter; see fedtune list", "NAME=VALUE")
-    preset: str = option(
-        "", "as_text (the defaults) or as_published (the released code's choices)", "NAME"
-    )  # fmt: skip
+    preset: str = option("", "as_text (the defaults) or as_published (the released code's choices)", "NAME")
     seed: int = option(0, "seed of partition, initialisation and sampling (default 0)", "N", whole)
     data_dir: str | None = option(None, "torchvision's layout (default $FEDTUNE_DATA_DIR, data)", "DIR")
     download: bool = option(False, "fetch the data set if it is not there")
@@ -116,17 +114,7 @@ class ExperimentOptions:
 
     def __post_init__(self) -> None:
         """Parse every value; UserError for one that breaks its option's rule."""
-        for f in options(type(self)):
-            value, about = getattr(self, f.name), f.metadata
-            if value is None and f.default is None:
-                continue
-            try:
-                if about["parse"]:
-                    object.__setattr__(self, f.name, about["parse"](value))
-                elif about["choices"] and value not in about["choices"]:
-                    raise unknown("choice", str(value), about["choices"])
-            except UserError as error:
-                raise UserError(f"{flag(f.name)} {error}") from None
+        check(self)
         if self.seed < 0:
             raise UserError(f"--seed must not be negative, but got {self.seed}")
 
@@ -212,13 +200,9 @@ class SearchOptions(ExperimentOptions):
     also: str | None = option(
         None, "additional hyperparameters to search, e.g. lr=0.001..0.3", "NAME[=LOW..HIGH],…", group="search"
     )
-    trials: int | None = option(
-        None, "configurations (default 32; a grid: all of it)", "N", positive, group="search"
-    )  # fmt: skip
+    trials: int | None = option(None, "configurations (default 32; a grid: all of it)", "N", positive, group="search")
     scheduler: str = option("asha", f"one of {', '.join(SCHEDULERS)} (default asha)", group="search")
-    searcher: str | None = option(
-        None, f"one of {', '.join(SEARCHERS)} (default tpe; grid for a grid)", group="search"
-    )  # fmt: skip
+    searcher: str | None = option(None, f"one of {', '.join(SEARCHERS)} (default tpe; grid for a grid)", group="search")
     objective: str = option(
         METRIC, f"{METRIC}, or it and one of {', '.join([*OBJECTIVES][1:])}: then a front is found",
         "A[,B]", group="search",
@@ -226,13 +210,9 @@ class SearchOptions(ExperimentOptions):
     seeds_per_trial: int = option(
         1, "seeds that each trial is trained on; it is judged by their means (default 1)", "K", positive, group="search"
     )
-    budget_unit: str = option(
-        "rounds", "what a trial uses up, and rungs lie in", choices=UNITS, group="search"
-    )  # fmt: skip
+    budget_unit: str = option("rounds", "what a trial uses up, and rungs lie in", choices=UNITS, group="search")
     budget: float | None = option(None, "megabytes or seconds of a trial", "N", above_zero, group="search")
-    grace: float | None = option(
-        None, "first rung (default: derived from the space)", "N", above_zero, group="search"
-    )  # fmt: skip
+    grace: float | None = option(None, "first rung (default: derived from the space)", "N", above_zero, group="search")
     final_seeds: int = option(3, "fresh seeds of the final check (default 3)", "N", whole, group="search")
     time_budget: float | None = option(None, "stop the search after this long", "SECONDS", real, group="search")
 
@@ -245,9 +225,7 @@ class SearchOptions(ExperimentOptions):
         None, "of a Ray cluster: auto, host:port or ray://host:port (default: start one here)", group="machine"
     )
     dashboard: bool = option(True, "do not start Ray's dashboard", group="machine")
-    dashboard_host: str = option(
-        LOOPBACK, f"where the dashboard listens (default {LOOPBACK})", "HOST", group="machine"
-    )  # fmt: skip
+    dashboard_host: str = option(LOOPBACK, f"where the dashboard listens (default {LOOPBACK})", "HOST", group="machine")
     tensorboard: bool = option(False, "TensorBoard event files too; they cost time per round", group="machine")
 
     def __post_init__(self) -> None:
@@ -267,7 +245,22 @@ class SearchOptions(ExperimentOptions):
             raise UserError(f"--gpus-per-trial must be a fraction below 1 or a whole number, got {share:g}")
 
 
-def options(cls: type[ExperimentOptions]) -> Iterator[Field[Any]]:
+def check(given: Any) -> None:
+    """Parse every value of a dataclass of options in place; UserError for one that breaks its option's rule."""
+    for f in options(type(given)):
+        value, about = getattr(given, f.name), f.metadata
+        if value is None and f.default is None:
+            continue
+        try:
+            if about["parse"]:
+                object.__setattr__(given, f.name, about["parse"](value))
+            elif about["choices"] and value not in about["choices"]:
+                raise unknown("choice", str(value), about["choices"])
+        except UserError as error:
+            raise UserError(f"{flag(f.name)} {error}") from None
+
+
+def options(cls: type) -> Iterator[Field[Any]]:
     """The fields of a class that are options by themselves: all but the scenario's fields."""
     return (f for f in fields(cls) if "help" in f.metadata)
 

@@ -9,9 +9,9 @@ import pytest
 
 from analysis.papers import claims
 from analysis.papers.claims import FAILS, HOLDS, UNTOLD
-from fedtune import reproduce
 from fedtune.runs import tables
-from fedtune.studies import ray_tasks, reproduction, reproduction_plan
+from fedtune.studies import ray_tasks, reproduction_plan
+from fedtune.studies.options import ReproductionOptions
 from fedtune.studies.paper_tables import GRIDS
 
 SEEDS = np.array([0.0, 1.0, 2.0])
@@ -106,8 +106,8 @@ def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.C
     """Each folder says itself what was played, so tables may have other seeds and columns."""
     folder, out = tmp_path / "fig7", tmp_path / "out"
     arguments = ["gfpl-fig7", "--dataset", "digits", "--quick", "--parts", "a,c", "--seeds", "2"]
-    args = reproduce.parser().parse_args(arguments)
-    for spot in reproduction_plan.planned(reproduction_plan.wanted(args), "as_text", "cpu"):
+    options = ReproductionOptions("gfpl-fig7", dataset="digits", quick=True, parts="a,c", seeds=2)
+    for spot in reproduction_plan.planned(reproduction_plan.requested(options), "as_text", "cpu"):
         given = {"components": 1, "ways": 2} | spot.column.config | spot.column.fields
         cost = given["components"] if spot.panel.label.startswith("a") else given["ways"] ** 2
         for run in spot.runs:
@@ -115,28 +115,26 @@ def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.C
             file.parent.mkdir(parents=True, exist_ok=True)
             tables.write(file, {"rounds": [{"comm_mb": float(cost)}], "reason": ""})
     said = {"command": ["fedtune", "reproduce", *arguments], "device": "cpu", "versions": {"fedtune": "1"}}
-    grid = {name: getattr(args, name) for name in reproduction.GRID}
-    (folder / "reproduce.json").write_text(json.dumps(said | {"grid": grid}))
+    (folder / "reproduce.json").write_text(json.dumps(said | {"grid": options.grid}))
     assert claims.main([str(folder), "--write", str(out)]) == 0
     verdicts = pd.read_csv(out / "gfpl-claims.csv").set_index("claim")["verdict"]
     assert verdicts["C7, n"] == HOLDS and verdicts["C7, w̄"] == FAILS and verdicts["C7, m"] == UNTOLD
     assert "`fedtune reproduce gfpl-fig7 --dataset digits --quick" in (out / "gfpl-claims.md").read_text()
     assert "| C7, n |" in capsys.readouterr().out
-    assert claims.main([str(tmp_path)]) == 2 and "has no fit reproduce.json" in capsys.readouterr().err
+    assert claims.main([str(tmp_path)]) == 2 and "is not a folder of fedtune reproduce" in capsys.readouterr().err
     (tmp_path / "again").symlink_to(folder)
     assert claims.main([str(folder), str(tmp_path / "again")]) == 2
     assert "is gfpl-fig7, too; give one" in capsys.readouterr().err
 
 
 def test_the_same_setting_on_several_data_sets_is_several_columns(tmp_path: Path):
-    grid: dict[str, object] = dict.fromkeys(reproduction.GRID) | {"table": "gfpl-table2", "quick": True, "seeds": 1}
-    spots = list(reproduction_plan.planned(reproduction_plan.wanted(reproduce.parser().parse_args(
-        ["gfpl-table2", "--quick", "--seeds", "1"])), "as_text", "cuda"))  # fmt: skip
+    options = ReproductionOptions("gfpl-table2", quick=True, seeds=1)
+    spots = list(reproduction_plan.planned(reproduction_plan.requested(options), "as_text", "cuda"))
     for i, spot in enumerate(spots):
         file = ray_tasks._file(tmp_path / "runs", spot.runs[0], None)
         file.parent.mkdir(exist_ok=True)
         tables.write(file, {"rounds": [{"test_acc": i / 100}], "reason": ""})
-    said = {"command": [], "grid": grid, "device": "cuda"}
+    said = {"command": [], "grid": options.grid, "device": "cuda"}
     (tmp_path / "reproduce.json").write_text(json.dumps(said))
     found = claims.Reproduced.read(tmp_path).values("", "GFPL", "accuracy")
     assert len(found) == 6 and {"CIFAR10, ŝ = 1", "FEMNIST, ŝ = 20"} <= set(found)

@@ -183,7 +183,7 @@ OTHER_CASES = {
     "compare --algos local,local": "--algos names each algorithm once, but got local,local",
     "compare --algos local,": "unknown algorithm ''",
     "compare --algos local --algo gfpl": "gives each search its --algo itself, but it came too; leave it out",
-    "compare --algos local --final-seeds=3": "gives each search its --final-seeds=3 itself",
+    "compare --algos local --final-seeds=3": "gives each search its --final-seeds itself",
     "compare --algos local --seeds 0": "must be a whole number of at least 1, but got '0'",
     "compare --algos local --top-k none": "must be a whole number of at least 1, but got 'none'",
     "compare --algos local --trial 3 --unheard-of": "unrecognized arguments: --unheard-of",

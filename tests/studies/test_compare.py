@@ -9,14 +9,15 @@ import pytest
 from support.searches import command, copy_to, copy_when, logged_rounds
 from support.waiting import wait_for
 
-from fedtune import compare, resume
+from fedtune import arguments, compare, resume
 from fedtune.core.budget import Budget
 from fedtune.federated import partitioning
 from fedtune.federated.experiment import Experiment, with_seed
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import play
 from fedtune.runs import tables
-from fedtune.studies import comparison, comparison_tables
+from fedtune.studies import comparison_plan, comparison_report, comparison_tables
+from fedtune.studies.options import ComparisonOptions
 
 ARGUMENTS = (
     "--algos fedproto,local --clients 4 --rounds 4 --trials 4 --searcher random --scheduler none --max-concurrent 1 "
@@ -24,6 +25,11 @@ ARGUMENTS = (
 ).split()
 
 pytestmark = pytest.mark.usefixtures("one_ray")
+
+
+def planned(words):
+    args = compare.parser().parse_args(words)
+    return comparison_plan.make(ComparisonOptions(**arguments.given(args, ComparisonOptions)))
 
 
 @pytest.fixture(scope="module")
@@ -152,27 +158,27 @@ def test_a_killed_comparison_is_resumed(moment, killed, both, tmp_path, capsys):
 
 def test_everybody_searches_what_anybody_does_of_the_setting():
     """GFPL's own space leaves the learning rate alone; beside FedAvg's, which does not, that would not be fair."""
-    plans = comparison.make("--algos gfpl,fedavg --rounds 30".split()).plans
+    plans = planned("--algos gfpl,fedavg --rounds 30".split()).plans
     assert {"lr", "momentum", "local_epochs"} <= set(plans["gfpl"].space.names)
     for name in ("lr", "momentum", "local_epochs"):
         assert plans["gfpl"].space.text()[name] == plans["fedavg"].space.text()[name]
     assert plans["gfpl"].grace == plans["fedavg"].grace == 20
-    pinned = comparison.make("--algos gfpl,fedavg --rounds 30 --set lr=0.1".split()).plans
+    pinned = planned("--algos gfpl,fedavg --rounds 30 --set lr=0.1".split()).plans
     assert "lr" not in pinned["gfpl"].space.names and "momentum" in pinned["gfpl"].space.names
-    alone = comparison.make("--algos gfpl --rounds 30".split()).plans
+    alone = planned("--algos gfpl --rounds 30".split()).plans
     assert "lr" not in alone["gfpl"].space.names
 
 
 def test_what_is_changed_of_a_setting_is_said_and_hides_what_was_printed_for_it():
     """By --set as by an argument of its own; a preset is the algorithm's, not the setting's."""
     base = "--algos gfpl,fedavg --scenario gfpl-fmnist-w4".split()
-    assert comparison.make(base).where == "gfpl-fmnist-w4" and comparison._published(comparison.make(base), "gfpl")
+    assert planned(base).setting == "gfpl-fmnist-w4" and comparison_report.printed(planned(base), "gfpl")
     for more in (["--batch", "32"], ["--set", "batch=32"]):
-        contest = comparison.make([*base, *more])
-        assert contest.where == "gfpl-fmnist-w4 (batch = 32)" and not comparison._published(contest, "gfpl")
-        assert contest.told()["scenario"]["batch"] == 32
-    by_code = comparison.make(["--algos", "fedavg,fedgen", "--preset", "as_published"])
-    assert by_code.where == "digits-w4" and by_code.told()["preset"] == "as_published"
+        contest = planned([*base, *more])
+        assert contest.setting == "gfpl-fmnist-w4 (batch = 32)" and not comparison_report.printed(contest, "gfpl")
+        assert contest.to_record()["scenario"]["batch"] == 32
+    by_code = planned(["--algos", "fedavg,fedgen", "--preset", "as_published"])
+    assert by_code.setting == "digits-w4" and by_code.to_record()["preset"] == "as_published"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,149 @@
+"""A comparison as it is planned, checked before anything starts: searches alike but for algorithm and space."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from pathlib import Path
+from typing import Any
+
+from fedtune.core import terminal
+from fedtune.core.errors import UserError
+from fedtune.core.hyper import knobs
+from fedtune.core.terminal import say
+from fedtune.federated import registry
+from fedtune.federated.experiment import fitting
+from fedtune.federated.scenario import Scenario
+from fedtune.federated.scenarios import said
+from fedtune.studies.options import ComparisonOptions
+from fedtune.tuning import plan
+from fedtune.tuning import space as spaces
+from fedtune.tuning.options import AUTO, SearchOptions
+from fedtune.tuning.plan import Plan
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A comparison that has been checked and can start.
+
+    plans   of every search, by algorithm, in the order of --algos; they are alike but for algorithm and space.
+    """
+
+    options: ComparisonOptions
+    folder: Path
+    plans: dict[str, Plan]
+
+    @property
+    def first(self) -> Plan:
+        """Any search's plan, for what they have in common."""
+        return next(iter(self.plans.values()))
+
+    @property
+    def scenario(self) -> Scenario:
+        """The setting of all searches, before a preset moves an algorithm's own defaults."""
+        return dataclasses.replace(self.first.experiment, preset="").resolve({})[1]
+
+    @property
+    def setting(self) -> str:
+        """The scenario by name, with what was changed of it."""
+        return said(self.first.scenario, dataclasses.asdict(self.scenario))
+
+    def to_record(self) -> dict[str, Any]:
+        """What compare.json says of the comparison."""
+        p = self.first
+        typed = dataclasses.replace(self.options, fields=p.options.fields, set=p.options.set)
+        return {
+            "options": typed.to_record(), "algorithms": list(self.plans), "scenario_name": p.scenario,
+            "scenario": dataclasses.asdict(self.scenario), "pinned": p.experiment.pinned,
+            "preset": p.experiment.preset, "seed": p.experiment.seed, "trials": p.trials,
+            "seeds": self.options.seeds, "top_k": self.options.top_k, "grace": p.grace, "budget": p.budget._asdict(),
+            "scheduler": p.scheduler, "seeds_per_trial": p.seeds,
+        }  # fmt: skip
+
+
+def make(options: ComparisonOptions, folder: Path | None = None) -> Comparison:
+    """Check everything that can be told before anything starts; UserError otherwise.
+
+    folder: of a comparison that is resumed; its searches that have begun are planned as they were.
+    """
+    _require_comparable(options)
+    names = _algorithms(options)
+    folder = folder or _new_folder(options)
+    searches = {algo: options.of_search(algo, folder) for algo in names}
+    with terminal.silent():  # the same is planned below, and says it then
+        spaces_of = {algo: _planned(search, folder).space for algo, search in searches.items()}
+    plans = {}
+    for algo, search in searches.items():
+        if also := _also(algo, spaces_of, options):
+            search = dataclasses.replace(search, also=",".join([*filter(None, [options.also]), *also]))
+            say(f"note: {algo} also searches {', '.join(a.partition('=')[0] for a in also)}, as others here do")
+        plans[algo] = _planned(search, folder)
+    if len({p.trials for p in plans.values()}) > 1:
+        raise UserError(
+            "a fair comparison gives every algorithm as many trials, but their grids have "
+            f"{', '.join(f'{n} {p.trials}' for n, p in plans.items())} points; give spaces with ranges, or --trials"
+        )
+    return Comparison(options, folder, _with_common_grace(plans))
+
+
+def _require_comparable(options: ComparisonOptions) -> None:
+    """UserError for options under which algorithms cannot be compared."""
+    if options.gpus_per_trial == AUTO:
+        raise UserError("a comparison needs one share of a GPU for all, but got --gpus-per-trial auto; give a number")
+    if options.scheduler == "pbt":
+        raise UserError(
+            "a comparison trains what was found again, but --scheduler pbt moves hyperparameters in training; take "
+            "asha, promote, hyperband, median or none"
+        )
+
+
+def _algorithms(options: ComparisonOptions) -> list[str]:
+    """The algorithms that were asked for; UserError unless they are at least one, each once."""
+    if not options.algos:
+        raise UserError("--algos is needed, but none was given; for instance --algos gfpl,fedproto,fedavg,local")
+    if options.algos == "all":
+        scenario = dataclasses.replace(options, algo="local", set={}).experiment().scenario
+        return [n for n in fitting(scenario) if " " not in n]
+    names = [name.strip() for name in options.algos.split(",")]
+    for name in names:
+        registry.find(name)
+    if len(set(names)) < len(names):
+        raise UserError(f"--algos names each algorithm once, but got {options.algos}")
+    return names
+
+
+def _new_folder(options: ComparisonOptions) -> Path:
+    """The folder of a comparison that begins; UserError if it is there, or cannot be made."""
+    storage, stamp = Path(options.storage_path), datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = options.name or f"compare-{options.scenario}-{stamp}"
+    plan.require_folder(storage, name)
+    return storage.absolute() / name
+
+
+def _planned(search: SearchOptions, folder: Path) -> Plan:
+    """A search's plan; one that has begun is planned as it was."""
+    run = folder / search.algo
+    return plan.make(dataclasses.replace(search, space=spaces.kept(search.space, run)), resumed=run.exists())
+
+
+def _also(algo: str, spaces_of: dict[str, spaces.Space], options: ComparisonOptions) -> list[str]:
+    """The scenario's hyperparameters that others search and this one does not: all tune them, or nobody does.
+
+    An algorithm whose own space leaves out the learning rate would be held to its default against others that are not.
+    """
+    shared = {n: d for s in spaces_of.values() for n, d in s.domains.items() if n in knobs(Scenario)}
+    if spaces_of[algo].is_grid:
+        return []
+    idle = dataclasses.replace(options, algo=algo).experiment().scenario.idle()
+    return [spaces.also_text(n, d) for n, d in shared.items() if n not in spaces_of[algo].domains and n not in idle]
+
+
+def _with_common_grace(plans: dict[str, Plan]) -> dict[str, Plan]:
+    """The same plans, where no trial is judged before the slowest hyperparameter of any has had its effect."""
+    grace, since = (max(of) for of in zip(*((p.grace, p.budget.since) for p in plans.values()), strict=True))
+    return {
+        name: dataclasses.replace(
+            p, options=dataclasses.replace(p.options, grace=grace), grace=grace, budget=p.budget._replace(since=since)
+        )
+        for name, p in plans.items()
+    }

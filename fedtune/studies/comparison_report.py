@@ -1,0 +1,103 @@
+"""What a comparison writes and shows in the end: its tables with what was published, in every form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.table import Table
+
+from fedtune.core import terminal
+from fedtune.core.terminal import say
+from fedtune.federated.scenarios import find
+from fedtune.runs import tables
+from fedtune.studies import comparison_tables, fresh_seeds, published
+from fedtune.studies.comparison_plan import Comparison
+from fedtune.studies.ray_tasks import Outcome
+from fedtune.tuning.plan import Plan
+
+
+def report(c: Comparison, evaluations: pd.DataFrame, outcomes: Sequence[Outcome], record: dict[str, Any]) -> list[str]:
+    """Write and show a comparison's tables; where its budgets were not equal, in words.
+
+    evaluations: a row for every algorithm, configuration and fresh seed.  outcomes: the runs that these stand for.
+    """
+    runs = {name: p.folder for name, p in c.plans.items()}
+    cells = {name: printed(c, name) for name in runs}
+    texts = {n: "; ".join(f"({v.text})" if v.stands_in else v.text for v in found) for n, found in cells.items()}
+    table = comparison_tables.table(evaluations, {n: comparison_tables.spent(run) for n, run in runs.items()}, texts)
+    pairs = comparison_tables.pairs(evaluations)
+    table.to_csv(c.folder / "table.csv", index=False)
+    pairs.to_csv(c.folder / "pairs.csv", index=False)
+    unequal = comparison_tables.unequal(runs, c.first.trials, c.first.budget)
+    warnings = [f"warning: budgets were not equal: {u}" for u in unequal]
+    notes = list(dict.fromkeys(published.note(v) for found in cells.values() for v in found))
+    titled = _titled(c, table, pairs)
+    _show(titled, notes)
+    made = _made(record, runs.values(), outcomes, table["search_seconds"].sum())
+    _write(c, titled, [*warnings, *notes], made)
+    for line in warnings:
+        say(line)
+    say(f"folder: {c.folder}")
+    return unequal
+
+
+def printed(c: Comparison, name: str) -> list[published.Cell]:
+    """What papers print for an algorithm in this setting; nothing if a field of the setting was changed."""
+    return published.of(c.first.scenario, name) if c.scenario == find(c.first.scenario) else []
+
+
+def _made(record: dict[str, Any], searches: Iterable[Path], fresh: Sequence[Outcome], searched: float) -> str:
+    """Which command made it, with what code, and how long that took."""
+    of_searches = [json.loads((run / "run.json").read_text()) for run in searches]
+    commits = [c for r in of_searches for c in (*r.get("earlier_commits", []), r["git_commit"])]
+    origin = tables.told(record, [*commits, *(o.commit for o in fresh)])
+    spent = sum(fresh_seeds.seconds(o) for o in fresh)
+    return f"{origin}, {searched:.0f} s of searches and {spent:.0f} s of runs on fresh seeds, all processes together"
+
+
+def _titled(c: Comparison, table: pd.DataFrame, pairs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """The tables as text, each under its title; without those that are empty."""
+    over = f"{c.options.seeds} fresh seeds, each with its own partition"
+    few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > comparison_tables.MANY else ""
+    titled = [
+        (f"test accuracy on {c.setting} in %, mean ± 95 % interval over {over}", comparison_tables.shown(table)),
+        (f"tuned, paired by seed{few}: ± of each pair by itself, p corrected by Holm for all pairs",
+         comparison_tables.shown_pairs(pairs)),
+        (f"what that cost; the searches had {c.first.trials} trials of at most {_most(c.first)} each",
+         comparison_tables.costs(table)),
+        ("what the searches found", comparison_tables.searched(table)),
+    ]  # fmt: skip
+    return [(title, text) for title, text in titled if not text.empty]
+
+
+def _most(p: Plan) -> str:
+    """What a trial may use up at most."""
+    unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit, "rounds")
+    return f"{p.budget.limit:g} {unit}"
+
+
+def _show(titled: list[tuple[str, pd.DataFrame]], notes: list[str]) -> None:
+    """Print the tables, and the notes on the published figures."""
+    for title, text in titled:
+        shown = Table(title=title, title_justify="left")
+        for i, column in enumerate(text):
+            is_text = i == 0 or "hyper" in column
+            shown.add_column(column, justify="left" if is_text else "right", no_wrap=i == 0)
+        for row in text.itertuples(index=False):
+            shown.add_row(*row)
+        terminal.console().print(shown)
+    if notes:
+        say("published, in brackets for other data, where it is no target:\n" + "\n".join(f"- {n}" for n in notes))
+
+
+def _write(c: Comparison, titled: list[tuple[str, pd.DataFrame]], lines: list[str], made: str) -> None:
+    """table.md and table.tex.  lines: warnings and notes below the tables."""
+    heading = f"# {', '.join(c.plans)} on {c.setting}\n\n{made}.\n"
+    parts = [f"**{title}**\n\n{comparison_tables.markdown(text)}" for title, text in titled]
+    (c.folder / "table.md").write_text("\n".join([heading, *parts, *(f"- {line}\n" for line in lines)]))
+    latex = [f"% {title}\n{comparison_tables.latex(text)}" for title, text in titled]
+    (c.folder / "table.tex").write_text("\n".join([*latex, *(f"% {line}\n" for line in (*lines, made))]))

@@ -1,0 +1,98 @@
+"""The options of a comparison and of a reproduction, each with its default and its help, declared once."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from fedtune.core.errors import UserError
+from fedtune.tuning.options import SearchOptions, above_zero, check, option, positive
+
+OF_GRID = ("table", "dataset", "parts", "quick", "all_columns", "rounds", "seeds", "preset")  # what decides which runs
+
+
+def share(value: Any) -> float:
+    """A fraction of a GPU, or so many whole ones; UserError otherwise."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (0 <= number < 1 or (math.isfinite(number) and number == int(number) and number > 0)):
+        raise UserError(f"must be a fraction below 1 or a whole number, but got {value!r}")
+    return number
+
+
+@dataclass(frozen=True)
+class ComparisonOptions(SearchOptions):
+    """A comparison: the options that all its searches share, and how their findings are tested."""
+
+    algo: str = ""  # each search has its own
+    final_seeds: int = 0  # fresh seeds come after all searches
+    algos: str = option("", "algorithms, or all that run on the scenario's models", "A,B,…")
+    seeds: int = option(5, "fresh seeds and partitions on which the findings are tested (default 5)", "N", positive)
+    top_k: int = option(3, "best configurations of each search that are tested (default 3)", "N", positive)
+
+    def of_search(self, algorithm: str, folder: Path) -> SearchOptions:
+        """The options of one algorithm's search, whose run lies in the comparison's folder."""
+        shared = {f.name: getattr(self, f.name) for f in dataclasses.fields(SearchOptions)}
+        return SearchOptions(**shared | {"algo": algorithm, "name": algorithm, "storage_path": str(folder)})
+
+    @classmethod
+    def from_record(cls, content: Mapping[str, Any]) -> Self:
+        """The options in a compare.json, with its algorithms by name where `all` was asked for."""
+        return dataclasses.replace(super().from_record(content), algos=",".join(content["algorithms"]))
+
+
+@dataclass(frozen=True)
+class ReproductionOptions:
+    """A reproduction: which part of a paper's table is run, how long, and on what machine."""
+
+    table: str = option("", "one of those that --list shows", "TABLE")
+    dataset: str | None = option(None, "only its columns of that, or that in the first one's place", "NAME")
+    parts: str | None = option(None, "only these: a figure's letters, or a table's data sets", "A,B,…")
+    quick: bool = option(False, "a small true version: few rounds, seeds and columns")
+    all_columns: bool = option(False, "with --quick: few rounds and seeds, but every column")
+    rounds: int | None = option(None, "of the longest column; others in proportion", "N", positive)
+    seeds: int | None = option(None, "runs of every figure (default: the paper's)", "N", positive)
+    preset: str | None = option(
+        None, "as_text (the defaults), as_published, or both with a comma: a row for each that there is", "A[,B]"
+    )
+    data_dir: str | None = option(None, "torchvision's layout (default $FEDTUNE_DATA_DIR, data)", "DIR")
+    download: bool = option(False, "fetch the data sets if they are not there")
+    debug: bool = option(False, "show the stack of an error")
+    cpus_per_trial: float = option(1.0, "of a run (default 1)", "N", above_zero)
+    gpus_per_trial: float = option(0.0, "a fraction; default 0", "N", share)
+    name: str | None = option(None, "of the folder (default: of the table, the data set and the version)")
+    storage_path: str = option("runs", "where that folder goes (default runs)", "DIR")
+    address: str | None = option(None, "of a Ray cluster: auto, host:port or ray://host:port (default: start one here)")
+    dashboard: bool = option(True, "do not start Ray's dashboard")
+
+    def __post_init__(self) -> None:
+        """Parse every value; UserError for one that breaks its option's rule."""
+        check(self)
+
+    @property
+    def grid(self) -> dict[str, Any]:
+        """The options that decide which runs there are."""
+        return {name: getattr(self, name) for name in OF_GRID}
+
+    @property
+    def folder(self) -> Path:
+        """Where the runs and the table go."""
+        given = [f"{n}{name}" for name in ("rounds", "seeds") if (n := getattr(self, name))]
+        parts = self.parts and self.parts.replace(",", "+")
+        kind = ["quick"] * self.quick + ["all-columns"] * self.all_columns
+        said = filter(None, [self.table, self.dataset, parts, self.preset, *kind, *given])
+        return Path(self.storage_path) / (self.name or "-".join(said))
+
+    @classmethod
+    def from_record(cls, content: Mapping[str, Any]) -> Self:
+        """The options that decide which runs there are, from a reproduce.json; UserError if it has others."""
+        grid = content["grid"]
+        if not isinstance(grid, dict) or (strange := set(grid) - set(OF_GRID)):
+            raise UserError(f"the record's options are not known here: {', '.join(sorted(strange))}")
+        return cls(**grid)
