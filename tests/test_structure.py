@@ -31,7 +31,7 @@ def test_no_test_is_imported() -> None:
 
 
 def test_every_test_lies_in_the_folder_of_what_it_tests() -> None:
-    """tests/ has fedtune's folders, besides those of the packages beside it."""
+    """tests/ has fedtune's folders, besides those of the packages and of the pages beside it."""
     source = HERE.parent / "fedtune"
     packages = {file.parent.name for file in source.glob("*/__init__.py")}
     folders = {file.parent.name for file in HERE.glob("*/test_*.py")}
