@@ -94,7 +94,7 @@ def embedding(sets: Mapping[str, Rows], together: bool = True, seed: int = 0, co
 def communication_by(costs: pd.DataFrame) -> go.Figure:
     """Numbers per client and round against n, m and w̄ (GFPL's Figure 7): measured, and by papers.md 3.5 unfused.
 
-    costs: as analysis.costs.measured gives them: varied, value, measured, formula.
+    costs: as analysis.papers.gfpl_costs.measured gives them: varied, value, measured, formula.
     """
     title = "What a client of GFPL sends and receives, against n, m and w̄"
     present = [p for p in PANELS if p in set(costs.get("varied", []))]
