@@ -30,13 +30,12 @@ class Shown(NamedTuple):
 
 def of_search(f: Findings) -> list[Shown]:
     """The figures of a search, in their order."""
+    return [*_progress(f), *_fronts(f), *_hyperparameters(f)]
+
+
+def _progress(f: Findings) -> list[Shown]:
+    """How trials went, and what the search had found when."""
     unit = (f.record.get("budget") or {}).get("unit", "rounds")
-    other = [o for o in f.record.get("objectives") or [] if o != "val_acc"]
-
-    @cache
-    def study() -> Any:
-        return plots.study(f.run)
-
     return [
         _drawn(
             "Learning curves",
@@ -64,15 +63,31 @@ def of_search(f: Findings) -> list[Shown]:
             lambda: plots.rung_survival(f.trials, f.rounds, f.record.get("rungs") or [], unit),
             "Who went on at each rung. What was stopped close below what went on may have been stopped by chance.",
         ),
-        *(
-            _drawn(
-                "Accuracy against communication",
-                partial(plots.accuracy_communication, f.rounds, o),
-                "The line holds what no other round of any trial beats: where it bends, more "
-                f"{'megabytes' if o == 'comm_mb' else 'seconds'} begin to buy little accuracy.",
-            )
-            for o in dict.fromkeys(["comm_mb", *other])
-        ),
+    ]
+
+
+def _fronts(f: Findings) -> list[Shown]:
+    """Accuracy against what it costs: communication, and a second objective if there was one."""
+    other = [o for o in f.record.get("objectives") or [] if o != "val_acc"]
+    return [
+        _drawn(
+            "Accuracy against communication",
+            partial(plots.accuracy_communication, f.rounds, o),
+            "The line holds what no other round of any trial beats: where it bends, more "
+            f"{'megabytes' if o == 'comm_mb' else 'seconds'} begin to buy little accuracy.",
+        )
+        for o in dict.fromkeys(["comm_mb", *other])
+    ]
+
+
+def _hyperparameters(f: Findings) -> list[Shown]:
+    """Which values did well, from the search's Optuna study."""
+
+    @cache
+    def study() -> Any:
+        return plots.study(f.run)
+
+    return [
         _drawn(
             "Parallel coordinates",
             lambda: plots.parallel(study()),
@@ -92,7 +107,7 @@ def of_search(f: Findings) -> list[Shown]:
 
 
 def of_comparison(evaluations: pd.DataFrame) -> list[Shown]:
-    """The figure of a comparison."""
+    """The figure of a comparison: test accuracy on fresh seeds by algorithm."""
     sentence = "A point per seed. Gains and differences above tell whether two differ, overlapping intervals do not."
     return [_drawn("Comparison", lambda: plots.comparison(evaluations), sentence)]
 
@@ -126,5 +141,5 @@ def _apart(text: str) -> tuple[str, str]:
 
 
 def _plain(text: str) -> str:
-    """Without Plotly's tags."""
+    """A text without Plotly's tags."""
     return " ".join(re.sub(r"<[^>]*>", " ", text).split())

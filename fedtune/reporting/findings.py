@@ -19,81 +19,16 @@ from analysis import frames
 from fedtune.core import statistics
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import Knob, knobs
-from fedtune.core.statistics import interval, number
 from fedtune.core.terminal import short
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import said
+from fedtune.reporting.check import Check
 from fedtune.runs import tables
 from fedtune.tuning.options import SearchOptions
 
 EDGE = 0.05  # of a range, on its scale: whatever lies nearer to an end counts as at it
 OPEN = ("running", "abandoned")  # states of what has not ended
-
-
-@dataclass(frozen=True)
-class Check:
-    """The final check: figures of the best and the default configuration on fresh seeds."""
-
-    runs: pd.DataFrame  # configuration, seed, test_acc, val_acc, comm_mb, reason
-
-    def of(self, name: str, column: str = "test_acc") -> pd.Series:
-        """By seed; not a number where it diverged."""
-        return self.runs[self.runs["configuration"] == name].set_index("seed")[column].astype(float).sort_index()
-
-    @property
-    def names(self) -> list[str]:
-        """Those that were checked: the best, and the default unless that is the best."""
-        return [n for n in ("best", "default") if n in set(self.runs["configuration"])]
-
-    @property
-    def seeds(self) -> int:
-        """How many there were."""
-        return int(self.runs["seed"].nunique())
-
-    @property
-    def each(self) -> pd.Series:
-        """Best minus default on each seed; not a number where either diverged."""
-        return self.of("best") - self.of("default").reindex(self.of("best").index)
-
-    def said(self, name: str, column: str = "test_acc") -> str:
-        """The mean with its interval, in words."""
-        return interval(*statistics.mean(self.of(name, column)), ".4f")
-
-    @property
-    def paired(self) -> statistics.Difference:
-        """That of best and default by seed; not a number if a run diverged, as what is left would be the luckier."""
-        return statistics.paired(self.each, 0 * self.each)
-
-    def difference(self) -> str:
-        """The same in words."""
-        return interval(self.paired.mean, self.paired.half, "+.4f")
-
-    def verdict(self) -> str:
-        """What the difference says."""
-        if "default" not in self.names:
-            return "The best configuration is the default one."
-        found = self.paired
-        if math.isnan(found.mean):
-            return "Runs diverged on fresh seeds, so no difference between the best and the default can be told."
-        if math.isnan(found.half):
-            return "Too few or equal differences by seed: they cannot say whether the best differs from the default."
-        if abs(found.mean) <= found.half:
-            return "These seeds cannot tell the best configuration from the default."
-        return f"On fresh seeds the best configuration is {'better' if found.mean > 0 else 'worse'} than the default."
-
-    def rows(self) -> list[tuple[str, str, str, str]]:
-        """Name, mean with interval, each seed, megabytes a run: of each configuration, and of their difference."""
-        found = [
-            (n, self.said(n), _listed(self.of(n)), number(self.of(n, "comm_mb").mean(), ".2f")) for n in self.names
-        ]
-        if len(self.names) > 1:
-            found.append(("best − default, by seed", self.difference(), _listed(self.each, "+"), ""))
-        return found
-
-
-def _listed(values: pd.Series, sign: str = "") -> str:
-    return "\u2002".join("diverged" if math.isnan(v) else number(v, f"{sign}.4f") for v in values)
 
 
 @dataclass(frozen=True)
@@ -114,12 +49,12 @@ class Findings:
 
     @property
     def name(self) -> str:
-        """The folder's."""
+        """The name of the run's folder."""
         return self.run.absolute().name
 
     @property
     def title(self) -> str:
-        """Algorithm and scenario."""
+        """The algorithm and its scenario, in words."""
         return f"{self.record['algorithm']} on {said(self.scenario, self.record['scenario'])}"
 
     @property
@@ -129,9 +64,9 @@ class Findings:
         return list(space) if isinstance(space, dict) and space else frames.hyperparameters(self.trials)
 
     @property
-    def means(self) -> str:
-        """What was searched with."""
-        return means(self.record)
+    def search_settings(self) -> str:
+        """Trial length, searcher, scheduler and rungs, in words."""
+        return search_settings(self.record)
 
     def counts(self) -> str:
         """How the trials ended, in words."""
@@ -301,8 +236,8 @@ def _of_trials(f: Findings) -> list[str]:
     return found
 
 
-def means(record: dict[str, Any]) -> str:
-    """What is searched with: a trial's length, searcher, scheduler, rungs."""
+def search_settings(record: dict[str, Any]) -> str:
+    """Trial length, searcher, scheduler and rungs, in words."""
     budget = record.get("budget") or {}
     unit = {"mb": "MB", "seconds": "s"}.get(str(budget.get("unit")))
     most = f"up to {record['scenario']['rounds']} rounds" + (f" or {short(budget['limit'])} {unit}" if unit else "")

@@ -18,9 +18,10 @@ from fedtune.core.errors import UserError
 from fedtune.core.statistics import interval
 from fedtune.federated.scenarios import said
 from fedtune.reporting import figures as report_figures
-from fedtune.reporting import findings
+from fedtune.reporting import findings, provenance
 from fedtune.reporting.figures import Shown, embedded
 from fedtune.reporting.findings import Findings
+from fedtune.reporting.provenance import Provenance
 from fedtune.studies import comparison_tables
 from fedtune.studies.fresh_seeds import DEFAULT
 
@@ -33,7 +34,7 @@ READABLE = [  # its tables: caption, file, and how a person reads it
 ]
 
 
-class Column(NamedTuple):
+class TextColumn(NamedTuple):
     """A column of a table of text."""
 
     name: str
@@ -41,21 +42,13 @@ class Column(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plain:
+class TextTable:
     """A table of text."""
 
     caption: str
-    columns: list[Column]
+    columns: list[TextColumn]
     rows: list[list[str]]
     anchors: Sequence[str] = ()  # where each row's first cell leads to
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Where numbers come from."""
-
-    rows: list[tuple[str, str]]
-    scenario: list[tuple[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -71,17 +64,17 @@ class Search:
 
     @property
     def name(self) -> str:
-        """The folder's."""
+        """The name of the run's folder."""
         return self.found.name
 
     @property
     def title(self) -> str:
-        """Algorithm and scenario."""
+        """The algorithm and its scenario, in words."""
         return self.found.title
 
     @property
     def state(self) -> str:
-        """Of the search."""
+        """How the search stands: finished, running, interrupted, …"""
         return self.found.state
 
 
@@ -96,7 +89,7 @@ class Comparison:
     lead: str
     command: str
     warnings: list[str]
-    tables: list[Plain]
+    tables: list[TextTable]
     best: tuple[str, str]  # the algorithm of highest tuned accuracy with it, and its default's; "" before there is one
     figures: list[Shown]
     searches: list[Search]
@@ -114,7 +107,7 @@ def read(run: Path, anchor: str) -> Search | Comparison:
 
 
 def _search(f: Findings, anchor: str) -> Search:
-    return Search(anchor, f, report_figures.of_search(f), _trials(f), _provenance(f.record, f))
+    return Search(anchor, f, report_figures.of_search(f), _trials(f), provenance.of(f.record, f))
 
 
 def _trials(f: Findings) -> Markup:
@@ -148,42 +141,6 @@ def _value(value: Any) -> Any:
     return value if value is None or isinstance(value, str | bool | int) else str(value)
 
 
-def _provenance(record: dict[str, Any], f: Findings | None = None) -> Provenance:
-    """What the record says; f: of a search."""
-    r = record
-    hardware, versions = r.get("hardware") or {}, r.get("versions") or {}
-    said = {
-        "folder": f.name if f else "",
-        "command": _command(r),
-        "started": r.get("started"),
-        "time": _times(r),
-        "state": r.get("state"),
-        "seeds": _seeds(r, f),
-        "scored": r.get("scored"),
-        "searched with": findings.means(r),
-        "pinned": ", ".join(f"{n} = {v}" for n, v in (r.get("pinned") or {}).items()),
-        "preset": r.get("preset"),
-        "machine": ", ".join(
-            str(v) for v in (
-                hardware.get("system"), hardware.get("machine"), f"{hardware.get('cpus')} CPUs" if hardware else None,
-                *(hardware.get("gpus") or []),
-            ) if v
-        ),
-        "played on": ", ".join(str(r[k]) for k in ("device", "executor") if r.get(k)),
-        "commit": " and ".join(dict.fromkeys(map(_commit, [*(r.get("earlier_commits") or []), r.get("git_commit")]))),
-        "versions": ", ".join(f"{n} {v}" for n, v in versions.items()),
-    }  # fmt: skip
-    scenario = r.get("scenario")
-    return Provenance(
-        [(n, str(v)) for n, v in said.items() if v not in (None, "")],
-        list(scenario.items()) if isinstance(scenario, dict) else [],
-    )
-
-
-def _command(r: dict[str, Any]) -> str:
-    return shlex.join(map(str, r.get("command") or []))
-
-
 def _again(r: dict[str, Any]) -> str:
     """The command, without the folder's name: that folder is there by now."""
     words = iter(map(str, r.get("command") or []))
@@ -196,30 +153,8 @@ def _again(r: dict[str, Any]) -> str:
     return shlex.join(kept)
 
 
-def _times(r: dict[str, Any]) -> str:
-    # a driver that was killed could not write down how long it had been at work
-    named = {"search_seconds": "the search", "seconds": "in all at least" if r.get("resumed") else "in all"}
-    return ", ".join(f"{what} {r[k]:.0f} s" for k, what in named.items() if isinstance(r.get(k), int | float))
-
-
-def _seeds(r: dict[str, Any], f: Findings | None) -> str:
-    first, count = r.get("seed"), r.get("seeds_per_trial") or 1
-    if first is None:
-        return ""
-    used = f"{first}" if count == 1 else f"{first} to {first + count - 1}, each trial on all"
-    if f is None:
-        return f"searches on {used}; {r.get('seeds')} fresh ones"
-    fresh = f"; check on {', '.join(str(s) for s in sorted(set(f.check.runs['seed'])))}" if f.check else ""
-    return f"search on {used}{fresh}"
-
-
-def _commit(commit: Any) -> str:
-    text = str(commit or "")
-    return text.removesuffix("+") + " with uncommitted changes" if text.endswith("+") else text
-
-
-def overview(parts: Sequence[Search | Comparison]) -> Plain:
-    """A row per run."""
+def overview(parts: Sequence[Search | Comparison]) -> TextTable:
+    """The table that opens a page on several runs, a row per run."""
     names = ["run", "what", "state", "trials", "val_acc in the search", "best, fresh seeds", "default, fresh seeds"]
     rows = []
     for part in parts:
@@ -232,7 +167,8 @@ def overview(parts: Sequence[Search | Comparison]) -> Plain:
         else:
             row += ["", "", *part.best]
         rows.append(row + [""] * (len(names) - len(row)))
-    return Plain("All runs", [Column(n, i > 2) for i, n in enumerate(names)], rows, [part.anchor for part in parts])
+    columns = [TextColumn(n, i > 2) for i, n in enumerate(names)]
+    return TextTable("All runs", columns, rows, [part.anchor for part in parts])
 
 
 def _comparison(run: Path, anchor: str) -> Comparison:
@@ -254,7 +190,7 @@ def _comparison(run: Path, anchor: str) -> Comparison:
         anchor, run.absolute().name, f"{', '.join(algorithms)} on {where}", state,
         lead, _again(record), warnings, _tables(run), _winner(run),
         [] if played is None else report_figures.of_comparison(played),
-        [_search(f, f"{anchor}-{i}") for i, f in enumerate(found, 1)], _provenance(record),
+        [_search(f, f"{anchor}-{i}") for i, f in enumerate(found, 1)], provenance.of(record),
     )  # fmt: skip
 
 
@@ -276,7 +212,7 @@ def _check(played: pd.DataFrame | None, algorithm: str) -> list[dict[str, Any]]:
     return mine.assign(configuration=mine["configuration"].map(names)).to_dict("records")
 
 
-def _tables(run: Path) -> list[Plain]:
+def _tables(run: Path) -> list[TextTable]:
     """A comparison's tables as a person reads them, as far as they are there."""
     found = []
     for caption, name, readable in READABLE:
@@ -298,12 +234,12 @@ def _winner(run: Path) -> tuple[str, str]:
     return f"{row['algorithm']} {tuned}", default
 
 
-def _plain(caption: str, frame: pd.DataFrame) -> Plain:
+def _plain(caption: str, frame: pd.DataFrame) -> TextTable:
     """A table of text; columns without any are left out."""
     words = {"algorithm", "pair", "published %", "tuned hyperparameters"}
     frame = frame.dropna(axis=1, how="all").astype(object)
     rows = frame.where(frame.notna(), "").astype(str).values.tolist()
-    return Plain(caption, [Column(str(c), c not in words) for c in frame], rows)
+    return TextTable(caption, [TextColumn(str(c), c not in words) for c in frame], rows)
 
 
 def _lead(record: dict[str, Any], state: str, played: bool) -> str:

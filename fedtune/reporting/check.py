@@ -1,0 +1,76 @@
+"""The final check of a search: its best configuration against the default one, on fresh seeds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pandas as pd
+
+from fedtune.core import statistics
+from fedtune.core.statistics import interval, number
+
+
+@dataclass(frozen=True)
+class Check:
+    """The final check: figures of the best and the default configuration on fresh seeds."""
+
+    runs: pd.DataFrame  # configuration, seed, test_acc, val_acc, comm_mb, reason
+
+    def of(self, name: str, column: str = "test_acc") -> pd.Series:
+        """A configuration's figures by seed; not a number where it diverged."""
+        return self.runs[self.runs["configuration"] == name].set_index("seed")[column].astype(float).sort_index()
+
+    @property
+    def names(self) -> list[str]:
+        """The configurations that were checked: the best, and the default unless that is the best."""
+        return [n for n in ("best", "default") if n in set(self.runs["configuration"])]
+
+    @property
+    def seeds(self) -> int:
+        """How many fresh seeds there were."""
+        return int(self.runs["seed"].nunique())
+
+    @property
+    def each(self) -> pd.Series:
+        """Best minus default on each seed; not a number where either diverged."""
+        return self.of("best") - self.of("default").reindex(self.of("best").index)
+
+    def said(self, name: str, column: str = "test_acc") -> str:
+        """The mean with its interval, in words."""
+        return interval(*statistics.mean(self.of(name, column)), ".4f")
+
+    @property
+    def paired(self) -> statistics.Difference:
+        """Best minus default, paired by seed; not a number if a run diverged, as the rest would be the luckier ones."""
+        return statistics.paired(self.each, 0 * self.each)
+
+    def difference(self) -> str:
+        """The paired difference with its interval, in words."""
+        return interval(self.paired.mean, self.paired.half, "+.4f")
+
+    def verdict(self) -> str:
+        """What the difference says, in a sentence."""
+        if "default" not in self.names:
+            return "The best configuration is the default one."
+        found = self.paired
+        if math.isnan(found.mean):
+            return "Runs diverged on fresh seeds, so no difference between the best and the default can be told."
+        if math.isnan(found.half):
+            return "Too few or equal differences by seed: they cannot say whether the best differs from the default."
+        if abs(found.mean) <= found.half:
+            return "These seeds cannot tell the best configuration from the default."
+        return f"On fresh seeds the best configuration is {'better' if found.mean > 0 else 'worse'} than the default."
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Name, mean with interval, each seed, megabytes a run: of each configuration, and of their difference."""
+        found = [
+            (n, self.said(n), _listed(self.of(n)), number(self.of(n, "comm_mb").mean(), ".2f")) for n in self.names
+        ]
+        if len(self.names) > 1:
+            found.append(("best − default, by seed", self.difference(), _listed(self.each, "+"), ""))
+        return found
+
+
+def _listed(values: pd.Series, sign: str = "") -> str:
+    return "\u2002".join("diverged" if math.isnan(v) else number(v, f"{sign}.4f") for v in values)

@@ -1,0 +1,75 @@
+"""Where a report's numbers come from: command, time, seeds, machine, commit and versions, as the record has them."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+from fedtune.reporting import findings
+from fedtune.reporting.findings import Findings
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a run's numbers come from: rows of name and value, and the scenario's fields."""
+
+    rows: list[tuple[str, str]]
+    scenario: list[tuple[str, Any]]
+
+
+def of(r: dict[str, Any], f: Findings | None = None) -> Provenance:
+    """What a run's record says of where its numbers come from; f: the findings, if it is a search."""
+    hardware, versions = r.get("hardware") or {}, r.get("versions") or {}
+    said = {
+        "folder": f.name if f else "",
+        "command": _command(r),
+        "started": r.get("started"),
+        "time": _times(r),
+        "state": r.get("state"),
+        "seeds": _seeds(r, f),
+        "scored": r.get("scored"),
+        "searched with": findings.search_settings(r),
+        "pinned": ", ".join(f"{n} = {v}" for n, v in (r.get("pinned") or {}).items()),
+        "preset": r.get("preset"),
+        "machine": ", ".join(
+            str(v) for v in (
+                hardware.get("system"), hardware.get("machine"), f"{hardware.get('cpus')} CPUs" if hardware else None,
+                *(hardware.get("gpus") or []),
+            ) if v
+        ),
+        "run on": ", ".join(str(r[k]) for k in ("device", "executor") if r.get(k)),
+        "commit": " and ".join(dict.fromkeys(map(_commit, [*(r.get("earlier_commits") or []), r.get("git_commit")]))),
+        "versions": ", ".join(f"{n} {v}" for n, v in versions.items()),
+    }  # fmt: skip
+    scenario = r.get("scenario")
+    return Provenance(
+        [(n, str(v)) for n, v in said.items() if v not in (None, "")],
+        list(scenario.items()) if isinstance(scenario, dict) else [],
+    )
+
+
+def _command(r: dict[str, Any]) -> str:
+    return shlex.join(map(str, r.get("command") or []))
+
+
+def _times(r: dict[str, Any]) -> str:
+    # a driver that was killed could not write down how long it had been at work
+    named = {"search_seconds": "the search", "seconds": "in all at least" if r.get("resumed") else "in all"}
+    return ", ".join(f"{what} {r[k]:.0f} s" for k, what in named.items() if isinstance(r.get(k), int | float))
+
+
+def _seeds(r: dict[str, Any], f: Findings | None) -> str:
+    first, count = r.get("seed"), r.get("seeds_per_trial") or 1
+    if first is None:
+        return ""
+    used = f"{first}" if count == 1 else f"{first} to {first + count - 1}, each trial on all"
+    if f is None:
+        return f"searches on {used}; {r.get('seeds')} fresh ones"
+    fresh = f"; check on {', '.join(str(s) for s in sorted(set(f.check.runs['seed'])))}" if f.check else ""
+    return f"search on {used}{fresh}"
+
+
+def _commit(commit: Any) -> str:
+    text = str(commit or "")
+    return text.removesuffix("+") + " with uncommitted changes" if text.endswith("+") else text
