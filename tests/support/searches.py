@@ -8,7 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,14 +73,22 @@ def copy_at(moment: int, process: subprocess.Popen, run: Path, copy: Path) -> No
 def copy_when(moment: Callable[[], Any], process: subprocess.Popen, run: Path, copy: Path) -> None:
     """A running process's folder.  Its driver and its trials stand still meanwhile: this is what SIGKILL leaves."""
     wait_for(lambda: moment() or process.poll() is not None)
-    standing = [process.pid, *actors(process.pid)]
-    try:
-        for pid in standing:
-            os.kill(pid, signal.SIGSTOP)
+    with standing_still(process):
         shutil.copytree(run, copy)
+
+
+@contextmanager
+def standing_still(process: subprocess.Popen) -> Iterator[None]:
+    """A search's driver and trials, stopped for as long as this lasts."""
+    pids = [process.pid, *actors(process.pid)]
+    try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        yield
     finally:
-        for pid in standing:
-            os.kill(pid, signal.SIGCONT)
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
 
 def copy_to(folder: Path, run: Path) -> Path:

@@ -16,7 +16,15 @@ import yaml
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
-from support.searches import MOMENTS, actors, assert_as_undisturbed, begin_search, copy_to, logged_rounds
+from support.searches import (
+    MOMENTS,
+    actors,
+    assert_as_undisturbed,
+    begin_search,
+    copy_to,
+    logged_rounds,
+    standing_still,
+)
 from support.waiting import wait_for
 
 from fedtune import extend, resume, status
@@ -49,11 +57,12 @@ def test_a_killed_driver_is_resumed_where_it_was(
 ) -> None:
     process, run = begin_search(tmp_path), tmp_path / "run"
     wait_for(lambda: logged_rounds(run) >= 25)
-    assert status.main([str(run)]) == 0
-    said = capsys.readouterr().out
-    assert "fedproto, random and none: running" in said and "of 6 trials: " in said and " running" in said
-    assert resume.main([str(run)]) == 2 and "another is at work" in capsys.readouterr().err
-    os.kill(process.pid, signal.SIGKILL)
+    with standing_still(process):  # however long the questions take
+        assert status.main([str(run)]) == 0
+        said = capsys.readouterr().out
+        assert "fedproto, random and none: running" in said and "of 6 trials: " in said and " running" in said
+        assert resume.main([str(run)]) == 2 and "another is at work" in capsys.readouterr().err
+        os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert status.main([str(run)]) == 0
     assert "its driver is gone; fedtune resume" in capsys.readouterr().out.replace("\n", " ")
