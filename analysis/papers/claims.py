@@ -188,7 +188,7 @@ class Reproduced(NamedTuple):
         grid = reproduction_plan.requested(options)
         spots = list(reproduction_plan.planned(grid, options.preset or "as_text", record["device"]))
         runs = {run.label: run for spot in spots for run in spot.runs}
-        return cls(options.table, record, spots, ray_tasks.found(list(runs.values()), folder / "runs"))
+        return cls(options.table, record, spots, ray_tasks.finished(list(runs.values()), folder / "runs"))
 
     def values(self, part: str, row: str, measure: str) -> Values:
         """A row's figures, where all of a setting's runs are there: by its label, which names the data set if several.

@@ -18,8 +18,8 @@ from fedtune.runs import tables
 from fedtune.studies.fresh_seeds import DEFAULT
 
 LEVEL = 0.05
-OVER = 0.1  # of a budget: what more a trial may use before it is said
-MANY = 15  # pairs of six algorithms
+OVER = 0.1  # share by which trials may exceed a budget before a warning says so
+MANY = 15  # with more pairs than those of six algorithms, only those with the best are shown
 
 # column of table.csv -> what it is.  Accuracies are shares of 1, means over fresh seeds; ± is half a 95 % interval
 COLUMNS: dict[str, str] = {
@@ -43,7 +43,7 @@ COLUMNS: dict[str, str] = {
     "tuned_diverged": "runs of the tuned configuration that did",
     "runs": "fresh seeds",
     "search_trials": "trials that the search began",
-    "search_rounds": "rounds that they played",
+    "search_rounds": "rounds of all of them",
     "search_mb": "megabytes that they sent and received",
     "search_seconds": "wall time of their rounds",
     "published": "the paper's own figure for this setting, and what to know of it",
@@ -95,7 +95,7 @@ def pairs(evaluations: pd.DataFrame) -> pd.DataFrame:
 
 
 def spent(run: Path) -> dict[str, float]:
-    """What a search took, by what its trials logged and not by what was asked for."""
+    """What a search used up, from the logs of its trials rather than from its options."""
     trials = pd.read_parquet(run / "trials.parquet")
     totals = {c: trials[c].sum() if c in trials else 0 for c in ("rounds", "comm_mb", "seconds")}
     return {"trials": len(trials), "rounds": int(totals["rounds"]), "mb": totals["comm_mb"]} | {
@@ -104,9 +104,9 @@ def spent(run: Path) -> dict[str, float]:
 
 
 def unequal(runs: Mapping[str, Path], trials: int, budget: Budget) -> list[str]:
-    """Where searches did not have the same budget, by what was logged: lines to read, none if all is equal.
+    """Where searches did not have the same budget, by their logs: a sentence each, none if all is equal.
 
-    Trials that were stopped differ, as that is what a scheduler decides; all that had the chance must not.
+    Trials that a scheduler stopped may differ; those that it let finish must not.
     """
     found, lengths = [], {}
     for name, run in runs.items():
@@ -124,7 +124,7 @@ def unequal(runs: Mapping[str, Path], trials: int, budget: Budget) -> list[str]:
 
 
 def _overspent(name: str, ended: pd.DataFrame, budget: Budget) -> list[str]:
-    """Where a budget in megabytes or seconds did not fit an algorithm: a round costs too much of it, or nothing."""
+    """Where a budget in megabytes or seconds does not suit an algorithm: a round costs too much of it, or nothing."""
     column, unit = ("comm_mb", "MB") if budget.unit == "mb" else ("seconds", "s")
     used, rounds = ended[column].mean(), ended["rounds"].mean()
     if used == 0:
@@ -138,7 +138,7 @@ def _overspent(name: str, ended: pd.DataFrame, budget: Budget) -> list[str]:
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
-    """Accuracies as a person reads them, in percent."""
+    """The table of accuracies as text, in percent."""
     gap = [
         number(100 * g, "+.2f") + ("" if math.isnan(d) else f" ({number(100 * d, '+.2f')})")
         for g, d in zip(table["selection_gap"], _of(table, "default_gap"), strict=True)
@@ -158,7 +158,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def costs(table: pd.DataFrame) -> pd.DataFrame:
-    """What the tuned configurations cost, and what each search took, as a person reads it."""
+    """What the tuned configurations cost and what each search used up, as text."""
     return pd.DataFrame(
         {
             "algorithm": table["algorithm"],
@@ -175,12 +175,12 @@ def costs(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def searched(table: pd.DataFrame) -> pd.DataFrame:
-    """What each search found."""
+    """The tuned hyperparameters of each algorithm, as text."""
     return pd.DataFrame({"algorithm": table["algorithm"], "tuned hyperparameters": table["configuration"]})
 
 
 def shown_pairs(pairs: pd.DataFrame) -> pd.DataFrame:
-    """The pairs as a person reads them; of many only those with the first algorithm."""
+    """The pairs as text; if there are many, only those with the first algorithm."""
     if len(pairs) > MANY:
         pairs = pairs[pairs["algorithm"] == pairs["algorithm"].iloc[0]]
     better = pairs["p_holm"].map(lambda p: "not tested" if math.isnan(p) else "yes" if p < LEVEL else "cannot be told")
@@ -213,12 +213,13 @@ def latex(frame: pd.DataFrame) -> str:
 
 
 def _paired(a: pd.DataFrame, b: pd.DataFrame) -> statistics.Difference:
-    """Test accuracy of one set of runs minus another's, by seed."""
+    """The difference in test accuracy between two sets of runs, paired by seed."""
     both = a.set_index("seed")["test_acc"].to_frame("a").join(b.set_index("seed")["test_acc"].rename("b"), how="inner")
     return statistics.paired(both["a"], both["b"])
 
 
 def _listed(tuned: pd.DataFrame) -> str:
+    """The hyperparameters of a tuned configuration in one line."""
     if tuned.empty:
         return "none was found"
     row = tuned.iloc[0]
@@ -227,7 +228,7 @@ def _listed(tuned: pd.DataFrame) -> str:
 
 
 def _unless_diverged(table: pd.DataFrame, name: str) -> list[str]:
-    """A mean with its ±; what there is none of, in words."""
+    """Means with their ±; in words why there is none."""
     texts = _with_half(table[name], table[f"{name}_half"])
     lost, runs = _of(table, f"{name}_diverged"), _of(table, "runs")
     return [
@@ -237,7 +238,7 @@ def _unless_diverged(table: pd.DataFrame, name: str) -> list[str]:
 
 
 def _of(table: pd.DataFrame, column: str) -> pd.Series:
-    """A column that tables of earlier versions lack."""
+    """A column, or not-a-numbers where a table of an earlier version lacks it."""
     return table[column] if column in table else pd.Series(math.nan, index=table.index)
 
 

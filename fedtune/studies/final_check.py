@@ -17,9 +17,9 @@ KEPT = ("test_acc", "val_acc", "comm_mb")
 
 
 def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
-    """The best and the default configuration on fresh seeds: new partitions, starts and draws.  A row per run.
+    """Train the best and the default configuration on fresh seeds: new partitions, initialisations and samples.
 
-    Test accuracy is of the last round.
+    Returns a row per run; its accuracies are those of the last round.
     """
     default = p.default()
     candidates = {"best": config} if config == default else {"best": config, "default": default}
@@ -31,12 +31,12 @@ def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
     found = ray_tasks.run_all(
         list(runs.values()), named, None, p.cpus, p.gpus, p.budget, "final check", p.concurrent
     )
-    rows = [{"configuration": n, "seed": s} | last(found[run.label]) for (n, s), run in runs.items()]
+    rows = [{"configuration": n, "seed": s} | last_round(found[run.label]) for (n, s), run in runs.items()]
     frame = pd.DataFrame(rows, columns=["configuration", "seed", *KEPT, "reason"])
     return frame.sort_values(["configuration", "seed"], ignore_index=True)
 
 
-def last(outcome: ray_tasks.Outcome) -> dict[str, Any]:
-    """What counts of a run's last round; not a number if it diverged."""
+def last_round(outcome: ray_tasks.Outcome) -> dict[str, Any]:
+    """Accuracies and cost after a run's last round; not numbers if it diverged."""
     row = outcome.rounds[-1] if outcome.rounds and not outcome.reason else dict.fromkeys(KEPT, math.nan)
     return {k: row[k] for k in KEPT} | {"reason": outcome.reason}

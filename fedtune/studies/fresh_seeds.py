@@ -1,4 +1,4 @@
-"""What searches found, played again on seeds that none of them has seen."""
+"""What searches found, trained again on seeds that none of them has seen."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import pandas as pd
 
 from fedtune.core.metrics import METRIC, METRICS
 from fedtune.data.datasets import Dataset
-from fedtune.federated import experiment
+from fedtune.federated.experiment import with_seed
 from fedtune.runs import tables
 from fedtune.studies import ray_tasks
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.space import Config
 
 DEFAULT = "default"
-# what is kept of a run, beside what its last round has
+# metrics of a run that are those of its last round
 LAST = ("val_acc", "test_acc", "test_acc_std", "test_acc_worst10", "comm_mb")
-NEAR = 0.95  # of its last accuracy: when a run is said to have got there
+NEAR = 0.95  # share of a run's last test accuracy; `rounds_to_95` is the first round that reaches it
 
 
 class Candidate(NamedTuple):
-    """A configuration that is played again."""
+    """A configuration that is trained on fresh seeds."""
 
     name: str  # default, or "top 1" for the search's best, "top 2" …
     config: Config
@@ -34,21 +34,24 @@ class Candidate(NamedTuple):
 
 
 def candidates(p: Plan, top: int) -> list[Candidate]:
-    """The default and a search's best so many, from its tables.  The default has a score if its trial was finished."""
+    """The default configuration and the best `top` of a search, from its tables.
+
+    The default has a score if one of the search's finished trials was of it.
+    """
     trials = pd.read_parquet(p.folder / "trials.parquet")
     ranked = tables.best_trials(trials, p.budget.unit)[:top]
     default = p.default()
-    found = [Candidate(DEFAULT, default)]
+    first = Candidate(DEFAULT, default)
     for row in trials[trials["status"] == "finished"].to_dict("records"):
         if _values(p, row) == default:
-            found = [Candidate(DEFAULT, default, row["trial"], row[f"last_{METRIC}"])]
-    for i, row in enumerate(ranked.to_dict("records")):
-        found.append(Candidate(f"top {i + 1}", _values(p, row), row["trial"], row[f"last_{METRIC}"]))
-    return found
+            first = Candidate(DEFAULT, default, row["trial"], row[f"last_{METRIC}"])
+    best = [Candidate(f"top {i}", _values(p, row), row["trial"], row[f"last_{METRIC}"])
+            for i, row in enumerate(ranked.to_dict("records"), 1)]  # fmt: skip
+    return [first, *best]
 
 
 def _values(p: Plan, row: dict[Any, Any]) -> Config:
-    """A trial's values of what was searched."""
+    """The searched hyperparameters of a trial, from its row in the table of trials."""
     tried = {k.removeprefix(tables.CONFIG): v for k, v in row.items() if k.startswith(tables.CONFIG)}
     whole = p.experiment.configuration(tables.plain(tried))
     return {n: v for n, v in whole.items() if n in p.space.names}
@@ -57,64 +60,67 @@ def _values(p: Plan, row: dict[Any, Any]) -> Config:
 def evaluate(
     plans: Sequence[Plan], data: Dataset, seeds: int, top: int, folder: Path
 ) -> tuple[pd.DataFrame, pd.DataFrame, list[ray_tasks.Outcome]]:
-    """A row per algorithm, candidate and fresh seed; a row per round of each; and the runs that these stand for.
+    """Train the default and the best configurations of each search on fresh seeds.
 
-    One run may be of two candidates, when the search's best is the default.
+    Returns a row per algorithm, candidate and seed; a row per round of each; and the outcomes of the runs.  One run may
+    serve two candidates, when the search's best is the default.
 
-    Of the search's best so many, the one of highest mean validation accuracy on the fresh seeds is `chosen`: no test
-    figure is looked at.  But validation and test of one run go together, so that with more than one to choose from its
+    Of a search's candidates the one of highest mean validation accuracy on the fresh seeds is `chosen`: no test figure
+    is looked at.  But validation and test accuracy of one run go together, so with more than one to choose from the
     test accuracy there is a little too good.
-    folder: of a file per run; what is in there is not played again.
+
+    top      candidates of each search, beside the default.
+    folder   where each run leaves a file; a run whose file is there is not run again.
     """
-    runs, of = [], {}
-    tried = [(p, c, seed) for p in plans for c in candidates(p, top) for seed in p.fresh(seeds)]
-    for p, c, seed in tried:
-        same = (p.experiment.algorithm, json.dumps(c.config, sort_keys=True), seed)
-        if same not in of:
-            label = f"{p.experiment.algorithm} {c.name} seed {seed}"
-            of[same] = ray_tasks.Run(label, experiment.with_seed(p.experiment, seed), c.config)
-            runs.append(of[same])
+    entries = [(p, c, seed) for p in plans for c in candidates(p, top) for seed in p.fresh(seeds)]
+    runs: dict[tuple[str, str, int], ray_tasks.Run] = {}
+    for p, c, seed in entries:
+        label = f"{p.experiment.algorithm} {c.name} seed {seed}"
+        runs.setdefault(_key(p, c, seed), ray_tasks.Run(label, with_seed(p.experiment, seed), c.config))
     first = plans[0]
+    named = {first.experiment.scenario.dataset: data}
     outcomes = ray_tasks.run_all(
-        runs, {first.experiment.scenario.dataset: data}, folder, first.cpus, first.gpus, first.budget, "fresh seeds",
-        first.concurrent,
-    )  # fmt: skip
+        list(runs.values()), named, folder, first.cpus, first.gpus, first.budget, "fresh seeds", first.concurrent
+    )
     rows, rounds = [], []
-    for p, c, seed in tried:
-        run = of[p.experiment.algorithm, json.dumps(c.config, sort_keys=True), seed]
-        who = {"algorithm": p.experiment.algorithm, "configuration": c.name, "seed": seed}
-        outcome = outcomes[run.label]
+    for p, c, seed in entries:
+        outcome = outcomes[runs[_key(p, c, seed)].label]
+        whose = {"algorithm": p.experiment.algorithm, "configuration": c.name, "seed": seed}
         config = {tables.CONFIG + n: v for n, v in c.config.items()}
-        rows.append(who | {"trial": c.trial, "score": c.score} | summed(outcome) | config)
-        rounds += [who | row for row in outcome.rounds]
+        rows.append(whose | {"trial": c.trial, "score": c.score} | run_summary(outcome) | config)
+        rounds += [whose | row for row in outcome.rounds]
     frame = pd.DataFrame(rows)
     frame.insert(3, "chosen", chosen(frame))
     return frame, pd.DataFrame(rounds, columns=_columns(rounds)), list(outcomes.values())
 
 
+def _key(p: Plan, c: Candidate, seed: int) -> tuple[str, str, int]:
+    """What decides a run: candidates that share it are one run."""
+    return p.experiment.algorithm, json.dumps(c.config, sort_keys=True), seed
+
+
 def seconds(outcome: ray_tasks.Outcome) -> float:
-    """The time that a run's rounds took, with scoring."""
+    """Wall time of a run's rounds, evaluation included."""
     return sum(r["seconds"] + r["eval_seconds"] for r in outcome.rounds)
 
 
-def summed(outcome: ray_tasks.Outcome) -> dict[str, Any]:
-    """What a run comes to.  Nothing of a run that diverged, but how far it came and what that cost."""
+def run_summary(outcome: ray_tasks.Outcome) -> dict[str, Any]:
+    """A run in one row: its last metrics and what they cost; of one that diverged, only its rounds and seconds."""
     rows = outcome.rounds
-    found: dict[str, Any] = {"rounds": len(rows), "seconds": seconds(outcome)}
+    length: dict[str, Any] = {"rounds": len(rows), "seconds": seconds(outcome)}
     if outcome.reason or not rows:
-        return found | dict.fromkeys((*LAST, "rounds_to_95", "mb_to_95", "mb_per_round"), math.nan) | {
-            "reason": outcome.reason
-        }
+        missing = dict.fromkeys((*LAST, "rounds_to_95", "mb_to_95", "mb_per_round"), math.nan)
+        return length | missing | {"reason": outcome.reason}
     last = rows[-1]
     there = next(r for r in rows if r["test_acc"] >= NEAR * last["test_acc"])
-    return found | {n: last[n] for n in LAST} | {
+    return length | {n: last[n] for n in LAST} | {
         "rounds_to_95": there["round"], "mb_to_95": there["comm_mb"], "mb_per_round": last["comm_mb"] / len(rows),
         "reason": "",
     }  # fmt: skip
 
 
 def chosen(frame: pd.DataFrame) -> pd.Series:
-    """Whether a row is of its algorithm's tuned configuration; the default's rows never are.
+    """Which rows belong to their algorithm's tuned configuration; the default's never do.
 
     Where every candidate diverged on some seed, the search's best stays, and its row says so.
     """
@@ -125,6 +131,7 @@ def chosen(frame: pd.DataFrame) -> pd.Series:
 
 
 def _columns(rounds: list[dict[str, Any]]) -> list[str]:
+    """The columns of the table of rounds: keys, the declared metrics, then what the algorithms report."""
     named = ["algorithm", "configuration", "seed", "round", *METRICS]
-    seen = {name for row in rounds for name in row}
-    return [n for n in named if n in seen] + sorted(seen - set(named))
+    present = {name for row in rounds for name in row}
+    return [n for n in named if n in present] + sorted(present - set(named))

@@ -32,22 +32,22 @@ class Row(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A setting: a scenario by name, fields that differ from it, and hyperparameters."""
+    """A setting: a scenario by name, the fields that differ from it, and hyperparameters."""
 
     label: str  # the data set first, as the paper writes it
     scenario: str
     fields: dict[str, Any] = {}  # noqa: RUF012 - never changed
     config: dict[str, Any] = {}  # noqa: RUF012 - never changed
     printed: dict[str, str] = {}  # noqa: RUF012 - measure -> the paper's column; of accuracy the label, if not said
-    stands_in: str = ""  # what stands for what, where the data set is not the paper's
-    whole: int = 0  # rounds that it has in the paper, where others were asked for
+    stands_in: str = ""  # "A for B" where data set A replaces the paper's B
+    whole: int = 0  # rounds in the paper, where others were asked for
 
     def setting(self) -> Scenario:
-        """The scenario that is played."""
+        """The scenario of the column's runs."""
         return find(self.scenario).override(**self.fields)
 
     def paper_column(self, measure: str) -> str:
-        """Where the paper prints this column's figures of a measure; empty if nowhere."""
+        """The column under which the paper prints a measure; empty if it does not."""
         return self.printed.get(measure, self.label if measure == "accuracy" else "")
 
 
@@ -62,7 +62,7 @@ class Panel(NamedTuple):
 
     @property
     def rounds(self) -> int:
-        """Of its longest column."""
+        """The number of rounds of its longest column."""
         return max(c.setting().rounds for c in self.columns)
 
 
@@ -73,5 +73,5 @@ class Grid(NamedTuple):
     table: str
     varied: str
     panels: tuple[Panel, ...]
-    seeds: int = 3  # as many runs as the paper has of a figure
+    seeds: int = 3  # runs of every figure, as many as the paper has
     note: str = ""

@@ -1,4 +1,4 @@
-"""What four papers printed: every table's figures, each with what is known to be wrong with it.
+"""The figures that four papers printed, each with what is known to be wrong with it.
 
 GFPL (Lu et al. 2026), FedPA (Jiang et al. 2024), FedGenP (Taghiyarrenani et al.) and FedSA (Zhou et al. 2025); the
 figures are in published.yaml, copied from the papers' texts.  What is not legible there is left out and stands in
@@ -44,7 +44,7 @@ COLUMNS = {
 
 
 class Defect(NamedTuple):
-    """What is wrong with a figure, or not said of it."""
+    """What is wrong with a printed figure, or left unsaid about it."""
 
     short: str  # a few words
     what: str
@@ -53,7 +53,7 @@ class Defect(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure of a table; the fields are those of COLUMNS."""
+    """One figure of a printed table; COLUMNS says what the fields are."""
 
     paper: str
     table: str
@@ -72,7 +72,7 @@ class Cell:
 
 
 def cells() -> pd.DataFrame:
-    """A row per figure; columns COLUMNS."""
+    """All printed figures, a row each; columns COLUMNS."""
     rows = [
         {name: getattr(cell, name) for name in COLUMNS}
         | {"defects": "; ".join(d.short for d in cell.defects), "instead": ", ".join(s for s, _ in cell.instead)}
@@ -82,7 +82,7 @@ def cells() -> pd.DataFrame:
 
 
 def of(scenario: str, algorithm: str) -> list[Cell]:
-    """Test accuracies that were published for a scenario's setting; `stands_in` where it is another data set's."""
+    """Test accuracies that were published for a scenario's setting; `stands_in` is set where they are of other data."""
     found = []
     for cell in every():
         if cell.measure == "accuracy" and cell.row == algorithm:
@@ -94,7 +94,7 @@ def of(scenario: str, algorithm: str) -> list[Cell]:
 
 
 def note(cell: Cell) -> str:
-    """Where it is from and what to know of it, in one short line: the first three defects, the gravest first."""
+    """One line on a figure: its paper and table, and its first three defects, the gravest first."""
     known = [f"no target: {cell.stands_in}"] if cell.stands_in else []
     known += [d.short for d in cell.defects[:3]]
     more = [f"{len(cell.defects) - 3} more"] if len(cell.defects) > 3 else []
@@ -103,13 +103,13 @@ def note(cell: Cell) -> str:
 
 @cache
 def every() -> tuple[Cell, ...]:
-    """All figures, in the order of the papers."""
+    """All printed figures, in the order of the papers."""
     content = _content()
     return tuple(cell for table in content["tables"] for cell in _cells(table, content))
 
 
 def lost() -> dict[str, str]:
-    """What of the tables is not legible or was never printed: where -> what."""
+    """What of the papers' tables is illegible or was never printed: where -> what."""
     return {entry["where"]: entry["what"] for entry in _content()["lost"]}
 
 
@@ -136,6 +136,6 @@ def _cells(table: dict[str, Any], content: dict[str, Any]) -> Iterator[Cell]:
 
 
 def _fits(known: dict[str, Any], row: str, column: str) -> bool:
-    """Whether a defect is one of this row and column."""
+    """Whether a defect applies to this row and column of its table."""
     patterns = ((known.get("rows"), row), (known.get("columns"), column))
     return all(not wanted or any(fnmatchcase(name, p) for p in wanted) for wanted, name in patterns)

@@ -1,4 +1,4 @@
-"""Many runs that are no search, as Ray tasks: each is played once, and left in a file where there is a folder."""
+"""Many runs outside a search, as Ray tasks; where there is a folder, each leaves a file and is run only once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fedtune.tuning.space import Config
 
 
 class Run(NamedTuple):
-    """One configuration on one seed.  label: unique among those played together, and part of its file's name."""
+    """One configuration on one seed.  label: unique among the runs of one call, and part of the file's name."""
 
     label: str
     experiment: Experiment
@@ -38,51 +38,55 @@ class Run(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of a run."""
+    """The result of a run: its rounds, or as many as there were before it diverged."""
 
     rounds: list[dict[str, Any]]  # a row of metrics each
     reason: str  # why it diverged; empty if it did not
-    commit: str | None = None  # of the code that played it, where it has been read from its file
+    commit: str | None = None  # of the code that ran it
 
 
 def run_all(
     runs: Sequence[Run], data: Mapping[str, Dataset], folder: Path | None = None, cpus: float = 1, gpus: float = 0,
     budget: Budget | None = None, title: str = "runs", concurrent: int | None = None,
 ) -> dict[str, Outcome]:  # fmt: skip
-    """What came of each run, by label; as many at once as Ray has room for, or fewer.
+    """The outcome of each run, by label.
 
-    data: by name, for every run's scenario.  folder: what lies there is not played again, so whatever was interrupted
-    goes on; a file is of one label, experiment, configuration and budget.  budget: of each run, which may end before
-    its scenario's rounds.
+    data         data sets by name, for every run's scenario.
+    folder       where each outcome is written.  A run whose file is there already is not run again, so an interrupted
+                 call continues; a file belongs to one label, experiment, configuration and budget.
+    cpus, gpus   of each run.
+    budget       of each run, which may end before its scenario's rounds.
+    concurrent   runs at once at most; as many as Ray has room for, if not given.
     """
     done: dict[str, Outcome] = {}
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
-        done = found(runs, folder, budget)
-    left = _grouped(r for r in runs if r.label not in done)
+        done = finished(runs, folder, budget)
+    left = _by_federation(r for r in runs if r.label not in done)
     commit = tables.commit()
-    for run, outcome in _shown(_played(left, data, cpus, gpus, budget, concurrent), title, len(done), len(runs)):
+    outcomes = _outcomes(left, data, cpus, gpus, budget, concurrent)
+    for run, outcome in _with_progress(outcomes, title, len(done), len(runs)):
         done[run.label] = outcome._replace(commit=commit)
         if folder:
-            tables.write(_file(folder, run, budget), done[run.label]._asdict())
+            tables.write(outcome_file(folder, run, budget), done[run.label]._asdict())
     return {r.label: done[r.label] for r in runs}
 
 
-def found(runs: Sequence[Run], folder: Path, budget: Budget | None = None) -> dict[str, Outcome]:
-    """What came of those that have been played, by label."""
-    files = {run.label: _file(folder, run, budget) for run in runs}
+def finished(runs: Sequence[Run], folder: Path, budget: Budget | None = None) -> dict[str, Outcome]:
+    """The outcomes that earlier calls left in the folder, by label."""
+    files = {run.label: outcome_file(folder, run, budget) for run in runs}
     return {label: Outcome(**json.loads(f.read_text())) for label, f in files.items() if f.exists()}
 
 
-def replay(experiment: Experiment, config: Config, data: federation.Federation, cpus: float, budget: Budget) -> Outcome:
-    """Play one configuration to its end, or until its budget is used up (in a Ray task)."""
+def train(experiment: Experiment, config: Config, data: federation.Federation, cpus: float, budget: Budget) -> Outcome:
+    """Train one configuration to its last round, or until its budget is used up (in a Ray task)."""
     keep_freed_memory()
     torch.set_num_threads(max(1, int(cpus)))
     rows: list[dict[str, Any]] = []
     try:
         seconds = 0.0
         if budget.unit == "seconds":
-            next(play(experiment, config, data))  # for nothing: a process's first round takes seconds more
+            next(play(experiment, config, data))  # unused: a process's first round takes seconds more
         for row in play(experiment, config, data):
             rows.append(row)
             seconds += row["seconds"] + row["eval_seconds"]
@@ -93,33 +97,33 @@ def replay(experiment: Experiment, config: Config, data: federation.Federation, 
     return Outcome(rows, "")
 
 
-def _grouped(runs: Iterable[Run]) -> list[Run]:
-    """Those on one federation together, so that each is dealt once."""
+def _by_federation(runs: Iterable[Run]) -> list[Run]:
+    """The runs in an order in which those on the same federation follow each other, so that each is made once."""
     groups: dict[tuple[Scenario, int], list[Run]] = {}
     for run in runs:
         groups.setdefault((run.experiment.scenario, run.experiment.seed), []).append(run)
     return [run for group in groups.values() for run in group]
 
 
-def _played(
+def _outcomes(
     runs: Sequence[Run], data: Mapping[str, Dataset], cpus: float, gpus: float, budget: Budget | None,
     concurrent: int | None,
 ) -> Iterator[tuple[Run, Outcome]]:  # fmt: skip
-    """Runs as they end.  Only as many are handed to Ray as keep it busy, so that few federations exist at once.
+    """Runs with their outcomes, as they end; those on the same federation must follow each other.
 
-    runs: those on one federation stand together.
+    Only as many are handed to Ray as keep it busy, so that few federations exist at once.
     """
-    task = ray.remote(num_cpus=cpus, num_gpus=gpus)(replay)
-    room = concurrent or 2 * _fit(cpus, gpus)
+    task = ray.remote(num_cpus=cpus, num_gpus=gpus)(train)
+    room = concurrent or 2 * _slots(cpus, gpus)
     waiting: dict[Any, Run] = {}
     latest: Any = None
-    dealt: Any = None
+    shared: Any = None
     for run in runs:
         e = run.experiment
         if latest != (e.scenario, e.seed):
             latest = e.scenario, e.seed
-            dealt = ray.put(partitioning.partition(data[e.scenario.dataset], *latest))
-        waiting[task.remote(e, run.config, dealt, cpus, budget or Budget())] = run
+            shared = ray.put(partitioning.partition(data[e.scenario.dataset], *latest))
+        waiting[task.remote(e, run.config, shared, cpus, budget or Budget())] = run
         if len(waiting) >= room:
             yield _next(waiting)
     while waiting:
@@ -127,26 +131,28 @@ def _played(
 
 
 def _next(waiting: dict[Any, Run]) -> tuple[Run, Outcome]:
+    """The next run to end, which waits no longer."""
     (done, *_), _ = ray.wait(list(waiting))
     return waiting.pop(done), ray.get(done)
 
 
-def _fit(cpus: float, gpus: float) -> int:
+def _slots(cpus: float, gpus: float) -> int:
+    """How many runs Ray has room for."""
     have = ray.cluster_resources()
     fits = have["CPU"] / cpus
     return max(1, int(min(fits, have.get("GPU", 0) / gpus) if gpus else fits))
 
 
-def _shown(
-    played: Iterable[tuple[Run, Outcome]], title: str, done: int, total: int
+def _with_progress(
+    outcomes: Iterable[tuple[Run, Outcome]], title: str, done: int, total: int
 ) -> Iterator[tuple[Run, Outcome]]:
-    """The same, shown as it goes: a bar in a terminal, lines elsewhere."""
+    """Pass outcomes on and show the progress: a bar in a terminal, lines elsewhere."""
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     terminal = sys.stderr.isatty()
     latest, console = TextColumn("{task.description}"), Console(stderr=True)
     with Progress(*columns, latest, console=console, disable=not terminal) as bar:
         task = bar.add_task("", total=total, completed=done)
-        for run, outcome in played:
+        for run, outcome in outcomes:
             yield run, outcome
             done += 1
             bar.update(task, advance=1, description=run.label)
@@ -154,8 +160,8 @@ def _shown(
                 say(f"note: {title}: {done} of {total} done ({run.label})")
 
 
-def _file(folder: Path, run: Run, budget: Budget | None) -> Path:
-    """Named after all that the outcome hangs on, so that another setting under the same label is played, not read."""
+def outcome_file(folder: Path, run: Run, budget: Budget | None = None) -> Path:
+    """The file of a run's outcome; its name depends on all that the outcome does, not on the label alone."""
     what = [dataclasses.asdict(run.experiment), run.config, budget]
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:10]
     return folder / f"{run.label.replace(' ', '-').replace('/', '_')}-{digest}.json"

@@ -1,4 +1,4 @@
-"""Which runs a paper's table or figure is made of: every row on every column, one run a seed."""
+"""The runs that a paper's table or figure consists of: every row on every column, one run per seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedtune.studies.ray_tasks import Run
 
 
 def requested(options: ReproductionOptions) -> Grid:
-    """The table as the options want it; UserError for a table or data set that there is not."""
+    """The table that the options ask for; UserError for a table or data set that does not exist."""
     if options.table not in GRIDS:
         raise unknown("table", options.table, GRIDS)
     grid = GRIDS[options.table]
@@ -38,7 +38,7 @@ def requested(options: ReproductionOptions) -> Grid:
 
 
 class Spot(NamedTuple):
-    """A row on a column, and its runs, one a seed.  The row names its preset."""
+    """One place in a table: a row (under its preset) on a column, with its runs, one per seed."""
 
     panel: Panel
     row: Row
@@ -47,10 +47,9 @@ class Spot(NamedTuple):
 
 
 def planned(grid: Grid, presets: str, device: str) -> Iterator[Spot]:
-    """Every row on every column of every part.  What is the same under two names is one run.
+    """Every row on every column of every part; the same configuration under two names is one run.
 
-    presets: names with commas between them; a row for each that its algorithm has.  UserError for what can be told to
-    go wrong.
+    presets: names separated by commas; a row for each that its algorithm has.  UserError for what would fail later.
     """
     names = _presets(presets)
     checked: set[Any] = set()
@@ -95,7 +94,7 @@ def _under(row: Row, presets: Sequence[str]) -> list[Row]:
 
 
 def _check(experiment: Experiment, config: dict[str, Any], column: Column, checked: set[Any]) -> None:
-    """UserError for what cannot be played; a warning for a hyperparameter that is varied without effect."""
+    """UserError for a setting that cannot run; a warning for a hyperparameter that is varied without effect."""
     alg, scenario = experiment.resolve(config)
     kind = (alg, scenario.model, scenario.features, scenario.dataset, scenario.evaluation, scenario.clients)
     if kind not in checked:  # large families take seconds

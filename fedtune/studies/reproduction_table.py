@@ -1,4 +1,4 @@
-"""The figures of a reproduction: what was measured of each run, and what the paper printed."""
+"""The figures of a reproduction: what was measured in each run, and what the paper printed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pandas as pd
 from fedtune.core import statistics
 from fedtune.federated.scenario import Scenario
 from fedtune.studies import published
-from fedtune.studies.fresh_seeds import summed
+from fedtune.studies.fresh_seeds import run_summary
 from fedtune.studies.paper_grid import Grid
 from fedtune.studies.ray_tasks import Outcome
 from fedtune.studies.reproduction_plan import Spot
@@ -46,7 +46,7 @@ COLUMNS = {
 
 
 def printed(grid: Grid, spot: Spot, measure: str) -> published.Cell | None:
-    """The figure that the paper prints there."""
+    """The figure that the paper prints for a row, a column and a measure."""
     tables = (grid.table, grid.table + spot.panel.label[0])  # parts of a figure have a letter
     wanted = (measure, spot.row.label, spot.column.paper_column(measure))
     for cell in published.every():
@@ -56,13 +56,13 @@ def printed(grid: Grid, spot: Spot, measure: str) -> published.Cell | None:
 
 
 def measured(measure: str, outcome: Outcome, scenario: Scenario) -> float:
-    """One of MEASURES of a run; not a number if it diverged."""
+    """The value of one of MEASURES in a run; not a number if the run diverged."""
     if outcome.reason:
         return math.nan
     rows = outcome.rounds
     return {
         "accuracy": lambda: 100 * rows[-1]["test_acc"],
-        "rounds": lambda: summed(outcome)["rounds_to_95"],
+        "rounds": lambda: run_summary(outcome)["rounds_to_95"],
         "parameters": lambda: sum(r["up_floats"] for r in rows) / len(rows) / 1000,
         "mb": lambda: rows[-1]["comm_mb"] / len(rows) / scenario.clients,
         "spread": lambda: 100 * rows[-1]["test_acc_std"],
@@ -85,7 +85,7 @@ def frame(grid: Grid, spots: Sequence[Spot], outcomes: Mapping[str, Outcome]) ->
 
 
 def _ranked(spots: Sequence[Spot], outcomes: Mapping[str, Outcome]) -> list[Spot]:
-    """In the order of the parts' columns and rows; where a part names no rows, the most accurate first."""
+    """The spots by column, then as the part names its rows; if it names none, the most accurate first."""
 
     columns = [*dict.fromkeys((s.panel.label, s.column.label) for s in spots)]
 
@@ -101,12 +101,12 @@ def _ranked(spots: Sequence[Spot], outcomes: Mapping[str, Outcome]) -> list[Spot
 
 
 def _is_shown(spot: Spot, measure: str) -> bool:
-    """A measure that the paper prints for some columns is shown for those."""
+    """Rounds and parameters are shown only for columns for which the paper prints them."""
     return measure not in ("rounds", "parameters") or bool(spot.column.paper_column(measure))
 
 
 def _cell(grid: Grid, spot: Spot, measure: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """One row of the frame."""
+    """One row of the table of figures."""
     scenario, config = spot.runs[0].experiment.scenario, spot.runs[0].config
     ours = statistics.mean([measured(measure, o, scenario) for o in outcomes])
     cell, rule = printed(grid, spot, measure), math.nan

@@ -1,4 +1,4 @@
-"""A paper's table made to fit: on a data set that is there, with other rounds and seeds, or small."""
+"""Variants of a paper's table: on another data set, with other rounds and seeds, or small."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fedtune.studies.paper_grid import Column, Grid, Panel
 
 SEEDS = 2  # of a quick version
 LEAST_ALPHA = 0.05  # below it ten classes leave some of twenty clients without rows
-SHARE = 0.08  # of GFPL's rows a class that the digits have for 20 clients
+SHARE = 0.08  # share of GFPL's rows a class for which the digits suffice with 20 clients
 
 
 def on(grid: Grid, dataset: str) -> Grid:
-    """The table on one data set: its own columns of it, or else its first part with the data set put in their place.
+    """The table on one data set: its own columns of it, or else those of its first data set with this in its place.
 
     Settings that are the same on the new data set become one column, beside which nothing was printed.
     """
@@ -42,7 +42,7 @@ def quick(grid: Grid, every_column: bool = False) -> Grid:
 
 
 def parts(grid: Grid, names: Sequence[str]) -> Grid:
-    """Only the parts of those names: a figure's letters, a table's data sets; UserError for one that there is not."""
+    """The parts with these names (a figure's letters, a table's data sets); UserError for one that does not exist."""
     there = [p.label.partition(":")[0] for p in grid.panels]
     for name in names:
         if name not in there:
@@ -51,7 +51,7 @@ def parts(grid: Grid, names: Sequence[str]) -> Grid:
 
 
 def lasting(panel: Panel, rounds: int) -> Panel:
-    """The part with so many rounds in its longest column, and in the others in proportion."""
+    """The part with this many rounds in its longest column, and proportionally many in the others."""
     share = rounds / panel.rounds
     columns = (
         c._replace(fields=c.fields | {"rounds": max(1, round(share * had))}, whole=c.whole or had)
@@ -62,7 +62,7 @@ def lasting(panel: Panel, rounds: int) -> Panel:
 
 
 def fields(scenario: Scenario, dataset: str) -> dict[str, Any]:
-    """What changes in a scenario with the data set: the model, if images have another shape, and how rows are dealt.
+    """The fields that change with the data set: the model, if images have another shape, and the partition.
 
     Clients that were celebrities hold shares of the classes instead.  The digits have few rows, so clients get few.
     """
@@ -82,7 +82,7 @@ def fields(scenario: Scenario, dataset: str) -> dict[str, Any]:
 
 
 def _placed(panel: Panel, dataset: str) -> tuple[Column, ...]:
-    """The part's columns with the data set in their place."""
+    """The part's columns on the other data set; those that become the same are one."""
     found: dict[tuple[Any, ...], Column] = {}
     for c in panel.columns:
         if _too_skewed(c, dataset):
@@ -99,29 +99,29 @@ def _placed(panel: Panel, dataset: str) -> tuple[Column, ...]:
 
 
 def _too_skewed(column: Column, dataset: str) -> bool:
-    """Whether the column's few classes a client need more classes than the data set has: some would get none."""
+    """Whether the label skew needs more classes than the data set has: some clients would get no rows."""
     scenario = column.setting()
     fewer = datasets.describe(dataset)[3] < datasets.describe(scenario.dataset)[3]
     return scenario.partition == "fedgen" and scenario.alpha < LEAST_ALPHA and fewer
 
 
 def _notes(parts: Sequence[Panel], dataset: str) -> list[str]:
-    """What else is not as the labels say."""
+    """Sentences on what differs from the paper's setting although the labels do not say so."""
     columns = [c for p in parts for c in p.columns]
     law, notes = columns[0].setting().partition, []
     if dataset == "digits" and law == "ways-shots":
         notes.append(f"on the digits a client has {100 * SHARE:g} % of the rows that a label or the paper says")
     if dataset == "digits" and law in ("fedgen", "natural"):
-        notes.append("the digits are dealt out whole, to ten clients, whatever share a label names")
+        notes.append("the digits are partitioned whole, among ten clients, whatever share a label names")
     if law == "natural":
         alpha = columns[0].setting().alpha
         notes.append(f"clients hold no celebrities but shares of the classes, Dirichlet {alpha:g}")
     left = [c.label.partition(", ")[2] for c in columns if _too_skewed(c, dataset)]
-    return [*notes, *(f"{label} is left out, as so few classes cannot be dealt out so" for label in left)]
+    return [*notes, *(f"{label} is left out, as so few classes cannot be partitioned so" for label in left)]
 
 
 def _model(scenario: Scenario, shape: tuple[int, ...]) -> str:
-    """What plays the model's part on images of another shape."""
+    """The model that takes the place of the scenario's on images of another shape."""
     colour = shape[0] == 3
     if scenario.model in catalogue.FAMILIES:
         return scenario.model if colour else "htmini3"

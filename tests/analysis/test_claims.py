@@ -111,7 +111,7 @@ def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.C
         given = {"components": 1, "ways": 2} | spot.column.config | spot.column.fields
         cost = given["components"] if spot.panel.label.startswith("a") else given["ways"] ** 2
         for run in spot.runs:
-            file = ray_tasks._file(folder / "runs", run, None)
+            file = ray_tasks.outcome_file(folder / "runs", run, None)
             file.parent.mkdir(parents=True, exist_ok=True)
             tables.write(file, {"rounds": [{"comm_mb": float(cost)}], "reason": ""})
     said = {"command": ["fedtune", "reproduce", *arguments], "device": "cpu", "versions": {"fedtune": "1"}}
@@ -131,7 +131,7 @@ def test_the_same_setting_on_several_data_sets_is_several_columns(tmp_path: Path
     options = ReproductionOptions("gfpl-table2", quick=True, seeds=1)
     spots = list(reproduction_plan.planned(reproduction_plan.requested(options), "as_text", "cuda"))
     for i, spot in enumerate(spots):
-        file = ray_tasks._file(tmp_path / "runs", spot.runs[0], None)
+        file = ray_tasks.outcome_file(tmp_path / "runs", spot.runs[0], None)
         file.parent.mkdir(exist_ok=True)
         tables.write(file, {"rounds": [{"test_acc": i / 100}], "reason": ""})
     said = {"command": [], "grid": options.grid, "device": "cuda"}

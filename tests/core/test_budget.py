@@ -118,10 +118,10 @@ def test_the_final_check_has_the_budget_of_the_search() -> None:
     data, experiment = partitioning.make(SMALL, 0), Experiment("fedavg", SMALL)
     rows = list(play(experiment, {}, data))
     limit = rows[2]["comm_mb"]
-    got = final_check.last(ray_tasks.replay(experiment, {}, data, 1, Budget("mb", limit)))
+    got = final_check.last_round(ray_tasks.train(experiment, {}, data, 1, Budget("mb", limit)))
     assert (got["comm_mb"], got["test_acc"]) == (limit, rows[2]["test_acc"])
     assert (
-        final_check.last(ray_tasks.replay(experiment, {}, data, 1, Budget("rounds", 5)))["test_acc"]
+        final_check.last_round(ray_tasks.train(experiment, {}, data, 1, Budget("rounds", 5)))["test_acc"]
         == rows[4]["test_acc"]
     )
 

@@ -172,7 +172,7 @@ def test_the_final_check_reports_a_diverged_run_as_such():
     data = datasets.load("digits")
     experiment = Experiment("fedproto", SMALL, pinned={"lr": 1.0, "momentum": 0.99, "lam": 50.0})
     federation = partitioning.partition(data, SMALL, 0)
-    row = final_check.last(ray_tasks.replay(experiment, {}, federation, 1, Budget("rounds", 6)))
+    row = final_check.last_round(ray_tasks.train(experiment, {}, federation, 1, Budget("rounds", 6)))
     assert np.isnan(row["test_acc"]) and "diverged in round" in row["reason"]
 
 
