@@ -24,7 +24,7 @@ PANELS = {"n": "components per class n", "m": "clients m", "ways": "classes per 
 def per_client(accuracies: pd.DataFrame, by: str = "algorithm") -> go.Figure:
     """Test accuracy of every client, from the worst to the best; with a column `by` (several models), a line each.
 
-    accuracies: as saved.Saved.client_accuracies() gives them: client, test_acc and, to be shown, classes and rows.
+    accuracies: as models.Saved.client_accuracies() gives them: client, test_acc and, to be shown, classes and rows.
     """
     title = "Test accuracy of each client, from the worst to the best"
     if "test_acc" not in accuracies or accuracies["test_acc"].dropna().empty:

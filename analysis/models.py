@@ -1,11 +1,11 @@
 """A model that `fedtune run --save MODEL.pt` kept, or a trial's last checkpoint, opened to be looked at.
 
-    from analysis import saved
-    model = saved.load("MODEL.pt")                       # or saved.of_trial("runs/NAME", "176b4d6b")
+    from analysis import models
+    model = models.load("MODEL.pt")                      # or models.of_trial("runs/NAME", "176b4d6b")
     model.features(), model.projections(), model.prototypes(), model.generated()       # each: Rows
     model.client_accuracies()                            # a row a client
 
-The data are loaded and dealt out again, from the experiment's scenario and seed.
+The data are loaded and partitioned again, from the experiment's scenario and seed.
 """
 
 from __future__ import annotations

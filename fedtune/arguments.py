@@ -1,60 +1,22 @@
-"""What the commands share: arguments made from options, and one line for what cannot be."""
+"""What the commands share: arguments made from options."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any
 
 import yaml
 
-from fedtune.core.errors import Diverged, UserError
+from fedtune.core.command import Parser as Parser
+from fedtune.core.command import guarded as guarded
+from fedtune.core.errors import UserError
 from fedtune.tuning import options
 from fedtune.tuning.options import ExperimentOptions, SearchOptions
 
 OF_MACHINE = ("data_dir", "address", "max_concurrent", "dashboard", "debug")  # options that a resumed run may change
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """One line on stderr, exit status 2."""
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
-
-
-class Command(Protocol):
-    """A command's entry: arguments (default: the command line's) to exit status."""
-
-    def __call__(self, argv: list[str] | None = None) -> int:
-        """Run it."""
-
-
-def guarded(main: Command) -> Command:
-    """A command whose UserError is one line and exit status 2; `--debug` shows the stack instead."""
-
-    def run(argv: list[str] | None = None) -> int:
-        given = sys.argv[1:] if argv is None else argv
-        try:
-            return main(argv)
-        except UserError as error:
-            if "--debug" in given:
-                raise
-            print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-            return 2
-        except Diverged as error:
-            if "--debug" in given:
-                raise
-            print(f"stopped: {error}", file=sys.stderr)
-            return 1
-        except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
-            return 130
-
-    return run
 
 
 def add_options(parser: argparse.ArgumentParser, cls: type, *only: str, **helps: str) -> None:

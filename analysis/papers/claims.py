@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedtune import arguments
 from fedtune.core import statistics
+from fedtune.core.command import Parser, guarded
 from fedtune.core.errors import UserError
 from fedtune.core.statistics import interval
 from fedtune.runs import tables as results
@@ -146,10 +146,10 @@ CLAIMS: dict[str, tuple[str, Callable[[Read], Verdict]]] = {
 }  # fmt: skip
 
 
-@arguments.guarded
+@guarded
 def main(argv: list[str] | None = None) -> int:
     """The command."""
-    parser = arguments.Parser(prog="python -m analysis.claims", description=__doc__.splitlines()[0])
+    parser = Parser(prog="python -m analysis.claims", description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="what `fedtune reproduce` left")
     parser.add_argument("--write", type=Path, metavar="DIR", help="folder of the table (default: show it only)")
     parser.add_argument("--debug", action="store_true", help="show the stack of an error")

@@ -30,8 +30,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fedtune.arguments import Parser, guarded
 from fedtune.core import randomness
+from fedtune.core.command import Parser, guarded
 from fedtune.core.errors import UserError
 from fedtune.data.federation import Federation, Split
 from fedtune.federated.algorithm import Model
