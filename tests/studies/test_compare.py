@@ -1,7 +1,9 @@
 """A comparison: equal budgets, fresh seeds, no look at test data, and nothing lost when it is killed."""
 
+import dataclasses
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -154,6 +156,17 @@ def test_a_killed_comparison_is_resumed(moment, killed, both, tmp_path, capsys):
     ):
         got, want = (read(at / name).drop(columns=but) for at in (here, both))
         pd.testing.assert_frame_equal(got, want, check_exact=True)
+
+
+def test_the_record_of_an_earlier_version_is_read():
+    """fedtune 0.1.0 kept the command line; `all` was written down as the algorithms that it meant."""
+    words = [w if w != "fedproto,local" else "all" for w in ARGUMENTS]
+    earlier = ComparisonOptions.from_record({"arguments": words, "algorithms": ["fedproto", "local"]})
+    assert earlier == planned(ARGUMENTS).options
+    assert ComparisonOptions.from_record(planned(ARGUMENTS).to_record()).of_search("local", Path("x")) == (
+        dataclasses.replace(earlier.of_search("local", Path("x")), fields={"clients": 4, "rounds": 4},
+                            set={"local_epochs": 2})
+    )  # fmt: skip
 
 
 def test_everybody_searches_what_anybody_does_of_the_setting():
