@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -12,12 +13,13 @@ from fedtune import arguments
 from fedtune.core import terminal
 from fedtune.core.hyper import Knob, knobs
 from fedtune.data import datasets
-from fedtune.federated import algorithm, registry
-from fedtune.federated.experiment import Experiment
+from fedtune.federated import registry
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import SCENARIOS
 from fedtune.nn import catalogue
-from fedtune.tuning import space as spaces
+
+if TYPE_CHECKING:
+    from fedtune.federated.algorithm import Algorithm
 
 
 @arguments.guarded
@@ -42,6 +44,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _algorithm(console: Console, name: str, whole: bool) -> None:
+    """An algorithm's text, hyperparameters, presets and spaces; its file needs PyTorch and its spaces need Ray."""
+    from fedtune.federated.experiment import Experiment
+    from fedtune.tuning import space as spaces
+
     cls = registry.find(name)
     text = (sys.modules[cls.__module__].__doc__ or "").strip()
     console.print(f"[bold]{name}[/bold]  ", end="")
@@ -60,12 +66,14 @@ def _algorithm(console: Console, name: str, whole: bool) -> None:
     console.print()
 
 
-def _knobs(title: str, declared: dict[str, Knob], instance: algorithm.Algorithm | None = None) -> Table:
+def _knobs(title: str, declared: dict[str, Knob], instance: Algorithm | None = None) -> Table:
+    from fedtune.federated.algorithm import first_round
+
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
     for column in ("name", "symbol", "default", "range", "first effect", "what it is"):
         table.add_column(column, overflow="fold")
     for name, knob in declared.items():
-        since = "1" if instance is None else str(algorithm.first_round(instance, name))
+        since = "1" if instance is None else str(first_round(instance, name))
         since += " by default" if isinstance(knob.since, str) else ""
         table.add_row(name, knob.symbol, str(knob.default), knob.range_text(), f"round {since}", knob.help)
     return table

@@ -14,9 +14,11 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import fedtune
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.terminal import say
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 MARK = "fedtune"  # the entry of a job's metadata that says whose it is
 ENVIRONMENT = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # Ray's own names for where a cluster is
 HERE = "http://127.0.0.1:8265"
+JOB_ENVIRONMENT = {"RAY_JOB_STOP_WAIT_TIME_S": "120"}  # for a stopped search to write down what it found; Ray's own: 3
 
 
 def given_address() -> str | None:
@@ -87,6 +90,16 @@ def ours(client: JobSubmissionClient) -> dict[str, JobDetails]:
     """The jobs that fedtune submitted, by name, the oldest first."""
     found = [j for j in client.list_jobs() if j.submission_id and MARK in (j.metadata or {})]
     return {str(j.submission_id): j for j in sorted(found, key=lambda j: j.start_time or 0)}
+
+
+def submit(client: JobSubmissionClient, name: str, entrypoint: str, package: Path) -> None:
+    """Send a job: its shell line, and its working folder as a .zip; UserError for a name that was used before."""
+    if name in {j.submission_id for j in client.list_jobs()}:
+        raise UserError(f"a job needs a new name, but the cluster has had a {name}; give another --name")
+    client.submit_job(
+        entrypoint=entrypoint, submission_id=name, metadata={MARK: fedtune.__version__},
+        runtime_env={"working_dir": str(package), "env_vars": JOB_ENVIRONMENT},
+    )  # fmt: skip
 
 
 def follow(client: JobSubmissionClient, job: str, address: str) -> int:

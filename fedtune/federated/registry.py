@@ -21,10 +21,10 @@ def names() -> list[str]:
 
 def find(name: str) -> type[Algorithm]:
     """The algorithm class of a file in `trainables/`; UserError with the nearest name otherwise."""
-    from fedtune.federated.algorithm import Algorithm  # here, as it loads torch and listing names needs none
-
     if name not in names():
         raise unknown("algorithm", name, names())
+    from fedtune.federated.algorithm import Algorithm  # here, as it loads torch and listing names needs none
+
     own_packages.pin()
     module = importlib.import_module(f"trainables.{name}")
     classes = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]

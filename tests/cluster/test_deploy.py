@@ -184,7 +184,7 @@ def test_pods_run_what_is_here() -> None:
 def test_the_job_cleans_up_after_itself_goes_on_when_tried_again_and_is_known_to_fedtune_jobs() -> None:
     spec = of_kind("RayJob")["spec"]
     assert spec["shutdownAfterJobFinishes"] and spec["backoffLimit"] > 0 and jobs.MARK in spec["metadata"]
-    assert yaml.safe_load(spec["runtimeEnvYAML"]) == {"env_vars": submit.ENVIRONMENT}
+    assert yaml.safe_load(spec["runtimeEnvYAML"]) == {"env_vars": jobs.JOB_ENVIRONMENT}
     assert Path(shlex.split(spec["entrypoint"])[0]).name in {s.name for s in SCRIPTS}
 
 

@@ -172,7 +172,7 @@ def test_a_submitted_search_is_followed_and_finds_what_it_finds_here(
 
 def test_nothing_secret_is_sent_or_written(head: Head, sent: tuple[Path, str], space: Path) -> None:
     info = head.info("sent")
-    assert info["metadata"]["fedtune"] and info["runtime_env"]["env_vars"] == submit.ENVIRONMENT
+    assert info["metadata"]["fedtune"] and info["runtime_env"]["env_vars"] == jobs.JOB_ENVIRONMENT
     package = re.fullmatch(r"gcs://(\w+)\.zip", info["runtime_env"]["working_dir"])[1]
     (unpacked,) = head.folder.glob(f"session_2*/runtime_resources/working_dir_files/{package}")
     files = [p for folder in (unpacked, sent[0]) for p in folder.rglob("*") if p.is_file()]

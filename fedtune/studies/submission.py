@@ -1,0 +1,137 @@
+"""A search as it goes to a cluster: checked here, with its arguments as the cluster is to have them, and packed."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import shlex
+import tempfile
+from pathlib import Path
+
+from fedtune.cluster import package as packing
+from fedtune.core.errors import UserError
+from fedtune.data import datasets
+from fedtune.federated import partitioning
+from fedtune.studies import comparison_plan
+from fedtune.studies.options import ComparisonOptions
+from fedtune.tuning import plan
+from fedtune.tuning import space as spaces
+from fedtune.tuning.options import SearchOptions
+
+
+@dataclasses.dataclass(frozen=True)
+class Submission:
+    """What is sent to a cluster, and the line that runs it there.
+
+    name        the job's.
+    run         its folder on the cluster.
+    arguments   of the command, as the cluster is to have them.
+    package     the job's working folder, as a .zip here.
+    """
+
+    name: str
+    run: Path
+    command: str
+    arguments: list[str]
+    package: Path
+
+    @property
+    def entrypoint(self) -> str:
+        """The line that the cluster's shell runs."""
+        return shlex.join(["python", "-m", f"fedtune.{self.command}", *self.arguments, "--address", "auto"])
+
+
+def prepare(
+    command: str, arguments: list[str], options: SearchOptions, run: Path | None, name: str | None, data: Path | None,
+    package: Path,
+) -> Submission:  # fmt: skip
+    """Check what is to be submitted, and write the package; UserError for whatever is wrong.  Nothing is sent.
+
+    command     search or compare, or one of those that continue a run.
+    arguments   the command's.
+    options     what they say.
+    run         the run that is continued, if one is.
+    name        the job's; None: from the run's.
+    data        the folder with torchvision's layout here, if one was named.
+    package     the .zip to write.
+    """
+    if options.address:
+        raise UserError(
+            f"the search joins the cluster that it runs on, but got --address {options.address} after --; give it "
+            "before"
+        )
+    if run is None:
+        folder, arguments = _search(arguments, options, data, package)
+        default = folder.name if options.name is None else f"{folder.name}-{_now()}"
+    else:
+        folder, arguments = _continued(arguments, run, data, package)
+        default = f"{command}-{folder.name}-{_now()}"
+    return Submission(name or default, folder, command, arguments, package)
+
+
+def _search(
+    arguments: list[str], options: SearchOptions, data: Path | None, package: Path
+) -> tuple[Path, list[str]]:
+    """Check what is searched and pack it.  Returns its folder, and the arguments as the cluster is to have them."""
+    storage = _on_cluster("--storage-path", Path(options.storage_path))
+    with tempfile.TemporaryDirectory() as empty:  # whether the cluster's can be written to, the cluster will say
+        here = dataclasses.replace(options, address="auto", storage_path=empty)
+        if isinstance(here, ComparisonOptions):
+            compared = comparison_plan.make(here)
+            planned, name, fresh = compared.first, compared.folder.name, here.seeds
+        else:
+            planned = plan.make(here)
+            name, fresh = planned.name, planned.final_seeds
+    scenario, root = planned.experiment.scenario, packing.data_root(data)
+    given, files = ["--name", name], {}
+    if options.data_dir is not None:
+        _on_cluster("--data-dir", Path(options.data_dir))
+    elif scenario.dataset != "digits" and not options.download:
+        files = packing.data_files([scenario.dataset], root)
+        given += ["--data-dir", "data"]
+    if found := spaces.file_of(options.space):
+        sent = f"given/{found[0].name}"  # in a folder of its own, where it hides no module
+        files[sent] = found[0]
+        given += ["--space", sent + found[1]]
+    packing.write(package, files)
+    if scenario.dataset == "digits" or "--data-dir" in given:  # the last that a search would refuse before it starts
+        loaded = datasets.load(scenario.dataset, root)
+        first = planned.experiment.seed
+        partitioning.require_partitions(loaded, scenario, range(first, first + planned.seeds + fresh))
+    return storage / name, _without(arguments, *given[::2]) + given
+
+
+def _continued(arguments: list[str], run: Path, data: Path | None, package: Path) -> tuple[Path, list[str]]:
+    """Pack what continues a run, whose data set only the cluster knows."""
+    run = _on_cluster("RUN", run)
+    if data is None:
+        packing.write(package, {})
+        return run, arguments
+    names = [n for n, s in datasets.SOURCES.items() if s.folder and (data / s.folder).is_dir()]
+    if not names:
+        raise UserError(f"--data must be a folder with torchvision's layout, but {data} has no data set of fedtune's")
+    packing.write(package, packing.data_files(names, data))
+    return run, [*_without(arguments, "--data-dir"), "--data-dir", "data"]
+
+
+def _on_cluster(what: str, path: Path) -> Path:
+    """The path; UserError unless it means the same in the job's own folder, which goes when the job ends."""
+    if not path.is_absolute():
+        raise UserError(
+            f"{what} must be an absolute path, of a folder that all nodes of the cluster share, but got {path}; "
+            f"for instance /shared/{path.name}"
+        )
+    return path
+
+
+def _without(arguments: list[str], *flags: str) -> list[str]:
+    """The arguments without these flags and their values."""
+    p = argparse.ArgumentParser(add_help=False)
+    for flag in flags:
+        p.add_argument(flag)
+    return p.parse_known_args(arguments)[1]
+
+
+def _now() -> str:
+    return datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
