@@ -45,10 +45,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def _algorithm(console: Console, name: str, whole: bool) -> None:
     """An algorithm's text, hyperparameters, presets and spaces; its file needs PyTorch and its spaces need Ray."""
+    cls = registry.find(name)
     from fedtune.federated.experiment import Experiment
     from fedtune.tuning import space as spaces
 
-    cls = registry.find(name)
     text = (sys.modules[cls.__module__].__doc__ or "").strip()
     console.print(f"[bold]{name}[/bold]  ", end="")
     console.print(text if whole else text.splitlines()[0], markup=False, highlight=False)
