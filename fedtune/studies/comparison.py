@@ -17,14 +17,14 @@ from fedtune.data import datasets
 from fedtune.data.federation import Federation
 from fedtune.runs import disk, tables
 from fedtune.studies import comparison_plan, comparison_report, fresh_seeds, search_study
-from fedtune.studies.comparison_plan import Comparison
+from fedtune.studies.comparison_plan import ComparisonPlan
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning.plan import Plan
 
 RECORD = "compare.json"
 
 
-def run(c: Comparison, record: Mapping[str, Any] | None = None) -> int:
+def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
     """Search whatever has not been searched, test what was found, write and show the tables; the exit status.
 
     record: what is kept of the record of a comparison that is resumed.
@@ -53,7 +53,7 @@ def run(c: Comparison, record: Mapping[str, Any] | None = None) -> int:
 
 
 @contextmanager
-def _recorded(c: Comparison, record: tables.Record) -> Iterator[Any]:
+def _recorded(c: ComparisonPlan, record: tables.Record) -> Iterator[Any]:
     """The record says that the comparison runs, and in the end how it ended, by itself or by what is yielded."""
     record.write("running")
     began, earlier = time.monotonic(), record.content.get("seconds", 0.0)
@@ -70,7 +70,7 @@ def _recorded(c: Comparison, record: tables.Record) -> Iterator[Any]:
         raise
 
 
-def _search_all(c: Comparison, data: datasets.Dataset, partitions: list[Federation], fits: int) -> bool:
+def _search_all(c: ComparisonPlan, data: datasets.Dataset, partitions: list[Federation], fits: int) -> bool:
     """Whether every algorithm's search is over: one that was interrupted ends this."""
     for i, p in enumerate(c.plans.values()):
         say(f"\n{i + 1} of {len(c.plans)} searches")
@@ -94,7 +94,7 @@ def _search(p: Plan, data: datasets.Dataset, partitions: list[Federation], fits:
         return search_study.run_search(p, record, data, partitions, fits, resumed=bool(before))
 
 
-def _test_findings(c: Comparison, data: datasets.Dataset, record: dict[str, Any]) -> list[str]:
+def _test_findings(c: ComparisonPlan, data: datasets.Dataset, record: dict[str, Any]) -> list[str]:
     """Train what was found on fresh seeds, write and show the tables; where budgets were not equal."""
     plans, options = list(c.plans.values()), c.options
     evaluations, rounds, outcomes = fresh_seeds.evaluate(

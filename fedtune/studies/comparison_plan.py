@@ -23,7 +23,7 @@ from fedtune.tuning.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class ComparisonPlan:
     """A comparison that has been checked and can start.
 
     plans   of every search, by algorithm, in the order of --algos; they are alike but for algorithm and space.
@@ -61,7 +61,7 @@ class Comparison:
         }  # fmt: skip
 
 
-def make(options: ComparisonOptions, folder: Path | None = None) -> Comparison:
+def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPlan:
     """Check everything that can be told before anything starts; UserError otherwise.
 
     folder: of a comparison that is resumed; its searches that have begun are planned as they were.
@@ -83,7 +83,7 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> Comparison:
             "a fair comparison gives every algorithm as many trials, but their grids have "
             f"{', '.join(f'{n} {p.trials}' for n, p in plans.items())} points; give spaces with ranges, or --trials"
         )
-    return Comparison(options, folder, _with_common_grace(plans))
+    return ComparisonPlan(options, folder, _with_common_grace(plans))
 
 
 def _require_comparable(options: ComparisonOptions) -> None:

@@ -15,12 +15,14 @@ from fedtune.core.terminal import say
 from fedtune.federated.scenarios import find
 from fedtune.runs import tables
 from fedtune.studies import comparison_tables, fresh_seeds, published
-from fedtune.studies.comparison_plan import Comparison
+from fedtune.studies.comparison_plan import ComparisonPlan
 from fedtune.studies.ray_tasks import Outcome
 from fedtune.tuning.plan import Plan
 
 
-def report(c: Comparison, evaluations: pd.DataFrame, outcomes: Sequence[Outcome], record: dict[str, Any]) -> list[str]:
+def report(
+    c: ComparisonPlan, evaluations: pd.DataFrame, outcomes: Sequence[Outcome], record: dict[str, Any]
+) -> list[str]:
     """Write and show a comparison's tables; where its budgets were not equal, in words.
 
     evaluations: a row for every algorithm, configuration and fresh seed.  outcomes: the runs that these stand for.
@@ -45,7 +47,7 @@ def report(c: Comparison, evaluations: pd.DataFrame, outcomes: Sequence[Outcome]
     return unequal
 
 
-def printed(c: Comparison, name: str) -> list[published.Cell]:
+def printed(c: ComparisonPlan, name: str) -> list[published.Cell]:
     """What papers print for an algorithm in this setting; nothing if a field of the setting was changed."""
     return published.of(c.first.scenario, name) if c.scenario == find(c.first.scenario) else []
 
@@ -59,7 +61,7 @@ def _made(record: dict[str, Any], searches: Iterable[Path], fresh: Sequence[Outc
     return f"{origin}, {searched:.0f} s of searches and {spent:.0f} s of runs on fresh seeds, all processes together"
 
 
-def _titled(c: Comparison, table: pd.DataFrame, pairs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+def _titled(c: ComparisonPlan, table: pd.DataFrame, pairs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """The tables as text, each under its title; without those that are empty."""
     over = f"{c.options.seeds} fresh seeds, each with its own partition"
     few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > comparison_tables.MANY else ""
@@ -94,7 +96,7 @@ def _show(titled: list[tuple[str, pd.DataFrame]], notes: list[str]) -> None:
         say("published, in brackets for other data, where it is no target:\n" + "\n".join(f"- {n}" for n in notes))
 
 
-def _write(c: Comparison, titled: list[tuple[str, pd.DataFrame]], lines: list[str], made: str) -> None:
+def _write(c: ComparisonPlan, titled: list[tuple[str, pd.DataFrame]], lines: list[str], made: str) -> None:
     """table.md and table.tex.  lines: warnings and notes below the tables."""
     heading = f"# {', '.join(c.plans)} on {c.setting}\n\n{made}.\n"
     parts = [f"**{title}**\n\n{comparison_tables.markdown(text)}" for title, text in titled]

@@ -24,7 +24,7 @@ def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
     default = p.default()
     candidates = {"best": config} if config == default else {"best": config, "default": default}
     runs = {
-        (name, seed): ray_tasks.Run(f"{name}, seed {seed}", with_seed(p.experiment, seed), values)
+        (name, seed): ray_tasks.SeededRun(f"{name}, seed {seed}", with_seed(p.experiment, seed), values)
         for seed in p.fresh(p.final_seeds) for name, values in candidates.items()
     }  # fmt: skip
     named = {p.experiment.scenario.dataset: data}

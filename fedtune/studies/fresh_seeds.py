@@ -73,10 +73,10 @@ def evaluate(
     folder   where each run leaves a file; a run whose file is there is not run again.
     """
     entries = [(p, c, seed) for p in plans for c in candidates(p, top) for seed in p.fresh(seeds)]
-    runs: dict[tuple[str, str, int], ray_tasks.Run] = {}
+    runs: dict[tuple[str, str, int], ray_tasks.SeededRun] = {}
     for p, c, seed in entries:
         label = f"{p.experiment.algorithm} {c.name} seed {seed}"
-        runs.setdefault(_key(p, c, seed), ray_tasks.Run(label, with_seed(p.experiment, seed), c.config))
+        runs.setdefault(_key(p, c, seed), ray_tasks.SeededRun(label, with_seed(p.experiment, seed), c.config))
     first = plans[0]
     named = {first.experiment.scenario.dataset: data}
     outcomes = ray_tasks.run_all(

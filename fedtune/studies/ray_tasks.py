@@ -29,7 +29,7 @@ from fedtune.runs import tables
 from fedtune.tuning.space import Config
 
 
-class Run(NamedTuple):
+class SeededRun(NamedTuple):
     """One configuration on one seed.  label: unique among the runs of one call, and part of the file's name."""
 
     label: str
@@ -46,8 +46,8 @@ class Outcome(NamedTuple):
 
 
 def run_all(
-    runs: Sequence[Run], data: Mapping[str, Dataset], folder: Path | None = None, cpus: float = 1, gpus: float = 0,
-    budget: Budget | None = None, title: str = "runs", concurrent: int | None = None,
+    runs: Sequence[SeededRun], data: Mapping[str, Dataset], folder: Path | None = None, cpus: float = 1,
+    gpus: float = 0, budget: Budget | None = None, title: str = "runs", concurrent: int | None = None,
 ) -> dict[str, Outcome]:  # fmt: skip
     """The outcome of each run, by label.
 
@@ -72,7 +72,7 @@ def run_all(
     return {r.label: done[r.label] for r in runs}
 
 
-def finished(runs: Sequence[Run], folder: Path, budget: Budget | None = None) -> dict[str, Outcome]:
+def finished(runs: Sequence[SeededRun], folder: Path, budget: Budget | None = None) -> dict[str, Outcome]:
     """The outcomes that earlier calls left in the folder, by label."""
     files = {run.label: outcome_file(folder, run, budget) for run in runs}
     return {label: Outcome(**json.loads(f.read_text())) for label, f in files.items() if f.exists()}
@@ -97,25 +97,25 @@ def train(experiment: Experiment, config: Config, data: federation.Federation, c
     return Outcome(rows, "")
 
 
-def _by_federation(runs: Iterable[Run]) -> list[Run]:
+def _by_federation(runs: Iterable[SeededRun]) -> list[SeededRun]:
     """The runs in an order in which those on the same federation follow each other, so that each is made once."""
-    groups: dict[tuple[Scenario, int], list[Run]] = {}
+    groups: dict[tuple[Scenario, int], list[SeededRun]] = {}
     for run in runs:
         groups.setdefault((run.experiment.scenario, run.experiment.seed), []).append(run)
     return [run for group in groups.values() for run in group]
 
 
 def _outcomes(
-    runs: Sequence[Run], data: Mapping[str, Dataset], cpus: float, gpus: float, budget: Budget | None,
+    runs: Sequence[SeededRun], data: Mapping[str, Dataset], cpus: float, gpus: float, budget: Budget | None,
     concurrent: int | None,
-) -> Iterator[tuple[Run, Outcome]]:  # fmt: skip
+) -> Iterator[tuple[SeededRun, Outcome]]:  # fmt: skip
     """Runs with their outcomes, as they end; those on the same federation must follow each other.
 
     Only as many are handed to Ray as keep it busy, so that few federations exist at once.
     """
     task = ray.remote(num_cpus=cpus, num_gpus=gpus)(train)
     room = concurrent or 2 * _slots(cpus, gpus)
-    waiting: dict[Any, Run] = {}
+    waiting: dict[Any, SeededRun] = {}
     latest: Any = None
     shared: Any = None
     for run in runs:
@@ -130,7 +130,7 @@ def _outcomes(
         yield _next(waiting)
 
 
-def _next(waiting: dict[Any, Run]) -> tuple[Run, Outcome]:
+def _next(waiting: dict[Any, SeededRun]) -> tuple[SeededRun, Outcome]:
     """The next run to end, which waits no longer."""
     (done, *_), _ = ray.wait(list(waiting))
     return waiting.pop(done), ray.get(done)
@@ -144,8 +144,8 @@ def _slots(cpus: float, gpus: float) -> int:
 
 
 def _with_progress(
-    outcomes: Iterable[tuple[Run, Outcome]], title: str, done: int, total: int
-) -> Iterator[tuple[Run, Outcome]]:
+    outcomes: Iterable[tuple[SeededRun, Outcome]], title: str, done: int, total: int
+) -> Iterator[tuple[SeededRun, Outcome]]:
     """Pass outcomes on and show the progress: a bar in a terminal, lines elsewhere."""
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     terminal = sys.stderr.isatty()
@@ -160,7 +160,7 @@ def _with_progress(
                 say(f"note: {title}: {done} of {total} done ({run.label})")
 
 
-def outcome_file(folder: Path, run: Run, budget: Budget | None = None) -> Path:
+def outcome_file(folder: Path, run: SeededRun, budget: Budget | None = None) -> Path:
     """The file of a run's outcome; its name depends on all that the outcome does, not on the label alone."""
     what = [dataclasses.asdict(run.experiment), run.config, budget]
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:10]

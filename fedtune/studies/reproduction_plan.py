@@ -15,7 +15,7 @@ from fedtune.studies import substitution
 from fedtune.studies.options import ReproductionOptions
 from fedtune.studies.paper_grid import Column, Grid, Panel, Row
 from fedtune.studies.paper_tables import GRIDS
-from fedtune.studies.ray_tasks import Run
+from fedtune.studies.ray_tasks import SeededRun
 
 
 def requested(options: ReproductionOptions) -> Grid:
@@ -43,7 +43,7 @@ class Spot(NamedTuple):
     panel: Panel
     row: Row
     column: Column
-    runs: tuple[Run, ...]
+    runs: tuple[SeededRun, ...]
 
 
 def planned(grid: Grid, presets: str, device: str) -> Iterator[Spot]:
@@ -53,7 +53,7 @@ def planned(grid: Grid, presets: str, device: str) -> Iterator[Spot]:
     """
     names = _presets(presets)
     checked: set[Any] = set()
-    runs: dict[Any, Run] = {}
+    runs: dict[Any, SeededRun] = {}
     for panel in grid.panels:
         for column in panel.columns:
             for row in (r for plain in rows_of(panel, column) for r in _under(plain, names)):
@@ -64,7 +64,7 @@ def planned(grid: Grid, presets: str, device: str) -> Iterator[Spot]:
                 of_seeds = []
                 for seed in range(grid.seeds):
                     key = (row.algorithm, row.preset, column.setting(), json.dumps(config, sort_keys=True), seed)
-                    run = Run(f"{name}, {column.label}, seed {seed}", with_seed(first, seed), config)
+                    run = SeededRun(f"{name}, {column.label}, seed {seed}", with_seed(first, seed), config)
                     of_seeds.append(runs.setdefault(key, run))
                 yield Spot(panel, row, column, tuple(of_seeds))
 
