@@ -17,7 +17,7 @@ os.environ["COLUMNS"] = "160"  # as where there is no terminal; pytest-xdist say
 
 # files of minutes, longest first: of two workers none is to begin one when the other has nothing left
 LONG = ("survival", "failures", "promotion", "jobs", "watching", "conformance", "cluster",
-        "search", "compare", "extend", "static", "report", "deploy", "notebooks")
+        "search", "compare", "extend", "static", "python_page", "report", "deploy", "notebooks")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
