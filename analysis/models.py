@@ -24,15 +24,16 @@ from torch import Tensor
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
 from fedtune.core.trees import Ragged, take
-from fedtune.federated import engine, partitioning
+from fedtune.federated import evaluation, partitioning
 from fedtune.federated import model_file as files
 from fedtune.federated.algorithm import LAWS, Model, parts
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.simulation import Simulation
-from fedtune.nn.generators import Generative, generate
+from fedtune.nn.generators import generate
 from fedtune.nn.mixtures import sample
 from fedtune.runs import tables
 from fedtune.tuning.options import SearchOptions
+from trainables._generative import Generative
 from trainables.fedgenp import FedGenP
 from trainables.gfpl import GFPL, unpack
 
@@ -62,7 +63,7 @@ class Saved:
 
     def evaluate(self) -> dict[str, float]:
         """The metrics of the round after which it was saved."""
-        return engine.evaluate(self.setting, self.state)
+        return evaluation.evaluate(self.setting, self.state)
 
     def features(self, split: str = "test") -> Rows:
         """What each client's body makes of its own rows (train, val or test)."""
@@ -141,9 +142,10 @@ class Saved:
 
     def _clients(self) -> Iterator[tuple[int, Model, dict]]:
         """Every client's number, model and what it would receive now."""
+        task = self.setting.task_in(self.state.round + 1)
         for g in self.state.groups:
             g.net.eval()
-            down = self.setting.algorithm.deployed(self.state.server, g.ids, self.setting.task)
+            down = self.setting.algorithm.deployed(self.state.server, g.ids, task)
             tensors = g.tensors | self.setting.algorithm.receive(down)
             for i, k in enumerate(g.ids.tolist()):
                 yield k, Model(g.net, take(tensors, i)), take(down, i)

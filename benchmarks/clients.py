@@ -29,7 +29,7 @@ from torch import nn
 from benchmarks.timing import best_of, status
 from fedtune.core import memory, randomness
 from fedtune.data.federation import Federation, Split
-from fedtune.federated import engine
+from fedtune.federated import engine, evaluation
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Simulation
@@ -82,12 +82,12 @@ def mixed_row(dataset: str, model: str, repeats: int) -> dict[str, Any]:
             left.append({n: t.clone() for n, t in net.state_dict().items()})
         return left
 
-    ours, theirs = engine.play_round(sim.setting, sim.state)[0], eager()
+    ours, theirs = engine.run_round(sim.setting, sim.state)[0], eager()
     for g in ours.groups:
         for i, k in enumerate(g.ids.tolist()):
             for n, t in g.tensors.items():
                 torch.testing.assert_close(t[i], theirs[k][n], rtol=0, atol=1e-4)  # the same work, in float32
-    fast, slow = best_of([lambda: engine.play_round(sim.setting, sim.state), eager], repeats)
+    fast, slow = best_of([lambda: engine.run_round(sim.setting, sim.state), eager], repeats)
     return {"data": dataset, "model": model, "per_second": 1 / fast, "eager": 1 / slow, "ratio": slow / fast}
 
 
@@ -100,7 +100,7 @@ def skewed_row(dataset: str, model: str, repeats: int) -> dict[str, Any]:
     def scored(at_once: int) -> dict[str, float]:
         before, engine.ROWS_AT_ONCE = engine.ROWS_AT_ONCE, at_once
         try:
-            return engine.evaluate(setting, sim.state, ("val",))
+            return evaluation.evaluate(setting, sim.state, ("val",))
         finally:
             engine.ROWS_AT_ONCE = before
 
@@ -116,12 +116,12 @@ def many_here(algorithm: str, clients: int, repeats: int) -> dict[str, Any]:
     """The fastest round of 10 of K clients in this (fresh) process, and what K clients take of its memory."""
     torch.set_num_threads(1)
     warm = simulation(algorithm, "digits", "cnn8", 10, 40, 10)
-    engine.play_round(warm.setting, warm.state)  # what is loaded and made once is no cost of a round
+    engine.run_round(warm.setting, warm.state)  # what is loaded and made once is no cost of a round
     before = status("VmRSS")
     sim, best = simulation(algorithm, "digits", "cnn8", clients, 40, 10), float("inf")
     for _ in range(10 * repeats):
         began = time.perf_counter()
-        sim.state, _ = engine.play_round(sim.setting, sim.state)
+        sim.state, _ = engine.run_round(sim.setting, sim.state)
         best = min(best, time.perf_counter() - began)
     return {"algorithm": algorithm, "clients": clients, "seconds": best, "held_mib": status("VmRSS") - before}
 

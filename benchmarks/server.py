@@ -33,8 +33,9 @@ from benchmarks.timing import best_of, status
 from fedtune.core import memory, randomness
 from fedtune.core.trees import leaves, take, tree_map
 from fedtune.federated.algorithm import Ragged, Task
-from fedtune.nn.generators import Generative, label_share
-from fedtune.nn.knowledge import mean_by_count, mean_distance, row_distance
+from fedtune.nn.generators import label_share
+from fedtune.nn.prototypes import mean_by_count, mean_distance, row_distance
+from trainables._generative import Generative
 from trainables.fedgenp import FedGenP
 from trainables.fedpa import FedPA
 
@@ -44,7 +45,7 @@ SCALING_STEPS = 10
 
 
 class Generator(nn.Module):
-    """The net of fedtune.generators as a module; two outputs where the algorithm asks for mean and log-variance."""
+    """The net of nn/generators.py as a module; two outputs where the algorithm asks for mean and log-variance."""
 
     def __init__(self, alg: Generative, outputs: int) -> None:
         super().__init__()
@@ -57,7 +58,7 @@ class Generator(nn.Module):
         return self.out(F.relu(self.norm(self.lin(x))))
 
     def put(self, net: dict[str, Tensor]) -> Generator:
-        """Take over the values of a net of fedtune.generators."""
+        """Take over the values of a net of nn/generators.py."""
         mine = {n.replace("in.", "lin.", 1): t for n, t in net.items()}
         self.to(net["in.weight"].dtype).load_state_dict(mine, strict=False)  # all but BatchNorm's counter
         return self
@@ -69,7 +70,7 @@ class Generator(nn.Module):
 def situation(alg: Generative, clients: int, active: int, dtype: torch.dtype) -> tuple[dict, dict, Task]:
     """A server before its first round, and what `active` of the clients sent: unlike heads, label skew, prototypes."""
     rng = torch.Generator().manual_seed(0)
-    task = Task(CLASSES, FEATURES, clients, 32, 0)
+    task = Task(CLASSES, FEATURES, clients, 32, 0, t=1)
     heads = {
         "head.weight": torch.randn(active, CLASSES, FEATURES, generator=rng) / 4,
         "head.bias": torch.randn(active, CLASSES, generator=rng) / 10,
@@ -87,7 +88,7 @@ def situation(alg: Generative, clients: int, active: int, dtype: torch.dtype) ->
 
 def plain_fedpa(alg: FedPA, server: dict, up: dict, task: Task) -> list[dict[str, Tensor]]:
     """Round 1 of FedPA's server, one head after the other (equations 3 to 8)."""
-    server = server | {"round": torch.tensor(1), "counts": up["counts"]}
+    server = server | {"counts": up["counts"]}
     noise, labels = alg.draw(server, task, ())
     present = up["protos"].present
     protos, seen = mean_by_count(up["protos"].values, up["counts"] * present)
@@ -114,7 +115,6 @@ def plain_fedpa(alg: FedPA, server: dict, up: dict, task: Task) -> list[dict[str
 
 def plain_fedgenp(alg: FedGenP, server: dict, up: dict, task: Task) -> list[dict[str, Tensor]]:
     """Round 1 of FedGenP's server: for each generator, in each step, one head after the other (equations 1 to 3)."""
-    server = server | {"round": torch.tensor(1)}
     clients = len(up["ids"])
     noise, labels = alg.draw(server, task, (clients,))
     stream = randomness.stream(task.seed, "variation", 1)

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from fedtune.core.trees import put, take
 from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Ragged, Task, hyper
-from fedtune.nn.knowledge import class_means, class_sums, kl_rows
+from fedtune.nn.divergences import kl_rows
+from fedtune.nn.prototypes import class_means, class_sums
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedtune.federated.algorithm import Batch, Model, Noise, Task, hyper
+from fedtune.nn.divergences import kl
 from fedtune.nn.generator_losses import Term, diversity, fidelity, total
-from fedtune.nn.generators import Generative, draw_labels, generate, label_share
-from fedtune.nn.knowledge import kl
+from fedtune.nn.generators import draw_labels, generate, label_share
+from trainables._generative import Generative
 from trainables._released import CLIENTS, GENERATOR
 
 

@@ -27,18 +27,18 @@ from torch.func import vmap
 from fedtune.core import randomness
 from fedtune.core.trees import join, put, take
 from fedtune.federated.algorithm import Batch, Model, Noise, Ragged, Task, hyper
+from fedtune.nn.divergences import kl
 from fedtune.nn.generators import (
-    Generative,
     Net,
     chunks,
-    distances,
     draw_labels,
     entropy_cap,
     generate,
     head_losses,
+    intra_inter_distance,
     label_share,
 )
-from fedtune.nn.knowledge import kl
+from trainables._generative import Generative
 from trainables._released import CLIENTS, GENERATOR
 
 FIRST_STOP = 20  # no generator stops before this round
@@ -142,7 +142,7 @@ class FedGenP(Generative):
             return server
         ids, m = up["ids"], len(up["ids"])
         noise, y = self.draw(server, task, (m,))  # [S, m, B, Z], [S, m, B]
-        stream = randomness.stream(task.seed, "variation", int(server["round"]))
+        stream = randomness.stream(task.seed, "variation", task.t)
         xi = torch.randn(*y.shape, task.features, generator=stream, dtype=noise.dtype).to(noise.device)
         share, nets, memory = label_share(up["counts"]), take(server["nets"], ids), take(server["memory"], ids)
         rank, done = torch.arange(m, device=ids.device), []
@@ -154,7 +154,7 @@ class FedGenP(Generative):
 
                 return vmap(one)(net, rank[some], noise[s, some], xi[s, some], y[s, some]).sum(), None
 
-            done.append(self.descended(take(nets, some), take(memory, some), server, loss))
+            done.append(self.descended(take(nets, some), take(memory, some), task, loss))
         nets, memory = join([d[0] for d in done]), join([d[1] for d in done])
         server = server | {"nets": put(server["nets"], ids, nets), "memory": put(server["memory"], ids, memory)}
         return server | {"trained": server["trained"].index_fill(0, ids, True)}
@@ -174,13 +174,13 @@ class FedGenP(Generative):
         prior = (mu**2 + logvar.exp() - logvar - 1).sum(1) / 2  # [B]
         return ((weight * losses * other[:, None]).sum(0) - self.beta * own + self.lam_kl * prior).mean()
 
-    def observe(self, server: dict, val_acc: float) -> dict:
+    def observe(self, server: dict, val_acc: float, task: Task) -> dict:
         """Keep the best accuracy of the last rounds; generators stop for good once it hardly rises."""
         if not self.patience:
             return server
         best = torch.cat([server["best"][1:], server["best"][-1:].clamp(min=val_acc)])
         then, now = best[-1 - self.patience], best[-1]
-        stale = bool(then >= 0) and float(now - then) < RISE and int(server["round"]) >= FIRST_STOP
+        stale = bool(then >= 0) and float(now - then) < RISE and task.t >= FIRST_STOP
         return server | {"best": best, "stopped": server["stopped"] | stale}
 
     def report(self, server: dict) -> dict[str, float]:
@@ -192,5 +192,9 @@ class FedGenP(Generative):
         noise, y = self.probe(server)
         shape, stream = (len(y), server["nets"]["out.bias"].shape[-1] // 2), randomness.stream("quality", "xi")
         xi = torch.randn(shape, generator=stream, dtype=noise.dtype).to(noise.device)
-        found = vmap(lambda net: torch.stack(distances(self.imagine(net, noise, xi, y)[0], y)))(server["nets"])
-        return found.mean(0)[0], found.mean(0)[1]
+
+        def measure(net: Net) -> Tensor:
+            return torch.stack(intra_inter_distance(self.imagine(net, noise, xi, y)[0], y))
+
+        intra, inter = vmap(measure)(server["nets"]).mean(0)
+        return intra, inter

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Noise, Ragged, Task, hyper
-from fedtune.nn.knowledge import class_means, class_sums, mean_by_count
+from fedtune.nn.prototypes import class_means, class_sums, mean_by_count
 from trainables._released import CLIENTS
 
 

@@ -35,7 +35,7 @@ from fedtune.core.trees import mean_over_clients, to_all
 from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Phase, Ragged, Task, hyper
 from fedtune.federated.scenario import Scenario
 from fedtune.nn import architectures, catalogue
-from fedtune.nn.knowledge import imitate
+from fedtune.nn.divergences import imitate
 from fedtune.nn.layers import Linear
 
 
@@ -75,8 +75,8 @@ class FedKD(Algorithm):
         return net
 
     def init(self, task: Task) -> dict:
-        """The mentee, and the rounds played of how many."""
-        return {"mentee": dict(self.net(task).state_dict()), "clock": torch.tensor([0, task.rounds])}
+        """The mentee."""
+        return {"mentee": dict(self.net(task).state_dict())}
 
     def energy(self, clock: Tensor) -> Tensor:
         """e_t; clock [2] is t and T."""
@@ -113,7 +113,7 @@ class FedKD(Algorithm):
 
     def broadcast(self, server: dict, ids: Tensor, task: Task) -> dict:
         """The mentee, compressed, and the round's number."""
-        clock = server["clock"] + torch.tensor([1, 0], device=ids.device)
+        clock = torch.tensor([task.t, task.rounds], device=ids.device)
         return to_all({"mentee": pack(server["mentee"], self.energy(clock)), "clock": clock}, len(ids))
 
     def deployed(self, server: dict, ids: Tensor, task: Task) -> dict:
@@ -123,8 +123,7 @@ class FedKD(Algorithm):
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
         """The plain mean of what was rebuilt."""
         alike = torch.ones(len(up["ids"]), device=up["ids"].device)
-        clock = server["clock"] + torch.tensor([1, 0], device=alike.device)
-        return {"mentee": mean_over_clients(unpack(up["mentee"]), alike), "clock": clock}
+        return {"mentee": mean_over_clients(unpack(up["mentee"]), alike)}
 
 
 def pack(tensors: dict[str, Tensor], energy: Tensor | None = None) -> dict:

@@ -30,8 +30,9 @@ from torch import Tensor
 from fedtune.core.trees import to_all
 from fedtune.federated.algorithm import Batch, Data, Model, Ragged, Task, hyper
 from fedtune.nn.generator_losses import Term, diversity, fidelity, remoteness, total
-from fedtune.nn.generators import Generative, draw_labels, generate, label_share
-from fedtune.nn.knowledge import class_means, class_sums, mean_by_count, mean_distance, row_distance
+from fedtune.nn.generators import draw_labels, generate, label_share
+from fedtune.nn.prototypes import class_means, class_sums, mean_by_count, mean_distance, row_distance
+from trainables._generative import Generative
 from trainables._released import CLIENTS, GENERATOR
 
 
@@ -99,7 +100,7 @@ class FedPA(Generative):
     def broadcast(self, server: dict, ids: Tensor, task: Task) -> dict:
         """Prototypes too, if they pull and there are any."""
         down = super().broadcast(server, ids, task)
-        if self.lam_po and int(server["round"]):
+        if self.lam_po and task.t > 1:
             down["protos"] = to_all(server["protos"], len(ids))
         return down
 
@@ -145,7 +146,7 @@ class FedPA(Generative):
             server = server | {"protos": Ragged(torch.where(seen[:, None], mean, last.values), last.present | seen)}
         if not self.wanted():
             return server
-        t, share = int(server["round"]) - 1, label_share(up["counts"])
+        t, share = task.t - 1, label_share(up["counts"])
         protos, seen = server["protos"] if self.targets == "new" else last
         cap = mean_distance(protos, seen, self.distance) if self.bounded else torch.inf
         scale = 1 / len(share) if self.reduce == "mean" else 1.0

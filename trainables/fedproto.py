@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Ragged, Task, hyper
-from fedtune.nn.knowledge import class_means, mean_by_count
+from fedtune.nn.prototypes import class_means, mean_by_count
 
 
 @dataclass(frozen=True)

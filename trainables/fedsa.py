@@ -30,7 +30,7 @@ from fedtune.core import randomness
 from fedtune.core.trees import to_all
 from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Ragged, Task, hyper
 from fedtune.nn.generators import label_counts
-from fedtune.nn.knowledge import class_means, class_sums, distances, mean_by_count, nearest_other
+from fedtune.nn.prototypes import class_means, class_sums, mean_by_count, nearest_other, pairwise_distance
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class FedSA(Algorithm):
             loss = loss + self.lam_r * F.mse_loss(z, anchors[batch.y])  # Eq. 5
         if self.lam_m:
             own = F.one_hot(batch.y, len(anchors)) * down["margin"] if self.has_margin() else 0
-            loss = loss + self.lam_m * F.cross_entropy(-(distances(z, anchors) + own), batch.y)  # Eq. 7
+            loss = loss + self.lam_m * F.cross_entropy(-(pairwise_distance(z, anchors) + own), batch.y)  # Eq. 7
         if self.lam_cc:
             labels = torch.arange(len(anchors), device=z.device)
             loss = loss + self.lam_cc * F.cross_entropy(m.head(anchors), labels)  # Eq. 8
@@ -97,7 +97,7 @@ class FedSA(Algorithm):
             protos, rows = class_means(m.body(data.x), data.y, data.mask, classes)
             held = rows > 0
         else:
-            met, rows = data.tally["counts"], label_counts(data, classes)
+            met, rows = data.tally["counts"], label_counts(data.y, data.mask, classes)
             protos, held = data.tally["sums"] / met.clamp(min=1)[:, None], met > 0
         return {"protos": Ragged(protos, held), "counts": Ragged(rows, held)}
 
@@ -105,8 +105,8 @@ class FedSA(Algorithm):
         """Minus the distance to each known prototype, the head while there is none; to each anchor; the head."""
         z = m.body(x)
         (protos, seen), logits = down["protos"], m.head(z)
-        near = torch.where(seen.any(), (-distances(z, protos)).masked_fill(~seen, -torch.inf), logits)
-        ways = {"nearest": near, "anchor": -distances(z, down["anchors"]), "head": logits}
+        near = torch.where(seen.any(), (-pairwise_distance(z, protos)).masked_fill(~seen, -torch.inf), logits)
+        ways = {"nearest": near, "anchor": -pairwise_distance(z, down["anchors"]), "head": logits}
         return {self.predictor: ways.pop(self.predictor)} | ways
 
     def broadcast(self, server: dict, ids: Tensor, task: Task) -> dict:

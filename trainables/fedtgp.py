@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fedtune.core import randomness
 from fedtune.federated.algorithm import Data, Model, Ragged, Task, hyper
-from fedtune.nn.knowledge import distances, mean_by_count, nearest_other
+from fedtune.nn.prototypes import mean_by_count, nearest_other, pairwise_distance
 from trainables.fedproto import FedProto
 
 Net = dict[str, Tensor]
@@ -50,7 +50,7 @@ class FedTGP(FedProto):
             torch.manual_seed(randomness.number(task.seed, "prototypes"))
             layers = {"embedding": nn.Embedding(c, d), "in": nn.Linear(d, d), "out": nn.Linear(d, d)}
         net = {f"{part}.{n}": t.detach() for part, layer in layers.items() for n, t in layer.named_parameters()}
-        return super().init(task) | {"net": net, "round": torch.tensor(0)}
+        return super().init(task) | {"net": net}
 
     def upload(self, m: Model, data: Data, down: dict) -> dict:
         """Class means; rows only if they weigh."""
@@ -60,13 +60,13 @@ class FedTGP(FedProto):
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
         """Train T on what came in."""
         protos, held = up["protos"]  # [m, C, D], [m, C]
-        t, votes = server["round"] + 1, up.get("counts", Ragged(held.long(), held))
+        votes = up.get("counts", Ragged(held.long(), held))
         if not self.server_epochs:
-            return server | super().aggregate(server, up | {"counts": votes}, task) | {"round": t}
+            return server | super().aggregate(server, up | {"counts": votes}, task)
         means, seen = mean_by_count(protos, votes.values * held)
-        stream = randomness.stream(task.seed, "prototypes", int(t))
+        stream = randomness.stream(task.seed, "prototypes", task.t)
         net = self.trained(server["net"], protos[held], held.nonzero()[:, 1], self.gap(means, seen), task.batch, stream)
-        return {"protos": Ragged(prototypes(net), torch.ones_like(seen)), "net": net, "round": t}
+        return {"protos": Ragged(prototypes(net), torch.ones_like(seen)), "net": net}
 
     def gap(self, means: Tensor, seen: Tensor) -> Tensor:
         """δ, the adaptive margin with its bound."""
@@ -98,6 +98,6 @@ def contrast_slope(p: Tensor, own: Tensor, made: Tensor, gap: Tensor) -> Tensor:
 
     By hand, as autograd's bookkeeping takes half the time of steps as small as these; a test compares.
     """
-    far = distances(p, made)
+    far = pairwise_distance(p, made)
     pull = (own - (-far - gap * own).softmax(1)) / far / len(p)  # [B, C]: the slope by |p - T_c|, over it
     return pull.sum(0)[:, None] * made - pull.T @ p

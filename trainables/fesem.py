@@ -58,7 +58,7 @@ class FeSEM(Algorithm):
             centres = server["centres"]
         else:
             centres = take(sent, seeds(weights(sent), self.clusters, randomness.stream(task.seed, "clusters")))
-        cluster = distances(weights(sent), weights(centres)).argmin(1)  # [m]
+        cluster = squared_distance_to_centres(weights(sent), weights(centres)).argmin(1)  # [m]
         moved = []
         for k in range(self.clusters):
             share = rows * (cluster == k)
@@ -78,7 +78,7 @@ def weights(tensors: dict[str, Tensor]) -> Tensor:
     return torch.cat([t.flatten(1) for n, t in tensors.items() if not n.endswith(STATISTICS)], 1)
 
 
-def distances(points: Tensor, centres: Tensor) -> Tensor:
+def squared_distance_to_centres(points: Tensor, centres: Tensor) -> Tensor:
     """Squared Euclidean distances [m, K_c] of points [m, P] and centres [K_c, P], from the very differences."""
     return torch.stack([(points - c).square().sum(1) for c in centres], 1)
 
@@ -93,7 +93,7 @@ def seeds(points: Tensor, number: int, stream: torch.Generator) -> Tensor:
     m, u = len(points), torch.rand(number, generator=stream, dtype=torch.float64)
     chosen: list[int] = []
     for k in range(number):
-        mass = distances(points, points[chosen]).amin(1).cpu() if chosen else torch.ones(m)
+        mass = squared_distance_to_centres(points, points[chosen]).amin(1).cpu() if chosen else torch.ones(m)
         total = mass.double().cumsum(0)
         chosen.append(min(int(torch.searchsorted(total, u[k] * total[-1], right=True)), m - 1))
     return torch.tensor(chosen, device=points.device)

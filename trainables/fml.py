@@ -26,7 +26,7 @@ from fedtune.core import randomness
 from fedtune.core.trees import mean_over_clients
 from fedtune.federated.algorithm import Algorithm, Batch, Model, Phase, Task, hyper
 from fedtune.nn import architectures, catalogue
-from fedtune.nn.knowledge import imitate
+from fedtune.nn.divergences import imitate
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,9 @@ from fedtune.core import randomness
 from fedtune.federated.algorithm import DOWN, UP, Algorithm, Batch, Data, Model, Noise, Phase, Ragged, Task, hyper
 from fedtune.federated.scenario import Scenario
 from fedtune.nn.fusion import LINKAGES, fuse
-from fedtune.nn.knowledge import etf
 from fedtune.nn.layers import Linear
 from fedtune.nn.mixtures import Mixtures, fit, sample
+from fedtune.nn.prototypes import etf
 
 EVENT = "first_retrain"  # the method that tells when most hyperparameters first matter
 
@@ -119,10 +119,10 @@ class GFPL(Algorithm):
             "counted": torch.zeros(1 + len(LINKAGES)),  # components that came in; clusters under each linkage
         }
 
-    def round(self, t: int, task: Task) -> tuple[Phase | str, ...]:
+    def round(self, task: Task) -> tuple[Phase | str, ...]:
         """Training, and in an event the exchange and the retraining (algorithm 2)."""
         train = self.phases(task)
-        if not self.pfg or t < self.start or t % self.every:
+        if not self.pfg or task.t < self.start or task.t % self.every:
             return train
         retrain = Phase(
             self.retrain_loss,

@@ -12,6 +12,6 @@ from fedtune.federated.algorithm import Algorithm, Phase, Task
 class Local(Algorithm):
     """Local training; see the module."""
 
-    def round(self, t: int, task: Task) -> tuple[Phase | str, ...]:
+    def round(self, task: Task) -> tuple[Phase | str, ...]:
         """Training only."""
         return self.phases(task)

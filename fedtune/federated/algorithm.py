@@ -46,7 +46,7 @@ UP: Literal["up"] = "up"  # the clients send: `upload`, and the server takes it 
 
 
 class Task(NamedTuple):
-    """What an algorithm may know of the setting before it starts."""
+    """What an algorithm may know of the setting, and of the round."""
 
     classes: int
     features: int  # D, the width of body(x)
@@ -56,6 +56,7 @@ class Task(NamedTuple):
     shape: tuple[int, int, int] = (1, 8, 8)  # of an image: channels, height, width
     models: tuple[str, ...] = ()  # the scenario's architectures; client i runs number i mod their count
     rounds: int = 1  # T
+    t: int = 0  # the round that is being run, from 1 on; 0: none yet
 
 
 Law = Literal["normal", "uniform"]
@@ -173,8 +174,8 @@ class Algorithm:
         """The server's entries before round 1, besides the shared parts."""
         return {}
 
-    def round(self, t: int, task: Task) -> tuple[Phase | str, ...]:
-        """What happens in round t = 1, 2, …, in order: DOWN, UP, or a Phase of local training."""
+    def round(self, task: Task) -> tuple[Phase | str, ...]:
+        """What happens in round task.t, in order: DOWN, UP, or a Phase of local training."""
         return (DOWN, *self.phases(task), UP)
 
     def idle(self, scenario: Scenario) -> dict[str, str]:
@@ -231,7 +232,7 @@ class Algorithm:
             return server
         return server | {"shared": mean_over_clients(up["shared"], up["rows"])}
 
-    def observe(self, server: dict[str, Tree], val_acc: float) -> dict[str, Tree]:
+    def observe(self, server: dict[str, Tree], val_acc: float, task: Task) -> dict[str, Tree]:
         """The server's entries after it heard how the round's model does on the clients' validation rows."""
         return server
 
@@ -250,6 +251,11 @@ def first_round(algorithm: Algorithm, name: str) -> int:
 def parts(net: nn.Module) -> Iterator[str]:
     """The names of a net's parts."""
     return (name for name, _ in net.named_children())
+
+
+def part_of(tensor: str) -> str:
+    """The part that a tensor belongs to, by its full name: `body` of `body.0.weight`."""
+    return tensor.split(".")[0]
 
 
 def draw(noise: dict[str, Noise], generator: torch.Generator, times: tuple[int, ...], dtype: torch.dtype) -> dict:

@@ -1,4 +1,4 @@
-"""A federated round: broadcast, local training, upload, aggregate; and the evaluation.
+"""A federated round: broadcast, local training, upload, aggregate.
 
 State is everything there is: saving it is the checkpoint.
 """
@@ -17,7 +17,7 @@ from fedtune.core import metrics, randomness
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.trees import NOTHING, Executor, Size, Tree, for_each_client, join, leaves, size, take, tree_map
 from fedtune.data.federation import Federation, Split
-from fedtune.federated.algorithm import DOWN, Algorithm, Data, Model, Phase, Task, draw, parts
+from fedtune.federated.algorithm import DOWN, Algorithm, Data, Model, Phase, Task, draw, part_of, parts
 from fedtune.federated.local_training import Pool, train
 from fedtune.federated.scenario import Scenario
 from fedtune.nn.architectures import Net
@@ -55,7 +55,11 @@ class Setting(NamedTuple):
     task: Task
     everywhere: Split | None = None  # test rows of all classes, the same for every client
 
-    def scored(self) -> Tensor:
+    def task_in(self, t: int) -> Task:
+        """The task as an algorithm is given it in round t = 1, 2, …"""
+        return self.task._replace(t=t)
+
+    def scored_clients(self) -> Tensor:
         """The clients that are scored, ascending: all, or as many as the scenario says, the same in every round."""
         order = torch.randperm(self.task.clients, generator=randomness.stream(self.task.seed, "scored"))
         return order[: self.scenario.eval_clients or self.task.clients].sort().values.to(self.federation.x.device)
@@ -76,7 +80,7 @@ def start(s: Setting, nets: list[tuple[Net, list[int], Executor]]) -> State:
         assert not missing, f"{type(s.algorithm).__name__} shares parts that the net lacks: {missing}"
         tensors = {n: _cast(t.detach(), device, dtype) for n, t in net.state_dict().items()}
         kept = {n for n, _ in net.named_buffers()} if s.scenario.batch_norm == "personal" else set()
-        shared = {n: t for n, t in tensors.items() if _part(n) in s.algorithm.shared and n not in kept}
+        shared = {n: t for n, t in tensors.items() if part_of(n) in s.algorithm.shared and n not in kept}
         own = {n: t.expand(len(ids), *t.shape).clone() for n, t in tensors.items() if n not in shared}
         groups.append(Group(net, torch.tensor(sorted(ids), device=device), own, executor))
         if shared:
@@ -102,110 +106,91 @@ def participants(s: Setting, t: int) -> Tensor:
     return order[: s.scenario.participants].sort().values.to(s.federation.x.device)
 
 
-def play_round(s: Setting, state: State) -> tuple[State, dict[str, Any]]:
-    """Play the next round.  Returns the new state and the round's metrics (without evaluation).
+def run_round(s: Setting, state: State) -> tuple[State, dict[str, Any]]:
+    """Run the next round.  Returns the new state and the round's metrics (without evaluation).
 
     The given state is used up: where only some clients take part, their tensors are overwritten at the round's end.
     Raises Diverged as soon as a loss or a parameter is not finite.
     """
     began, t = time.perf_counter(), state.round + 1
-    chosen = participants(s, t)
-    server, up_size, down_size = state.server, NOTHING, NOTHING
-    at = [torch.isin(g.ids, chosen).nonzero()[:, 0] for g in state.groups]
-    groups = [g._replace(ids=g.ids[a], tensors=take(g.tensors, a)) for g, a in zip(state.groups, at, strict=True)]
-    here = [i for i, g in enumerate(groups) if len(g.ids)]
-    down: list[dict[str, Tree]] = [{} for _ in groups]
-    tallies: list[dict[str, Tree]] = [{} for _ in groups]
-    train_loss: float | None = None
-    phase = 0  # counts training only, so that algorithms which exchange different things train on the same draws
-    for action in s.algorithm.round(t, s.task):
-        if action == DOWN:
-            for i in here:
-                down[i] = s.algorithm.broadcast(server, groups[i].ids, s.task)
-                down_size = down_size.plus(size(down[i]))
-                groups[i] = groups[i]._replace(tensors=groups[i].tensors | s.algorithm.receive(down[i]))
-        elif not isinstance(action, Phase):
-            ups = [_upload(s, server, groups[i], down[i], tallies[i], t) for i in here]
-            up_size = reduce(Size.plus, map(size, ups), up_size)
-            ids = torch.cat([groups[i].ids for i in here])
-            order = ids.argsort()
-            server = s.algorithm.aggregate(server, take(join(ups) | {"ids": ids}, order), s.task)
+    work = _Round(s, state, t)
+    for action in s.algorithm.round(work.task):
+        if isinstance(action, Phase):
+            work.train(action)
+        elif action == DOWN:
+            work.send_down()
         else:
-            losses = []
-            for i in here:
-                g = groups[i]
-                streams = [randomness.stream(s.task.seed, "train", t, phase, k) for k in g.ids.tolist()]
-                pool, cooled = _pool(s.federation, g.ids), s.scenario.lr_decay ** (t - 1)
-                done = train(g.net, g.tensors, down[i], action, pool, s.scenario, g.executor, streams, cooled)
-                groups[i] = g._replace(tensors=done.tensors)
-                losses.append(done.losses)
-                tallies[i] = done.tally or tallies[i]
-                _require_finite(t, g.ids, done.losses, {})
-            train_loss = torch.cat(losses).mean().item() if train_loss is None else train_loss
-            phase += 1
-    for i in here:
-        _require_finite(t, groups[i].ids, torch.zeros(1), groups[i].tensors)
-    lost = [n for n, tree in server.items() if not all(v.isfinite().all() for v in leaves(tree))]
-    if lost:
-        raise Diverged(f"diverged in round {t}: the server's {', '.join(lost)} left the finite numbers")
-    new = tuple(
-        old._replace(tensors=_back(old, a, {n: g.tensors[n] for n in old.tensors}))
-        for old, a, g in zip(state.groups, at, groups, strict=True)
-    )
-    total = state.bytes + up_size.bytes + down_size.bytes
-    row = {"train_loss": train_loss} | metrics.communication(up_size, down_size, total) | s.algorithm.report(server)
-    return State(server, new, t, total), row | {"seconds": time.perf_counter() - began}
+            work.send_up()
+    work.require_finite()
+    total = state.bytes + work.up_size.bytes + work.down_size.bytes
+    row = {"train_loss": work.train_loss} | metrics.communication(work.up_size, work.down_size, total)
+    row |= s.algorithm.report(work.server)
+    new = State(work.server, work.merged(state.groups), t, total)
+    return new, row | {"seconds": time.perf_counter() - began}
 
 
-@torch.no_grad()
-def evaluate(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")) -> dict[str, float]:
-    """Metrics of the clients that are scored on their validation and test rows, by the scenario's rule.
+class _Round:
+    """A round at work: the server's entries, the clients that take part, and what they last received and tallied."""
 
-    A client's model is its own parts with the shared ones that it would receive now.
-    """
-    row: dict[str, float] = {}
-    ids, groups = s.scored(), state.groups
-    if len(ids) < s.task.clients:
-        at = [torch.isin(g.ids, ids).nonzero()[:, 0] for g in groups]
-        pairs = [(g, a) for g, a in zip(groups, at, strict=True) if len(a)]
-        groups = tuple(g._replace(ids=g.ids[a], tensors=take(g.tensors, a)) for g, a in pairs)
-    for split in splits:
-        table: Split = getattr(s.federation, split)
-        pooled = s.scenario.evaluation == "pooled"
-        found = [_scores(s, state, g, table) for g in groups]
-        order = torch.cat([g.ids for g in groups]).argsort()
-        heads = {h: torch.cat([f[0][h] for f in found])[order] for h in found[0][0]}
-        loss, rows = torch.cat([f[1] for f in found])[order], table.counts[ids]
-        if pooled:  # one global model: all clients' rows as one test set
-            heads, loss, rows = {h: c.sum()[None] for h, c in heads.items()}, loss.sum()[None], rows.sum()[None]
-        row |= metrics.accuracy(split, heads, rows, s.task.clients)
-        if split == "val":
-            row["val_loss"] = (loss / rows).mean().item()
-    if "test" in splits and s.everywhere:
-        heads_of_groups = [_scores(s, state, g, s.everywhere)[0] for g in groups]
-        correct = torch.cat([next(iter(heads.values())) for heads in heads_of_groups])
-        row["test_acc_all"] = (correct.double() / s.everywhere.counts[ids]).mean().item()
-    return row
+    def __init__(self, s: Setting, state: State, t: int) -> None:
+        """Of each group, take the clients of round t."""
+        self.s, self.t, self.task, self.server = s, t, s.task_in(t), state.server
+        chosen = participants(s, t)
+        self.at = [torch.isin(g.ids, chosen).nonzero()[:, 0] for g in state.groups]
+        self.groups = [
+            g._replace(ids=g.ids[a], tensors=take(g.tensors, a)) for g, a in zip(state.groups, self.at, strict=True)
+        ]
+        self.here = [i for i, g in enumerate(self.groups) if len(g.ids)]
+        self.down: list[dict[str, Tree]] = [{} for _ in self.groups]
+        self.tallies: list[dict[str, Tree]] = [{} for _ in self.groups]
+        self.up_size, self.down_size = NOTHING, NOTHING
+        self.train_loss: float | None = None  # of the first phase
+        self.phase = 0  # counts training only, so that algorithms which exchange different things draw the same
 
+    def send_down(self) -> None:
+        """The server sends, and the clients take over what they receive."""
+        for i in self.here:
+            g = self.groups[i]
+            self.down[i] = self.s.algorithm.broadcast(self.server, g.ids, self.task)
+            self.down_size = self.down_size.plus(size(self.down[i]))
+            self.groups[i] = g._replace(tensors=g.tensors | self.s.algorithm.receive(self.down[i]))
 
-def _scores(s: Setting, state: State, g: Group, table: Split) -> tuple[dict[str, Tensor], Tensor]:
-    """Correct rows per head, name -> [K_g], and the summed loss of the first head [K_g]."""
-    g.net.eval()
+    def send_up(self) -> None:
+        """The clients send, and the server takes it in, in the order of their numbers."""
+        ups = [_upload(self.s, self.server, self.groups[i], self.down[i], self.tallies[i], self.t) for i in self.here]
+        self.up_size = reduce(Size.plus, map(size, ups), self.up_size)
+        ids = torch.cat([self.groups[i].ids for i in self.here])
+        self.server = self.s.algorithm.aggregate(self.server, take(join(ups) | {"ids": ids}, ids.argsort()), self.task)
 
-    def one(t: dict[str, Tensor], received: dict[str, Tree], data: Data) -> dict[str, Any]:
-        out = s.algorithm.predict(Model(g.net, t), data.x, received)
-        heads = out if isinstance(out, dict) else {"head": out}
-        correct = {h: ((z.argmax(1) == data.y) & data.mask).sum() for h, z in heads.items()}
-        loss = metrics.log_loss(next(iter(heads.values())), data.y) * data.mask
-        return {"correct": correct, "loss": loss.sum().double()}
+    def train(self, phase: Phase) -> None:
+        """All clients train."""
+        s, t, losses = self.s, self.t, []
+        for i in self.here:
+            g = self.groups[i]
+            streams = [randomness.stream(s.task.seed, "train", t, self.phase, k) for k in g.ids.tolist()]
+            pool, cooled = _pool(s.federation, g.ids), s.scenario.lr_decay ** (t - 1)
+            done = train(g.net, g.tensors, self.down[i], phase, pool, s.scenario, g.executor, streams, cooled)
+            self.groups[i] = g._replace(tensors=done.tensors)
+            losses.append(done.losses)
+            self.tallies[i] = done.tally or self.tallies[i]
+            _require_finite(t, g.ids, done.losses, {})
+        self.train_loss = torch.cat(losses).mean().item() if self.train_loss is None else self.train_loss
+        self.phase += 1
 
-    def run(part: Part) -> dict[str, Any]:
-        down = s.algorithm.deployed(state.server, g.ids[part], s.task)  # here: a chunk of it would be a copy
-        tensors = take(g.tensors, part) | s.algorithm.receive(down)
-        return for_each_client(one, g.executor, tensors, down, _data(s, table, g, part))
+    def require_finite(self) -> None:
+        """Diverged unless all parameters and all of the server's entries are finite."""
+        for i in self.here:
+            _require_finite(self.t, self.groups[i].ids, torch.zeros(1), self.groups[i].tensors)
+        lost = [n for n, tree in self.server.items() if not all(v.isfinite().all() for v in leaves(tree))]
+        if lost:
+            raise Diverged(f"diverged in round {self.t}: the server's {', '.join(lost)} left the finite numbers")
 
-    whole = _in_chunks(g, table, run)
-    return whole["correct"], whole["loss"]
+    def merged(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
+        """The groups with the tensors of those that took part."""
+        return tuple(
+            old._replace(tensors=_back(old, a, {n: g.tensors[n] for n in old.tensors}))
+            for old, a, g in zip(groups, self.at, self.groups, strict=True)
+        )
 
 
 @torch.no_grad()
@@ -227,24 +212,24 @@ def _upload(s: Setting, server: dict[str, Tree], g: Group, down: dict[str, Tree]
         return s.algorithm.upload(Model(g.net, tensors), data, received)
 
     def run(part: Part) -> dict[str, Tree]:
-        data = _data(s, s.federation.train, g, part)._replace(eps=take(eps, part), tally=take(tally, part))
+        data = rows_of(s, s.federation.train, g, part)._replace(eps=take(eps, part), tally=take(tally, part))
         return for_each_client(one, g.executor, take(g.tensors, part), data, take(down, part))
 
-    return up | _in_chunks(g, s.federation.train, run)
+    return up | in_chunks(g, s.federation.train, run)
 
 
-def _in_chunks(g: Group, table: Split, run: Callable[[Part], Tree]) -> Tree:
+def in_chunks(g: Group, table: Split, run: Callable[[Part], Tree]) -> Tree:
     """What `run` gives for a group's clients, in their order: one by one in a loop, else a chunk of them at a time."""
     if g.executor == "loop":
         return join([run(slice(i, i + 1)) for i in range(len(g.ids))])
-    parts = _chunks(g, table)
+    parts = chunks_of(g, table)
     if len(parts) == 1:
         return run(slice(None))
     return take(join([run(part) for part in parts]), torch.cat(parts).argsort())
 
 
-def _chunks(g: Group, table: Split) -> list[Tensor]:
-    """Positions of the clients that run together: as many as ROWS_AT_ONCE holds, padded.
+def chunks_of(g: Group, table: Split) -> list[Tensor]:
+    """Positions of the clients that run together, chunk by chunk: as many as ROWS_AT_ONCE holds, padded.
 
     Clients with about as many rows go together, the largest first: little is padding, and hardly any is left alone.
     (Stacked clients of the two-conv CNN predict twice as many rows a second as one alone: benchmarks/clients.py.)
@@ -257,7 +242,7 @@ def _chunks(g: Group, table: Split) -> list[Tensor]:
     return [torch.tensor(sorted(part), device=g.ids.device) for part in parts]
 
 
-def _data(s: Setting, table: Split, g: Group, part: Part) -> Data:
+def rows_of(s: Setting, table: Split, g: Group, part: Part) -> Data:
     """The rows of some clients of a group, padded to the longest of them."""
     ids = g.ids[part]
     counts = table.counts[ids]
@@ -291,10 +276,6 @@ def _require_finite(t: int, ids: Tensor, losses: Tensor, tensors: dict[str, Tens
             some = ", ".join(map(str, bad[:5])) + (", …" if len(bad) > 5 else "")
             who = f"{len(bad)} client(s) ({some})"
             raise Diverged(f"diverged in round {t}: the {what} of {who} left the finite numbers")
-
-
-def _part(name: str) -> str:
-    return name.split(".")[0]
 
 
 def _cast(t: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:

@@ -14,7 +14,7 @@ from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Knob, knobs
 from fedtune.data.datasets import describe
 from fedtune.federated import registry
-from fedtune.federated.algorithm import Algorithm, Task, parts
+from fedtune.federated.algorithm import Algorithm, Task, part_of, parts
 from fedtune.federated.scenario import Scenario
 from fedtune.nn import architectures, catalogue
 
@@ -118,7 +118,7 @@ def _form(alg: Algorithm, scenario: Scenario, architecture: architectures.Net) -
     with torch.random.fork_rng(devices=[]):
         net = alg.build(net, task_of(scenario, classes, shape, 0))
     shapes = {n: t.shape for n, t in net.state_dict().items()}
-    return Form(tuple(parts(net)), shapes, frozenset(n.split(".")[0] for n, _ in net.named_buffers()))
+    return Form(tuple(parts(net)), shapes, frozenset(part_of(n) for n, _ in net.named_buffers()))
 
 
 def _shape(scenario: Scenario) -> tuple[architectures.Shape, int]:
@@ -145,7 +145,7 @@ def _require_global(alg: Algorithm, scenario: Scenario, forms: tuple[Form, ...],
 
 def _alike(alg: Algorithm, forms: tuple[Form, ...]) -> bool:
     """Whether what is averaged has the same names and shapes in all nets."""
-    shared = [{n: s for n, s in form.shapes.items() if n.split(".")[0] in alg.shared} for form in forms]
+    shared = [{n: s for n, s in form.shapes.items() if part_of(n) in alg.shared} for form in forms]
     return all(s == shared[0] for s in shared)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
 from fedtune.core.trees import Executor, Tree, for_each_client, join, take, tree_map
-from fedtune.federated.algorithm import Batch, Model, Phase, draw, parts
+from fedtune.federated.algorithm import Batch, Model, Phase, draw, part_of, parts
+from fedtune.federated.optimizers import Optimizers, trained_names
 from fedtune.federated.scenario import Scenario
 from fedtune.nn.layers import has_convolutions, stacked_layout
 
@@ -62,7 +63,7 @@ def train(
     streams: list[torch.Generator],
     cooled: float = 1.0,
 ) -> Done:
-    """Play one phase for m clients.  tensors and down have a client axis [m, …]; nothing given is changed.
+    """Train m clients for one phase.  tensors and down have a client axis [m, …]; nothing given is changed.
 
     cooled is lr_decay to the power of the rounds played; a phase with its own lr is not cooled.
     Returns the new tensors, each client's mean loss over its steps (0 without a step), and what its loss tallied.
@@ -75,7 +76,7 @@ def train(
     rows = join([{"x": p.x, "y": p.y} for p in pools])
     job = Job(net, phase, work, cooled, rows["x"], rows["y"], plan(pools, phase, work, passes, streams))
     done = (_stack_in_memory if executor == "stack" else _loop)(job, tensors, down)
-    keep = {n: t for n, t in done.tensors.items() if _part(n) in trained}
+    keep = {n: t for n, t in done.tensors.items() if part_of(n) in trained}
     steps = torch.tensor(job.plan.steps, device=done.losses.device).clamp(min=1)
     return Done(tensors | keep, done.losses / steps, done.tally)
 
@@ -130,75 +131,6 @@ def _drawn(
     return Pool(data.x.flatten(0, 1), data.y.flatten(), rows, data.mask.sum(1))
 
 
-class Optimizers:
-    """What moves one client's leaves, or many clients' stacked ones: a phase's optimiser, and that of its second step.
-
-    `lead` is the number of client axes of a leaf: 0 or 1.
-    """
-
-    def __init__(self, job: Job, leaves: list[Tensor], lead: int) -> None:
-        """leaves: in the order of `_moving`."""
-        self.phase, self.lead, names = job.phase, lead, _moving(job.net, job.phase)
-        own = [[i for i, n in enumerate(names) if _part(n) == part] for part in self.phase.pace]
-        rest = [i for i, n in enumerate(names) if _part(n) not in self.phase.pace]
-        self.sets = [(times, s) for times, s in zip((*self.phase.pace.values(), 1.0), (*own, rest), strict=True) if s]
-        lr = job.work.lr * job.cooled if self.phase.lr is None else self.phase.lr
-        groups = [{"params": [leaves[i] for i in s], "lr": lr * times} for times, s in self.sets]
-        decay, after = job.work.weight_decay, self.phase.after
-        self.first: torch.optim.Optimizer
-        if job.work.optimizer == "adam":
-            self.first = torch.optim.Adam(groups, weight_decay=decay, foreach=True)
-        else:
-            self.first = torch.optim.SGD(groups, momentum=job.work.momentum, weight_decay=decay, foreach=True)
-        self.second: torch.optim.Optimizer | None = None
-        if after:
-            kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[after.optimizer]
-            self.then = [i for i, n in enumerate(names) if _part(n) in after.train]
-            self.second = kind([leaves[i] for i in self.then], lr=after.lr, foreach=True)
-        self.leaves = leaves
-
-    def cut(self, leaves: list[Tensor]) -> None:
-        """Move on to the clients still at work: leaves, and what is remembered of them, are cut to these."""
-        self.leaves = leaves
-        for group, (_, s) in zip(self.first.param_groups, self.sets, strict=True):
-            _cut(self.first, group, [leaves[i] for i in s])
-        if self.second:
-            _cut(self.second, self.second.param_groups[0], [leaves[i] for i in self.then])
-
-    def step(self, losses: Tensor) -> None:
-        """One step down these losses [k], or this loss: each moves its own client only."""
-        self.first.zero_grad()
-        losses.sum().backward()  # client k's loss reaches only row k, and SGD and Adam act per coordinate
-        if self.phase.clip:
-            for _, s in self.sets:
-                clip_norms([g for i in s if (g := self.leaves[i].grad) is not None], self.phase.clip, self.lead)
-        self.first.step()
-
-    def step_again(self, losses: Tensor) -> None:
-        """The phase's second step."""
-        assert self.second
-        self.first.zero_grad()
-        losses.sum().backward()
-        self.second.step()
-
-
-def clip_norms(grads: list[Tensor], bound: float, lead: int) -> None:
-    """Scale each client's gradients, in place, so that their norm together is at most `bound` (as torch's clipping)."""
-    if grads:
-        norm = torch.stack([g.flatten(lead).square().sum(-1) for g in grads]).sum(0).sqrt()  # [k], or a scalar
-        scale = (bound / (norm + 1e-6)).clamp(max=1)
-        for g in grads:
-            g.mul_(scale.view(*scale.shape, *[1] * (g.dim() - lead)))
-
-
-def _moving(net: nn.Module, phase: Phase) -> list[str]:
-    return [n for n, _ in net.named_parameters() if not phase.train or _part(n) in phase.train]
-
-
-def _part(name: str) -> str:
-    return name.split(".")[0]
-
-
 def _parted(out: Tensor | tuple[Tensor, dict[str, Tree]]) -> tuple[Tensor, dict[str, Tree]]:
     """A loss, and what it tallies of its batch."""
     return out if isinstance(out, tuple) else (out, {})
@@ -226,7 +158,7 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
         assert phase.after
         return phase.after.loss(Model(net, t), batch, received)
 
-    moving, active, convolves = _moving(net, phase), 0, has_convolutions(net)
+    moving, active, convolves = trained_names(net, phase), 0, has_convolutions(net)
     optimizers: Optimizers | None = None
     for s in range(steps[0]):
         still = sum(n > s for n in steps)
@@ -236,7 +168,7 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
             now |= dict(zip(moving, leaves, strict=True))
             if optimizers:
                 optimizers.cut(leaves)
-        optimizers = optimizers or Optimizers(job, leaves, 1)
+        optimizers = optimizers or Optimizers(phase, job.work, job.cooled, moving, leaves, 1)
         index = rows[s, :active]
         images = x[index]  # [k, B, …]
         noise = {n: e[:active, s] for n, e in eps.items()}
@@ -269,28 +201,18 @@ def _stack_in_memory(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]
     return join(found)
 
 
-def _cut(optimizer: torch.optim.Optimizer, group: dict[str, Any], leaves: list[Tensor]) -> None:
-    """A group of an optimiser's leaves replaced by their first clients, its state cut to these."""
-    for old, leaf in zip(group["params"], leaves, strict=True):
-        state = optimizer.state.pop(old, {})
-        optimizer.state[leaf] = {
-            n: v[: len(leaf)] if isinstance(v, Tensor) and v.dim() else v for n, v in state.items()
-        }
-    group["params"] = leaves
-
-
 def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
     """One client after the other."""
     net, phase, x, y, todo = job.net, job.phase, job.x, job.y, job.plan
     tensors = tree_map(torch.clone, tensors)
-    moving = _moving(net, phase)
+    moving = trained_names(net, phase)
     total = torch.zeros(len(todo.steps), device=x.device, dtype=torch.float64)
     tally: dict[str, Tree] = {}
     for k, steps in enumerate(todo.steps):
         mine, received = take(tensors, k), take(down, k)  # views: the optimiser writes through
         leaves = [mine[n].detach().requires_grad_() for n in moving]
         model = Model(net, mine | dict(zip(moving, leaves, strict=True)))
-        optimizers = Optimizers(job, leaves, 0)
+        optimizers = Optimizers(phase, job.work, job.cooled, moving, leaves, 0)
         for s in range(steps):
             index = todo.rows[k, s]
             batch = Batch(x[index], y[index], {n: e[k, s] for n, e in todo.eps.items()})

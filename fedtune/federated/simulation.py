@@ -12,7 +12,7 @@ import torch
 from fedtune.core import randomness
 from fedtune.core.metrics import over_seeds
 from fedtune.data import federation
-from fedtune.federated import engine, executors, partitioning
+from fedtune.federated import engine, evaluation, executors, partitioning
 from fedtune.federated.experiment import Experiment, task_of, with_seed
 from fedtune.nn import architectures
 
@@ -44,11 +44,12 @@ class Simulation:
         self.state = engine.start(self.setting, nets)
 
     def step(self) -> dict[str, Any]:
-        """Play a round and evaluate it: its row of metrics.  Raises Diverged."""
-        self.state, row = engine.play_round(self.setting, self.state)
+        """Run a round and evaluate it: its row of metrics.  Raises Diverged."""
+        self.state, row = engine.run_round(self.setting, self.state)
         began = time.perf_counter()
-        row |= engine.evaluate(self.setting, self.state)
-        server = self.setting.algorithm.observe(self.state.server, row["val_acc"])
+        row |= evaluation.evaluate(self.setting, self.state)
+        task = self.setting.task_in(self.state.round)
+        server = self.setting.algorithm.observe(self.state.server, row["val_acc"], task)
         self.state = self.state._replace(server=server)
         return {"round": self.state.round} | row | {"eval_seconds": time.perf_counter() - began}
 
@@ -93,7 +94,7 @@ class MultiSeedSimulation:
         return self.runs[0].state.round
 
     def step(self) -> dict[str, Any]:
-        """Play a round on every seed: the mean row.  Raises Diverged if one does."""
+        """Run a round on every seed: the mean row.  Raises Diverged if one does."""
         return over_seeds([run.step() for run in self.runs])
 
     def save(self, path: Path) -> None:

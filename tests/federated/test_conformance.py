@@ -31,7 +31,7 @@ from torch import Tensor
 
 from fedtune.core.hyper import Knob, knobs
 from fedtune.core.trees import Ragged
-from fedtune.federated import engine
+from fedtune.federated import engine, evaluation
 from fedtune.federated.algorithm import Algorithm, Phase, first_round
 from fedtune.federated.experiment import fitting
 from fedtune.federated.registry import find, names
@@ -229,8 +229,8 @@ def test_messages_hold_what_is_declared_and_are_counted(name: str, monkeypatch: 
     named, sent = set(cls.sends) | ({"shared"} if shared else set()), set()
     for t in range(1, 5):
         wire.down.clear(), wire.up.clear()
-        sim.state, row = engine.play_round(sim.setting, sim.state)
-        actions = [a for a in sim.setting.algorithm.round(t, sim.setting.task) if not isinstance(a, Phase)]
+        sim.state, row = engine.run_round(sim.setting, sim.state)
+        actions = [a for a in sim.setting.algorithm.round(sim.setting.task_in(t)) if not isinstance(a, Phase)]
         assert len(wire.up) == actions.count("up") and len(wire.down) == actions.count("down")
         chosen = engine.participants(sim.setting, t).tolist()
         for ids, message in wire.down:
@@ -255,7 +255,7 @@ def test_clients_that_do_not_participate_stay_unchanged(name: str) -> None:
     sim = simulate(name, DIGITS.override(participation=0.4), **EARLY.get(name, {}))
     for t in range(1, 4):
         before = copied(numbers(sim.state))
-        sim.state, _ = engine.play_round(sim.setting, sim.state)
+        sim.state, _ = engine.run_round(sim.setting, sim.state)
         chosen = set(engine.participants(sim.setting, t).tolist())
         after = numbers(sim.state)
         own = [n for n in before if n.startswith("client ")]
@@ -273,8 +273,8 @@ def test_a_round_changes_none_of_its_inputs(name: str, executor: str) -> None:
     for _ in range(3):
         state, kept = sim.state, copied(numbers(sim.state))
         rows, chance = copied({"x": f.x, "y": f.y, "rows": f.train.rows}), torch.get_rng_state()
-        sim.state, _ = engine.play_round(sim.setting, state)
-        engine.evaluate(sim.setting, sim.state)
+        sim.state, _ = engine.run_round(sim.setting, state)
+        evaluation.evaluate(sim.setting, sim.state)
         assert_same_numbers(numbers(state), kept)
         assert_same_numbers({"x": f.x, "y": f.y, "rows": f.train.rows}, rows)
         assert torch.equal(torch.get_rng_state(), chance), "drawn from the global stream"

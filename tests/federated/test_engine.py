@@ -28,7 +28,7 @@ from torch.testing import assert_close
 from fedtune.core import metrics, randomness
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.trees import Size, for_each_client, take
-from fedtune.federated import algorithm, engine, executors, local_training, registry
+from fedtune.federated import algorithm, engine, evaluation, executors, local_training, registry
 from fedtune.federated.algorithm import Algorithm, Batch, Model, Noise, Phase
 from fedtune.federated.experiment import Experiment, require_device
 from fedtune.federated.local_training import Pool
@@ -140,7 +140,7 @@ def _uploaded(sim: Simulation) -> dict[str, torch.Tensor]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "train", train)
-        engine.play_round(sim.setting, sim.state)
+        engine.run_round(sim.setting, sim.state)
     return seen[0]
 
 
@@ -150,7 +150,7 @@ def test_the_server_gets_the_uploads_in_the_order_of_the_clients_however_they_ar
     sim = simulate("fedavg", DIGITS, random_federation([5, 9, 7, 6, 8]), groups=[[1, 4], [0, 3], [2]])
     seen, cls = [], type(sim.setting.algorithm)
     monkeypatch.setattr(cls, "aggregate", lambda alg, server, up, task: seen.append(up["rows"].tolist()) or server)
-    engine.play_round(sim.setting, sim.state)
+    engine.run_round(sim.setting, sim.state)
     assert seen == [[5, 9, 7, 6, 8]]
 
 
@@ -349,7 +349,7 @@ def test_many_clients_are_evaluated_and_uploaded_in_chunks_without_a_trace(monke
     monkeypatch.setattr(engine, "ROWS_AT_ONCE", 400)
     parts = simulate("fedproto", skewed)
     group, train = parts.state.groups[0], parts.setting.federation.train
-    chunks = engine._chunks(group, train)
+    chunks = engine.chunks_of(group, train)
     assert torch.cat(chunks).sort().values.equal(torch.arange(len(group.ids)))
     assert not torch.cat(chunks).equal(torch.arange(len(group.ids)))  # so what they give is put in order again
     for part, after in itertools.pairwise(chunks):
@@ -368,12 +368,12 @@ def test_the_shared_model_is_not_copied_for_every_client_that_is_scored(monkeypa
         seen.append({n: t.data_ptr() for n, t in down["shared"].items()})
         return for_each_client(code, executor, tensors, down, data)
 
-    monkeypatch.setattr(engine, "for_each_client", watched)
+    monkeypatch.setattr(evaluation, "for_each_client", watched)
     for at_once, executor in ((90, "stack"), (8192, "stack"), (8192, "loop")):
         monkeypatch.setattr(engine, "ROWS_AT_ONCE", at_once)
         sim = simulate("fedavg", DIGITS.override(partition="dirichlet", alpha=0.5), executor=executor)
         seen.clear()
-        engine.evaluate(sim.setting, sim.state)
+        evaluation.evaluate(sim.setting, sim.state)
         one = {n: t.data_ptr() for n, t in sim.state.server["shared"].items()}
         assert seen and all(places == one for places in seen)
 
@@ -691,8 +691,8 @@ def test_some_clients_are_scored_the_same_in_every_round_with_a_standard_error(r
     name = "fedavg" if rule == "pooled" else "local"
     base = Scenario(model="mlp", features=12, clients=9, evaluation=rule, val_shots=6)
     whole, part = simulate(name, base), simulate(name, base.override(eval_clients=4))
-    scored = part.setting.scored()
-    assert len(scored.unique()) == 4 and whole.setting.scored().tolist() == list(range(9))
+    scored = part.setting.scored_clients()
+    assert len(scored.unique()) == 4 and whole.setting.scored_clients().tolist() == list(range(9))
     for everything, some in zip(play(whole, 3), play(part, 3), strict=True):
         f, nets = whole.setting.federation, {k: client_net(part, k) for k in scored.tolist()}
         assert everything["val_acc_se"] == 0 and everything["train_loss"] == some["train_loss"]
@@ -716,7 +716,7 @@ def test_some_clients_are_scored_the_same_in_every_round_with_a_standard_error(r
 def test_scored_clients_may_miss_an_architecture() -> None:
     sim, found = simulate("local", MIXED.override(eval_clients=2)), []
     row = play(sim, 1)[0]
-    for k in sim.setting.scored().tolist():
+    for k in sim.setting.scored_clients().tolist():
         group = next(g for g in sim.state.groups if k in g.ids.tolist())
         x, y = own_rows(sim, k, "test")
         m = Model(group.net.eval(), take(group.tensors, group.ids.tolist().index(k)))

@@ -17,23 +17,22 @@ from torch.func import vmap
 from torch.testing import assert_close
 
 from fedtune.core.trees import take
-from fedtune.federated.algorithm import Data
 from fedtune.nn import generators
 from fedtune.nn.generator_losses import Term, diversity, fidelity, remoteness, total
 from fedtune.nn.generators import (
     chunks,
     descend,
-    distances,
     draw_labels,
     entropy_cap,
     generate,
     head_losses,
+    intra_inter_distance,
     label_counts,
     label_share,
     new_net,
     start_memory,
 )
-from fedtune.nn.knowledge import row_distance
+from fedtune.nn.prototypes import row_distance
 
 # ------------------------------------------------------------------------------------------------------ the net
 
@@ -128,7 +127,7 @@ def test_no_label_without_mass_is_ever_drawn_not_even_at_the_edges(dtype: torch.
 def test_counts_are_of_real_rows_and_shares_sum_to_one_where_somebody_has_the_class() -> None:
     y = torch.tensor([0, 2, 2, 1, 3, 0])
     mask = torch.tensor([True, True, True, False, True, False])
-    assert label_counts(Data(torch.zeros(6, 1), y, mask, {}), 5).tolist() == [1, 0, 2, 1, 0]
+    assert label_counts(y, mask, 5).tolist() == [1, 0, 2, 1, 0]
     share = label_share(torch.tensor([[3, 0, 1, 0], [1, 0, 0, 5], [4, 0, 1, 0]]))
     assert_close(share, torch.tensor([[3 / 8, 0, 0.5, 0], [1 / 8, 0, 0, 1], [0.5, 0, 0.5, 0]]).to(share), **TIGHT)
     assert share.sum(0).tolist() == [1, 0, 1, 1]
@@ -273,7 +272,7 @@ def test_distances_within_and_between_classes_by_loops() -> None:
             apart = np.linalg.norm(h[p].numpy() - h[q].numpy())
             if p != q:
                 (within if y[p] == y[q] else between).append(apart)
-    got = distances(h, y)
+    got = intra_inter_distance(h, y)
     assert_close(torch.stack(got).numpy(), np.array([np.mean(within), np.mean(between)]), **TIGHT)
 
 

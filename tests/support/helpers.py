@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from fedtune.core import randomness
 from fedtune.data.federation import Federation, Split
 from fedtune.federated import engine, partitioning
-from fedtune.federated.algorithm import Phase
+from fedtune.federated.algorithm import Phase, Task
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.local_training import Plan, Pool, plan
 from fedtune.federated.scenario import Scenario
@@ -155,10 +155,15 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
+def next_task(sim: Any) -> Task:
+    """The task as the next round's broadcast is given it, and an evaluation now."""
+    return sim.setting.task_in(sim.state.round + 1)
+
+
 def client_draws(sim: Any, t: int, k: int) -> Plan:
     """The rows and the noise that client k draws in round t = 1, 2, … of a run, for itself alone: [1, S, …]."""
     s, at = sim.setting, torch.tensor([k])
-    phase = next(a for a in s.algorithm.round(t, s.task) if isinstance(a, Phase))
+    phase = next(a for a in s.algorithm.round(s.task_in(t)) if isinstance(a, Phase))
     f = s.federation
     pool = Pool(f.x, f.y, f.train.rows[at], f.train.counts[at])
     return plan([pool], phase, s.scenario, s.scenario.local_epochs, [randomness.stream(s.task.seed, "train", t, 0, k)])

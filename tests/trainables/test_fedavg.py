@@ -20,7 +20,7 @@ from support.helpers import (
 )  # fmt: skip
 from torch.testing import assert_close
 
-from fedtune.federated.engine import play_round
+from fedtune.federated.engine import run_round
 from fedtune.federated.scenario import Scenario
 
 BATCHNORM = Scenario(model="fedgen-cnn", features=8)
@@ -36,7 +36,7 @@ def test_the_server_holds_the_mean_weighted_by_rows_counters_included(monkeypatc
         return aggregate(alg, server, up, task)
 
     monkeypatch.setattr(cls, "aggregate", taken)
-    sim.state, _ = play_round(sim.setting, sim.state)
+    sim.state, _ = run_round(sim.setting, sim.state)
     (up,) = seen
     assert up["rows"].tolist() == [3, 17, 8]
     for name, t in up["shared"].items():

@@ -14,6 +14,7 @@ from support.helpers import (
     assert_same_numbers,
     client_draws,
     client_net,
+    next_task,
     numbers,
     own_rows,
     play,
@@ -144,7 +145,7 @@ def mean_of_others(table: dict[int, dict[int, Tensor]], i: int, c: int, leave: b
 def assert_targets(sim: Any, table: dict[int, dict[int, Tensor]], ids: list[int]) -> list[int]:
     """What each of these clients would receive now; returns how many classes each hears of."""
     alg, heard = sim.setting.algorithm, []
-    values, present = alg.broadcast(sim.state.server, torch.tensor(ids), sim.setting.task)["targets"]
+    values, present = alg.broadcast(sim.state.server, torch.tensor(ids), next_task(sim))["targets"]
     for row, i in enumerate(ids):
         want = {c: mean_of_others(table, i, c, alg.leave_one_out) for c in range(sim.setting.task.classes)}
         assert present[row].tolist() == [v is not None for v in want.values()]

@@ -13,6 +13,7 @@ from support.helpers import (
     assert_same_numbers,
     copied,
     flat,
+    next_task,
     own_rows,
     play,
     randn,
@@ -47,7 +48,7 @@ def predicted(sim: Any, k: int, x: Tensor) -> dict[str, Tensor]:
     """What client k predicts now."""
     alg, group = sim.setting.algorithm, sim.state.groups[0]
     group.net.eval()
-    down = alg.deployed(sim.state.server, torch.tensor([k]), sim.setting.task)
+    down = alg.deployed(sim.state.server, torch.tensor([k]), next_task(sim))
     own = {n: t[k] for n, t in group.tensors.items()} | {n: t[0] for n, t in down["shared"].items()}
     received = {n: {m: v[0] for m, v in t.items()} if isinstance(t, dict) else t[0] for n, t in down.items()}
     with torch.no_grad():
@@ -173,5 +174,5 @@ def test_before_the_first_round_the_start_predicts_and_no_member_is_sent() -> No
     got = predicted(sim, 0, x)
     assert torch.equal(got["ensemble"], got["average"])
     play(sim, 1)
-    assert set(sim.setting.algorithm.broadcast(sim.state.server, torch.arange(2), sim.setting.task)) == {"shared"}
+    assert set(sim.setting.algorithm.broadcast(sim.state.server, torch.arange(2), next_task(sim))) == {"shared"}
     assert set(flat(sim.state.server["members"])) == set(flat(sim.state.server["shared"]))

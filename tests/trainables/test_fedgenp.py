@@ -20,6 +20,7 @@ from support.helpers import (
     client_net,
     copied,
     flat,
+    next_task,
     play,
     randn,
     random_federation,
@@ -286,7 +287,7 @@ def at_work(**config: Any) -> tuple[FedGenP, Model, Batch, dict]:
     play(sim, 1)
     alg, steps, f = sim.setting.algorithm, client_draws(sim, 2, 1), sim.setting.federation
     batch = Batch(f.x[steps.rows[0, 0]], f.y[steps.rows[0, 0]], {n: e[0, 0] for n, e in steps.eps.items()})
-    down = take(alg.broadcast(sim.state.server, torch.tensor([1]), sim.setting.task), 0)
+    down = take(alg.broadcast(sim.state.server, torch.tensor([1]), next_task(sim)), 0)
     return alg, Model(sim.state.groups[0].net, sim.state.server["shared"]), batch, down
 
 
@@ -414,7 +415,7 @@ def test_what_is_sent_the_model_first_then_ones_own_generator_and_the_law_too() 
         (row,), (plain,) = play(sim, 1), play(avg, 1)
         assert row["down_floats"] - plain["down_floats"] == 2 * (net + C) * (t > 0)
         assert row["up_floats"] == plain["up_floats"] and row["up_ints"] - plain["up_ints"] == 2 * C
-    sent = sim.setting.algorithm.broadcast(sim.state.server, torch.tensor([1, 0]), sim.setting.task)["generator"]
+    sent = sim.setting.algorithm.broadcast(sim.state.server, torch.tensor([1, 0]), next_task(sim))["generator"]
     assert_same_numbers({n: t.values[0] for n, t in sent.items()}, take(sim.state.server["nets"], 1))
     assert all(t.present.all() for t in sent.values())
 
@@ -426,7 +427,7 @@ def test_who_comes_for_the_first_time_has_no_generator_and_trains_as_in_fedavg()
     for t in range(1, 6):
         chosen = engine.participants(sim.setting, t).tolist()
         assert set(sim.state.server["trained"].nonzero()[:, 0].tolist()) == been
-        down = sim.setting.algorithm.broadcast(sim.state.server, torch.tensor(chosen), sim.setting.task)
+        down = sim.setting.algorithm.broadcast(sim.state.server, torch.tensor(chosen), next_task(sim))
         if t > 1:
             assert down["generator"]["out.bias"].present.tolist() == [k in been for k in chosen]
             assert size(down["generator"]).floats == net * len(been & set(chosen))
@@ -461,11 +462,12 @@ def test_quality_is_the_mean_over_the_clients_generators() -> None:
 def stop(patience: int, accuracy: Any, rounds: int = 100) -> int:
     """The first round after which generators have stopped; 0 if never."""
     alg = FedGenP(patience=patience, gen_hidden=16)
-    server = alg.init(Task(classes=C, features=D, clients=2, batch=4, seed=0))
+    task = Task(classes=C, features=D, clients=2, batch=4, seed=0)
+    server = alg.init(task)
     for r in range(1, rounds + 1):
-        server = alg.observe(server | {"round": torch.tensor(r)}, accuracy(r))
+        server = alg.observe(server, accuracy(r), task._replace(t=r))
         if server["stopped"]:
-            again = alg.observe(server | {"round": torch.tensor(r + 1)}, 1.0)
+            again = alg.observe(server, 1.0, task._replace(t=r + 1))
             assert again["stopped"], "it went on"
             return r
     return 0

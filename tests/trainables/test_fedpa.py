@@ -19,6 +19,7 @@ from support.helpers import (
     client_net,
     copied,
     flat,
+    next_task,
     own_rows,
     play,
     randn,
@@ -103,7 +104,7 @@ def test_an_ablation_sends_only_what_the_remaining_terms_need(which: str, monkey
     sim = simulate("fedpa", DIGITS, two(), **SMALL, **config)
     seen, start = record_uploads(sim, monkeypatch), copied(flat(sim.state.server["nets"]))
     for t in range(3):
-        sent = sim.setting.algorithm.broadcast(sim.state.server, torch.arange(2), sim.setting.task)
+        sent = sim.setting.algorithm.broadcast(sim.state.server, torch.arange(2), next_task(sim))
         assert set(sent) == (down if t else {"shared"})
         row = play(sim, 1)[0]
         assert set(seen[t]) - {"ids", "shared", "rows"} == up
@@ -301,8 +302,9 @@ def generator_loss(
     last = last or filled()
     new = new or Ragged(randn(3, C, D, seed=5), torch.zeros(3, C, dtype=torch.bool))
     alg.aggregate(
-        server | {"protos": last, "round": torch.tensor(t)},
-        {"shared": HEADS, "rows": COUNTS.sum(1), "counts": COUNTS, "ids": torch.arange(3), "protos": new}, TASK,
+        server | {"protos": last},
+        {"shared": HEADS, "rows": COUNTS.sum(1), "counts": COUNTS, "ids": torch.arange(3), "protos": new},
+        TASK._replace(t=t + 1),
     )  # fmt: skip
     monkeypatch.undo()
 

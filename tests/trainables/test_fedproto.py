@@ -21,7 +21,7 @@ from torch.testing import assert_close
 
 from fedtune.federated.algorithm import Batch, Data, Model, Ragged, Task
 from fedtune.federated.engine import participants
-from fedtune.nn.knowledge import class_means
+from fedtune.nn.prototypes import class_means
 from trainables.fedproto import FedProto
 
 TASK = Task(classes=4, features=12, clients=3, batch=4, seed=0)

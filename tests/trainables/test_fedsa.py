@@ -14,6 +14,7 @@ from support.helpers import (
     assert_same_numbers,
     client_draws,
     client_net,
+    next_task,
     numbers,
     own_rows,
     play,
@@ -274,7 +275,7 @@ def test_everyone_is_sent_the_anchors_and_its_margin_from_what_it_told_last(
     seen, told, picked = record_uploads(sim, monkeypatch), {}, set()
     for t in range(1, 7):
         anchors, everyone = sim.state.server["anchors"], torch.tensor([3, 0, 4, 1, 2])
-        sent = sim.setting.algorithm.broadcast(sim.state.server, everyone, sim.setting.task)
+        sent = sim.setting.algorithm.broadcast(sim.state.server, everyone, next_task(sim))
         common = margin_by_hand(dict(enumerate(anchors)))
         for row, k in enumerate(everyone.tolist()):
             own = own_margin(told.get(k, {}))

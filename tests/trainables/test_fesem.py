@@ -14,6 +14,7 @@ from support.helpers import (
     assert_close_numbers,
     assert_same_numbers,
     copied,
+    next_task,
     play,
     randn,
     random_federation,
@@ -24,11 +25,11 @@ from torch.testing import assert_close
 
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
-from fedtune.federated import engine
+from fedtune.federated import engine, evaluation
 from fedtune.federated.algorithm import Task
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
-from trainables.fesem import FeSEM, distances, seeds, weights
+from trainables.fesem import FeSEM, seeds, squared_distance_to_centres, weights
 
 TASK = Task(classes=4, features=3, clients=6, batch=4, seed=0)
 
@@ -89,7 +90,7 @@ def test_the_distance_is_over_all_weights_and_no_running_statistic() -> None:
     net = {"body.0.weight": randn(3, 2, 4), "head.bias": randn(3, 5, seed=1)}
     norm = {"body.1.running_mean": 1e3 * randn(3, 2, seed=2), "body.1.running_var": 1e3 + randn(3, 2, seed=3),
             "body.1.num_batches_tracked": torch.tensor([1, 500, 9000])}  # fmt: skip
-    got = distances(weights(net | norm), weights(net | norm)[:2])
+    got = squared_distance_to_centres(weights(net | norm), weights(net | norm)[:2])
     for i in range(3):
         for j in range(2):
             want = sum(np.square(t[i].numpy() - t[j].numpy()).sum() for t in net.values())
@@ -206,7 +207,7 @@ def test_rounds_with_some_of_the_clients_by_hand(model: str, monkeypatch: pytest
         assert row["clusters_occupied"] == len({c for c in cluster if c >= 0})
         mean = np.average(points, axis=0, weights=n)
         assert_close(np.concatenate([server["shared"][name].numpy().ravel() for name in moving]), mean, **TIGHT)
-        received = sim.setting.algorithm.broadcast(server, torch.arange(6), sim.setting.task)["shared"]
+        received = sim.setting.algorithm.broadcast(server, torch.arange(6), next_task(sim))["shared"]
         own = np.concatenate([received[name].numpy().reshape(6, -1) for name in moving], 1)
         assert_close(own, np.stack([mean if c < 0 else centres[c] for c in cluster]), **TIGHT)
     assert (cluster >= 0).any()
@@ -218,7 +219,7 @@ def test_clients_start_from_their_centre_and_are_scored_with_it() -> None:
     server = sim.state.server
     apart = {n: torch.stack([t[0], -t[0]]) for n, t in server["centres"].items()}
     sim.state = sim.state._replace(server=server | {"centres": apart, "cluster": torch.tensor([0, 1, 0, 1])})
-    scores = engine.evaluate(sim.setting, sim.state)
+    scores = evaluation.evaluate(sim.setting, sim.state)
     hits = []
     for k in range(4):
         f, own = sim.setting.federation, {n: t[k % 2] for n, t in apart.items()}

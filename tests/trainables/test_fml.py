@@ -25,13 +25,13 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from fedtune.core.errors import UserError
-from fedtune.federated import engine
+from fedtune.federated import evaluation
 from fedtune.federated.algorithm import Batch, Model
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Simulation
 from fedtune.nn import architectures
-from fedtune.nn.knowledge import imitate
+from fedtune.nn.divergences import imitate
 from trainables.fml import FML
 
 
@@ -191,10 +191,10 @@ def test_only_the_meme_crosses_the_wire_and_predicts_nothing() -> None:
     row = play(sim, 1)[0]
     size = sum(p.numel() for p in architectures.build("cnn8", (1, 8, 8), 4, 12).parameters())
     assert row["up_floats"] == row["down_floats"] == 4 * size and row["up_ints"] == 4
-    before = engine.evaluate(sim.setting, sim.state)
+    before = evaluation.evaluate(sim.setting, sim.state)
     worse = {n: torch.zeros_like(t) for n, t in sim.state.server["shared"].items()}
     worse["meme.head.bias"][3] = 1.0  # a class of which there are no test rows
-    after = engine.evaluate(sim.setting, sim.state._replace(server={"shared": worse}))
+    after = evaluation.evaluate(sim.setting, sim.state._replace(server={"shared": worse}))
     apart = {n for n in before if before[n] != after[n]}
     assert apart and all(n.endswith("_meme") for n in apart)
 

@@ -155,14 +155,14 @@ def test_the_dual_loss_by_hand() -> None:
 @pytest.mark.parametrize("order", ["fresh", "stale"])
 def test_events_are_the_multiples_of_s_t_from_t1_on(start: int, every: int, rounds: list[int], order: str) -> None:
     alg = GFPL(start=start, every=every, order=order)
-    actions = {t: alg.round(t, TASK) for t in range(1, 36)}
+    actions = {t: alg.round(TASK._replace(t=t)) for t in range(1, 36)}
     assert [t for t in actions if len(actions[t]) > 1] == rounds
     assert alg.first_event() == (rounds[0] if rounds else 36)
     for t, found in actions.items():
         shape = ["train" if isinstance(a, Phase) else a for a in found]
         event = ["train", UP, DOWN, "train"] if order == "fresh" else ["train", DOWN, "train", UP]
         assert shape == (event if t in rounds else ["train"])
-    assert all(len(GFPL(start=start, every=every, pfg=False).round(t, TASK)) == 1 for t in actions)
+    assert all(len(GFPL(start=start, every=every, pfg=False).round(TASK._replace(t=t))) == 1 for t in actions)
 
 
 @pytest.mark.parametrize("threshold", [0.1, 300.0])
@@ -354,8 +354,7 @@ def moved_by_retraining(order: str, config: dict, rounds: int, model: str = "mlp
         play(sim, rounds - 1)
         if cut:
             alg = sim.setting.algorithm
-            task, t = sim.setting.task, rounds
-            kept = tuple(a for a in alg.round(t, task) if not (isinstance(a, Phase) and a.pool))
+            kept = tuple(a for a in alg.round(sim.setting.task_in(rounds)) if not (isinstance(a, Phase) and a.pool))
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(type(alg), "round", lambda *_, kept=kept: kept)
                 play(sim, 1)

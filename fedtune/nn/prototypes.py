@@ -1,4 +1,4 @@
-"""Mathematics that several papers share."""
+"""Prototypes, one feature vector per class: means, distances between them, and a frame of the most distant ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def mean_distance(protos: Tensor, seen: Tensor, how: str) -> Tensor:
     return (apart * pairs).sum() / pairs.sum().clamp(min=1)
 
 
-def distances(a: Tensor, b: Tensor) -> Tensor:
+def pairwise_distance(a: Tensor, b: Tensor) -> Tensor:
     """Euclidean distance of every row of a [..., N, D] to every row of b [..., M, D], [..., N, M]; at least 1e-6.
 
     By |a|² + |b|² - 2ab: nothing of size N x M x D exists.  The bound keeps slopes finite where rows are equal.
@@ -68,27 +68,7 @@ def nearest_other(protos: Tensor, seen: Tensor) -> Tensor:
     protos [..., C, D], seen [..., C] bool.
     """
     pairs = seen[..., :, None] & seen[..., None, :] & ~torch.eye(seen.shape[-1], dtype=torch.bool, device=seen.device)
-    return distances(protos, protos).masked_fill(~pairs, torch.inf).amin(-1)
-
-
-def kl(target: Tensor, logits: Tensor) -> Tensor:
-    """KL(softmax(target) || softmax(logits)), the mean over rows ("batchmean").  [B, C] both."""
-    return kl_rows(target, logits).mean()
-
-
-def kl_rows(target: Tensor, logits: Tensor) -> Tensor:
-    """KL(softmax(target) || softmax(logits)) of every row [B].  [B, C] both."""
-    log_p = target.log_softmax(1)
-    return (log_p.exp() * (log_p - logits.log_softmax(1))).sum(1)  # vmap has no rule for F.kl_div
-
-
-def imitate(logits: Tensor, teacher: Tensor, coupled: bool = False, over: str = "rows") -> Tensor:
-    """KL(softmax(teacher) || softmax(logits)), [B, C] both.  coupled: its gradient reaches the teacher as well.
-
-    over="elements" is the mean over rows and classes, 1/C of that over rows: PyTorch's default reduction.
-    """
-    apart = kl(teacher if coupled else teacher.detach(), logits)
-    return apart / logits.shape[1] if over == "elements" else apart
+    return pairwise_distance(protos, protos).masked_fill(~pairs, torch.inf).amin(-1)
 
 
 def etf(classes: int, dimension: int, generator: torch.Generator) -> Tensor:

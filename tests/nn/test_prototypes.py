@@ -12,7 +12,8 @@ from torch.testing import assert_close
 
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
-from fedtune.nn.knowledge import class_means, class_sums, etf, kl, mean_by_count, mean_distance, row_distance
+from fedtune.nn.divergences import kl
+from fedtune.nn.prototypes import class_means, class_sums, etf, mean_by_count, mean_distance, row_distance
 
 
 def rows(n: int = 60, classes: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
