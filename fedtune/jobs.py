@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from fedtune import arguments
 from fedtune.cluster import jobs
+from fedtune.core.command import Parser, guarded
 from fedtune.core.terminal import say
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def parser() -> argparse.ArgumentParser:
     """The arguments."""
-    p = arguments.Parser(prog="fedtune jobs", description="The searches that fedtune submit sent to a cluster.")
+    p = Parser(prog="fedtune jobs", description="The searches that fedtune submit sent to a cluster.")
     actions = p.add_subparsers(dest="action", required=True, metavar="list|logs|stop")
     listing = actions.add_parser("list", help="all of them")
     logs = actions.add_parser("logs", help="what one printed")
@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-@arguments.guarded
+@guarded
 def main(argv: list[str] | None = None) -> int:
     """The command."""
     args = parser().parse_args(argv)

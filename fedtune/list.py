@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from fedtune import arguments
 from fedtune.core import terminal
+from fedtune.core.command import Parser, guarded
 from fedtune.core.hyper import Knob, knobs
 from fedtune.data import datasets
 from fedtune.federated import registry
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from fedtune.federated.algorithm import Algorithm
 
 
-@arguments.guarded
+@guarded
 def main(argv: list[str] | None = None) -> int:
     """The command."""
-    parser = arguments.Parser(prog="fedtune list", description="Show what there is.")
+    parser = Parser(prog="fedtune list", description="Show what there is.")
     parser.add_argument("algo", nargs="?", metavar="ALGORITHM", help="only this one, with the text of its file")
     parser.add_argument("--debug", action="store_true", help="show the stack of an error")
     args = parser.parse_args(argv)

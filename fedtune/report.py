@@ -11,15 +11,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fedtune import arguments
+from fedtune.core.command import Parser, guarded
 from fedtune.core.terminal import say
 from fedtune.reporting import output
 
 
-@arguments.guarded
+@guarded
 def main(argv: list[str] | None = None) -> int:
     """The command."""
-    p = arguments.Parser(prog="fedtune report", description="One page on what searches and comparisons found.")
+    p = Parser(prog="fedtune report", description="One page on what searches and comparisons found.")
     p.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="the folder of a search or a comparison")
     p.add_argument("-o", "--output", type=Path, metavar="FILE.html", help="default, for one RUN: RUN/report.html")
     p.add_argument("--debug", action="store_true", help="show the stack of an error")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from fedtune import arguments as cli
 from fedtune.cluster import jobs
+from fedtune.core.command import Parser, guarded
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 COMMANDS = ("search", "compare", "resume", "extend", "replay")  # what a cluster can be given
 
 ABOUT = """\
-Everything is checked here first, then the search runs as a job of the cluster and goes on without this terminal.
+Everything is checked here first, then the search runs as a job of the cluster and continues without this terminal.
 Paths among the search's arguments are the cluster's: --storage-path is needed, a folder that all its nodes share;
 --data-dir names data that its head can read.  Only a --space file is read here, and sent.  Without --data-dir a data
 set other than digits is sent too, from --data (resume, extend, replay want --data again).  fedtune itself goes along,
@@ -33,7 +34,7 @@ A cluster that asks for a token gets yours: from RAY_AUTH_TOKEN, the file RAY_AU
 
 def parser() -> argparse.ArgumentParser:
     """The arguments before `--`."""
-    p = cli.Parser(
+    p = Parser(
         prog="fedtune submit", usage="fedtune submit --address URL [options] -- SEARCH ARGUMENTS",
         description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
@@ -48,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-@cli.guarded
+@guarded
 def main(argv: list[str] | None = None) -> int:
     """The command."""
     words = sys.argv[1:] if argv is None else argv
@@ -71,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
             say(f"job: {job.name}")
             say(f"run on the cluster: {job.run}")
             if args.no_follow:
-                say(jobs.how_to_go_on(job.name, address))
+                say(jobs.next_commands(job.name, address))
                 return 0
             return jobs.follow(client, job.name, address)
 

@@ -64,7 +64,7 @@ def reached(address: str) -> Iterator[JobSubmissionClient]:
         reason = " ".join(str(error).split())
         raise UserError(
             f"a job needs a cluster that answers, but {address} does not ({reason[-200:]}); "
-            "jobs that run there go on; look at it with fedtune jobs list"
+            "jobs that run there continue; look at it with fedtune jobs list"
         ) from error
 
 
@@ -103,11 +103,11 @@ def submit(client: JobSubmissionClient, name: str, entrypoint: str, package: Pat
 
 
 def follow(client: JobSubmissionClient, job: str, address: str) -> int:
-    """Print a job's log as it grows, and how it ended.  0 if it succeeded, 1 if not, 130 on Ctrl-C: the job goes on."""
+    """Print a job's log as it grows, and how it ended.  0 if it succeeded, 1 if not, 130 on Ctrl-C: the job runs on."""
     try:
         ended = asyncio.run(_follow(client, job))
     except KeyboardInterrupt:
-        say(f"\n{job} goes on.  {how_to_go_on(job, address)}")
+        say(f"\n{job} runs on.  {next_commands(job, address)}")
         return 130
     say(f"{job}: {str(ended.status).lower()}" + (f", exit status {c}" if (c := ended.driver_exit_code) else ""))
     if ended.status == "FAILED" and ended.driver_exit_code is None:
@@ -115,7 +115,7 @@ def follow(client: JobSubmissionClient, job: str, address: str) -> int:
     return 0 if ended.status == "SUCCEEDED" else 1
 
 
-def how_to_go_on(job: str, address: str) -> str:
+def next_commands(job: str, address: str) -> str:
     """What to type for the rest of the log, and to end the job."""
     return (
         f"Follow it: fedtune jobs logs {job} --follow --address {address}   "
@@ -150,7 +150,7 @@ def stop(client: JobSubmissionClient, job: JobDetails) -> int:
     while not (status := client.get_job_status(name)).is_terminal():
         asked = asked or client.stop_job(name)  # not before its supervisor is up
         time.sleep(0.2)
-    say(f"{name}: {status.lower()}; what it found is in its folder, and fedtune resume goes on from there")
+    say(f"{name}: {status.lower()}; what it found is in its folder, and fedtune resume continues from there")
     return 0
 
 

@@ -1,0 +1,119 @@
+"""`fedtune.play`, `objective`, `tunable` and `Search`'s arguments, without Ray; another test runs docs/python.md."""
+
+import optuna
+import pandas as pd
+import pytest
+
+import fedtune
+from fedtune import api
+from fedtune.core.errors import Diverged, UserError
+from fedtune.federated import simulation
+from fedtune.federated.experiment import Experiment
+from fedtune.federated.scenario import Scenario
+
+SMALL = {"rounds": 3, "clients": 4}
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    yield
+    optuna.logging.set_verbosity(before)
+
+
+def test_play_gives_the_rows_of_the_configuration_that_is_named():
+    rows = fedtune.play("fedprox", "digits-w4", {"mu": 0.5, "lr": 0.05}, seed=3, momentum=0.0, **SMALL)
+    experiment = Experiment("fedprox", Scenario(momentum=0.0, **SMALL), seed=3)
+    expected = pd.DataFrame(simulation.play(experiment, {"mu": 0.5, "lr": 0.05}))
+    timed = ["seconds", "eval_seconds"]
+    pd.testing.assert_frame_equal(rows.drop(columns=timed), expected.drop(columns=timed))
+
+
+def test_an_algorithms_hyperparameter_is_held_fixed_and_a_scenarios_field_is_a_default():
+    options = fedtune.Search("fedprox", mu=0.5, lr=0.05, trials=7, set={"momentum": 0.1}).options
+    assert options.set == {"mu": 0.5, "momentum": 0.1} and options.fields == {"lr": 0.05} and options.trials == 7
+    assert options.experiment().pinned == {"mu": 0.5, "momentum": 0.1} and options.experiment().scenario.lr == 0.05
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [
+        (lambda: fedtune.Search("gfpll"), "unknown algorithm 'gfpll': did you mean 'gfpl'"),
+        (lambda: fedtune.Search("gfpl", "digits-w5"), "unknown scenario 'digits-w5': did you mean 'digits-w4'"),
+        (lambda: fedtune.Search("gfpl", trails=3), "unknown argument 'trails': did you mean 'trials'"),
+        (lambda: fedtune.Search("gfpl", lamb=3), "unknown argument 'lamb': did you mean 'lam'"),
+        (lambda: fedtune.Search("gfpl", client=3), "unknown argument 'client': did you mean 'clients'"),
+        (lambda: fedtune.Search("gfpl", trials=0), "--trials must be a whole number of at least 1, but got 0"),
+        (lambda: fedtune.Search("gfpl", lam=-3.0), "lam"),
+        (lambda: fedtune.play("gfpl", config={"lamb": 1.0}, **SMALL), "did you mean 'lam'"),
+        (lambda: fedtune.play("gfpl", trials=3), "unknown argument 'trials'"),
+        (lambda: fedtune.objective("gfpl", space="papers"), "did you mean 'paper'"),
+        (lambda: fedtune.objective("gfpl", space="paper"), "'paper' of gfpl is a list of"),
+        (lambda: fedtune.tunable("gfpl", space="paper"), "'paper' of gfpl is a list of"),
+        (lambda: fedtune.Run("/nowhere").record, "/nowhere"),
+    ],
+)
+def test_a_wrong_argument_is_one_line_that_names_the_nearest(make, rule):
+    with pytest.raises(UserError) as refused:
+        make()
+    assert rule in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_an_objective_reports_every_round_and_returns_the_last():
+    objective = fedtune.objective("fedprox", seed=3, **SMALL)
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0))
+    study.enqueue_trial(objective.default)
+    study.optimize(objective, n_trials=2)
+    for trial in study.trials:
+        rows = fedtune.play("fedprox", config=trial.params, seed=3, **SMALL)
+        assert trial.intermediate_values == dict(zip(rows["round"], rows["val_acc"], strict=True))
+        assert trial.value == rows["val_acc"].iloc[-1] and trial.user_attrs["test_acc"] == rows["test_acc"].iloc[-1]
+    assert study.trials[0].params == objective.default
+
+
+def test_an_objective_ends_where_the_pruner_says():
+    study = optuna.create_study(direction="maximize", pruner=optuna.pruners.ThresholdPruner(lower=2.0))
+    study.optimize(fedtune.objective("fedprox", **SMALL), n_trials=1)
+    (trial,) = study.trials
+    assert trial.state.name == "PRUNED" and list(trial.intermediate_values) == [1]
+
+
+def test_a_trial_that_diverges_has_the_worst_value_and_says_why(monkeypatch):
+    def diverging(*_):
+        yield {"val_acc": 0.9, "round": 1}
+        raise Diverged("round 2 of client 0")
+
+    monkeypatch.setattr(simulation, "play", diverging)
+    study = optuna.create_study(direction="maximize")
+    study.optimize(fedtune.objective("fedprox", **SMALL), n_trials=1)
+    (trial,) = study.trials
+    assert (trial.state.name, trial.value) == ("COMPLETE", 0.0)
+    assert trial.user_attrs["diverged"] == "round 2 of client 0" and trial.user_attrs["round"] == 1
+
+
+def test_a_space_with_conditions_is_suggested_in_its_order(tmp_path):
+    (tmp_path / "s.py").write_text(
+        "from ray import tune\nfrom fedtune import when\n"
+        "SPACE = {'momentum': when(tune.uniform(0, 0.9), optimizer='sgd'), "
+        "'optimizer': tune.choice(['sgd', 'adam']), 'local_epochs': tune.randint(1, 3)}\n"
+    )
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0))
+    study.optimize(fedtune.objective("fedavg", space=str(tmp_path / "s.py"), **SMALL), n_trials=8)
+    assert {t.params["optimizer"] for t in study.trials} == {"sgd", "adam"}
+    assert all(("momentum" in t.params) == (t.params["optimizer"] == "sgd") for t in study.trials)
+
+
+def test_tunable_has_every_range_and_a_trainable_of_its_own(tmp_path):
+    trainable, space = fedtune.tunable("gfpl", **SMALL, lam=2.0)
+    objective = fedtune.objective("gfpl", **SMALL)
+    assert {*space, "lam"} == {*objective.space.domains} and "lam" not in space
+    assert trainable.__name__ == "FederatedTrainable"
+
+
+def test_a_search_says_what_was_asked_of_it():
+    assert repr(fedtune.Search("gfpl", trials=4, rounds=3)) == "Search(algo='gfpl', fields={'rounds': 3}, trials=4)"
+
+
+def test_the_public_names_are_those_of_the_modules():
+    assert fedtune.Search is api.Search and fedtune.Run is api.Run and fedtune.play is api.play
