@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
 
 
 @contextmanager
-def _recorded(c: ComparisonPlan, record: tables.Record) -> Iterator[Any]:
+def _recorded(c: ComparisonPlan, record: tables.Record) -> Iterator[Callable[..., None]]:
     """The record says that the comparison runs, and in the end how it ended, by itself or by what is yielded."""
     record.write("running")
     began, earlier = time.monotonic(), record.content.get("seconds", 0.0)
