@@ -197,9 +197,9 @@ class Objective:
         import optuna
 
         from fedtune.federated import simulation
-        from fedtune.tuning.optuna_searcher import WORST, Conditional
+        from fedtune.tuning.optuna_searcher import WORST, distributions, suggest
 
-        Conditional(self.space.domains, self.space.conditions)(trial)
+        suggest(trial, distributions(self.space.domains), self.space.conditions)
         config, row = dict(trial.params), {METRIC: WORST}
         try:
             for row in simulation.play(self.experiment, config, self._data):

@@ -20,7 +20,7 @@ from fedtune.runs import disk, tables
 from fedtune.studies import search_study
 from fedtune.tuning import plan, schedulers
 from fedtune.tuning import space as spaces
-from fedtune.tuning.schedulers import SAMPLERS
+from fedtune.tuning.searchers import EXTENDABLE
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,9 +43,12 @@ def main(argv: list[str] | None = None) -> int:
     record = resume.read(args.run, args.trust)
     if not all(n in record for n in ("scheduler", "searcher")):
         raise UserError(f"a search is extended from its run.json, but that of {args.run} does not say how it searched")
-    if record["scheduler"] == "pbt" or record["searcher"] not in SAMPLERS:
-        how = "pbt" if record["scheduler"] == "pbt" else record["searcher"]
-        raise UserError(f"only a search by {', '.join(SAMPLERS)} is extended, but {args.run} went by {how}; begin anew")
+    moves = schedulers.moves_hyperparameters(record["scheduler"])
+    if moves or record["searcher"] not in EXTENDABLE:
+        how = record["scheduler" if moves else "searcher"]
+        raise UserError(
+            f"only a search by {', '.join(EXTENDABLE)} is extended, but {args.run} went by {how}; begin anew"
+        )
     if record["state"] == "running":
         raise UserError(f"a search is extended when it is over, but {args.run} is running; fedtune resume it")
     if not all((args.run / f"{table}.parquet").exists() for table in ("trials", "rounds")):

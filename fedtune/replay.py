@@ -15,7 +15,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
 from fedtune.runs import tables
 from fedtune.studies import search_study
-from fedtune.tuning import plan
+from fedtune.tuning import plan, schedulers
 
 CLOCK = ["trial", "seconds", "eval_seconds"]  # what is another each time
 
@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
              for t in tables.suggestions(args.run) if t["trial"] in length]  # fmt: skip
     if not tried:
         raise UserError(f"a search is replayed from its suggestions and rounds, but {args.run} has none; search anew")
-    if record["scheduler"] == "pbt" or any(_moved(args.run, t.trial) for t in tried):
+    if schedulers.moves_hyperparameters(record["scheduler"]) or any(_moved(args.run, t.trial) for t in tried):
         raise UserError(
             f"a trial is replayed from its first round, but those of {args.run} went on from others (pbt, --rounds); "
             "replay the first search"

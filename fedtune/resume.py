@@ -12,9 +12,9 @@ from typing import Any
 
 from fedtune import arguments as cli
 from fedtune.core.errors import UserError
-from fedtune.runs import disk, tables
+from fedtune.runs import tables
 from fedtune.studies import comparison, search_study
-from fedtune.tuning import plan
+from fedtune.tuning import plan, saved_state
 from fedtune.tuning import space as spaces
 from fedtune.tuning.options import SearchOptions
 
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     if "extends" in record:
         raise UserError(f"what extends another search is not resumed, but {args.run} does; extend that one again")
     given = options(record, args)
-    disk.require_state(args.run)
+    saved_state.require_state(args.run)
     return search_study.run_with_ray(plan.make(given, resumed=True), tables.kept(record), resumed=True)
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import fedtune
+from fedtune.cluster import ray_internals
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.terminal import say
 
@@ -44,14 +45,13 @@ def reached(address: str) -> Iterator[JobSubmissionClient]:
     UserError for an address of another form, if nobody answers (at once or later), and if the token is refused.
     """
     _require_answer(address)
-    from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
     from ray.exceptions import AuthenticationError
     from ray.job_submission import JobSubmissionClient
 
     for name in ("ray", "ray.dashboard.modules.job.sdk", "ray.dashboard.modules.dashboard_sdk"):
         logging.getLogger(name).setLevel(logging.ERROR)
     try:
-        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        ray_internals.show_token()
         os.environ[ENVIRONMENT[0]] = address  # Ray lets it win over what it is given
         yield JobSubmissionClient(address)
     except AuthenticationError as error:

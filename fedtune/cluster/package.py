@@ -8,13 +8,12 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ray._private.ray_constants import DASHBOARD_CLIENT_MAX_SIZE
-
+from fedtune.cluster import ray_internals
 from fedtune.core import own_packages
 from fedtune.core.errors import UserError
 from fedtune.data import datasets
 
-LIMIT = DASHBOARD_CLIENT_MAX_SIZE  # bytes that the cluster's job server takes at once
+LIMIT = ray_internals.LARGEST_UPLOAD  # bytes that the cluster's job server takes at once
 PACKAGES = ("fedtune", *own_packages.NAMES)
 
 

@@ -9,14 +9,12 @@ import socket
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import Any
 
 import optuna
 import ray
-from ray._private import parameter, ray_constants
-from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
+from fedtune.cluster import ray_internals
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
 
@@ -79,16 +77,33 @@ def settings() -> Iterator[None]:
                 os.environ[name] = value  # ray.init sets one itself
 
 
+@contextmanager
+def without_stacks() -> Iterator[None]:
+    """Leave out Ray's stacks of failed trials meanwhile; each is in its trial's error.txt."""
+    loggers = [logging.getLogger(name) for name in ray_internals.STACKS]
+    levels, before = [logger.level for logger in loggers], os.environ.get(ray_internals.STACKS_VARIABLE)
+    os.environ.setdefault(ray_internals.STACKS_VARIABLE, "0")
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        if before is None:
+            os.environ.pop(ray_internals.STACKS_VARIABLE, None)
+
+
 def _connect(address: str | None, dashboard: bool, host: str) -> None:
     how: dict[str, Any] = {"address": address or "local", "logging_level": logging.ERROR, "log_to_driver": False}
     if address:
-        # `ray start` asks for a token wherever the user has one, but a driver shows it only when told to; this is what
-        # `ray start` itself calls.  A cluster that asks for none cannot call such a driver back: RAY_AUTH_MODE=disabled
-        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        # `ray start` asks for a token wherever the user has one, but a driver shows it only when told to.  A cluster
+        # that asks for none cannot call such a driver back: RAY_AUTH_MODE=disabled
+        ray_internals.show_token()
     else:
         how |= {"include_dashboard": dashboard, "dashboard_host": host}
     try:
-        with nullcontext() if address else _private():
+        with nullcontext() if address else ray_internals.loopback_only():
             context = ray.init(**how)
     except (ConnectionError, OSError, RuntimeError) as error:
         if not address:
@@ -115,31 +130,6 @@ def _fitting(cpus: float, gpus: float) -> int:
     if gpus:
         fits = min(fits, have["GPU"] / gpus)
     return max(1, int(fits))
-
-
-@contextmanager
-def _private() -> Iterator[None]:
-    """What Ray starts meanwhile talks on loopback only, and goes beside other Rays of this machine.
-
-    On Linux Ray's ports (but not the dashboard's) are open on every interface, even with a node address of 127.0.0.1,
-    which it replaces; on macOS and Windows it keeps to loopback, and this makes it do so everywhere.  It has read the
-    variable by now, so the constant is set too; the processes that it starts read the variable.
-    Its agent wants one fixed port, and without it the dashboard has no logs; here it takes a free one.
-    """
-    name = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
-    before, clusters, params = os.environ.get(name), ray_constants.ENABLE_RAY_CLUSTER, vars(parameter)["RayParams"]
-    os.environ[name] = "0"
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    vars(parameter)["RayParams"] = partial(params, dashboard_agent_listen_port=0)
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = clusters
-        vars(parameter)["RayParams"] = params
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 def require_host(host: str) -> None:

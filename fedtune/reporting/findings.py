@@ -25,6 +25,7 @@ from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import said
 from fedtune.reporting.check import Check
 from fedtune.runs import tables
+from fedtune.tuning import schedulers
 from fedtune.tuning.options import SearchOptions
 
 EDGE = 0.05  # of a range, on its scale: whatever lies nearer to an end counts as at it
@@ -220,7 +221,7 @@ def _of_trials(f: Findings) -> list[str]:
             found.append(f"{bad} of {len(status)} trials {how}{first}.")
     if f.best is not None and str(f.best["status"]) != "finished":
         found.append(f"No trial was finished: the best is the {f.best['status']} one that went furthest.")
-    if f.record.get("scheduler") == "pbt":
+    if schedulers.moves_hyperparameters(f.record.get("scheduler")):
         found.append("PBT moved the hyperparameters in training: the last ones, told here, do not repeat the figure.")
     if len(f.record.get("objectives") or []) > 1:
         found.append(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
-import logging
 import os
 import shutil
 import signal
@@ -16,10 +14,8 @@ from typing import Any
 
 import optuna
 import pandas as pd
-import torch
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from ray import cloudpickle as pickle
 from ray.tune import Callback
 
 from fedtune.core.errors import UserError
@@ -28,7 +24,6 @@ from fedtune.core.terminal import say
 RESERVE = 4 * 2**20  # bytes kept for a search's last words: Ray's state, every trial's rounds, the tables
 PROBE = 2**16  # bytes written to see whether any can be
 EVERY = 2.0  # seconds between looks
-DECISIONS = ("_cached_trial_decisions", "_queued_trial_decisions")  # of Ray's controller
 TROUBLE = "trouble"  # a trial's result: what went wrong in it without ending it
 
 
@@ -135,76 +130,6 @@ class Watch(Callback):
             raise
 
 
-def require_state(run: Path) -> bool:
-    """Whether Ray kept trials to go on with; UserError if they are there but cannot be read.
-
-    A damaged state steps aside for that of the driver before, if there is one.  Reading can run any code, as it does
-    when Ray reads: for a trusted run only.
-    """
-    states = sorted(run.glob("experiment_state-*.json"))
-    while states:
-        stamp = states[-1].stem.removeprefix("experiment_state-")
-        files = sorted(run.glob(f"*-{stamp}.json")) + sorted(run.glob(f"*-{stamp}.pkl"))
-        damaged = [f.name for f in files if not _readable(f)]
-        if not damaged:
-            return True
-        states.pop()
-        if states:
-            for file in files:
-                file.rename(file.with_name(file.name + ".damaged"))
-            say(f"note: {', '.join(damaged)} cannot be read; going on from the state of the driver before")
-        else:
-            raise _lost(run, f"{', '.join(damaged)} in {run} cannot be read")
-    if any(run.glob("*/result.json")):
-        raise _lost(run, f"{run} holds trials and no experiment_state-*.json")
-    return False
-
-
-def set_aside(run: Path) -> None:
-    """Move what was logged of trials that Ray's state does not know into lost/: they began after its last snapshot.
-
-    The search tries what they tried anew, under other names; counted too, they would take a place on every rung.
-    """
-    state = json.loads(max(run.glob("experiment_state-*.json")).read_bytes())
-    known = {json.loads(trial).get("trial_id") for trial, _ in state["trial_data"]}
-    if None in known:
-        return  # not as Ray writes it: Ray will say so
-    for folder in {file.parent for file in run.glob("*/result.json")}:
-        if folder.name.split("-")[-1] not in known:
-            (run / "lost").mkdir(exist_ok=True)
-            folder.rename(run / "lost" / folder.name)
-
-
-def forget_decisions(run: Path) -> None:
-    """Drop what Ray was about to do with trials that were at their checkpoints when its state was saved.
-
-    It would do it after the next checkpoint, to a trial that has begun again by then: one that was to end in its last
-    round would be stopped in its first.
-    """
-    file = max(run.glob("experiment_state-*.json"))
-    state = json.loads(file.read_bytes())
-    if any(decided := [state["runner_data"].get(name) for name in DECISIONS]):
-        state["runner_data"] |= {n: {} for n, what in zip(DECISIONS, decided, strict=True) if what}
-        part = file.with_name(file.name + ".part")
-        part.write_text(json.dumps(state))
-        part.replace(file)
-
-
-def drop_unlogged(run: Path, logged: dict[str, list[dict[str, Any]]]) -> None:
-    """Remove checkpoints of trials whose rounds up to there are not all logged: they begin again, to the same numbers.
-
-    Rounds are lost where the folder had vanished, or where a driver died while Ray copied its files.
-    """
-    for folder in run.glob("*/checkpoint_*"):
-        rows = logged.get(folder.parent.name.split("-")[-1], [])
-        try:
-            reached = torch.load(folder / "state.pt", weights_only=True, map_location="cpu")[0]["round"]
-        except Exception:  # a damaged one is told when the trial wants it
-            continue
-        if not set(range(1, reached + 1)) <= {r["training_iteration"] for r in rows}:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 def require_found(run: Path) -> None:
     """UserError unless the tables and the study that a finished search left can be read."""
     try:
@@ -220,37 +145,6 @@ def require_found(run: Path) -> None:
             "a search is extended from its trials.parquet, rounds.parquet and study.journal, but one in "
             f"{run} cannot be read ({reason(str(error))}); what Ray logged can: fedtune status {run}"
         ) from error
-
-
-def _lost(run: Path, what: str) -> UserError:
-    return UserError(
-        f"a search is gone on with from the state that Ray kept of it, but {what}; its rounds can be read with fedtune "
-        f"status {run}, and a new search begun"
-    )
-
-
-def _readable(file: Path) -> bool:
-    """Whether a file of Ray's state is whole."""
-    try:
-        if file.name.startswith("experiment_state"):
-            content = json.loads(file.read_bytes())
-            return bool(content["trial_data"]) and "runner_data" in content
-        pickle.loads(file.read_bytes())  # Ray calls some of them .json
-    except Exception:  # whatever unpickling raises
-        return False
-    return True
-
-
-def tuner_readable(run: Path) -> bool:
-    """Whether what Ray keeps of the settings is whole; otherwise they are made again from the search's arguments."""
-    return _readable(run / "tuner.pkl")
-
-
-def quiet() -> None:
-    """Leave out Ray's stacks of what Watch says in a line; a failed trial's is in its error.txt."""
-    os.environ.setdefault("TUNE_PRINT_ALL_TRIAL_ERRORS", "0")
-    for name in ("ray.tune", "ray.train"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def reason(error: str) -> str:

@@ -180,16 +180,6 @@ def plain(config: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in found.items() if v is not None and not (isinstance(v, float) and math.isnan(v))}
 
 
-def cut_short(grid: ResultGrid, wanted: int, run: Path) -> bool:
-    """Whether the search ended before its trials did: by the clock, or by the user.
-
-    Ray's last snapshot says what still ran then; in memory Ray has marked that as terminated since.
-    """
-    (*_, last) = sorted(run.glob("experiment_state-*.json"))
-    states = {json.loads(trial)["status"] for trial, _ in json.loads(last.read_text())["trial_data"]}
-    return len(grid) < wanted or not states <= {"TERMINATED", "ERROR"}
-
-
 def trial_id(result: Any) -> str:
     """The trial's id, from the name of its folder if it never reported."""
     return str((result.metrics or {}).get("trial_id") or Path(result.path).name.split("-")[-1])

@@ -19,6 +19,7 @@ from fedtune.runs import disk, tables
 from fedtune.studies import comparison_plan, comparison_report, fresh_seeds, search_study
 from fedtune.studies.comparison_plan import ComparisonPlan
 from fedtune.studies.options import ComparisonOptions
+from fedtune.tuning import saved_state
 from fedtune.tuning.plan import Plan
 
 RECORD = "compare.json"
@@ -89,7 +90,7 @@ def _search(p: Plan, data: datasets.Dataset, partitions: list[Federation], fits:
     with ExitStack() as held:
         if before:
             held.enter_context(tables.sole_driver(p.folder))
-            disk.require_state(p.folder)
+            saved_state.require_state(p.folder)
         record = tables.kept(before) if before else {}
         return search_study.run_search(p, record, data, partitions, fits, resumed=bool(before))
 

@@ -16,7 +16,7 @@ from fedtune.federated.experiment import fitting
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import said
 from fedtune.studies.options import ComparisonOptions
-from fedtune.tuning import plan
+from fedtune.tuning import plan, schedulers
 from fedtune.tuning import space as spaces
 from fedtune.tuning.options import AUTO, SearchOptions
 from fedtune.tuning.plan import Plan
@@ -90,10 +90,10 @@ def _require_comparable(options: ComparisonOptions) -> None:
     """UserError for options under which algorithms cannot be compared."""
     if options.gpus_per_trial == AUTO:
         raise UserError("a comparison needs one share of a GPU for all, but got --gpus-per-trial auto; give a number")
-    if options.scheduler == "pbt":
+    if schedulers.find(options.scheduler).moves_hyperparameters:
         raise UserError(
-            "a comparison trains what was found again, but --scheduler pbt moves hyperparameters in training; take "
-            "asha, promote, hyperband, median or none"
+            f"a comparison trains what was found again, but --scheduler {options.scheduler} moves hyperparameters in "
+            f"training; take {', '.join(n for n, kind in schedulers.KINDS.items() if not kind.moves_hyperparameters)}"
         )
 
 

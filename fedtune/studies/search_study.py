@@ -15,7 +15,7 @@ from fedtune.data import datasets, federation
 from fedtune.federated import partitioning
 from fedtune.runs import disk, tables
 from fedtune.studies import final_check
-from fedtune.tuning import driver, messages
+from fedtune.tuning import driver, messages, saved_state
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.space import keep
 
@@ -63,7 +63,7 @@ def run_search(
         held.enter_context(disk.reserved(p.folder))
         watch = disk.Watch(p.folder)
         if not p.options.debug:
-            disk.quiet()
+            held.enter_context(ray_start.without_stacks())
         with watch.explaining(p.shown):
             return search_and_check(p, data, partitions, noted, watch, resumed)
 
@@ -89,7 +89,7 @@ def search_and_check(
         raise watch.error(p.shown)
     if len(p.objectives) > 1 and len(rounds):
         messages.front(p, rounds, trials)
-    cut = tables.cut_short(grid, p.trials, p.folder)
+    cut = saved_state.cut_short(grid, p.trials, p.folder)
     if cut:
         what = "time budget reached" if p.time_budget else f"interrupted; fedtune resume {p.shown} goes on"
         say(f"{what}: {len(trials)} of {p.trials} trials were begun")

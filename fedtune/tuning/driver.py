@@ -1,9 +1,13 @@
-"""Tune at work on a plan: from the start, from where its last driver stopped, or on from an earlier run."""
+"""Ray Tune at work on a plan: from the start, from where its last driver stopped, or on from an earlier run."""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -11,92 +15,109 @@ from ray import tune
 from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 from ray.tune.search import BasicVariantGenerator
 
-from fedtune.cluster import gpu_share, ray_start
+from fedtune.cluster import gpu_share, ray_internals, ray_start
 from fedtune.cluster.prometheus import Gauges
-from fedtune.core import metrics
+from fedtune.core.metrics import METRIC
 from fedtune.core.terminal import say
 from fedtune.data.federation import Federation
 from fedtune.runs import disk, tables
-from fedtune.tuning import schedulers
-from fedtune.tuning.live_view import Progress
-from fedtune.tuning.optuna_searcher import Again, AsFar
+from fedtune.tuning import live_view, saved_state, schedulers, searchers
+from fedtune.tuning.optuna_searcher import OptunaSearcher
 from fedtune.tuning.plan import Plan
-from fedtune.tuning.promotion import Limit, Promotion, Slots
+from fedtune.tuning.promotion import Promotion, ResumableLimit, RunningLimit
+from fedtune.tuning.recorder import Recorder
+from fedtune.tuning.replaying import ReplaySearcher, StopAtRecordedRound
 from fedtune.tuning.trainable import FederatedTrainable, key
+
+Rows = dict[str, list[dict[str, Any]]]  # what each trial reported
 
 
 def fit(
-    p: Plan, dealt: list[Federation], concurrent: int, resumed: bool, watch: disk.Watch | None = None
-) -> tuple[tune.ResultGrid, dict[str, list[dict[str, Any]]]]:
+    p: Plan, data: list[Federation], concurrent: int, resumed: bool, watch: disk.Watch | None = None, show: bool = True
+) -> tuple[tune.ResultGrid, Rows]:
     """Run the search, or what is left of it.  Returns Tune's results, and all that each trial reported."""
     bundle = tune.PlacementGroupFactory([{"CPU": p.cpus, "GPU": p.gpus} if p.gpus else {"CPU": p.cpus}])
     trainable = tune.with_resources(
         tune.with_parameters(
             FederatedTrainable,
             experiment=p.experiment,
-            data=dealt,
+            data=data,
             budget=p.budget,
             onward={key(t.config): (t.checkpoint, t.seconds) for t in p.onward if t.checkpoint},
             warm="seconds" in (p.budget.unit, *p.objectives),
         ),
         bundle,
     )
-    return drive(p, trainable, concurrent, resumed, watch)
+    return drive(p, trainable, concurrent, resumed, watch, show)
 
 
 def drive(
-    p: Plan, trainable: Any, concurrent: int, resumed: bool = False, watch: disk.Watch | None = None
-) -> tuple[tune.ResultGrid, dict[str, list[dict[str, Any]]]]:
-    """Tune at work on a trainable, from the start or from where its last driver stopped."""
-    title = f"{p.experiment.algorithm} on {p.scenario}"
-    progress = Progress(title, p.trials, p.experiment.scenario.rounds, p.space.names)
-    kept: Any
-    before: dict[str, list[dict[str, Any]]] = {}
-    if resumed and disk.require_state(p.folder):
-        disk.set_aside(p.folder)
-        disk.forget_decisions(p.folder)
-        before = tables.logged(p.folder)
-        if not disk.tuner_readable(p.folder):
-            _tuner(p, trainable, concurrent, progress)  # writes it
-        if p.scheduler != "pbt":  # whose trials go on from others' checkpoints
-            disk.drop_unlogged(p.folder, before)
-        if watch:
-            watch.resumed = True
-        tuner = tune.Tuner.restore(str(p.folder), trainable=trainable, resume_errored=True)
-        kept = tuner._local_tuner  # what Ray brought back; the scheduler it does not
-        kept._tune_config.max_concurrent_trials = kept._tune_config.search_alg.max_concurrent = concurrent
-        progress = next(c for c in kept._run_config.callbacks if isinstance(c, Progress))
-        schedulers.remember(kept._tune_config.scheduler, tables.seen(before, p.budget.attribute))
-        if p.scheduler in ("hyperband", "median", "pbt"):
-            say(f"note: Ray does not keep what {p.scheduler} has seen; it judges by what comes from now on")
-    else:
-        tuner = _tuner(p, trainable, concurrent, progress)
-    kept = tuner._local_tuner
-    kept._run_config.callbacks.append(Gauges(p.name, p.experiment.algorithm))
-    if p.tensorboard:
-        kept._run_config.callbacks.append(TBXLoggerCallback())
-    if watch:
-        kept._run_config.callbacks.append(watch)
-    # a batch system's or container's way to end a job is Ctrl-C to Tune: what was found is kept
-    before_us = signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    try:
-        with progress, ray_start.settings():
+    p: Plan, trainable: Any, concurrent: int, resumed: bool = False, watch: disk.Watch | None = None, show: bool = True
+) -> tuple[tune.ResultGrid, Rows]:
+    """Run Tune on a trainable, from the start or from where its last driver stopped.  show: whether to draw it."""
+    with ray_start.settings():
+        before: Rows = {}
+        if resumed and saved_state.require_state(p.folder):
+            before = saved_state.prepared(p.folder)
+            tuner = _restored(p, trainable, concurrent, before)
+            if watch:
+                watch.resumed = True
+        else:
+            tuner = _new(p, trainable, concurrent)
+        recorder = Recorder(before)
+        title = f"{p.experiment.algorithm} on {p.scenario}"
+        view = live_view.fitting_view()(title, p.trials, p.experiment.scenario.rounds, p.space.names, before)
+        ray_internals.callbacks(tuner)[:] = [
+            JsonLoggerCallback(), recorder, Gauges(p.name, p.experiment.algorithm), *([view] if show else []),
+            *([TBXLoggerCallback()] if p.tensorboard else []), *([watch] if watch else []),
+        ]  # fmt: skip
+        with _terminable(), view if show else nullcontext():
             grid = tuner.fit()
-    finally:
-        signal.signal(signal.SIGTERM, before_us)
-    searcher = kept._tune_config.search_alg
-    searcher = searcher.searcher if isinstance(searcher, Limit) else searcher
-    if isinstance(searcher, schedulers.Optuna):
+    searcher = _innermost(tuner)
+    if isinstance(searcher, OptunaSearcher):
         searcher.export(p.folder / "study.journal")
-    return grid, {t: before.get(t, []) + progress.reported.get(t, []) for t in {**before, **progress.reported}}
+    return grid, recorder.rows
 
 
-def _tuner(p: Plan, trainable: Any, concurrent: int, progress: Progress) -> tune.Tuner:
-    pbt = p.scheduler == "pbt"
-    searcher, scheduler = _again(p) if p.again else _searching(p, pbt)
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """A batch system's or container's way to end a job is Ctrl-C to Tune meanwhile: what was found is kept."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread hears signals
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _restored(p: Plan, trainable: Any, concurrent: int, before: Rows) -> tune.Tuner:
+    """What Ray brings back of a search, told what it does not keep.  before: what trials reported until now."""
+    kind = schedulers.find(p.scheduler)
+    if not saved_state.tuner_readable(p.folder):
+        _new(p, trainable, concurrent)  # writes it
+    if not kind.moves_hyperparameters:  # such trials go on from others' checkpoints
+        saved_state.drop_unlogged(p.folder, before)
+    tuner = tune.Tuner.restore(str(p.folder), trainable=trainable, resume_errored=True)
+    ray_internals.limit_trials(tuner, concurrent)
+    searcher = _innermost(tuner)
+    if isinstance(searcher, OptunaSearcher):
+        searcher.log = _log(p)
+    if kind.remember:
+        reached = tables.seen(before, p.budget.attribute)
+        kind.remember(ray_internals.tune_config(tuner).scheduler, p.budget, reached)
+    else:
+        say(f"note: Ray does not keep what {p.scheduler} has seen; it judges by what comes from now on")
+    return tuner
+
+
+def _new(p: Plan, trainable: Any, concurrent: int) -> tune.Tuner:
+    population = schedulers.find(p.scheduler).moves_hyperparameters
+    searcher, scheduler = _replaying(p) if p.again else _searching(p)
     return tune.Tuner(
         trainable,
-        param_space=dict(p.space.domains) if pbt else None,
+        param_space=dict(p.space.domains) if population else None,
         tune_config=tune.TuneConfig(
             search_alg=_limited(searcher, scheduler, concurrent),
             scheduler=scheduler,
@@ -108,9 +129,9 @@ def _tuner(p: Plan, trainable: Any, concurrent: int, progress: Progress) -> tune
             trial_dirname_creator=lambda trial: f"{p.experiment.algorithm}-{trial.trial_id}",
         ),
         run_config=tune.RunConfig(
-            name=p.name, storage_path=str(p.storage), callbacks=[JsonLoggerCallback(), progress], verbose=0,
+            name=p.name, storage_path=str(p.storage), callbacks=[], verbose=0,
             failure_config=tune.FailureConfig(max_failures=3),  # a dead worker's or node's trials go on elsewhere
-            checkpoint_config=tune.CheckpointConfig(num_to_keep=4 if pbt else 1),  # PBT's others copy from them
+            checkpoint_config=tune.CheckpointConfig(num_to_keep=4 if population else 1),  # others copy from them
         ),
     )  # fmt: skip
 
@@ -120,27 +141,39 @@ def _limited(searcher: Any, scheduler: Any, concurrent: int) -> Any:
     if isinstance(searcher, BasicVariantGenerator):
         searcher.max_concurrent = concurrent
         return searcher
-    return (Slots if isinstance(scheduler, Promotion) else Limit)(searcher, concurrent)
+    return (RunningLimit if isinstance(scheduler, Promotion) else ResumableLimit)(searcher, concurrent)
 
 
-def _again(p: Plan) -> tuple[Any, Any]:
-    """What plays another run's trials once more."""
-    searcher = Again([t.config for t in p.again])
-    return searcher, AsFar(searcher, [t.rounds for t in p.again])
+def _innermost(tuner: tune.Tuner) -> Any:
+    """The searcher under its limit."""
+    searcher = ray_internals.tune_config(tuner).search_alg
+    return searcher.searcher if isinstance(searcher, ResumableLimit) else searcher
 
 
-def _searching(p: Plan, pbt: bool) -> tuple[Any, Any]:
+def _replaying(p: Plan) -> tuple[Any, Any]:
+    """What runs another search's trials once more."""
+    searcher = ReplaySearcher([t.config for t in p.again])
+    return searcher, StopAtRecordedRound(searcher, [t.rounds for t in p.again])
+
+
+def _searching(p: Plan) -> tuple[Any, Any]:
     """What chooses configurations, and what ends trials, told of an earlier run if there is one."""
-    played = pd.read_parquet(p.earlier / "rounds.parquet") if p.earlier else pd.DataFrame({"trial": []})
-    searcher = schedulers.searcher(  # another seed, or an extended search would draw what it drew before
-        p.searcher, p.space, p.points, p.outside, p.experiment.seed + played["trial"].nunique(), p.name, p.objectives,
-        p.folder / tables.SUGGESTIONS, pbt,
+    kind = schedulers.find(p.scheduler)
+    earlier = pd.read_parquet(p.earlier / "rounds.parquet") if p.earlier else pd.DataFrame({"trial": []})
+    searcher = searchers.searcher(  # another seed, or an extended search would draw what it drew before
+        p.searcher, p.space, p.points, p.outside, p.experiment.seed + earlier["trial"].nunique(), p.name, p.objectives,
+        _log(p), kind.moves_hyperparameters,
     )  # fmt: skip
     scheduler = gpu_share.with_more_memory(schedulers.scheduler(p.scheduler, p.budget, p.grace, p.space), p.gpus)
-    if p.earlier and isinstance(searcher, schedulers.Optuna):
-        on = [t.trial for t in p.onward]
-        searcher.learn(p.earlier / "study.journal", complete=not on, but=on)
-        if not on:
-            used = played["round" if p.budget.unit == "rounds" else "spent"]
-            schedulers.remember(scheduler, zip(played["trial"], used, played[metrics.METRIC], strict=True))
+    if p.earlier and isinstance(searcher, OptunaSearcher):
+        continued = [t.trial for t in p.onward]
+        searcher.learn(p.earlier / "study.journal", complete=not continued, but=continued)
+        if kind.remember and not continued:
+            used = earlier["round" if p.budget.unit == "rounds" else "spent"]
+            kind.remember(scheduler, p.budget, zip(earlier["trial"], used, earlier[METRIC], strict=True))
     return searcher, scheduler
+
+
+def _log(p: Plan) -> Path:
+    """The file that suggestions are written to."""
+    return p.folder / tables.SUGGESTIONS

@@ -1,9 +1,11 @@
-"""A live view of a search: a table in a terminal, a line per finished trial elsewhere."""
+"""A search while it runs: a table in a terminal or a notebook, a line per ended trial elsewhere."""
 
 from __future__ import annotations
 
+import io
 import sys
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray.tune import Callback
@@ -16,31 +18,143 @@ from fedtune.core.metrics import METRIC
 from fedtune.core.terminal import short
 from fedtune.runs.trial_states import STATUSES, status
 
+PERIOD = 0.5  # seconds between two pictures
+SHOWN = 16  # running trials in a table
 
-class Progress(Callback):
-    """Follows the trials of a search.  Whatever goes wrong in here is swallowed: Tune would end the search over it."""
 
-    def __init__(self, title: str, trials: int, rounds: int, names: list[str]) -> None:
-        """names: the hyperparameters to show."""
+class View(Callback):
+    """Follows a search's trials; those who show it say how, in `draw` and `ended_one`.
+
+    A search can do without it: whatever showing raises is swallowed, as Tune would end the search over it.
+    """
+
+    def __init__(
+        self, title: str, trials: int, rounds: int, names: list[str],
+        before: Mapping[str, list[dict[str, Any]]] | None = None,
+    ) -> None:  # fmt: skip
+        """Nothing is shown yet.
+
+        trials, rounds   how many there will be, and how many each has at most
+        names            the hyperparameters to show
+        before           what an earlier driver of the same search heard, by trial
+        """
         self.title, self.trials, self.rounds, self.names = title, trials, rounds, names
         self.began = time.monotonic()
-        self.last: dict[str, dict[str, Any]] = {}  # trial id -> its last result
-        self.reported: dict[str, list[dict[str, Any]]] = {}  # trial id -> all of them
-        self.running: dict[str, dict[str, Any]] = {}  # trial id -> its configuration
-        self.ended: dict[str, int] = dict.fromkeys(STATUSES, 0)
-        self.best: tuple[float, str, dict[str, Any]] | None = None
-        self.live: Live | None = None
+        self.last: dict[str, dict[str, Any]] = {}  # trial -> its last result
+        self.running: dict[str, dict[str, Any]] = {}  # trial -> its configuration
+        self.ended: dict[str, str] = {}  # trial -> how
+        self.peak: tuple[float, str, dict[str, Any]] | None = None  # accuracy, trial and configuration
+        for trial, results in (before or {}).items():
+            for result in results:
+                self._hear(trial, result, result.get("config", {}))
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Tune saves its callbacks with the run; a terminal cannot be saved."""
-        return vars(self) | {"live": None, "reported": {}}
-
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> View:
         """Start showing."""
-        console = Console(stderr=True)
-        if console.is_terminal:
-            self.live = Live(console=console, get_renderable=self._table, refresh_per_second=2)
-            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the last picture."""
+
+    def draw(self) -> None:
+        """Something changed."""
+
+    def ended_one(self, trial: str) -> None:
+        """A trial ended."""
+
+    def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        """A trial begins."""
+        for other in trials:
+            if other.status == "PAUSED":
+                self.running.pop(other.trial_id, None)
+            if other.is_finished():  # under another driver
+                self.ended.setdefault(other.trial_id, _how(other))
+        self.running[trial.trial_id] = dict(trial.config)
+        self._show(self.draw)
+
+    def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
+        """A trial has trained a round."""
+        self._hear(trial.trial_id, result, trial.config)
+        self._show(self.draw)
+
+    def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        """A trial ended."""
+        self.last.setdefault(trial.trial_id, trial.last_result or {})  # another driver may have heard it
+        self._end(trial.trial_id, status(self.last[trial.trial_id]))
+
+    def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        """A trial failed."""
+        self._end(trial.trial_id, "failed")
+
+    def picture(self) -> Group:
+        """How the search stands: a line, and a table of running trials."""
+        counts = {how: list(self.ended.values()).count(how) for how in STATUSES}
+        known = ", ".join(f"{n} {how}" for how, n in counts.items() if n)
+        head = f"{self.title}   {len(self.ended)}/{self.trials} trials ({known or 'none ended'})   {self.elapsed()}"
+        table = Table(box=None, pad_edge=False)
+        for column in ("trial", "round", METRIC, *self.names):
+            table.add_column(column, justify="right")
+        for trial, config in list(self.running.items())[:SHOWN]:
+            last = self.last.get(trial, {})
+            self._row(table, trial, f"{last.get('training_iteration', 0)}/{self.rounds}", last.get(METRIC), config)
+        if self.peak:
+            table.add_section()
+            self._row(table, f"peak {self.peak[1]}", "", self.peak[0], self.peak[2], style="bold green")
+        return Group(Text(head), table)
+
+    def elapsed(self) -> str:
+        """Minutes and seconds since the search began, or was resumed."""
+        minutes, seconds = divmod(int(time.monotonic() - self.began), 60)
+        return f"{minutes}:{seconds:02d}"
+
+    def _hear(self, trial: str, result: dict[str, Any], config: dict[str, Any]) -> None:
+        self.last[trial] = result
+        value = result.get(METRIC)
+        if value is not None and not result.get("diverged") and (self.peak is None or value > self.peak[0]):
+            self.peak = (value, trial, dict(config))
+
+    def _end(self, trial: str, how: str) -> None:
+        self.running.pop(trial, None)
+        self.ended[trial] = how
+        self._show(lambda: self.ended_one(trial))
+        self._show(self.draw)
+
+    def _show(self, how: Callable[[], None]) -> None:
+        try:
+            how()
+        except Exception:
+            pass  # the terminal was closed, say
+
+    def _row(
+        self, table: Table, name: str, at: str, value: float | None, config: dict[str, Any], style: str = ""
+    ) -> None:
+        shown = (short(config.get(n)) for n in self.names)
+        table.add_row(name, at, "" if value is None else f"{value:.4f}", *shown, style=style)
+
+
+class Lines(View):
+    """A line per ended trial, on the standard error: for logs."""
+
+    def ended_one(self, trial: str) -> None:
+        """Say how it ended."""
+        last = self.last.get(trial, {})
+        value = f"{last[METRIC]:.4f}" if METRIC in last else "-"
+        peak = f"; peak so far {self.peak[0]:.4f} ({self.peak[1]})" if self.peak else ""
+        line = (
+            f"[{self.elapsed()}] {len(self.ended)}/{self.trials} {trial} {self.ended[trial]} after "
+            f"{last.get('training_iteration', 0)} rounds, {METRIC} {value}{peak}"
+        )
+        print(line, file=sys.stderr, flush=True)
+
+
+class Terminal(View):
+    """A table in a terminal, drawn twice a second by a thread of its own."""
+
+    live: Live | None = None
+
+    def __enter__(self) -> Terminal:
+        """Start drawing."""
+        self.live = Live(console=Console(stderr=True), get_renderable=self.picture, refresh_per_second=1 / PERIOD)
+        self.live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -48,66 +162,57 @@ class Progress(Callback):
         if self.live:
             self.live.stop()
 
-    def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        """A trial begins."""
-        for other in trials:
-            if other.status == "PAUSED":
-                self.running.pop(other.trial_id, None)
-        self.running[trial.trial_id] = dict(trial.config)
+    def __getstate__(self) -> dict[str, Any]:
+        """Tune may save its callbacks; a terminal cannot be saved."""
+        return vars(self) | {"live": None}
 
-    def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
-        """A round was played."""
-        self.last[trial.trial_id] = result
-        self.reported.setdefault(trial.trial_id, []).append(result)
-        value = result.get(METRIC)
-        if value is not None and not result.get("diverged") and (self.best is None or value > self.best[0]):
-            self.best = (value, trial.trial_id, dict(trial.config))
 
-    def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        """A trial ended."""
-        self.last.setdefault(trial.trial_id, trial.last_result or {})  # another driver may have heard it
-        self._end(trial, status(self.last[trial.trial_id]))
+class Notebook(View):
+    """A table in a notebook's cell, which is replaced as the search goes on."""
 
-    def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        """A trial failed."""
-        self._end(trial, "failed")
+    handle: Any = None
+    due = 0.0  # when to draw again
 
-    def _end(self, trial: Any, how: str) -> None:
-        self.running.pop(trial.trial_id, None)
-        self.ended[how] += 1
-        if self.live is None:
-            row = self.last.get(trial.trial_id, {})
-            value = f"{row[METRIC]:.4f}" if METRIC in row else "-"
-            done = sum(self.ended.values())
-            line = (
-                f"[{self._elapsed()}] {done}/{self.trials} {trial.trial_id} {how} after "
-                f"{row.get('training_iteration', 0)} rounds, {METRIC} {value}{self._best()}"
-            )
-            print(line, file=sys.stderr, flush=True)
+    def __enter__(self) -> Notebook:
+        """Show the first picture."""
+        from IPython.display import HTML, display
 
-    def _best(self) -> str:
-        return f"; peak so far {self.best[0]:.4f} ({self.best[1]})" if self.best else ""
+        self.handle = display(HTML(self.html()), display_id=True)
+        return self
 
-    def _elapsed(self) -> str:
-        minutes, seconds = divmod(int(time.monotonic() - self.began), 60)
-        return f"{minutes}:{seconds:02d}"
+    def __exit__(self, *_: object) -> None:
+        """Leave the last picture."""
+        self.due = 0.0
+        self._show(self.draw)
 
-    def _table(self) -> Group:
-        counts = ", ".join(f"{n} {how}" for how, n in self.ended.items() if n)
-        head = f"{self.title}   {sum(self.ended.values())}/{self.trials} trials ({counts or 'none ended'})   "
-        table = Table(box=None, pad_edge=False)
-        for column in ("trial", "round", METRIC, *self.names):
-            table.add_column(column, justify="right")
-        for trial, config in list(self.running.items())[:16]:
-            row = self.last.get(trial, {})
-            self._row(table, trial, f"{row.get('training_iteration', 0)}/{self.rounds}", row.get(METRIC), config)
-        if self.best:
-            table.add_section()
-            self._row(table, f"peak {self.best[1]}", "", self.best[0], self.best[2], style="bold green")
-        return Group(Text(head + self._elapsed()), table)
+    def __getstate__(self) -> dict[str, Any]:
+        """Tune may save its callbacks; a cell cannot be saved."""
+        return vars(self) | {"handle": None}
 
-    def _row(
-        self, table: Table, name: str, at: str, value: float | None, config: dict[str, Any], style: str = ""
-    ) -> None:
-        shown = (short(config.get(n)) for n in self.names)
-        table.add_row(name, at, "" if value is None else f"{value:.4f}", *shown, style=style)
+    def draw(self) -> None:
+        """Replace the picture, now and then."""
+        if self.handle and time.monotonic() >= self.due:
+            from IPython.display import HTML
+
+            self.due = time.monotonic() + PERIOD
+            self.handle.update(HTML(self.html()))
+
+    def html(self) -> str:
+        """The picture as a page shows it."""
+        console = Console(record=True, width=160, file=io.StringIO())
+        console.print(self.picture())
+        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+
+
+def fitting_view() -> type[View]:
+    """How to show a search here: in a notebook's cell, in a terminal, or as lines."""
+    if "IPython" in sys.modules:
+        from IPython import get_ipython
+
+        if hasattr(get_ipython(), "kernel"):
+            return Notebook
+    return Terminal if Console(stderr=True).is_terminal else Lines
+
+
+def _how(trial: Any) -> str:
+    return "failed" if trial.status == "ERROR" else status(trial.last_result or {})

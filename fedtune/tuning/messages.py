@@ -53,7 +53,7 @@ def conclude(
         console().print(table)
         if "default" not in set(checked["configuration"]):
             say("the best configuration is the default one")
-    if p.scheduler == "pbt":
+    if schedulers.find(p.scheduler).moves_hyperparameters:
         say("note: PBT moved the hyperparameters during training; best.yaml and the check above hold the last values")
     say(f"folder: {p.shown}")
     say(f"again: fedtune run --config {p.shown / 'best.yaml'}" + (f" --data-dir {data_dir}" if data_dir else ""))

@@ -15,13 +15,13 @@ from fedtune.core.budget import UNITS
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.metrics import METRIC, OBJECTIVES
 from fedtune.federated.executors import EXECUTORS
+from fedtune.tuning.schedulers import SCHEDULERS
+from fedtune.tuning.searchers import SEARCHERS
 
 if TYPE_CHECKING:
     from fedtune.federated.experiment import Experiment
 
 DEFAULT_SCENARIO = "digits-w4"
-SCHEDULERS = ("asha", "promote", "hyperband", "median", "pbt", "none")
-SEARCHERS = ("tpe", "random", "gp", "cmaes", "nsga2", "grid")
 LOOPBACK = "127.0.0.1"
 AUTO = "auto"  # --gpus-per-trial: measured
 

@@ -1,89 +1,116 @@
-"""Optuna as Tune's searcher, told the truth about how trials ended; and what it suggested, written down."""
+"""Optuna as Tune's searcher, through Optuna's public ask and tell; and what it suggested, written down."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+import pickle
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import optuna
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.storages import JournalStorage
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.samplers import BaseSampler
+from optuna.storages import InMemoryStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
-from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
-from ray.tune.search.optuna import OptunaSearch
-from ray.tune.search.sample import Domain
+from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Quantized, Uniform
 
-from fedtune.core.metrics import METRIC, MODE, OBJECTIVES
+from fedtune.core.metrics import METRIC, OBJECTIVES
 from fedtune.tuning.space import Condition, Config, met
 
-WORST = 0.0  # of that metric
+WORST = 0.0  # of the metric that trials are selected by
 RESULT = {"seconds": "time_total_s"}  # Tune's name for it: in our rows "seconds" are a round's
 
 
-class Optuna(OptunaSearch):
-    """Ray's OptunaSearch, telling Optuna how trials ended, and first of all the default configuration as it is.
+class OptunaSearcher(Searcher):
+    """An Optuna study that Tune asks for configurations and tells how their trials ended.
 
-    Ray's tells every stopped trial as complete, with the value of the round at which it was stopped, so that a sampler
-    holds a low accuracy of round 3 against a high one of round 60, or takes a trial that was stopped for being bad for
-    one that communicates little.  Here a stopped trial is pruned (with one objective its rounds were reported one by
-    one; Optuna has no such reports for two), a diverged one complete with the worst value there is, a failed one
-    failed.  With two objectives a diverged trial is pruned as well, which samplers rank behind every complete one:
-    there is no worst amount of communication, and the little that it had would put it on the front.
+    Ray's own OptunaSearch tells every stopped trial as complete, with the value of the round at which it was stopped,
+    so that a sampler holds a low accuracy of round 3 against a high one of round 60, or takes a trial that was stopped
+    for being bad for one that communicates little.  Here a stopped trial is pruned (with one objective its rounds were
+    reported one by one; Optuna has no such reports for two), a diverged one complete with the worst value there is, a
+    failed one failed.  With two objectives a diverged trial is pruned as well, which samplers rank behind every
+    complete one: there is no worst amount of communication, and the little that it had would put it on the front.
 
     The first trials may have values that the space, and so Optuna, cannot hold: a range on a log scale has no 0.
-    Optuna is told the nearest instead.
-
-    It leans on three attributes of Ray's class (_ot_study, _ot_trials, _completed_trials), hence the pinned Ray.
+    Optuna is told the nearest instead.  Asked alike, it suggests what Ray's would.
     """
 
     def __init__(
-        self, objectives: Sequence[str], outside: Sequence[Config], log: Path | None = None, **options: Any
-    ) -> None:
-        """outside: the first trials' values as they are played.  log: where suggestions are written down."""
-        modes = [OBJECTIVES[o] for o in objectives]
-        one = len(modes) == 1
-        super().__init__(metric=METRIC if one else list(objectives), mode=modes[0] if one else modes, **options)
-        self.objectives, self.log, self._outside = tuple(objectives), log, list(outside)
-        self._heard: dict[str, int] = {}  # trial -> the last round it told; after a resume some are played again
+        self, domains: Mapping[str, Domain], conditions: Mapping[str, Condition], sampler: BaseSampler, study: str,
+        objectives: Sequence[str] = (METRIC,), points: Sequence[Config] = (), outside: Sequence[Config] = (),
+        log: Path | None = None,
+    ) -> None:  # fmt: skip
+        """What to suggest, and to whom to listen.
 
-    def suggest(self, trial_id: str) -> dict | None:
+        domains      in an order in which what a condition looks at comes before it
+        conditions   of the domains that have one
+        study        the study's name
+        points       what is suggested first, as Optuna can hold it
+        outside      the values of each of those that the space cannot hold, as they are tried
+        log          the file that suggestions are written to, a line each
+        """
+        modes = [OBJECTIVES[o] for o in objectives]
+        metric: Any = METRIC if len(modes) == 1 else list(objectives)
+        mode: Any = modes[0] if len(modes) == 1 else modes
+        super().__init__(metric=metric, mode=mode)
+        self.objectives, self.log = tuple(objectives), log
+        self.distributions = distributions(domains)
+        self.conditions = dict(conditions)
+        self.storage = InMemoryStorage()
+        self.study = optuna.create_study(
+            storage=self.storage, sampler=sampler, pruner=optuna.pruners.NopPruner(), study_name=study,
+            directions=["minimize" if m == "min" else "maximize" for m in modes],
+        )  # fmt: skip
+        for point in points:
+            self.study.enqueue_trial(point)
+        self._outside = list(outside)
+        self._trials: dict[str, optuna.Trial] = {}  # by Tune's name
+        self._told: set[str] = set()  # trials that have ended
+        self._heard: dict[str, int] = {}  # trial -> the last round it reported; after a resume some are run again
+
+    def suggest(self, trial_id: str) -> Config:
         """The next configuration."""
-        found = super().suggest(trial_id)
-        if found is None:
-            return None
-        self._ot_trials[trial_id].set_user_attr("trial", trial_id)
+        trial, config = self._ask()
+        self._trials[trial_id] = trial
+        trial.set_user_attr("trial", trial_id)
         if self._outside:
-            found |= self._outside.pop(0)
+            config |= self._outside.pop(0)
         if self.log:
             with self.log.open("a") as file:
-                file.write(json.dumps({"trial": trial_id, "config": found}) + "\n")
-        return found
+                file.write(json.dumps({"trial": trial_id, "config": config}) + "\n")
+        return config
+
+    def _ask(self) -> tuple[optuna.Trial, Config]:
+        if not self.conditions:
+            trial = self.study.ask(self.distributions)
+            return trial, dict(trial.params)
+        trial = self.study.ask()
+        return trial, suggest(trial, self.distributions, self.conditions)
 
     def on_trial_result(self, trial_id: str, result: dict) -> None:
         """A round's value, once."""
-        if result["training_iteration"] <= self._heard.get(trial_id, 0):
+        if trial_id in self._told or result["training_iteration"] <= self._heard.get(trial_id, 0):
             return
         self._heard[trial_id] = result["training_iteration"]
-        super().on_trial_result(trial_id, result)
+        if len(self.objectives) == 1:
+            self._trials[trial_id].report(result[METRIC], result["training_iteration"])
 
     def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
-        """Tell Optuna how it ended."""
-        if trial_id in self._completed_trials:
+        """Tell Optuna how a trial ended."""
+        if trial_id in self._told:
             return
-        state, values = self._how(result, error)
+        state, values = self._outcome(result, error)
         if result and METRIC in result and not result.get("diverged"):
-            self.on_trial_result(trial_id, result)  # its last round, which Tune tells only here
-        study: Any = self._ot_study
+            self.on_trial_result(trial_id, result)  # its last round, which Tune passes on only here
         if result and result.get("diverged"):
-            self._ot_trials[trial_id].set_user_attr("diverged", True)
-        study.tell(self._ot_trials[trial_id], values, state=state)
-        self._completed_trials.add(trial_id)
+            self._trials[trial_id].set_user_attr("diverged", True)
+        self.study.tell(self._trials[trial_id], values, state=state)
+        self._told.add(trial_id)
 
-    def _how(self, result: dict | None, error: bool) -> tuple[TrialState, list[float] | None]:
+    def _outcome(self, result: dict | None, error: bool) -> tuple[TrialState, list[float] | None]:
         """The state and values of an ended trial; a pruned one's value is the last that it reported."""
         if error or not result or METRIC not in result:
             return TrialState.FAIL, None
@@ -94,77 +121,77 @@ class Optuna(OptunaSearch):
         return TrialState.COMPLETE, [result[RESULT.get(o, o)] for o in self.objectives]
 
     def learn(self, path: Path, complete: bool = True, but: Collection[str] = ()) -> None:
-        """Begin with the ended trials of an exported study, `but` these.  complete False: ours last longer."""
+        """Begin with the ended trials of an exported study, except those of `but`.
+
+        complete: False where our trials last longer, so that those count as pruned.
+        """
         storage = JournalStorage(JournalFileBackend(str(path)))
         earlier = optuna.load_study(study_name=optuna.get_all_study_names(storage)[0], storage=storage)
-        told = earlier.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
-        told = [t for t in told if t.user_attrs.get("trial") not in but]
-        for trial in told:
+        ended = earlier.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
+        ended = [t for t in ended if t.user_attrs.get("trial") not in but]
+        for trial in ended:
             if not complete and not trial.user_attrs.get("diverged"):
                 trial.state = TrialState.PRUNED
-        cast(optuna.Study, self._ot_study).add_trials(told)
+        self.study.add_trials(ended)
 
     def export(self, path: Path) -> None:
         """Write the study as an Optuna journal, which optuna-dashboard opens."""
         path.unlink(missing_ok=True)
-        journal, study = JournalStorage(JournalFileBackend(str(path))), cast(optuna.Study, self._ot_study)
-        optuna.copy_study(from_study_name=study.study_name, from_storage=study._storage, to_storage=journal)
+        journal = JournalStorage(JournalFileBackend(str(path)))
+        optuna.copy_study(from_study_name=self.study.study_name, from_storage=self.storage, to_storage=journal)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Write the study and what Tune was told; not where suggestions go, for a run's folder may move."""
+        state = {name: value for name, value in vars(self).items() if name != "log"}
+        Path(checkpoint_path).write_bytes(pickle.dumps(state))
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Go on from what `save` wrote; this can run any code, as whatever Ray restores can."""
+        vars(self).update(pickle.loads(Path(checkpoint_path).read_bytes()))
 
 
-class Conditional:
-    """A space some of whose hyperparameters exist only where others have certain values, as Optuna asks for one.
+def suggest(
+    trial: optuna.Trial, distributions: Mapping[str, BaseDistribution], conditions: Mapping[str, Condition]
+) -> Config:
+    """A configuration as an Optuna trial suggests it; some hyperparameters exist only where others have some value.
 
-    Called with a trial it suggests them in order.  Tune pickles the searcher, so this is a class and no closure.
+    distributions: in an order in which what a condition looks at comes before it.
     """
-
-    def __init__(self, domains: dict[str, Domain], conditions: dict[str, Condition]) -> None:
-        """conditions: of those that have one; what they look at stands before them in domains."""
-        self.distributions = OptunaSearch.convert_search_space(domains)
-        self.conditions = conditions
-
-    def __call__(self, trial: optuna.Trial) -> None:
-        """Suggest a configuration."""
-        chosen: Config = {}
-        for name, d in self.distributions.items():
-            if not met(self.conditions.get(name, {}), chosen):
-                continue
-            if isinstance(d, FloatDistribution):
-                chosen[name] = trial.suggest_float(name, d.low, d.high, step=d.step, log=d.log)
-            elif isinstance(d, IntDistribution):
-                chosen[name] = trial.suggest_int(name, d.low, d.high, step=d.step, log=d.log)
-            elif isinstance(d, CategoricalDistribution):
-                chosen[name] = trial.suggest_categorical(name, d.choices)
+    config: Config = {}
+    for name, wanted in distributions.items():
+        if met(conditions.get(name, {}), config):
+            config[name] = _suggest(trial, name, wanted)
+    return config
 
 
-class Again(Searcher):
-    """What another search tried, in its order."""
-
-    def __init__(self, tried: list[Config]) -> None:
-        """tried: configurations."""
-        super().__init__(metric=METRIC, mode=MODE)
-        self.tried = tried
-        self.numbers: dict[str, int] = {}  # trial -> its place in that order
-
-    def suggest(self, trial_id: str) -> Any:
-        """The next of them."""
-        if len(self.numbers) == len(self.tried):
-            return Searcher.FINISHED
-        number = self.numbers.setdefault(trial_id, len(self.numbers))
-        return dict(self.tried[number])
-
-    def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
-        """Nothing is learnt."""
+def distributions(domains: Mapping[str, Domain]) -> dict[str, BaseDistribution]:
+    """Domains of Tune's as Optuna's distributions."""
+    return {name: distribution(name, domain) for name, domain in domains.items()}
 
 
-class AsFar(FIFOScheduler):
-    """Ends every trial of `Again` in the round in which it ended then."""
+def distribution(name: str, domain: Domain) -> BaseDistribution:
+    """A domain of Tune's as Optuna's distribution, converted as Ray converts it: Tune's whole numbers end below upper.
 
-    def __init__(self, searcher: Again, rounds: list[int]) -> None:
-        """rounds: of each, in the searcher's order."""
-        super().__init__()
-        self.searcher, self.rounds = searcher, rounds
+    ValueError for what Optuna has no like of, such as a normal distribution.
+    """
+    sampler, step = domain.get_sampler(), None
+    if isinstance(sampler, Quantized):
+        sampler, step = sampler.sampler, sampler.q
+    log = isinstance(sampler, LogUniform)
+    if isinstance(domain, Categorical):
+        return CategoricalDistribution(domain.categories)
+    if isinstance(domain, Integer) and isinstance(sampler, Uniform | LogUniform):
+        inclusive = domain.upper if step and not log else domain.upper - 1  # quantised ones include their end
+        return IntDistribution(int(domain.lower), int(inclusive), log=log, step=int(step or 1))
+    if isinstance(domain, Float) and isinstance(sampler, Uniform | LogUniform):
+        return FloatDistribution(domain.lower, domain.upper, log=log, step=None if log else step)  # no steps of a log
+    raise ValueError(f"Optuna searches uniform, log-uniform and categorical domains, but {name} is {domain}")
 
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict) -> str:
-        """Stop or go on."""
-        last = self.rounds[self.searcher.numbers[trial.trial_id]]
-        return self.STOP if result["training_iteration"] >= last else self.CONTINUE
+
+def _suggest(trial: optuna.Trial, name: str, wanted: BaseDistribution) -> Any:
+    if isinstance(wanted, FloatDistribution):
+        return trial.suggest_float(name, wanted.low, wanted.high, step=wanted.step, log=wanted.log)
+    if isinstance(wanted, IntDistribution):
+        return trial.suggest_int(name, wanted.low, wanted.high, step=wanted.step, log=wanted.log)
+    assert isinstance(wanted, CategoricalDistribution)
+    return trial.suggest_categorical(name, wanted.choices)

@@ -17,7 +17,7 @@ from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
 from fedtune.federated.experiment import Experiment
-from fedtune.tuning import schedulers
+from fedtune.tuning import schedulers, searchers
 from fedtune.tuning import space as spaces
 from fedtune.tuning.options import AUTO, SearchOptions, flag
 from fedtune.tuning.space import Config, Space
@@ -108,10 +108,10 @@ def make(options: SearchOptions, resumed: bool = False) -> Plan:
     searcher = _searcher(options, space, experiment)
     if searcher == "grid" and not space.is_grid:
         space = _as_grid(space)
-    points, outside = _points(space, experiment, population=options.scheduler == "pbt")
+    points, outside = _points(space, experiment, schedulers.find(options.scheduler).moves_hyperparameters)
     _warn_of_idle(options, space, experiment)
     objectives = tuple(options.objective.split(","))
-    schedulers.require_objectives(objectives, searcher, options.scheduler)
+    searchers.require_objectives(objectives, searcher, options.scheduler)
     budget, grace = _budget(options, space, experiment)
     storage, name = Path(options.storage_path), options.name or _name(experiment, options.scenario)
     if not resumed:
@@ -156,9 +156,9 @@ def _on_device(experiment: Experiment, gpus: float) -> Experiment:
 
 def _searcher(options: SearchOptions, space: Space, experiment: Experiment) -> str:
     """The searcher that was asked for, or the one that fits; UserError if it goes with space and scheduler not."""
-    fitting = "grid" if space.is_grid else "random" if options.scheduler == "pbt" else "tpe"
+    fitting = searchers.default(space, options.scheduler)
     structural = (*type(experiment.resolve({})[0]).structural, "batch_norm")
-    schedulers.require_combination(options.searcher or fitting, options.scheduler, space, structural)
+    searchers.require_combination(options.searcher or fitting, options.scheduler, space, structural)
     return options.searcher or fitting
 
 

@@ -11,6 +11,8 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import ConcurrencyLimiter
 from ray.tune.utils import flatten_dict
 
+from fedtune.cluster import ray_internals
+
 BUSY = (Trial.RUNNING, Trial.PENDING)  # trials that have a slot, or are about to
 
 
@@ -81,7 +83,7 @@ class Rungs:
         return sorted(rung.seen, key=lambda trial: -self.sign * rung.seen[trial][1])
 
 
-class Limit(ConcurrencyLimiter):
+class ResumableLimit(ConcurrencyLimiter):
     """Ray's limit on trials at once, but the one that a resumed search asks for, not the one that was saved."""
 
     def get_state(self) -> dict:
@@ -89,7 +91,7 @@ class Limit(ConcurrencyLimiter):
         return {name: value for name, value in super().get_state().items() if name != "max_concurrent"}
 
 
-class Slots(Limit):
+class RunningLimit(ResumableLimit):
     """A limit on trials that run.  Ray's own counts paused ones too, and so would wait for ever for one to end.
 
     A `Promotion` says whether there is room for a new one; before the first trial there is.
@@ -111,7 +113,7 @@ class Slots(Limit):
 
 
 class Promotion(TrialScheduler):
-    """Asynchronous successive halving by promotion; its searcher must be within `Slots`.
+    """Asynchronous successive halving by promotion; its searcher must be within `RunningLimit`.
 
     A trial that comes to a rung pauses there, in a checkpoint, unless it may go on at once.  A free slot goes to the
     paused trial that `Rungs` names, else to a new trial.  When no more trials come and nothing can be let on, the best
@@ -246,7 +248,7 @@ class Promotion(TrialScheduler):
             # writes down what became of trials that have a process
             self._search.on_trial_complete(name, result=flatten_dict(trial.last_result))
             tune_controller.stop_trial(trial)
-            tune_controller._tune_controller._mark_trial_to_checkpoint(trial)
+            ray_internals.save_with_next_snapshot(tune_controller, trial)
 
 
 def _played_out(result: dict[str, Any]) -> bool:

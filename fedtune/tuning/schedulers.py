@@ -1,83 +1,157 @@
-"""Schedulers and searchers by name: thin makers over Ray Tune's and Optuna's own."""
+"""Schedulers by name: rows that say how each is made and what the rest of fedtune needs to know of it."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, cast
-
-import optuna
-from optuna.samplers import BaseSampler
-from ray.tune.schedulers import (
-    AsyncHyperBandScheduler,
-    FIFOScheduler,
-    MedianStoppingRule,
-    PopulationBasedTraining,
-    TrialScheduler,
-)
-from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
-from ray.tune.search.sample import Categorical, Float, Integer
+from typing import TYPE_CHECKING, Any
 
 from fedtune.core.budget import Budget
-from fedtune.core.errors import UserError, unknown
-from fedtune.core.metrics import METRIC, MODE, OBJECTIVES
-from fedtune.tuning.optuna_searcher import Conditional, Optuna
-from fedtune.tuning.promotion import Promotion
-from fedtune.tuning.space import Config, Space
+from fedtune.core.errors import unknown
+from fedtune.core.metrics import METRIC, MODE
 
-SCHEDULERS = ("asha", "promote", "hyperband", "median", "pbt", "none")
+if TYPE_CHECKING:  # Ray takes seconds to import, and `fedtune search --help` names the rows
+    from ray.tune.schedulers import TrialScheduler
+
+    from fedtune.tuning.space import Config, Space
+
+Reached = Iterable[tuple[str, float, float]]  # trial, used budget and metric, in the order of time
 REDUCTION = 3  # one of three goes on from a rung: Li et al., arXiv:1810.05934 use 4, with few trials 3 keeps more
 
 
-def _cmaes(seed: int) -> BaseSampler:
-    return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+@dataclass(frozen=True)
+class Kind:
+    """A kind of scheduler.
+
+    make                    the scheduler for a budget, a grace period and a space; it judges no trial before that
+    help                    what it does, in a line
+    has_rungs               it judges trials at grace · 3^i of their budget
+    moves_hyperparameters   it changes a trial's hyperparameters in training, and trials copy weights from others
+    remember                tells a new scheduler what trials reached under another driver; None where it cannot be told
+    takes_conditions        the space may have hyperparameters that exist only where others have certain values
+    """
+
+    make: Callable[[Budget, float, Space], TrialScheduler]
+    help: str
+    has_rungs: bool = False
+    moves_hyperparameters: bool = False
+    takes_conditions: bool = True
+    remember: Callable[[Any, Budget, Reached], None] | None = None
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether a resumed search judges by what came before, too; Ray itself keeps nothing of it."""
+        return self.remember is not None
 
 
-SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
-    "tpe": lambda seed: optuna.samplers.TPESampler(seed=seed),
-    "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
-    "gp": lambda seed: optuna.samplers.GPSampler(seed=seed),
-    "cmaes": _cmaes,
-    "nsga2": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
-}
-SEARCHERS = (*SAMPLERS, "grid")
-SINGLE = ("cmaes",)  # searchers that know one objective only
+def _asha(budget: Budget, grace: float, space: Space) -> TrialScheduler:
+    return _successive_halving(budget, grace, brackets=1)
+
+
+def _hyperband(budget: Budget, grace: float, space: Space) -> TrialScheduler:
+    """Asynchronous: Ray's synchronous one waits for full brackets, which a limit of concurrent trials never fills."""
+    return _successive_halving(budget, grace, brackets=3)
+
+
+def _successive_halving(budget: Budget, grace: float, brackets: int) -> TrialScheduler:
+    from ray.tune.schedulers import AsyncHyperBandScheduler
+
+    rungs: dict[str, Any] = {"max_t": budget.limit, "grace_period": _first(budget, grace)}
+    return AsyncHyperBandScheduler(**_judged(budget), **rungs, reduction_factor=REDUCTION, brackets=brackets)
+
+
+def _promote(budget: Budget, grace: float, space: Space) -> TrialScheduler:
+    from fedtune.tuning.promotion import Promotion
+
+    first = _first(budget, grace)
+    return Promotion(**_judged(budget), max_t=budget.limit, grace_period=first, reduction_factor=REDUCTION)
+
+
+def _median(budget: Budget, grace: float, space: Space) -> TrialScheduler:
+    from ray.tune.schedulers import MedianStoppingRule
+
+    return MedianStoppingRule(**_judged(budget), grace_period=_first(budget, grace), min_samples_required=3)
+
+
+def _population(budget: Budget, grace: float, space: Space) -> TrialScheduler:
+    from ray.tune.schedulers import PopulationBasedTraining
+    from ray.tune.search.sample import Categorical
+
+    lists = {n: list(d.categories) for n, d in space.domains.items() if isinstance(d, Categorical)}
+    mutations: dict[str, Any] = space.domains | lists  # Ray multiplies what is no list
+    return PopulationBasedTraining(
+        **_judged(budget), perturbation_interval=_first(budget, grace), hyperparam_mutations=mutations,
+        custom_explore_fn=Clamp(space),
+    )  # fmt: skip
+
+
+def _none(budget: Budget, grace: float, space: Space) -> TrialScheduler:
+    from ray.tune.schedulers import FIFOScheduler
+
+    return FIFOScheduler()
+
+
+def _tell_rungs(scheduler: Any, budget: Budget, reached: Reached) -> None:
+    for name, used, value in reached:
+        trial = SimpleNamespace(trial_id=name)
+        scheduler.on_trial_add(None, trial)
+        scheduler.on_trial_complete(None, trial, {budget.attribute: used, METRIC: value})
+
+
+def _tell_promotion(scheduler: Any, budget: Budget, reached: Reached) -> None:
+    scheduler.remember(reached)
+
+
+def _tell_nobody(scheduler: Any, budget: Budget, reached: Reached) -> None:
+    """Nothing is judged, so nothing needs to be known."""
+
+
+KINDS = {
+    "asha": Kind(
+        _asha, "asynchronous successive halving (Li et al., MLSys 2020, arXiv:1810.05934)", has_rungs=True,
+        remember=_tell_rungs,
+    ),
+    "promote": Kind(
+        _promote, "the same rungs; every trial pauses there and the best third goes on (the paper's algorithm 2)",
+        has_rungs=True, remember=_tell_promotion,
+    ),
+    "hyperband": Kind(_hyperband, "asha in three brackets with different first rungs", has_rungs=True),
+    "median": Kind(_median, "stops what is worse than the median of the running means"),
+    "pbt": Kind(
+        _population,
+        "population based training: every `grace` rounds the worst quarter copies the best and perturbs it",
+        moves_hyperparameters=True, takes_conditions=False,
+    ),
+    "none": Kind(_none, "every trial runs to its end", remember=_tell_nobody),
+}  # fmt: skip
+SCHEDULERS = tuple(KINDS)
+
+
+def find(name: str) -> Kind:
+    """The kind of that name; UserError if there is none."""
+    if name not in KINDS:
+        raise unknown("scheduler", name, KINDS)
+    return KINDS[name]
+
+
+def moves_hyperparameters(name: str | None) -> bool:
+    """Whether trials under the scheduler of that name, as a record has it, change configuration in training."""
+    return name in KINDS and KINDS[name].moves_hyperparameters
 
 
 def scheduler(name: str, budget: Budget, grace: float, space: Space) -> TrialScheduler:
-    """The scheduler of that name; none judges a trial before it has used `grace` of its budget.
+    """The scheduler of that name; it judges no trial before that has used `grace` of its budget."""
+    return find(name).make(budget, grace, space)
 
-    asha       asynchronous successive halving: rungs at grace · 3^i (Li et al., MLSys 2020, arXiv:1810.05934)
-    promote    the same rungs; every trial pauses there, the best third goes on (the paper's algorithm 2)
-    hyperband  asha in three brackets with different first rungs.  Asynchronous: Ray's synchronous one pauses trials
-               until a bracket is full, which under a limit of concurrent trials never ends
-    median     stops what is worse than the median of the running means
-    pbt        population based training: every `grace` rounds the worst quarter copies the best and perturbs it
-    none       every trial runs to its end
-    """
-    if name not in SCHEDULERS:
-        raise unknown("scheduler", name, SCHEDULERS)
-    time: dict[str, Any] = {"time_attr": budget.attribute, "metric": METRIC, "mode": MODE}
-    limit: Any = budget.limit  # Ray's types say whole numbers; any will do
-    first: Any = min(grace, limit)
-    if name == "promote":
-        return Promotion(**time, max_t=limit, grace_period=first, reduction_factor=REDUCTION)
-    if name in ("asha", "hyperband"):
-        brackets = 1 if name == "asha" else 3
-        return AsyncHyperBandScheduler(
-            **time, max_t=limit, grace_period=first, reduction_factor=REDUCTION, brackets=brackets
-        )
-    if name == "median":
-        return MedianStoppingRule(**time, grace_period=first, min_samples_required=3)
-    if name == "pbt":
-        lists = {n: list(d.categories) for n, d in space.domains.items() if isinstance(d, Categorical)}
-        choices: dict[str, Any] = space.domains | lists  # Ray multiplies what is no list
-        return PopulationBasedTraining(
-            **time, perturbation_interval=first, hyperparam_mutations=choices, custom_explore_fn=Clamp(space)
-        )
-    return FIFOScheduler()
+
+def rungs(name: str, limit: float, grace: float) -> list[float]:
+    """How much of its budget a trial has used where the scheduler may stop it (its first bracket's rungs)."""
+    milestones, t = [], min(grace, limit)
+    while name in KINDS and KINDS[name].has_rungs and t < limit:
+        milestones.append(t)
+        t *= REDUCTION
+    return milestones
 
 
 class Clamp:
@@ -89,6 +163,8 @@ class Clamp:
 
     def __call__(self, config: Config) -> Config:
         """The configuration with every range's value inside its range."""
+        from ray.tune.search.sample import Float, Integer
+
         for name, domain in self.space.domains.items():
             if isinstance(domain, Integer):
                 config[name] = min(max(round(config[name]), domain.lower), domain.upper - 1)
@@ -97,95 +173,11 @@ class Clamp:
         return config
 
 
-def rungs(name: str, limit: float, grace: float) -> list[float]:
-    """How much of its budget a trial has used where the scheduler may stop it (its first bracket's rungs)."""
-    out, t = [], min(grace, limit)
-    while name in ("asha", "promote", "hyperband") and t < limit:
-        out.append(t)
-        t *= REDUCTION
-    return out
+def _judged(budget: Budget) -> dict[str, Any]:
+    """What every scheduler compares, and against what."""
+    return {"time_attr": budget.attribute, "metric": METRIC, "mode": MODE}
 
 
-def searcher(
-    name: str, space: Space, points: list[Config], outside: Sequence[Config], seed: int, study: str,
-    objectives: Sequence[str] = (METRIC,), log: Path | None = None, pbt: bool = False,
-) -> Searcher | SearchAlgorithm:
-    """The searcher of that name over the space; `points` are tried first, in order, with values `outside`.
-
-    log: where it writes down what it suggests.
-    """
-    if name not in SEARCHERS:
-        raise unknown("searcher", name, SEARCHERS)
-    if pbt:  # population based training moves configurations itself and wants them drawn at random
-        return BasicVariantGenerator(points_to_evaluate=points, random_state=seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        sampler = SAMPLERS["random" if name == "grid" else name](seed)
-    domains: Any = dict(space.domains or _domains(points))
-    if space.conditions:
-        domains = Conditional(domains, space.conditions)
-    return Optuna(
-        objectives, outside, log, space=domains, points_to_evaluate=points or None, sampler=sampler, study_name=study
-    )
-
-
-def remember(scheduler: TrialScheduler | None, seen: Iterable[tuple[str, float, float]]) -> None:
-    """Tell a new scheduler what trials reached in another driver's time, as Ray does not keep it: rungs of one bracket.
-
-    seen: trial, used budget and metric, in the order of time.  Other schedulers know only what comes after.
-    """
-    if isinstance(scheduler, Promotion):
-        scheduler.remember(seen)
-    elif isinstance(scheduler, AsyncHyperBandScheduler) and len(scheduler._brackets) == 1:
-        for name, used, value in seen:
-            trial, spent = cast(Any, (SimpleNamespace(trial_id=name), used))
-            scheduler._brackets[0].on_result(trial, spent, value)
-
-
-def _domains(points: list[Config]) -> dict[str, Categorical]:
-    """A grid's points as choices, so that Optuna can hold them; what it draws beyond them is never asked for."""
-    names = dict.fromkeys(n for p in points for n in p)
-    return {n: Categorical(list(dict.fromkeys(p[n] for p in points))) for n in names}
-
-
-def require_objectives(objectives: tuple[str, ...], searcher_name: str, scheduler_name: str) -> None:
-    """UserError for objectives that there are not, or that the searcher or scheduler cannot have."""
-    for name in objectives:
-        if name not in OBJECTIVES:
-            raise unknown("objective", name, OBJECTIVES)
-    if len(set(objectives)) != len(objectives) or objectives[0] != METRIC or len(objectives) > 2:
-        raise UserError(
-            f"--objective is {METRIC}, or {METRIC} and one of {', '.join(list(OBJECTIVES)[1:])} after a comma, but got "
-            f"{','.join(objectives)!r}"
-        )
-    if len(objectives) == 2 and (searcher_name in SINGLE or scheduler_name == "pbt"):
-        what = "--scheduler pbt" if scheduler_name == "pbt" else f"--searcher {searcher_name}"
-        raise UserError(f"two objectives need a searcher that knows both, but got {what}; use tpe, nsga2, gp or random")
-
-
-def require_combination(searcher_name: str, scheduler_name: str, space: Space, structural: tuple[str, ...]) -> None:
-    """UserError for a searcher, scheduler and space that do not go together."""
-    if searcher_name not in SEARCHERS:
-        raise unknown("searcher", searcher_name, SEARCHERS)
-    if scheduler_name not in SCHEDULERS:
-        raise unknown("scheduler", scheduler_name, SCHEDULERS)
-    if space.is_grid and searcher_name != "grid":
-        raise UserError(
-            f"a grid is gone through point by point, but the searcher is {searcher_name!r}; "
-            "use --searcher grid, or a space with ranges"
-        )
-    if space.conditions and (scheduler_name == "pbt" or searcher_name in ("grid", "cmaes")):
-        which = "--scheduler pbt" if scheduler_name == "pbt" else f"--searcher {searcher_name}"
-        raise UserError(f"a space with conditions needs tpe, random, gp or nsga2, but got {which}")
-    if scheduler_name == "pbt":
-        if searcher_name != "random":
-            raise UserError(
-                "population based training draws its population at random and moves it itself, but the searcher is "
-                f"{searcher_name!r}; use --searcher random"
-            )
-        fixed = [n for n in space.names if n in structural]
-        if fixed:
-            raise UserError(
-                f"population based training copies weights between trials, but {', '.join(fixed)} changes their shape; "
-                f"pin it with --set {fixed[0]}=VALUE"
-            )
+def _first(budget: Budget, grace: float) -> Any:
+    """Where the first judgement may fall; Ray's types say whole numbers, any will do."""
+    return min(grace, budget.limit)

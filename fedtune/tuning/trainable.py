@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from ray import tune
-from ray.train._internal.session import _TrainingResult
 from ray.tune.result import SHOULD_CHECKPOINT
 
+from fedtune.cluster import ray_internals
 from fedtune.core.budget import Budget
 from fedtune.core.errors import Diverged
 from fedtune.core.memory import give_back_memory, keep_freed_memory
@@ -79,7 +79,7 @@ class FederatedTrainable(tune.Trainable):
                 f"a trial must fit into its share of a GPU, but with {self._gpus:g} it ran out of memory "
                 f"({str(error).split('. ')[0]}); give a larger --gpus-per-trial, or a smaller --model or --batch"
             ) from error
-        seconds = self._time_total + time.monotonic() - began
+        seconds = ray_internals.seconds_of(self) + time.monotonic() - began
         complete = row["round"] >= self.simulation.rounds or self.budget.reached(row, seconds)
         due = not complete and time.monotonic() - self._saved > self._cost / SAVING
         row |= self.budget.spent(row, seconds) | {"done": complete, "complete": complete, SHOULD_CHECKPOINT: due}
@@ -92,7 +92,7 @@ class FederatedTrainable(tune.Trainable):
 
         Where that cannot be done the trial goes on, and the checkpoint before stays the last.
         """
-        if not self._storage:
+        if not ray_internals.checkpoint_folder(self):
             return super().save(*args, **options)
         began = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
@@ -101,8 +101,8 @@ class FederatedTrainable(tune.Trainable):
             except torch.OutOfMemoryError:
                 raise
             except (OSError, RuntimeError) as error:  # the latter is PyTorch's on a full disk
-                shutil.rmtree(self._storage.checkpoint_fs_path, ignore_errors=True)
-                saved = _TrainingResult(None, self._last_result or {})
+                shutil.rmtree(str(ray_internals.checkpoint_folder(self)), ignore_errors=True)
+                saved = ray_internals.unsaved(self)
                 self._trouble = f"a checkpoint could not be written ({reason(str(error))}); the one before stays"
         self._saved = time.monotonic()
         self._cost = self._saved - began
@@ -116,7 +116,7 @@ class FederatedTrainable(tune.Trainable):
             raise
         except Exception as error:  # cut off, overwritten, of something else, or with code in it, which is not run
             self.reset_config(self.config)
-            self._iteration, self._time_total = self.simulation.round, self._before
+            ray_internals.continue_from(self, self.simulation.round, self._before)
             self._trouble = f"its checkpoint cannot be used ({reason(str(error))}), so it begins again"
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
@@ -136,7 +136,7 @@ class FederatedTrainable(tune.Trainable):
     def reset(self, new_config: dict[str, Any], storage: Any = None) -> bool:
         """As Tune does it, but for the rounds that the new trial has behind it."""
         done = super().reset(new_config, storage)
-        self._iteration, self._time_total = self.simulation.round, self._before
+        ray_internals.continue_from(self, self.simulation.round, self._before)
         return done
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -162,7 +162,7 @@ class FederatedTrainable(tune.Trainable):
         folder, self._before = self.onward.get(key(config), (None, 0.0))
         if folder:
             self.load_checkpoint(folder)
-        self._iteration, self._time_total = self.simulation.round, self._before  # Tune's rounds are ours
+        ray_internals.continue_from(self, self.simulation.round, self._before)  # Tune's rounds are ours
 
 
 def key(config: dict[str, Any]) -> str:

@@ -23,7 +23,8 @@ from fedtune.data.datasets import names as dataset_names
 from fedtune.federated import registry
 from fedtune.federated.scenario import PARTITIONS, Scenario
 from fedtune.federated.scenarios import SCENARIOS
-from fedtune.tuning.schedulers import SCHEDULERS, SEARCHERS
+from fedtune.tuning.schedulers import SCHEDULERS
+from fedtune.tuning.searchers import SEARCHERS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -32,6 +32,7 @@ from fedtune.federated.experiment import Experiment
 from fedtune.federated.simulation import MultiSeedSimulation
 from fedtune.runs import disk as storage
 from fedtune.runs import tables
+from fedtune.tuning import saved_state
 
 pytestmark = pytest.mark.usefixtures("one_ray")
 
@@ -291,7 +292,7 @@ def record(**changes: Any) -> Callable[[Path], None]:
     return damage
 
 
-LOST = "a search is gone on with from the state that Ray kept of it, but "
+LOST = "cannot resume: Ray's saved state "
 STATE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "experiment state of garbage": (garbage("experiment_state-*"), LOST + "experiment_state-"),
     "experiment state cut off": (cut("experiment_state-*"), LOST + "experiment_state-"),
@@ -414,5 +415,5 @@ def test_a_checkpoint_without_its_rounds_is_not_gone_on_from(tmp_path: Path) -> 
         folder.mkdir(parents=True)
         played.save(folder / "state.pt")
     whole = [{"training_iteration": t} for t in (1, 2, 3)]
-    storage.drop_unlogged(tmp_path, {"a": whole, "b": whole[1:]})
+    saved_state.drop_unlogged(tmp_path, {"a": whole, "b": whole[1:]})
     assert [f.parent.name for f in tmp_path.glob("*/checkpoint_*")] == ["local-a"]

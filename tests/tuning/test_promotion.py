@@ -29,8 +29,8 @@ from fedtune import resume
 from fedtune.cluster import ray_start
 from fedtune.core.metrics import METRIC, MODE
 from fedtune.runs import tables
-from fedtune.tuning.optuna_searcher import Optuna
-from fedtune.tuning.promotion import Promotion, Rungs, Slots
+from fedtune.tuning.optuna_searcher import OptunaSearcher
+from fedtune.tuning.promotion import Promotion, Rungs, RunningLimit
 
 Curve = Callable[[int, int], float]  # trial, round -> value
 
@@ -337,11 +337,12 @@ class Log(tune.Callback):
 def searched(folder: Path, trials: int, slots: int = 1, scheduler: TrialScheduler | None = None) -> SimpleNamespace:
     """A whole search of walks, in which every slot has half of the machine."""
     sampler, log = optuna.samplers.RandomSampler(seed=3), Log()
-    found = Optuna([METRIC], {}, space={"x": tune.uniform(0.01, 0.99)}, sampler=sampler, study_name="s")
+    found = OptunaSearcher({"x": tune.uniform(0.01, 0.99)}, {}, sampler, "s")
     grid = tune.Tuner(
         tune.with_resources(tune.with_parameters(Walk, folder=folder), {"cpu": 1}),
         tune_config=tune.TuneConfig(
-            search_alg=found if scheduler else Slots(found, slots), scheduler=scheduler or promotion(1, LIMIT, 3),
+            search_alg=found if scheduler else RunningLimit(found, slots),
+            scheduler=scheduler or promotion(1, LIMIT, 3),
             num_samples=trials, max_concurrent_trials=slots, reuse_actors=True,
         ),
         run_config=tune.RunConfig(
@@ -349,7 +350,7 @@ def searched(folder: Path, trials: int, slots: int = 1, scheduler: TrialSchedule
             failure_config=tune.FailureConfig(max_failures=3), checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
         ),
     ).fit()  # fmt: skip
-    return SimpleNamespace(grid=grid, log=log, study=found._ot_study)
+    return SimpleNamespace(grid=grid, log=log, study=found.study)
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from ray import tune
 
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
-from fedtune.tuning import schedulers
-from fedtune.tuning.promotion import Limit
+from fedtune.tuning import schedulers, searchers
+from fedtune.tuning.promotion import ResumableLimit
 from fedtune.tuning.space import Space
 
 RANGES = Space({"lam": tune.loguniform(0.1, 10)}, [])
@@ -19,10 +19,10 @@ def test_every_scheduler_is_made(name):
     assert scheduler.set_search_properties(None, None)
 
 
-@pytest.mark.parametrize("name", schedulers.SEARCHERS)
+@pytest.mark.parametrize("name", searchers.SEARCHERS)
 def test_every_searcher_tries_the_given_points_first_and_stays_in_the_space(name):
     space, points = (GRID, GRID.points) if name == "grid" else (RANGES, [{"lam": 2.0}])
-    searcher = schedulers.searcher(name, space, points, {}, seed=3, study="s")
+    searcher = searchers.searcher(name, space, points, {}, seed=3, study="s")
     got = []
     for i in range(4):
         got.append(searcher.suggest(str(i)))
@@ -33,7 +33,7 @@ def test_every_searcher_tries_the_given_points_first_and_stays_in_the_space(name
 
 @pytest.mark.parametrize("name", ["tpe", "gp", "random"])
 def test_the_first_trial_has_what_the_space_cannot_hold(name):
-    searcher = schedulers.searcher(name, RANGES, [{"lam": 0.1}], [{"lam": 0.0}], seed=3, study="s")
+    searcher = searchers.searcher(name, RANGES, [{"lam": 0.1}], [{"lam": 0.0}], seed=3, study="s")
     got = []
     for i in range(4):
         got.append(searcher.suggest(str(i))["lam"])
@@ -59,12 +59,12 @@ def test_rungs_start_at_the_grace_period():
 )
 def test_unusable_combinations_are_refused(searcher, scheduler, space, structural, message):
     with pytest.raises(UserError, match=message):
-        schedulers.require_combination(searcher, scheduler, space, structural)
+        searchers.require_combination(searcher, scheduler, space, structural)
 
 
 def test_a_resumed_search_has_the_limit_that_was_asked_for_now():
-    searcher = schedulers.searcher("random", RANGES, [], {}, seed=3, study="s")
-    before, now = Limit(searcher, 2), Limit(searcher, 5)
+    searcher = searchers.searcher("random", RANGES, [], {}, seed=3, study="s")
+    before, now = ResumableLimit(searcher, 2), ResumableLimit(searcher, 5)
     before.suggest("a")
     now.set_state(before.get_state())
     assert now.max_concurrent == 5 and now.live_trials == {"a"}

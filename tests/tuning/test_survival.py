@@ -16,6 +16,7 @@ import yaml
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
+from ray import tune
 from support.searches import (
     MOMENTS,
     actors,
@@ -31,7 +32,7 @@ from fedtune import extend, resume, status
 from fedtune.core.budget import Budget
 from fedtune.core.metrics import METRIC
 from fedtune.runs import tables
-from fedtune.tuning import schedulers
+from fedtune.tuning import schedulers, searchers
 from fedtune.tuning.space import Space
 
 pytestmark = pytest.mark.usefixtures("one_ray")
@@ -191,8 +192,8 @@ def test_a_folder_without_a_run_has_no_status(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_optuna_learns_how_each_trial_ended() -> None:
-    space = Space({"lam": schedulers.Float(0.1, 10)}, [])
-    searcher = schedulers.searcher("random", space, [{"lam": 1.0}], {}, seed=3, study="s")
+    space = Space({"lam": tune.uniform(0.1, 10)}, [])
+    searcher = searchers.searcher("random", space, [{"lam": 1.0}], {}, seed=3, study="s")
     ends = [
         ({METRIC: 0.7, "complete": True}, False), ({METRIC: 0.4, "complete": False}, False),
         ({METRIC: 0.1, "diverged": True}, False), (None, True), ({METRIC: 0.2, "complete": True}, True),
@@ -203,16 +204,16 @@ def test_optuna_learns_how_each_trial_ended() -> None:
             searcher.on_trial_result(str(i), {METRIC: 0.1 * t, "training_iteration": t})
         searcher.on_trial_complete(str(i), result and result | {"training_iteration": 3}, error)
         searcher.on_trial_complete(str(i), {METRIC: 1.0, "complete": True})  # told once
-    found = [(t.state.name, t.value, len(t.intermediate_values)) for t in searcher._ot_study.trials]
+    found = [(t.state.name, t.value, len(t.intermediate_values)) for t in searcher.study.trials]
     want = [("COMPLETE", 0.7, 3), ("PRUNED", 0.4, 3), ("COMPLETE", 0.0, 2), ("FAIL", None, 2), ("FAIL", None, 3)]
     assert found == want
 
 
 def test_optuna_learns_how_each_trial_with_two_objectives_ended() -> None:
     """What was stopped or diverged is pruned, however little it communicated, and never on the front."""
-    space = Space({"lam": schedulers.Float(0.1, 10)}, [])
+    space = Space({"lam": tune.uniform(0.1, 10)}, [])
     for name in ("tpe", "nsga2", "gp", "random"):
-        searcher = schedulers.searcher(name, space, [{"lam": 1.0}], {}, 3, "s", objectives=(METRIC, "comm_mb"))
+        searcher = searchers.searcher(name, space, [{"lam": 1.0}], {}, 3, "s", objectives=(METRIC, "comm_mb"))
         ends = [
             {METRIC: 0.7, "comm_mb": 30.0, "complete": True}, {METRIC: 0.2, "comm_mb": 1.0, "complete": False},
             {METRIC: 0.1, "diverged": True}, {METRIC: 0.6, "comm_mb": 9.0, "complete": True},
@@ -222,7 +223,7 @@ def test_optuna_learns_how_each_trial_with_two_objectives_ended() -> None:
             first = {METRIC: 0.1, "comm_mb": 31.0 if i == 0 else 1.0, "training_iteration": 1}
             searcher.on_trial_result(str(i), first)
             searcher.on_trial_complete(str(i), result | {"training_iteration": 2})
-        study = searcher._ot_study
+        study = searcher.study
         found = [(t.state.name, t.values) for t in study.trials]
         want = [("COMPLETE", [0.7, 30.0]), ("PRUNED", None), ("PRUNED", None), ("COMPLETE", [0.6, 9.0])]
         assert found == want
@@ -239,7 +240,7 @@ def test_a_new_scheduler_remembers_its_rungs() -> None:
     }  # fmt: skip
     rows["d"] = [{"trial_id": "d", "timestamp": 4, "training_iteration": 3, METRIC: 0.1, "diverged": True}]
     new = schedulers.scheduler("asha", Budget("rounds", 27), 3, Space({}, []))
-    schedulers.remember(new, tables.seen(rows, "training_iteration"))
+    schedulers.KINDS["asha"].remember(new, Budget("rounds", 27), tables.seen(rows, "training_iteration"))
     rungs = [(rung, dict(seen)) for rung, seen in new._brackets[0]._rungs]
     assert rungs == [(27, {}), (9, {"a": 0.5}), (3, {"a": 0.5, "c": 0.6})]
 

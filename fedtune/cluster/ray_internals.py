@@ -1,0 +1,152 @@
+"""Every private name of Ray that fedtune uses, each behind a function; tests/cluster/test_ray_internals.py tries each.
+
+Ray 2.60.  Ray is imported where it is used: who only reads a run's folder need not load it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+TUNER_FILE = "tuner.pkl"  # a run's settings
+SNAPSHOTS = "experiment_state-*.json"  # a search's trials and the controller, one file of each driver
+DECISIONS = ("_cached_trial_decisions", "_queued_trial_decisions")  # of the controller, in a snapshot
+LARGEST_UPLOAD = 100 * 2**20  # bytes that a cluster's job server takes at once
+STACKS = ("ray.tune", "ray.train")  # the loggers that print stacks of trials
+STACKS_VARIABLE = "TUNE_PRINT_ALL_TRIAL_ERRORS"  # whether they do
+
+# a tuner --------------------------------------------------------------------------------------------------------------
+
+
+def tune_config(tuner: Any) -> Any:
+    """The TuneConfig that a made or restored tuner will use; what is changed in it counts."""
+    return tuner._local_tuner._tune_config
+
+
+def callbacks(tuner: Any) -> list[Any]:
+    """The callbacks that a made or restored tuner will call; what is changed in the list counts."""
+    return tuner._local_tuner._run_config.callbacks
+
+
+def limit_trials(tuner: Any, concurrent: int) -> None:
+    """Let a restored tuner run so many trials at once, whatever was saved."""
+    config = tune_config(tuner)
+    config.max_concurrent_trials = config.search_alg.max_concurrent = concurrent
+
+
+def save_with_next_snapshot(controller: Any, trial: Any) -> None:
+    """Have a scheduler's controller write down a trial without a process, which it would leave as it was."""
+    controller._tune_controller._mark_trial_to_checkpoint(trial)
+
+
+# a trainable ----------------------------------------------------------------------------------------------------------
+
+
+def seconds_of(trainable: Any) -> float:
+    """The seconds that a trial has trained."""
+    return trainable._time_total
+
+
+def continue_from(trainable: Any, rounds: int, seconds: float) -> None:
+    """Count a trial's rounds and seconds on from these."""
+    trainable._iteration, trainable._time_total = rounds, seconds
+
+
+def checkpoint_folder(trainable: Any) -> str | None:
+    """The folder that the checkpoint which is being saved goes to; None where Tune keeps none."""
+    storage = trainable._storage
+    return storage.checkpoint_fs_path if storage else None
+
+
+def unsaved(trainable: Any) -> Any:
+    """What `Trainable.save` returns, of a checkpoint that could not be written: the one before stays the last."""
+    from ray.train._internal.session import _TrainingResult
+
+    return _TrainingResult(None, trainable._last_result or {})
+
+
+# the state of a search on disk ----------------------------------------------------------------------------------------
+
+
+def snapshots(run: Path) -> list[Path]:
+    """The snapshots of a search's trials, the latest last."""
+    return sorted(run.glob(SNAPSHOTS))
+
+
+def snapshot_files(run: Path, snapshot: Path) -> list[Path]:
+    """A snapshot and the states of searcher and callbacks that go with it."""
+    stamp = snapshot.stem.removeprefix(SNAPSHOTS.partition("*")[0])
+    return sorted(run.glob(f"*-{stamp}.json")) + sorted(run.glob(f"*-{stamp}.pkl"))
+
+
+def is_snapshot(file: Path) -> bool:
+    """Whether a file is a snapshot of trials, not another state that goes with one."""
+    return file.match(SNAPSHOTS)
+
+
+def holds_trials(snapshot: Path) -> bool:
+    """Whether a snapshot has trials and a controller; an error if it is damaged."""
+    content = json.loads(snapshot.read_bytes())
+    return bool(content["trial_data"]) and "runner_data" in content
+
+
+def trial_statuses(snapshot: Path) -> dict[str | None, str]:
+    """How each trial stood, in Ray's words; an error if the snapshot is damaged."""
+    trials = [json.loads(text) for text, _ in json.loads(snapshot.read_bytes())["trial_data"]]
+    return {trial.get("trial_id"): trial["status"] for trial in trials}
+
+
+def forget_decisions(snapshot: Path) -> None:
+    """Drop what the controller was about to do with trials that were at their checkpoints when the state was saved.
+
+    It would do it after the next checkpoint, to a trial that has begun again by then: one that was to end in its last
+    round would be stopped in its first.
+    """
+    state = json.loads(snapshot.read_bytes())
+    if any(state["runner_data"].get(name) for name in DECISIONS):
+        state["runner_data"] |= {name: {} for name in DECISIONS if state["runner_data"].get(name)}
+        part = snapshot.with_name(snapshot.name + ".part")
+        part.write_text(json.dumps(state))
+        part.replace(snapshot)
+
+
+# Ray itself -----------------------------------------------------------------------------------------------------------
+
+
+def show_token() -> None:
+    """Have this driver show the user's token where there is one, as `ray start` does."""
+    from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+
+
+@contextmanager
+def loopback_only() -> Iterator[None]:
+    """A Ray started meanwhile talks on loopback only, and goes beside other Rays of this machine.
+
+    On Linux Ray's ports (but not the dashboard's) are open on every interface, even with a node address of 127.0.0.1,
+    which it replaces; on macOS and Windows it keeps to loopback, and this makes it do so everywhere.  It has read the
+    variable when it was imported, so the constant is set too; the processes that it starts read the variable.
+    Its agent wants one fixed port, and without it the dashboard has no logs; here it takes a free one.
+    """
+    from ray._private import parameter, ray_constants
+
+    name = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
+    before, clusters, params = os.environ.get(name), ray_constants.ENABLE_RAY_CLUSTER, vars(parameter)["RayParams"]
+    os.environ[name] = "0"
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    vars(parameter)["RayParams"] = partial(params, dashboard_agent_listen_port=0)
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = clusters
+        vars(parameter)["RayParams"] = params
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

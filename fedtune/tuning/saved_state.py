@@ -1,0 +1,111 @@
+"""What Ray saved of a search, as a resumed one needs it: whole, and with nothing that the logs do not bear out."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from ray import cloudpickle as pickle
+from ray.tune import ResultGrid
+
+from fedtune.cluster import ray_internals
+from fedtune.core.errors import UserError
+from fedtune.core.terminal import say
+from fedtune.runs import tables
+
+
+def require_state(run: Path) -> bool:
+    """Whether Ray kept trials to go on with; UserError if they are there but cannot be read.
+
+    A damaged state steps aside for that of the driver before, if there is one.  Reading can run any code, as it does
+    when Ray reads: for a trusted run only.
+    """
+    states = ray_internals.snapshots(run)
+    while states:
+        files = ray_internals.snapshot_files(run, states.pop())
+        damaged = [f.name for f in files if not _readable(f)]
+        if not damaged:
+            return True
+        if not states:
+            raise _lost(run, f"Ray's saved state {', '.join(damaged)} in {run} is unreadable")
+        for file in files:
+            file.rename(file.with_name(file.name + ".damaged"))
+        say(f"note: {', '.join(damaged)} cannot be read; going on from the state of the driver before")
+    if any(run.glob("*/result.json")):
+        raise _lost(run, f"{run} holds trials and no {ray_internals.SNAPSHOTS}, Ray's saved state")
+    return False
+
+
+def prepared(run: Path) -> dict[str, list[dict[str, Any]]]:
+    """Make a readable state fit to go on from; returns what its trials have reported, by trial."""
+    *_, snapshot = ray_internals.snapshots(run)
+    set_aside(run)
+    ray_internals.forget_decisions(snapshot)
+    return tables.logged(run)
+
+
+def set_aside(run: Path) -> None:
+    """Move what was logged of trials that Ray's state does not know into lost/: they began after its last snapshot.
+
+    The search tries what they tried anew, under other names; counted too, they would take a place on every rung.
+    """
+    *_, snapshot = ray_internals.snapshots(run)
+    known = ray_internals.trial_statuses(snapshot)
+    if None in known:
+        return  # not as Ray writes it: Ray will say so
+    for folder in {file.parent for file in run.glob("*/result.json")}:
+        if folder.name.split("-")[-1] not in known:
+            (run / "lost").mkdir(exist_ok=True)
+            folder.rename(run / "lost" / folder.name)
+
+
+def drop_unlogged(run: Path, logged: dict[str, list[dict[str, Any]]]) -> None:
+    """Remove checkpoints of trials whose rounds up to there are not all logged: they begin again, to the same numbers.
+
+    Rounds are lost where the folder had vanished, or where a driver died while Ray copied its files.
+    """
+    for folder in run.glob("*/checkpoint_*"):
+        rows = logged.get(folder.parent.name.split("-")[-1], [])
+        try:
+            reached = torch.load(folder / "state.pt", weights_only=True, map_location="cpu")[0]["round"]
+        except Exception:  # a damaged one is reported when the trial wants it
+            continue
+        if not set(range(1, reached + 1)) <= {r["training_iteration"] for r in rows}:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def tuner_readable(run: Path) -> bool:
+    """Whether what Ray keeps of the settings is whole; otherwise they are made again from the search's options."""
+    return _readable(run / ray_internals.TUNER_FILE)
+
+
+def cut_short(grid: ResultGrid, wanted: int, run: Path) -> bool:
+    """Whether the search ended before its trials did: by the clock, or by the user.
+
+    Ray's last snapshot says what still ran then; in memory Ray has marked that as terminated since.
+    """
+    *_, snapshot = ray_internals.snapshots(run)
+    return len(grid) < wanted or not set(ray_internals.trial_statuses(snapshot).values()) <= {"TERMINATED", "ERROR"}
+
+
+def _lost(run: Path, what: str) -> UserError:
+    return UserError(
+        f"cannot resume: {what}; its rounds can be read with fedtune status {run}, and a new search begun"
+    )
+
+
+def _readable(file: Path) -> bool:
+    """Whether a file of Ray's state is whole."""
+    try:
+        if ray_internals.is_snapshot(file):
+            return ray_internals.holds_trials(file)
+        pickle.loads(file.read_bytes())  # Ray calls some of them .json
+    except (ImportError, AttributeError) as error:
+        if "fedtune" not in str(error):
+            return False
+        raise _lost(file.parent, f"{file.parent} was begun by an earlier fedtune ({error})") from error
+    except Exception:  # whatever unpickling raises
+        return False
+    return True

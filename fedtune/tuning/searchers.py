@@ -1,0 +1,155 @@
+"""Searchers by name, as rows like the schedulers; and which searcher, scheduler, space and objectives go together."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedtune.core.errors import UserError, unknown
+from fedtune.core.metrics import METRIC, OBJECTIVES
+from fedtune.tuning import schedulers
+
+if TYPE_CHECKING:  # Ray and Optuna take seconds to import, and `fedtune search --help` names the rows
+    from optuna.samplers import BaseSampler
+    from ray.tune.search import SearchAlgorithm, Searcher
+    from ray.tune.search.sample import Domain
+
+    from fedtune.tuning.space import Config, Space
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of searcher.
+
+    sampler            Optuna's sampler for a seed
+    objectives         how many objectives it can hold
+    takes_conditions   the space may have hyperparameters that exist only where others have certain values
+    is_grid            it tries every point of a grid, in order
+    """
+
+    sampler: Callable[[int], BaseSampler]
+    objectives: int = 2
+    takes_conditions: bool = True
+    is_grid: bool = False
+
+
+def _sampler(name: str, **options: Any) -> Callable[[int], BaseSampler]:
+    """Optuna's sampler of that class name."""
+
+    def make(seed: int) -> BaseSampler:
+        import optuna
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            return getattr(optuna.samplers, name)(seed=seed, **options)
+
+    return make
+
+
+KINDS = {
+    "tpe": Kind(_sampler("TPESampler")),
+    "random": Kind(_sampler("RandomSampler")),
+    "gp": Kind(_sampler("GPSampler")),
+    "cmaes": Kind(_sampler("CmaEsSampler", warn_independent_sampling=False), objectives=1, takes_conditions=False),
+    "nsga2": Kind(_sampler("NSGAIISampler")),
+    "grid": Kind(_sampler("RandomSampler"), takes_conditions=False, is_grid=True),
+}
+SEARCHERS = tuple(KINDS)
+EXTENDABLE = tuple(name for name, kind in KINDS.items() if not kind.is_grid)  # a grid has no more points
+
+
+def find(name: str) -> Kind:
+    """The kind of that name; UserError if there is none."""
+    if name not in KINDS:
+        raise unknown("searcher", name, KINDS)
+    return KINDS[name]
+
+
+def default(space: Space, scheduler: str) -> str:
+    """The searcher where none is asked for."""
+    if space.is_grid:
+        return "grid"
+    return "random" if schedulers.find(scheduler).moves_hyperparameters else "tpe"
+
+
+def searcher(
+    name: str, space: Space, points: list[Config], outside: Sequence[Config], seed: int, study: str,
+    objectives: Sequence[str] = (METRIC,), log: Path | None = None, population: bool = False,
+) -> Searcher | SearchAlgorithm:
+    """The searcher of that name over the space; `points` are tried first, in order, with values `outside`.
+
+    study: its name in Optuna.  log: where it writes down what it suggests.  population: the scheduler moves
+    configurations itself and wants them drawn at random.
+    """
+    from ray.tune.search import BasicVariantGenerator
+
+    from fedtune.tuning.optuna_searcher import OptunaSearcher
+
+    sampler = find(name).sampler(seed)
+    if population:
+        return BasicVariantGenerator(points_to_evaluate=points, random_state=seed)
+    return OptunaSearcher(
+        space.domains or _domains(points), space.conditions, sampler, study, objectives, points, outside, log
+    )
+
+
+def _domains(points: list[Config]) -> dict[str, Domain]:
+    """A grid's points as choices, so that Optuna can hold them; what it draws beyond them is never asked for."""
+    from ray.tune.search.sample import Categorical
+
+    names = dict.fromkeys(n for p in points for n in p)
+    return {n: Categorical(list(dict.fromkeys(p[n] for p in points))) for n in names}
+
+
+def require_objectives(objectives: tuple[str, ...], searcher: str, scheduler: str) -> None:
+    """UserError for objectives that do not exist, or that the searcher or scheduler cannot hold."""
+    for name in objectives:
+        if name not in OBJECTIVES:
+            raise unknown("objective", name, OBJECTIVES)
+    if len(set(objectives)) != len(objectives) or objectives[0] != METRIC or len(objectives) > 2:
+        raise UserError(
+            f"--objective is {METRIC}, or {METRIC} and one of {', '.join(list(OBJECTIVES)[1:])} after a comma, but got "
+            f"{','.join(objectives)!r}"
+        )
+    single = schedulers.find(scheduler).moves_hyperparameters
+    if len(objectives) > (1 if single else find(searcher).objectives):
+        raise UserError(
+            "two objectives need a searcher that knows both, but got "
+            f"{_culprit(single, scheduler, searcher)}; use tpe, nsga2, gp or random"
+        )
+
+
+def require_combination(searcher: str, scheduler: str, space: Space, structural: tuple[str, ...]) -> None:
+    """UserError for a searcher, scheduler and space that do not go together.
+
+    structural: hyperparameters that change the shape of a client's weights.
+    """
+    kind, judge = find(searcher), schedulers.find(scheduler)
+    if space.is_grid and not kind.is_grid:
+        raise UserError(
+            f"a grid is tried point by point, but the searcher is {searcher!r}; "
+            "use --searcher grid, or a space with ranges"
+        )
+    if space.conditions and not (judge.takes_conditions and kind.takes_conditions):
+        which = _culprit(not judge.takes_conditions, scheduler, searcher)
+        raise UserError(f"a space with conditions needs tpe, random, gp or nsga2, but got {which}")
+    if not judge.moves_hyperparameters:
+        return
+    if searcher != default(space, scheduler):
+        raise UserError(
+            "population based training draws its population at random and moves it itself, but the searcher is "
+            f"{searcher!r}; use --searcher random"
+        )
+    fixed = [n for n in space.names if n in structural]
+    if fixed:
+        raise UserError(
+            f"population based training copies weights between trials, but {', '.join(fixed)} changes their shape; "
+            f"pin it with --set {fixed[0]}=VALUE"
+        )
+
+
+def _culprit(schedulers_fault: bool, scheduler: str, searcher: str) -> str:
+    return f"--scheduler {scheduler}" if schedulers_fault else f"--searcher {searcher}"
