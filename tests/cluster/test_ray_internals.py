@@ -1,0 +1,177 @@
+"""Ray's private names: each is there and does what fedtune's comment says, in the Ray that is installed.
+
+A failure here means that Ray has changed: look at the function of fedtune/cluster/ray_internals.py that it names.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+from ray import tune
+from ray.tune import Callback
+from ray.tune.execution import tune_controller
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import FIFOScheduler
+
+from fedtune.cluster import ray_internals, ray_start
+
+
+class Counting(tune.Trainable):
+    """Two rounds of nothing."""
+
+    def setup(self, config: dict) -> None:
+        """Nothing."""
+
+    def step(self) -> dict:
+        """A round."""
+        return {"val_acc": 0.5, "done": self.iteration >= 1}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> dict:
+        """Nothing."""
+        return {}
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Nothing."""
+
+
+def tuner(folder: Path) -> tune.Tuner:
+    """One that was never run."""
+    return tune.Tuner(
+        Counting, tune_config=tune.TuneConfig(scheduler=FIFOScheduler(), num_samples=1),
+        run_config=tune.RunConfig(name="run", storage_path=str(folder), callbacks=[], verbose=0),
+    )  # fmt: skip
+
+
+def test_tune_config_and_callbacks_are_those_of_the_tuner(tmp_path: Path) -> None:
+    made = tuner(tmp_path)
+    assert isinstance(ray_internals.tune_config(made), tune.TuneConfig)
+    assert isinstance(ray_internals.tune_config(made).scheduler, FIFOScheduler)
+    assert ray_internals.callbacks(made) == [] and isinstance(ray_internals.callbacks(made), list)
+    assert (tmp_path / "run" / ray_internals.TUNER_FILE).is_file(), "Tuner no longer writes its settings at once"
+    restored = tune.Tuner.restore(str(tmp_path / "run"), trainable=Counting)
+    ray_internals.tune_config(restored).search_alg = SimpleNamespace()
+    ray_internals.limit_trials(restored, 3)
+    config = ray_internals.tune_config(restored)
+    assert config.max_concurrent_trials == config.search_alg.max_concurrent == 3
+
+
+def test_a_trial_can_be_marked_for_the_next_snapshot() -> None:
+    for name in ("_mark_trial_to_checkpoint", "_cached_trial_decisions", "_queued_trial_decisions"):
+        source = inspect.getsource(tune_controller.TuneController)
+        assert name in source, f"TuneController has no {name}: see save_with_next_snapshot and forget_decisions"
+    assert "self._tune_controller" in inspect.getsource(tune_controller._TuneControllerWrapper)
+    marked: list[Any] = []
+    inner = SimpleNamespace(_mark_trial_to_checkpoint=marked.append)
+    ray_internals.save_with_next_snapshot(SimpleNamespace(_tune_controller=inner), "a trial")
+    assert marked == ["a trial"]
+
+
+def test_a_trainable_counts_on_from_what_it_is_told() -> None:
+    trainable = Counting({})
+    ray_internals.continue_from(trainable, 7, 3.5)
+    assert ray_internals.seconds_of(trainable) == 3.5
+    row = trainable.train()
+    assert row["training_iteration"] == 8 and row["time_total_s"] >= 3.5, "Trainable counts elsewhere: continue_from"
+    assert ray_internals.checkpoint_folder(trainable) is None
+    trainable._storage = SimpleNamespace(checkpoint_fs_path="/there")  # type: ignore[assignment]
+    assert ray_internals.checkpoint_folder(trainable) == "/there"
+    unsaved = ray_internals.unsaved(trainable)
+    assert unsaved.checkpoint is None and unsaved.metrics["training_iteration"] == 8
+
+
+def test_storage_knows_where_a_checkpoint_goes() -> None:
+    from ray.train._internal.storage import StorageContext
+
+    assert isinstance(StorageContext.checkpoint_fs_path, property), "see checkpoint_folder"
+
+
+class Decide(Callback):
+    """Leaves decisions with the controller and stops the search as Ctrl-C does."""
+
+    def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
+        """Note the trial's attributes that fedtune reads."""
+        for name in ("trial_id", "status", "last_result", "metric_analysis", "placement_group_factory", "error_file",
+                     "max_failures", "num_failures", "config", "local_path", "experiment_tag"):  # fmt: skip
+            assert hasattr(trial, name), f"Trial has no {name}"
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a search of one trial."""
+    folder = tmp_path_factory.mktemp("canary")
+    with ray_start.connected(None, 1, 0, dashboard=False):
+        made = tuner(folder)
+        ray_internals.callbacks(made)[:] = [Decide()]
+        grid = made.fit()
+    assert not grid.errors and grid[0].metrics["training_iteration"] == 2
+    return folder / "run"
+
+
+def test_the_snapshot_of_a_search_is_read(searched: Path) -> None:
+    (snapshot,) = ray_internals.snapshots(searched)
+    assert ray_internals.is_snapshot(snapshot) and ray_internals.holds_trials(snapshot)
+    (trial,) = json.loads(snapshot.read_bytes())["trial_data"]
+    assert ray_internals.trial_statuses(snapshot) == {json.loads(trial[0])["trial_id"]: Trial.TERMINATED}
+    files = ray_internals.snapshot_files(searched, snapshot)
+    assert snapshot in files and len(files) > 1 and not any(map(ray_internals.is_snapshot, set(files) - {snapshot}))
+
+
+def test_decisions_are_dropped_from_a_snapshot(searched: Path, tmp_path: Path) -> None:
+    (snapshot,) = ray_internals.snapshots(searched)
+    state = json.loads(snapshot.read_bytes())
+    assert set(ray_internals.DECISIONS) <= set(state["runner_data"]), "the controller keeps no decisions: see DECISIONS"
+    state["runner_data"][ray_internals.DECISIONS[0]] = {"a": "STOP"}
+    changed = tmp_path / snapshot.name
+    changed.write_text(json.dumps(state))
+    ray_internals.forget_decisions(changed)
+    after = json.loads(changed.read_bytes())
+    assert after["runner_data"].pop(ray_internals.DECISIONS[0]) == {}
+    assert after["trial_data"] == state["trial_data"]
+
+
+def test_a_driver_shows_a_token_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "a" * 64)
+    ray_internals.show_token()
+    assert os.environ.pop("RAY_AUTH_MODE", None) == "token", "Ray turns tokens on in another way: see show_token"
+
+
+def test_the_largest_upload_is_that_of_the_job_server() -> None:
+    from ray._private.ray_constants import DASHBOARD_CLIENT_MAX_SIZE
+
+    assert ray_internals.LARGEST_UPLOAD == DASHBOARD_CLIENT_MAX_SIZE
+
+
+def test_loopback_is_asked_for_by_variable_constant_and_parameter() -> None:
+    from ray._private import parameter, ray_constants, worker
+
+    name, before = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, ray_constants.ENABLE_RAY_CLUSTER
+    with ray_internals.loopback_only():
+        assert os.environ[name] == "0" and ray_constants.ENABLE_RAY_CLUSTER is False
+        assert parameter.RayParams().dashboard_agent_listen_port == 0
+    assert ray_constants.ENABLE_RAY_CLUSTER is before and name not in os.environ
+    assert parameter.RayParams().dashboard_agent_listen_port != 0
+    used = inspect.getsource(worker.init)
+    assert "ray._private.parameter.RayParams(" in used, "ray.init makes its parameters elsewhere: see loopback_only"
+
+
+def test_stacks_come_from_the_loggers_and_the_variable_that_are_silenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tune_controller.logger.name.startswith(ray_internals.STACKS)
+    assert ray_internals.STACKS_VARIABLE in inspect.getsource(tune_controller)
+    monkeypatch.delenv(ray_internals.STACKS_VARIABLE, raising=False)
+    with ray_start.without_stacks():
+        assert os.environ[ray_internals.STACKS_VARIABLE] == "0"
+        assert not tune_controller.logger.isEnabledFor(logging.ERROR)
+    assert ray_internals.STACKS_VARIABLE not in os.environ and tune_controller.logger.isEnabledFor(logging.ERROR)
+
+
+def test_the_ray_is_the_one_that_was_read() -> None:
+    assert ray.__version__.startswith("2.60."), "Ray has another version: read what each function here leans on again"

@@ -1,0 +1,152 @@
+"""Our searcher suggests what Ray's own OptunaSearch would, asked and told alike."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from ray import tune
+from ray.tune.search import Searcher
+from ray.tune.search.optuna import OptunaSearch
+
+from fedtune.core.metrics import METRIC
+from fedtune.tuning import searchers
+from fedtune.tuning.optuna_searcher import OptunaSearcher, distribution
+from fedtune.tuning.space import Space, met
+
+RANGES = {
+    "lam": tune.loguniform(1e-3, 10), "lr": tune.uniform(0.01, 0.3), "rounds": tune.randint(1, 9),
+    "batch": tune.lograndint(4, 65), "share": tune.quniform(0, 1, 0.25), "width": tune.qrandint(8, 64, 8),
+}  # fmt: skip
+MIXED = RANGES | {"optimizer": tune.choice(["sgd", "adam"]), "steps": tune.choice([1, 5, 20])}
+FIRST = {"lam": 1.0, "lr": 0.05, "rounds": 3, "batch": 32, "share": 0.5, "width": 16}
+CONDITIONS = {"momentum": {"optimizer": ("sgd",)}}
+CONDITIONAL = {
+    "optimizer": tune.choice(["sgd", "adam"]), "lr": tune.loguniform(1e-3, 0.3), "momentum": tune.uniform(0, 0.9)
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Ray says that it converts a space, and Optuna that a trial was told."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    logging.getLogger("ray.tune").setLevel(logging.ERROR)
+    yield
+    optuna.logging.set_verbosity(before)
+    logging.getLogger("ray.tune").setLevel(logging.NOTSET)
+
+
+class ByHand:
+    """The conditional space as a function that Ray's searcher calls with Optuna's trial."""
+
+    def __call__(self, trial: optuna.Trial) -> None:
+        chosen: dict[str, Any] = {"optimizer": trial.suggest_categorical("optimizer", ["sgd", "adam"])}
+        chosen["lr"] = trial.suggest_float("lr", 1e-3, 0.3, log=True)
+        if met(CONDITIONS["momentum"], chosen):
+            trial.suggest_float("momentum", 0, 0.9)
+
+
+def driven(searcher: Searcher, trials: int, several: bool = False) -> list[dict[str, Any]]:
+    """What it suggests when three trials run at a time and end in every way that there is."""
+    rng, configs, running = random.Random(7), [], []
+    for i in range(trials):
+        config = searcher.suggest(str(i))
+        assert isinstance(config, dict)
+        configs.append(config)
+        running.append(i)
+        if len(running) < 3:
+            continue
+        ends = running.pop(rng.randrange(3))
+        value, how = rng.random(), ends % 5
+        rounds = [{METRIC: value * t / 4, "comm_mb": 1.0 * t, "training_iteration": t} for t in (1, 2, 3)]
+        for row in rounds:
+            searcher.on_trial_result(str(ends), row)
+        whole = {METRIC: value, "comm_mb": 4 * value, "training_iteration": 4}
+        if how == 1:  # failed
+            searcher.on_trial_complete(str(ends), None, True)
+        elif how == 2:  # stopped: Ray's tells Optuna so only of a trial without a result
+            theirs = isinstance(searcher, OptunaSearch)
+            searcher.on_trial_complete(str(ends), None if theirs else rounds[-1])
+        elif how == 3 and not several:  # diverged: ours tells the worst value
+            searcher.on_trial_complete(str(ends), {METRIC: 0.0, "training_iteration": 3, "diverged": True})
+        else:
+            if isinstance(searcher, OptunaSearch) and not several:
+                searcher.on_trial_result(str(ends), whole)  # ours reports a trial's last round by itself
+            searcher.on_trial_complete(str(ends), whole | {"complete": True})
+    return configs
+
+
+@pytest.mark.parametrize(
+    ("name", "domains", "trials"),
+    [
+        ("tpe", MIXED, 40), ("random", MIXED, 20), ("nsga2", MIXED, 70), ("gp", MIXED, 14),
+        ("cmaes", RANGES, 40), ("tpe", CONDITIONAL, 40), ("random", CONDITIONAL, 20), ("gp", CONDITIONAL, 14),
+        ("nsga2", CONDITIONAL, 60),
+    ],
+)  # fmt: skip
+def test_suggests_the_same_sequence_as_rays_own(name: str, domains: dict, trials: int) -> None:
+    conditional = domains is CONDITIONAL
+    first = {"optimizer": "sgd", "lr": 0.05, "momentum": 0.5} if conditional else FIRST
+    if domains is MIXED:
+        first = first | {"optimizer": "adam", "steps": 5}
+    points = [first, first | {"lr": 0.1}]
+    space = Space(domains, [], CONDITIONS if conditional else {})
+    ours = searchers.searcher(name, space, points, [], seed=5, study="s")
+    theirs = OptunaSearch(
+        ByHand() if conditional else OptunaSearch.convert_search_space(domains), METRIC, "max",
+        points_to_evaluate=points, sampler=searchers.find(name).sampler(5), study_name="s",
+    )  # fmt: skip
+    configs = driven(ours, trials)
+    assert configs == driven(theirs, trials)
+    assert [list(map(type, c.values())) for c in configs] == [list(map(type, c.values())) for c in driven_again(theirs)]
+    assert configs[:2] == points and len({str(c) for c in configs}) > trials // 2
+
+
+def driven_again(theirs: OptunaSearch) -> list[dict[str, Any]]:
+    """What Ray's searcher suggested before, from its study."""
+    return [dict(t.params) for t in theirs._ot_study.trials]
+
+
+@pytest.mark.parametrize("name", ["tpe", "nsga2", "gp", "random"])
+def test_suggests_the_same_sequence_for_two_objectives(name: str) -> None:
+    trials = 60 if name == "nsga2" else 14 if name == "gp" else 30
+    ours = searchers.searcher(name, Space(MIXED, []), [], [], seed=5, study="s", objectives=(METRIC, "comm_mb"))
+    theirs = OptunaSearch(
+        OptunaSearch.convert_search_space(MIXED), [METRIC, "comm_mb"], ["max", "min"],
+        sampler=searchers.find(name).sampler(5), study_name="s",
+    )  # fmt: skip
+    assert driven(ours, trials, several=True) == driven(theirs, trials, several=True)
+
+
+def test_domains_are_converted_as_ray_converts_them() -> None:
+    theirs = OptunaSearch.convert_search_space(MIXED)
+    assert {name: distribution(name, domain) for name, domain in MIXED.items()} == theirs
+    with pytest.raises(ValueError, match="but lam is"):
+        distribution("lam", tune.randn(0, 1))
+
+
+@pytest.mark.parametrize("name", ["tpe", "gp", "cmaes", "nsga2", "random"])
+def test_goes_on_after_a_restore_as_if_nothing_had_happened(name: str, tmp_path: Path) -> None:
+    def made(log: Path | None = None) -> OptunaSearcher:
+        made = searchers.searcher(name, Space(RANGES, []), [FIRST], [{"lam": 0.0}], seed=5, study="s", log=log)
+        assert isinstance(made, OptunaSearcher)
+        return made
+
+    whole = made()
+    driven(whole, 12)
+    searcher = made(tmp_path / "before")
+    driven(searcher, 12)
+    searcher.save(str(tmp_path / "state.pkl"))
+    restored = pickle.loads(pickle.dumps(made()))  # Tune unpickles a searcher, then restores its state
+    restored.log = tmp_path / "after"
+    restored.restore(str(tmp_path / "state.pkl"))
+    assert [restored.suggest(f"x{i}") for i in range(4)] == [whole.suggest(f"x{i}") for i in range(4)]
+    assert len((tmp_path / "after").read_text().splitlines()) == 4, "suggestions go where the run lies now"
+    assert len(restored.study.trials) == 16
