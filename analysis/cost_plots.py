@@ -56,7 +56,7 @@ def best_so_far(rounds: pd.DataFrame, against: str = "rounds", trials: pd.DataFr
 
 
 def _in_order(played: pd.DataFrame, trials: pd.DataFrame | None) -> pd.DataFrame:
-    """Rounds as they were played, as far as is known."""
+    """Rounds in the order in which they were trained, as far as is known."""
     if "timestamp" in played:
         return played.sort_values("timestamp", kind="stable")
     if trials is None or "trial" not in played:

@@ -113,7 +113,7 @@ def communication_by(costs: pd.DataFrame) -> go.Figure:
             )  # fmt: skip
         figure.update_xaxes(title=PANELS[panel], row=1, col=at, rangemode="tozero")
     figure.update_yaxes(rangemode="tozero").update_yaxes(title="thousand numbers a client and round", col=1)
-    return finish(figure, title, f"n = {len(costs)} settings played; up and down together", legend=1)
+    return finish(figure, title, f"n = {len(costs)} settings run; up and down together", legend=1)
 
 
 def _some(rows: Rows, seed: int) -> Rows:

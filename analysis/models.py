@@ -57,7 +57,7 @@ class Saved:
         self.setting, self.state = simulation.setting, simulation.state
 
     def __repr__(self) -> str:
-        """What it is of."""
+        """Which algorithm, scenario and round the model is of."""
         e = self.experiment
         return f"{e.algorithm} on {e.scenario.dataset}, seed {e.seed}, after {self.state.round} rounds"
 
@@ -131,7 +131,7 @@ class Saved:
         return frame.sort_values("client", ignore_index=True)
 
     def _drawn(self, each: int, seed: int) -> Rows:
-        """Draws from P_G."""
+        """Draws from the server's mixtures P_G."""
         table, stream = self.state.server["mixtures"], randomness.stream(seed, "generated")
         mixture = unpack(table.values)
         mixture = mixture._replace(weights=mixture.weights * table.present)

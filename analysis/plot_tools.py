@@ -16,11 +16,11 @@ NAMES = {
     "val_acc": "validation accuracy", "test_acc": "test accuracy", "val_loss": "validation loss",
     "train_loss": "training loss", "comm_mb": "communication [MB]", "seconds": "time [s]",
 }  # fmt: skip
-UNITS = {"rounds": ("rounds played", "round"), "mb": ("communication [MB]", "MB"), "seconds": ("time [s]", "s")}
+UNITS = {"rounds": ("rounds trained", "round"), "mb": ("communication [MB]", "MB"), "seconds": ("time [s]", "s")}
 
 
 def in_words(column: str) -> str:
-    """A column in words."""
+    """A column's name in words, for an axis."""
     column = column.removeprefix("last_").removeprefix("best_")
     return NAMES.get(column, column.removeprefix(CONFIG) if column not in METRICS else column.replace("_", " "))
 

@@ -27,9 +27,9 @@ def rung_survival(
     title = "What became of the trials at each rung"
     played = with_cost(rounds, unit)
     if trials.empty or played.empty:
-        return nothing(title, "no trial was played")
+        return nothing(title, "no trial was run")
     if not len(rungs):
-        return nothing(title, "this search had no rungs: every trial was played to its end")
+        return nothing(title, "this search had no rungs: every trial was trained to its end")
     used = played.assign(_used=played.groupby(run_of(played))["_cost"].cumsum())
     end = used.groupby("trial")["_used"].max()
     status = trials.set_index("trial")["status"].astype(str)

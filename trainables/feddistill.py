@@ -42,7 +42,7 @@ class FedDistill(Algorithm):
     sends = ("targets",)
 
     def init(self, task: Task) -> dict:
-        """Nobody told anything."""
+        """No client has sent logits yet."""
         k, c = task.clients, task.classes
         return {"told": Ragged(torch.zeros(k, c, c), torch.zeros(k, c, dtype=torch.bool))}
 

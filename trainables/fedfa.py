@@ -40,14 +40,14 @@ class FedFA(Algorithm):
     sends = ("anchors",)
 
     def init(self, task: Task) -> dict:
-        """Distinct unit vectors."""
+        """The first anchors: distinct unit vectors."""
         stream, (c, d) = randomness.stream(task.seed, "anchors"), (task.classes, task.features)
         if c <= d:
             return {"anchors": torch.eye(d)[torch.randperm(d, generator=stream)[:c]]}
         return {"anchors": F.normalize(torch.randn(c, d, generator=stream, dtype=torch.float64))}
 
     def phases(self, task: Task) -> tuple[Phase, ...]:
-        """Two steps on every batch."""
+        """One phase with two steps on every batch: the model, then the head alone."""
         calibrate = Step(self.calibrate, ("head",), "adam", self.head_lr)
         return (Phase(self.loss, after=calibrate if self.head_lr else None),)
 

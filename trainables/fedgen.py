@@ -47,11 +47,11 @@ class FedGen(Generative):
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Parts that the server averages."""
+        """The parts that the server averages: the whole model, or its head."""
         return ("body", "head") if self.averages == "model" else ("head",)
 
     def wanted(self) -> bool:
-        """Unless both weights are 0."""
+        """Whether a generator is needed: unless both of its weights are 0."""
         return self.gen_weight > 0 or self.kl_weight > 0
 
     def client_noise(self, task: Task) -> dict[str, Noise]:

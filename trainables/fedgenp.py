@@ -84,7 +84,7 @@ class FedGenP(Generative):
     }  # fmt: skip
 
     def wanted(self) -> bool:
-        """Unless both weights are 0."""
+        """Whether generators are needed: unless both of their weights are 0."""
         return self.a > 0 or self.b > 0
 
     def client_noise(self, task: Task) -> dict[str, Noise]:

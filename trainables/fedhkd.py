@@ -49,7 +49,7 @@ class FedHKD(Algorithm):
     presets = {"as_published": CLIENTS | {"knowledge": "running"}}
 
     def init(self, task: Task) -> dict:
-        """Nothing is known."""
+        """No class has knowledge yet."""
         none = torch.zeros(task.classes, dtype=torch.bool)
         return {
             "features": Ragged(torch.zeros(task.classes, task.features), none),
@@ -80,11 +80,11 @@ class FedHKD(Algorithm):
         return loss, {"sums": sums, "counts": counts}
 
     def soften(self, logits: Tensor) -> Tensor:
-        """softmax(logits / T)."""
+        """Soft predictions, softmax(logits / T)."""
         return (logits / self.temperature).softmax(1)
 
     def upload_noise(self, task: Task) -> dict[str, Noise]:
-        """Privacy noise."""
+        """The noise that an upload adds to mean features for privacy."""
         return {"noise": Noise((task.classes, task.features))}
 
     def upload(self, m: Model, data: Data, down: dict) -> dict:

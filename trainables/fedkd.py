@@ -69,7 +69,7 @@ class FedKD(Algorithm):
         return architectures.build(name, task.shape, task.classes, task.features, start)
 
     def build(self, net: nn.Module, task: Task) -> nn.Module:
-        """Add the mentee and W."""
+        """Add the mentee and the matrix W to the client's net."""
         net.add_module("mentee", self.net(task))
         net.add_module("align", Linear(task.features, task.features, bias=False))
         return net
@@ -79,7 +79,7 @@ class FedKD(Algorithm):
         return {"mentee": dict(self.net(task).state_dict())}
 
     def energy(self, clock: Tensor) -> Tensor:
-        """e_t; clock [2] is t and T."""
+        """The share e_t of energy that is kept; clock [2] is t and T."""
         t, rounds = clock.double()
         return self.energy_start + t / rounds * (self.energy_end - self.energy_start)
 
@@ -88,7 +88,7 @@ class FedKD(Algorithm):
         return (Phase(self.loss, pace={"mentee": self.mentee_rate, "align": 1.0}, clip=self.clip),)
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
-        """L + L'."""
+        """The sum L + L' of both nets' losses."""
         fixed: Callable[[Tensor], Tensor] = (lambda t: t) if self.coupled else Tensor.detach
         h, small = m.body(batch.x), m.part("mentee.body")(batch.x)  # [B, D]
         own, mentee, aligned = m.head(h), m.part("mentee.head")(small), m.part("align")(small)
@@ -99,11 +99,11 @@ class FedKD(Algorithm):
         return ce + learnt / both + ce_mentee + taught / both
 
     def receive(self, down: dict) -> dict[str, Tensor]:
-        """The mentee, rebuilt."""
+        """The mentee, rebuilt from its singular values."""
         return {f"mentee.{n}": t for n, t in unpack(down["mentee"]).items()}
 
     def upload(self, m: Model, data: Data, down: dict) -> dict:
-        """The mentee, compressed."""
+        """The mentee, compressed to its singular values."""
         mentee = {n.removeprefix("mentee."): t for n, t in m.tensors.items() if n.startswith("mentee.")}
         return {"mentee": pack(mentee, self.energy(down["clock"]))}
 

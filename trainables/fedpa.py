@@ -89,11 +89,11 @@ class FedPA(Generative):
         return self.lam_ge > 0
 
     def pull(self, t: int) -> float:
-        """λ_po(t)."""
+        """The weight λ_po(t) of the pull in round t."""
         return max(min(self.po_floor, self.lam_po), self.lam_po * self.po_decay**t)
 
     def init(self, task: Task) -> dict:
-        """No class has a prototype."""
+        """No class has a prototype yet."""
         none = torch.zeros(task.classes, dtype=torch.bool)
         return super().init(task) | {"protos": Ragged(torch.zeros(task.classes, task.features), none)}
 

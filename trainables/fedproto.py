@@ -34,7 +34,7 @@ class FedProto(Algorithm):
     sends = ("protos",)
 
     def init(self, task: Task) -> dict:
-        """No class has a prototype."""
+        """No class has a prototype yet."""
         return {
             "protos": Ragged(torch.zeros(task.classes, task.features), torch.zeros(task.classes, dtype=torch.bool))
         }

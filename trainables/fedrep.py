@@ -24,7 +24,7 @@ class FedRep(Algorithm):
     shared = ("body",)
 
     def phases(self, task: Task) -> tuple[Phase, ...]:
-        """The head first, then the body."""
+        """Train the head first, then the body."""
         return (
             Phase(self.loss, train=("head",), epochs=self.head_epochs),
             Phase(self.loss, train=("body",)),

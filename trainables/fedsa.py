@@ -60,7 +60,7 @@ class FedSA(Algorithm):
     presets = {"as_published": {"weighting": "clients", "momentum": 0.0}}
 
     def init(self, task: Task) -> dict:
-        """Anchors, and no prototypes."""
+        """The first anchors, and no prototypes yet."""
         classes, features = task.classes, task.features
         drawn = randomness.stream(task.seed, "anchors")
         anchors = torch.randn(classes, features, generator=drawn, dtype=torch.float64)
@@ -124,7 +124,7 @@ class FedSA(Algorithm):
         return self.lam_m > 0 and self.margin != "none"
 
     def deployed(self, server: dict, ids: Tensor, task: Task) -> dict:
-        """What the ways to predict need."""
+        """What prediction needs: prototypes and anchors."""
         return to_all({name: server[name] for name in ("anchors", "protos")}, len(ids))
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:

@@ -53,12 +53,12 @@ class FedTGP(FedProto):
         return super().init(task) | {"net": net}
 
     def upload(self, m: Model, data: Data, down: dict) -> dict:
-        """Class means; rows only if they weigh."""
+        """Class means; with the number of rows only if means are weighted by rows."""
         up = super().upload(m, data, down)
         return up if self.weighting == "rows" else {"protos": up["protos"]}
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
-        """Train T on what came in."""
+        """Train the prototypes T on the class means that came in."""
         protos, held = up["protos"]  # [m, C, D], [m, C]
         votes = up.get("counts", Ragged(held.long(), held))
         if not self.server_epochs:
@@ -88,7 +88,7 @@ class FedTGP(FedProto):
 
 
 def prototypes(net: Net) -> Tensor:
-    """T [C, D]."""
+    """The trained prototypes T [C, D]."""
     hidden = F.linear(net["embedding.weight"], net["in.weight"], net["in.bias"]).relu()
     return F.linear(hidden, net["out.weight"], net["out.bias"])
 

@@ -45,14 +45,14 @@ class FeSEM(Algorithm):
         return {"cluster": torch.full((task.clients,), -1)}
 
     def broadcast(self, server: dict, ids: Tensor, task: Task) -> dict:
-        """Every client's own centre."""
+        """Send every client the centre of its cluster."""
         if "centres" not in server:
             return {"shared": to_all(server["shared"], len(ids))}
         rows = tree_map(lambda c, mean: torch.cat([c, mean[None]]), server["centres"], server["shared"])
         return {"shared": take(rows, server["cluster"][ids])}  # -1 is the last row, the mean
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
-        """One E step and one M step."""
+        """One E step and one M step over the clients of the round."""
         sent, rows = up["shared"], up["rows"]
         if "centres" in server:
             centres = server["centres"]

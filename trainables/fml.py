@@ -58,7 +58,7 @@ class FML(Algorithm):
         return (Phase(self.loss, pace={"meme": 1.0}, clip=self.clip),)
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
-        """L + L'."""
+        """The sum L + L' of both nets' losses."""
         own, meme = m.head(m.body(batch.x)), m.part("meme")(batch.x)
         return self.blend(self.labels_own, own, meme, batch.y) + self.blend(self.labels_meme, meme, own, batch.y)
 
@@ -72,6 +72,6 @@ class FML(Algorithm):
         return {"own": m.head(m.body(x)), "meme": m.part("meme")(x)}
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
-        """The mean of the memes."""
+        """The mean of the clients' memes."""
         weight = up["rows"] if self.weighing == "rows" else torch.ones_like(up["rows"])
         return server | {"shared": mean_over_clients(up["shared"], weight)}

@@ -41,12 +41,12 @@ class Frame(nn.Module):
     columns: Tensor
 
     def __init__(self, frame: Tensor) -> None:
-        """frame [D, C]."""
+        """Keep the frame [D, C], which is never trained."""
         super().__init__()
         self.register_buffer("columns", frame)
 
     def forward(self, h: Tensor) -> Tensor:
-        """h [B, D] -> [B, C]."""
+        """Inner products of h [B, D] with the frame's columns, [B, C]."""
         return h @ self.columns
 
 
@@ -112,7 +112,7 @@ class GFPL(Algorithm):
         return net
 
     def init(self, task: Task) -> dict:
-        """P_G is empty."""
+        """The server has no mixtures before the first event."""
         empty = torch.zeros(task.classes, 1, 1 + 2 * task.features)
         return {
             "mixtures": Ragged(empty, torch.zeros(task.classes, 1, dtype=torch.bool)),
@@ -138,11 +138,11 @@ class GFPL(Algorithm):
         return (*train, UP, DOWN, retrain) if self.order == "fresh" else (*train, DOWN, retrain, UP)
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
-        """Eq. 13 on images."""
+        """Eq. 13, the loss of both classifiers on images."""
         return self.dual_loss(m, m.body(batch.x), batch.y)
 
     def retrain_loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
-        """Eq. 14: the same on pseudo-features."""
+        """Eq. 14, the loss of both classifiers on pseudo-features."""
         return self.dual_loss(m, batch.x, batch.y)
 
     def dual_loss(self, m: Model, f: Tensor, y: Tensor) -> Tensor:

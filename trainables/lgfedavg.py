@@ -25,5 +25,5 @@ class LGFedAvg(Algorithm):
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Parts that the server averages."""
+        """The parts that the server averages: the head, or the whole model."""
         return ("head",) if self.averages == "head" else ("body", "head")

@@ -13,5 +13,5 @@ class Local(Algorithm):
     """Local training; see the module."""
 
     def round(self, task: Task) -> tuple[Phase | str, ...]:
-        """Training only."""
+        """Local training; nothing is sent or received."""
         return self.phases(task)

@@ -6,7 +6,7 @@
     fedtune reproduce gfpl-fig3 --dataset fashion-mnist --parts a,b --quick --all-columns --seeds 5
     python -m analysis.claims runs/gfpl-*-fashion-mnist-* [--write analysis/results]
 
-Any number of seeds, columns and rounds will do: the folders say what was played (analysis/results: three seeds of
+Any number of seeds, columns and rounds will do: the folders say what was run (analysis/results: three seeds of
 figures 4 and 6).
 
 A claim that one setting is better than another holds if the 95 % interval of the difference, paired by seed, lies above

@@ -1,4 +1,4 @@
-"""What GFPL's rounds cost, measured: real rounds are played, and the ledger's counts read."""
+"""What GFPL's rounds cost, measured: real rounds are trained, and the ledger's counts read."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Budget(NamedTuple):
 
     @property
     def attribute(self) -> str:
-        """What schedulers read of a result."""
+        """The column of a result that schedulers read as time."""
         return "training_iteration" if self.unit == "rounds" else "spent"
 
     def spent(self, row: dict[str, Any], seconds: float) -> dict[str, float]:
@@ -27,7 +27,7 @@ class Budget(NamedTuple):
         return {"spent": 0.0 if row["round"] < self.since else self._used(row, seconds)}
 
     def reached(self, row: dict[str, Any], seconds: float) -> bool:
-        """Whether the trial has used it up."""
+        """Whether the trial has used its budget up."""
         return self._used(row, seconds) >= self.limit
 
     def _used(self, row: dict[str, Any], seconds: float) -> float:

@@ -21,7 +21,7 @@ class Command(Protocol):
     """A command's entry: arguments (default: the command line's) to exit status."""
 
     def __call__(self, argv: list[str] | None = None) -> int:
-        """Run it."""
+        """Run the command and return its exit status."""
 
 
 def guarded(main: Command) -> Command:

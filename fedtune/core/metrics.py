@@ -69,7 +69,7 @@ def communication(up: Size, down: Size, total_bytes: int) -> dict[str, float]:
 
 
 def over_seeds(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """One row for a round played on several seeds: means, seconds added up, and the accuracies' standard errors."""
+    """One row for a round trained on several seeds: means, seconds added up, and the accuracies' standard errors."""
     if len(rows) == 1:
         return rows[0]
     out: dict[str, Any] = {"round": rows[0]["round"]}

@@ -93,7 +93,7 @@ class Size(NamedTuple):
     bytes: int
 
     def plus(self, other: Size) -> Size:
-        """Both messages."""
+        """The size of two messages together."""
         return Size(*(a + b for a, b in zip(self, other, strict=True)))
 
 

@@ -91,7 +91,7 @@ def test_shares(y: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def rounded_down(number: float | np.ndarray) -> np.ndarray:
-    """Rounded down, but 0.57 * 100 is 57."""
+    """A product rounded down, where 0.57 * 100 counts as 57."""
     return np.floor(np.asarray(number) + 1e-9).astype(np.int64)
 
 

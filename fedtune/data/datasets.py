@@ -33,7 +33,7 @@ class Pictures:
         self._name, self._read, self._order, self._source, self._folder = name, read, order, source, folder
 
     def __len__(self) -> int:
-        """Rows."""
+        """The number of rows."""
         return len(self._order)
 
     @property

@@ -35,7 +35,7 @@ class Federation(NamedTuple):
 
     @property
     def clients(self) -> int:
-        """K."""
+        """K, the number of clients."""
         return len(self.train.counts)
 
     @property

@@ -42,12 +42,12 @@ class State(NamedTuple):
 
     server: dict[str, Tree]  # "shared": the averaged parts; and the algorithm's entries
     groups: tuple[Group, ...]
-    round: int  # rounds played
+    round: int  # rounds trained so far
     bytes: int  # sent and received so far
 
 
 class Setting(NamedTuple):
-    """Everything that does not change."""
+    """Everything of a run that does not change from round to round."""
 
     algorithm: Algorithm
     federation: Federation  # tensors on the device

@@ -25,7 +25,7 @@ class Pool(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A phase as an executor gets it."""
+    """One phase of local training as an executor gets it."""
 
     net: nn.Module  # the form, its parts in train or eval mode
     phase: Phase
@@ -65,7 +65,7 @@ def train(
 ) -> Done:
     """Train m clients for one phase.  tensors and down have a client axis [m, …]; nothing given is changed.
 
-    cooled is lr_decay to the power of the rounds played; a phase with its own lr is not cooled.
+    cooled is lr_decay to the power of the rounds before; a phase with its own lr is not cooled.
     Returns the new tensors, each client's mean loss over its steps (0 without a step), and what its loss tallied.
     """
     trained = phase.train or tuple(parts(net))

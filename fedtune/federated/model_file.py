@@ -1,4 +1,4 @@
-"""A played configuration in a file: the experiment and its state, which is all there is of it."""
+"""A trained configuration in a file: the experiment and its state, which is all there is of it."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Scenario:
         if not 0 < self.alpha < math.inf:
             raise UserError(f"alpha must be above 0, but got {self.alpha}; 0.1 is strong label skew, 100 near iid")
         if not 0 < self.share <= 1:
-            raise UserError(f"share must be in (0, 1], but got {self.share}; 1 deals all training rows out")
+            raise UserError(f"share must be in (0, 1], but got {self.share}; 1 gives all training rows to clients")
         if not (self.val_share > 0 and self.test_share > 0 and self.val_share + self.test_share < 1):
             raise UserError(
                 f"val_share and test_share must be above 0 and leave training rows, but got {self.val_share} and "
@@ -152,5 +152,5 @@ def _typed(name: str, value: Any, kind: type) -> Any:
 
 
 def tunable_names() -> list[str]:
-    """The fields that can be searched."""
+    """The names of the fields that can be searched."""
     return list(knobs(Scenario))

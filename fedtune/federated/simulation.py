@@ -1,4 +1,4 @@
-"""One configuration played from its first round to its last: what a trial, `fedtune run` and the final check share."""
+"""One configuration trained from its first round to its last: what a trial, `fedtune run` and the final check share."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Simulation:
         torch.save(self.kept(), path)
 
     def load(self, path: Path) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         self.take(torch.load(path, weights_only=True, map_location=self.setting.federation.x.device))
 
     def kept(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Simulation:
         return {"server": state.server, "groups": groups, "round": state.round, "bytes": state.bytes}
 
     def take(self, kept: dict[str, Any]) -> None:
-        """Go on from a state as `kept` gave it."""
+        """Continue from a state as `kept` gave it."""
         groups = tuple(
             g._replace(ids=k["ids"], tensors=k["tensors"])
             for g, k in zip(self.state.groups, kept["groups"], strict=True)
@@ -85,12 +85,12 @@ class MultiSeedSimulation:
 
     @property
     def rounds(self) -> int:
-        """How many rounds there are to play."""
+        """How many rounds there are to train."""
         return self.runs[0].setting.scenario.rounds
 
     @property
     def round(self) -> int:
-        """How many have been played."""
+        """How many rounds have been trained."""
         return self.runs[0].state.round
 
     def step(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class MultiSeedSimulation:
         torch.save([run.kept() for run in self.runs], path)
 
     def load(self, path: Path) -> None:
-        """Go on from saved states."""
+        """Continue from saved states, one per seed."""
         kept = torch.load(path, weights_only=True, map_location=self.runs[0].setting.federation.x.device)
         for run, state in zip(self.runs, kept, strict=True):
             run.take(state)

@@ -23,7 +23,7 @@ class Net(nn.Module):
         self.body, self.head = body, Linear(features, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, classes]."""
+        """Logits [B, classes] of images."""
         return self.head(self.body(x))
 
 

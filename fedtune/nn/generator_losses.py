@@ -17,7 +17,7 @@ Term = Callable[[Tensor, int], tuple[Tensor, Tensor]]  # h, step -> value, slope
 
 
 def total(*terms: Term) -> Term:
-    """Their sum."""
+    """The sum of several terms, as one term."""
 
     def term(h: Tensor, step: int) -> tuple[Tensor, Tensor]:
         value, slope = terms[0](h, step)

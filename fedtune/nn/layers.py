@@ -109,7 +109,7 @@ class Linear(nn.Linear):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, in] -> [B, out]."""
+        """The affine map of x: [B, in] -> [B, out]."""
         large = x.ndim == 2 and self.weight.numel() >= _LARGE_WEIGHT
         if not (large and _has_client_axis(x) and _has_client_axis(self.weight)):
             return super().forward(x)
