@@ -199,8 +199,8 @@ class Objective:
         from fedtune.federated import simulation
         from fedtune.tuning.optuna_searcher import WORST, distributions, suggest
 
-        suggest(trial, distributions(self.space.domains), self.space.conditions)
-        config, row = dict(trial.params), {METRIC: WORST}
+        config = suggest(trial, distributions(self.space.domains), self.space.conditions)
+        row: dict[str, Any] = {}
         try:
             for row in simulation.play(self.experiment, config, self._data):
                 trial.report(row[METRIC], row["round"])
