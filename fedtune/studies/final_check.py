@@ -11,7 +11,7 @@ from fedtune.data import datasets
 from fedtune.federated.experiment import with_seed
 from fedtune.studies import ray_tasks
 from fedtune.tuning.plan import Plan
-from fedtune.tuning.space import Config
+from fedtune.tuning.space_types import Config
 
 KEPT = ("test_acc", "val_acc", "comm_mb")
 

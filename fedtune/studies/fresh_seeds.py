@@ -16,7 +16,7 @@ from fedtune.federated.experiment import with_seed
 from fedtune.runs import tables
 from fedtune.studies import ray_tasks
 from fedtune.tuning.plan import Plan
-from fedtune.tuning.space import Config
+from fedtune.tuning.space_types import Config
 
 DEFAULT = "default"
 # metrics of a run that are those of its last round

@@ -26,7 +26,7 @@ from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import play
 from fedtune.runs import tables
-from fedtune.tuning.space import Config
+from fedtune.tuning.space_types import Config
 
 
 class SeededRun(NamedTuple):

@@ -13,7 +13,7 @@ from fedtune.core.terminal import console, say, short
 from fedtune.runs import pareto, tables
 from fedtune.tuning import schedulers
 from fedtune.tuning.plan import Plan
-from fedtune.tuning.space import Config
+from fedtune.tuning.space_types import Config
 
 
 def announce(p: Plan, space: str, concurrent: int) -> None:

@@ -18,7 +18,7 @@ from ray.tune.search import Searcher
 from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Quantized, Uniform
 
 from fedtune.core.metrics import METRIC, OBJECTIVES
-from fedtune.tuning.space import Condition, Config, met
+from fedtune.tuning.space_types import Condition, Config, met
 
 WORST = 0.0  # of the metric that trials are selected by
 RESULT = {"seconds": "time_total_s"}  # Tune's name for it: in our rows "seconds" are a round's

@@ -8,7 +8,7 @@ from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
 from fedtune.core.metrics import METRIC, MODE
-from fedtune.tuning.space import Config
+from fedtune.tuning.space_types import Config
 
 
 class ReplaySearcher(Searcher):

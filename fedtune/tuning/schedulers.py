@@ -14,7 +14,7 @@ from fedtune.core.metrics import METRIC, MODE
 if TYPE_CHECKING:  # Ray takes seconds to import, and `fedtune search --help` names the rows
     from ray.tune.schedulers import TrialScheduler
 
-    from fedtune.tuning.space import Config, Space
+    from fedtune.tuning.space_types import Config, Space
 
 Reached = Iterable[tuple[str, float, float]]  # trial, used budget and metric, in the order of time
 REDUCTION = 3  # one of three goes on from a rung: Li et al., arXiv:1810.05934 use 4, with few trials 3 keeps more

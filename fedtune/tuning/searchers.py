@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # Ray and Optuna take seconds to import, and `fedtune search 
     from ray.tune.search import SearchAlgorithm, Searcher
     from ray.tune.search.sample import Domain
 
-    from fedtune.tuning.space import Config, Space
+    from fedtune.tuning.space_types import Config, Space
 
 
 @dataclass(frozen=True)

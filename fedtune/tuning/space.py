@@ -9,72 +9,32 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import itertools
-import math
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
-from ray.tune.search.sample import Categorical, Domain, Float, Integer
+from ray.tune.search.sample import Categorical, Domain
 
 from fedtune.core import hyper, own_packages
 from fedtune.core.errors import UserError, unknown
-from fedtune.federated.algorithm import Algorithm, first_round
+from fedtune.federated import registry
+from fedtune.federated.algorithm import Algorithm
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
+from fedtune.tuning.domains import also_text, domain_text, ends, grid_values
+from fedtune.tuning.first_effect import first_effect
+from fedtune.tuning.space_check import checked
+from fedtune.tuning.space_types import Condition, Config, Space, When, met, when
+
+__all__ = [
+    "Condition", "Config", "Space", "When", "also_text", "derived", "domain_text", "file_of", "first_effect",
+    "grid_values", "inside", "keep", "kept", "lines", "load", "met", "names", "tunable", "when", "widened",
+]  # fmt: skip
 
 KEPT = "space.py"  # in a run's folder
-Config = dict[str, Any]
-Condition = dict[str, tuple[Any, ...]]  # another hyperparameter -> the values of it that are asked for
-
-
-class When(NamedTuple):
-    """A domain under a condition."""
-
-    domain: Domain
-    condition: Condition
-
-
-def when(domain: Any, **others: Any) -> When:
-    """A domain that exists only where other hyperparameters have these values (a tuple or list: one of them)."""
-    return When(domain, {n: tuple(v) if isinstance(v, list | tuple) else (v,) for n, v in others.items()})
-
-
-def met(condition: Condition, chosen: Config) -> bool:
-    """Whether what was chosen so far fulfils a condition."""
-    return all(n in chosen and chosen[n] in values for n, values in condition.items())
-
-
-class Space(NamedTuple):
-    """What a search goes over: either domains, or the points of a grid."""
-
-    domains: dict[str, Domain]  # in an order in which what a condition looks at comes before it
-    points: list[Config]
-    conditions: dict[str, Condition] = {}  # of those domains that have one
-
-    @property
-    def names(self) -> list[str]:
-        """The hyperparameters that vary."""
-        return list(self.domains) or sorted({n for point in self.points for n in point})
-
-    @property
-    def is_grid(self) -> bool:
-        """Whether it is a list of points."""
-        return bool(self.points)
-
-    def text(self) -> dict[str, str]:
-        """Each hyperparameter's domain in words, for people and for run.json."""
-        if self.domains:
-            return {name: domain_text(d) + self._where(name) for name, d in self.domains.items()}
-        return {n: " | ".join(map(str, dict.fromkeys(p[n] for p in self.points if n in p))) for n in self.names}
-
-    def _where(self, name: str) -> str:
-        said = [f"{n} is {' or '.join(map(str, values))}" for n, values in self.conditions.get(name, {}).items()]
-        return f" where {' and '.join(said)}" if said else ""
 
 
 def tunable(cls: type[Algorithm], *names: str, **narrowed: tuple[float, float]) -> dict[str, Domain]:
@@ -93,9 +53,21 @@ def lines(**values: list[Any]) -> list[Config]:
     return [{name: value} for name, grid in values.items() for value in grid]
 
 
+def derived(algo: str) -> dict[str, Domain]:
+    """The default space of an algorithm that has no file in search_spaces/, from its declarations.
+
+    It holds every hyperparameter that the algorithm declares with a range, but those that matter late, if ever, and
+    those that change the shape of the weights; and the clients' learning rate.  Choices are left to a file: most are
+    variants of the method.
+    """
+    cls = registry.find(algo)
+    own = {n: k for n, k in hyper.knobs(cls).items() if k.low is not None and not k.rare and n not in cls.structural}
+    return tunable(cls, *dict.fromkeys([*own, "lr"]))
+
+
 def names(algo: str) -> list[str]:
     """The named spaces of an algorithm."""
-    return [n for n, v in vars(_module(algo)).items() if not n.startswith("_") and isinstance(v, dict | list)]
+    return list(_named(algo))
 
 
 def load(name: str, experiment: Experiment) -> Space:
@@ -105,13 +77,12 @@ def load(name: str, experiment: Experiment) -> Space:
     """
     if file := file_of(name):
         module = _file(file[0])
-        member = file[1][1:] or ("SPACE" if hasattr(module, "SPACE") else "default")
+        spaces, member = _spaces(module), file[1][1:] or ("SPACE" if hasattr(module, "SPACE") else "default")
     else:
-        module, member = _module(experiment.algorithm), name
-    found = {n: v for n, v in vars(module).items() if not n.startswith("_") and isinstance(v, dict | list)}
-    if member not in found:
-        raise unknown(f"search space of {experiment.algorithm}", member, found)
-    return _checked(name, found[member], experiment)
+        spaces, member = _named(experiment.algorithm), name
+    if member not in spaces:
+        raise unknown(f"search space of {experiment.algorithm}", member, spaces)
+    return checked(name, spaces[member], experiment)
 
 
 def widened(space: Space, also: str | None, experiment: Experiment) -> Space:
@@ -125,25 +96,17 @@ def widened(space: Space, also: str | None, experiment: Experiment) -> Space:
         raise UserError(f"--also adds ranges to a space of ranges, but this space is a grid; got --also {also}")
     domains, known = dict(space.domains), experiment.knobs()
     for text in also.split(","):
-        name, given, ends = text.partition("=")
+        name, given, range_text = text.partition("=")
         if name not in known:
             raise unknown(f"hyperparameter of {experiment.algorithm}", name, known)
         if name in domains or name in experiment.pinned:
             where = "the space" if name in domains else "--set"
             raise UserError(f"--also names what is not searched or pinned yet, but {name} is in {where}; leave it out")
-        low, dots, high = ends.partition("..")
+        low, dots, high = range_text.partition("..")
         if given and not (dots and low and high):
             raise UserError(f"--also needs NAME or NAME=LOW..HIGH, but got {text!r}; for instance lr=0.001..0.3")
         domains[name] = known[name].domain(*([known[name].check(low), known[name].check(high)] if given else []))
     return space._replace(domains=domains)
-
-
-def also_text(name: str, domain: Domain) -> str:
-    """What `widened` reads to add this domain to another space."""
-    if isinstance(domain, Categorical):
-        return name
-    low, high = _ends(name, domain)
-    return f"{name}={low!r}..{high!r}"
 
 
 def file_of(name: str) -> tuple[Path, str] | None:
@@ -165,67 +128,6 @@ def kept(name: str, run: Path) -> str:
     return f"{run / KEPT}{file[1]}" if file and (run / KEPT).exists() else name
 
 
-def _checked(name: str, raw: dict[str, Any] | list[Config], experiment: Experiment) -> Space:
-    if isinstance(raw, dict) and any(_is_grid(v) for v in raw.values()):
-        ranges = [n for n, v in raw.items() if isinstance(v, Domain)]
-        if ranges:
-            raise UserError(
-                f"a space is a grid or has ranges, not both, but in {name!r} {', '.join(ranges)} "
-                "are ranges beside grid_search; make them grid_search([...]) too, or use tune.choice"
-            )
-        lists = {n: v["grid_search"] if _is_grid(v) else [v] for n, v in raw.items()}
-        raw = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
-    known = experiment.knobs()
-    for n in raw if isinstance(raw, dict) else {n for point in raw for n in point}:
-        if n not in known:
-            raise unknown(f"hyperparameter of {experiment.algorithm} in space {name!r}", n, known)
-    if isinstance(raw, list):
-        points = [{n: known[n].check(v) for n, v in p.items() if n not in experiment.pinned} for p in raw]
-        space = Space({}, _distinct(points))
-    else:
-        free = {n: v for n, v in raw.items() if n not in experiment.pinned}
-        conditions = _conditions(name, free, experiment)
-        domains = {n: _domain(n, v.domain if isinstance(v, When) else v) for n, v in free.items() if n in conditions}
-        for n, domain in domains.items():
-            for value in _ends(n, domain):
-                known[n].check(value)
-        ordered = {n: domains[n] for n in _ordered(name, conditions)}
-        space = Space(ordered, [], {n: c for n, c in conditions.items() if c})
-    if not space.names:
-        pinned = f"; pinned are {', '.join(experiment.pinned)}" if experiment.pinned else ""
-        raise UserError(f"a search needs something to vary, but space {name!r} is empty{pinned}; use fedtune run")
-    return space
-
-
-def _conditions(space: str, raw: dict[str, Any], experiment: Experiment) -> dict[str, Condition]:
-    """The condition of each domain that can exist, empty where it has none.  What is not searched is known already."""
-    known, fixed, found = experiment.knobs(), experiment.configuration({}), {}
-    for name, value in raw.items():
-        condition = value.condition if isinstance(value, When) else {}
-        for other, values in condition.items():
-            if other not in known:
-                raise unknown(f"hyperparameter of {experiment.algorithm} in space {space!r}", other, known)
-            for v in values:
-                known[other].check(v)
-        if met({o: v for o, v in condition.items() if o not in raw}, fixed):
-            found[name] = {o: v for o, v in condition.items() if o in raw}
-    return found
-
-
-def _ordered(space: str, conditions: dict[str, Condition]) -> list[str]:
-    """Names in an order in which what a condition looks at comes before it."""
-    out: list[str] = []
-    while len(out) < len(conditions):
-        ready = [n for n, c in conditions.items() if n not in out and all(o in out for o in c)]
-        if not ready:
-            raise UserError(
-                f"a condition looks at what can be chosen before it, but in space {space!r} "
-                f"{', '.join(n for n in conditions if n not in out)} wait for one another or for what never exists"
-            )
-        out += ready
-    return out
-
-
 def inside(space: Space, config: Config) -> tuple[Config, Config]:
     """A configuration moved into the space, and those of its values that lie outside, as they are."""
     point: Config = {}
@@ -237,99 +139,25 @@ def inside(space: Space, config: Config) -> tuple[Config, Config]:
         if isinstance(domain, Categorical):
             point[name] = value if value in domain.categories else domain.categories[0]
         else:
-            low, high = _ends(name, domain)
+            low, high = ends(name, domain)
             point[name] = min(max(value, low), high)
         if point[name] != value:
             outside[name] = value
     return point, outside
 
 
-def first_effect(space: Space, experiment: Experiment, within: float = math.inf) -> tuple[int, str]:
-    """The latest first-effect round of any hyperparameter of the space, anywhere in it, and that one's name.
-
-    No early stopping should judge a trial before that round: the value could not have mattered yet.  What matters only
-    after round `within`, if ever, or is declared rare, is left out.
-    """
-    cls = type(experiment.resolve({})[0])
-    rare = {n for n, knob in hyper.knobs(cls).items() if knob.rare}
-    latest, whose = 1, ""
-    for schedule in _schedules(space, cls):
-        algorithm, _ = experiment.resolve(schedule)
-        for name in set(space.names) - rare:
-            t = first_round(algorithm, name)
-            if latest < t <= within:
-                latest, whose = t, name
-    return latest, whose
-
-
-def _schedules(space: Space, cls: type[Algorithm]) -> Iterator[Config]:
-    """Every setting in the space of the few hyperparameters that decide when others have an effect."""
-    if space.is_grid:
-        yield from _distinct([{n: p[n] for n in cls.schedule if n in p} for p in space.points])
-        return
-    values = {}
-    for name in cls.schedule:
-        domain = space.domains.get(name)
-        if isinstance(domain, Categorical):
-            values[name] = list(domain.categories)
-        elif isinstance(domain, Integer):
-            values[name] = list(range(domain.lower, domain.upper))
-    yield from (dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values()))
-
-
-def domain_text(domain: Domain) -> str:
-    """A domain in words."""
-    if isinstance(domain, Categorical):
-        return " | ".join(map(str, domain.categories))
-    low, high = _ends("", domain)
-    log = " (log)" if "Log" in type(domain.get_sampler()).__name__ else ""
-    return f"{low:g} … {high:g}{log}"
-
-
-def grid_values(name: str, domain: Domain) -> list[Any]:
-    """All values of a finite domain; UserError for a range of real numbers."""
-    if isinstance(domain, Categorical):
-        return list(domain.categories)
-    if isinstance(domain, Integer):
-        return list(range(domain.lower, domain.upper))
-    raise UserError(f"a grid needs a list of values, but {name} is the range {domain_text(domain)}; use tune.choice")
-
-
-def _ends(name: str, domain: Domain) -> list[Any]:
-    """What to validate of a domain: its categories, or its least and largest value."""
-    if isinstance(domain, Categorical):
-        if not domain.categories:
-            raise UserError(f"{name} needs at least one value to choose from, but its choice is empty")
-        return list(domain.categories)
-    assert isinstance(domain, Integer | Float)
-    low, high = domain.lower, domain.upper - 1 if isinstance(domain, Integer) else domain.upper
-    if low > high:
-        raise UserError(f"{name} needs low <= high, but its range is {low} … {high}")
-    return [low, high]
-
-
-def _domain(name: str, value: Any) -> Domain:
-    if isinstance(value, Integer | Float | Categorical):
-        return value
-    if isinstance(value, Domain):
-        raise UserError(f"{name} must be a range or a choice of Ray Tune's, but got {type(value).__name__}")
-    return Categorical([value])  # a constant
-
-
-def _is_grid(value: Any) -> bool:
-    return isinstance(value, dict) and "grid_search" in value
-
-
-def _distinct(points: list[Config]) -> list[Config]:
-    return [p for i, p in enumerate(points) if p not in points[:i]]
-
-
-def _module(algo: str) -> ModuleType:
+def _named(algo: str) -> dict[str, Any]:
+    """An algorithm's spaces by name, as its file has them; without a file there is a default."""
     own_packages.pin()
-    name = f"search_spaces.{algo}"
-    if importlib.util.find_spec(name) is None:
-        raise UserError(f"{algo} needs a search space, but there is no search_spaces/{algo}.py; give --space FILE.py")
-    return importlib.import_module(name)
+    registry.find(algo)
+    module = f"search_spaces.{algo}"
+    if importlib.util.find_spec(module) is None:
+        return {"default": derived(algo)}
+    return _spaces(importlib.import_module(module))
+
+
+def _spaces(module: ModuleType) -> dict[str, Any]:
+    return {n: v for n, v in vars(module).items() if not n.startswith("_") and isinstance(v, dict | list)}
 
 
 def _file(path: Path) -> ModuleType:

@@ -25,6 +25,7 @@ from fedtune.federated.simulation import play
 from fedtune.runs import pareto, tables
 from fedtune.studies import final_check, ray_tasks
 from fedtune.tuning import searchers, space
+from fedtune.tuning.space_check import checked
 
 SMALL = Scenario(clients=4, rounds=5)
 
@@ -194,7 +195,7 @@ CONDITIONAL: dict = {
 
 
 def test_a_space_with_conditions_suggests_what_exists_and_survives_pickling() -> None:
-    made = space._checked("x", CONDITIONAL, Experiment("fedavg", SMALL))
+    made = checked("x", CONDITIONAL, Experiment("fedavg", SMALL))
     assert made.names == ["optimizer", "lr", "momentum"]
     assert made.text()["momentum"] == "0.1 … 0.9 where optimizer is sgd"
     point, outside = space.inside(made, Experiment("fedavg", SMALL).configuration({}))
@@ -210,8 +211,8 @@ def test_a_space_with_conditions_suggests_what_exists_and_survives_pickling() ->
 
 def test_a_condition_on_what_is_pinned_is_decided_at_once() -> None:
     raw = {"momentum": CONDITIONAL["momentum"], "lr": CONDITIONAL["lr"]}
-    assert space._checked("x", raw, Experiment("fedavg", SMALL, pinned={"optimizer": "adam"})).names == ["lr"]
-    kept = space._checked("x", raw, Experiment("fedavg", SMALL, pinned={"optimizer": "sgd"}))
+    assert checked("x", raw, Experiment("fedavg", SMALL, pinned={"optimizer": "adam"})).names == ["lr"]
+    kept = checked("x", raw, Experiment("fedavg", SMALL, pinned={"optimizer": "sgd"}))
     assert kept.names == ["momentum", "lr"] and not kept.conditions
 
 
@@ -226,7 +227,7 @@ def test_a_condition_on_what_is_pinned_is_decided_at_once() -> None:
 )
 def test_unusable_conditions_are_refused(raw: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        space._checked("x", raw, Experiment("fedavg", SMALL))
+        checked("x", raw, Experiment("fedavg", SMALL))
 
 
 def test_a_search_of_a_space_with_conditions(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 """Which hyperparameters vary, over what, and from which round on they can matter."""
 
+import importlib.util
 import itertools
 import pickle
 
 import pytest
 from ray import tune
 
+from fedtune import list as list_command
+from fedtune.core import hyper
 from fedtune.core.errors import UserError
 from fedtune.federated import registry
 from fedtune.federated.algorithm import first_round
@@ -114,7 +117,7 @@ def test_pinned_hyperparameters_leave_the_space():
         ("SPACE = {'lam': tune.uniform(2, 1)}", "lam needs low <= high"),
         ("SPACE = {}", "something to vary"),
         ("SPACE = [{'lam': 'x'}]", "lam must be a number"),
-        ("SPACE = {'lam': tune.randn()}", "lam must be a number in .*got -inf"),
+        ("SPACE = {'lam': tune.randn()}", "lam must be a range or a choice .* but got Float Normal"),
         ("SPACE = ", "does not load: SyntaxError"),
         ("default = 3", "unknown search space"),
     ],
@@ -128,3 +131,31 @@ def test_domains_in_words():
     assert space.domain_text(tune.loguniform(0.1, 10)) == "0.1 … 10 (log)"
     assert space.domain_text(tune.randint(1, 5)) == "1 … 4"
     assert space.domain_text(tune.choice(["a", True])) == "a | True"
+
+
+@pytest.fixture
+def without_files(monkeypatch):
+    """No algorithm has a file in search_spaces/."""
+    found = importlib.util.find_spec
+    hidden = lambda name, *rest: None if name.startswith("search_spaces.") else found(name, *rest)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", hidden)
+
+
+@pytest.mark.usefixtures("without_files")
+@pytest.mark.parametrize("algo", registry.names())
+def test_an_algorithm_without_a_file_has_a_default_space_of_what_it_declares(algo):
+    assert space.names(algo) == ["default"]
+    found, cls = space.load("default", experiment(algo)), registry.find(algo)
+    late = {n for n, knob in hyper.knobs(cls).items() if knob.rare}
+    assert "lr" in found.names and not late & set(found.names) and not set(cls.structural) & set(found.names)
+    assert all(n == "lr" or hyper.knobs(cls)[n].low is not None for n in found.names)
+    with pytest.raises(UserError, match="unknown search space .* 'paper'"):
+        space.load("paper", experiment(algo))
+
+
+@pytest.mark.usefixtures("without_files")
+def test_the_derived_space_of_gfpl_is_listed(capsys):
+    assert list_command.main(["gfpl"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "space default: lam 0.05 … 20 (log), components 1 … 16," in out and "lr 1e-05 … 1 (log)" in out
+    assert "linkage ball" not in out.partition("space default")[2], "choices are left to a file"

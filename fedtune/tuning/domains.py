@@ -1,0 +1,65 @@
+"""One hyperparameter's domain: Ray Tune's own ranges and choices, checked and put into words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Quantized, Uniform
+
+from fedtune.core.errors import UserError
+
+
+def domain_text(domain: Domain) -> str:
+    """A domain in words."""
+    if isinstance(domain, Categorical):
+        return " | ".join(map(str, domain.categories))
+    low, high = ends("", domain)
+    return f"{low:g} … {high:g}{' (log)' if isinstance(_sampler(domain), LogUniform) else ''}"
+
+
+def grid_values(name: str, domain: Domain) -> list[Any]:
+    """All values of a finite domain; UserError for a range of real numbers."""
+    if isinstance(domain, Categorical):
+        return list(domain.categories)
+    if isinstance(domain, Integer):
+        return list(range(domain.lower, domain.upper))
+    raise UserError(f"a grid needs a list of values, but {name} is the range {domain_text(domain)}; use tune.choice")
+
+
+def ends(name: str, domain: Domain) -> list[Any]:
+    """What to validate of a domain: its categories, or its least and largest value."""
+    if isinstance(domain, Categorical):
+        if not domain.categories:
+            raise UserError(f"{name} needs at least one value to choose from, but its choice is empty")
+        return list(domain.categories)
+    assert isinstance(domain, Integer | Float)
+    low, high = domain.lower, domain.upper - 1 if isinstance(domain, Integer) else domain.upper
+    if low > high:
+        raise UserError(f"{name} needs low <= high, but its range is {low} … {high}")
+    return [low, high]
+
+
+def as_domain(name: str, value: Any) -> Domain:
+    """A value of a space as a domain: a constant is a choice of one.  UserError for what Optuna cannot search."""
+    if isinstance(value, Integer | Float | Categorical) and isinstance(_sampler(value), Uniform | LogUniform):
+        return value
+    if isinstance(value, Domain):
+        raise UserError(
+            f"{name} must be a range or a choice of Ray Tune's, uniform or log-uniform, but got "
+            f"{type(value).__name__} {type(value.get_sampler()).__name__.strip('_')}"
+        )
+    return Categorical([value])  # a constant
+
+
+def also_text(name: str, domain: Domain) -> str:
+    """What `--also` reads to add this domain to another space."""
+    if isinstance(domain, Categorical):
+        return name
+    low, high = ends(name, domain)
+    return f"{name}={low!r}..{high!r}"
+
+
+def _sampler(domain: Domain) -> Any:
+    """How values are drawn, before they are rounded."""
+    sampler = domain.get_sampler()
+    return sampler.sampler if isinstance(sampler, Quantized) else sampler

@@ -1,0 +1,47 @@
+"""When hyperparameters begin to matter: before that round no trial should be judged."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from ray.tune.search.sample import Categorical, Integer
+
+from fedtune.core import hyper
+from fedtune.federated.algorithm import Algorithm, first_round
+from fedtune.federated.experiment import Experiment
+from fedtune.tuning.space_types import Config, Space, distinct
+
+
+def first_effect(space: Space, experiment: Experiment, within: float = math.inf) -> tuple[int, str]:
+    """The latest first-effect round of any hyperparameter of the space, anywhere in it, and that one's name.
+
+    No early stopping should judge a trial before that round: the value could not have mattered yet.  What matters only
+    after round `within`, if ever, or is declared rare, is left out.
+    """
+    cls = type(experiment.resolve({})[0])
+    rare = {n for n, knob in hyper.knobs(cls).items() if knob.rare}
+    latest, whose = 1, ""
+    for schedule in _schedules(space, cls):
+        algorithm, _ = experiment.resolve(schedule)
+        for name in set(space.names) - rare:
+            t = first_round(algorithm, name)
+            if latest < t <= within:
+                latest, whose = t, name
+    return latest, whose
+
+
+def _schedules(space: Space, cls: type[Algorithm]) -> Iterator[Config]:
+    """Every setting in the space of the few hyperparameters that decide when others have an effect."""
+    if space.is_grid:
+        yield from distinct([{n: p[n] for n in cls.schedule if n in p} for p in space.points])
+        return
+    values = {}
+    for name in cls.schedule:
+        domain = space.domains.get(name)
+        if isinstance(domain, Categorical):
+            values[name] = list(domain.categories)
+        elif isinstance(domain, Integer):
+            values[name] = list(range(domain.lower, domain.upper))
+    yield from (dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values()))

@@ -1,0 +1,62 @@
+"""What a search space is: domains, some under a condition, or the points of a grid."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ray.tune.search.sample import Domain
+
+from fedtune.tuning.domains import domain_text
+
+Config = dict[str, Any]
+Condition = dict[str, tuple[Any, ...]]  # another hyperparameter -> the values of it that are asked for
+
+
+class When(NamedTuple):
+    """A domain under a condition."""
+
+    domain: Domain
+    condition: Condition
+
+
+def when(domain: Any, **others: Any) -> When:
+    """A domain that exists only where other hyperparameters have these values (a tuple or list: one of them)."""
+    return When(domain, {n: tuple(v) if isinstance(v, list | tuple) else (v,) for n, v in others.items()})
+
+
+def met(condition: Condition, chosen: Config) -> bool:
+    """Whether what was chosen so far fulfils a condition."""
+    return all(n in chosen and chosen[n] in values for n, values in condition.items())
+
+
+class Space(NamedTuple):
+    """What a search goes over: either domains, or the points of a grid."""
+
+    domains: dict[str, Domain]  # in an order in which what a condition looks at comes before it
+    points: list[Config]
+    conditions: dict[str, Condition] = {}  # of those domains that have one
+
+    @property
+    def names(self) -> list[str]:
+        """The hyperparameters that vary."""
+        return list(self.domains) or sorted({n for point in self.points for n in point})
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether it is a list of points."""
+        return bool(self.points)
+
+    def text(self) -> dict[str, str]:
+        """Each hyperparameter's domain in words, for people and for run.json."""
+        if self.domains:
+            return {name: domain_text(d) + self._where(name) for name, d in self.domains.items()}
+        return {n: " | ".join(map(str, dict.fromkeys(p[n] for p in self.points if n in p))) for n in self.names}
+
+    def _where(self, name: str) -> str:
+        said = [f"{n} is {' or '.join(map(str, values))}" for n, values in self.conditions.get(name, {}).items()]
+        return f" where {' and '.join(said)}" if said else ""
+
+
+def distinct(points: list[Config]) -> list[Config]:
+    """The points without repetitions, in their order."""
+    return [p for i, p in enumerate(points) if p not in points[:i]]
