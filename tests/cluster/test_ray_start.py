@@ -1,0 +1,95 @@
+"""What a search asks of its process holds while it runs, and no longer; a user's own Tuner beside it is untouched."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import optuna
+import pytest
+import ray
+
+from fedtune.cluster import ray_start
+from fedtune.core.errors import UserError
+
+BOTH = """
+import json, os, sys, warnings
+before = dict(os.environ)
+import fedtune
+from fedtune import search
+from fedtune.core.terminal import silent
+filters = list(warnings.filters)
+folder = sys.argv[1]
+with silent():
+    status = search.main(
+        f"--algo fedavg --clients 2 --rounds 1 --trials 1 --final-seeds 0 --storage-path {folder} --name ours".split()
+    )
+left = {name: value for name, value in os.environ.items() if before.get(name) != value}
+same_filters = warnings.filters == filters
+from ray import tune
+trainable, space = fedtune.tunable("fedavg", clients=2, rounds=2)
+seen = {}
+
+class Look(tune.Callback):
+    def on_trial_result(self, **info):
+        import ray
+        seen["usage"] = os.environ.get("RAY_USAGE_STATS_ENABLED")
+
+grid = tune.Tuner(
+    trainable, param_space=space, tune_config=tune.TuneConfig(metric="val_acc", mode="max", num_samples=1),
+    run_config=tune.RunConfig(name="theirs", storage_path=folder, callbacks=[Look()]),
+).fit()
+print(json.dumps({
+    "status": status, "left": left, "same_filters": same_filters, "rows": len(grid.get_dataframe()),
+    "metrics": len(grid[0].metrics_dataframe), "usage": seen["usage"],
+    "csv": [len(list(__import__("pathlib").Path(folder, name).glob("*/progress.csv"))) for name in ("ours", "theirs")],
+}))
+"""
+
+
+def test_after_our_search_a_users_own_tuner_keeps_its_dataframes(tmp_path: Path) -> None:
+    environment = {n: v for n, v in os.environ.items() if n not in ray_start.SETTINGS}
+    command = [sys.executable, "-c", BOTH, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["status"] == 0 and said["same_filters"]
+    assert not set(said["left"]) & set(ray_start.SETTINGS), "what a search set must be taken back"
+    assert said["rows"] == 1 and said["metrics"] == 2, "Ray's own loggers must be on for a user's Tuner"
+    assert said["csv"] == [0, 1], "our search writes one log a trial"
+    assert said["usage"] == "0", "a Ray started here reports its use to nobody"
+
+
+def test_settings_hold_meanwhile_and_are_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_AIR_NEW_OUTPUT", raising=False)
+    monkeypatch.delenv("RAY_USAGE_STATS_ENABLED", raising=False)
+    monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "0")  # a user's choice
+    level, filters, optunas = logging.getLogger("ray").level, list(warnings.filters), optuna.logging.get_verbosity()
+    with pytest.raises(KeyError), ray_start.settings():
+        assert os.environ["RAY_AIR_NEW_OUTPUT"] == os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+        assert os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] == "0"
+        assert logging.getLogger("ray").level == logging.ERROR
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # as ray.init does
+        raise KeyError
+    assert "RAY_AIR_NEW_OUTPUT" not in os.environ and "RAY_USAGE_STATS_ENABLED" not in os.environ
+    assert os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] == "0"
+    assert (logging.getLogger("ray").level, warnings.filters) == (level, filters)
+    assert optuna.logging.get_verbosity() == optunas
+
+
+def test_a_ray_that_is_there_is_used_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0, "GPU": 1.0})
+    monkeypatch.setattr(ray, "init", lambda **how: pytest.fail("connected twice"))
+    monkeypatch.setattr(ray, "shutdown", lambda: pytest.fail("shut down another's Ray"))
+    with ray_start.connected(None, 1, 0.5, dashboard=True) as fits:
+        assert fits == 2
+    with pytest.raises(UserError, match="one Ray, but this one is connected already and got --address head:6379"):
+        ray_start.connected("head:6379", 1, 0, dashboard=True).__enter__()
+    with pytest.raises(UserError, match="a trial needs 8 CPU, but the cluster has 4; lower --cpus-per-trial"):
+        ray_start.connected(None, 8, 0, dashboard=True).__enter__()

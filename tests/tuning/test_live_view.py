@@ -1,0 +1,118 @@
+"""A search is shown where it is watched, can go unshown, and its rows are kept by somebody else."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from IPython.core import display_functions
+from rich.console import Console
+
+from fedtune.tuning import live_view
+from fedtune.tuning.live_view import Lines, Notebook, Terminal, View
+from fedtune.tuning.recorder import Recorder
+
+
+def trial(name: str, status: str = "RUNNING", last: dict | None = None, **config: Any) -> SimpleNamespace:
+    over = status in ("TERMINATED", "ERROR")
+    return SimpleNamespace(trial_id=name, status=status, config=config, last_result=last, is_finished=lambda: over)
+
+
+def row(round: int, value: float, **more: Any) -> dict[str, Any]:
+    return {"training_iteration": round, "val_acc": value, **more}
+
+
+def follow(view: View) -> None:
+    """A search of four: one is over before, one finishes, one diverges, one fails; one still runs."""
+    before = trial("old", "TERMINATED", row(5, 0.4, complete=True), lam=9.0)
+    a, b, c, d = (trial(name, lam=lam) for name, lam in (("a", 0.5), ("b", 2.0), ("c", 3.0), ("d", 4.0)))
+    trials = [before, a, b, c, d]
+    for one in (a, b, c, d):
+        view.on_trial_start(0, trials, one)
+    view.on_trial_result(0, trials, a, row(1, 0.7))
+    view.on_trial_result(0, trials, a, row(2, 0.6, complete=True))
+    view.on_trial_complete(0, trials, a)
+    view.on_trial_result(0, trials, b, row(1, 0.9, diverged=True))
+    view.on_trial_complete(0, trials, b)
+    view.on_trial_error(0, trials, c)
+    view.on_trial_result(0, trials, d, row(3, 0.65))
+
+
+def text(view: View) -> str:
+    console = Console(width=120, file=io.StringIO(), record=True)
+    console.print(view.picture())
+    return console.export_text()
+
+
+def test_a_picture_counts_ended_trials_and_shows_running_ones_and_the_peak() -> None:
+    view = View("gfpl on digits", 6, 5, ["lam"])
+    follow(view)
+    got = text(view)
+    assert "gfpl on digits   4/6 trials (2 finished, 1 diverged, 1 failed)" in got
+    running, peak = (line.split() for line in got.splitlines()[2:])
+    assert running == ["d", "3/5", "0.6500", "4"] and peak == ["peak", "a", "0.7000", "0.5"]
+
+
+def test_a_resumed_search_knows_the_peak_of_before() -> None:
+    view = View("t", 2, 5, ["lam"], {"x": [row(1, 0.8, config={"lam": 7.0}), row(2, 0.1, config={"lam": 7.0})]})
+    assert view.peak == (0.8, "x", {"lam": 7.0})
+
+
+def test_without_a_terminal_an_ended_trial_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with Lines("t", 6, 5, ["lam"]) as view:
+        follow(view)
+    assert capsys.readouterr().err.splitlines() == [
+        "[0:00] 2/6 a finished after 2 rounds, val_acc 0.6000; peak so far 0.7000 (a)",
+        "[0:00] 3/6 b diverged after 1 rounds, val_acc 0.9000; peak so far 0.7000 (a)",
+        "[0:00] 4/6 c failed after 0 rounds, val_acc -; peak so far 0.7000 (a)",
+    ]
+
+
+def test_a_notebooks_cell_is_replaced_as_the_search_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages: list[str] = []
+    handle = SimpleNamespace(update=lambda html: pages.append(html.data))
+    monkeypatch.setattr(
+        display_functions, "display", lambda html, display_id: pages.append(html.data) or (display_id and handle)
+    )
+    monkeypatch.setattr("IPython.display.display", display_functions.display)
+    monkeypatch.setattr(live_view, "PERIOD", 0.0)
+    with Notebook("<gfpl>", 6, 5, ["lam"]) as view:
+        follow(view)
+    assert "0/6 trials" in pages[0] and "4/6 trials" in pages[-1] and "0.6500" in pages[-1] and len(pages) > 4
+    assert pages[0].startswith("<pre>") and "&lt;gfpl&gt;" in pages[0]
+    assert pickle.loads(pickle.dumps(view)).handle is None, "a cell cannot be saved with a search"
+
+
+def test_where_a_search_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_view, "Console", lambda stderr: SimpleNamespace(is_terminal=True))
+    assert live_view.fitting_view() is Terminal
+    monkeypatch.setattr(live_view, "Console", lambda stderr: SimpleNamespace(is_terminal=False))
+    assert live_view.fitting_view() is Lines
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=1)))
+    assert live_view.fitting_view() is Notebook
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
+    assert live_view.fitting_view() is Lines
+
+
+def test_what_goes_wrong_in_showing_does_not_end_the_search() -> None:
+    class Broken(View):
+        def draw(self) -> None:
+            raise BrokenPipeError
+
+        def ended_one(self, trial: str) -> None:
+            raise ValueError
+
+    view = Broken("t", 6, 5, ["lam"])
+    follow(view)
+    assert len(view.ended) == 4
+
+
+def test_rows_are_kept_whoever_looks() -> None:
+    kept = Recorder({"old": [row(1, 0.3)]})
+    kept.on_trial_result(0, [], trial("a"), row(1, 0.5))
+    kept.on_trial_result(0, [], trial("old"), row(2, 0.6))
+    assert kept.rows == {"old": [row(1, 0.3), row(2, 0.6)], "a": [row(1, 0.5)]}
