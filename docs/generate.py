@@ -1,4 +1,4 @@
-"""Write the parts of algorithms.md, metrics.md and scenarios.md that follow from the declarations in the code.
+"""Write the parts of algorithms.md, metrics.md, scenarios.md and search.md that follow from the code's declarations.
 
     python docs/generate.py
 
@@ -19,9 +19,10 @@ from fedtune.federated import registry
 from fedtune.federated.algorithm import Algorithm, first_round
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import SCENARIOS
+from fedtune.tuning import schedulers
 
 FOLDER = Path(__file__).parent
-PAGES = ("algorithms.md", "metrics.md", "scenarios.md")
+PAGES = ("algorithms.md", "metrics.md", "scenarios.md", "search.md")
 ALGORITHMS = {name: registry.find(name) for name in registry.names()}
 
 
@@ -98,6 +99,11 @@ def defaults() -> str:
     return table(("field", "value"), [(f"`{f.name}`", getattr(Scenario(), f.name)) for f in fields(Scenario)])
 
 
+def early_stopping() -> str:
+    """A row per scheduler."""
+    return table(("`--scheduler`", "what"), [(f"`{name}`", kind.help) for name, kind in schedulers.KINDS.items()])
+
+
 PARTS = {
     "ideas": ideas,
     "hyperparameters of every algorithm": lambda: hyperparameters(Scenario),
@@ -106,6 +112,7 @@ PARTS = {
     "metrics": metrics,
     "scenarios": scenarios,
     "defaults": defaults,
+    "schedulers": early_stopping,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from support.helpers import DIGITS, numbers, play, random_federation, simulate
 import trainables
 from fedtune.data.datasets import Source
 from fedtune.federated import registry
+from fedtune.federated.algorithm import Algorithm
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.nn import architectures, catalogue
@@ -47,6 +49,13 @@ def test_the_algorithm_is_fedavg_without_its_penalty_and_another_with_it() -> No
         play(sim, 2)
     features = [sim.state.server["shared"]["head.weight"] for sim in (plain, zero, pulled)]
     assert (features[0] - features[1]).abs().max() < (features[0] - features[2]).abs().max()
+
+
+def test_the_table_of_methods_has_their_arguments() -> None:
+    rows = re.findall(r"^\| `(\w+)\((.*)\)` \|", PAGE, re.M)
+    assert len(rows) > 8
+    for name, arguments in rows:
+        assert ["self", *arguments.split(", ")] == [*inspect.signature(getattr(Algorithm, name)).parameters]
 
 
 def test_the_space_is_read_from_any_file(tmp_path: Path) -> None:
