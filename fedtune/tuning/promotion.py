@@ -1,4 +1,4 @@
-"""Successive halving that pauses every trial at a rung and lets the best of each rung go on, while slots are few."""
+"""Successive halving by promotion: every trial pauses at a rung, and the best of each rung are continued first."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ BUSY = (Trial.RUNNING, Trial.PENDING)  # trials that have a slot, or are about t
 
 @dataclass
 class Rung:
-    """Who came to a milestone, and who was let on from there."""
+    """The trials that reached a milestone, and those that were promoted from it."""
 
     milestone: float
-    seen: dict[str, tuple[float, float]] = field(default_factory=dict)  # trial -> time and value, as they came
+    reached: dict[str, tuple[float, float]] = field(default_factory=dict)  # trial -> time and value when it reached it
     promoted: set[str] = field(default_factory=set)
 
 
 class Rungs:
     """The rule of promotion, without Ray: algorithm 2 of Li et al., MLSys 2020, arXiv:1810.05934.
 
-    Of the n trials that came to a rung the best ⌊n / η⌋ may go on, each once; higher rungs come first.  Of equals the
-    one that came earlier is the better.
+    Of the n trials that reached a rung the best ⌊n / η⌋ are promoted, each once; higher rungs come first.  Of equals
+    the one that reached it earlier is the better.
     """
 
     def __init__(self, grace: float, limit: float, reduction: float) -> None:
@@ -41,32 +41,32 @@ class Rungs:
         self.reduction, self.sign = reduction, 1.0
 
     def record(self, trial: str, time: float, value: float) -> None:
-        """A trial was seen at a time: it has come to all rungs up to there, and was let on from where it came before.
+        """Note that a trial reported at a time: it reached all rungs up to there, and was promoted from those before.
 
-        It keeps the value with which it came: rounds are played again after a worker has died.
+        It keeps the value with which it reached a rung: rounds are trained again after a worker has died.
         """
         reached = [r for r in self.rungs if time >= r.milestone]
         for rung in reached:
-            if rung is not reached[-1] or time > rung.seen.get(trial, (time,))[0]:
+            if rung is not reached[-1] or time > rung.reached.get(trial, (time,))[0]:
                 rung.promoted.add(trial)
-            rung.seen.setdefault(trial, (time, value))
+            rung.reached.setdefault(trial, (time, value))
 
     def waiting(self, trial: str) -> Rung | None:
-        """The rung at which it waits to be let on."""
-        last = next((r for r in reversed(self.rungs) if trial in r.seen), None)
+        """The rung at which a trial waits to be promoted; None if it waits at none."""
+        last = next((r for r in reversed(self.rungs) if trial in r.reached), None)
         return None if last is None or trial in last.promoted else last
 
     def promotable(self, paused: Collection[str]) -> str | None:
-        """Who of the paused goes on now."""
+        """The paused trial that the rule promotes next."""
         for rung in reversed(self.rungs):
-            best = self._ranked(rung)[: int(len(rung.seen) / self.reduction)]
+            best = self._ranked(rung)[: int(len(rung.reached) / self.reduction)]
             for trial in best:
                 if trial in paused and trial not in rung.promoted:
                     return trial
         return None
 
     def furthest(self, paused: Collection[str]) -> str | None:
-        """The best of those paused at the highest rung, where the rule lets nobody on."""
+        """The best of the trials paused at the highest rung, where the rule promotes none."""
         for rung in reversed(self.rungs):
             for trial in self._ranked(rung):
                 if trial in paused and trial not in rung.promoted:
@@ -74,20 +74,20 @@ class Rungs:
         return None
 
     def promote(self, trial: str) -> None:
-        """Let it on from where it waits."""
+        """Promote a trial from the rung at which it waits."""
         rung = self.waiting(trial)
         if rung:
             rung.promoted.add(trial)
 
     def _ranked(self, rung: Rung) -> list[str]:
-        return sorted(rung.seen, key=lambda trial: -self.sign * rung.seen[trial][1])
+        return sorted(rung.reached, key=lambda trial: -self.sign * rung.reached[trial][1])
 
 
 class ResumableLimit(ConcurrencyLimiter):
     """Ray's limit on trials at once, but the one that a resumed search asks for, not the one that was saved."""
 
     def get_state(self) -> dict:
-        """What Ray saves."""
+        """What Ray saves of the limit."""
         return {name: value for name, value in super().get_state().items() if name != "max_concurrent"}
 
 
@@ -104,24 +104,26 @@ class RunningLimit(ResumableLimit):
         return self.searcher.suggest(trial_id) if self.room is None or self.room() else None
 
     def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
-        """Pass it on."""
+        """Tell the searcher that a trial ended."""
         self.searcher.on_trial_complete(trial_id, result=result, error=error)
 
     def get_state(self) -> dict:
-        """Nothing for Ray to save: the searcher saves itself, and a new scheduler says anew whether there is room."""
+        """Nothing: the searcher saves itself, and a new scheduler says anew whether there is room."""
         return {}
 
 
 class Promotion(TrialScheduler):
     """Asynchronous successive halving by promotion; its searcher must be within `RunningLimit`.
 
-    A trial that comes to a rung pauses there, in a checkpoint, unless it may go on at once.  A free slot goes to the
-    paused trial that `Rungs` names, else to a new trial.  When no more trials come and nothing can be let on, the best
-    of the highest rung goes on all the same until one trial has been played to its end; what is paused then is stopped.
+    A trial that reaches a rung pauses there, in a checkpoint, unless it is promoted at once.  A free slot goes to the
+    paused trial that `Rungs` promotes, else to a new trial.  When no more trials come and none can be promoted, the
+    best of the highest rung continues all the same until one trial has trained to its end; what is paused then is
+    stopped.
 
     What it costs, in the mean of 200 made-up searches in one slot, and which of the trials was found: 32 trials of 60
-    rounds with rungs from 6 on play 518 rounds where ASHA plays 620 (the 1.6th best; the 1.7th), 81 trials of 81 rounds
-    with rungs from 1 on 382 where ASHA plays 644 (the 3.5th best; the 2.7th).  Each paused trial keeps a checkpoint.
+    rounds with rungs from 6 on train 518 rounds where ASHA trains 620 (the 1.6th best; the 1.7th), 81 trials of 81
+    rounds with rungs from 1 on 382 where ASHA trains 644 (the 3.5th best; the 2.7th).  Each paused trial keeps a
+    checkpoint.
 
     It needs no state of its own to be saved: `remember` builds it anew from what trials reported.
     """
@@ -136,14 +138,14 @@ class Promotion(TrialScheduler):
         super().__init__()
         self.rungs = Rungs(grace_period, max_t, reduction_factor)
         self._time, self._limit = time_attr, max_t
-        self._complete = False  # whether some trial was played to its end
+        self._complete = False  # whether some trial has trained to its end
         self._trials: dict[str, Trial] = {}  # those that have not ended
         self._search: Any = None
         self._mode: str | None = None
         self.set_search_properties(metric, mode)
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """What is compared, and whether more of it is better; False if that was said before."""
+        """Set what is compared, and whether more of it is better; False if that was set before."""
         if (self._metric and metric) or (self._mode and mode):
             return False
         self._metric, self._mode = self._metric or metric, self._mode or mode
@@ -151,7 +153,7 @@ class Promotion(TrialScheduler):
         return True
 
     def remember(self, seen: Iterable[tuple[str, float, float]]) -> None:
-        """Take up what another driver's trials reported: trial, time and value, in the order in which they came."""
+        """Take up what trials reported to another driver: trial, time and value, in the order of their reports."""
         for trial, time, value in seen:
             self.rungs.record(trial, time, value)
             self._complete |= time >= self._limit
@@ -161,11 +163,11 @@ class Promotion(TrialScheduler):
         self._search = tune_controller.search_alg
         self._search.searcher.room = self._room
         # Ray brings back as pending what had not ended.  One whose worker died while it paused is known already: it
-        # plays its last rounds again, and pauses then
+        # trains its last rounds again, and pauses then
         back = trial.trial_id not in self._trials and trial.status == Trial.PENDING
         if back and self.rungs.waiting(trial.trial_id):
             trial.set_status(Trial.PAUSED)
-        self._complete |= trial.status == Trial.TERMINATED and _played_out(trial.last_result)
+        self._complete |= trial.status == Trial.TERMINATED and _trained_out(trial.last_result)
         self._trials[trial.trial_id] = trial
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict) -> str:
@@ -184,20 +186,20 @@ class Promotion(TrialScheduler):
         return self.CONTINUE
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict) -> None:
-        """It has ended by itself."""
-        self._complete |= _played_out(result)
+        """A trial has ended by itself."""
+        self._complete |= _trained_out(result)
         self._trials.pop(trial.trial_id, None)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        """It was stopped while it was paused."""
+        """A trial was stopped while it was paused."""
         self._trials.pop(trial.trial_id, None)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Nothing: if it is tried again, it is added again."""
+        """Nothing to do: a trial that is tried again is added again."""
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Who goes on; else a new trial."""
-        name = self._let_on()
+        """The trial to run next: a promoted one, else a new one."""
+        name = self._promoted()
         if name is None and self._free():
             name = self._next()
             if name is not None:
@@ -209,8 +211,9 @@ class Promotion(TrialScheduler):
         return next((t for t in self._trials.values() if t.status == Trial.PENDING), None)
 
     def debug_string(self) -> str:
-        """Who is where."""
-        return "; ".join(f"{r.milestone:g}: {len(r.seen)} came, {len(r.promoted)} let on" for r in self.rungs.rungs)
+        """Trials per rung."""
+        counts = ((r.milestone, len(r.reached), len(r.promoted)) for r in self.rungs.rungs)
+        return "; ".join(f"{at:g}: {reached} reached, {promoted} promoted" for at, reached, promoted in counts)
 
     def _paused(self) -> list[str]:
         return [name for name, t in self._trials.items() if t.status == Trial.PAUSED]
@@ -221,16 +224,16 @@ class Promotion(TrialScheduler):
     def _free(self) -> bool:
         return self._busy() < self._search.searcher.max_concurrent
 
-    def _let_on(self) -> str | None:
-        """Who has been let on and is still paused."""
+    def _promoted(self) -> str | None:
+        """A trial that was promoted and is still paused."""
         return next((name for name in self._paused() if not self.rungs.waiting(name)), None)
 
     def _room(self) -> bool:
-        """Whether a slot is free that nobody goes on in."""
-        return self._free() and self._let_on() is None and self.rungs.promotable(self._paused()) is None
+        """Whether a slot is free that no paused trial is to have."""
+        return self._free() and self._promoted() is None and self.rungs.promotable(self._paused()) is None
 
     def _next(self, at_rung: Trial | None = None) -> str | None:
-        """Who is to be let on into a free slot, or into that of the trial which has come to a rung."""
+        """The trial to promote into a free slot, or into that of the trial which has reached a rung."""
         paused = self._paused() + ([at_rung.trial_id] if at_rung else [])
         found = self.rungs.promotable(paused)
         if found is None and not self._complete and self._over(but=at_rung):
@@ -251,5 +254,5 @@ class Promotion(TrialScheduler):
             ray_internals.save_with_next_snapshot(tune_controller, trial)
 
 
-def _played_out(result: dict[str, Any]) -> bool:
+def _trained_out(result: dict[str, Any]) -> bool:
     return bool(result.get("done") and not result.get("diverged"))

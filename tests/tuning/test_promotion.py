@@ -250,7 +250,7 @@ def test_higher_rungs_come_first_and_whoever_was_seen_beyond_a_rung_was_let_on()
     assert rungs.waiting("a") is rungs.rungs[1] and rungs.waiting("d") is rungs.rungs[0]
     rungs.record("d", 2, 9.0)
     rungs.record("f", 1, 9.0)  # played again
-    assert rungs.waiting("d") is None and rungs.waiting("f") and rungs.rungs[0].seen["f"] == (1, 5)
+    assert rungs.waiting("d") is None and rungs.waiting("f") and rungs.rungs[0].reached["f"] == (1, 5)
 
 
 def test_a_trial_that_plays_its_last_rounds_again_pauses_where_it_was() -> None:
@@ -272,7 +272,7 @@ def test_what_is_compared_is_said_once() -> None:
     assert not scheduler.set_search_properties("loss", None) and not scheduler.set_search_properties(None, "max")
     trial: Any = SimpleNamespace(trial_id="a")
     assert scheduler.on_trial_result(None, trial, {"loss": 1.0}) == TrialScheduler.CONTINUE
-    assert scheduler.debug_string() == "1: 0 came, 0 let on; 3: 0 came, 0 let on"
+    assert scheduler.debug_string() == "1: 0 reached, 0 promoted; 3: 0 reached, 0 promoted"
 
 
 class Walk(tune.Trainable):
