@@ -10,7 +10,6 @@ The data are loaded and partitioned again, from the experiment's scenario and se
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +30,8 @@ from fedtune.federated.experiment import Experiment
 from fedtune.federated.simulation import Simulation
 from fedtune.nn.generators import generate
 from fedtune.nn.mixtures import sample
-from fedtune.runs import tables
+from fedtune.runs.files import RunFiles
+from fedtune.runs.logs import suggestions
 from fedtune.tuning.options import SearchOptions
 from trainables._generative import Generative
 from trainables.fedgenp import FedGenP
@@ -178,13 +178,12 @@ def of_trial(run: str | Path, trial: str, seed: int = 0, data_dir: str | None = 
     UserError if its folder has none, as a trial writes checkpoints only as often as 3 % of its time allows.
     """
     run = Path(run)
-    config = {s["trial"]: s["config"] for s in tables.suggestions(run)}.get(trial)
+    config = {s["trial"]: s["config"] for s in suggestions(run)}.get(trial)
     checkpoints = sorted(run.glob(f"*{trial}*/checkpoint_*/state.pt"))
     if config is None or not checkpoints:
         raise UserError(f"a trial's model is in its last checkpoint, but {run} has none of trial {trial}; play its "
                         "configuration again with fedtune run --save")  # fmt: skip
-    record = json.loads((run / "run.json").read_text())
-    experiment = SearchOptions.from_record(record).experiment()
+    experiment = SearchOptions.from_record(RunFiles(run).record).experiment()
     kept = torch.load(checkpoints[-1], weights_only=True, map_location="cpu")
     experiment = Experiment(**(vars(experiment) | {"device": "cpu", "seed": experiment.seed + seed}))
     return _opened(experiment, config, kept[seed], data_dir)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,26 +12,19 @@ import optuna
 import optuna.visualization as charts
 import plotly.graph_objects as go
 from optuna.importance import FanovaImportanceEvaluator
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from analysis.theme import COLOURS, SCALE, finish, nothing
+from fedtune.runs.folder import RunFolder
 
 LEAST = {"parallel": 2, "slices": 2, "contour": 4, "importance": 8}  # trials below which a figure misleads
 
 
 def study(run: str | Path) -> optuna.Study | None:
-    """A run's study.journal; None if it has none (a search that is not over, population based training)."""
-    path = Path(run) / "study.journal"
-    if not path.exists():
-        return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        storage = JournalStorage(JournalFileBackend(str(path)))
-    return optuna.load_study(study_name=optuna.get_all_study_names(storage)[0], storage=storage)
+    """A run's Optuna study; None if it has none (a search that is not over, population based training)."""
+    return RunFolder(run).study
 
 
 def parallel(study: optuna.Study | None) -> go.Figure:

@@ -28,7 +28,7 @@ from ray.tune.search.optuna import OptunaSearch
 
 from fedtune.cluster import ray_start
 from fedtune.core.metrics import METRICS
-from fedtune.runs import disk, tables
+from fedtune.runs import disk
 from fedtune.tuning import driver, plan
 from fedtune.tuning.options import SearchOptions
 
@@ -66,7 +66,7 @@ def planned(folder: str, trials: int, rounds: int) -> plan.Plan:
 
 def with_fedtune(p: plan.Plan, trainable: Any) -> int:
     p.folder.mkdir(parents=True)
-    tables.write(p.folder / "run.json", {})
+    p.files.write("running")
     watch = disk.Watch(p.folder)
     sys.stderr = open(os.devnull, "w")  # the line of each trial
     _, reported = driver.drive(p, trainable, 2, watch=watch)

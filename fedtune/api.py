@@ -8,20 +8,18 @@ Arguments have the names of the command line's options (trials, scheduler, seeds
 from __future__ import annotations
 
 import dataclasses
-import html
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
-import yaml
 
 from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.hyper import knobs
 from fedtune.core.metrics import METRIC
 from fedtune.federated import registry
 from fedtune.federated.scenario import Scenario
+from fedtune.runs.folder import RunFolder
 from fedtune.tuning.options import ExperimentOptions, SearchOptions
 
 if TYPE_CHECKING:
@@ -72,39 +70,14 @@ class Search:
         return f"Search({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
 
 
-class Run:
+class Run(RunFolder):
     """The folder of any search there is: its record, tables, best configuration and report."""
 
     def __init__(self, path: str | Path) -> None:
         """UserError for a folder that holds no search."""
-        self.path = Path(path)
-        if not (self.path / "run.json").is_file():
-            raise UserError(f"{self.path} is not a run folder: run.json is missing")
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """What was searched, how, with which versions, and how it ended."""
-        return dict(json.loads((self.path / "run.json").read_text()))
-
-    @property
-    def state(self) -> str:
-        """Finished, running, interrupted, failed, or nothing found."""
-        return str(self.record["state"])
-
-    @property
-    def best(self) -> dict[str, Any]:
-        """The best configuration: what best.yaml holds."""
-        return dict(yaml.safe_load((self.path / "best.yaml").read_text()))
-
-    @property
-    def trials(self) -> pd.DataFrame:
-        """A row per trial."""
-        return pd.read_parquet(self.path / "trials.parquet")
-
-    @property
-    def rounds(self) -> pd.DataFrame:
-        """A row per trial and round."""
-        return pd.read_parquet(self.path / "rounds.parquet")
+        super().__init__(path)
+        if not self.record_file.is_file():
+            raise self.damaged("there is none")
 
     def report(self, file: str | Path | None = None) -> Path:
         """Write a page on what was found, by default RUN/report.html; an earlier report is replaced, nothing else."""
@@ -117,13 +90,6 @@ class Run:
     def __repr__(self) -> str:
         """The folder and how it stands."""
         return f"Run({str(self.path)!r}): {self.state}"
-
-    def _repr_html_(self) -> str:
-        """The ten best trials, in a notebook."""
-        if not (self.path / "trials.parquet").exists():
-            return html.escape(repr(self))
-        best = self.trials.sort_values("last_val_acc", ascending=False).head(10)
-        return f"<p>{html.escape(repr(self))}</p>{best.to_html(index=False)}"
 
 
 def play(

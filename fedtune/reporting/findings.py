@@ -25,6 +25,7 @@ from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import said
 from fedtune.reporting.check import Check
 from fedtune.runs import tables
+from fedtune.runs.files import RunFiles
 from fedtune.tuning import schedulers
 from fedtune.tuning.options import SearchOptions
 
@@ -102,7 +103,7 @@ class Findings:
         except UserError:
             data = None
         where = ["--data-dir", data] if data else []
-        return shlex.join(["fedtune", "run", "--config", str(self.run / "best.yaml"), *where])
+        return shlex.join(["fedtune", "run", "--config", str(RunFiles(self.run).best_file), *where])
 
     def warnings(self) -> list[str]:
         """What to mind before one believes it."""
@@ -117,7 +118,7 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
     record = frames.record(run)
     trials, rounds = frames.load(run)
     now = state(run, record)
-    file = run / "best.yaml"
+    file = RunFiles(run).best_file
     text = file.read_text(errors="replace") if file.exists() and now not in OPEN else ""
     told = _mapping(text)
     best = _best(trials, told, (record.get("budget") or {}).get("unit", "rounds"))
@@ -142,7 +143,7 @@ def _scenario(record: dict[str, Any]) -> str:
 def state(run: Path, record: dict[str, Any]) -> str:
     """Finished, interrupted, failed, nothing found, running, or abandoned: it had not ended, and its driver is gone."""
     said = str(record.get("state", "unknown"))
-    return "abandoned" if said == "running" and not tables.driven(run) else said
+    return "abandoned" if said == "running" and not RunFiles(run).driven else said
 
 
 def of_state(run: Path, now: str, record: dict[str, Any]) -> list[str]:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedtune.core.errors import UserError
+from fedtune.runs.files import COMPARISON, SEARCH, RunFiles
 
 MARK = '<meta name="generator" content="fedtune report">'  # what tells a report from other files
-RECORDS = ("run.json", "compare.json")
 
 
 def place(runs: Sequence[Path], out: Path | None = None) -> Path:
@@ -21,8 +21,8 @@ def place(runs: Sequence[Path], out: Path | None = None) -> Path:
     if out:
         _require(out)
     for run in runs:
-        if not any((run / name).exists() for name in RECORDS):
-            raise UserError(f"{run} is not a run folder: it has neither {' nor '.join(RECORDS)}")
+        if not any(RunFiles(run, name).record_file.exists() for name in (SEARCH, COMPARISON)):
+            raise UserError(f"{run} is not a run folder: it has neither {SEARCH} nor {COMPARISON}")
     file = out or runs[0] / "report.html"
     _require(file)
     return file

@@ -14,7 +14,6 @@ import pandas as pd
 from markupsafe import Markup
 
 from analysis import frames
-from fedtune.core.errors import UserError
 from fedtune.core.statistics import interval
 from fedtune.federated.scenarios import said
 from fedtune.reporting import figures as report_figures
@@ -22,10 +21,10 @@ from fedtune.reporting import findings, provenance
 from fedtune.reporting.figures import Shown, embedded
 from fedtune.reporting.findings import Findings
 from fedtune.reporting.provenance import Provenance
+from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.studies import comparison_tables
 from fedtune.studies.fresh_seeds import DEFAULT
 
-COMPARISON = "compare.json"  # what a comparison's folder holds
 READABLE = [  # its tables: caption, file, and how a person reads it
     ("Test accuracy on fresh seeds in %, mean ± 95 % interval", "table.csv", comparison_tables.shown),
     ("Differences between tuned algorithms, paired by seed", "pairs.csv", comparison_tables.shown_pairs),
@@ -99,10 +98,10 @@ class Comparison:
 
 def read(run: Path, anchor: str) -> Search | Comparison:
     """The part of a run's folder; UserError if it is none.  anchor: the name that links lead to."""
-    if (run / COMPARISON).exists():
+    if RunFiles(run).is_comparison:
         return _comparison(run, anchor)
     around = run.absolute().parent  # a comparison's searches lie in its folder, and their check there
-    played = _evaluations(around) if (around / COMPARISON).exists() else None
+    played = _evaluations(around) if RunFiles(around).is_comparison else None
     return _search(findings.read(run, _check(played, run.absolute().name)), anchor)
 
 
@@ -173,15 +172,16 @@ def overview(parts: Sequence[Search | Comparison]) -> TextTable:
 
 def _comparison(run: Path, anchor: str) -> Comparison:
     """A comparison's folder; UserError if it cannot be read."""
+    files = RunFiles(run, COMPARISON)
+    record = files.record_with("algorithms", "scenario")
     try:
-        record = json.loads((run / COMPARISON).read_text())
         algorithms, scenario = [str(a) for a in record["algorithms"]], record["scenario"]
         where = said(record.get("scenario_name") or scenario["dataset"], scenario)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"RUN must be a comparison's folder, but {run} has no fit {COMPARISON}: {error}") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise files.damaged(error) from error
     state, played = findings.state(run, record), _evaluations(run)
     lead = _lead(record, state, played is not None)
-    there = [a for a in algorithms if (run / a / "run.json").exists()]
+    there = [a for a in algorithms if RunFiles(run / a).record_file.exists()]
     found = [findings.read(run / a, _check(played, a)) for a in there]
     warnings = [*findings.of_state(run, state, record), *map(str, record.get("unequal") or [])]
     if lacking := [a for a in algorithms if a not in there]:
@@ -196,7 +196,7 @@ def _comparison(run: Path, anchor: str) -> Comparison:
 
 def _evaluations(run: Path) -> pd.DataFrame | None:
     """What was played again; None if that has not ended."""
-    file = run / "evaluations.parquet"
+    file = RunFiles(run).evaluations_file
     return pd.read_parquet(file) if file.exists() else None
 
 
@@ -226,7 +226,8 @@ def _tables(run: Path) -> list[TextTable]:
 
 def _winner(run: Path) -> tuple[str, str]:
     """The algorithm of highest tuned accuracy with its figure, and that of its default, as a search's are written."""
-    table = pd.read_csv(run / "table.csv") if (run / "table.csv").exists() else pd.DataFrame({"tuned": []})
+    file = RunFiles(run).table_file
+    table = pd.read_csv(file) if file.exists() else pd.DataFrame({"tuned": []})
     if table["tuned"].isna().all():
         return "", ""
     row = table.loc[table["tuned"].idxmax()]

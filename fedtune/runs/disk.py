@@ -12,19 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import optuna
-import pandas as pd
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from ray.tune import Callback
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
+from fedtune.runs.files import RunFiles
+from fedtune.runs.trial_states import TROUBLE
 
 RESERVE = 4 * 2**20  # bytes kept for a search's last words: Ray's state, every trial's rounds, the tables
 PROBE = 2**16  # bytes written to see whether any can be
 EVERY = 2.0  # seconds between looks
-TROUBLE = "trouble"  # a trial's result: what went wrong in it without ending it
 
 
 def require_room(storage: Path) -> None:
@@ -41,7 +38,7 @@ def require_room(storage: Path) -> None:
 @contextmanager
 def reserved(run: Path) -> Iterator[None]:
     """Holds room on the run's disk with a file that is given up when the search ends, or when the disk is full."""
-    held = run / ".reserve"
+    held = RunFiles(run).reserve_file
     try:
         held.write_bytes(os.urandom(RESERVE))  # zeros would take no room where the disk packs them
         yield
@@ -51,9 +48,10 @@ def reserved(run: Path) -> Iterator[None]:
 
 def unfit(run: Path) -> str:
     """What is wrong with a run's folder; empty if it is there and can be written to."""
-    if not (run / "run.json").exists():
+    files = RunFiles(run)
+    if not files.record_file.exists():
         return "is gone"
-    probe = run / ".probe"
+    probe = files.probe_file
     try:
         probe.write_bytes(os.urandom(PROBE))
         free = shutil.disk_usage(run).free
@@ -93,7 +91,7 @@ class Watch(Callback):
         """Whether the folder is unfit; if so the reserve is given up."""
         self.found = self.found or unfit(self.run)
         if self.found:
-            _drop(self.run / ".reserve")
+            _drop(RunFiles(self.run).reserve_file)
         return bool(self.found)
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
@@ -128,23 +126,6 @@ class Watch(Callback):
             if self.look():
                 raise self.error(shown) from error
             raise
-
-
-def require_found(run: Path) -> None:
-    """UserError unless the tables and the study that a finished search left can be read."""
-    try:
-        trials, _ = (pd.read_parquet(run / f"{name}.parquet") for name in ("trials", "rounds"))
-        (run / "study.journal").stat()  # Optuna would make an empty one
-        journal = JournalStorage(JournalFileBackend(str(run / "study.journal")))
-        told = optuna.load_study(study_name=optuna.get_all_study_names(journal)[0], storage=journal).trials
-        ended = {t.user_attrs["trial"] for t in told if t.state.is_finished()}
-        if lost := set(trials["trial"][trials["status"].isin(["finished", "stopped"])]) - ended:
-            raise ValueError(f"the study lacks {len(lost)} trials")
-    except Exception as error:  # whatever reading raises
-        raise UserError(
-            "a search is extended from its trials.parquet, rounds.parquet and study.journal, but one in "
-            f"{run} cannot be read ({reason(str(error))}); what Ray logged can: fedtune status {run}"
-        ) from error
 
 
 def reason(error: str) -> str:

@@ -1,45 +1,37 @@
-"""What a search leaves in its folder: trials.parquet, rounds.parquet, best.yaml, run.json."""
+"""What a search found, as tables: a row per round, a row per trial, and the best of them."""
 
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import errno
-import json
 import math
-import os
-import platform
-import shlex
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from importlib.metadata import version
+from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import torch
 import yaml
-from ray.tune import ResultGrid
-from ray.tune.result import AUTO_RESULT_KEYS, DEFAULT_RESULT_KEYS
 
-import fedtune
 from fedtune.core.budget import Budget
-from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC, METRICS
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import find as find_scenario
-from fedtune.runs.disk import TROUBLE
-from fedtune.runs.trial_states import status
-from fedtune.tuning import space
+from fedtune.runs.files import RunFiles, write_whole
+from fedtune.runs.trial_states import TROUBLE, status
 
-# what Tune adds to every result; its training_iteration is our round
-_TUNES = {*AUTO_RESULT_KEYS, *DEFAULT_RESULT_KEYS, "checkpoint_dir_name", "should_checkpoint"}
-_TUNES |= {"trial_id", "done", "complete", "diverged", "reason", TROUBLE, "experiment_tag"}
-SUGGESTIONS = "suggestions.jsonl"  # every configuration in the order in which it was suggested
+if TYPE_CHECKING:
+    from ray.tune import ResultGrid
+
+    from fedtune.federated.experiment import Experiment
+
 CONFIG = "config/"  # prefix of the columns that hold hyperparameters
+
+
+@cache
+def _not_metrics() -> frozenset[str]:
+    """What a trial's result holds beside metrics: what Tune adds to it, and how the trial stands."""
+    from ray.tune.result import AUTO_RESULT_KEYS, DEFAULT_RESULT_KEYS  # here, as it loads Ray
+
+    ours = {"trial_id", "done", "complete", "diverged", "reason", TROUBLE, "experiment_tag"}
+    return frozenset({*AUTO_RESULT_KEYS, *DEFAULT_RESULT_KEYS, "checkpoint_dir_name", "should_checkpoint"} | ours)
 
 
 def rounds_frame(reported: dict[str, list[dict[str, Any]]]) -> pd.DataFrame:
@@ -53,48 +45,13 @@ def rounds_frame(reported: dict[str, list[dict[str, Any]]]) -> pd.DataFrame:
         rows = [r for r in results if "round" in r]
         if not rows:
             continue
-        frame = pd.DataFrame([{k: v for k, v in r.items() if k not in _TUNES} for r in rows])
+        frame = pd.DataFrame([{k: v for k, v in r.items() if k not in _not_metrics()} for r in rows])
         frames.append(frame.drop_duplicates("round", keep="last").sort_values("round").assign(trial=trial))
     if not frames:
         return pd.DataFrame(columns=["trial", "round", *METRICS])
     whole = pd.concat(frames, ignore_index=True)
     first = ["trial", "round", *(m for m in METRICS if m in whole)]
     return whole[first + [c for c in whole if c not in first]]
-
-
-def logged(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """What Tune wrote down of every trial's results; a line that was cut off when its writer died is left out."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for file in sorted(folder.glob("*/result.json")):
-        for line in file.read_text(errors="replace").splitlines():
-            try:
-                row = json.loads(line)
-                found.setdefault(row["trial_id"], []).append(row)
-            except (json.JSONDecodeError, KeyError, TypeError):
-                continue
-    return found
-
-
-def suggestions(folder: Path) -> list[dict[str, Any]]:
-    """What a run suggested, in its order: trial and config.  What was suggested twice, after a resume, counts once."""
-    file, found = folder / SUGGESTIONS, {}
-    for line in file.read_text().splitlines() if file.exists() else []:
-        try:
-            row = json.loads(line)
-            found[row["trial"]] = {"trial": row["trial"], "config": row["config"]}
-        except (json.JSONDecodeError, KeyError, TypeError):
-            continue  # cut off when its writer died
-    return list(found.values())
-
-
-def seen(logged: dict[str, list[dict[str, Any]]], attribute: str) -> list[tuple[str, float, float]]:
-    """Trial, used budget (a result's attribute) and metric of every round that was logged, in the order of time.
-
-    Of equal values at a rung the earlier one is the better, so that order counts.
-    """
-    rows = [r for results in logged.values() for r in results if METRIC in r and not r.get("diverged")]
-    rows.sort(key=lambda r: r["timestamp"])
-    return [(r["trial_id"], r[attribute], r[METRIC]) for r in rows]
 
 
 def frames(
@@ -109,7 +66,8 @@ def frames(
     rounds = rounds_frame(reported)
     if not earlier:
         return rounds, trials_frame(grid, rounds)
-    before, old = (pd.read_parquet(earlier / f"{name}.parquet") for name in ("rounds", "trials"))
+    of_earlier = RunFiles(earlier)
+    before, old = pd.read_parquet(of_earlier.rounds_file), pd.read_parquet(of_earlier.trials_file)
     ours = dict(zip(onward, map(trial_id, _each(grid)), strict=False))
     before["trial"] = before["trial"].replace(ours)
     rounds = pd.concat([before, rounds], ignore_index=True).drop_duplicates(["trial", "round"], keep="last")
@@ -135,14 +93,14 @@ def trials_frame(grid: ResultGrid, rounds: pd.DataFrame) -> pd.DataFrame:
         name, last = trial_id(result), result.metrics or {}
         row: dict[str, Any] = {"trial": name, "status": _status(result)}
         row |= {CONFIG + k: v for k, v in (result.config or {}).items()}
-        row |= summed(by_trial.get(name))
+        row |= trial_summary(by_trial.get(name))
         row["reason"] = str(last.get("reason") or result.error or "")
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def summed(played: pd.DataFrame | None) -> dict[str, Any]:
-    """What a trial's rounds, in their order, come to: rounds, last and best metrics, seconds, communication."""
+def trial_summary(played: pd.DataFrame | None) -> dict[str, Any]:
+    """A trial's rounds in a row: their number, last and best metrics, seconds and communication."""
     if played is None or played.empty:
         return {"rounds": 0}
     end, best = played.iloc[-1], played.loc[played[METRIC].idxmax()]
@@ -186,141 +144,33 @@ def trial_id(result: Any) -> str:
 
 
 def write_best(
-    run: Path, experiment: Experiment, scenario: str, best: pd.Series, budget: Budget, **found: Any
+    run: Path, experiment: Experiment, scenario: str, best: pd.Series, budget: Budget, **how: Any
 ) -> dict[str, Any]:
-    """Write best.yaml: what `fedtune run --config` needs to play the configuration again, and how it was found.
+    """Write best.yaml: what `fedtune run --config` needs to train the configuration again, and how it was found.
 
-    Where a trial's length was not told in rounds, it will be as many as the best one had.  found: more of how it was
+    Where a trial's length was not given in rounds, it will be as many as the best one had.  how: more of how it was
     found.  Returns the values of what was searched.
     """
     named, actual = find_scenario(scenario), experiment.scenario
     overrides = {
         f.name: getattr(actual, f.name)
-        for f in dataclasses.fields(Scenario)
+        for f in dataclasses.fields(actual)
         if getattr(actual, f.name) != getattr(named, f.name)
     }
     if budget.unit != "rounds":
         overrides["rounds"] = int(best["rounds"])
     chosen = {k.removeprefix(CONFIG): best[k] for k in best.index if k.startswith(CONFIG)}
     whole = experiment.configuration(plain(chosen))
-    found = {
+    how = {
         "trial": best["trial"], "rounds": int(best["rounds"]), "val_acc": float(best["last_val_acc"]),
         "test_acc": float(best["last_test_acc"]), "run": run.name,
-    } | found  # fmt: skip
+    } | how  # fmt: skip
     content = {
         "algorithm": experiment.algorithm, "scenario": scenario, "overrides": overrides, "seed": experiment.seed,
-        "hyperparameters": whole, "found": found,
+        "hyperparameters": whole, "found": how,
     }  # fmt: skip
-    write(run / "best.yaml", content)
+    write_whole(RunFiles(run).best_file, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
     return {n: v for n, v in whole.items() if n in plain(chosen)}
-
-
-class Record:
-    """A run's run.json as it grows."""
-
-    def __init__(self, run: Path, content: dict[str, Any], name: str = "run.json") -> None:
-        """content: what it holds from the start."""
-        self.run, self.content, self.name = run, content, name
-
-    def add(self, **more: Any) -> None:
-        """Remember more for the next time that it is written."""
-        self.content |= more
-
-    def write(self, state: str, **more: Any) -> None:
-        """Write it: what is remembered, the state, and what holds only now."""
-        self.run.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
-        write(self.run / self.name, self.content | {"state": state} | more)
-
-
-def kept(record: dict[str, Any]) -> dict[str, Any]:
-    """What stays of a record when its run is gone on with: how it began; and when it was gone on with."""
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    began = {n: record[n] for n in ("options", "command", "started") if n in record}
-    commits = dict.fromkeys([*record.get("earlier_commits", []), record.get("git_commit")])
-    return began | {"resumed": [*record.get("resumed", []), now], "earlier_commits": list(commits)}
-
-
-def make_folder(run: Path) -> None:
-    """Make a run's folder, or take that of a driver which died before it began; UserError if another's is there."""
-    run.mkdir(parents=True, exist_ok=True)
-    if not {f.name for f in run.iterdir()} <= {"driver.lock", space.KEPT}:
-        raise UserError(f"a run needs a new folder, but {run} was just made by another; give another --name")
-
-
-def provenance(command: list[str], experiment: Experiment, extra: dict[str, Any]) -> dict[str, Any]:
-    """Where a search's numbers come from: command, versions, commit, setting, seeds, hardware."""
-    return origin(command) | {
-        "algorithm": experiment.algorithm,
-        "scenario": dataclasses.asdict(experiment.resolve({})[1]),
-        "pinned": experiment.pinned,
-        "preset": experiment.preset,
-        "scored": experiment.describe_scoring(),
-        "seed": experiment.seed,
-        "executor": experiment.executor,
-        "device": experiment.device,
-    } | extra
-
-
-def origin(command: list[str]) -> dict[str, Any]:
-    """What was run when, by which code, on what."""
-    packages = ("ray", "optuna", "torch", "torchvision", "numpy", "scikit-learn", "pandas")
-    versions = {p: version(p) for p in packages}
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {
-        "command": command,
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "versions": {"fedtune": fedtune.__version__, "python": platform.python_version()} | versions,
-        "git_commit": commit(),
-        "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "gpus": gpus, "system": platform.system()},
-    }
-
-
-def told(record: Mapping[str, Any], commits: Iterable[str | None]) -> str:
-    """Command, version and commits in a line.  commits: of what was played, which may be of another day."""
-    found = " and ".join(dict.fromkeys(c or "not known" for c in commits))
-    return f"`{shlex.join(record['command'])}`, fedtune {record['versions']['fedtune']}, commit {found}"
-
-
-@contextmanager
-def sole_driver(run: Path) -> Iterator[None]:
-    """Holds the run's folder for one driver; the lock goes with its process.  UserError if another one has it."""
-    with (run / "driver.lock").open("a") as file:
-        if not _lock(file):
-            raise UserError(f"a run has one driver, but another is at work in {run}; wait until it ends, or stop it")
-        yield
-
-
-def driven(run: Path) -> bool:
-    """Whether a driver is at work on this machine, or on another that shares the folder and its locks."""
-    try:
-        with (run / "driver.lock").open("r+") as file:
-            return not _lock(file)
-    except OSError:
-        return False
-
-
-def _lock(file: IO[str]) -> bool:
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)  # others: a file system without locks
-    return True
-
-
-def write(path: Path, content: dict[str, Any]) -> None:
-    """Write a .yaml or .json file whole or not at all."""
-    text = (
-        yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-        if path.suffix == ".yaml"
-        else json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    )
-    part = path.with_suffix(path.suffix + ".part")
-    part.write_text(text)
-    part.replace(path)
 
 
 def _each(grid: ResultGrid) -> list[Any]:
@@ -331,24 +181,3 @@ def _status(result: Any) -> str:
     if result.error is not None:
         return "failed"
     return status(result.metrics) if result.metrics else "not started"
-
-
-def commit() -> str | None:
-    """The commit of the code that runs, if it is a checkout; "+" marks uncommitted changes."""
-    here = Path(__file__).resolve().parents[2]
-    if not (here / ".git").exists():
-        return None
-    try:
-        git = ["git", "-C", str(here)]
-        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
-        dirty = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, timeout=10).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return head.stdout.strip() + ("+" if dirty.strip() else "")
-
-
-def command_line() -> list[str]:
-    """The command as it was typed, without this machine's paths."""
-    program = Path(sys.argv[0])
-    start = ["python", "-m", f"fedtune.{program.stem}"] if program.suffix == ".py" else [program.name]
-    return start + sys.argv[1:]

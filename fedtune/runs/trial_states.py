@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 STATUSES = ("finished", "stopped", "diverged", "failed")  # of trials that have ended
+TROUBLE = "trouble"  # an entry of a trial's result: what went wrong in it without ending it
 ALIVE = {"RUNNING": "running", "PENDING": "waiting", "PAUSED": "paused"}  # Ray's names for the others
 
 
@@ -20,16 +21,20 @@ def status(result: dict[str, Any]) -> str:
 def ended(run: Path, logged: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
     """How each trial ended, or that it runs or waits: by Ray's last snapshot, and by what was logged since."""
     states: dict[str, str] = {}
-    for file in sorted(run.glob("experiment_state-*.json"))[-1:]:
-        try:
-            for text, _ in json.loads(file.read_text())["trial_data"]:
-                trial = json.loads(text)
-                states[trial["trial_id"]] = ALIVE.get(trial["status"], trial["status"])
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # it is being written
+    try:
+        for trial in snapshot(run):
+            states[trial["trial_id"]] = ALIVE.get(trial["status"], trial["status"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # it is being written
     for name, rows in logged.items():
         state = states.get(name, "running")
         over = rows[-1].get("diverged") or rows[-1].get("complete") or state == "TERMINATED"
         states[name] = status(rows[-1]) if over else state
     words = {"ERROR": "failed", "TERMINATED": "not started"}  # the latter without a row
     return {name: words.get(state, state) for name, state in states.items()}
+
+
+def snapshot(run: Path) -> list[dict[str, Any]]:
+    """The trials of Ray's last snapshot; none if it has made none."""
+    files = sorted(run.glob("experiment_state-*.json"))
+    return [json.loads(text) for text, _ in json.loads(files[-1].read_text())["trial_data"]] if files else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -11,18 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from fedtune.cluster import ray_start
-from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
 from fedtune.data import datasets
 from fedtune.data.federation import Federation
-from fedtune.runs import disk, tables
+from fedtune.runs import disk, provenance
+from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.studies import comparison_plan, comparison_report, fresh_seeds, search_study
 from fedtune.studies.comparison_plan import ComparisonPlan
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import saved_state
 from fedtune.tuning.plan import Plan
-
-RECORD = "compare.json"
 
 
 def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
@@ -32,36 +29,37 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
     """
     p = c.first
     with ExitStack() as held:
-        if (c.folder / RECORD).exists():
-            held.enter_context(tables.sole_driver(c.folder))
+        files = RunFiles(c.folder, COMPARISON)
+        begun = files.record_file.exists()
+        if begun:
+            held.enter_context(files.lock())
         data = datasets.load(p.experiment.scenario.dataset, p.options.data_dir, p.options.download)
         partitions = search_study.partition(p, data, c.options.seeds)
         disk.require_room(c.folder)
         ray_here = ray_start.connected(p.address, p.cpus, p.gpus, p.options.dashboard, p.options.dashboard_host)
         fits = held.enter_context(ray_here)
-        origin = tables.origin(tables.command_line())
-        kept = tables.Record(c.folder, origin | c.to_record() | dict(record or {}), RECORD)
-        if not (c.folder / RECORD).exists():
-            tables.make_folder(c.folder)
-            held.enter_context(tables.sole_driver(c.folder))
-        with _recorded(c, kept) as finish:
+        files.add(**provenance.origin() | c.to_record() | dict(record or {}))
+        if not begun:
+            files.make()
+            held.enter_context(files.lock())
+        with _recorded(c, files) as finish:
             if not _search_all(c, data, partitions, fits):
                 finish("interrupted")
                 say(f"interrupted; fedtune resume {c.folder} continues")
                 return 130
-            finish("finished", unequal=_test_findings(c, data, kept.content))
+            finish("finished", unequal=_test_findings(c, data, files.noted))
             return 0
 
 
 @contextmanager
-def _recorded(c: ComparisonPlan, record: tables.Record) -> Iterator[Callable[..., None]]:
+def _recorded(c: ComparisonPlan, files: RunFiles) -> Iterator[Callable[..., None]]:
     """The record says that the comparison runs, and in the end how it ended, by itself or by what is yielded."""
-    record.write("running")
-    began, earlier = time.monotonic(), record.content.get("seconds", 0.0)
+    files.write("running")
+    began, earlier = time.monotonic(), files.noted.get("seconds", 0.0)
 
     def finish(state: str, **more: Any) -> None:
-        record.add(seconds=round(earlier + time.monotonic() - began, 1))
-        record.write(state, **more)
+        files.add(seconds=round(earlier + time.monotonic() - began, 1))
+        files.write(state, **more)
 
     try:
         yield finish
@@ -82,27 +80,26 @@ def _search_all(c: ComparisonPlan, data: datasets.Dataset, partitions: list[Fede
 
 def _search(p: Plan, data: datasets.Dataset, partitions: list[Federation], fits: int) -> int:
     """Begin a search, resume it, or leave one that is over alone; its exit status."""
-    file = p.folder / "run.json"
-    before = json.loads(file.read_text()) if file.exists() else None
+    before = p.files.record if p.files.record_file.exists() else None
     if before and before["state"] in ("finished", "nothing found"):
         say(f"{p.experiment.algorithm}: was searched already")
         return 0
     with ExitStack() as held:
         if before:
-            held.enter_context(tables.sole_driver(p.folder))
+            held.enter_context(p.files.lock())
             saved_state.require_state(p.folder)
-        record = tables.kept(before) if before else {}
+        record = provenance.record_for_resume(before) if before else {}
         return search_study.run_search(p, record, data, partitions, fits, resumed=bool(before))
 
 
 def _test_findings(c: ComparisonPlan, data: datasets.Dataset, record: dict[str, Any]) -> list[str]:
     """Train what was found on fresh seeds, write and show the tables; where budgets were not equal."""
-    plans, options = list(c.plans.values()), c.options
+    plans, options, files = list(c.plans.values()), c.options, RunFiles(c.folder, COMPARISON)
     evaluations, rounds, outcomes = fresh_seeds.evaluate(
-        plans, data, options.seeds, options.top_k, c.folder / "evaluations"
+        plans, data, options.seeds, options.top_k, files.evaluations_folder
     )
-    evaluations.to_parquet(c.folder / "evaluations.parquet", index=False)
-    rounds.to_parquet(c.folder / "evaluation_rounds.parquet", index=False)
+    evaluations.to_parquet(files.evaluations_file, index=False)
+    rounds.to_parquet(files.evaluation_rounds_file, index=False)
     return comparison_report.report(c, evaluations, outcomes, record)
 
 
@@ -111,12 +108,11 @@ def resume(run_folder: Path, changes: Mapping[str, Any]) -> int:
 
     changes: options that are not as they were, for instance max_concurrent.
     """
+    files = RunFiles(run_folder, COMPARISON)
+    record = files.record
     try:
-        record = json.loads((run_folder / RECORD).read_text())
         options = dataclasses.replace(ComparisonOptions.from_record(record), **changes)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"cannot resume: {run_folder} is not a comparison's folder: {RECORD} is missing or damaged ({error})"
-        ) from error
-    kept = tables.kept(record) | {n: record[n] for n in ("seconds",) if n in record}
+    except (ValueError, KeyError, TypeError) as error:
+        raise files.damaged(error) from error
+    kept = provenance.record_for_resume(record, "seconds")
     return run(comparison_plan.make(options, run_folder.absolute()), kept)

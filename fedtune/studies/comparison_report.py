@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ from rich.table import Table
 from fedtune.core import terminal
 from fedtune.core.terminal import say
 from fedtune.federated.scenarios import find
-from fedtune.runs import tables
+from fedtune.runs.files import RunFiles
+from fedtune.runs.provenance import provenance_line
 from fedtune.studies import comparison_tables, fresh_seeds, published
 from fedtune.studies.comparison_plan import ComparisonPlan
 from fedtune.studies.ray_tasks import Outcome
@@ -32,8 +32,9 @@ def report(
     texts = {n: "; ".join(f"({v.text})" if v.stands_in else v.text for v in found) for n, found in cells.items()}
     table = comparison_tables.table(evaluations, {n: comparison_tables.spent(run) for n, run in runs.items()}, texts)
     pairs = comparison_tables.pairs(evaluations)
-    table.to_csv(c.folder / "table.csv", index=False)
-    pairs.to_csv(c.folder / "pairs.csv", index=False)
+    files = RunFiles(c.folder)
+    table.to_csv(files.table_file, index=False)
+    pairs.to_csv(files.pairs_file, index=False)
     unequal = comparison_tables.unequal(runs, c.first.trials, c.first.budget)
     warnings = [f"warning: budgets were not equal: {u}" for u in unequal]
     notes = list(dict.fromkeys(published.note(v) for found in cells.values() for v in found))
@@ -54,9 +55,9 @@ def printed(c: ComparisonPlan, name: str) -> list[published.Cell]:
 
 def _made(record: dict[str, Any], searches: Iterable[Path], fresh: Sequence[Outcome], searched: float) -> str:
     """Which command made it, with what code, and how long that took."""
-    of_searches = [json.loads((run / "run.json").read_text()) for run in searches]
+    of_searches = [RunFiles(run).record for run in searches]
     commits = [c for r in of_searches for c in (*r.get("earlier_commits", []), r["git_commit"])]
-    origin = tables.told(record, [*commits, *(o.commit for o in fresh)])
+    origin = provenance_line(record, [*commits, *(o.commit for o in fresh)])
     spent = sum(fresh_seeds.seconds(o) for o in fresh)
     return f"{origin}, {searched:.0f} s of searches and {spent:.0f} s of runs on fresh seeds, all processes together"
 
@@ -100,6 +101,6 @@ def _write(c: ComparisonPlan, titled: list[tuple[str, pd.DataFrame]], lines: lis
     """table.md and table.tex.  lines: warnings and notes below the tables."""
     heading = f"# {', '.join(c.plans)} on {c.setting}\n\n{made}.\n"
     parts = [f"**{title}**\n\n{comparison_tables.markdown(text)}" for title, text in titled]
-    (c.folder / "table.md").write_text("\n".join([heading, *parts, *(f"- {line}\n" for line in lines)]))
+    RunFiles(c.folder).markdown_file.write_text("\n".join([heading, *parts, *(f"- {line}\n" for line in lines)]))
     latex = [f"% {title}\n{comparison_tables.latex(text)}" for title, text in titled]
-    (c.folder / "table.tex").write_text("\n".join([*latex, *(f"% {line}\n" for line in (*lines, made))]))
+    RunFiles(c.folder).latex_file.write_text("\n".join([*latex, *(f"% {line}\n" for line in (*lines, made))]))

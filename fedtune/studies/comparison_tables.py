@@ -15,6 +15,7 @@ from fedtune.core.metrics import METRIC
 from fedtune.core.statistics import interval, number
 from fedtune.core.terminal import short
 from fedtune.runs import tables
+from fedtune.runs.files import RunFiles
 from fedtune.studies.fresh_seeds import DEFAULT
 
 LEVEL = 0.05
@@ -96,7 +97,7 @@ def pairs(evaluations: pd.DataFrame) -> pd.DataFrame:
 
 def spent(run: Path) -> dict[str, float]:
     """What a search used up, from the logs of its trials rather than from its options."""
-    trials = pd.read_parquet(run / "trials.parquet")
+    trials = pd.read_parquet(RunFiles(run).trials_file)
     totals = {c: trials[c].sum() if c in trials else 0 for c in ("rounds", "comm_mb", "seconds")}
     return {"trials": len(trials), "rounds": int(totals["rounds"]), "mb": totals["comm_mb"]} | {
         "seconds": totals["seconds"]
@@ -110,7 +111,7 @@ def unequal(runs: Mapping[str, Path], trials: int, budget: Budget) -> list[str]:
     """
     found, lengths = [], {}
     for name, run in runs.items():
-        had = pd.read_parquet(run / "trials.parquet")
+        had = pd.read_parquet(RunFiles(run).trials_file)
         if len(had) != trials:
             found.append(f"{name} began {len(had)} of {trials} trials")
         ended = had[had["status"] == "finished"]

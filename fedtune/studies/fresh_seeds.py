@@ -38,7 +38,7 @@ def candidates(p: Plan, top: int) -> list[Candidate]:
 
     The default has a score if one of the search's finished trials was of it.
     """
-    trials = pd.read_parquet(p.folder / "trials.parquet")
+    trials = pd.read_parquet(p.files.trials_file)
     ranked = tables.best_trials(trials, p.budget.unit)[:top]
     default = p.default()
     first = Candidate(DEFAULT, default)

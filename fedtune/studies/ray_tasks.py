@@ -25,7 +25,8 @@ from fedtune.federated import partitioning
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import play
-from fedtune.runs import tables
+from fedtune.runs import provenance
+from fedtune.runs.files import write_json
 from fedtune.tuning.space_types import Config
 
 
@@ -63,12 +64,12 @@ def run_all(
         folder.mkdir(parents=True, exist_ok=True)
         done = finished(runs, folder, budget)
     left = _by_federation(r for r in runs if r.label not in done)
-    commit = tables.commit()
+    commit = provenance.commit()
     outcomes = _outcomes(left, data, cpus, gpus, budget, concurrent)
     for run, outcome in _with_progress(outcomes, title, len(done), len(runs)):
         done[run.label] = outcome._replace(commit=commit)
         if folder:
-            tables.write(outcome_file(folder, run, budget), done[run.label]._asdict())
+            write_json(outcome_file(folder, run, budget), done[run.label]._asdict())
     return {r.label: done[r.label] for r in runs}
 
 

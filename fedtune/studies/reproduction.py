@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,15 +14,14 @@ from fedtune.core.terminal import say
 from fedtune.data import datasets
 from fedtune.federated import partitioning
 from fedtune.federated.scenario import Scenario
-from fedtune.runs import tables
+from fedtune.runs import provenance
+from fedtune.runs.files import REPRODUCTION, RunFiles
 from fedtune.studies import ray_tasks
 from fedtune.studies.options import ReproductionOptions
 from fedtune.studies.paper_grid import Grid
 from fedtune.studies.reproduction_plan import Spot, planned, requested
 from fedtune.studies.reproduction_report import Report
 from fedtune.tuning import plan
-
-RECORD = "reproduce.json"
 
 
 def run(options: ReproductionOptions) -> int:
@@ -38,11 +36,11 @@ def run(options: ReproductionOptions) -> int:
             ray_start.connected(options.address, options.cpus_per_trial, options.gpus_per_trial, options.dashboard)
         )
         folder.mkdir(parents=True, exist_ok=True)
-        held.enter_context(tables.sole_driver(folder))
-        origin = tables.origin(tables.command_line())
-        record = tables.Record(folder, origin | {"grid": options.grid, "device": device}, RECORD)
+        record = RunFiles(folder, REPRODUCTION)
+        held.enter_context(record.lock())
+        record.add(**provenance.origin(), grid=options.grid, device=device)
         outcomes = _outcomes(grid, spots, data, folder, record, options)
-        report = Report(grid, spots, outcomes, record.content, presets, options.quick)
+        report = Report(grid, spots, outcomes, record.noted, presets, options.quick)
         report.write(folder)
         record.write("finished", runs=len(outcomes))
     report.show(terminal.console())
@@ -51,14 +49,14 @@ def run(options: ReproductionOptions) -> int:
 
 
 def _outcomes(
-    grid: Grid, spots: Sequence[Spot], data: dict[str, datasets.Dataset], folder: Path, record: tables.Record,
+    grid: Grid, spots: Sequence[Spot], data: dict[str, datasets.Dataset], folder: Path, record: RunFiles,
     options: ReproductionOptions,
 ) -> dict[str, ray_tasks.Outcome]:  # fmt: skip
     """What came of the grid's runs, by label; the record says if they were cut short."""
     runs = {run.label: run for spot in spots for run in spot.runs}
     record.write("running", runs=len(runs))
     say(f"{grid.paper}, {grid.table}: {len(runs)} runs.  If this is cut short, the same command goes on")
-    share, files = (options.cpus_per_trial, options.gpus_per_trial), folder / "runs"
+    share, files = (options.cpus_per_trial, options.gpus_per_trial), RunFiles(folder).runs_folder
     try:
         return ray_tasks.run_all(list(runs.values()), data, files, *share, title=options.table)
     except BaseException as error:
@@ -70,7 +68,7 @@ def _outcomes(
 def _folder(options: ReproductionOptions) -> Path:
     """A new folder, or one that was made for the same runs; UserError otherwise."""
     folder, grid = options.folder, options.grid
-    if not (folder / RECORD).exists():
+    if not RunFiles(folder, REPRODUCTION).record_file.exists():
         plan.require_folder(folder.parent, options.name or folder.name)
     elif (had := read(folder)["grid"]) != grid:
         said = ", ".join(f"{n} {had[n]}" for n in grid if had.get(n) != grid[n])
@@ -80,13 +78,10 @@ def _folder(options: ReproductionOptions) -> Path:
 
 def read(folder: Path) -> dict[str, Any]:
     """The record of a reproduction in a folder; UserError if there is none."""
-    try:
-        record = dict(json.loads((folder / RECORD).read_text()))
-        record["grid"]["table"], record["device"], record["command"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{folder} is not a folder of fedtune reproduce: {RECORD} is missing or damaged ({error})"
-        ) from error
+    files = RunFiles(folder, REPRODUCTION)
+    record = files.record_with("grid", "device", "command")
+    if not isinstance(record["grid"], dict) or "table" not in record["grid"]:
+        raise files.damaged("it does not say which table")
     return record
 
 

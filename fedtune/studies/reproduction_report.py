@@ -14,6 +14,7 @@ from rich.table import Table
 
 from fedtune.core.statistics import interval
 from fedtune.runs import tables as results
+from fedtune.runs.files import RunFiles
 from fedtune.studies import comparison_tables, published
 from fedtune.studies.fresh_seeds import seconds
 from fedtune.studies.paper_grid import BESIDE, MEASURES, Grid
@@ -69,9 +70,9 @@ class Report:
 
     def write(self, folder: Path) -> None:
         """table.csv and table.md."""
-        self.frame.to_csv(folder / "table.csv", index=False)
+        self.frame.to_csv(RunFiles(folder).table_file, index=False)
         head = "\n".join([f"# {self.title}", "", *(f"{line}  " for line in self.about())])
-        (folder / "table.md").write_text(f"{head}\n\n{markdown(self.frame)}", encoding="utf-8")
+        RunFiles(folder).markdown_file.write_text(f"{head}\n\n{markdown(self.frame)}", encoding="utf-8")
 
     def show(self, console: Console) -> None:
         """The same for a terminal."""

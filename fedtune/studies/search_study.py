@@ -13,7 +13,8 @@ from fedtune.cluster import gpu_share, ray_start
 from fedtune.core.terminal import say, short
 from fedtune.data import datasets, federation
 from fedtune.federated import partitioning
-from fedtune.runs import disk, tables
+from fedtune.runs import disk, provenance, tables
+from fedtune.runs.files import RunFiles
 from fedtune.studies import final_check
 from fedtune.tuning import driver, messages, saved_state
 from fedtune.tuning.plan import Plan
@@ -27,7 +28,7 @@ def run_with_ray(p: Plan, record: dict[str, Any] | None = None, resumed: bool = 
     """
     with ExitStack() as held:
         if resumed:
-            held.enter_context(tables.sole_driver(p.folder))
+            held.enter_context(p.files.lock())
         data = datasets.load(p.experiment.scenario.dataset, p.options.data_dir, p.options.download)
         partitions = partition(p, data, p.final_seeds)
         disk.require_room(p.storage)
@@ -54,22 +55,23 @@ def run_search(
             p = dataclasses.replace(p, gpus=gpus)
         p = dataclasses.replace(p, concurrent=p.concurrent or fits)
         messages.announce(p, p.options.space, p.concurrent or fits)
-        noted = tables.Record(p.folder, tables.provenance(tables.command_line(), p.experiment, p.told()) | record)
+        run = p.files
+        run.add(**provenance.of_experiment(p.experiment) | p.to_record() | record)
         if not resumed:  # not before: whatever is refused leaves nothing behind
-            tables.make_folder(p.folder)
+            run.make()
             keep(p.options.space, p.folder)
-            held.enter_context(tables.sole_driver(p.folder))
-        noted.write("running")
+            held.enter_context(run.lock())
+        run.write("running")
         held.enter_context(disk.reserved(p.folder))
         watch = disk.Watch(p.folder)
         if not p.options.debug:
             held.enter_context(ray_start.without_stacks())
         with watch.explaining(p.shown):
-            return search_and_check(p, data, partitions, noted, watch, resumed)
+            return search_and_check(p, data, partitions, run, watch, resumed)
 
 
 def search_and_check(
-    p: Plan, data: datasets.Dataset, partitions: list[federation.Federation], noted: tables.Record, watch: disk.Watch,
+    p: Plan, data: datasets.Dataset, partitions: list[federation.Federation], run: RunFiles, watch: disk.Watch,
     resumed: bool,
 ) -> int:  # fmt: skip
     """Search in the run's folder, write its tables, then check what was found; the exit status."""
@@ -78,14 +80,14 @@ def search_and_check(
         grid, reported = driver.fit(p, partitions, p.concurrent or 1, resumed, watch)
     except BaseException as error:
         watch.look()  # before the record makes a vanished folder again
-        noted.write("failed", reason=f"{type(error).__name__}: {error}")
+        run.write("failed", reason=f"{type(error).__name__}: {error}")
         raise
     rounds, trials = tables.frames(grid, reported, p.earlier, [t.trial for t in p.onward])
     p.folder.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
-    rounds.to_parquet(p.folder / "rounds.parquet", index=False)
-    trials.to_parquet(p.folder / "trials.parquet", index=False)
+    rounds.to_parquet(run.rounds_file, index=False)
+    trials.to_parquet(run.trials_file, index=False)
     if watch.found:
-        noted.write("interrupted", reason=f"its folder {watch.found}")
+        run.write("interrupted", reason=f"its folder {watch.found}")
         raise watch.error(p.shown)
     if len(p.objectives) > 1 and len(rounds):
         messages.front(p, rounds, trials)
@@ -94,28 +96,28 @@ def search_and_check(
         what = "time budget reached" if p.time_budget else f"interrupted; fedtune resume {p.shown} goes on"
         say(f"{what}: {len(trials)} of {p.trials} trials were begun")
     counts = trials["status"].value_counts().to_dict()
-    noted.add(search_seconds=round(time.monotonic() - began, 1), status=counts)
+    run.add(search_seconds=round(time.monotonic() - began, 1), status=counts)
     best = tables.best_trial(trials, p.budget.unit)
     if best is None:
-        return _nothing_found(noted, trials, interrupted=cut and not p.time_budget)
+        return _nothing_found(run, trials, interrupted=cut and not p.time_budget)
     config = tables.write_best(p.folder, p.experiment, p.scenario, best, p.budget, trials=len(trials), seeds=p.seeds)
     if cut and not p.time_budget:
-        noted.write("interrupted")
+        run.write("interrupted")
         say(f"best so far: trial {best['trial']}, {messages.listed(config, short)}; folder: {p.shown}")
         return 130
     checked = final_check.check(p, data, config)
-    noted.add(final=checked.to_dict("records"), seconds=round(time.monotonic() - began, 1))
-    noted.write("finished")
+    run.add(final=checked.to_dict("records"), seconds=round(time.monotonic() - began, 1))
+    run.write("finished")
     messages.conclude(p, config, best, checked, counts, p.options.data_dir)
     return 0
 
 
-def _nothing_found(noted: tables.Record, trials: pd.DataFrame, interrupted: bool) -> int:
+def _nothing_found(run: RunFiles, trials: pd.DataFrame, interrupted: bool) -> int:
     """Say that no trial is to be trusted; the exit status."""
     if interrupted:
-        noted.write("interrupted")
+        run.write("interrupted")
         return 130
-    noted.write("nothing found")
+    run.write("nothing found")
     reasons = [r for r in trials["reason"] if r]
     say(f"no trial reported a finite result{': ' + reasons[0].splitlines()[-1] if reasons else ''}")
     return 1

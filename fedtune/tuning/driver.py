@@ -20,7 +20,8 @@ from fedtune.cluster.prometheus import Gauges
 from fedtune.core.metrics import METRIC
 from fedtune.core.terminal import say
 from fedtune.data.federation import Federation
-from fedtune.runs import disk, tables
+from fedtune.runs import disk, logs
+from fedtune.runs.files import RunFiles
 from fedtune.tuning import live_view, saved_state, schedulers, searchers
 from fedtune.tuning.optuna_searcher import OptunaSearcher
 from fedtune.tuning.plan import Plan
@@ -75,7 +76,7 @@ def drive(
             grid = tuner.fit()
     searcher = _innermost(tuner)
     if isinstance(searcher, OptunaSearcher):
-        searcher.export(p.folder / "study.journal")
+        searcher.export(p.files.study_file)
     return grid, recorder.rows
 
 
@@ -105,7 +106,7 @@ def _restored(p: Plan, trainable: Any, concurrent: int, before: Rows) -> tune.Tu
     if isinstance(searcher, OptunaSearcher):
         searcher.log = _log(p)
     if kind.remember:
-        reached = tables.seen(before, p.budget.attribute)
+        reached = logs.metric_history(before, p.budget.attribute)
         kind.remember(ray_internals.tune_config(tuner).scheduler, p.budget, reached)
     else:
         say(f"note: Ray does not keep what {p.scheduler} has seen; it judges by what comes from now on")
@@ -159,7 +160,7 @@ def _replaying(p: Plan) -> tuple[Any, Any]:
 def _searching(p: Plan) -> tuple[Any, Any]:
     """What chooses configurations, and what ends trials, told of an earlier run if there is one."""
     kind = schedulers.find(p.scheduler)
-    earlier = pd.read_parquet(p.earlier / "rounds.parquet") if p.earlier else pd.DataFrame({"trial": []})
+    earlier = pd.read_parquet(RunFiles(p.earlier).rounds_file) if p.earlier else pd.DataFrame({"trial": []})
     searcher = searchers.searcher(  # another seed, or an extended search would draw what it drew before
         p.searcher, p.space, p.points, p.outside, p.experiment.seed + earlier["trial"].nunique(), p.name, p.objectives,
         _log(p), kind.moves_hyperparameters,
@@ -167,7 +168,7 @@ def _searching(p: Plan) -> tuple[Any, Any]:
     scheduler = gpu_share.with_more_memory(schedulers.scheduler(p.scheduler, p.budget, p.grace, p.space), p.gpus)
     if p.earlier and isinstance(searcher, OptunaSearcher):
         continued = [t.trial for t in p.onward]
-        searcher.learn(p.earlier / "study.journal", complete=not continued, but=continued)
+        searcher.learn(RunFiles(p.earlier).study_file, complete=not continued, but=continued)
         if kind.remember and not continued:
             used = earlier["round" if p.budget.unit == "rounds" else "spent"]
             kind.remember(scheduler, p.budget, zip(earlier["trial"], used, earlier[METRIC], strict=True))
@@ -176,4 +177,4 @@ def _searching(p: Plan) -> tuple[Any, Any]:
 
 def _log(p: Plan) -> Path:
     """The file that suggestions are written to."""
-    return p.folder / tables.SUGGESTIONS
+    return p.files.suggestions_file

@@ -56,7 +56,8 @@ def conclude(
     if schedulers.find(p.scheduler).moves_hyperparameters:
         say("note: PBT moved the hyperparameters during training; best.yaml and the check above hold the last values")
     say(f"folder: {p.shown}")
-    say(f"again: fedtune run --config {p.shown / 'best.yaml'}" + (f" --data-dir {data_dir}" if data_dir else ""))
+    best_file = p.shown / p.files.best_file.name
+    say(f"again: fedtune run --config {best_file}" + (f" --data-dir {data_dir}" if data_dir else ""))
 
 
 def _length(p: Plan) -> str:
@@ -73,7 +74,7 @@ def front(p: Plan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
     columns = ["trial", "round", *p.objectives, "test_acc"]
     configs = trials[["trial", *(c for c in trials if c.startswith(tables.CONFIG))]]
     found = found[columns].merge(configs, on="trial", how="left")
-    found.to_parquet(p.folder / "front.parquet", index=False)
+    found.to_parquet(p.files.front_file, index=False)
     title = f"front of {' and '.join(p.objectives)} over every round of every trial: {len(found)} points"
     table = Table(title=title, title_justify="left")
     for column in (*columns, *p.space.names):

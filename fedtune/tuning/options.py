@@ -118,20 +118,6 @@ class ExperimentOptions:
         if self.seed < 0:
             raise UserError(f"--seed must not be negative, but got {self.seed}")
 
-    @classmethod
-    def of(cls, **values: Any) -> Self:
-        """Options from their names and those of scenario fields: of(algo="gfpl", trials=16, rounds=20)."""
-        known, overridden = [f.name for f in fields(cls)], dict(values.pop("fields", {}))
-        given = {n: v for n, v in values.items() if n in known}
-        overridden |= {n: v for n, v in values.items() if n not in known}
-        from fedtune.federated.scenario import Scenario
-
-        theirs = [f.name for f in fields(Scenario)]
-        for name in overridden:
-            if name not in theirs:
-                raise unknown("option or scenario field", name, [*known, *theirs])
-        return cls(**given, fields=overridden)
-
     def experiment(self) -> Experiment:
         """The experiment that is described; UserError for whatever is wrong with it."""
         from fedtune.core.hyper import knobs

@@ -17,13 +17,14 @@ from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
 from fedtune.federated.experiment import Experiment
+from fedtune.runs.files import RunFiles
 from fedtune.tuning import schedulers, searchers
 from fedtune.tuning import space as spaces
 from fedtune.tuning.options import AUTO, SearchOptions, flag
 from fedtune.tuning.space import Config, Space
 
 
-class Played(NamedTuple):
+class EarlierTrial(NamedTuple):
     """A trial of another run."""
 
     trial: str
@@ -60,8 +61,8 @@ class Plan:
     address: str | None
     tensorboard: bool
     earlier: Path | None = None  # a finished run whose trials this search goes on from
-    onward: tuple[Played, ...] = ()  # those of its trials that are played on
-    again: tuple[Played, ...] = ()  # another run's trials that are played again, and nothing else
+    onward: tuple[EarlierTrial, ...] = ()  # those of its trials that are trained further
+    again: tuple[EarlierTrial, ...] = ()  # another run's trials that are trained again, and nothing else
 
     @property
     def scenario(self) -> str:
@@ -73,6 +74,11 @@ class Plan:
         """The run's folder."""
         return self.storage / self.name
 
+    @property
+    def files(self) -> RunFiles:
+        """The files in the run's folder."""
+        return RunFiles(self.folder)
+
     def default(self) -> Config:
         """The default values of what is searched."""
         return {n: v for n, v in self.experiment.configuration({}).items() if n in self.space.names}
@@ -82,8 +88,8 @@ class Plan:
         first = self.experiment.seed + self.seeds
         return list(range(first, first + count))
 
-    def told(self) -> dict[str, Any]:
-        """What run.json says of it beside the experiment."""
+    def to_record(self) -> dict[str, Any]:
+        """What the run's record holds of it beside the experiment."""
         return {
             "options": self.options.to_record(), "scenario_name": self.scenario, "space": self.space.text(),
             "trials": self.trials, "searcher": self.searcher, "scheduler": self.scheduler,

@@ -13,7 +13,8 @@ from ray.tune import ResultGrid
 from fedtune.cluster import ray_internals
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
-from fedtune.runs import tables
+from fedtune.runs.files import RunFiles
+from fedtune.runs.logs import logged
 
 
 def require_state(run: Path) -> bool:
@@ -43,7 +44,7 @@ def prepared(run: Path) -> dict[str, list[dict[str, Any]]]:
     *_, snapshot = ray_internals.snapshots(run)
     set_aside(run)
     ray_internals.forget_decisions(snapshot)
-    return tables.logged(run)
+    return logged(run)
 
 
 def set_aside(run: Path) -> None:
@@ -57,8 +58,9 @@ def set_aside(run: Path) -> None:
         return  # not as Ray writes it: Ray will say so
     for folder in {file.parent for file in run.glob("*/result.json")}:
         if folder.name.split("-")[-1] not in known:
-            (run / "lost").mkdir(exist_ok=True)
-            folder.rename(run / "lost" / folder.name)
+            lost = RunFiles(run).lost_folder
+            lost.mkdir(exist_ok=True)
+            folder.rename(lost / folder.name)
 
 
 def drop_unlogged(run: Path, logged: dict[str, list[dict[str, Any]]]) -> None:

@@ -24,6 +24,7 @@ from fedtune.federated import registry
 from fedtune.federated.algorithm import Algorithm
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
+from fedtune.runs.files import RunFiles
 from fedtune.tuning.domains import also_text, domain_text, ends, grid_values
 from fedtune.tuning.first_effect import first_effect
 from fedtune.tuning.space_check import checked
@@ -34,7 +35,6 @@ __all__ = [
     "grid_values", "inside", "keep", "kept", "lines", "load", "met", "names", "tunable", "when", "widened",
 ]  # fmt: skip
 
-KEPT = "space.py"  # in a run's folder
 
 
 def tunable(cls: type[Algorithm], *names: str, **narrowed: tuple[float, float]) -> dict[str, Domain]:
@@ -118,14 +118,16 @@ def file_of(name: str) -> tuple[Path, str] | None:
 def keep(name: str, run: Path) -> None:
     """Copy a space's file, if it has one, into a run's folder: the run goes on from there."""
     file = file_of(name)
-    if file and file[0] != run / KEPT:
-        shutil.copyfile(file[0], run / KEPT)
+    copy = RunFiles(run).space_file
+    if file and file[0] != copy:
+        shutil.copyfile(file[0], copy)
 
 
 def kept(name: str, run: Path) -> str:
     """The space's name with the copy in the run's folder, if there is one."""
     file = file_of(name)
-    return f"{run / KEPT}{file[1]}" if file and (run / KEPT).exists() else name
+    copy = RunFiles(run).space_file
+    return f"{copy}{file[1]}" if file and copy.exists() else name
 
 
 def inside(space: Space, config: Config) -> tuple[Config, Config]:

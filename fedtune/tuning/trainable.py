@@ -25,7 +25,8 @@ from fedtune.data.federation import Federation
 from fedtune.federated.engine import State
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.simulation import MultiSeedSimulation
-from fedtune.runs.disk import TROUBLE, reason
+from fedtune.runs.disk import reason
+from fedtune.runs.trial_states import TROUBLE
 
 SAVING = 0.03  # of a trial's time may go into checkpoints
 

@@ -9,7 +9,7 @@ import pytest
 
 from analysis.papers import claims
 from analysis.papers.claims import FAILS, HOLDS, UNTOLD
-from fedtune.runs import tables
+from fedtune.runs.files import write_json
 from fedtune.studies import ray_tasks, reproduction_plan
 from fedtune.studies.options import ReproductionOptions
 from fedtune.studies.paper_tables import GRIDS
@@ -113,7 +113,7 @@ def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.C
         for run in spot.runs:
             file = ray_tasks.outcome_file(folder / "runs", run, None)
             file.parent.mkdir(parents=True, exist_ok=True)
-            tables.write(file, {"rounds": [{"comm_mb": float(cost)}], "reason": ""})
+            write_json(file, {"rounds": [{"comm_mb": float(cost)}], "reason": ""})
     said = {"command": ["fedtune", "reproduce", *arguments], "device": "cpu", "versions": {"fedtune": "1"}}
     (folder / "reproduce.json").write_text(json.dumps(said | {"grid": options.grid}))
     assert claims.main([str(folder), "--write", str(out)]) == 0
@@ -121,7 +121,7 @@ def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.C
     assert verdicts["C7, n"] == HOLDS and verdicts["C7, w̄"] == FAILS and verdicts["C7, m"] == UNTOLD
     assert "`fedtune reproduce gfpl-fig7 --dataset digits --quick" in (out / "gfpl-claims.md").read_text()
     assert "| C7, n |" in capsys.readouterr().out
-    assert claims.main([str(tmp_path)]) == 2 and "is not a folder of fedtune reproduce" in capsys.readouterr().err
+    assert claims.main([str(tmp_path)]) == 2 and "reproduce.json is missing or damaged" in capsys.readouterr().err
     (tmp_path / "again").symlink_to(folder)
     assert claims.main([str(folder), str(tmp_path / "again")]) == 2
     assert "is gfpl-fig7, too; give one" in capsys.readouterr().err
@@ -133,7 +133,7 @@ def test_the_same_setting_on_several_data_sets_is_several_columns(tmp_path: Path
     for i, spot in enumerate(spots):
         file = ray_tasks.outcome_file(tmp_path / "runs", spot.runs[0], None)
         file.parent.mkdir(exist_ok=True)
-        tables.write(file, {"rounds": [{"test_acc": i / 100}], "reason": ""})
+        write_json(file, {"rounds": [{"test_acc": i / 100}], "reason": ""})
     said = {"command": [], "grid": options.grid, "device": "cuda"}
     (tmp_path / "reproduce.json").write_text(json.dumps(said))
     found = claims.Reproduced.read(tmp_path).values("", "GFPL", "accuracy")

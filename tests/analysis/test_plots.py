@@ -27,7 +27,8 @@ from fedtune.core.errors import UserError
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import MultiSeedSimulation
-from fedtune.runs import pareto, tables
+from fedtune.runs import pareto
+from fedtune.runs.files import RunFiles
 
 SMALL = "--model mlp --features 12 --clients 4 --ways 3 --shots 6 --rounds 4 --all-classes 20".split()
 AXES = ["val_acc", "comm_mb"]
@@ -485,7 +486,7 @@ def test_algorithms_give_what_they_have_and_say_what_they_lack(tmp_path: Path) -
 def test_a_trials_checkpoint_is_opened_as_a_model(tmp_path: Path) -> None:
     words = ["--algo", "fedproto", *SMALL, "--rounds", "2", "--seeds-per-trial", "2"]
     (tmp_path / "run.json").write_text(json.dumps({"arguments": words}))
-    (tmp_path / tables.SUGGESTIONS).write_text(json.dumps({"trial": "ab12", "config": {"lam": 3.0}}) + "\n")
+    RunFiles(tmp_path).suggestions_file.write_text(json.dumps({"trial": "ab12", "config": {"lam": 3.0}}) + "\n")
     names = ("model", "features", "clients", "ways", "shots", "rounds", "all_classes")
     scenario = Scenario().override(**dict(zip(names, ("mlp", 12, 4, 3, 6, 2, 20), strict=True)))
     experiment = Experiment("fedproto", scenario)

@@ -27,7 +27,7 @@ from fedtune.cluster import ray_start as clusters
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.federated import partitioning, simulation
-from fedtune.runs import tables
+from fedtune.runs import logs, tables
 from fedtune.tuning import driver, plan, schedulers
 from fedtune.tuning.options import SearchOptions
 from fedtune.tuning.space import Space
@@ -60,7 +60,7 @@ def test_a_dead_nodes_trials_go_on_elsewhere_bit_for_bit(
     process = begin_search(tmp_path, "--address", cluster.address)
     run = tmp_path / "run"
     try:
-        wait_for(lambda: [len(rows) >= 4 for rows in tables.logged(run).values()][:2] == [True, True], 180)
+        wait_for(lambda: [len(rows) >= 4 for rows in logs.logged(run).values()][:2] == [True, True], 180)
         cluster.remove_node(second, allow_graceful=False)
         out, _ = process.communicate(timeout=300)
     finally:

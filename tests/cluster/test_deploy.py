@@ -29,7 +29,7 @@ from support.waiting import wait_for
 import fedtune
 from fedtune import arguments, search, submit
 from fedtune.cluster import jobs
-from fedtune.runs import tables
+from fedtune.runs import logs
 from fedtune.tuning import plan
 from fedtune.tuning.options import SearchOptions
 
@@ -347,7 +347,7 @@ def stopped(node: Path) -> Path:
         token = wait_for(lambda: next((t for t in (node / "runs").glob(".token-*") if t.stat().st_size == 64), None))
         assert token.stat().st_mode & 0o777 == 0o600
         secret = token.read_text()
-        wait_for(lambda: process.poll() is not None or (run.exists() and tables.logged(run)), seconds=300)
+        wait_for(lambda: process.poll() is not None or (run.exists() and logs.logged(run)), seconds=300)
         process.send_signal(signal.SIGTERM)
     finally:
         status, said = ended(process, node / "0.log")

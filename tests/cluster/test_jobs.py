@@ -32,7 +32,7 @@ from support.waiting import wait_for
 from fedtune import jobs as jobs_command
 from fedtune import search, submit
 from fedtune.cluster import jobs, package
-from fedtune.runs import tables
+from fedtune.runs import logs
 
 TINY = (
     "--algo fedavg --clients 4 --rounds 2 --trials 2 --max-concurrent 1 --scheduler none --searcher random "
@@ -224,7 +224,7 @@ def stopped(head: Head, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     words = [*LONG.split(), "--trials", "2", "--rounds", "60", "--space", f"{file}:pull"]
     words += ["--storage-path", str(storage), "--name", "run"]
     process = head.begin("submit", "--name", "stopped", "--", *words)
-    wait_for(lambda: len(tables.logged(storage / "run")) == 2, 300)
+    wait_for(lambda: len(logs.logged(storage / "run")) == 2, 300)
     file.unlink()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=300)

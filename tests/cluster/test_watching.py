@@ -29,7 +29,7 @@ from fedtune.cluster import prometheus as gauges
 from fedtune.cluster import ray_start
 from fedtune.cluster.prometheus import COUNTERS, GAUGES, Gauges
 from fedtune.core.errors import UserError
-from fedtune.runs import tables
+from fedtune.runs import logs
 
 BOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "fedtune.json"
 # two that diverge at once, two that play until they are told to end, one that waits for them
@@ -218,7 +218,7 @@ def running() -> Iterator[SimpleNamespace]:
         )
         try:
             run = folder / "run"
-            wait_for(lambda: process.poll() is not None or (len(tables.logged(run)), len(alive(run))) == (4, 2), 120)
+            wait_for(lambda: process.poll() is not None or (len(logs.logged(run)), len(alive(run))) == (4, 2), 120)
             assert process.poll() is None, (folder / "log").read_text()
             url = re.findall(r"dashboard: (http://\S+)", (folder / "log").read_text())[0]
             session = Path(os.path.realpath(folder / "ray" / "session_latest"))
@@ -232,7 +232,7 @@ def running() -> Iterator[SimpleNamespace]:
 
 def alive(run: Path) -> dict[str, list[dict[str, Any]]]:
     """What the trials that did not diverge have reported."""
-    return {trial: rows for trial, rows in tables.logged(run).items() if not any("diverged" in r for r in rows)}
+    return {trial: rows for trial, rows in logs.logged(run).items() if not any("diverged" in r for r in rows)}
 
 
 def test_no_files_for_tensorboard_unless_asked_for(running: SimpleNamespace) -> None:
@@ -343,7 +343,7 @@ def test_prometheus_sees_what_the_trials_log(running: SimpleNamespace, prometheu
 
 
 def peak(run: Path) -> float:
-    return max(r["val_acc"] for rows in tables.logged(run).values() for r in rows if "diverged" not in r)
+    return max(r["val_acc"] for rows in logs.logged(run).values() for r in rows if "diverged" not in r)
 
 
 def test_every_panel_of_the_grafana_dashboard_shows_the_search(prometheus: Any) -> None:
@@ -372,7 +372,7 @@ def test_rays_dashboard_in_a_browser_after_the_token_was_given(running: SimpleNa
 
     page = browser.open(f"{running.url}/#/actors", r"(?s)fedproto-[0-9a-f]{8}.*ALIVE")
     named = set(re.findall(r"fedproto-([0-9a-f]{8})", page))
-    assert named <= tables.logged(running.run).keys() and len(named) == 2  # each actor by its first trial
+    assert named <= logs.logged(running.run).keys() and len(named) == 2  # each actor by its first trial
     links = browser.script(
         "return [...document.querySelectorAll('tr')].filter(row => row.innerText.includes('ALIVE'))"
         ".map(row => row.querySelector('a').getAttribute('href'))"

@@ -23,6 +23,7 @@ from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import play
 from fedtune.runs import pareto, tables
+from fedtune.runs.files import RunFiles
 from fedtune.studies import final_check, ray_tasks
 from fedtune.tuning import searchers, space
 from fedtune.tuning.space_check import checked
@@ -96,7 +97,7 @@ def test_the_front_is_over_every_round_of_every_trial(two) -> None:
 
 
 def test_suggestions_are_written_down_in_their_order(two) -> None:
-    lines = [json.loads(line) for line in (two.folder / tables.SUGGESTIONS).read_text().splitlines()]
+    lines = [json.loads(line) for line in RunFiles(two.folder).suggestions_file.read_text().splitlines()]
     assert [line["trial"] for line in lines] == two.trials["trial"].tolist()
     assert [line["config"] for line in lines] == [configuration(t) for t in two.trials.to_dict("records")]
 

@@ -32,6 +32,7 @@ from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import SCENARIOS
 from fedtune.reporting import findings
 from fedtune.runs import tables as results
+from fedtune.runs.files import RunFiles
 from fedtune.studies.comparison_tables import COLUMNS
 
 ROUNDS = 6
@@ -281,7 +282,7 @@ def test_a_search_that_runs_and_one_whose_driver_died(tmp_path: Path) -> None:
     assert "its driver is gone; fedtune resume" in text and "validation accuracy 0.5000 after 2 rounds" in text
     assert "3 of 14 trials: 1 stopped, 1 running, 1 waiting" in text and "No trial was finished" in text
     assert "no check on fresh seeds" in text and "fedtune run --config" not in text
-    with results.sole_driver(run):
+    with RunFiles(run).lock():
         assert "It is still running" in said(run, tmp_path / "x.html")
 
 

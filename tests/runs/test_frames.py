@@ -107,7 +107,7 @@ def test_hyperparameters_are_those_that_vary(logs: Path) -> None:
 def test_a_folder_that_is_no_run_is_refused(content: str | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "run.json").write_text(content)
-    with pytest.raises(UserError, match="has no fit run.json"):
+    with pytest.raises(UserError, match="run.json is missing or damaged"):
         frames.load(tmp_path)
     with pytest.raises(UserError, match="at least one run"):
         frames.load()

@@ -8,6 +8,7 @@ import pytest
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import short
 from fedtune.runs import tables
+from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import status
 
 
@@ -63,13 +64,13 @@ def test_a_value_that_a_trial_did_not_have_is_left_out():
 
 def test_a_folder_whose_driver_died_before_it_began_is_taken(tmp_path):
     run = tmp_path / "new" / "run"
-    tables.make_folder(run)
+    RunFiles(run).make()
     (run / "driver.lock").touch()
     (run / "space.py").write_text("SPACE = {}")
-    tables.make_folder(run)  # nothing was written down yet: a comparison that goes on begins here
+    RunFiles(run).make()  # nothing was written down yet: a comparison that goes on begins here
     (run / "run.json").write_text("{}")
     with pytest.raises(UserError, match="needs a new folder"):
-        tables.make_folder(run)
+        RunFiles(run).make()
 
 
 def test_trials_tell_how_they_ended():

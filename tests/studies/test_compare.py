@@ -17,7 +17,7 @@ from fedtune.federated import partitioning
 from fedtune.federated.experiment import Experiment, with_seed
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import play
-from fedtune.runs import tables
+from fedtune.runs import logs, tables
 from fedtune.studies import comparison_plan, comparison_report, comparison_tables
 from fedtune.studies.options import ComparisonOptions
 
@@ -43,7 +43,7 @@ def both(tmp_path_factory):
 
 def test_every_search_had_the_same_budget_by_its_logs(both):
     for name in ("fedproto", "local"):
-        logged = tables.logged(both / name)
+        logged = logs.logged(both / name)
         assert len(logged) == 4 and {len(rows) for rows in logged.values()} == {4}
         assert comparison_tables.spent(both / name)["rounds"] == 16
     first, other = (json.loads((both / n / "run.json").read_text()) for n in ("fedproto", "local"))

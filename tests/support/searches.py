@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from fedtune import search
-from fedtune.runs import tables
+from fedtune.runs import logs, tables
 from support.waiting import wait_for
 
 QUICK = "--clients 4 --no-dashboard --final-seeds 0 "
@@ -141,4 +141,4 @@ def assert_as_undisturbed(run: Path, undisturbed: Path) -> None:
 
 def logged_rounds(run: Path) -> int:
     """How many rounds a search has written down."""
-    return sum(len(rows) for rows in tables.logged(run).values())
+    return sum(len(rows) for rows in logs.logged(run).values())

@@ -20,6 +20,8 @@ from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import MultiSeedSimulation, play
 from fedtune.runs import tables as results
+from fedtune.runs.folder import RunFolder
+from fedtune.studies import extending
 from fedtune.tuning.trainable import FederatedTrainable, key
 
 SMALL = Scenario(clients=4, rounds=4)
@@ -154,8 +156,8 @@ def test_the_last_checkpoint_that_can_be_read_is_taken(tmp_path: Path) -> None:
     simulation.step()
     simulation.save(sound / "state.pt")
     rounds = pd.DataFrame({"trial": ["a", "a", "b"], "round": [1, 2, 1], "seconds": 2.0, "eval_seconds": 0.5})
-    assert extend.checkpoint(run, "a", rounds) == (str(sound), 2.5)
-    assert extend.checkpoint(run, "c", rounds) == (None, 0.0)
+    assert extending.checkpoint(RunFolder(run), "a", rounds) == (str(sound), 2.5)
+    assert extending.checkpoint(RunFolder(run), "c", rounds) == (None, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,8 @@ from fedtune.federated import partitioning, scenario
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.simulation import MultiSeedSimulation
 from fedtune.runs import disk as storage
-from fedtune.runs import tables
+from fedtune.runs import logs
+from fedtune.runs.trial_states import TROUBLE
 from fedtune.tuning import saved_state
 
 pytestmark = pytest.mark.usefixtures("one_ray")
@@ -90,8 +91,8 @@ def test_a_trial_whose_checkpoint_is_damaged_begins_again_to_the_same_numbers(da
     hurt.restore(saved)
     first = hurt.train()
     assert first["training_iteration"] == first["round"] == 1
-    assert "its checkpoint cannot be used (" in first[storage.TROUBLE] and "begins again" in first[storage.TROUBLE]
-    assert storage.TROUBLE not in hurt.train()  # told once
+    assert "its checkpoint cannot be used (" in first[TROUBLE] and "begins again" in first[TROUBLE]
+    assert TROUBLE not in hurt.train()  # told once
     assert play(hurt, 3) == undamaged[2:]
     assert not (tmp_path / "ran").exists()
 
@@ -121,7 +122,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_trial_and_the_one_before
     play(actor, 1)
     assert actor.save().checkpoint is None and [p.name for p in tmp_path.iterdir()] == ["0"]
     third = actor.train()
-    assert third["round"] == 3 and "could not be written ([Errno 28] No space left" in third[storage.TROUBLE]
+    assert third["round"] == 3 and "could not be written ([Errno 28] No space left" in third[TROUBLE]
     kept.full = False
     last = actor.save()
     other = LocalActor(config={"lam": 2.0})
@@ -196,12 +197,12 @@ def fill(disk: Path) -> Path:
 
 def ended(process: subprocess.Popen, run: Path, what: str) -> None:
     """The search ends with one line that says why, and its rounds can be read."""
-    seen = tables.logged(run)
+    seen = logs.logged(run)
     out, _ = process.communicate(timeout=300)
     lines = [line for line in out.splitlines() if line.startswith("error: ")]
     assert process.returncode == 2 and len(lines) == 1 and "Traceback" not in out and out.count("\n") < 20, out
     assert f"a search needs its folder, but {run} {what}" in lines[0], out
-    kept = tables.logged(run)
+    kept = logs.logged(run)
     assert all(len(kept[trial]) >= len(rows) for trial, rows in seen.items()), "rounds were lost"
     assert status.main([str(run)]) == 0
 
@@ -301,9 +302,9 @@ STATE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "searcher's state of garbage": (garbage("searcher-state*"), LOST + "searcher-state-"),
     "searcher's state cut off": (cut("searcher-state*"), LOST + "searcher-state-"),
     "search generator's state cut off": (cut("search_gen_state*"), LOST + "search_gen_state-"),
-    "record of garbage": (garbage("run.json"), "has no fit run.json"),
-    "record cut off": (cut("run.json"), "has no fit run.json"),
-    "record gone": (lambda run: (run / "run.json").unlink(), "has no fit run.json"),
+    "record of garbage": (garbage("run.json"), "run.json is missing or damaged"),
+    "record cut off": (cut("run.json"), "run.json is missing or damaged"),
+    "record gone": (lambda run: (run / "run.json").unlink(), "run.json is missing or damaged"),
     "record without arguments": (record(arguments=None), "does not say how the search was begun"),
     "record with other arguments": (record(arguments=[1, 2]), "does not say how the search was begun"),
     "record with unknown arguments": (record(arguments=["--colour", "red"]), "unrecognized arguments"),
@@ -325,7 +326,7 @@ def test_damaged_state_is_refused_in_one_line_and_what_was_played_can_be_read(
     said = capsys.readouterr().err
     assert ended == 2 and said.count("\n") == 1 and message in said, said
     assert sorted(p.name for p in run.iterdir()) == before
-    assert tables.logged(run) == tables.logged(killed)
+    assert logs.logged(run) == logs.logged(killed)
     if "record" not in name:
         assert f"fedtune status {run}" in said and status.main([str(run)]) == 0
         assert "highest last val_acc" in capsys.readouterr().out
@@ -374,7 +375,7 @@ def test_state_that_ray_alone_cannot_read_does_not_begin_the_search_anew(
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(said) == 1 and f"{run} holds a state that Ray cannot go on from" in said[0]
     assert {f.name: f.read_bytes() for f in run.glob("*state*")} == before
-    assert tables.logged(run) == tables.logged(killed)
+    assert logs.logged(run) == logs.logged(killed)
 
 
 @pytest.mark.parametrize("name", ["trials.parquet", "rounds.parquet", "study.journal"])
@@ -400,7 +401,7 @@ def test_a_record_that_lacks_something_is_refused(
     run.mkdir()
     shutil.copy(undisturbed / "run.json", run)
     record(**{lacking: None})(run)
-    assert status.main([str(run)]) == 2 and "has no fit run.json" in capsys.readouterr().err
+    assert status.main([str(run)]) == 2 and "run.json is missing or damaged" in capsys.readouterr().err
     assert extend.main([str(run), "--trials", "2"]) == 2 and capsys.readouterr().err.count("\n") == 1
 
 

@@ -28,7 +28,7 @@ from support.searches import command, copy_at, copy_to, rounds_by_configuration
 from fedtune import resume
 from fedtune.cluster import ray_start
 from fedtune.core.metrics import METRIC, MODE
-from fedtune.runs import tables
+from fedtune.runs import logs
 from fedtune.tuning.optuna_searcher import OptunaSearcher
 from fedtune.tuning.promotion import Promotion, Rungs, RunningLimit
 
@@ -459,7 +459,7 @@ def test_a_promoting_search_ends_with_what_the_rule_lets_on(promoting: Path) -> 
         last[trial] = end
     assert trials["rounds"].to_dict() == last
     assert (trials["status"] == trials["rounds"].map(lambda r: "finished" if r == 9 else "stopped")).all()
-    rows = [row for rows in tables.logged(undisturbed).values() for row in rows]
+    rows = [row for rows in logs.logged(undisturbed).values() for row in rows]
     assert len({row["timestamp"] for row in rows}) == len(rows)  # else equals at a rung would change places on resume
     record = json.loads((undisturbed / "run.json").read_text())
     assert record["rungs"] == [1, 3] and record["scheduler"] == "promote"
@@ -477,7 +477,7 @@ def test_a_promoting_search_is_resumed_from_what_a_kill_left(moment: int, promot
     A trial that Ray's last snapshot did not see yet, the best of its rung, takes nobody's place there.
     """
     undisturbed, run = promoting / "run", copy_to(tmp_path, promoting / f"after-{moment}")
-    row = next(iter(tables.logged(run).values()))[0] | {"trial_id": "unseen", METRIC: 1.0}
+    row = next(iter(logs.logged(run).values()))[0] | {"trial_id": "unseen", METRIC: 1.0}
     (run / "fedproto-unseen").mkdir()
     (run / "fedproto-unseen" / "result.json").write_text(json.dumps(row) + "\n")
     assert resume.main([str(run), "--no-dashboard"]) == 0

@@ -31,7 +31,10 @@ from support.waiting import wait_for
 from fedtune import extend, resume, status
 from fedtune.core.budget import Budget
 from fedtune.core.metrics import METRIC
-from fedtune.runs import tables
+from fedtune.runs import logs
+from fedtune.runs.files import RunFiles
+from fedtune.runs.folder import RunFolder
+from fedtune.studies import resuming
 from fedtune.tuning import schedulers, searchers
 from fedtune.tuning.space import Space
 
@@ -171,11 +174,11 @@ def test_the_status_tells_how_trials_stand_what_rungs_left_and_how_long_it_may_t
     how = {"a": "TERMINATED", "b": "TERMINATED", "c": "RUNNING", "d": "RUNNING"}
     played = {"a": rows(9, 0.5), "b": rows(3, 0.2), "c": rows(4, 0.4), "d": rows(2, 0.1, diverged=True)}
     made_up(tmp_path, "running", how, played)
-    monkeypatch.setattr(tables, "driven", lambda run: True)
+    monkeypatch.setattr(RunFiles, "driven", True)
     assert status.main([str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "4 of 5 trials: 1 finished, 1 stopped, 1 running, 1 diverged" in said
-    assert "rung at round 3: 3 came, 2 went on" in said
+    assert "rung at round 3: reached by 3, 2 went on" in said
     # ended trials took 18, 6 and 4 s; c has 8 of those 28 / 3, the fifth all of them; two at once
     assert "about 0:00:05 left" in said
     (tmp_path / "run.json").write_text((tmp_path / "run.json").read_text().replace("running", "interrupted"))
@@ -185,7 +188,7 @@ def test_the_status_tells_how_trials_stand_what_rungs_left_and_how_long_it_may_t
 
 
 def test_a_folder_without_a_run_has_no_status(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    assert status.main([str(tmp_path)]) == 2 and "has no fit run.json" in capsys.readouterr().err
+    assert status.main([str(tmp_path)]) == 2 and "run.json is missing or damaged" in capsys.readouterr().err
     made_up(tmp_path, "running", {}, {})
     assert status.main([str(tmp_path)]) == 0 and "no round was reported yet" in capsys.readouterr().out
     assert status.main([str(tmp_path), "--watch", "0"]) == 2 and "--watch must be above 0" in capsys.readouterr().err
@@ -240,7 +243,7 @@ def test_a_new_scheduler_remembers_its_rungs() -> None:
     }  # fmt: skip
     rows["d"] = [{"trial_id": "d", "timestamp": 4, "training_iteration": 3, METRIC: 0.1, "diverged": True}]
     new = schedulers.scheduler("asha", Budget("rounds", 27), 3, Space({}, []))
-    schedulers.KINDS["asha"].remember(new, Budget("rounds", 27), tables.seen(rows, "training_iteration"))
+    schedulers.KINDS["asha"].remember(new, Budget("rounds", 27), logs.metric_history(rows, "training_iteration"))
     rungs = [(rung, dict(seen)) for rung, seen in new._brackets[0]._rungs]
     assert rungs == [(27, {}), (9, {"a": 0.5}), (3, {"a": 0.5, "c": 0.6})]
 
@@ -248,9 +251,9 @@ def test_a_new_scheduler_remembers_its_rungs() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "a search is gone on with from its folder, but .* has no fit run.json"),
-        ("{", "has no fit run.json"),
-        ("[]", "has no fit run.json"),
+        (None, "is not a run folder: run.json is missing or damaged"),
+        ("{", "run.json is missing or damaged"),
+        ("[]", "run.json is missing or damaged"),
         ('{"state": "running"}', "it does not say how the search was begun"),
         ('{"state": "finished", "arguments": []}', "is finished; fedtune extend adds trials"),
         ('{"state": "nothing found", "arguments": []}', "is nothing found; fedtune extend adds trials"),
@@ -271,13 +274,13 @@ def test_another_users_run_is_not_resumed_without_trust(tmp_path: Path, monkeypa
     (tmp_path / "run.json").write_text('{"state": "running", "arguments": []}')
     monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(Exception, match="belongs to another user; give --trust"):
-        resume.read(tmp_path, trust=False)
-    assert resume.read(tmp_path, trust=True)["state"] == "running"
+        resuming.record_of(RunFolder(tmp_path), trust=False)
+    assert resuming.record_of(RunFolder(tmp_path), trust=True)["state"] == "running"
 
 
 def test_cut_off_lines_of_a_log_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "a-1").mkdir()
     (tmp_path / "a-1" / "result.json").write_text('{"trial_id": "1", "round": 1}\n{"trial_id": "1", "rou\n[]\n')
-    assert tables.logged(tmp_path) == {"1": [{"trial_id": "1", "round": 1}]}
+    assert logs.logged(tmp_path) == {"1": [{"trial_id": "1", "round": 1}]}
     shutil.rmtree(tmp_path / "a-1")
-    assert tables.logged(tmp_path) == {}
+    assert logs.logged(tmp_path) == {}

@@ -1,0 +1,170 @@
+"""The files of a run: where each lies, its record, and the lock that lets one driver work in the folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from fedtune.core.errors import UserError
+
+FORMAT = 2  # of run.json; 1, of fedtune 0.1.0, has the command line in place of the options
+SEARCH, COMPARISON, REPRODUCTION = "run.json", "compare.json", "reproduce.json"  # the record of each kind of run
+
+
+class _File:
+    """A path inside the run's folder."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, run: RunFiles, owner: type | None = None) -> Path:
+        return run.path / self.name
+
+
+class RunFiles:
+    """The files of a search, a comparison or a reproduction.  Nothing needs to exist."""
+
+    trials_file = _File("trials.parquet")  # a row per trial, written when the search ends
+    rounds_file = _File("rounds.parquet")  # a row per trial and round
+    best_file = _File("best.yaml")  # the best configuration, as `fedtune run --config` reads it
+    front_file = _File("front.parquet")  # rounds that none beats, with two objectives
+    study_file = _File("study.journal")  # the Optuna study
+    suggestions_file = _File("suggestions.jsonl")  # every configuration in the order in which it was suggested
+    space_file = _File("space.py")  # the copy of a --space file
+    lock_file = _File("driver.lock")  # held by the driver at work
+    reserve_file = _File(".reserve")  # room on the disk for the search's last words
+    probe_file = _File(".probe")  # written to see whether anything can be
+    lost_folder = _File("lost")  # trials that Ray's state does not know
+    tuner_file = _File("tuner.pkl")  # Ray's settings of the search
+    evaluations_folder = _File("evaluations")  # a comparison's runs on fresh seeds, a file each
+    evaluations_file = _File("evaluations.parquet")  # their last rounds
+    evaluation_rounds_file = _File("evaluation_rounds.parquet")  # all their rounds
+    runs_folder = _File("runs")  # a reproduction's runs, a file each
+    table_file = _File("table.csv")  # a comparison's or reproduction's table
+    markdown_file = _File("table.md")
+    latex_file = _File("table.tex")
+    pairs_file = _File("pairs.csv")  # a comparison's algorithms, two by two
+
+    def __init__(self, path: str | Path, record_name: str = SEARCH) -> None:
+        """record_name: SEARCH, COMPARISON or REPRODUCTION."""
+        self.path = Path(path)
+        self.record_file = self.path / record_name
+        self._noted: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        """The class and the folder."""
+        return f"{type(self).__name__}({str(self.path)!r})"
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.path.absolute().name
+
+    @property
+    def is_comparison(self) -> bool:
+        """Whether the folder is a comparison's."""
+        return (self.path / COMPARISON).exists()
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What the record holds; UserError if it is missing, damaged or of a newer fedtune."""
+        try:
+            content = json.loads(self.record_file.read_text())
+            if not isinstance(content, dict):
+                raise ValueError("it holds no mapping")
+        except (OSError, ValueError) as error:
+            raise self.damaged(error) from error
+        if (written := content.get("format", 1)) not in range(1, FORMAT + 1):
+            raise UserError(
+                f"a record must have a format up to {FORMAT}, but {self.record_file} has {written}; update fedtune"
+            )
+        return content
+
+    @property
+    def written_by_0_1(self) -> bool:
+        """Whether fedtune 0.1.0 wrote the record."""
+        return "format" not in self.record
+
+    def record_with(self, *names: str) -> dict[str, Any]:
+        """The record; UserError if it lacks one of these entries, too."""
+        content = self.record
+        if lacking := [name for name in names if name not in content]:
+            raise self.damaged(f"it lacks {', '.join(lacking)}")
+        return content
+
+    def damaged(self, why: object) -> UserError:
+        """The error for a record that cannot be used."""
+        return UserError(f"{self.path} is not a run folder: {self.record_file.name} is missing or damaged ({why})")
+
+    def add(self, **more: Any) -> None:
+        """Remember more for the next time that the record is written."""
+        self._noted |= more
+
+    @property
+    def noted(self) -> dict[str, Any]:
+        """What the record will hold beside the state."""
+        return self._noted
+
+    def write(self, state: str, **more: Any) -> None:
+        """Write the record, whole or not at all: what was added, the state, and what holds only now."""
+        self.path.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
+        write_json(self.record_file, self._noted | {"state": state} | more)
+
+    def make(self) -> None:
+        """Make the folder, or take that of a driver which died before it began; UserError if another's is there."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not {f.name for f in self.path.iterdir()} <= {self.lock_file.name, self.space_file.name}:
+            raise UserError(f"a run needs a new folder, but {self.path} was just made by another; give another --name")
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the folder for one driver; the lock goes with its process.  UserError if another driver has it."""
+        lock = _locked(self.lock_file)
+        if lock is None:
+            raise UserError(
+                f"a run has one driver, but another is at work in {self.path}; wait until it ends, or stop it"
+            )
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @property
+    def driven(self) -> bool:
+        """Whether a driver is at work on this machine, or on another that shares the folder and its locks."""
+        if not self.lock_file.exists():
+            return False
+        lock = _locked(self.lock_file)
+        if lock is None:
+            return True
+        lock.release()
+        return False
+
+
+def _locked(file: Path) -> FileLock | None:
+    """The file's lock, taken if its file system has locks; None if somebody else has it."""
+    lock = FileLock(file, thread_local=False)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return None
+    except (OSError, NotImplementedError):
+        pass  # a file system without locks, or a folder that is not ours
+    return lock
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    part = path.with_suffix(path.suffix + ".part")
+    part.write_text(text)
+    part.replace(path)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a mapping as a JSON file, whole or not at all."""
+    write_whole(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,94 @@
+"""A run's folder: its files, and what they hold, while the run is at work and after it."""
+
+from __future__ import annotations
+
+import html
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from fedtune.core.errors import UserError
+from fedtune.runs.files import RunFiles
+
+if TYPE_CHECKING:
+    import optuna
+    import pandas as pd
+
+    from fedtune.federated.scenario import Scenario
+
+SHOWN = 10  # trials in a notebook's table
+COLUMNS = ("trial", "status", "rounds", "last_val_acc", "last_test_acc")
+
+
+class RunFolder(RunFiles):
+    """A run: where its files lie, its record, and what it has found so far.
+
+    run = RunFolder("runs/gfpl-digits-w4-20261121-050812")
+    run.best["hyperparameters"], run.trials, run.rounds
+    """
+
+    @property
+    def state(self) -> str:
+        """How the run stands: running, finished, …, or abandoned where it should run and no driver is at work."""
+        state = str(self.record.get("state", "unknown"))
+        return "abandoned" if state == "running" and not self.driven else state
+
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario of the run, with all its fields; UserError for a record without one."""
+        from fedtune.federated.scenario import Scenario
+
+        try:
+            return Scenario(**self.record_with("scenario")["scenario"])
+        except TypeError as error:
+            raise self.damaged(error) from error
+
+    @property
+    def trials(self) -> pd.DataFrame:
+        """A row per trial (see fedtune.runs.frames)."""
+        from fedtune.runs import frames
+
+        return frames.load(self.path)[0]
+
+    @property
+    def rounds(self) -> pd.DataFrame:
+        """A row per trial and round (see fedtune.runs.frames)."""
+        from fedtune.runs import frames
+
+        return frames.load(self.path)[1]
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """What best.yaml holds: algorithm, scenario, hyperparameters, and how it was found; UserError without one."""
+        import yaml
+
+        try:
+            content = yaml.safe_load(self.best_file.read_text())
+            if not isinstance(content, dict):
+                raise ValueError("it holds no mapping")
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise UserError(f"{self.path} has no best configuration: {self.best_file.name}: {error}") from error
+        return content
+
+    @property
+    def study(self) -> optuna.Study | None:
+        """The Optuna study; None where there is none: a search that is not over, or population based training."""
+        if not self.study_file.exists():
+            return None
+        import optuna
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            storage = JournalStorage(JournalFileBackend(str(self.study_file)))
+        return optuna.load_study(study_name=optuna.get_all_study_names(storage)[0], storage=storage)
+
+    def _repr_html_(self) -> str:
+        """A notebook's view: how the run stands, and its best trials."""
+        from fedtune.runs import frames
+
+        trials = self.trials.sort_values(["last_val_acc", "last_val_loss"], ascending=[False, True])
+        names = [frames.CONFIG + name for name in frames.hyperparameters(trials)]
+        table = trials[[*COLUMNS, *names]].head(SHOWN).rename(columns=lambda c: c.removeprefix(frames.CONFIG))
+        head = f"{self.path}: {self.record['algorithm']}, {self.state}, {len(trials)} trials"
+        return f"<p>{html.escape(head)}</p>{table.to_html(index=False, float_format='{:.4g}'.format)}"

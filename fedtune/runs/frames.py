@@ -1,0 +1,116 @@
+"""Run folders as dataframes: a row a trial, a row a round, of runs that are over, at work, or broken off.
+
+    from fedtune.runs import frames
+    trials, rounds = frames.load("runs/gfpl-digits-w4-20261121-050812")
+    trials, rounds = frames.load("runs/a", "runs/b")     # the column `run` tells them apart
+
+Columns of `trials` (TRIALS) and `rounds` (ROUNDS) always exist, with these dtypes; `config/NAME` holds a hyperparameter
+where it was searched, and `rounds` also has what an algorithm reports of its own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedtune.core.errors import UserError
+from fedtune.core.metrics import METRICS
+from fedtune.runs import logs, tables
+from fedtune.runs.files import RunFiles
+from fedtune.runs.trial_states import ended
+
+CONFIG = tables.CONFIG
+
+TRIALS: dict[str, str] = {  # column -> dtype
+    "run": "str",  # the folder's name
+    "algorithm": "str",
+    "scenario": "str",  # its data set, and what was overridden is in run.json
+    "trial": "str",
+    "status": "category",  # one of STATUSES
+    "rounds": "int64",  # played
+    "best_round": "float64",  # the round of highest validation accuracy; NaN if none was played
+    "best_val_acc": "float64",
+    "best_test_acc": "float64",  # in that round
+    "last_val_acc": "float64",
+    "last_val_loss": "float64",
+    "last_test_acc": "float64",
+    "last_test_acc_std": "float64",  # over clients
+    "last_train_loss": "float64",
+    "seconds": "float64",  # of training and evaluation
+    "comm_mb": "float64",  # sent and received by all clients
+    "reason": "str",  # why it failed or diverged
+}
+ROUNDS: dict[str, str] = {"run": "str", "trial": "str", "round": "int64"} | dict.fromkeys(METRICS, "float64")
+STATUSES = ["finished", "stopped", "diverged", "failed", "running", "waiting", "paused", "not started"]
+
+
+def load(*runs: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Trials and rounds of these run folders; UserError for a folder that is none."""
+    if not runs:
+        raise UserError("there must be at least one run's folder, but none was given")
+    both = [_one(Path(run)) for run in runs]
+    trials, rounds = (pd.concat([pair[i] for pair in both], ignore_index=True) for i in (0, 1))
+    return _shaped(trials, TRIALS), _shaped(rounds, ROUNDS)
+
+
+def record(run: str | Path) -> dict[str, Any]:
+    """A search's record; UserError if it is missing or damaged."""
+    files = RunFiles(run)
+    if files.is_comparison:
+        raise UserError(f"RUN must be a search's folder, but {run} is a comparison's; take one in it, {run}/ALGORITHM")
+    content = files.record_with("algorithm", "scenario")
+    if not isinstance(content["scenario"], dict) or "rounds" not in content["scenario"]:
+        raise files.damaged("its scenario has no rounds")
+    return content
+
+
+def hyperparameters(trials: pd.DataFrame) -> list[str]:
+    """The hyperparameters that vary among the trials."""
+    names = [c for c in trials if c.startswith(CONFIG) and trials[c].dropna().nunique() > 1]
+    return [c.removeprefix(CONFIG) for c in names]
+
+
+def _one(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    about = record(run)
+    # a search that is resumed, perhaps to fail, has tables still, of when it was interrupted
+    stale = about.get("state") in ("running", "failed")
+    files = RunFiles(run)
+    over = files.trials_file.exists() and files.rounds_file.exists() and not stale
+    trials, rounds = _tables(files) if over else _logs(run)
+    names = {"run": run.absolute().name, "algorithm": about["algorithm"], "scenario": about["scenario"]["dataset"]}
+    return trials.assign(**names), rounds.assign(run=names["run"])
+
+
+def _tables(files: RunFiles) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """What a search wrote when it was over."""
+    trials, rounds = pd.read_parquet(files.trials_file), pd.read_parquet(files.rounds_file)
+    return trials, rounds.drop_duplicates(["trial", "round"], keep="last")
+
+
+def _logs(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """What Tune has logged so far, where the search runs or its driver died."""
+    logged = logs.logged(run)
+    how, rounds = ended(run, logged), tables.rounds_frame(logged)
+    by_trial = dict(iter(rounds.groupby("trial", sort=False)))
+    rows = []
+    for trial in how:
+        last = logged[trial][-1] if trial in logged else {}
+        row: dict[str, Any] = {"trial": trial, "status": how[trial], "reason": str(last.get("reason") or "")}
+        row |= {CONFIG + n: v for n, v in (last.get("config") or {}).items()}
+        rows.append(row | tables.trial_summary(by_trial.get(trial)))
+    return pd.DataFrame(rows, columns=None if rows else ["trial", "status", "rounds"]), rounds
+
+
+def _shaped(frame: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
+    """All documented columns, first, in their dtypes."""
+    frame = frame.reindex(columns=[*columns, *(c for c in frame if c not in columns)])
+    for name, dtype in columns.items():
+        if dtype == "category":
+            frame[name] = pd.Categorical(frame[name], STATUSES)
+        elif dtype == "int64":
+            frame[name] = frame[name].fillna(0).astype("int64")
+        else:
+            frame[name] = frame[name].fillna("").astype("str") if dtype == "str" else frame[name].astype(dtype)
+    return frame

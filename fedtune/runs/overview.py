@@ -1,0 +1,122 @@
+"""How a search stands, running or over, as its folder tells: counts, rungs, time left and the best trials so far."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from fedtune.core.budget import Budget
+from fedtune.core.errors import UserError
+from fedtune.core.metrics import METRIC
+from fedtune.core.terminal import short
+from fedtune.runs.files import COMPARISON, RunFiles
+from fedtune.runs.logs import logged
+from fedtune.runs.trial_states import ALIVE, ended
+
+SHOWN = 10  # trials in the table
+NEEDED = (  # entries of a search's record
+    "algorithm", "searcher", "scheduler", "started", "trials", "concurrent", "space", "state", "scenario", "budget",
+)  # fmt: skip
+Logged = dict[str, list[dict[str, Any]]]
+
+
+def overview(run: Path) -> tuple[Group, bool]:
+    """What there is to see of a search, or of a comparison's searches so far; and whether it is over."""
+    files = RunFiles(run, COMPARISON)
+    if not files.is_comparison:
+        return _search(run)
+    try:
+        record = files.record_with("algorithms", "state")
+        names = list(map(str, record["algorithms"]))
+    except (UserError, TypeError):
+        return _search(run)
+    state, over = _state(files, record)
+    begun = [_search(run / name)[0] for name in names if RunFiles(run / name).record_file.exists()]
+    evaluated = len(list(files.evaluations_folder.glob("*.json")))
+    head = f"comparison of {', '.join(names)}: {state}; {len(begun)} of {len(names)} searches begun, "
+    return Group(Text(head + f"{evaluated} runs on fresh seeds done"), *begun), over
+
+
+def _search(run: Path) -> tuple[Group, bool]:
+    """The same of a search; UserError for a folder that holds none."""
+    files = RunFiles(run)
+    record = files.record_with(*NEEDED)
+    try:
+        budget, rounds = Budget(**record["budget"]), int(record["scenario"]["rounds"])
+        rungs = [float(rung) for rung in record.get("rungs") or []]
+    except (KeyError, TypeError, ValueError) as error:
+        raise files.damaged(error) from error
+    (state, over), rows = _state(files, record), logged(run)
+    how = ended(run, rows)
+    if over:  # what the driver left when it stopped; resume goes on with it if the search was not over
+        left = "stopped" if record["state"] in ("finished", "nothing found") else "open"
+        how = {t: left if h in ALIVE.values() else h for t, h in how.items()}
+    counts = ", ".join(f"{n} {h}" for h, n in Counter(how.values()).items()) or "none begun"
+    lines = [
+        f"{record['algorithm']}, {record['searcher']} and {record['scheduler']}: {state}"
+        + (f" ({record['reason']})" if record.get("reason") else ""),
+        f"begun {record['started']}; {len(how)} of {record['trials']} trials: {counts}",
+        *(_rung(rung, budget, rows, how) for rung in rungs),
+    ]
+    if not over and (seconds := seconds_left(record, rows, how)) is not None:
+        lines.append(f"about {datetime.timedelta(seconds=round(seconds))} left")
+    table = _best(rows, how, rounds, set(record["space"]))
+    return Group(Text("\n".join(lines)), Text("no round was reported yet") if table is None else table), over
+
+
+def _state(files: RunFiles, record: dict[str, Any]) -> tuple[str, bool]:
+    """The state in words, and whether the run is over."""
+    if record["state"] == "running" and not files.driven:
+        return f"its driver is gone; fedtune resume {files.path} goes on", True
+    return str(record["state"]), record["state"] != "running"
+
+
+def _rung(rung: float, budget: Budget, rows: Logged, how: dict[str, str]) -> str:
+    """How many trials reached a rung, and how many of them went on."""
+    there = {t: at for t, of in rows.items() if (at := first_at(of, budget.attribute, rung)) is not None}
+    on = sum(reached(rows[t]) > at or how[t] in ("running", "finished") for t, at in there.items())
+    where = f"round {rung:g}" if budget.unit == "rounds" else f"{rung:g} {budget.unit}"
+    return f"rung at {where}: reached by {len(there)}, {on} went on"
+
+
+def _best(rows: Logged, how: dict[str, str], rounds: int, space: set[str]) -> Table | None:
+    """The trials with the highest last metric; None before a round was reported."""
+    names = sorted({n for of in rows.values() for n in of[-1].get("config", {})} & space)
+    table = Table(title=f"highest last {METRIC}", title_justify="left", box=None)
+    for column in ("trial", "status", "round", METRIC, "test_acc", *names):
+        table.add_column(column, justify="left" if column in ("trial", "status") else "right")
+    last = {t: of[-1] for t, of in rows.items() if METRIC in of[-1]}
+    for trial, row in sorted(last.items(), key=lambda item: -item[1][METRIC])[:SHOWN]:
+        tested = f"{row['test_acc']:.4f}" if "test_acc" in row else ""
+        values = [short(row.get("config", {}).get(n)) for n in names]
+        at = f"{reached([row])}/{rounds}"
+        table.add_row(trial, how.get(trial, ""), at, f"{row[METRIC]:.4f}", tested, *values)
+    return table if last else None
+
+
+def first_at(rows: list[dict[str, Any]], attribute: str, rung: float) -> int | None:
+    """The round in which a trial had used as much as the rung asks."""
+    return next((int(r["training_iteration"]) for r in rows if r.get(attribute, 0) >= rung), None)
+
+
+def reached(rows: list[dict[str, Any]]) -> int:
+    """The last round of a trial."""
+    return int(rows[-1]["training_iteration"])
+
+
+def seconds_left(record: dict[str, Any], logged: dict[str, list[dict[str, Any]]], how: dict[str, str]) -> float | None:
+    """As long as ended trials took, for what has not ended; None before the first has."""
+    took = [rows[-1].get("time_total_s", 0.0) for t, rows in logged.items() if how[t] not in ALIVE.values()]
+    if not took:
+        return None
+    mean = sum(took) / len(took)
+    alive = [t for t in how if how[t] in ("running", "waiting")]  # most of the paused are never played on
+    spent = [logged[t][-1].get("time_total_s", 0.0) if t in logged else 0.0 for t in alive]
+    rest = sum(max(mean - s, 0) for s in spent) + mean * max(record["trials"] - len(how), 0)
+    return rest / max(record["concurrent"], 1)

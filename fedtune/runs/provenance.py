@@ -1,0 +1,89 @@
+"""Where a run's numbers come from: command, versions, commit, setting, seeds and hardware."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fedtune
+from fedtune.federated.experiment import Experiment
+from fedtune.runs.files import FORMAT
+
+PACKAGES = ("ray", "optuna", "torch", "torchvision", "numpy", "scikit-learn", "pandas")
+
+
+def of_experiment(experiment: Experiment) -> dict[str, Any]:
+    """What a search's record says of where its numbers come from."""
+    return origin() | {
+        "algorithm": experiment.algorithm,
+        "scenario": dataclasses.asdict(experiment.resolve({})[1]),
+        "pinned": experiment.pinned,
+        "preset": experiment.preset,
+        "scored": experiment.describe_scoring(),
+        "seed": experiment.seed,
+        "executor": experiment.executor,
+        "device": experiment.device,
+    }
+
+
+def origin() -> dict[str, Any]:
+    """What was run when, by which code, on what."""
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "format": FORMAT,
+        "command": command_line(),
+        "started": _now(),
+        "versions": {"fedtune": fedtune.__version__, "python": platform.python_version()}
+        | {package: version(package) for package in PACKAGES},
+        "git_commit": commit(),
+        "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "gpus": gpus, "system": platform.system()},
+    }
+
+
+def record_for_resume(record: Mapping[str, Any], *more: str) -> dict[str, Any]:
+    """What stays of a record when its run is resumed: how it began, when it was resumed, and the entries `more`."""
+    began = {n: record[n] for n in ("options", "command", "started", *more) if n in record}
+    commits = dict.fromkeys([*record.get("earlier_commits", []), record.get("git_commit")])
+    return began | {"resumed": [*record.get("resumed", []), _now()], "earlier_commits": list(commits)}
+
+
+def provenance_line(record: Mapping[str, Any], commits: Iterable[str | None]) -> str:
+    """Command, version and commits in a line.  commits: of the runs, which may be of another day."""
+    names = " and ".join(dict.fromkeys(c or "not known" for c in commits))
+    return f"`{shlex.join(record['command'])}`, fedtune {record['versions']['fedtune']}, commit {names}"
+
+
+def commit() -> str | None:
+    """The commit of the code that runs, if it is a checkout; "+" marks uncommitted changes."""
+    here = Path(__file__).resolve().parents[2]
+    if not (here / ".git").exists():
+        return None
+    try:
+        git = ["git", "-C", str(here)]
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
+        dirty = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, timeout=10).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head.stdout.strip() + ("+" if dirty.strip() else "")
+
+
+def command_line() -> list[str]:
+    """The command as it was typed, without this machine's paths."""
+    program = Path(sys.argv[0])
+    start = ["python", "-m", f"fedtune.{program.stem}"] if program.suffix == ".py" else [program.name]
+    return start + sys.argv[1:]
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

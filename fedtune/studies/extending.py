@@ -1,0 +1,144 @@
+"""More trials, or more rounds for the best ones, in a new folder beside a search that is over."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from fedtune.core.errors import UserError
+from fedtune.federated import registry
+from fedtune.runs.disk import reason
+from fedtune.runs.folder import RunFolder
+from fedtune.runs.logs import suggestions
+from fedtune.studies import resuming, search_study
+from fedtune.tuning import plan, schedulers
+from fedtune.tuning import space as spaces
+from fedtune.tuning.searchers import EXTENDABLE
+
+
+@dataclasses.dataclass(frozen=True)
+class More:
+    """What is added to a search: trials, or rounds for the best `top` of them (a third, where it is None)."""
+
+    trials: int | None = None
+    rounds: int | None = None
+    top: int | None = None
+
+    def __post_init__(self) -> None:
+        """UserError for what does not go together."""
+        if self.trials and self.top:
+            raise UserError(f"--top says how many trials get more --rounds, but got --top {self.top} with --trials")
+
+
+def extend(path: Path, more: More, name: str | None, changed: Mapping[str, Any], trust: bool = False) -> int:
+    """Search on from a search that is over; the exit status.
+
+    name: of the new folder.  changed: options that may be others now.  trust: also where another user wrote the folder.
+    """
+    run = RunFolder(path)
+    record = resuming.record_of(run, trust)
+    _require_extendable(run, record)
+    options = resuming.options_of(run, changed)
+    if more.trials:
+        name = name or f"{options.name}+{more.trials}"
+        planned = plan.make(dataclasses.replace(options, name=name, trials=more.trials))
+        # the default configuration was the first trial of the first search
+        planned = dataclasses.replace(planned, points=[], outside=[])
+    else:
+        name = name or f"{options.name}+{more.rounds}rounds"
+        fields = {**options.fields, "rounds": record["scenario"]["rounds"] + more.rounds}
+        planned = longer(plan.make(dataclasses.replace(options, name=name, fields=fields)), run, more.top)
+    planned = dataclasses.replace(planned, earlier=path.absolute())
+    return search_study.run_with_ray(planned, {"extends": run.name})
+
+
+def _require_extendable(run: RunFolder, record: dict[str, Any]) -> None:
+    """UserError unless the search is over, keeps what its searcher learnt, and can be read."""
+    path = run.path
+    if not all(n in record for n in ("scheduler", "searcher")):
+        raise UserError(f"a search is extended from its run.json, but that of {path} does not say how it searched")
+    moves = schedulers.moves_hyperparameters(record["scheduler"])
+    if moves or record["searcher"] not in EXTENDABLE:
+        how = record["scheduler" if moves else "searcher"]
+        raise UserError(f"only a search by {', '.join(EXTENDABLE)} is extended, but {path} went by {how}; begin anew")
+    if record["state"] == "running":
+        raise UserError(f"a search is extended when it is over, but {path} is running; fedtune resume it")
+    if not (run.trials_file.exists() and run.rounds_file.exists()):
+        raise UserError(
+            f"a search is extended from its trials.parquet and rounds.parquet, but {path} lacks one; search anew"
+        )
+    try:
+        trials, _ = pd.read_parquet(run.trials_file), pd.read_parquet(run.rounds_file)
+        study = run.study
+        if study is None:
+            raise FileNotFoundError(f"{run.study_file.name} is missing")
+        ended = {t.user_attrs["trial"] for t in study.trials if t.state.is_finished()}
+        if lost := set(trials["trial"][trials["status"].isin(["finished", "stopped"])]) - ended:
+            raise ValueError(f"the study lacks {len(lost)} trials")
+    except Exception as error:  # whatever reading raises
+        raise UserError(
+            "a search is extended from its trials.parquet, rounds.parquet and study.journal, but one in "
+            f"{path} cannot be read ({reason(str(error))}); what Ray logged can: fedtune status {path}"
+        ) from error
+
+
+def longer(p: plan.Plan, run: RunFolder, top: int | None) -> plan.Plan:
+    """The plan of training a run's best finished trials further, each to its new end."""
+    if p.budget.unit != "rounds":
+        raise UserError(f"--rounds are for a search whose budget is rounds, but that of {run.path} is {p.budget.unit}")
+    if registry.find(p.experiment.algorithm).whole:
+        raise UserError(
+            f"{p.experiment.algorithm} plans over all its rounds, so a longer trial is another one; search anew with "
+            f"--rounds {p.experiment.scenario.rounds}"
+        )
+    trials, rounds = pd.read_parquet(run.trials_file), pd.read_parquet(run.rounds_file)
+    configs = {t["trial"]: t["config"] for folder in lineage(run) for t in suggestions(folder.path)}
+    finished = trials[(trials["status"] == "finished") & trials["trial"].isin(configs)]
+    best = finished.sort_values(["last_val_acc", "last_val_loss"], ascending=[False, True])
+    best = best[: top or max(1, len(best) // schedulers.REDUCTION)]
+    if best.empty:
+        raise UserError(
+            f"only finished trials are trained further, but {run.path} has none; fedtune resume it, or add --trials"
+        )
+    onward = tuple(
+        plan.EarlierTrial(t.trial, configs[t.trial], int(t.rounds), *checkpoint(run, t.trial, rounds))
+        for t in best.itertuples()
+    )
+    default = p.experiment.configuration({})
+    moved = [spaces.inside(p.space, default | t.config) for t in onward]
+    return dataclasses.replace(
+        p, points=[point for point, _ in moved], outside=[outside for _, outside in moved], trials=len(onward),
+        onward=onward, scheduler="none",
+    )  # fmt: skip
+
+
+def lineage(run: RunFolder) -> Iterator[RunFolder]:
+    """A run, and those that it extends, which lie beside it."""
+    while run.path.is_dir():
+        yield run
+        earlier = run.record.get("extends")
+        if not earlier:
+            return
+        run = RunFolder(run.path.absolute().parent / earlier)
+
+
+def checkpoint(run: RunFolder, trial: str, rounds: pd.DataFrame) -> tuple[str | None, float]:
+    """The folder of a trial's last checkpoint that can be read, and the seconds that its rounds up to there took.
+
+    None: it is trained again from its first round.
+    """
+    of_trial = rounds[rounds["trial"] == trial]
+    for folder in lineage(run):
+        for file in sorted(folder.path.absolute().glob(f"*-{trial}/checkpoint_*"), reverse=True):
+            try:
+                reached = torch.load(file / "state.pt", weights_only=True, map_location="cpu")[0]["round"]
+            except Exception:  # whatever a damaged file raises
+                continue
+            before = of_trial[of_trial["round"] <= reached]
+            return str(file), float(before["seconds"].sum() + before["eval_seconds"].sum())
+    return None, 0.0

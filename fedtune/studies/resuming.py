@@ -1,0 +1,72 @@
+"""Resuming a search whose driver died or was interrupted, and what resume, extend and replay ask of a run's folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedtune.core.errors import UserError
+from fedtune.runs.folder import RunFolder
+from fedtune.runs.provenance import record_for_resume
+from fedtune.studies import comparison, search_study
+from fedtune.tuning import plan, saved_state
+from fedtune.tuning import space as spaces
+from fedtune.tuning.options import SearchOptions
+
+
+def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
+    """Resume a search or a comparison from its folder; the exit status.
+
+    changed: options that may be others now, of SearchOptions.  trust: also where another user wrote the folder.
+    """
+    run = RunFolder(path)
+    require_own(run, trust)
+    if run.is_comparison:
+        return comparison.resume(path, changed)
+    record, options = record_of(run, trust), options_of(run, changed)
+    if record["state"] in ("finished", "nothing found"):
+        raise UserError(
+            f"a search is resumed while it is unfinished, but {path} is {record['state']}; fedtune extend adds trials"
+        )
+    if "extends" in record:
+        raise UserError(f"what extends another search is not resumed, but {path} does; extend that one again")
+    if run.written_by_0_1:
+        raise UserError(
+            f"cannot resume: Ray's saved state in {path} is of fedtune 0.1.0 and names modules that have moved since; "
+            f"fedtune replay {path} trains its trials again, and a new search goes on"
+        )
+    saved_state.require_state(path)
+    planned = plan.make(options, resumed=True)
+    return search_study.run_with_ray(planned, record_for_resume(record), resumed=True)
+
+
+def record_of(run: RunFolder, trust: bool, *needed: str) -> dict[str, Any]:
+    """A search's record; UserError unless it says how the search was begun, has what is needed, and is one's own."""
+    record = run.record_with("state", *needed)
+    try:
+        SearchOptions.from_record(record)
+    except UserError as error:
+        raise run.damaged(error) from error
+    require_own(run, trust)
+    return record
+
+
+def options_of(run: RunFolder, changed: Mapping[str, Any]) -> SearchOptions:
+    """A search's own options, for the folder as it is named now, with those that are others now."""
+    known, folder = SearchOptions.from_record(run.record), run.path.absolute()
+    return dataclasses.replace(
+        known, name=folder.name, storage_path=str(folder.parent), space=spaces.kept(known.space, folder), **changed
+    )
+
+
+def require_own(run: RunFolder, trust: bool) -> None:
+    """UserError for another user's run."""
+    path = run.path
+    if not trust and path.exists() and hasattr(os, "getuid") and path.stat().st_uid != os.getuid():
+        raise UserError(
+            f"Ray reads a run's state in a way that can run any code, and {path} belongs to another user; "
+            "give --trust if you trust them"
+        )
