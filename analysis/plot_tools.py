@@ -12,17 +12,16 @@ from fedtune.core.metrics import METRICS
 from fedtune.runs.tables import CONFIG
 
 KEYS = ("run", "algorithm", "configuration", "trial", "seed")  # columns that tell runs of a configuration apart
-NAMES = {
-    "val_acc": "validation accuracy", "test_acc": "test accuracy", "val_loss": "validation loss",
-    "train_loss": "training loss", "comm_mb": "communication [MB]", "seconds": "time [s]",
-}  # fmt: skip
 UNITS = {"rounds": ("rounds trained", "round"), "mb": ("communication [MB]", "MB"), "seconds": ("time [s]", "s")}
 
 
 def in_words(column: str) -> str:
     """A column's name in words, for an axis."""
     column = column.removeprefix("last_").removeprefix("best_")
-    return NAMES.get(column, column.removeprefix(CONFIG) if column not in METRICS else column.replace("_", " "))
+    if column not in METRICS:
+        return column.removeprefix(CONFIG)
+    metric = METRICS[column]
+    return (metric.label or column.replace("_", " ")) + (f" [{metric.unit}]" if metric.label and metric.unit else "")
 
 
 def title_of(column: str) -> str:

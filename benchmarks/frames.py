@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import frames
-from fedtune.core.metrics import METRICS, OF_TRIALS
+from fedtune.core.metrics import METRICS
 
 
 def made(run: Path, trials: int, rounds: int) -> None:
@@ -28,7 +28,7 @@ def made(run: Path, trials: int, rounds: int) -> None:
     numbers = [c for c, kind in frames.TRIALS.items() if kind == "float64"] + [f"config/h{i}" for i in range(6)]
     pd.DataFrame(table | {c: rng.random(trials) for c in numbers}).to_parquet(run / "trials.parquet")
     every = {"trial": np.repeat(names, rounds), "round": np.tile(np.arange(1, rounds + 1), trials)}
-    metrics = {m: rng.random(trials * rounds) for m in METRICS if m not in OF_TRIALS}
+    metrics = {m: rng.random(trials * rounds) for m, d in METRICS.items() if not d.search_only}
     pd.DataFrame(every | metrics).to_parquet(run / "rounds.parquet")
 
 

@@ -80,7 +80,7 @@ def presets() -> str:
 
 def metrics() -> str:
     """A row per metric."""
-    return table(("metric", "what"), [(f"`{name}`", what) for name, what in METRICS.items()])
+    return table(("metric", "unit", "what"), [(f"`{name}`", m.unit, m.help) for name, m in METRICS.items()])
 
 
 def scenarios() -> str:

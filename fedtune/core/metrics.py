@@ -1,41 +1,82 @@
-"""One round's row: the only metric names there are."""
+"""One round's row of metrics, and what each of them is.  A metric is declared here and nowhere else.
+
+From the declaration it reaches rounds.parquet and trials.parquet, the frames, the figures' axes and docs/metrics.md.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # the names are read by commands that need no PyTorch
     from torch import Tensor
 
     from fedtune.core.trees import Size
 
-# name -> what it is; rows also hold val_acc_<head> and test_acc_<head>, and what the algorithm reports
-METRICS: dict[str, str] = {
-    "val_acc": "mean over clients of validation accuracy; what is selected by",
-    "val_acc_se": "its standard error over seeds (--seeds-per-trial), else over clients if only some are scored",
-    "val_loss": "mean over clients of validation cross-entropy of the same scores, at most 27.6 a row",
-    "test_acc": "mean over clients of test accuracy; reported, never used",
-    "test_acc_se": "its standard error over seeds, with --seeds-per-trial",
-    "test_acc_std": "its standard deviation over clients",
-    "test_acc_worst10": "its mean over the worst tenth of the clients, at least one",
-    "test_acc_all": "mean over clients of test accuracy on the same rows of all classes (scenario field all_classes)",
-    "train_loss": "mean over clients and steps of the loss of the round's first phase",
-    "up_floats": "real numbers that all clients sent in the round",
-    "up_ints": "whole numbers that they sent (counts)",
-    "up_bytes": "bytes that they sent",
-    "down_floats": "real numbers that all clients received in the round",
-    "down_ints": "whole numbers that they received",
-    "down_bytes": "bytes that they received",
-    "comm_mb": "megabytes (1e6 bytes) sent and received by all clients since the start",
-    "spent": "what of --budget is used up; 0 before the first round in which a trial may be judged",
-    "seconds": "wall time of the round's training and exchange",
-    "eval_seconds": "wall time of its evaluation",
-}
-METRIC, MODE = "val_acc", "max"  # what trials are selected by: validation only
-OBJECTIVES = {METRIC: MODE, "comm_mb": "min", "seconds": "min"}  # what a search can optimise, and in which direction
-OF_TRIALS = ("test_acc_se", "spent")  # only a search's trials have them, where they were asked for
+
+class Metric(NamedTuple):
+    """What is known of one metric; `METRICS` holds them by name."""
+
+    help: str
+    label: str = ""  # on axes and in tables; empty: its name
+    unit: str = ""
+    last: bool = False  # trials.parquet keeps a trial's last value as last_NAME
+    best: bool = False  # trials.parquet keeps its value in the round of the highest METRIC as best_NAME
+    evaluated: bool = False  # the table of runs on fresh seeds keeps a run's last value
+    goal: str = ""  # "max" or "min" if a search can optimise it
+    summed: bool = False  # over the seeds of a trial its values are added up; others are averaged
+    search_only: bool = False  # only a search's trials have it, where it was asked for
+
+
+# rows also hold val_acc_<head> and test_acc_<head>, and what the algorithm reports
+METRICS: dict[str, Metric] = {
+    "val_acc": Metric(
+        "mean over clients of validation accuracy; what is selected by",
+        "validation accuracy", last=True, best=True, evaluated=True, goal="max",
+    ),
+    "val_acc_se": Metric(
+        "its standard error over seeds (--seeds-per-trial), else over clients if only some are scored"
+    ),
+    "val_loss": Metric(
+        "mean over clients of validation cross-entropy of the same scores, at most 27.6 a row",
+        "validation loss", last=True,
+    ),
+    "test_acc": Metric(
+        "mean over clients of test accuracy; reported, never used",
+        "test accuracy", last=True, best=True, evaluated=True,
+    ),
+    "test_acc_se": Metric("its standard error over seeds, with --seeds-per-trial", search_only=True),
+    "test_acc_std": Metric("its standard deviation over clients", last=True, evaluated=True),
+    "test_acc_worst10": Metric("its mean over the worst tenth of the clients, at least one", evaluated=True),
+    "test_acc_all": Metric(
+        "mean over clients of test accuracy on the same rows of all classes (scenario field all_classes)"
+    ),
+    "train_loss": Metric(
+        "mean over clients and steps of the loss of the round's first phase", "training loss", last=True
+    ),
+    "up_floats": Metric("real numbers that all clients sent in the round"),
+    "up_ints": Metric("whole numbers that they sent (counts)"),
+    "up_bytes": Metric("bytes that they sent", unit="B"),
+    "down_floats": Metric("real numbers that all clients received in the round"),
+    "down_ints": Metric("whole numbers that they received"),
+    "down_bytes": Metric("bytes that they received", unit="B"),
+    "comm_mb": Metric(
+        "megabytes (1e6 bytes) sent and received by all clients since the start",
+        "communication", "MB", evaluated=True, goal="min",
+    ),
+    "spent": Metric(
+        "what of --budget is used up; 0 before the first round in which a trial may be judged", search_only=True
+    ),
+    "seconds": Metric(
+        "wall time of the round's training and exchange", "time", "s", goal="min", summed=True
+    ),
+    "eval_seconds": Metric("wall time of its evaluation", unit="s", summed=True),
+}  # fmt: skip
+
+METRIC = "val_acc"  # what trials are selected by: validation only
+OBJECTIVES = {name: m.goal for name, m in METRICS.items() if m.goal}  # what a search can optimise, and which way
+MODE = OBJECTIVES[METRIC]
 
 LOSS_CAP = 12 * math.log(10)  # a probability is taken as at least 1e-12, so that one row cannot make a mean infinite
 
@@ -76,7 +117,7 @@ def over_seeds(rows: list[dict[str, Any]]) -> dict[str, Any]:
     for name in rows[0].keys() - {"round"}:
         values = [float(row[name]) for row in rows if row.get(name) is not None]
         if values:
-            out[name] = sum(values) if name in ("seconds", "eval_seconds") else statistics.fmean(values)
+            out[name] = sum(values) if name in METRICS and METRICS[name].summed else statistics.fmean(values)
     for name in ("val_acc", "test_acc"):
         out[f"{name}_se"] = statistics.stdev(row[name] for row in rows) / len(rows) ** 0.5
     return {n: out[n] for n in dict.fromkeys([*rows[0], *out]) if n in out}

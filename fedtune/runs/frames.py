@@ -31,13 +31,8 @@ TRIALS: dict[str, str] = {  # column -> dtype
     "status": "category",  # one of STATUSES
     "rounds": "int64",  # played
     "best_round": "float64",  # the round of highest validation accuracy; NaN if none was played
-    "best_val_acc": "float64",
-    "best_test_acc": "float64",  # in that round
-    "last_val_acc": "float64",
-    "last_val_loss": "float64",
-    "last_test_acc": "float64",
-    "last_test_acc_std": "float64",  # over clients
-    "last_train_loss": "float64",
+    **{f"best_{name}": "float64" for name, m in METRICS.items() if m.best},  # in that round
+    **{f"last_{name}": "float64" for name, m in METRICS.items() if m.last},
     "seconds": "float64",  # of training and evaluation
     "comm_mb": "float64",  # sent and received by all clients
     "reason": "str",  # why it failed or diverged

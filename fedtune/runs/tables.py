@@ -105,8 +105,8 @@ def trial_summary(played: pd.DataFrame | None) -> dict[str, Any]:
         return {"rounds": 0}
     end, best = played.iloc[-1], played.loc[played[METRIC].idxmax()]
     row: dict[str, Any] = {"rounds": int(played["round"].max())}
-    row |= {f"last_{m}": end[m] for m in ("val_acc", "val_loss", "test_acc", "test_acc_std", "train_loss")}
-    row |= {f"best_{m}": best[m] for m in ("round", "val_acc", "test_acc")}
+    row |= {f"last_{name}": end[name] for name, m in METRICS.items() if m.last and name in end}
+    row |= {f"best_{name}": best[name] for name in ("round", *(n for n, m in METRICS.items() if m.best and n in best))}
     return row | {"seconds": played["seconds"].sum() + played["eval_seconds"].sum(), "comm_mb": end["comm_mb"]}
 
 

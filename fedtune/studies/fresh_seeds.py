@@ -20,7 +20,7 @@ from fedtune.tuning.space_types import Config
 
 DEFAULT = "default"
 # metrics of a run that are those of its last round
-LAST = ("val_acc", "test_acc", "test_acc_std", "test_acc_worst10", "comm_mb")
+LAST = tuple(name for name, m in METRICS.items() if m.evaluated)
 NEAR = 0.95  # share of a run's last test accuracy; `rounds_to_95` is the first round that reaches it
 
 
