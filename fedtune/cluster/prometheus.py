@@ -18,7 +18,7 @@ from fedtune.runs.trial_states import status
 SEARCH, TRIAL = ("run", "algorithm"), ("run", "algorithm", "trial")
 GAUGES = {  # Prometheus knows them with "ray_" before
     "fedtune_val_acc": ("validation accuracy of a running trial's last round", TRIAL),
-    "fedtune_round": ("rounds that a running trial has played", TRIAL),
+    "fedtune_round": ("rounds that a running trial has trained", TRIAL),
     "fedtune_rounds_per_second": ("1 / the seconds of a running trial's last round", TRIAL),
     "fedtune_comm_mb": ("megabytes that a running trial's clients have sent and received", TRIAL),
     "fedtune_best_val_acc": ("highest validation accuracy that any trial has reached", SEARCH),
@@ -50,7 +50,7 @@ class Gauges(Callback):
         return Gauges, (self.run, self.algorithm)
 
     def on_trial_result(self, iteration: int, trials: list[Trial], trial: Trial, result: dict, **info: Any) -> None:
-        """A round was played; what a trial reports when it diverges is chance, and counts for nothing."""
+        """A round was trained; what a trial reports when it diverges is chance, and counts for nothing."""
         if not result.get("diverged"):
             self._best = max(self._best, result.get(METRIC) or -math.inf)
 
@@ -61,7 +61,7 @@ class Gauges(Callback):
             self._next = time.monotonic() + PERIOD
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
-        """Publish how it ended."""
+        """Publish how the search ended."""
         self._publish(trials)
 
     def _publish(self, trials: list[Trial]) -> None:

@@ -44,7 +44,7 @@ def shares_above_floor(
     if clients * floor > kept.sum():
         raise UserError(
             f"{clients} clients with at least {floor} rows each need {clients * floor} rows, but {kept.sum()} are "
-            "dealt: take fewer clients, a lower floor or a larger share"
+            "available: take fewer clients, a lower floor or a larger share"
         )
     tries, best = attempts(5000, clients, len(kept)), 0
     for _ in range(tries):

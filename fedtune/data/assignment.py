@@ -1,4 +1,4 @@
-"""Which rows every client gets: rows dealt class by class, brought to a floor, and split into train, val and test."""
+"""Which rows every client gets: assigned class by class, brought to a floor, and split into train, val and test."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def pools(y: np.ndarray, train_rows: int, rng: np.random.Generator) -> tuple[np.
 
 
 def blocks(y: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """Deal each class, in random order, in consecutive blocks of sizes [clients, classes] rows.
+    """Assign each class, in random order, in consecutive blocks of sizes [clients, classes] rows.
 
-    Returns row number, client and place within the block of every row dealt, class by class.
+    Returns row number, client and place within the block of every row assigned, class by class.
     """
     rows = rng.permutation(len(y))
     rows = rows[np.argsort(y[rows], kind="stable")]

@@ -1,4 +1,4 @@
-"""Who holds which rows: five laws that deal a data set out to clients.
+"""Who holds which rows: five laws that partition a data set over clients.
 
 Every function is pure and draws from the generator it is given; the same seed gives the same rows.  All are
 vectorised over rows: 10,000 clients take less than a second.
@@ -44,7 +44,7 @@ def ways_shots(
     val_shots    validation rows per class, official training rows as well.
     test_shots   test rows per class from the official test set; without one, from the training rows.
 
-    Rows are dealt in consecutive blocks of one random order per class.  Which classes a client holds is redrawn,
+    Rows are assigned in consecutive blocks of one random order per class.  Which classes a client holds is redrawn,
     up to 1000 times (fewer above 1000 clients), until no class is asked for more rows than it has; the draws of
     ways_i and shots_i stay.
     Raises UserError if that never happens, or if a number is out of range.
@@ -83,7 +83,7 @@ def dirichlet(
     test_share: float,
     rng: np.random.Generator,
 ) -> Partition:
-    """Deal every class out to the clients in shares drawn from Dir(alpha, ..., alpha).
+    """Partition every class over the clients in shares drawn from Dir(alpha, ..., alpha).
 
     y        [rows] classes 0..C-1, official training and test set pooled; every row is used.
     alpha    > 0; 0.1 is about one or two classes a client, 100 is near iid.
@@ -91,7 +91,7 @@ def dirichlet(
     val_share, test_share   the shares of each client's rows, chosen at random, for validation and test; each of
              train, validation and test gets at least one row.
 
-    Classes are dealt in order, and a client that already holds rows / clients or more gets nothing of the later
+    Classes are assigned in order, and a client that already holds rows / clients or more gets nothing of the later
     ones (the balance step of the FedMA and PFLlib code).  Shares are redrawn, up to 100 times (fewer above 1000
     clients), until every client reaches the floor; if none does, the missing rows are taken at random from the
     clients that are then the largest, one by one.
@@ -112,7 +112,7 @@ def dirichlet(
 
 
 def iid(y: np.ndarray, clients: int, val_share: float, test_share: float, rng: np.random.Generator) -> Partition:
-    """Deal all rows at random; client sizes differ by at most one.  Shares and errors as for `dirichlet`."""
+    """Partition all rows at random; client sizes differ by at most one.  Shares and errors as for `dirichlet`."""
     _fits(len(y), clients, 3, val_share, test_share)
     return split(rng.permutation(len(y)), np.arange(len(y)) % clients, clients, val_share, test_share)
 
@@ -128,7 +128,7 @@ def fedgen(
     val_share: float,
     rng: np.random.Generator,
 ) -> Partition:
-    """Deal a share of every class out by Dir(alpha, ..., alpha) under a cap, and test each client on its own classes.
+    """Partition a share of every class by Dir(alpha, ..., alpha) under a cap, and test each client on its own classes.
 
     y        [rows] classes 0..C-1; rows [0, train_rows) are the official training set, the rest the test set.  Without
              a test set a sixth of each class's rows, at random, is set aside as one (rounded down).
@@ -136,12 +136,12 @@ def fedgen(
     alpha    > 0; the draw is per class over the clients, not per client over the classes.
     share    in (0, 1], of the training rows.  It also sets the cap M = share * N / clients.  Below 1 a class gives
              min(M, share * its rows) rows, rounded down: at 0.5 and 20 clients Fashion-MNIST gives 1500 a class, a
-             quarter and not a half.  At 1 every row is dealt.
+             quarter and not a half.  At 1 every row is assigned.
     floor    rows every client gets before validation is cut out, 3 or more as for `dirichlet`.
     val_share   of each client's rows, at random, for validation: at least one, and at least one stays for training.
 
     Classes come in random order, rows of a class too.  A client that holds M rows or more gets nothing of the later
-    classes; not all can be closed while there are rows to deal, as no more than clients * M are.  Slices end at
+    classes; not all can be closed while there are rows to assign, as no more than clients * M are.  Slices end at
     floor(cumulated share * rows); so at small alpha the clients after a class's main holder often get a single row of
     it, and are tested on it.  The whole is redrawn, up to 5000 times (fewer for many clients or classes), until every
     client reaches the floor.  Test rows: for each class of which a client got training rows,

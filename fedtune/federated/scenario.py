@@ -63,7 +63,7 @@ class Scenario:
     )
 
     def __post_init__(self) -> None:
-        """Validate what can be told without loading data; UserError otherwise."""
+        """Validate what can be checked without loading data; UserError otherwise."""
         for f in fields(self):
             if "knob" not in f.metadata:
                 object.__setattr__(self, f.name, _typed(f.name, getattr(self, f.name), type(f.default)))

@@ -49,7 +49,7 @@ class View(Callback):
                 self._hear(trial, result, result.get("config", {}))
 
     def __enter__(self) -> View:
-        """Start showing."""
+        """Start showing the table."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -59,10 +59,10 @@ class View(Callback):
         """Something changed."""
 
     def ended_one(self, trial: str) -> None:
-        """A trial ended."""
+        """A trial has ended."""
 
     def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        """A trial begins."""
+        """A trial has begun."""
         for other in trials:
             if other.status == "PAUSED":
                 self.running.pop(other.trial_id, None)
@@ -77,12 +77,12 @@ class View(Callback):
         self._show(self.draw)
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        """A trial ended."""
+        """A trial has ended."""
         self.last.setdefault(trial.trial_id, trial.last_result or {})  # another driver may have heard it
         self._end(trial.trial_id, status(self.last[trial.trial_id]))
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        """A trial failed."""
+        """A trial has failed."""
         self._end(trial.trial_id, "failed")
 
     def picture(self) -> Group:

@@ -35,7 +35,7 @@ class OptunaSearcher(Searcher):
     complete one: there is no worst amount of communication, and the little that it had would put it on the front.
 
     The first trials may have values that the space, and so Optuna, cannot hold: a range on a log scale has no 0.
-    Optuna is told the nearest instead.  Asked alike, it suggests what Ray's would.
+    Optuna gets the nearest instead.  Asked alike, it suggests what Ray's would.
     """
 
     def __init__(

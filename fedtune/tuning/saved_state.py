@@ -18,7 +18,7 @@ from fedtune.runs.logs import logged
 
 
 def require_state(run: Path) -> bool:
-    """Whether Ray kept trials to go on with; UserError if they are there but cannot be read.
+    """Whether Ray kept trials to resume; UserError if they are there but cannot be read.
 
     A damaged state steps aside for that of the driver before, if there is one.  Reading can run any code, as it does
     when Ray reads: for a trusted run only.
@@ -40,7 +40,7 @@ def require_state(run: Path) -> bool:
 
 
 def prepared(run: Path) -> dict[str, list[dict[str, Any]]]:
-    """Make a readable state fit to go on from; returns what its trials have reported, by trial."""
+    """Make a readable state fit to be resumed; returns what its trials have reported, by trial."""
     *_, snapshot = ray_internals.snapshots(run)
     set_aside(run)
     ray_internals.forget_decisions(snapshot)

@@ -158,7 +158,7 @@ class Clamp:
     """Population based training multiplies what it copies by 0.8 or 1.2; this brings it back into the space."""
 
     def __init__(self, space: Space) -> None:
-        """space: of ranges."""
+        """Keep values inside this space, which is of ranges."""
         self.space = space
 
     def __call__(self, config: Config) -> Config:
