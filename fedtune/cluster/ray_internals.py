@@ -1,6 +1,7 @@
 """Every private name of Ray that fedtune uses, each behind a function; tests/cluster/test_ray_internals.py tries each.
 
-Ray 2.60.  Ray is imported where it is used: who only reads a run's folder need not load it.
+Ray 2.60.  Ray is imported where it is used: who only reads a run's folder need not load it.  How a snapshot holds its
+trials is known to fedtune/runs/trial_states.py, which stands below this.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedtune.runs.trial_states import SNAPSHOTS, trials_in
+
 TUNER_FILE = "tuner.pkl"  # a run's settings
-SNAPSHOTS = "experiment_state-*.json"  # a search's trials and the controller, one file of each driver
 DECISIONS = ("_cached_trial_decisions", "_queued_trial_decisions")  # of the controller, in a snapshot
 LARGEST_UPLOAD = 100 * 2**20  # bytes that a cluster's job server takes at once
 STACKS = ("ray.tune", "ray.train")  # the loggers that print stacks of trials
@@ -97,8 +99,7 @@ def holds_trials(snapshot: Path) -> bool:
 
 def trial_statuses(snapshot: Path) -> dict[str | None, str]:
     """How each trial stood, in Ray's words; an error if the snapshot is damaged."""
-    trials = [json.loads(text) for text, _ in json.loads(snapshot.read_bytes())["trial_data"]]
-    return {trial.get("trial_id"): trial["status"] for trial in trials}
+    return {trial.get("trial_id"): trial["status"] for trial in trials_in(snapshot)}
 
 
 def forget_decisions(snapshot: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 STATUSES = ("finished", "stopped", "diverged", "failed")  # of trials that have ended
 TROUBLE = "trouble"  # an entry of a trial's result: what went wrong in it without ending it
+SNAPSHOTS = "experiment_state-*.json"  # Ray's: a search's trials and its controller, one file of each driver
 ALIVE = {"RUNNING": "running", "PENDING": "waiting", "PAUSED": "paused"}  # Ray's names for the others
 
 
@@ -36,5 +37,10 @@ def ended(run: Path, logged: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
 
 def snapshot(run: Path) -> list[dict[str, Any]]:
     """The trials of Ray's last snapshot; none if it has made none."""
-    files = sorted(run.glob("experiment_state-*.json"))
-    return [json.loads(text) for text, _ in json.loads(files[-1].read_text())["trial_data"]] if files else []
+    files = sorted(run.glob(SNAPSHOTS))
+    return trials_in(files[-1]) if files else []
+
+
+def trials_in(snapshot: Path) -> list[dict[str, Any]]:
+    """The trials of a snapshot of Ray's; an error if it is damaged."""
+    return [json.loads(text) for text, _ in json.loads(snapshot.read_bytes())["trial_data"]]

@@ -174,7 +174,8 @@ def distribution(name: str, domain: Domain) -> BaseDistribution:
 
     ValueError for what Optuna has no like of, such as a normal distribution.
     """
-    sampler, step = domain.get_sampler(), None
+    sampler: Any = domain.get_sampler()
+    step = None
     if isinstance(sampler, Quantized):
         sampler, step = sampler.sampler, sampler.q
     log = isinstance(sampler, LogUniform)

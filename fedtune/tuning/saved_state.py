@@ -15,6 +15,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
 from fedtune.runs.files import RunFiles
 from fedtune.runs.logs import logged
+from fedtune.runs.trial_states import SNAPSHOTS
 
 
 def require_state(run: Path) -> bool:
@@ -35,7 +36,7 @@ def require_state(run: Path) -> bool:
             file.rename(file.with_name(file.name + ".damaged"))
         say(f"note: {', '.join(damaged)} cannot be read; going on from the state of the driver before")
     if any(run.glob("*/result.json")):
-        raise _lost(run, f"{run} holds trials and no {ray_internals.SNAPSHOTS}, Ray's saved state")
+        raise _lost(run, f"{run} holds trials and no {SNAPSHOTS}, Ray's saved state")
     return False
 
 
