@@ -55,7 +55,7 @@ class Check:
             return "The best configuration is the default one."
         found = self.paired
         if math.isnan(found.mean):
-            return "Runs diverged on fresh seeds, so no difference between the best and the default can be told."
+            return "Runs diverged on fresh seeds, so whether the best differs from the default is unknown."
         if math.isnan(found.half):
             return "Too few or equal differences by seed: they cannot say whether the best differs from the default."
         if abs(found.mean) <= found.half:

@@ -45,7 +45,7 @@ class Findings:
     best: pd.Series | None  # a row of trials
     config: dict[str, Any]  # the best one's values of what was searched
     yaml: str  # best.yaml's text, "" before there is one
-    scenario: str  # by name where it can be told, else its data set
+    scenario: str  # its name where that is known, else its data set
     default: dict[str, Any]  # every hyperparameter's default here; {} if this fedtune cannot tell
     check: Check | None
 
@@ -120,14 +120,14 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
     now = state(run, record)
     file = RunFiles(run).best_file
     text = file.read_text(errors="replace") if file.exists() and now not in OPEN else ""
-    told = _mapping(text)
-    best = _best(trials, told, (record.get("budget") or {}).get("unit", "rounds"))
+    found = _mapping(text)
+    best = _best(trials, found, (record.get("budget") or {}).get("unit", "rounds"))
     values = {} if best is None else {c: best[c] for c in best.index if c.startswith(frames.CONFIG)}
     rows = checked or ([] if now in OPEN else record.get("final"))
     return Findings(
         run, record, trials, rounds, now, best,
         tables.plain({c.removeprefix(frames.CONFIG): v for c, v in values.items()}), text,
-        str(told.get("scenario") or _scenario(record)), _default(record),
+        str(found.get("scenario") or _scenario(record)), _default(record),
         Check(pd.DataFrame(rows)) if rows else None,
     )  # fmt: skip
 
@@ -148,13 +148,13 @@ def state(run: Path, record: dict[str, Any]) -> str:
 
 def of_state(run: Path, now: str, record: dict[str, Any]) -> list[str]:
     """What to mind of a search or comparison that is not over, or ended otherwise than it should."""
-    goes_on = f"{shlex.join(['fedtune', 'resume', str(run)])} goes on with it"
+    resume = f"{shlex.join(['fedtune', 'resume', str(run)])} resumes it"
     why = f" ({record['reason']})" if record.get("reason") else ""
     said = {
         "running": "It is still running; this is what there was when the page was made.",
-        "abandoned": f"It had not ended, and its driver is gone; {goes_on}.",
-        "interrupted": f"It was interrupted{why}; {goes_on}.",
-        "failed": f"It failed{why}; {goes_on} once that is put right.",
+        "abandoned": f"It had not ended, and its driver is gone; {resume}.",
+        "interrupted": f"It was interrupted{why}; {resume}.",
+        "failed": f"It failed{why}; {resume} once that is put right.",
         "nothing found": "No trial reported a finite result.",
     }
     return [said[now]] if now in said else []
@@ -168,9 +168,9 @@ def _mapping(text: str) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _best(trials: pd.DataFrame, told: dict[str, Any], unit: str) -> pd.Series | None:
+def _best(trials: pd.DataFrame, best: dict[str, Any], unit: str) -> pd.Series | None:
     """The trial that best.yaml names, else the one that a search would choose now."""
-    named = trials[trials["trial"] == str((told.get("found") or {}).get("trial"))]
+    named = trials[trials["trial"] == str((best.get("found") or {}).get("trial"))]
     return tables.best_trial(trials, unit) if named.empty else named.iloc[-1]
 
 
@@ -223,7 +223,7 @@ def _of_trials(f: Findings) -> list[str]:
     if f.best is not None and str(f.best["status"]) != "finished":
         found.append(f"No trial was finished: the best is the {f.best['status']} one that went furthest.")
     if schedulers.moves_hyperparameters(f.record.get("scheduler")):
-        found.append("PBT moved the hyperparameters in training: the last ones, told here, do not repeat the figure.")
+        found.append("PBT moved the hyperparameters in training: the last ones, shown here, do not repeat the figure.")
     if len(f.record.get("objectives") or []) > 1:
         found.append(
             "The best is the finished trial of highest validation accuracy; it need not stand on the front of "
@@ -252,7 +252,7 @@ def search_settings(record: dict[str, Any]) -> str:
 
 
 def edge(value: Any, text: str) -> str:
-    """Whether a value lies at the `lower` or `upper` end of a range, told as run.json does; "" if at none."""
+    """Whether a value lies at the `lower` or `upper` end of a range, written as in run.json; "" if at none."""
     found = re.match(r"(\S+) … (\S+)( \(log\))?", str(text))
     if not found or isinstance(value, bool) or not isinstance(value, int | float):
         return ""

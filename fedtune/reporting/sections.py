@@ -101,8 +101,8 @@ def read(run: Path, anchor: str) -> Search | Comparison:
     if RunFiles(run).is_comparison:
         return _comparison(run, anchor)
     around = run.absolute().parent  # a comparison's searches lie in its folder, and their check there
-    played = _evaluations(around) if RunFiles(around).is_comparison else None
-    return _search(findings.read(run, _check(played, run.absolute().name)), anchor)
+    evaluations = _evaluations(around) if RunFiles(around).is_comparison else None
+    return _search(findings.read(run, _check(evaluations, run.absolute().name)), anchor)
 
 
 def _search(f: Findings, anchor: str) -> Search:
@@ -179,36 +179,36 @@ def _comparison(run: Path, anchor: str) -> Comparison:
         where = said(record.get("scenario_name") or scenario["dataset"], scenario)
     except (KeyError, TypeError, AttributeError) as error:
         raise files.damaged(error) from error
-    state, played = findings.state(run, record), _evaluations(run)
-    lead = _lead(record, state, played is not None)
+    state, evaluations = findings.state(run, record), _evaluations(run)
+    lead = _lead(record, state, evaluations is not None)
     there = [a for a in algorithms if RunFiles(run / a).record_file.exists()]
-    found = [findings.read(run / a, _check(played, a)) for a in there]
+    found = [findings.read(run / a, _check(evaluations, a)) for a in there]
     warnings = [*findings.of_state(run, state, record), *map(str, record.get("unequal") or [])]
     if lacking := [a for a in algorithms if a not in there]:
         warnings.append(f"The folder has no search of {', '.join(lacking)}.")
     return Comparison(
         anchor, run.absolute().name, f"{', '.join(algorithms)} on {where}", state,
         lead, _again(record), warnings, _tables(run), _winner(run),
-        [] if played is None else report_figures.of_comparison(played),
+        [] if evaluations is None else report_figures.of_comparison(evaluations),
         [_search(f, f"{anchor}-{i}") for i, f in enumerate(found, 1)], provenance.of(record),
     )  # fmt: skip
 
 
 def _evaluations(run: Path) -> pd.DataFrame | None:
-    """What was played again; None if that has not ended."""
+    """The runs on fresh seeds; None if they have not all ended."""
     file = RunFiles(run).evaluations_file
     return pd.read_parquet(file) if file.exists() else None
 
 
-def _check(played: pd.DataFrame | None, algorithm: str) -> list[dict[str, Any]]:
+def _check(evaluations: pd.DataFrame | None, algorithm: str) -> list[dict[str, Any]]:
     """The rows of a comparison that are what a search's own final check would be: of its best trial, and the default.
 
     The comparison may have chosen another of the search's best ones since; its own tables say.
     """
-    if played is None:
+    if evaluations is None:
         return []
     names = {"top 1": "best", DEFAULT: "default"}
-    mine = played[(played["algorithm"] == algorithm) & played["configuration"].isin(list(names))]
+    mine = evaluations[(evaluations["algorithm"] == algorithm) & evaluations["configuration"].isin(list(names))]
     return mine.assign(configuration=mine["configuration"].map(names)).to_dict("records")
 
 
@@ -243,14 +243,18 @@ def _plain(caption: str, frame: pd.DataFrame) -> TextTable:
     return TextTable(caption, [TextColumn(str(c), c not in words) for c in frame], rows)
 
 
-def _lead(record: dict[str, Any], state: str, played: bool) -> str:
-    """What was done; of a comparison that is not over, what is to be done.  played: whether the fresh seeds were."""
+def _lead(record: dict[str, Any], state: str, evaluated: bool) -> str:
+    """What was done; of a comparison that is not over, what is to be done.
+
+    evaluated: whether there are runs on fresh seeds.
+    """
     trials, names = record.get("trials"), f"{len(record['algorithms'])} algorithms"
     if state != "finished":
-        done = "; the fresh seeds' figures below are of an earlier time" if played else "; that has not been done yet"
-        return f"{names} are to be tuned, and played again on fresh seeds beside the defaults{done}."
+        earlier, missing = "; the fresh seeds' figures below are of an earlier time", "; that has not been done yet"
+        done = earlier if evaluated else missing
+        return f"{names} are to be tuned, and trained again on fresh seeds beside the defaults{done}."
     if record.get("unequal"):
         budget = "each tuned, with budgets that were not equal"
     else:
         budget = "each tuned with the same budget" + (f" of {trials} trials" if trials else "")
-    return f"{names}, {budget}, selected on validation rows, and played again on fresh seeds beside the defaults."
+    return f"{names}, {budget}, selected on validation rows, and trained again on fresh seeds beside the defaults."

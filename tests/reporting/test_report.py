@@ -200,7 +200,7 @@ def test_a_seed_that_diverged_is_told_and_has_no_mean(tmp_path: Path) -> None:
     text = said(make(tmp_path / "run", final=final((0.94, float("nan"), 0.96))), tmp_path / "x.html")
     assert "On fresh seeds the best configuration diverged in 1 of 3 runs." in text
     assert "best – 0.9400 diverged 0.9600" in text and "best − default, by seed – +0.0400 diverged +0.0600" in text
-    assert "Runs diverged on fresh seeds, so no difference between the best and the default can be told." in text
+    assert "Runs diverged on fresh seeds, so whether the best differs from the default is unknown." in text
 
 
 def test_one_fresh_seed_has_no_interval(tmp_path: Path) -> None:
@@ -417,7 +417,7 @@ def test_a_comparison_claims_no_more_than_was_done(comparison: Path, tmp_path: P
         (file.parent / name).unlink()
     results.write(file, whole | {"state": "interrupted", "command": ["x", "--name=both"]})
     text = said(file.parent, tmp_path / "x.html")
-    assert "3 algorithms are to be tuned, and played again on fresh seeds beside the defaults; that has not" in text
+    assert "3 algorithms are to be tuned, and trained again on fresh seeds beside the defaults; that has not" in text
     assert "same budget" not in text and "It was interrupted" in text and "Run it again: x copy" in text
     results.write(file, whole | {"unequal": []})
     assert "each tuned with the same budget of 14 trials, selected" in said(file.parent, tmp_path / "x.html")
