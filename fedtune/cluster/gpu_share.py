@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,7 +90,7 @@ class MoreMemory:
         self.scheduler, self.gpus = scheduler, gpus
 
     def __call__(self, controller: Any, trial: Any) -> None:
-        """A trial failed, for good or not."""
+        """Give a trial that ran out of memory a larger share, then do as the scheduler does."""
         try:
             if ran_out(trial):
                 self._enlarge(trial)
@@ -123,16 +122,3 @@ def ran_out(trial: Any) -> bool:
         return False
     last = Path(trial.error_file).read_text(errors="replace").rpartition("Failure # ")[2]
     return "OutOfMemoryError" in last
-
-
-AUTO = "auto"
-
-
-def gpus(text: str) -> float | str:
-    """The argument --gpus-per-trial: a number, or auto."""
-    if text == AUTO:
-        return text
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number, or {AUTO}, but got {text!r}") from None

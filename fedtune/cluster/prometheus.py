@@ -55,7 +55,7 @@ class Gauges(Callback):
             self._best = max(self._best, result.get(METRIC) or -math.inf)
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Tune's loop went round, which it does some ten times a second even if nothing happens."""
+        """Publish when due; Tune calls this some ten times a second even if nothing happens."""
         if time.monotonic() >= self._next:
             self._publish(trials)
             self._next = time.monotonic() + PERIOD

@@ -1,4 +1,4 @@
-"""A configuration as Ray Tune plays it: setup, step = one round, save, load, reset."""
+"""A configuration as Ray Tune trains it: setup, a round a step, save, load, reset."""
 
 from __future__ import annotations
 
@@ -51,9 +51,10 @@ class FederatedTrainable(tune.Trainable):
     ) -> None:
         """All but the configuration comes once per actor, through Ray's object store.
 
-        data: one for every seed.  onward: configurations (as `key` has them) that go on from a checkpoint: its folder,
-        and the seconds until then.  warm: play a round for nothing first, as seconds count and a process's first round
-        takes several.
+        data     the federation of every seed
+        onward   configurations (as `key` writes them) that continue from a checkpoint: its folder, and the seconds of
+                 training until then
+        warm     train a round for nothing first, as seconds count and a process's first round takes several
         """
         resources = self.trial_resources
         has = resources.required_resources if resources else {}
@@ -62,14 +63,14 @@ class FederatedTrainable(tune.Trainable):
         keep_freed_memory()
         self.experiment, self.data, self.budget, self.onward = experiment, data, budget, onward or {}
         self._cost, self._saved = 0.03, time.monotonic()  # seconds of the last checkpoint, and when it ended
-        self._trouble = ""  # to be told with the next row
+        self._trouble = ""  # to be reported with the next row
         if warm:
             with suppress(Diverged):
                 MultiSeedSimulation(experiment, config, data).step()
         self._begin(config)
 
     def step(self) -> dict[str, Any]:
-        """One round."""
+        """Train one round and report its row of metrics."""
         began = time.monotonic()
         try:
             row = self.simulation.step()
@@ -110,7 +111,7 @@ class FederatedTrainable(tune.Trainable):
         return saved
 
     def restore(self, checkpoint_path: Any) -> None:
-        """Go on from a checkpoint, or from the start if that is damaged or gone: the rounds come out the same."""
+        """Continue from a checkpoint, or from the start if that is damaged or gone: the rounds come out the same."""
         try:
             super().restore(checkpoint_path)
         except torch.OutOfMemoryError:
@@ -121,11 +122,11 @@ class FederatedTrainable(tune.Trainable):
             self._trouble = f"its checkpoint cannot be used ({reason(str(error))}), so it begins again"
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Write the state, which is all there is."""
+        """Write the simulation's state, which is all that a trial has."""
         self.simulation.save(Path(checkpoint_dir) / "state.pt")
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Go on from a state; ValueError if it is none of this trial's."""
+        """Continue from a saved state; ValueError if it is none of this trial's."""
         fresh, file = [_form(run.state) for run in self.simulation.runs], Path(checkpoint) / "state.pt"
         with zipfile.ZipFile(file) as packed:  # PyTorch writes checksums and does not look at them
             if hurt := packed.testzip():
@@ -152,8 +153,8 @@ class FederatedTrainable(tune.Trainable):
     def __repr__(self) -> str:
         """The actor's name in Ray's dashboard: algorithm and trial, as the trial's folder.
 
-        Ray asks for it once, when the actor is made, and has no way to change it: an actor that plays trial after trial
-        keeps the name of its first.  Its log says which trials it plays.
+        Ray asks for it once, when the actor is made, and has no way to change it: an actor that trains one trial after
+        another keeps the name of its first.  Its log says which trials it trains.
         """
         return f"{self.experiment.algorithm}-{self.trial_id}"
 
