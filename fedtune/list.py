@@ -74,7 +74,7 @@ def _knobs(title: str, declared: dict[str, Knob], instance: Algorithm | None = N
         table.add_column(column, overflow="fold")
     for name, knob in declared.items():
         since = "1" if instance is None else str(first_round(instance, name))
-        since += " by default" if isinstance(knob.since, str) else ""
+        since += " by default" if isinstance(knob.first_round, str) else ""
         table.add_row(name, knob.symbol, str(knob.default), knob.range_text(), f"round {since}", knob.help)
     return table
 

@@ -32,11 +32,13 @@ from fedtune.nn.prototypes import class_means, class_sums
 class FedDistill(Algorithm):
     """FedDistill; see the module."""
 
-    lam: float = hyper(1.0, 0.01, 10.0, log=True, also=(0.0,), symbol="λ", since=2, help="weight of the others' logits")
-    temperature: float = hyper(1.0, 0.25, 10.0, log=True, symbol="τ", since=2, help="of both softmaxes in KL")
-    leave_one_out: bool = hyper(True, since=2, help="whether a client's own logits are left out of its targets")
+    lam: float = hyper(
+        1.0, 0.01, 10.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="weight of the others' logits"
+    )
+    temperature: float = hyper(1.0, 0.25, 10.0, log=True, symbol="τ", first_round=2, help="of both softmaxes in KL")
+    leave_one_out: bool = hyper(True, first_round=2, help="whether a client's own logits are left out of its targets")
     knowledge: str = hyper(
-        "final", choices=("final", "running"), since=2, help="means after training, or while the model was moving"
+        "final", choices=("final", "running"), first_round=2, help="means after training, or while the model was moving"
     )
 
     sends = ("targets",)

@@ -28,7 +28,7 @@ class FedEnsemble(Algorithm):
     average: str = hyper("logits", choices=("logits", "probabilities"), help="what is averaged over the models")
 
     shared = ("body", "head")
-    scores = "the ensemble of the last round's models (average: the averaged model)"
+    scored_model = "the ensemble of the last round's models (average: the averaged model)"
     presets = {"as_published": CLIENTS | {"members": "all"}}
 
     def upload(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:

@@ -30,19 +30,26 @@ from trainables._released import CLIENTS, GENERATOR
 class FedGen(Generative):
     """FedGen; see the module."""
 
-    gen_weight: float = hyper(10.0, 0.1, 100.0, log=True, also=(0.0,), symbol="α", since=2, help="of generated rows")
-    gen_decay: float = hyper(0.98, 0.9, 1.0, since=2, help="what α is multiplied by after every round")
-    kl_weight: float = hyper(10.0, 0.1, 100.0, log=True, also=(0.0,), symbol="β", since=2, help="of the latent KL term")
-    kl_decay: float = hyper(0.98, 0.9, 1.0, since=2, help="what β is multiplied by after every round")
-    eta: float = hyper(1.0, 0.01, 10.0, log=True, also=(0.0,), symbol="η", since=2, help="weight of diversity")
+    gen_weight: float = hyper(
+        10.0, 0.1, 100.0, log=True, extra_values=(0.0,), symbol="α", first_round=2, help="of generated rows"
+    )
+    gen_decay: float = hyper(0.98, 0.9, 1.0, first_round=2, help="what α is multiplied by after every round")
+    kl_weight: float = hyper(
+        10.0, 0.1, 100.0, log=True, extra_values=(0.0,), symbol="β", first_round=2, help="of the latent KL term"
+    )
+    kl_decay: float = hyper(0.98, 0.9, 1.0, first_round=2, help="what β is multiplied by after every round")
+    eta: float = hyper(
+        1.0, 0.01, 10.0, log=True, extra_values=(0.0,), symbol="η", first_round=2, help="weight of diversity"
+    )
     weighing: str = hyper(
-        "labels", choices=("labels", "mean"), since=2, help="a head's weight: by the row's label, or the batch's mean"
+        "labels", choices=("labels", "mean"), first_round=2,
+        help="a head's weight: by the row's label, or the batch's mean"
     )
 
     averages: str = hyper("model", choices=("model", "head"), help="what the server averages: the model, or its head")
 
     structural = ("gen_hidden", "noise_width", "averages")
-    mixed = {"averages": "head"}
+    for_mixed_models = {"averages": "head"}
     presets = {"as_published": CLIENTS | GENERATOR | {"kl_weight": 0.0, "weighing": "mean"}}
 
     @property

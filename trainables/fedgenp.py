@@ -50,27 +50,39 @@ RISE = 1e-3  # of validation accuracy: less of it within `patience` rounds is co
 class FedGenP(Generative):
     """FedGenP; see the module."""
 
-    a: float = hyper(1.0, 0.1, 30.0, log=True, also=(0.0,), symbol="a", since=2, help="weight of generated rows")
-    a_decay: float = hyper(1.0, 0.9, 1.0, since=2, help="what a is multiplied by after every round")
-    b: float = hyper(0.0, 0.1, 30.0, log=True, also=(0.0,), symbol="b", since=2, help="weight of the latent KL")
-    b_decay: float = hyper(1.0, 0.9, 1.0, since=2, help="what b is multiplied by after every round")
+    a: float = hyper(
+        1.0, 0.1, 30.0, log=True, extra_values=(0.0,), symbol="a", first_round=2, help="weight of generated rows"
+    )
+    a_decay: float = hyper(1.0, 0.9, 1.0, first_round=2, help="what a is multiplied by after every round")
+    b: float = hyper(
+        0.0, 0.1, 30.0, log=True, extra_values=(0.0,), symbol="b", first_round=2, help="weight of the latent KL"
+    )
+    b_decay: float = hyper(1.0, 0.9, 1.0, first_round=2, help="what b is multiplied by after every round")
     beta: float = hyper(
-        1.0, 0.0, 3.0, also=(-1.0,), symbol="β", since=2, help="how hard a generator fools its client; -1: as the code"
+        1.0, 0.0, 3.0, extra_values=(-1.0,), symbol="β", first_round=2,
+        help="how hard a generator fools its client; -1: as the code"
     )
     cap: float = hyper(
-        2.0, 1.0, 4.0, also=(0.0,), since=2, help="bound of a row's reversed loss, in multiples of ln C; 0: none"
+        2.0, 1.0, 4.0, extra_values=(0.0,), first_round=2,
+        help="bound of a row's reversed loss, in multiples of ln C; 0: none"
     )
-    lam_kl: float = hyper(1e-3, 1e-5, 0.1, log=True, also=(0.0,), symbol="λ_kl", since=2, help="weight of the prior")
-    generated: int = hyper(0, 8, 128, log=True, also=(0,), symbol="m_k", since=2, help="generated rows of a step; 0: B")
+    lam_kl: float = hyper(
+        1e-3, 1e-5, 0.1, log=True, extra_values=(0.0,), symbol="λ_kl", first_round=2, help="weight of the prior"
+    )
+    generated: int = hyper(
+        0, 8, 128, log=True, extra_values=(0,), symbol="m_k", first_round=2, help="generated rows of a step; 0: B"
+    )
     weighing: str = hyper(
-        "equal", choices=("equal", "labels"), since=2, help="the others' heads count alike, or by share of the label"
+        "equal", choices=("equal", "labels"), first_round=2,
+        help="the others' heads count alike, or by share of the label"
     )
-    rectify: bool = hyper(False, since=2, help="ReLU on generated features, for a model whose features have one")
+    rectify: bool = hyper(False, first_round=2, help="ReLU on generated features, for a model whose features have one")
     patience: int = hyper(
-        10, 5, MOST_PATIENCE, also=(0,), since=FIRST_STOP + 2, help="rounds without a rise until stop; 0: never"
+        10, 5, MOST_PATIENCE, extra_values=(0,), first_round=FIRST_STOP + 2,
+        help="rounds without a rise until stop; 0: never"
     )
     label_law: str = hyper(
-        "uniform", choices=("histogram", "present", "uniform"), since=2,
+        "uniform", choices=("histogram", "present", "uniform"), first_round=2,
         help="generated labels: as the clients have them, uniform among those that anybody has, or among all",
     )  # fmt: skip
 

@@ -31,17 +31,21 @@ class FedHKD(Algorithm):
     """FedHKD; see the module."""
 
     lam: float = hyper(
-        0.05, 1e-3, 10.0, log=True, also=(0.0,), symbol="λ", since=2, help="weight of agreeing on soft predictions"
+        0.05, 1e-3, 10.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2,
+        help="weight of agreeing on soft predictions"
     )
     gamma: float = hyper(
-        0.05, 1e-3, 10.0, log=True, also=(0.0,), symbol="γ", since=2, help="weight of the pull to mean features"
+        0.05, 1e-3, 10.0, log=True, extra_values=(0.0,), symbol="γ", first_round=2,
+        help="weight of the pull to mean features"
     )
-    temperature: float = hyper(0.5, 0.1, 5.0, log=True, symbol="T", since=2, help="of the soft predictions")
-    noise: float = hyper(0.02, 1e-3, 2.0, log=True, also=(0.0,), symbol="σ", since=2, help="privacy noise on features")
-    least_share: float = hyper(0.25, 0.0, 0.5, symbol="ν", since=2, help="least share of rows of a class told")
-    soft: str = hyper("mse", choices=("mse", "kl"), since=2, help="distance of soft predictions")
+    temperature: float = hyper(0.5, 0.1, 5.0, log=True, symbol="T", first_round=2, help="of the soft predictions")
+    noise: float = hyper(
+        0.02, 1e-3, 2.0, log=True, extra_values=(0.0,), symbol="σ", first_round=2, help="privacy noise on features"
+    )
+    least_share: float = hyper(0.25, 0.0, 0.5, symbol="ν", first_round=2, help="least share of rows of a class told")
+    soft: str = hyper("mse", choices=("mse", "kl"), first_round=2, help="distance of soft predictions")
     knowledge: str = hyper(
-        "final", choices=("final", "running"), since=2, help="means after training, or while the model was moving"
+        "final", choices=("final", "running"), first_round=2, help="means after training, or while the model was moving"
     )
 
     shared = ("body", "head")

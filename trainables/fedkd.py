@@ -49,14 +49,16 @@ class FedKD(Algorithm):
     energy_start: float = hyper(0.95, 0.5, 1.0, symbol="T_s", help="share of squared singular values sent at first")
     energy_end: float = hyper(0.98, 0.5, 1.0, symbol="T_e", help="that share in the last round; 1: all")
     mentee_rate: float = hyper(1.0, 0.1, 10.0, log=True, help="the mentee's learning rate, in times lr")
-    clip: float = hyper(10.0, 0.1, 100.0, log=True, also=(0.0,), help="bound on each net's gradient norm; 0: none")
+    clip: float = hyper(
+        10.0, 0.1, 100.0, log=True, extra_values=(0.0,), help="bound on each net's gradient norm; 0: none"
+    )
     coupled: bool = hyper(False, help="whether a loss also moves what is learnt from, and 1/S")
     kl_over: str = hyper("rows", choices=("rows", "elements"), help="KL's mean: over rows, or over rows and classes")
 
     sends = ("mentee", "clock")
     predicts = ("body", "head")
     structural = ("mentee",)
-    whole = True
+    depends_on_horizon = True
     presets = {"as_published": {"coupled": True, "kl_over": "elements", "momentum": 0.0}}
 
     def idle(self, scenario: Scenario) -> dict[str, str]:

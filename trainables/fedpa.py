@@ -40,33 +40,42 @@ from trainables._released import CLIENTS, GENERATOR
 class FedPA(Generative):
     """FedPA; see the module."""
 
-    lam_po: float = hyper(5.0, 1e-3, 20.0, log=True, also=(0.0,), symbol="λ_po", since=2, help="pull to prototypes")
-    po_decay: float = hyper(0.98, 0.9, 1.0, since=2, help="what λ_po is multiplied by after every round")
-    po_floor: float = hyper(0.15, 0.0, 1.0, since="floor_round", rare=True, help="λ_po falls no lower")
-    lam_ge: float = hyper(25.0, 0.1, 100.0, log=True, also=(0.0,), symbol="λ_ge", since=2, help="generated features")
-    ge_decay: float = hyper(0.98, 0.9, 1.0, since=2, help="what λ_ge is multiplied by after every round")
-    gamma_fid: float = hyper(25.0, 0.5, 100.0, log=True, symbol="γ_fid", since=2, help="weight of fidelity")
-    fid_decay: float = hyper(0.98, 0.9, 1.0, since=3, help="what γ_fid is multiplied by after every round")
-    gamma_div: float = hyper(1.0, 1e-2, 10.0, log=True, also=(0.0,), symbol="γ_div", since=2, help="of diversity")
-    div_decay: float = hyper(1.0, 0.9, 1.0, since=3, help="what γ_div is multiplied by after every round")
-    gamma_ad: float = hyper(
-        0.15, 1e-3, 2.0, log=True, also=(0.0,), symbol="γ_ad", since=2, help="push away from prototypes: hard features"
+    lam_po: float = hyper(
+        5.0, 1e-3, 20.0, log=True, extra_values=(0.0,), symbol="λ_po", first_round=2, help="pull to prototypes"
     )
-    ad_decay: float = hyper(1.0, 0.9, 1.0, since=3, help="what γ_ad is multiplied by after every round")
-    bounded: bool = hyper(True, since=2, help="bound that push by the mean distance between prototypes")
-    distance: str = hyper("l2", choices=("l2", "mse"), since=2, help="to a prototype: norm, or mean square")
+    po_decay: float = hyper(0.98, 0.9, 1.0, first_round=2, help="what λ_po is multiplied by after every round")
+    po_floor: float = hyper(0.15, 0.0, 1.0, first_round="floor_round", late=True, help="λ_po falls no lower")
+    lam_ge: float = hyper(
+        25.0, 0.1, 100.0, log=True, extra_values=(0.0,), symbol="λ_ge", first_round=2, help="generated features"
+    )
+    ge_decay: float = hyper(0.98, 0.9, 1.0, first_round=2, help="what λ_ge is multiplied by after every round")
+    gamma_fid: float = hyper(25.0, 0.5, 100.0, log=True, symbol="γ_fid", first_round=2, help="weight of fidelity")
+    fid_decay: float = hyper(0.98, 0.9, 1.0, first_round=3, help="what γ_fid is multiplied by after every round")
+    gamma_div: float = hyper(
+        1.0, 1e-2, 10.0, log=True, extra_values=(0.0,), symbol="γ_div", first_round=2, help="of diversity"
+    )
+    div_decay: float = hyper(1.0, 0.9, 1.0, first_round=3, help="what γ_div is multiplied by after every round")
+    gamma_ad: float = hyper(
+        0.15, 1e-3, 2.0, log=True, extra_values=(0.0,), symbol="γ_ad", first_round=2,
+        help="push away from prototypes: hard features"
+    )
+    ad_decay: float = hyper(1.0, 0.9, 1.0, first_round=3, help="what γ_ad is multiplied by after every round")
+    bounded: bool = hyper(True, first_round=2, help="bound that push by the mean distance between prototypes")
+    distance: str = hyper("l2", choices=("l2", "mse"), first_round=2, help="to a prototype: norm, or mean square")
     pairs: str = hyper(
-        "same", choices=("same", "other", "all"), since=2, help="pairs in diversity: of one class, of two, or all"
+        "same", choices=("same", "other", "all"), first_round=2, help="pairs in diversity: of one class, of two, or all"
     )
     targets: str = hyper(
-        "new", choices=("new", "last"), since=2, help="the push is from this round's prototypes, or the last one's"
+        "new", choices=("new", "last"), first_round=2,
+        help="the push is from this round's prototypes, or the last one's"
     )
-    reduce: str = hyper("mean", choices=("mean", "sum"), since=2, help="fidelity over clients: mean, or sum")
+    reduce: str = hyper("mean", choices=("mean", "sum"), first_round=2, help="fidelity over clients: mean, or sum")
     weighing: str = hyper(
-        "labels", choices=("labels", "mean"), since=2, help="a head's weight: by the row's label, or the batch's mean"
+        "labels", choices=("labels", "mean"), first_round=2,
+        help="a head's weight: by the row's label, or the batch's mean"
     )
     prototypes: str = hyper(
-        "final", choices=("final", "running"), since=2, help="means after training, or while the model was moving"
+        "final", choices=("final", "running"), first_round=2, help="means after training, or while the model was moving"
     )
 
     sends = ("generator", "labels", "protos")

@@ -25,9 +25,11 @@ from fedtune.nn.prototypes import class_means, mean_by_count
 class FedProto(Algorithm):
     """FedProto; see the module."""
 
-    lam: float = hyper(1.0, 0.1, 50.0, log=True, also=(0.0,), symbol="λ", since=2, help="weight of the prototype pull")
+    lam: float = hyper(
+        1.0, 0.1, 50.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="weight of the prototype pull"
+    )
     weighting: str = hyper(
-        "rows", choices=("rows", "clients"), since=1, help="prototypes averaged over all rows, or over clients"
+        "rows", choices=("rows", "clients"), first_round=1, help="prototypes averaged over all rows, or over clients"
     )
     predictor: str = hyper("nearest", choices=("nearest", "head"), help="nearest prototype, or the head's argmax")
 

@@ -21,7 +21,7 @@ class FedProx(Algorithm):
     """FedProx; see the module."""
 
     mu: float = hyper(
-        0.1, 1e-4, 1.0, log=True, also=(0.0,), symbol="μ", help="pull towards the received model; 0 is FedAvg"
+        0.1, 1e-4, 1.0, log=True, extra_values=(0.0,), symbol="μ", help="pull towards the received model; 0 is FedAvg"
     )
 
     shared = ("body", "head")

@@ -37,11 +37,18 @@ from fedtune.nn.prototypes import class_means, class_sums, mean_by_count, neares
 class FedSA(Algorithm):
     """FedSA; see the module."""
 
-    lam_r: float = hyper(10.0, 0.1, 50.0, log=True, also=(0.0,), symbol="λ_R", help="weight of the pull to anchors")
-    lam_m: float = hyper(1.0, 0.01, 10.0, log=True, also=(0.0,), symbol="λ_M", help="of the contrast with a margin")
-    lam_cc: float = hyper(1.0, 0.01, 10.0, log=True, also=(0.0,), symbol="λ_CC", help="of the head's loss on anchors")
+    lam_r: float = hyper(
+        10.0, 0.1, 50.0, log=True, extra_values=(0.0,), symbol="λ_R", help="weight of the pull to anchors"
+    )
+    lam_m: float = hyper(
+        1.0, 0.01, 10.0, log=True, extra_values=(0.0,), symbol="λ_M", help="of the contrast with a margin"
+    )
+    lam_cc: float = hyper(
+        1.0, 0.01, 10.0, log=True, extra_values=(0.0,), symbol="λ_CC", help="of the head's loss on anchors"
+    )
     drift: float = hyper(
-        1e-4, 1e-4, 0.3, log=True, also=(0.0,), symbol="1-α", help="how far anchors move to the prototypes each round"
+        1e-4, 1e-4, 0.3, log=True, extra_values=(0.0,), symbol="1-α",
+        help="how far anchors move to the prototypes each round"
     )
     margin: str = hyper(
         "larger", choices=("larger", "global", "local", "none"),

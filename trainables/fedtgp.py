@@ -33,11 +33,16 @@ Net = dict[str, Tensor]
 class FedTGP(FedProto):
     """FedTGP; see the module."""
 
-    lam: float = hyper(10.0, 0.1, 50.0, log=True, also=(0.0,), symbol="λ", since=2, help="weight of the prototype pull")
+    lam: float = hyper(
+        10.0, 0.1, 50.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="weight of the prototype pull"
+    )
     weighting: str = hyper("clients", choices=("clients", "rows"), help="means behind the margin: of clients, or rows")
-    tau: float = hyper(100.0, 0.1, 1000.0, log=True, also=(0.0,), symbol="τ", help="bound on the margin; 0: none")
+    tau: float = hyper(
+        100.0, 0.1, 1000.0, log=True, extra_values=(0.0,), symbol="τ", help="bound on the margin; 0: none"
+    )
     server_epochs: int = hyper(
-        100, 1, 1000, log=True, also=(0,), symbol="S", help="the server's passes over what came in; 0: plain means"
+        100, 1, 1000, log=True, extra_values=(0,), symbol="S",
+        help="the server's passes over what came in; 0: plain means"
     )
     server_lr: float = hyper(0.01, 1e-4, 1.0, log=True, help="the server's learning rate")
 

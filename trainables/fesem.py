@@ -32,12 +32,12 @@ STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 class FeSEM(Algorithm):
     """FeSEM; see the module."""
 
-    clusters: int = hyper(3, 2, 5, also=(1,), symbol="K_c", help="models on the server; 1 is FedAvg")
+    clusters: int = hyper(3, 2, 5, extra_values=(1,), symbol="K_c", help="models on the server; 1 is FedAvg")
 
     shared = ("body", "head")
     # no part of the net, but it stays with a client all the same: no rule for one global model fits
     predicts = ("body", "head", "cluster")
-    scores = "the model of each client's cluster"
+    scored_model = "the model of each client's cluster"
     structural = ("clusters",)
 
     def init(self, task: Task) -> dict:

@@ -54,34 +54,38 @@ class Frame(nn.Module):
 class GFPL(Algorithm):
     """GFPL; see the module."""
 
-    lam: float = hyper(2.0, 0.05, 20.0, log=True, also=(0.0,), symbol="λ", help="weight of the dot regression")
-    components: int = hyper(4, 1, 16, symbol="n", since=EVENT, help="Gaussians per class and client, at most rows / 5")
-    threshold: float = hyper(
-        1.0, 0.1, 300.0, log=True, symbol="S_C", since=EVENT, help="Bhattacharyya distance below which two fuse"
+    lam: float = hyper(2.0, 0.05, 20.0, log=True, extra_values=(0.0,), symbol="λ", help="weight of the dot regression")
+    components: int = hyper(
+        4, 1, 16, symbol="n", first_round=EVENT, help="Gaussians per class and client, at most rows / 5"
     )
-    pseudo: int = hyper(16, 4, 128, log=True, symbol="r", since=EVENT, help="pseudo-features per class")
-    every: int = hyper(10, 1, 20, symbol="S_T", since=EVENT, help="rounds between events")
-    start: int = hyper(10, 1, 40, symbol="t1", since=EVENT, help="no event before this round")
-    retrain_epochs: int = hyper(1, 1, 10, since=EVENT, help="passes over the pseudo-features, each drawn anew")
+    threshold: float = hyper(
+        1.0, 0.1, 300.0, log=True, symbol="S_C", first_round=EVENT, help="Bhattacharyya distance below which two fuse"
+    )
+    pseudo: int = hyper(16, 4, 128, log=True, symbol="r", first_round=EVENT, help="pseudo-features per class")
+    every: int = hyper(10, 1, 20, symbol="S_T", first_round=EVENT, help="rounds between events")
+    start: int = hyper(10, 1, 40, symbol="t1", first_round=EVENT, help="no event before this round")
+    retrain_epochs: int = hyper(1, 1, 10, first_round=EVENT, help="passes over the pseudo-features, each drawn anew")
     retrain_lr: float | None = hyper(
-        None, 1e-3, 0.1, log=True, since=EVENT, help="learning rate of retraining; none: the clients'"
+        None, 1e-3, 0.1, log=True, first_round=EVENT, help="learning rate of retraining; none: the clients'"
     )
     variance_floor: float = hyper(
-        1e-3, 1e-6, 0.1, log=True, since=EVENT, help="least variance, in mean variances of the class"
+        1e-3, 1e-6, 0.1, log=True, first_round=EVENT, help="least variance, in mean variances of the class"
     )
-    linkage: str = hyper("complete", choices=LINKAGES, since=EVENT, help="what makes a cluster in algorithm 1")
-    weighing: str = hyper("rows", choices=("rows", "pi"), since=EVENT, help="a component's weight in fusion")
+    linkage: str = hyper("complete", choices=LINKAGES, first_round=EVENT, help="what makes a cluster in algorithm 1")
+    weighing: str = hyper("rows", choices=("rows", "pi"), first_round=EVENT, help="a component's weight in fusion")
     order: str = hyper(
-        "fresh", choices=("fresh", "stale"), since=EVENT, help="retrain on this event's P_G, or the last one's"
+        "fresh", choices=("fresh", "stale"), first_round=EVENT, help="retrain on this event's P_G, or the last one's"
     )
     retrain: str = hyper(
-        "both", choices=("both", "projection"), since=EVENT, help="what retraining moves: g and proj, or proj"
+        "both", choices=("both", "projection"), first_round=EVENT, help="what retraining moves: g and proj, or proj"
     )
-    clip: bool = hyper(False, since=EVENT, help="cut pseudo-features at 0, as features after a ReLU are")
-    projection: int = hyper(0, 2, 512, also=(0,), symbol="d_p", help="width of the projection; 0: as the features")
+    clip: bool = hyper(False, first_round=EVENT, help="cut pseudo-features at 0, as features after a ReLU are")
+    projection: int = hyper(
+        0, 2, 512, extra_values=(0,), symbol="d_p", help="width of the projection; 0: as the features"
+    )
     predictor: str = hyper("classifier", choices=("classifier", "etf", "sum"), help="which of the heads counts")
     dcs: bool = hyper(True, help="the dual classifier (False: the ablation without DCS)")
-    pfg: bool = hyper(True, since=EVENT, help="pseudo-feature generation (False: the ablation without PFG)")
+    pfg: bool = hyper(True, first_round=EVENT, help="pseudo-feature generation (False: the ablation without PFG)")
 
     sends = ("mixtures",)
     schedule = ("start", "every", "order")

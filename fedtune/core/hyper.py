@@ -1,6 +1,6 @@
 """A hyperparameter is declared once: default, range, scale, paper symbol, help, and the first round it can matter in.
 
-    lam: float = hyper(1.0, 0.1, 10.0, log=True, symbol="λ", help="weight of the prototype pull", since=2)
+    lam: float = hyper(1.0, 0.1, 10.0, log=True, symbol="λ", first_round=2, help="weight of the pull")
 
 The same declaration validates values, parses the command line, makes Ray Tune's search domain, fills `fedtune list`
 and sets the first rung of an early-stopping search.
@@ -27,11 +27,11 @@ class Knob:
     high: float | None
     log: bool
     choices: tuple[Any, ...]
-    also: tuple[Any, ...]  # values outside the range that are allowed: 0 switches a term off
+    extra_values: tuple[Any, ...]  # allowed outside the range: 0 switches a term off
     symbol: str
     help: str
-    since: int | str  # a round (1 is the first), or the algorithm's method that tells it
-    rare: bool
+    first_round: int | str  # that it matters in (1 is the first), or the algorithm's method that tells it
+    late: bool  # it matters late, if ever
 
     @property
     def integer(self) -> bool:
@@ -49,7 +49,7 @@ class Knob:
             return " | ".join(str(c) for c in self.choices)
         if self.low is None:
             return "any"
-        extra = "".join(f", or {a}" for a in self.also)
+        extra = "".join(f", or {a}" for a in self.extra_values)
         return f"{self.low:g} … {self.high:g}{' (log)' if self.log else ''}{extra}"
 
     def check(self, value: Any) -> Any:
@@ -68,7 +68,7 @@ class Knob:
         number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
         if not number or (self.integer and value != int(value)):
             raise self._refuse(value)
-        if value in self.also:
+        if value in self.extra_values:
             return int(value) if self.integer else float(value)
         if self.low is not None and self.high is not None and not self.low <= value <= self.high:
             raise self._refuse(value)
@@ -101,24 +101,24 @@ def hyper(
     *,
     log: bool = False,
     choices: tuple[Any, ...] = (),
-    also: tuple[Any, ...] = (),
+    extra_values: tuple[Any, ...] = (),
     symbol: str = "",
     help: str = "",
-    since: int | str = 1,
-    rare: bool = False,
+    first_round: int | str = 1,
+    late: bool = False,
 ) -> Any:
     """A dataclass field that is a hyperparameter.
 
-    default   the paper's value.          low, high   the range, both ends included; None: not searchable.
-    log       searched on a log scale.    choices     the values of a categorical one.
-    also      allowed single values outside the range (0 to switch a term off).
-    since     the first round (1-based) whose evaluation can depend on it, or the name of the algorithm's
-              method that tells the round; an early-stopping search puts no rung below it.
-    rare      it matters late, if ever, in most of the space: rungs do not wait for it.
+    default        the paper's value.          low, high   the range, both ends included; None: not searchable.
+    log            searched on a log scale.    choices     the values of a categorical one.
+    extra_values   single values that are allowed outside the range (0 to switch a term off).
+    first_round    the first round (1-based) whose evaluation can depend on it, or the name of the algorithm's
+                   method that tells the round; an early-stopping search puts no rung below it.
+    late           it matters late, if ever, in most of the space: rungs do not wait for it.
     """
     if isinstance(default, bool):
         choices = (False, True)
-    knob = Knob("", default, low, high, log, tuple(choices), tuple(also), symbol, help, since, rare)
+    knob = Knob("", default, low, high, log, tuple(choices), tuple(extra_values), symbol, help, first_round, late)
     return field(default=default, metadata={"knob": knob})
 
 

@@ -154,11 +154,12 @@ class Algorithm:
     sends: ClassVar[tuple[str, ...]] = ()  # other server entries that every client receives
     schedule: ClassVar[tuple[str, ...]] = ()  # hyperparameters on which first-effect rounds depend
     structural: ClassVar[tuple[str, ...]] = ()  # hyperparameters that change the shape of the weights
-    whole: ClassVar[bool] = False  # it plans over all rounds, so the first rounds of a longer run are others
+    # whether it plans over all rounds, so that the first rounds of a longer run are others
+    depends_on_horizon: ClassVar[bool] = False
     predicts: ClassVar[tuple[str, ...]] = ()  # parts that `predict` uses; () is all of them
-    scores: ClassVar[str] = ""  # what `predict` speaks for, in words, if not one model of shared and own parts
+    scored_model: ClassVar[str] = ""  # the model that `predict` scores, in words, if not one of shared and own parts
     # values under which it runs on architectures that differ in their bodies, where its defaults share too much
-    mixed: ClassVar[Mapping[str, Any]] = {}
+    for_mixed_models: ClassVar[Mapping[str, Any]] = {}
     # hyperparameters by a name, the scenario's too: "as_published" is what the released code does
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
@@ -244,8 +245,8 @@ class Algorithm:
 def first_round(algorithm: Algorithm, name: str) -> int:
     """The first round (1-based) whose evaluation can depend on this hyperparameter."""
     declared = knobs(type(algorithm))
-    since = declared[name].since if name in declared else 1
-    return int(getattr(algorithm, since)()) if isinstance(since, str) else since
+    first = declared[name].first_round if name in declared else 1
+    return int(getattr(algorithm, first)()) if isinstance(first, str) else first
 
 
 def parts(net: nn.Module) -> Iterator[str]:

@@ -81,7 +81,7 @@ class Experiment:
         model = "each client's own model" if not shared else "the averaged model"
         if shared and own:
             model = f"the averaged {' and '.join(shared)} with each client's own {' and '.join(own)}"
-        model = alg.scores or model
+        model = alg.scored_model or model
         if any(p in shared for p in form.with_statistics):
             rule = {"averaged": "averaged", "personal": "each client's own"}[scenario.batch_norm]
             model += f", BatchNorm statistics {rule}"
@@ -154,7 +154,7 @@ def fitting(scenario: Scenario) -> list[str]:
     nets, found = _architectures(scenario), []
     for name in registry.names():
         cls = registry.find(name)
-        for values in ({}, dict(cls.mixed)):
+        for values in ({}, dict(cls.for_mixed_models)):
             alg = cls(**values)
             try:
                 fits = _alike(alg, tuple(_form(alg, scenario, net) for net in nets))

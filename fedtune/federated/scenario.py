@@ -52,12 +52,14 @@ class Scenario:
 
     batch: int = hyper(4, 1, 256, log=True, symbol="B", help="rows of a mini-batch")
     local_epochs: int = hyper(1, 1, 20, symbol="E", help="passes over a client's rows in a round")
-    local_steps: int = hyper(0, 1, 1000, log=True, also=(0,), help="mini-batch steps in a round; 0: local_epochs")
+    local_steps: int = hyper(
+        0, 1, 1000, log=True, extra_values=(0,), help="mini-batch steps in a round; 0: local_epochs"
+    )
     optimizer: str = hyper("sgd", choices=("sgd", "adam"), help="the clients' optimiser, new in every round")
     lr: float = hyper(0.01, 1e-5, 1.0, log=True, symbol="η", help="the clients' learning rate")
-    lr_decay: float = hyper(1.0, 0.9, 1.0, since=2, help="what lr is multiplied by after every round")
+    lr_decay: float = hyper(1.0, 0.9, 1.0, first_round=2, help="what lr is multiplied by after every round")
     momentum: float = hyper(0.5, 0.0, 0.99, help="of SGD")
-    weight_decay: float = hyper(0.0, 1e-6, 0.1, log=True, also=(0.0,), help="L2 penalty in the optimiser")
+    weight_decay: float = hyper(0.0, 1e-6, 0.1, log=True, extra_values=(0.0,), help="L2 penalty in the optimiser")
     batch_norm: str = hyper(
         "averaged", choices=("averaged", "personal"), help="running statistics of shared parts: averaged, or kept"
     )

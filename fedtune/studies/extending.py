@@ -91,7 +91,7 @@ def longer(p: plan.Plan, run: RunFolder, top: int | None) -> plan.Plan:
     """The plan of training a run's best finished trials further, each to its new end."""
     if p.budget.unit != "rounds":
         raise UserError(f"--rounds are for a search whose budget is rounds, but that of {run.path} is {p.budget.unit}")
-    if registry.find(p.experiment.algorithm).whole:
+    if registry.find(p.experiment.algorithm).depends_on_horizon:
         raise UserError(
             f"{p.experiment.algorithm} plans over all its rounds, so a longer trial is another one; search anew with "
             f"--rounds {p.experiment.scenario.rounds}"

@@ -74,7 +74,8 @@ def rows_of(panel: Panel, column: Column) -> tuple[Row, ...]:
     if panel.rows:
         return panel.rows
     fits = (line.split(" ") for line in fitting(column.setting()))
-    return tuple(Row(name, name, dict(registry.find(name).mixed) if changes else {}) for name, *changes in fits)
+    mixed = {name: dict(registry.find(name).for_mixed_models) if changes else {} for name, *changes in fits}
+    return tuple(Row(name, name, values) for name, values in mixed.items())
 
 
 def _presets(text: str) -> list[str]:

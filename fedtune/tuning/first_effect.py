@@ -21,7 +21,7 @@ def first_effect(space: Space, experiment: Experiment, within: float = math.inf)
     after round `within`, if ever, or is declared rare, is left out.
     """
     cls = type(experiment.resolve({})[0])
-    rare = {n for n, knob in hyper.knobs(cls).items() if knob.rare}
+    rare = {n for n, knob in hyper.knobs(cls).items() if knob.late}
     latest, whose = 1, ""
     for schedule in _schedules(space, cls):
         algorithm, _ = experiment.resolve(schedule)

@@ -61,7 +61,7 @@ def derived(algo: str) -> dict[str, Domain]:
     variants of the method.
     """
     cls = registry.find(algo)
-    own = {n: k for n, k in hyper.knobs(cls).items() if k.low is not None and not k.rare and n not in cls.structural}
+    own = {n: k for n, k in hyper.knobs(cls).items() if k.low is not None and not k.late and n not in cls.structural}
     return tunable(cls, *dict.fromkeys([*own, "lr"]))
 
 

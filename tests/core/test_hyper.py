@@ -15,13 +15,13 @@ from fedtune.federated.scenario import Scenario
 
 @dataclass(frozen=True)
 class Toy(Algorithm):
-    rate: float = hyper(0.5, 0.1, 10.0, log=True, also=(0.0,), symbol="ρ", help="a rate", since=3)
-    steps: int = hyper(4, 1, 8, help="steps", since="later")
+    rate: float = hyper(0.5, 0.1, 10.0, log=True, extra_values=(0.0,), symbol="ρ", help="a rate", first_round=3)
+    steps: int = hyper(4, 1, 8, help="steps", first_round="later")
     kind: str = hyper("a", choices=("a", "b"), help="a kind")
     on: bool = hyper(True, help="a switch")
     maybe: float | None = hyper(None, 0.1, 1.0, help="a rate or none")
     free: float = hyper(1.0, help="any number")
-    width: int = hyper(0, 2, 512, also=(0,), help="a width")
+    width: int = hyper(0, 2, 512, extra_values=(0,), help="a width")
 
     def later(self) -> int:
         return self.steps + 1

@@ -119,7 +119,7 @@ FITTING = [line.split(" ")[0] for line in fitting(MIXED)]
 def test_stack_equals_loop_and_resumes_with_mixed_architectures(
     name: str, tmp_path: Any
 ) -> None:
-    config = dict(find(name).mixed)
+    config = dict(find(name).for_mixed_models)
     assert_stack_equals_loop(name, scenario=MIXED, **config)
     whole, rows = reference(name, MIXED, tuple(config.items()))
     cut, _ = run(name, 1, scenario=MIXED, **config)
@@ -172,7 +172,7 @@ def test_declarations_are_complete_and_defaults_lie_within_them(name: str) -> No
         assert len(knob.help) > 10, f"{knob.name} says nothing of itself"
         assert knob.check(knob.default) == knob.default and type(knob.check(knob.default)) is type(knob.default)
         assert knob.searchable, f"{knob.name} has neither range nor choices"
-        if knob.low is not None and knob.default is not None and knob.default not in knob.also:
+        if knob.low is not None and knob.default is not None and knob.default not in knob.extra_values:
             assert knob.low <= knob.default <= knob.high
         if knob.log:
             assert knob.low > 0

@@ -146,7 +146,7 @@ def without_files(monkeypatch):
 def test_an_algorithm_without_a_file_has_a_default_space_of_what_it_declares(algo):
     assert space.names(algo) == ["default"]
     found, cls = space.load("default", experiment(algo)), registry.find(algo)
-    late = {n for n, knob in hyper.knobs(cls).items() if knob.rare}
+    late = {n for n, knob in hyper.knobs(cls).items() if knob.late}
     assert "lr" in found.names and not late & set(found.names) and not set(cls.structural) & set(found.names)
     assert all(n == "lr" or hyper.knobs(cls)[n].low is not None for n in found.names)
     with pytest.raises(UserError, match="unknown search space .* 'paper'"):
