@@ -99,7 +99,7 @@ def holds_trials(snapshot: Path) -> bool:
 
 def trial_statuses(snapshot: Path) -> dict[str | None, str]:
     """How each trial stood, in Ray's words; an error if the snapshot is damaged."""
-    return {trial.get("trial_id"): trial["status"] for trial in trials_in(snapshot)}
+    return {trial.get("trial_id"): trial.get("status", "") for trial in trials_in(snapshot)}
 
 
 def forget_decisions(snapshot: Path) -> None:
