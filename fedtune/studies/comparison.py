@@ -21,6 +21,8 @@ from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import saved_state
 from fedtune.tuning.plan import Plan
 
+OVER = ("finished", "nothing found")  # states of a search that is not resumed
+
 
 def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
     """Search whatever has not been searched, test what was found, write and show the tables; the exit status.
@@ -81,7 +83,7 @@ def _search_all(c: ComparisonPlan, data: datasets.Dataset, partitions: list[Fede
 def _search(p: Plan, data: datasets.Dataset, partitions: list[Federation], fits: int) -> int:
     """Begin a search, resume it, or leave one that is over alone; its exit status."""
     before = p.files.record if p.files.record_file.exists() else None
-    if before and before["state"] in ("finished", "nothing found"):
+    if before and before["state"] in OVER:
         say(f"{p.experiment.algorithm}: was searched already")
         return 0
     with ExitStack() as held:
@@ -114,5 +116,8 @@ def resume(run_folder: Path, changes: Mapping[str, Any]) -> int:
         options = dataclasses.replace(ComparisonOptions.from_record(record), **changes)
     except (ValueError, KeyError, TypeError) as error:
         raise files.damaged(error) from error
-    kept = provenance.record_for_resume(record, "seconds")
-    return run(comparison_plan.make(options, run_folder.absolute()), kept)
+    planned = comparison_plan.make(options, run_folder.absolute())
+    for p in planned.plans.values():
+        if p.files.record_file.exists() and p.files.record_with("state")["state"] not in OVER:
+            search_study.require_version(p.files)
+    return run(planned, provenance.record_for_resume(record, "seconds"))

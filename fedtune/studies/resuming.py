@@ -33,11 +33,7 @@ def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
         )
     if "extends" in record:
         raise UserError(f"what extends another search is not resumed, but {path} does; extend that one again")
-    if run.written_by_0_1:
-        raise UserError(
-            f"cannot resume: Ray's saved state in {path} is of fedtune 0.1.0 and names modules that have moved since; "
-            f"fedtune replay {path} trains its trials again, and a new search goes on"
-        )
+    search_study.require_version(run)
     saved_state.require_state(path)
     planned = plan.make(options, resumed=True)
     return search_study.run_with_ray(planned, record_for_resume(record), resumed=True)

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from fedtune.cluster import gpu_share, ray_start
+from fedtune.core.errors import UserError
 from fedtune.core.terminal import say, short
 from fedtune.data import datasets, federation
 from fedtune.federated import partitioning
@@ -35,6 +36,15 @@ def run_with_ray(p: Plan, record: dict[str, Any] | None = None, resumed: bool = 
         ray_here = ray_start.connected(p.address, p.cpus, p.gpus, p.options.dashboard, p.options.dashboard_host)
         fits = held.enter_context(ray_here)
         return run_search(p, record or {}, data, partitions, fits, resumed)
+
+
+def require_version(run: RunFiles) -> None:
+    """UserError for a search of fedtune 0.1.0, which cannot be resumed."""
+    if run.written_by_0_1:
+        raise UserError(
+            f"cannot resume: Ray's saved state in {run.path} is of fedtune 0.1.0 and names modules that have moved "
+            f"since; fedtune replay {run.path} trains its trials again, and a new search goes on"
+        )
 
 
 def partition(p: Plan, data: datasets.Dataset, fresh: int) -> list[federation.Federation]:

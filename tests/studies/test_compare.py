@@ -204,3 +204,18 @@ def test_what_is_changed_of_a_setting_is_said_and_hides_what_was_printed_for_it(
 def test_what_could_not_be_evaluated_is_refused_before_anything_starts(arguments, says, tmp_path, capsys):
     assert compare.main([*arguments.split(), "--storage-path", str(tmp_path)]) == 2
     assert says in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_an_unfinished_search_of_an_earlier_version_is_refused_in_one_line(both, tmp_path, capsys, nothing_starts):
+    """Ray's saved state names modules where fedtune 0.1.0 had them."""
+    for name in ("compare.json", "fedproto/run.json", "local/run.json"):
+        record = json.loads((both / name).read_text())
+        earlier = {n: v for n, v in record.items() if n not in ("format", "options")} | {"arguments": ARGUMENTS}
+        if name == "local/run.json":
+            earlier["state"] = "interrupted"
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(json.dumps(earlier))
+    before = sorted(tmp_path.rglob("*"))
+    assert resume.main([str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert "local is of fedtune 0.1.0" in err and err.count("error: ") == 1 and before == sorted(tmp_path.rglob("*"))
