@@ -129,7 +129,7 @@ class ExperimentOptions:
         cls = registry.find(self.algo)
         scenario = scenarios.find(self.scenario).override(**self.fields)
         require_device(self.device)
-        pinned, given = dict(self.set), tuple(self.fields)
+        pinned, given = dict(self.set), tuple(n for n in vars(scenario) if n in self.fields)  # in one order
         experiment = Experiment(self.algo, scenario, self.seed, self.executor, self.device, pinned, self.preset, given)
         experiment.check()
         known = knobs(type(scenario)) | knobs(cls)

@@ -162,6 +162,10 @@ def test_the_record_of_an_earlier_version_is_read():
     """fedtune 0.1.0 kept the command line; `all` was written down as the algorithms that it meant."""
     words = [w if w != "fedproto,local" else "all" for w in ARGUMENTS]
     earlier = ComparisonOptions.from_record({"arguments": words, "algorithms": ["fedproto", "local"]})
+    swapped = ["--rounds", "4", *(w for w in words if w != "--rounds")]  # runs on fresh seeds are found by experiment
+    swapped.pop(swapped.index("--clients") + 2)
+    other = ComparisonOptions.from_record({"arguments": swapped, "algorithms": ["fedproto", "local"]})
+    assert comparison_plan.make(other).first.experiment == comparison_plan.make(earlier).first.experiment
     assert earlier == planned(ARGUMENTS).options
     assert ComparisonOptions.from_record(planned(ARGUMENTS).to_record()).of_search("local", Path("x")) == (
         dataclasses.replace(earlier.of_search("local", Path("x")), fields={"clients": 4, "rounds": 4},
