@@ -341,7 +341,7 @@ def test_ten_thousand_clients_are_dealt_to_at_once() -> None:
         ({"share": 0.0}, r"share must be in \(0, 1\], but is 0.0"),
         ({"share": 1.1}, r"share must be in \(0, 1\], but is 1.1"),
         ({"val_share": 1.0}, "val_share must be above 0 and leave training rows, but is 1.0"),
-        ({"clients": 601, "floor": 10}, "601 clients with at least 10 rows each need 6010 rows, but 6000 are available"),
+        ({"clients": 601, "floor": 10}, "601 clients with at least 10 rows each need 6010 rows, but 6000 are"),
         ({"share": 0.01}, "20 clients with at least 5 rows each need 100 rows, but 30 are .* larger share"),
         ({"floor": 300}, r"must get 300 rows, but the best of 5000 draws left one with \d+: take a lower floor"),
         ({"clients": 300, "alpha": 100.0, "floor": 3}, r"300 clients share \d+ to \d+ rows a class: take fewer"),
