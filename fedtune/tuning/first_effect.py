@@ -18,14 +18,14 @@ def first_effect(space: Space, experiment: Experiment, within: float = math.inf)
     """The latest first-effect round of any hyperparameter of the space, anywhere in it, and that one's name.
 
     No early stopping should judge a trial before that round: the value could not have mattered yet.  What matters only
-    after round `within`, if ever, or is declared rare, is left out.
+    after round `within`, if ever, or is declared late, is left out.
     """
     cls = type(experiment.resolve({})[0])
-    rare = {n for n, knob in hyper.knobs(cls).items() if knob.late}
+    late = {n for n, knob in hyper.knobs(cls).items() if knob.late}
     latest, whose = 1, ""
     for schedule in _schedules(space, cls):
         algorithm, _ = experiment.resolve(schedule)
-        for name in set(space.names) - rare:
+        for name in set(space.names) - late:
             t = first_round(algorithm, name)
             if latest < t <= within:
                 latest, whose = t, name

@@ -91,11 +91,14 @@ def test_storage_knows_where_a_checkpoint_goes() -> None:
     assert isinstance(StorageContext.checkpoint_fs_path, property), "see checkpoint_folder"
 
 
-class Decide(Callback):
-    """Leaves decisions with the controller and stops the search as Ctrl-C does."""
+class Look(Callback):
+    """Finds in a trial the attributes that fedtune reads."""
+
+    called = 0
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
-        """Note the trial's attributes that fedtune reads."""
+        """Look at the trial that reported."""
+        self.called += 1
         for name in ("trial_id", "status", "last_result", "metric_analysis", "placement_group_factory", "error_file",
                      "max_failures", "num_failures", "config", "local_path", "experiment_tag"):  # fmt: skip
             assert hasattr(trial, name), f"Trial has no {name}"
@@ -106,10 +109,11 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a search of one trial."""
     folder = tmp_path_factory.mktemp("canary")
     with ray_start.connected(None, 1, 0, dashboard=False):
-        made = tuner(folder)
-        ray_internals.callbacks(made)[:] = [Decide()]
+        made, look = tuner(folder), Look()
+        ray_internals.callbacks(made)[:] = [look]
         grid = made.fit()
     assert not grid.errors and grid[0].metrics["training_iteration"] == 2
+    assert look.called == 2, "Tuner calls other callbacks than those that `callbacks` gives"
     return folder / "run"
 
 
