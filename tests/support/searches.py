@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +18,9 @@ from typing import Any
 import pandas as pd
 
 from fedtune import search
+from fedtune.core.errors import UserError
 from fedtune.runs import logs, tables
+from fedtune.tuning import saved_state
 from support.waiting import wait_for
 
 QUICK = "--clients 4 --no-dashboard --final-seeds 0 "
@@ -73,22 +76,38 @@ def copy_at(moment: int, process: subprocess.Popen, run: Path, copy: Path) -> No
 def copy_when(moment: Callable[[], Any], process: subprocess.Popen, run: Path, copy: Path) -> None:
     """A running process's folder.  Its driver and its trials stand still meanwhile: this is what SIGKILL leaves."""
     wait_for(lambda: moment() or process.poll() is not None)
-    with standing_still(process):
+    with standing_still(process, run):
         shutil.copytree(run, copy)
 
 
 @contextmanager
-def standing_still(process: subprocess.Popen) -> Iterator[None]:
-    """A search's driver and trials, stopped for as long as this lasts."""
-    pids = [process.pid, *actors(process.pid)]
+def standing_still(process: subprocess.Popen, run: Path) -> Iterator[None]:
+    """A search's driver and trials, stopped for as long as this lasts.
+
+    Not while Ray writes its state, which it does in place: a kill then leaves a state that is cut off and refused, as
+    test_failures.py has it on purpose.
+    """
+    while True:
+        pids = [process.pid, *actors(process.pid)]
+        try:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            if all(resumable(record.parent) for record in run.rglob("run.json")):
+                yield
+                return
+        finally:
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+        time.sleep(0.05)
+
+
+def resumable(run: Path) -> bool:
+    """Whether Ray's saved state is there and whole."""
     try:
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        yield
-    finally:
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+        return saved_state.require_state(run)
+    except UserError:
+        return False
 
 
 def copy_to(folder: Path, run: Path) -> Path:

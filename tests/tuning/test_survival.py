@@ -61,7 +61,7 @@ def test_a_killed_driver_is_resumed_where_it_was(
 ) -> None:
     process, run = begin_search(tmp_path), tmp_path / "run"
     wait_for(lambda: logged_rounds(run) >= 25)
-    with standing_still(process):  # however long the questions take
+    with standing_still(process, run):  # however long the questions take
         assert status.main([str(run)]) == 0
         said = capsys.readouterr().out
         assert "fedproto, random and none: running" in said and "of 6 trials: " in said and " running" in said
