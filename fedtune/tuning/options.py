@@ -152,10 +152,12 @@ class ExperimentOptions:
             if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
                 raise UserError("it does not say how the search was begun")
             return cls.from_arguments(words)
-        known = {f.name for f in fields(cls)}
-        if not isinstance(content["options"], dict) or (strange := set(content["options"]) - known):
+        values = content["options"]
+        if not isinstance(values, dict):
+            raise UserError(f"the record's options must be names and values, but are {values!r}")
+        if strange := set(values) - {f.name for f in fields(cls)}:
             raise UserError(f"the record's options are not known here: {', '.join(sorted(strange))}")
-        return cls(**content["options"])
+        return cls(**values)
 
     @classmethod
     def from_arguments(cls, words: Sequence[str]) -> Self:

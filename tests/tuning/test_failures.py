@@ -305,9 +305,11 @@ STATE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "record of garbage": (garbage("run.json"), "run.json is missing or damaged"),
     "record cut off": (cut("run.json"), "run.json is missing or damaged"),
     "record gone": (lambda run: (run / "run.json").unlink(), "run.json is missing or damaged"),
-    "record without arguments": (record(arguments=None), "does not say how the search was begun"),
-    "record with other arguments": (record(arguments=[1, 2]), "does not say how the search was begun"),
-    "record with unknown arguments": (record(arguments=["--colour", "red"]), "unrecognized arguments"),
+    "record without options": (record(options=None), "does not say how the search was begun"),
+    "record with other options": (record(options=[1, 2]), "options must be names and values, but are [1, 2]"),
+    "record with unknown options": (record(options={"colour": "red"}), "options are not known here: colour"),
+    "record of 0.1.0 with other arguments": (record(options=None, arguments=[1, 2]), "how the search was begun"),
+    "record of 0.1.0 with unknown arguments": (record(options=None, arguments=["--colour", "red"]), "'--colour', which"),
 }
 
 
