@@ -309,7 +309,7 @@ STATE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "record with other options": (record(options=[1, 2]), "options must be names and values, but are [1, 2]"),
     "record with unknown options": (record(options={"colour": "red"}), "options are not known here: colour"),
     "record of 0.1.0 with other arguments": (record(options=None, arguments=[1, 2]), "how the search was begun"),
-    "record of 0.1.0 with unknown arguments": (record(options=None, arguments=["--colour", "red"]), "'--colour', which"),
+    "record of 0.1.0 with others": (record(options=None, arguments=["--colour", "red"]), "no option of a search"),
 }
 
 
