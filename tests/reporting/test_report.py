@@ -30,9 +30,10 @@ from fedtune.__main__ import main as console
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import SCENARIOS
-from fedtune.reporting import findings
-from fedtune.runs import tables as results
-from fedtune.runs.files import RunFiles
+from fedtune.reporting import check, findings
+from fedtune.runs import provenance
+from fedtune.runs.files import RunFiles, write_json
+from fedtune.runs.tables import trial_summary
 from fedtune.studies.comparison_tables import COLUMNS
 
 ROUNDS = 6
@@ -51,7 +52,7 @@ def record(**more: Any) -> dict[str, Any]:
         "arguments": ["--algo", "fedproto", "--data-dir", "my data"],
     }  # fmt: skip
     command = ["python", "-m", "fedtune.search", "--algo", "fedproto"]
-    return results.provenance(command, experiment, told | more)
+    return provenance.of_experiment(experiment) | {"command": command} | told | more
 
 
 def final(best: tuple[float, ...] = BEST, default: tuple[float, ...] = DEFAULT) -> list[dict[str, Any]]:
@@ -61,7 +62,7 @@ def final(best: tuple[float, ...] = BEST, default: tuple[float, ...] = DEFAULT) 
     ]  # fmt: skip
 
 
-def tables(hostile: str = HOSTILE) -> tuple[pd.DataFrame, pd.DataFrame]:
+def frames_of(hostile: str = HOSTILE) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Trials t00 to t09 finished, two stopped in round 2, one diverged, one failed; t03 is the best, at lam = 49."""
     trials, rounds, rng = [], [], np.random.default_rng(0)
     for i in range(14):
@@ -80,17 +81,17 @@ def tables(hostile: str = HOSTILE) -> tuple[pd.DataFrame, pd.DataFrame]:
         rounds += mine
         reason = {"diverged": "diverged in round 2", "failed": f"worse:\n{hostile}"}.get(status, "")
         row = {"trial": name, "status": status, "config/lam": lam, "config/lr": lr, "reason": reason}
-        trials.append(row | results.summed(pd.DataFrame(mine)))
+        trials.append(row | trial_summary(pd.DataFrame(mine)))
     return pd.DataFrame(trials), pd.DataFrame(rounds)
 
 
 def make(run: Path, hostile: str = HOSTILE, **more: Any) -> Path:
     """A finished search's folder."""
     run.mkdir(parents=True)
-    trials, rounds = tables(hostile)
+    trials, rounds = frames_of(hostile)
     trials.to_parquet(run / "trials.parquet", index=False)
     rounds.to_parquet(run / "rounds.parquet", index=False)
-    results.write(run / "run.json", record(**({"final": final(), "pinned": {}} | more)))
+    write_json(run / "run.json", record(**({"final": final(), "pinned": {}} | more)))
     best = {
         "algorithm": "fedproto", "scenario": "digits-w4", "overrides": {}, "seed": 0, "hyperparameters": {"lam": 49.0},
         "found": {"trial": "t03", "run": hostile},
@@ -191,7 +192,7 @@ def test_the_answer_comes_first_and_says_how_sure_it_is(html: str, run: Path) ->
     ],
 )
 def test_the_verdict_is_that_of_the_paired_difference(best: tuple[float, ...], verdict: str) -> None:
-    check = findings.Check(pd.DataFrame(final(best)))
+    check = check.Check(pd.DataFrame(final(best)))
     assert check.verdict() == verdict
     assert check.difference() == "+0.0400" or "equal" not in verdict
 
@@ -266,7 +267,7 @@ def line(trial: str, t: int, value: float, **more: Any) -> dict[str, Any]:
 def broken_off(run: Path, logged: dict[str, list[dict]], how: dict[str, str], **more: Any) -> Path:
     """What Tune leaves of a search whose driver died."""
     run.mkdir()
-    results.write(run / "run.json", record(**({"state": "running"} | more)))
+    write_json(run / "run.json", record(**({"state": "running"} | more)))
     state = [[json.dumps({"trial_id": t, "status": s}), "{}"] for t, s in how.items()]
     (run / "experiment_state-1.json").write_text(json.dumps({"trial_data": state}))
     for trial, lines in logged.items():
@@ -317,7 +318,7 @@ def test_a_search_without_best_yaml_has_its_scenarios_name(
     run = make(tmp_path / "run", state="interrupted", final=None)
     (run / "best.yaml").unlink()
     told = record(state="interrupted", arguments=arguments)
-    results.write(run / "run.json", {n: v for n, v in told.items() if v is not None})
+    write_json(run / "run.json", {n: v for n, v in told.items() if v is not None})
     found = findings.read(run)
     assert found.scenario == name and found.title.startswith(f"fedproto on {name}")
     assert found.title.endswith("rounds = 6)") == (name in SCENARIOS)  # which are not that scenario's own
@@ -326,7 +327,7 @@ def test_a_search_without_best_yaml_has_its_scenarios_name(
 def test_a_record_of_another_version_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
     run = make(tmp_path / "run")
     old = {"algorithm": "vanished", "scenario": {"dataset": "digits", "rounds": 6, "gone": 1}, "state": "finished"}
-    results.write(run / "run.json", old)
+    write_json(run / "run.json", old)
     text = said(run, tmp_path / "x.html")
     assert "Best configuration (trial t03)" in text and "lam 49 ?" in text and "gone = 1" in text
 
@@ -377,7 +378,7 @@ def compared(folder: Path) -> Path:
         "seeds": 2, "state": "finished", "unequal": ["local began 3 of 14 trials"],
         "command": ["python", "-m", "fedtune.compare", "--name", "both", "--algos", "fedproto,local,fedavg"],
     }  # fmt: skip
-    results.write(folder / "compare.json", told)
+    write_json(folder / "compare.json", told)
     table = [
         dict.fromkeys(COLUMNS, 0.5) | {"algorithm": n, "published": "", "configuration": HOSTILE, "tuned": 0.6 + k / 10}
         for k, n in enumerate(names)
@@ -415,11 +416,11 @@ def test_a_comparison_claims_no_more_than_was_done(comparison: Path, tmp_path: P
     whole = json.loads(file.read_text())
     for name in ("evaluations.parquet", "table.csv", "pairs.csv"):
         (file.parent / name).unlink()
-    results.write(file, whole | {"state": "interrupted", "command": ["x", "--name=both"]})
+    write_json(file, whole | {"state": "interrupted", "command": ["x", "--name=both"]})
     text = said(file.parent, tmp_path / "x.html")
     assert "3 algorithms are to be tuned, and trained again on fresh seeds beside the defaults; that has not" in text
     assert "same budget" not in text and "It was interrupted" in text and "Run it again: x copy" in text
-    results.write(file, whole | {"unequal": []})
+    write_json(file, whole | {"unequal": []})
     assert "each tuned with the same budget of 14 trials, selected" in said(file.parent, tmp_path / "x.html")
 
 
@@ -629,7 +630,7 @@ def test_a_folded_search_draws_once_it_is_opened(browser: Browser, comparison: P
 def test_ten_thousand_trials(browser: Browser, run: Path, tmp_path: Path) -> None:
     many = tmp_path / "many"
     shutil.copytree(run, many)
-    trials, _ = tables()
+    trials, _ = frames_of()
     rng, n = np.random.default_rng(0), 10_000
     whole = trials.iloc[np.arange(n) % len(trials)].assign(trial=[f"{i:08x}" for i in range(n)])
     whole = whole.assign(last_val_acc=rng.random(n), seconds=rng.random(n), **{"config/lam": rng.random(n)})
@@ -648,4 +649,4 @@ def test_ten_thousand_trials(browser: Browser, run: Path, tmp_path: Path) -> Non
 
 
 def test_a_loss_against_the_default_has_true_minus_signs_throughout():
-    assert findings._listed(pd.Series([-0.003, 0.001, float("nan")]), "+") == "−0.0030\u2002+0.0010\u2002diverged"
+    assert check._listed(pd.Series([-0.003, 0.001, float("nan")]), "+") == "−0.0030\u2002+0.0010\u2002diverged"
