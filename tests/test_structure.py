@@ -36,3 +36,10 @@ def test_every_test_lies_in_the_folder_of_what_it_tests() -> None:
     packages = {file.parent.name for file in source.glob("*/__init__.py")}
     folders = {file.parent.name for file in HERE.glob("*/test_*.py")}
     assert folders <= packages | {"trainables", "analysis", "commands", "docs"}
+
+
+def test_what_is_imported_by_name_is_imported_in_the_two_seams_and_by_dispatch() -> None:
+    """import-linter does not see such imports: of algorithms, spaces, the public names and commands."""
+    source = HERE.parent / "fedtune"
+    files = {str(f.relative_to(source)) for f in source.rglob("*.py") if "import_module(" in f.read_text()}
+    assert files == {"federated/registry.py", "tuning/space.py", "__init__.py", "__main__.py", "submit.py"}
