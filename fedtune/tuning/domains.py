@@ -10,7 +10,7 @@ from fedtune.core.errors import UserError
 
 
 def domain_text(domain: Domain) -> str:
-    """A domain in words."""
+    """A domain in words: `0.1 … 10 (log)`, `a | b`."""
     if isinstance(domain, Categorical):
         return " | ".join(map(str, domain.categories))
     low, high = ends("", domain)

@@ -53,10 +53,10 @@ class View(Callback):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the last picture."""
+        """Stop, and leave the last picture."""
 
     def draw(self) -> None:
-        """Something changed."""
+        """Show how the search stands now; called whenever that changed."""
 
     def ended_one(self, trial: str) -> None:
         """A trial has ended."""
@@ -135,7 +135,7 @@ class Lines(View):
     """A line per ended trial, on the standard error: for logs."""
 
     def ended_one(self, trial: str) -> None:
-        """Say how it ended."""
+        """Print how the trial ended."""
         last = self.last.get(trial, {})
         value = f"{last[METRIC]:.4f}" if METRIC in last else "-"
         peak = f"; peak so far {self.peak[0]:.4f} ({self.peak[1]})" if self.peak else ""
@@ -152,13 +152,13 @@ class Terminal(View):
     live: Live | None = None
 
     def __enter__(self) -> Terminal:
-        """Start drawing."""
+        """Start drawing in the terminal."""
         self.live = Live(console=Console(stderr=True), get_renderable=self.picture, refresh_per_second=1 / PERIOD)
         self.live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the last picture."""
+        """Stop, and leave the last picture."""
         if self.live:
             self.live.stop()
 
@@ -174,14 +174,14 @@ class Notebook(View):
     due = 0.0  # when to draw again
 
     def __enter__(self) -> Notebook:
-        """Show the first picture."""
+        """Show the first picture in the cell that runs."""
         from IPython.display import HTML, display
 
         self.handle = display(HTML(self.html()), display_id=True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the last picture."""
+        """Stop, and leave the last picture."""
         self.due = 0.0
         self._show(self.draw)
 

@@ -72,7 +72,7 @@ class OptunaSearcher(Searcher):
         self._heard: dict[str, int] = {}  # trial -> the last round it reported; after a resume some are run again
 
     def suggest(self, trial_id: str) -> Config:
-        """The next configuration."""
+        """The configuration that a new trial of that name is to try."""
         trial, config = self._ask()
         self._trials[trial_id] = trial
         trial.set_user_attr("trial", trial_id)
@@ -91,7 +91,7 @@ class OptunaSearcher(Searcher):
         return trial, suggest(trial, self.distributions, self.conditions)
 
     def on_trial_result(self, trial_id: str, result: dict) -> None:
-        """A round's value, once."""
+        """Report a round's value to Optuna; a round that is trained again after a resume is reported once."""
         if trial_id in self._told or result["training_iteration"] <= self._heard.get(trial_id, 0):
             return
         self._heard[trial_id] = result["training_iteration"]

@@ -211,7 +211,7 @@ class Promotion(TrialScheduler):
         return next((t for t in self._trials.values() if t.status == Trial.PENDING), None)
 
     def debug_string(self) -> str:
-        """Trials per rung."""
+        """How many trials reached each rung, and how many were promoted from it."""
         counts = ((r.milestone, len(r.reached), len(r.promoted)) for r in self.rungs.rungs)
         return "; ".join(f"{at:g}: {reached} reached, {promoted} promoted" for at, reached, promoted in counts)
 

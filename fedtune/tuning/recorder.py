@@ -19,5 +19,5 @@ class Recorder(Callback):
         self.rows: dict[str, list[dict[str, Any]]] = {trial: list(rows) for trial, rows in (before or {}).items()}
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
-        """A trial reported."""
+        """Keep a result that a trial reported."""
         self.rows.setdefault(trial.trial_id, []).append(result)

@@ -15,7 +15,7 @@ class ReplaySearcher(Searcher):
     """Suggests what another search tried, in its order."""
 
     def __init__(self, configs: list[Config]) -> None:
-        """configs: what was tried."""
+        """configs: what the other search tried, in its order."""
         super().__init__(metric=METRIC, mode=MODE)
         self.configs = configs
         self.places: dict[str, int] = {}  # trial -> its place in that order

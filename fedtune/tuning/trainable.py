@@ -168,7 +168,7 @@ class FederatedTrainable(tune.Trainable):
 
 
 def key(config: dict[str, Any]) -> str:
-    """A configuration as text."""
+    """A configuration as text, the same for equal ones: what `onward` is looked up by."""
     return json.dumps(config, sort_keys=True)
 
 
