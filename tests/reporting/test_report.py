@@ -192,9 +192,9 @@ def test_the_answer_comes_first_and_says_how_sure_it_is(html: str, run: Path) ->
     ],
 )
 def test_the_verdict_is_that_of_the_paired_difference(best: tuple[float, ...], verdict: str) -> None:
-    check = check.Check(pd.DataFrame(final(best)))
-    assert check.verdict() == verdict
-    assert check.difference() == "+0.0400" or "equal" not in verdict
+    found = check.Check(pd.DataFrame(final(best)))
+    assert found.verdict() == verdict
+    assert found.difference() == "+0.0400" or "equal" not in verdict
 
 
 def test_a_seed_that_diverged_is_told_and_has_no_mean(tmp_path: Path) -> None:
