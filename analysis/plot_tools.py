@@ -30,7 +30,7 @@ def title_of(column: str) -> str:
 
 
 def short(value: Any) -> str:
-    """A value in four digits."""
+    """A value as text, in four digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -79,7 +79,7 @@ def presets() -> str:
 
 
 def metrics() -> str:
-    """A row per metric."""
+    """A row per metric, with its unit and what it is."""
     return table(("metric", "unit", "what"), [(f"`{name}`", m.unit, m.help) for name, m in METRICS.items()])
 
 
@@ -100,7 +100,7 @@ def defaults() -> str:
 
 
 def early_stopping() -> str:
-    """A row per scheduler."""
+    """A row per scheduler, with what it does."""
     return table(("`--scheduler`", "what"), [(f"`{name}`", kind.help) for name, kind in schedulers.KINDS.items()])
 
 

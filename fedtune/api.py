@@ -210,7 +210,7 @@ def _ranges(
     if loaded.is_grid:
         raise UserError(
             f"a space for one's own search must be of ranges, but {name!r} of {algo} is a list of "
-            f"{len(loaded.points)} points; give another, or play each point with fedtune.play"
+            f"{len(loaded.points)} points; give another, or train each point with fedtune.play"
         )
     return given, experiment, loaded
 

@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
 
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
-    """The command."""
+    """Run `fedtune compare` and return its exit status."""
     args = parser().parse_args(argv)
     from fedtune.studies import comparison, comparison_plan
 

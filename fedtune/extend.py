@@ -11,7 +11,7 @@ from fedtune.tuning.options import SearchOptions
 
 
 def parser() -> argparse.ArgumentParser:
-    """The arguments."""
+    """The command line of `fedtune extend`."""
     p = arguments.Parser(prog="fedtune extend", description="More trials or rounds for a search that is over.")
     p.add_argument("run", type=Path, metavar="RUN", help="the folder of the search that is over")
     more = p.add_mutually_exclusive_group(required=True)
@@ -25,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
 
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
-    """The command."""
+    """Run `fedtune extend` and return its exit status."""
     args = parser().parse_args(argv)
     from fedtune.studies import extending
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The arguments."""
+    """The command line of `fedtune jobs`."""
     p = Parser(prog="fedtune jobs", description="The searches that fedtune submit sent to a cluster.")
     actions = p.add_subparsers(dest="action", required=True, metavar="list|logs|stop")
     listing = actions.add_parser("list", help="all of them")
@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
 
 @guarded
 def main(argv: list[str] | None = None) -> int:
-    """The command."""
+    """Run `fedtune jobs` and return its exit status."""
     args = parser().parse_args(argv)
     address = args.address or jobs.given_address() or jobs.HERE
     with jobs.reached(address) as client:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @guarded
 def main(argv: list[str] | None = None) -> int:
-    """The command."""
+    """Run `fedtune list` and return its exit status."""
     parser = Parser(prog="fedtune list", description="Show what there is.")
     parser.add_argument("algo", nargs="?", metavar="ALGORITHM", help="only this one, with the text of its file")
     parser.add_argument("--debug", action="store_true", help="show the stack of an error")

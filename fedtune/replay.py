@@ -11,7 +11,7 @@ from fedtune.tuning.options import SearchOptions
 
 
 def parser() -> argparse.ArgumentParser:
-    """The arguments."""
+    """The command line of `fedtune replay`."""
     p = arguments.Parser(prog="fedtune replay", description="Train a search's trials again and compare every number.")
     p.add_argument("run", type=Path, metavar="RUN", help="the folder of the search")
     p.add_argument("--name", help="of the new folder, beside the old one (default: RUN-replayed)")
@@ -21,7 +21,7 @@ def parser() -> argparse.ArgumentParser:
 
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
-    """The command."""
+    """Run `fedtune replay` and return its exit status."""
     args = parser().parse_args(argv)
     from fedtune.studies import replaying
 

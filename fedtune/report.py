@@ -18,7 +18,7 @@ from fedtune.reporting import output
 
 @guarded
 def main(argv: list[str] | None = None) -> int:
-    """The command."""
+    """Run `fedtune report` and return its exit status."""
     p = Parser(prog="fedtune report", description="One page on what searches and comparisons found.")
     p.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="the folder of a search or a comparison")
     p.add_argument("-o", "--output", type=Path, metavar="FILE.html", help="default, for one RUN: RUN/report.html")

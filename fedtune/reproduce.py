@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
 
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
-    """The command."""
+    """Run `fedtune reproduce` and return its exit status."""
     args = parser().parse_args(argv)
     if args.list or args.table is None:
         _list()

@@ -11,7 +11,7 @@ from fedtune.tuning.options import SearchOptions
 
 
 def parser() -> argparse.ArgumentParser:
-    """The arguments."""
+    """The command line of `fedtune resume`."""
     p = arguments.Parser(prog="fedtune resume", description="Resume a search whose driver died or was interrupted.")
     p.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
     arguments.add_resumed(p)
@@ -20,7 +20,7 @@ def parser() -> argparse.ArgumentParser:
 
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
-    """The command."""
+    """Run `fedtune resume` and return its exit status."""
     args = parser().parse_args(argv)
     from fedtune.studies import resuming
 

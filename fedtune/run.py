@@ -13,7 +13,7 @@ from fedtune.tuning.options import ExperimentOptions
 
 
 def parser() -> argparse.ArgumentParser:
-    """The arguments."""
+    """The command line of `fedtune run`."""
     p = arguments.Parser(prog="fedtune run", description="Train one configuration, without searching.")
     arguments.add_options(p, ExperimentOptions)
     p.add_argument("--config", metavar="best.yaml", help="train what a search found; other arguments override it")
@@ -25,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
 
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
-    """The command."""
+    """Run `fedtune run` and return its exit status."""
     args = parser().parse_args(argv)
     given = arguments.given(args, ExperimentOptions)
     if args.config:

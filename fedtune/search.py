@@ -18,7 +18,7 @@ def parser(prog: str = "fedtune search") -> argparse.ArgumentParser:
 
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
-    """The command."""
+    """Run `fedtune search` and return its exit status."""
     args = parser().parse_args(argv)
     from fedtune.studies import search_study
     from fedtune.tuning import plan

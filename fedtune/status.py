@@ -13,7 +13,7 @@ from fedtune.core.errors import UserError
 
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
-    """The command."""
+    """Run `fedtune status` and return its exit status."""
     p = arguments.Parser(prog="fedtune status", description="How a search stands: best, trials, rungs, time left.")
     p.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
     p.add_argument("--watch", type=float, nargs="?", const=2.0, metavar="SECONDS", help="refresh (default: every 2 s)")

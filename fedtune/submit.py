@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
 
 @guarded
 def main(argv: list[str] | None = None) -> int:
-    """The command."""
+    """Run `fedtune submit` and return its exit status."""
     words = sys.argv[1:] if argv is None else argv
     at = words.index("--") if "--" in words else len(words)
     args = parser().parse_args(words[:at])

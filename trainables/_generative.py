@@ -97,7 +97,7 @@ class Generative(Algorithm):
         return {"noise": Noise((rows, self.noise_width), self.noise_law), "label": Noise((rows,), "uniform")}
 
     def upload(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
-        """Rows of each class."""
+        """How many rows of each class the client holds."""
         return {"counts": label_counts(data.y, data.mask, m["head.weight"].shape[0])} if self.wanted() else {}
 
     def broadcast(self, server: dict, ids: Tensor, task: Task) -> dict[str, Tree]:

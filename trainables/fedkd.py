@@ -77,7 +77,7 @@ class FedKD(Algorithm):
         return net
 
     def init(self, task: Task) -> dict:
-        """The mentee."""
+        """The server's mentee before the first round."""
         return {"mentee": dict(self.net(task).state_dict())}
 
     def energy(self, clock: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ _TIMES: dict[str, list[Any]] = {"every": [1, 2, 5, 10], "start": [1, 5, 10, 15]}
 
 
 def product(values: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    """Every pair."""
+    """A configuration for every pair of values."""
     (a, first), (b, second) = values.items()
     return [{a: x, b: y} for x in first for y in second]
 

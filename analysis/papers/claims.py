@@ -42,7 +42,7 @@ Read = Callable[[str, str, str, str], Values]  # table, part's letter, algorithm
 
 
 class Verdict(NamedTuple):
-    """What became of a claim."""
+    """What became of a claim, and why."""
 
     verdict: str
     why: str
@@ -148,7 +148,7 @@ CLAIMS: dict[str, tuple[str, Callable[[Read], Verdict]]] = {
 
 @guarded
 def main(argv: list[str] | None = None) -> int:
-    """The command."""
+    """Run `python -m analysis.claims` and return its exit status."""
     parser = Parser(prog="python -m analysis.claims", description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="what `fedtune reproduce` left")
     parser.add_argument("--write", type=Path, metavar="DIR", help="folder of the table (default: show it only)")

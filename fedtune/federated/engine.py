@@ -163,7 +163,7 @@ class _Round:
         self.server = self.s.algorithm.aggregate(self.server, take(join(ups) | {"ids": ids}, ids.argsort()), self.task)
 
     def train(self, phase: Phase) -> None:
-        """All clients train."""
+        """Local training of all clients that take part."""
         s, t, losses = self.s, self.t, []
         for i in self.here:
             g = self.groups[i]

@@ -97,7 +97,7 @@ class Findings:
         return float(self.best["last_val_acc"]) - statistics.mean(self.check.of("best", "val_acc")).mean
 
     def again(self) -> str:
-        """The command that plays the best configuration again."""
+        """The command that trains the best configuration again."""
         try:
             data = SearchOptions.from_record(self.record).data_dir
         except UserError:

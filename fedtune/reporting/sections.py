@@ -42,7 +42,7 @@ class TextColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table of text."""
+    """A table of text cells."""
 
     caption: str
     columns: list[TextColumn]

@@ -71,7 +71,7 @@ class Watch(Callback):
     """
 
     def __init__(self, run: Path) -> None:
-        """run: the run's folder."""
+        """Watch the disk that holds this run's folder."""
         self.run, self.found, self._next = run, "", 0.0
         self._said: set[tuple[str, str]] = set()
         self.resumed = False  # whether Ray is to bring back the trials of a state in there
@@ -95,7 +95,7 @@ class Watch(Callback):
         return bool(self.found)
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
-        """A round was played."""
+        """A trial has reported a round."""
         if TROUBLE in result and (trial.trial_id, result[TROUBLE]) not in self._said:
             self._said.add((trial.trial_id, result[TROUBLE]))
             say(f"note: trial {trial.trial_id}: {result[TROUBLE]}")

@@ -29,8 +29,8 @@ TRIALS: dict[str, str] = {  # column -> dtype
     "scenario": "str",  # its data set, and what was overridden is in run.json
     "trial": "str",
     "status": "category",  # one of STATUSES
-    "rounds": "int64",  # played
-    "best_round": "float64",  # the round of highest validation accuracy; NaN if none was played
+    "rounds": "int64",  # trained
+    "best_round": "float64",  # the round of highest validation accuracy; NaN if none was trained
     **{f"best_{name}": "float64" for name, m in METRICS.items() if m.best},  # in that round
     **{f"last_{name}": "float64" for name, m in METRICS.items() if m.last},
     "seconds": "float64",  # of training and evaluation

@@ -54,7 +54,7 @@ def _search(run: Path) -> tuple[Group, bool]:
         raise files.damaged(error) from error
     (state, over), rows = _state(files, record), logged(run)
     how = ended(run, rows)
-    if over:  # what the driver left when it stopped; resume goes on with it if the search was not over
+    if over:  # what the driver left when it stopped; resume continues from it if the search was not over
         left = "stopped" if record["state"] in ("finished", "nothing found") else "open"
         how = {t: left if h in ALIVE.values() else h for t, h in how.items()}
     counts = ", ".join(f"{n} {h}" for h, n in Counter(how.values()).items()) or "none begun"
@@ -116,7 +116,7 @@ def seconds_left(record: dict[str, Any], logged: dict[str, list[dict[str, Any]]]
     if not took:
         return None
     mean = sum(took) / len(took)
-    alive = [t for t in how if how[t] in ("running", "waiting")]  # most of the paused are never played on
+    alive = [t for t in how if how[t] in ("running", "waiting")]  # most of the paused never go on
     spent = [logged[t][-1].get("time_total_s", 0.0) if t in logged else 0.0 for t in alive]
     rest = sum(max(mean - s, 0) for s in spent) + mean * max(record["trials"] - len(how), 0)
     return rest / max(record["concurrent"], 1)

@@ -38,7 +38,7 @@ def rounds_frame(reported: dict[str, list[dict[str, Any]]]) -> pd.DataFrame:
     """A row per trial and round: trial, round, and every metric.  Empty if nothing was reported.
 
     reported: what each trial reported, as the driver saw it.  (Tune's own log of a trial is written anew from a stale
-    copy whenever population based training restores it.)  A round played again counts as it was played last.
+    copy whenever population based training restores it.)  A round trained again counts as it was trained last.
     """
     frames = []
     for trial, results in reported.items():
@@ -59,8 +59,8 @@ def frames(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tables of rounds and trials.  Those of an earlier run that this one goes on from stand above.
 
-    onward: the earlier trials that ours play on, in our trials' order.  Such a trial stands there once, under our name,
-    with its earlier rounds; `continues` names the earlier one.  What had finished and was not played on counts as
+    onward: the earlier trials that ours continue, in our trials' order.  Such a trial stands there once, under our name,
+    with its earlier rounds; `continues` names the earlier one.  What had finished and was not continued counts as
     stopped, since it is shorter than a trial is now.
     """
     rounds = rounds_frame(reported)

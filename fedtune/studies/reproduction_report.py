@@ -69,7 +69,7 @@ class Report:
         self.frame = frame(grid, spots, outcomes)
 
     def write(self, folder: Path) -> None:
-        """table.csv and table.md."""
+        """Write table.csv and table.md into the folder."""
         self.frame.to_csv(RunFiles(folder).table_file, index=False)
         head = "\n".join([f"# {self.title}", "", *(f"{line}  " for line in self.about())])
         RunFiles(folder).markdown_file.write_text(f"{head}\n\n{markdown(self.frame)}", encoding="utf-8")
@@ -165,6 +165,6 @@ def _figure(mean: float, spread: float, *forms: str) -> str:
 
 
 def _letters(number: int) -> str:
-    """a, b, …, z, aa, ab, …"""
+    """Letters for footnotes: a, b, …, z, aa, ab, …"""
     first, second = divmod(number, 26)
     return (ascii_lowercase[first - 1] if first else "") + ascii_lowercase[second]

@@ -48,7 +48,7 @@ def require_version(run: RunFiles) -> None:
 
 
 def partition(p: Plan, data: datasets.Dataset, fresh: int) -> list[federation.Federation]:
-    """The federations that every trial trains on; UserError if they, or so many fresh ones, cannot be dealt out."""
+    """The federations that every trial trains on; UserError if they, or so many fresh ones, cannot be partitioned."""
     partitioning.require_partitions(data, p.experiment.scenario, p.fresh(fresh))
     seeds = range(p.experiment.seed, p.experiment.seed + p.seeds)
     return [partitioning.partition(data, p.experiment.scenario, seed) for seed in seeds]

@@ -32,7 +32,7 @@ def announce(p: Plan, space: str, concurrent: int) -> None:
 def conclude(
     p: Plan, config: Config, best: pd.Series, checked: pd.DataFrame, counts: dict[str, int], data_dir: str | None
 ) -> None:
-    """Say what was found."""
+    """Print the best configuration and its figures."""
     ended = ", ".join(f"{n} {how}" for how, n in counts.items())
     say(f"\nbest of {sum(counts.values())} trials ({ended}): trial {best['trial']}, " + listed(config, short))
     say(

@@ -25,7 +25,7 @@ from fedtune.tuning.space import Config, Space
 
 
 class EarlierTrial(NamedTuple):
-    """A trial of another run."""
+    """A trial of an earlier run, which this search continues or repeats."""
 
     trial: str
     config: Config
@@ -42,9 +42,9 @@ class Plan:
     experiment: Experiment
     space: Space
     points: list[Config]  # tried first: the default configuration, then a grid's points
-    outside: list[Config]  # values of the first of them that the space does not hold: they are played all the same
+    outside: list[Config]  # values of the first of them that the space does not hold: they are run all the same
     trials: int
-    seeds: int  # a trial is played on so many
+    seeds: int  # a trial is trained on so many
     budget: Budget
     grace: float  # in the budget's unit
     objectives: tuple[str, ...]

@@ -22,7 +22,7 @@ REDUCTION = 3  # one of three goes on from a rung: Li et al., arXiv:1810.05934 u
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of scheduler.
+    """A kind of scheduler, and what the rest of fedtune needs to know of it.
 
     make                    the scheduler for a budget, a grace period and a space; it judges no trial before that
     help                    what it does, in a line
