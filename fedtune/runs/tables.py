@@ -59,7 +59,7 @@ def frames(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tables of rounds and trials.  Those of an earlier run that this one goes on from stand above.
 
-    onward: the earlier trials that ours continue, in our trials' order.  Such a trial stands there once, under our name,
+    onward: earlier trials that ours continue, in our trials' order.  Such a trial stands there once, under our name,
     with its earlier rounds; `continues` names the earlier one.  What had finished and was not continued counts as
     stopped, since it is shorter than a trial is now.
     """
