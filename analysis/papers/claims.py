@@ -29,7 +29,7 @@ from fedtune.core import statistics
 from fedtune.core.command import Parser, guarded
 from fedtune.core.errors import UserError
 from fedtune.core.statistics import interval
-from fedtune.runs import tables as results
+from fedtune.runs.provenance import provenance_line
 from fedtune.studies import comparison_tables, ray_tasks, reproduction, reproduction_plan, reproduction_table
 from fedtune.studies.options import ReproductionOptions
 
@@ -162,7 +162,7 @@ def main(argv: list[str] | None = None) -> int:
         tables[found.table] = found
     table = judged(lambda name, *what: tables[name].values(*what) if name in tables else {})
     lines = ["# GFPL's claims", "", comparison_tables.markdown(table), "From the runs of", ""]
-    lines += [f"- {results.told(t.record, (o.commit for o in t.outcomes.values()))}" for t in tables.values()]
+    lines += [f"- {provenance_line(t.record, (o.commit for o in t.outcomes.values()))}" for t in tables.values()]
     text = "\n".join(lines) + "\n"
     print(text)
     if args.write:

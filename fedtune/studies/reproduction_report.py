@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedtune.core.statistics import interval
-from fedtune.runs import tables as results
 from fedtune.runs.files import RunFiles
+from fedtune.runs.provenance import provenance_line
 from fedtune.studies import comparison_tables, published
 from fedtune.studies.fresh_seeds import seconds
 from fedtune.studies.paper_grid import BESIDE, MEASURES, Grid
@@ -114,7 +114,7 @@ class Report:
                 f"The paper's rule is the {RULES[grid.paper][0]}; over our rounds it stands beside ours only so that "
                 "like is held against like: it chooses on test rows and is no result."
             )
-        made = results.told(self.origin, (o.commit for o in self.outcomes.values()))
+        made = provenance_line(self.origin, (o.commit for o in self.outcomes.values()))
         return [*lines, f"{made}, {spent:.0f} s of runs."]
 
 

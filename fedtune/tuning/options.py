@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from fedtune.core.budget import UNITS
@@ -272,9 +272,10 @@ def _pairs(
         if not typed.startswith("--") or len(fits) != 1:
             raise UserError(f"the recorded command line holds {word!r}, which is no option of a search")
         switch = fits[0] in own and isinstance(own[fits[0]].default, bool)
-        if not (switch or equals) and (value := next(rest, MISSING)) is MISSING:
+        given = value if switch or equals else next(rest, None)
+        if given is None:
             raise UserError(f"the recorded command line ends with {word!r}, which needs a value")
-        yield fits[0], value
+        yield fits[0], given
 
 
 def _plain(value: Any) -> Any:
