@@ -1,4 +1,4 @@
-"""How the tests are laid out."""
+"""How the code and its tests are laid out."""
 
 import ast
 from pathlib import Path
@@ -43,3 +43,20 @@ def test_what_is_imported_by_name_is_imported_in_the_two_seams_and_by_dispatch()
     source = HERE.parent / "fedtune"
     files = {str(f.relative_to(source)) for f in source.rglob("*.py") if "import_module(" in f.read_text()}
     assert files == {"federated/registry.py", "tuning/space.py", "__init__.py", "__main__.py", "submit.py"}
+
+
+def test_modules_and_functions_are_short() -> None:
+    """300 lines a module, 50 a function, 120 a command, which holds its parser and main and nothing else."""
+    root = HERE.parent
+    files = [f for top in ("fedtune", "trainables", "analysis", "benchmarks") for f in (root / top).rglob("*.py")]
+    assert len(files) > 150
+    long = []
+    for file in files:
+        text = file.read_text()
+        command = file.parent == root / "fedtune" and "\ndef parser(" in text
+        sizes = {"": (len(text.splitlines()), 120 if command and file.stem != "arguments" else 300)}
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                sizes[node.name] = ((node.end_lineno or 0) - node.lineno + 1, 50)
+        long += [f"{file.relative_to(root)} {name}: {n}" for name, (n, most) in sizes.items() if n > most]
+    assert long == []
