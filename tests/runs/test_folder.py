@@ -1,0 +1,152 @@
+"""A run's folder: its record whole or not at all, one driver at a time, and what it shows of itself."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from fedtune.core.errors import UserError
+from fedtune.runs.files import COMPARISON, FORMAT, RunFiles, write_whole
+from fedtune.runs.folder import RunFolder
+
+OLD = Path(__file__).parent / "v0_1"
+
+
+def test_record_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunFiles(tmp_path / "run")
+    run.add(trials=3)
+    run.write("running")
+    assert run.record == {"trials": 3, "state": "running"}
+
+    def torn(self: Path, target: Path) -> None:
+        raise OSError("the power went")
+
+    monkeypatch.setattr(Path, "replace", torn)
+    with pytest.raises(OSError, match="the power went"):
+        run.write("finished")
+    assert run.record == {"trials": 3, "state": "running"}
+
+
+def test_what_is_said_in_writing_holds_for_that_time_only(tmp_path: Path) -> None:
+    run = RunFiles(tmp_path)
+    run.write("failed", reason="disk")
+    run.write("running")
+    assert run.record == {"state": "running"}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [(None, "No such file"), ("{", "Expecting"), ("[]", "no mapping"), ("", "Expecting"), ("\xff", "")]
+)
+def test_a_damaged_record_is_one_line(text: str | None, why: str, tmp_path: Path) -> None:
+    run = RunFiles(tmp_path)
+    if text is not None:
+        run.record_file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError) as caught:
+        run.record  # noqa: B018
+    assert str(caught.value).startswith(f"{tmp_path} is not a run folder: run.json is missing or damaged (")
+    assert why in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_record_says_what_it_lacks(tmp_path: Path) -> None:
+    run = RunFiles(tmp_path, COMPARISON)
+    run.write("finished")
+    with pytest.raises(UserError, match=r"compare.json is missing or damaged \(it lacks trials, space\)"):
+        run.record_with("state", "trials", "space")
+
+
+def test_a_record_of_a_newer_fedtune_is_refused(tmp_path: Path) -> None:
+    run = RunFiles(tmp_path)
+    run.add(format=FORMAT + 1)
+    run.write("finished")
+    with pytest.raises(UserError, match=f"format up to {FORMAT}, but .* has {FORMAT + 1}; update fedtune"):
+        run.record  # noqa: B018
+
+
+def test_a_folder_has_one_driver(tmp_path: Path) -> None:
+    run, other = RunFiles(tmp_path), RunFiles(tmp_path)
+    assert not run.driven and not run.lock_file.exists()  # asking leaves nothing behind
+    with run.lock():
+        assert other.driven
+        with pytest.raises(UserError, match="another is at work"), other.lock():
+            pass
+    assert not other.driven
+    with other.lock():
+        assert run.driven
+
+
+def hold(run: str, held: multiprocessing.synchronize.Event) -> None:
+    """Lock a run and never give it back."""
+    with RunFiles(run).lock():
+        held.set()
+        multiprocessing.Event().wait()
+
+
+def test_a_dead_driver_holds_nothing(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    held = context.Event()
+    driver = context.Process(target=hold, args=(str(tmp_path), held), daemon=True)
+    driver.start()
+    assert held.wait(60) and RunFiles(tmp_path).driven
+    driver.kill()
+    driver.join()
+    assert not RunFiles(tmp_path).driven
+    with RunFiles(tmp_path).lock():
+        pass
+
+
+def test_a_folder_is_new_or_of_a_driver_that_died_early(tmp_path: Path) -> None:
+    run = RunFiles(tmp_path / "run")
+    run.make()
+    run.lock_file.touch()
+    run.space_file.touch()
+    run.make()
+    run.write("running")
+    with pytest.raises(UserError, match="was just made by another; give another --name"):
+        run.make()
+
+
+def test_a_text_is_written_whole(tmp_path: Path) -> None:
+    write_whole(tmp_path / "a.yaml", "a: é\n")
+    assert (tmp_path / "a.yaml").read_text() == "a: é\n" and [f.name for f in tmp_path.iterdir()] == ["a.yaml"]
+
+
+def test_a_run_without_a_driver_is_abandoned(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.write("running")
+    assert run.state == "abandoned"
+    with RunFiles(tmp_path).lock():
+        assert run.state == "running"
+    run.write("finished")
+    assert run.state == "finished"
+
+
+def test_a_run_shows_what_it_found() -> None:
+    run = RunFolder(OLD)
+    assert (run.state, run.scenario.clients, run.scenario.rounds) == ("finished", 4, 3)
+    assert len(run.trials) == 3 and len(run.rounds) == 9
+    best = run.trials.sort_values("last_val_acc").iloc[-1]
+    assert run.best["found"]["trial"] == best["trial"] and run.best["hyperparameters"]["lam"] == best["config/lam"]
+    assert run.study is not None and {t.user_attrs["trial"] for t in run.study.trials} == set(run.trials["trial"])
+    page = run._repr_html_()
+    assert "gfpl, finished, 3 trials" in page and page.index(best["trial"]) == min(map(page.index, run.trials["trial"]))
+
+
+def test_a_run_without_a_best_configuration_or_study(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    assert run.study is None
+    with pytest.raises(UserError, match="has no best configuration"):
+        run.best  # noqa: B018
+    run.best_file.write_text("- 1\n")
+    with pytest.raises(UserError, match="it holds no mapping"):
+        run.best  # noqa: B018
+
+
+def test_a_scenario_that_cannot_be_is_a_damaged_record(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    for scenario in ({"no-such-field": 1}, 3):
+        run.record_file.write_text(json.dumps({"scenario": scenario}))
+        with pytest.raises(UserError, match="missing or damaged"):
+            run.scenario  # noqa: B018

@@ -1,0 +1,126 @@
+"""Options are declared once: the command line, a run's record and Python give the same ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+
+from fedtune import arguments
+from fedtune.cluster import ray_start
+from fedtune.core.errors import UserError
+from fedtune.federated.scenario import Scenario
+from fedtune.search import parser
+from fedtune.tuning import options, schedulers, searchers
+from fedtune.tuning.options import ExperimentOptions, SearchOptions
+
+LINE = (
+    "--algo gfpl --scenario digits-dir0.1 --rounds 7 --lr 0.05 --set lam=2 --set order=fresh --seed 3 --download "
+    "--also momentum --trials 5 --scheduler none --objective val_acc,comm_mb --seeds-per-trial 2 --budget-unit mb "
+    "--budget 2.5 --grace 1 --final-seeds 0 --time-budget 90 --max-concurrent 1 --cpus-per-trial 0.5 "
+    "--gpus-per-trial auto --name n --storage-path s --no-dashboard --tensorboard"
+)
+MADE = SearchOptions(
+    "gfpl", "digits-dir0.1", {"rounds": "7", "lr": "0.05"}, {"lam": "2", "order": "fresh"}, seed=3, download=True,
+    also="momentum", trials=5, scheduler="none", objective="val_acc,comm_mb", seeds_per_trial=2, budget_unit="mb",
+    budget=2.5, grace=1, final_seeds=0, time_budget=90, max_concurrent=1, cpus_per_trial=0.5, gpus_per_trial="auto",
+    name="n", storage_path="s", dashboard=False, tensorboard=True,
+)  # fmt: skip
+
+
+def parsed(line: str) -> SearchOptions:
+    return SearchOptions(**arguments.given(parser().parse_args(line.split()), SearchOptions))
+
+
+def test_command_line_equals_python() -> None:
+    assert parsed(LINE) == MADE
+    assert parsed("") == SearchOptions()
+
+
+def test_record_gives_the_options_back() -> None:
+    for made in (MADE, SearchOptions()):
+        record = json.loads(json.dumps({"options": made.to_record()}))
+        assert SearchOptions.from_record(record) == made
+
+
+def test_recorded_command_line_of_0_1_0_gives_the_options() -> None:
+    assert SearchOptions.from_record({"arguments": LINE.split()}) == MADE
+    short = "--alg gfpl --sce=digits-dir0.1 --max 2 --no-dash --set=lam=1 --set lr=0.1"  # as argparse allows
+    assert SearchOptions.from_arguments(short.split()) == parsed(short)
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({}, "does not say how the search was begun"), ({"arguments": [3]}, "does not say how"),
+        ({"arguments": ["--algos", "x"]}, "'--algos', which is no option of a search"),
+        ({"arguments": ["--se", "1"]}, "'--se', which is no option"), ({"arguments": ["gfpl"]}, "'gfpl', which is no"),
+        ({"arguments": ["--algo"]}, "ends with '--algo', which needs a value"),
+        ({"options": {"algo": "gfpl", "colour": 1}}, "options are not known here: colour"),
+    ],
+)  # fmt: skip
+def test_a_record_without_fit_options_is_refused(record: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        SearchOptions.from_record(record)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"trials": 0}, "--trials must be a whole number of at least 1, but got 0"),
+        ({"trials": 2.5}, "--trials must be a whole number of at least 1, but got 2.5"),
+        ({"trials": True}, "--trials must be a whole number of at least 1, but got True"),
+        ({"seed": -1}, "--seed must not be negative, but got -1"), ({"seed": "x"}, "--seed must be a whole number"),
+        ({"budget": 0}, "--budget must be a number above 0, but got 0"),
+        ({"cpus_per_trial": 0}, "--cpus-per-trial must be above 0, but got 0"),
+        ({"gpus_per_trial": 1.5}, "--gpus-per-trial must be a fraction below 1 or a whole number, got 1.5"),
+        ({"gpus_per_trial": "all"}, "--gpus-per-trial must be a number, or auto, but got 'all'"),
+        ({"final_seeds": -1}, "--final-seeds must be at least 0, but got -1"),
+        ({"time_budget": 0}, "--time-budget must be above 0 seconds, but got 0"),
+        ({"executor": "stak"}, "--executor unknown choice 'stak': did you mean 'stack'"),
+        ({"budget_unit": "bytes"}, "--budget-unit unknown choice 'bytes'"),
+    ],
+)  # fmt: skip
+def test_an_option_that_breaks_its_rule_is_refused_from_python(given: dict, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        SearchOptions("gfpl", **given)
+    assert message in str(caught.value)
+
+
+def test_every_option_has_help_and_stands_in_the_parser() -> None:
+    text = parser().format_help()
+    for f in options.options(SearchOptions):
+        assert f.metadata["help"], f.name
+        assert options.flag(f.name, f.default) in text
+    for f in dataclasses.fields(Scenario):
+        assert options.flag(f.name) in text
+
+
+def test_no_option_has_the_name_of_a_scenario_field() -> None:
+    assert not {f.name for f in dataclasses.fields(SearchOptions)} & {f.name for f in dataclasses.fields(Scenario)}
+
+
+def test_names_that_help_lists_are_those_there_are() -> None:
+    assert options.SCHEDULERS == tuple(schedulers.KINDS)
+    assert set(options.SEARCHERS) == set(searchers.KINDS)
+    assert options.LOOPBACK == ray_start.LOOPBACK
+
+
+def test_fields_and_pinned_values_get_their_types() -> None:
+    made = ExperimentOptions("gfpl", fields={"rounds": "7", "lr": "0.05"}, set={"lam": "2", "components": "3"})
+    experiment = made.experiment()
+    typed = made.with_typed(experiment)
+    assert typed.fields == {"rounds": 7, "lr": 0.05} and typed.set == {"lam": 2.0, "components": 3}
+    assert typed.experiment() == experiment
+
+
+def test_a_parser_is_built_without_torch_and_ray() -> None:
+    code = (
+        "import sys; from fedtune import search, resume, extend, replay, run, status\n"
+        "for command in (search, resume, extend, replay, run): command.parser().format_help()\n"
+        "assert not {'torch', 'ray', 'optuna'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
