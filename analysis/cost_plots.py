@@ -26,12 +26,12 @@ def best_so_far(rounds: pd.DataFrame, against: str = "rounds", trials: pd.DataFr
         raise UserError(f"against is one of {', '.join(UNITS)}, but got {against}")
     axis, unit = UNITS[against]
     title = f"Best validation accuracy so far against {axis.split(' [')[0]}"
-    played = with_cost(rounds, against)
-    if played.empty:
+    scored = with_cost(rounds, against)
+    if scored.empty:
         return nothing(title, "no round has a validation accuracy")
-    figure, runs = go.Figure(), text_column(played, "run")
+    figure, runs = go.Figure(), text_column(scored, "run")
     for run, colour in colours(list(dict.fromkeys(runs))).items():
-        mine = _in_order(played[runs == run], trials)
+        mine = _in_order(scored[runs == run], trials)
         best = mine["val_acc"].cummax()
         rise = (best > best.shift(fill_value=-math.inf)).to_numpy(copy=True)
         rise[-1] = True  # so that the line goes on to the end
@@ -51,18 +51,18 @@ def best_so_far(rounds: pd.DataFrame, against: str = "rounds", trials: pd.DataFr
             )  # fmt: skip
     figure.update_xaxes(title=f"used by the whole search: {axis}", rangemode="tozero")
     figure.update_yaxes(title="accuracy" if runs.nunique() == 1 else "validation accuracy")
-    n = f"n = {run_of(played).nunique()} trials, {len(played):,} rounds"
+    n = f"n = {run_of(scored).nunique()} trials, {len(scored):,} rounds"
     return finish(figure, title, n + ("" if runs.nunique() == 1 else f", {runs.nunique()} searches"), legend=1)
 
 
-def _in_order(played: pd.DataFrame, trials: pd.DataFrame | None) -> pd.DataFrame:
+def _in_order(scored: pd.DataFrame, trials: pd.DataFrame | None) -> pd.DataFrame:
     """Rounds in the order in which they were trained, as far as is known."""
-    if "timestamp" in played:
-        return played.sort_values("timestamp", kind="stable")
-    if trials is None or "trial" not in played:
-        return played
+    if "timestamp" in scored:
+        return scored.sort_values("timestamp", kind="stable")
+    if trials is None or "trial" not in scored:
+        return scored
     place = {name: i for i, name in enumerate(trials["trial"])}
-    return played.assign(_place=played["trial"].map(place)).sort_values(["_place", "round"], kind="stable")
+    return scored.assign(_place=scored["trial"].map(place)).sort_values(["_place", "round"], kind="stable")
 
 
 def accuracy_communication(

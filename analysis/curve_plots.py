@@ -28,26 +28,26 @@ def learning_curves(
     grouped by algorithm and configuration, and of a search's trials the five best stand out.
     """
     title = f"{title_of(metric)} round by round"
-    played = rounds.dropna(subset=[metric]).reset_index(drop=True) if metric in rounds else rounds.iloc[:0]
-    if played.empty:
+    scored = rounds.dropna(subset=[metric]).reset_index(drop=True) if metric in rounds else rounds.iloc[:0]
+    if scored.empty:
         return nothing(title, f"no round has a {in_words(metric)}")
-    if by is None and played.get("algorithm", pd.Series()).nunique() > 1:
-        by = [c for c in ("algorithm", "configuration") if played.get(c, pd.Series()).nunique() > 1]
+    if by is None and scored.get("algorithm", pd.Series()).nunique() > 1:
+        by = [c for c in ("algorithm", "configuration") if scored.get(c, pd.Series()).nunique() > 1]
     if by is None:
-        return _every_run(played, metric, title)
-    names = [_full_name(name, played, trials) for name in ([by] if isinstance(by, str) else by)]
-    words = [_group_names(played, trials, name) for name in names]
-    group = pd.Series(list(zip(*words, strict=True)), index=played.index)
+        return _every_run(scored, metric, title)
+    names = [_full_name(name, scored, trials) for name in ([by] if isinstance(by, str) else by)]
+    words = [_group_names(scored, trials, name) for name in names]
+    group = pd.Series(list(zip(*words, strict=True)), index=scored.index)
     group = group.where(pd.concat(words, axis=1).notna().all(axis=1))
-    shown = [g for g in dict.fromkeys(group.loc[_sorted_rounds(played, trials, names)]) if isinstance(g, tuple)]
+    shown = [g for g in dict.fromkeys(group.loc[_sorted_rounds(scored, trials, names)]) if isinstance(g, tuple)]
     if not shown:
         return nothing(title, f"no run has a value of {', '.join(map(in_words, names))}")
     paint = colours(list(dict.fromkeys(g[0] for g in shown))[:MOST_GROUPS])
     dashes = dict(zip(dict.fromkeys(g[1:] for g in shown), DASHES, strict=False))
     drawn = [g for g in shown if g[0] in paint and g[1:] in dashes]
-    figure, who = go.Figure(), run_of(played)
+    figure, who = go.Figure(), run_of(scored)
     for g in drawn:
-        mine = played[group == g]
+        mine = scored[group == g]
         table = mine.groupby("round")[metric].agg(["mean", "std", "count"]).reset_index()
         label = f"{', '.join(g)} (n = {who[mine.index].nunique()})"
         _band(figure, table, label, {"color": paint[g[0]], "dash": dashes[g[1:]]}, len(drawn) <= MOST_GROUPS)
@@ -60,13 +60,13 @@ def learning_curves(
     )  # fmt: skip
 
 
-def _every_run(played: pd.DataFrame, metric: str, title: str) -> go.Figure:
+def _every_run(scored: pd.DataFrame, metric: str, title: str) -> go.Figure:
     """A line per run: grey, but for the five that end best."""
-    who, (what, label) = run_of(played), _labels(played)
-    last = played.groupby(who)[metric].last().sort_values(ascending=metric.endswith("loss"))
+    who, (what, label) = run_of(scored), _labels(scored)
+    last = scored.groupby(who)[metric].last().sort_values(ascending=metric.endswith("loss"))
     rest, best = list(last.index[5:]), list(last.index[:5])
     rest = rest[:: math.ceil(len(rest) / MOST_LINES)] if rest else rest
-    figure, apart = go.Figure(), {name: mine for name, mine in played.groupby(who)}
+    figure, apart = go.Figure(), {name: mine for name, mine in scored.groupby(who)}
     if rest:
         gap = pd.DataFrame({"round": [None], metric: [None]})
         line = pd.concat([part for name in rest for part in (apart[name][["round", metric]].astype(object), gap)])
@@ -84,23 +84,23 @@ def _every_run(played: pd.DataFrame, metric: str, title: str) -> go.Figure:
     return finish(figure, f"{title}, every {what}", note, legend=legend_lines([*(label[n] for n in best), "others"]))
 
 
-def _labels(played: pd.DataFrame) -> tuple[str, dict[str, str]]:
+def _labels(scored: pd.DataFrame) -> tuple[str, dict[str, str]]:
     """What a line is, a trial or a run on a seed, and each one's name in a legend, by what run_of calls it."""
-    keys = [k for k in ("configuration", "trial", "seed") if k in played]
-    words = ["seed " + played[k].astype(str) if k == "seed" else played[k].astype(str) for k in keys]
-    names = [", ".join(row) for row in zip(*words, strict=True)] if words else run_of(played)
-    return "run" if "seed" in keys else "trial", dict(zip(run_of(played), names, strict=True))
+    keys = [k for k in ("configuration", "trial", "seed") if k in scored]
+    words = ["seed " + scored[k].astype(str) if k == "seed" else scored[k].astype(str) for k in keys]
+    names = [", ".join(row) for row in zip(*words, strict=True)] if words else run_of(scored)
+    return "run" if "seed" in keys else "trial", dict(zip(run_of(scored), names, strict=True))
 
 
-def _full_name(name: str, played: pd.DataFrame, trials: pd.DataFrame | None) -> str:
+def _full_name(name: str, scored: pd.DataFrame, trials: pd.DataFrame | None) -> str:
     """A column's name; of a hyperparameter it may have come without `config/`."""
-    known = {*played, *(() if trials is None else trials)}
+    known = {*scored, *(() if trials is None else trials)}
     return CONFIG + name if name not in known and CONFIG + name in known else name
 
 
-def _group_names(played: pd.DataFrame, trials: pd.DataFrame | None, name: str) -> pd.Series:
+def _group_names(scored: pd.DataFrame, trials: pd.DataFrame | None, name: str) -> pd.Series:
     """Each round's value of a column in words, numbers of many values by quarters; None without one."""
-    values = _values(played, trials, name)
+    values = _values(scored, trials, name)
     numbers = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
     if numbers and values.nunique() > MOST_GROUPS:
         values, numbers = quantiles(values, 4), False
@@ -108,23 +108,23 @@ def _group_names(played: pd.DataFrame, trials: pd.DataFrame | None, name: str) -
     return values.astype(object).map(lambda v: None if pd.isna(v) else start + (f"{v:g}" if numbers else str(v)))
 
 
-def _sorted_rounds(played: pd.DataFrame, trials: pd.DataFrame | None, names: Sequence[str]) -> pd.Index:
+def _sorted_rounds(scored: pd.DataFrame, trials: pd.DataFrame | None, names: Sequence[str]) -> pd.Index:
     """The rounds' labels by rising numbers; words stand as they came."""
-    keys = pd.DataFrame({n: _values(played, trials, n) for n in names})
+    keys = pd.DataFrame({n: _values(scored, trials, n) for n in names})
     numbers = [n for n in names if pd.api.types.is_numeric_dtype(keys[n])]
     return keys.sort_values(numbers, kind="stable").index if numbers else keys.index
 
 
-def _values(played: pd.DataFrame, trials: pd.DataFrame | None, name: str) -> pd.Series:
-    return played[name] if name in played else _from_trials(played, trials, name)
+def _values(scored: pd.DataFrame, trials: pd.DataFrame | None, name: str) -> pd.Series:
+    return scored[name] if name in scored else _from_trials(scored, trials, name)
 
 
-def _from_trials(played: pd.DataFrame, trials: pd.DataFrame | None, name: str) -> pd.Series:
+def _from_trials(scored: pd.DataFrame, trials: pd.DataFrame | None, name: str) -> pd.Series:
     """A column of trials, for each round."""
     if trials is None or name not in trials:
-        return pd.Series(None, index=played.index, dtype=object)
-    on = [k for k in ("run", "trial") if k in played and k in trials]
-    return played[on].merge(trials[[*on, name]], on=on, how="left").set_axis(played.index)[name]
+        return pd.Series(None, index=scored.index, dtype=object)
+    on = [k for k in ("run", "trial") if k in scored and k in trials]
+    return scored[on].merge(trials[[*on, name]], on=on, how="left").set_axis(scored.index)[name]
 
 
 def _band(figure: go.Figure, table: pd.DataFrame, name: str, line: dict[str, str], band: bool) -> None:

@@ -25,12 +25,12 @@ def rung_survival(
     rungs: as in run.json, in the unit of the search's budget: rounds, mb or seconds.
     """
     title = "What became of the trials at each rung"
-    played = with_cost(rounds, unit)
-    if trials.empty or played.empty:
+    scored = with_cost(rounds, unit)
+    if trials.empty or scored.empty:
         return nothing(title, "no trial was run")
     if not len(rungs):
         return nothing(title, "this search had no rungs: every trial was trained to its end")
-    used = played.assign(_used=played.groupby(run_of(played))["_cost"].cumsum())
+    used = scored.assign(_used=scored.groupby(run_of(scored))["_cost"].cumsum())
     end = used.groupby("trial")["_used"].max()
     status = trials.set_index("trial")["status"].astype(str)
     reached = {"begun": end.reindex(status.index).fillna(0) >= 0}

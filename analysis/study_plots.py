@@ -98,18 +98,18 @@ def _comparable(study: optuna.Study) -> tuple[list[tuple[FrozenTrial, float]], s
     did: what a scheduler stopped says much about hyperparameters too.  (With two objectives Optuna keeps no rounds.)
     Never the diverged, told to Optuna as complete with accuracy 0, which would be all that one sees.
     """
-    told = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-    told = [t for t in told if t.params and not t.user_attrs.get("diverged")]
-    finished = [(t, t.values[0]) for t in told if t.state == TrialState.COMPLETE]
-    least = max(LEAST["importance"], len(told) / 3)
-    reached = Counter(step for t in told for step in t.intermediate_values)
+    known = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+    known = [t for t in known if t.params and not t.user_attrs.get("diverged")]
+    finished = [(t, t.values[0]) for t in known if t.state == TrialState.COMPLETE]
+    least = max(LEAST["importance"], len(known) / 3)
+    reached = Counter(step for t in known for step in t.intermediate_values)
     rounds = [step for step, trials in reached.items() if trials >= least]
     every = len(study.get_trials(deepcopy=False))
     if len(finished) >= least or not rounds:
         out = "; those stopped early, failed or diverged are left out" if every > len(finished) else ""
         return finished, f"n = {len(finished)} finished trials of {every}{out}"
     last = max(rounds)
-    there = [(t, t.intermediate_values[last]) for t in told if last in t.intermediate_values]
+    there = [(t, t.intermediate_values[last]) for t in known if last in t.intermediate_values]
     return there, f"n = {len(there)} trials of {every}, by accuracy after round {last}: only {len(finished)} finished"
 
 

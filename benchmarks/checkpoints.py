@@ -3,7 +3,7 @@
     python -m benchmarks.checkpoints
 
 One trial of each case runs through Tune as in a search, on one CPU and with checkpoints brought to the run's folder.
-What is told is the time spent in `save` over the trial's whole time; that of the file's way to the folder is in it,
+Reported is the time spent in `save` over the trial's whole time; that of the file's way to the folder is in it,
 that of the driver, which notes the checkpoint and removes the one before, is not, nor is the one after the last round.
 """
 
@@ -20,7 +20,7 @@ from fedtune.tuning import driver, plan
 from fedtune.tuning.options import SearchOptions
 from fedtune.tuning.trainable import FederatedTrainable
 
-# name -> arguments of a search, and the configuration that is played
+# name -> arguments of a search, and the configuration that is trained
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "FedProto on digits": ("--algo fedproto --rounds 100", {"lam": 1.0}),
     "GFPL on digits": ("--algo gfpl --rounds 60", {"lam": 2.0}),

@@ -34,7 +34,7 @@ from fedtune.tuning.options import SearchOptions
 
 
 class Idle(tune.Trainable):
-    """Reports rows without having played anything."""
+    """Reports rows without training anything."""
 
     def setup(self, config: dict[str, Any], rounds: int) -> None:
         self.rounds, self.at = rounds, config["lr"]

@@ -10,7 +10,7 @@ server    what training FedPA's and FedGenP's generators costs, against a loop, 
           (benchmarks/server.py).
 clients   rounds of clients with several architectures and of 10 out of many, scoring clients of unlike sizes
           (benchmarks/clients.py).
-tune      wall time of a search of 16 trials against the same rounds played without Tune in as many processes
+tune      wall time of a search of 16 trials against the same rounds trained without Tune in as many processes
           (benchmarks/tune.py).
 """
 

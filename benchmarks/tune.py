@@ -1,9 +1,9 @@
-"""What Ray Tune costs: a search of 16 trials against the same rounds played without it in as many processes.
+"""What Ray Tune costs: a search of 16 trials against the same rounds trained without it in as many processes.
 
     python -m benchmarks.tune [--rounds N] [--processes N]
 
-Both play the same 16 configurations of FedAvg on digits-w4 to their last round, and both start their processes within
-the time.  Ray's own start, paid once a search, is told beside.  With as many processes as cores, Ray's driver and
+Both train the same 16 configurations of FedAvg on digits-w4 to their last round, and both start their processes within
+the time.  Ray's own start, paid once a search, is reported beside.  With as many processes as cores, Ray's driver and
 services take their share of those cores; with one less they do not, and that is the default.
 """
 
@@ -53,7 +53,7 @@ def with_tune(rounds: int, processes: int) -> tuple[float, float]:
             max_concurrent=processes,
         )  # fmt: skip
         p = plan.make(options)
-        p.points[:] = CONFIGS  # the default configuration is not played on the other side
+        p.points[:] = CONFIGS  # the default configuration is not trained on the other side
         data = partitioning.make(p.experiment.scenario, p.experiment.seed)
         began = time.perf_counter()
         with ray_start.connected(None, p.cpus, p.gpus, dashboard=True):

@@ -1,4 +1,4 @@
-"""python -m fedtune.compare: algorithms tuned alike on the same split, then told apart on fresh seeds."""
+"""python -m fedtune.compare: algorithms tuned with one budget on one split, then compared on fresh seeds."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Verdict(NamedTuple):
 def better(values: Values, one: str, other: str, sign: int = 1, unit: str = "points", where: str = "") -> Verdict:
     """Whether one setting has more than another (sign -1: less).  where: what else tells it from other differences."""
     if one not in values or other not in values:
-        return Verdict(UNTOLD, f"{one if one not in values else other} was not played")
+        return Verdict(UNTOLD, f"{one if one not in values else other} was not run")
     d = statistics.paired(values[one], values[other])
     form = FORMS[unit]
     text = f"{where}{one} − {other}: {interval(d.mean, d.half, f'+z{form}')} {unit}"
@@ -62,7 +62,7 @@ def better(values: Values, one: str, other: str, sign: int = 1, unit: str = "poi
 
 def all_of(*verdicts: Verdict) -> Verdict:
     """A claim of several parts: it fails with any of them, and holds with all."""
-    said = "; ".join(v.why for v in verdicts) or "not played"
+    said = "; ".join(v.why for v in verdicts) or "not run"
     if any(v.verdict == FAILS for v in verdicts):
         return Verdict(FAILS, said)
     return Verdict(HOLDS if verdicts and all(v.verdict == HOLDS for v in verdicts) else UNTOLD, said)
@@ -72,7 +72,7 @@ def peak(values: Values, among: Sequence[str]) -> Verdict:
     """Whether the best setting is one of these: better than all others, by paired differences."""
     here = [s for s in among if s in values]
     if not here or len(values) == len(here):
-        return Verdict(UNTOLD, f"{' or '.join(among)} was not played, or nothing else")
+        return Verdict(UNTOLD, f"{' or '.join(among)} was not run, or nothing else")
     means = {s: v.mean() for s, v in values.items()}
     best = max(here, key=lambda s: means[s])
     return all_of(*(better(values, best, other) for other in values if other not in among))
@@ -85,28 +85,28 @@ def linear(values: Values) -> Verdict:
     far it is off lies within ± LINEAR, and does not if one lies outside.
     """
     if len(values) < 3:
-        return Verdict(UNTOLD, "fewer than three settings were played")
+        return Verdict(UNTOLD, "fewer than three settings were run")
     x = {label: float(label.rpartition("= ")[2]) for label in values}
     first, *between, last = sorted(values, key=lambda label: x[label])
     largest = max(v.mean() for v in values.values())
-    verdicts, told = [], [f"{first} {values[first].mean():.4g}"]
+    verdicts, said = [], [f"{first} {values[first].mean():.4g}"]
     for label in between:
         share = (x[label] - x[first]) / (x[last] - x[first])
         off = statistics.mean((values[label] - (1 - share) * values[first] - share * values[last]) / largest)
-        told.append(f"{label} {values[label].mean():.4g} ({interval(*off, '+z.1%')} off the line)")
+        said.append(f"{label} {values[label].mean():.4g} ({interval(*off, '+z.1%')} off the line)")
         inside, outside = abs(off.mean) + off.half <= LINEAR, abs(off.mean) - off.half > LINEAR
         verdicts.append(HOLDS if inside else FAILS if outside else UNTOLD)
-    told.append(f"{last} {values[last].mean():.4g}")
-    return all_of(*(Verdict(v, "") for v in verdicts))._replace(why=", ".join(told))
+    said.append(f"{last} {values[last].mean():.4g}")
+    return all_of(*(Verdict(v, "") for v in verdicts))._replace(why=", ".join(said))
 
 
 def within(values: Values, low: float, high: float) -> Verdict:
     """Whether every figure's mean lies between two bounds."""
     means = {label: v.mean() for label, v in values.items()}
     if not means or any(math.isnan(m) for m in means.values()):
-        return Verdict(UNTOLD, "not played")
-    told = ", ".join(f"{label} {m:.2f}" for label, m in means.items())
-    return Verdict(HOLDS if all(low <= m <= high for m in means.values()) else FAILS, told)
+        return Verdict(UNTOLD, "not run")
+    said = ", ".join(f"{label} {m:.2f}" for label, m in means.items())
+    return Verdict(HOLDS if all(low <= m <= high for m in means.values()) else FAILS, said)
 
 
 def ablation(read: Read) -> Verdict:

@@ -9,12 +9,12 @@ what the others hold: that is the conflict.  Rows are normal around their class'
 along the spoke and the tangent of (0.42, 0.12), (0.21, 0.21) and (0.12, 0.27) for the three clients.  Every client has
 20 training, 20 validation and 200 test rows of each class.  The paper shows its clouds and names no law; this is ours.
 
-The play.  The mlp of fedtune.models, 5 local steps of 32 rows, SGD at 0.01 without momentum; FedGenP at its defaults
+The runs.  The mlp of fedtune.nn, 5 local steps of 32 rows, SGD at 0.01 without momentum; FedGenP at its defaults
 but rectify=True, as the mlp's features have a ReLU.  Both start from the same weights and train on the same batches.
 
 Scale and steps were chosen by FedAvg alone, over seeds 0 to 2 and four candidates: after 40 rounds it should be short
 of what it reaches after 100, as in the paper (at twice the size, or with 20 steps, it is done by then and there is
-nothing to see; on the first law tried, nothing told the two apart).  Nothing of FedGenP was tuned.
+nothing to see; on the first law tried, the two did not differ).  Nothing of FedGenP was tuned.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def margin(sim: Simulation) -> np.ndarray:
     return (logits[:, 1] - logits[:, 0]).reshape(CELLS, CELLS).numpy()
 
 
-def play(rounds: Sequence[int], seed: int) -> list[Snapshot]:
+def run(rounds: Sequence[int], seed: int) -> list[Snapshot]:
     """Both algorithms' global models after each of these numbers of rounds."""
     data, out = draw(seed), []
     for name, config in PLAYED.items():
@@ -186,7 +186,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.seed < 0:
         raise UserError(f"--seed must not be negative, but got {args.seed}")
     torch.set_num_threads(1)
-    found, data = play(rounds, args.seed), draw(args.seed)
+    found, data = run(rounds, args.seed), draw(args.seed)
     try:
         figure(data, found).savefig(path, dpi=150)
     except OSError as error:

@@ -39,11 +39,11 @@ def _cost(
         experiment = Experiment(**(vars(experiment) | {"scenario": scenario}))
     else:
         config = config | {KNOBS[name]: value}
-    played = Simulation(experiment, config, partitioning.make(experiment.scenario, experiment.seed, data_dir))
-    alg: Any = played.setting.algorithm
-    s, rounds = played.setting.scenario, played.setting.scenario.rounds
-    told = [played.step() for _ in range(rounds)]
-    numbers = sum(row[f"{way}_floats"] for row in told for way in ("up", "down"))
+    simulation = Simulation(experiment, config, partitioning.make(experiment.scenario, experiment.seed, data_dir))
+    alg: Any = simulation.setting.algorithm
+    s, rounds = simulation.setting.scenario, simulation.setting.scenario.rounds
+    rows = [simulation.step() for _ in range(rounds)]
+    numbers = sum(row[f"{way}_floats"] for row in rows for way in ("up", "down"))
     events = sum(t >= alg.start and t % alg.every == 0 for t in range(1, rounds + 1))
-    each = s.ways * alg.components * (2 * played.setting.task.features + 1)
+    each = s.ways * alg.components * (2 * simulation.setting.task.features + 1)
     return {"measured": numbers / s.clients / rounds, "formula": events / rounds * (1 + s.clients) * each}

@@ -62,7 +62,7 @@ class ComparisonPlan:
 
 
 def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPlan:
-    """Check everything that can be told before anything starts; UserError otherwise.
+    """Check everything that can be checked before anything starts; UserError otherwise.
 
     folder: of a comparison that is resumed; its searches that have begun are planned as they were.
     """

@@ -55,7 +55,7 @@ def _outcomes(
     """What came of the grid's runs, by label; the record says if they were cut short."""
     runs = {run.label: run for spot in spots for run in spot.runs}
     record.write("running", runs=len(runs))
-    say(f"{grid.paper}, {grid.table}: {len(runs)} runs.  If this is cut short, the same command goes on")
+    say(f"{grid.paper}, {grid.table}: {len(runs)} runs.  If it is interrupted, the same command continues")
     share, files = (options.cpus_per_trial, options.gpus_per_trial), RunFiles(folder).runs_folder
     try:
         return ray_tasks.run_all(list(runs.values()), data, files, *share, title=options.table)

@@ -41,7 +41,7 @@ def test_better_needs_an_interval_on_one_side_of_zero(one, other, verdict):
 def test_one_seed_has_no_interval():
     found = claims.better({"a": np.array([3.0]), "b": np.array([5.0])}, "a", "b", unit="MB")
     assert found == claims.Verdict(UNTOLD, "a − b: −2 MB")
-    assert claims.all_of() == claims.Verdict(UNTOLD, "not played")
+    assert claims.all_of() == claims.Verdict(UNTOLD, "not run")
 
 
 def test_a_peak_is_better_than_all_others():

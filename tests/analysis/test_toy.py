@@ -29,7 +29,7 @@ def test_rows_follow_the_law():
 def test_a_seed_determines_the_figure():
     assert np.array_equal(toy.draw(3).x, toy.draw(3).x)
     assert not np.array_equal(toy.draw(3).x, toy.draw(4).x)
-    first, again, other = toy.play([2, 3], 3), toy.play([2, 3], 3), toy.play([3], 4)
+    first, again, other = toy.run([2, 3], 3), toy.run([2, 3], 3), toy.run([3], 4)
     assert [s[:3] for s in first] == [s[:3] for s in again]
     assert all(np.array_equal(a.margin, b.margin) for a, b in zip(first, again, strict=True))
     assert not np.array_equal(first[1].margin, other[0].margin)
@@ -39,7 +39,7 @@ def test_a_seed_determines_the_figure():
 
 def test_accuracy_is_of_the_margin_that_is_drawn(monkeypatch):
     monkeypatch.delitem(toy.PLAYED, "fedgenp")  # FedAvg's is enough, and takes a twentieth of the time
-    data, shot = toy.draw(0), toy.play([30], 0)[0]
+    data, shot = toy.draw(0), toy.run([30], 0)[0]
     rows = data.test.rows.ravel()
     x, y = data.x[rows].reshape(-1, 2), data.y[rows]
     cell = np.rint((x + toy.REACH) / (2 * toy.REACH) * (toy.CELLS - 1)).astype(int).clip(0, toy.CELLS - 1)
