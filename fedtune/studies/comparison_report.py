@@ -94,7 +94,8 @@ def _show(titled: list[tuple[str, pd.DataFrame]], notes: list[str]) -> None:
             shown.add_row(*row)
         terminal.console().print(shown)
     if notes:
-        say("published, in brackets for other data, where it is no target:\n" + "\n".join(f"- {n}" for n in notes))
+        say("published; in brackets: printed for another data set, not comparable")
+        say("\n".join(f"- {n}" for n in notes))
 
 
 def _write(c: ComparisonPlan, titled: list[tuple[str, pd.DataFrame]], lines: list[str], made: str) -> None:

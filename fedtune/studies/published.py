@@ -39,7 +39,7 @@ COLUMNS = {
     "spread": "what stands behind ±; not a number where nothing does",
     "defects": "short names of what is known to be wrong with it, with semicolons between them",
     "scenario": "our scenario of the same setting, or empty",
-    "instead": "our scenarios that stand in for it on other data, with commas between them; then it is no target",
+    "instead": "our scenarios that stand in for it on other data, with commas between them; then it is not comparable",
 }
 
 
@@ -95,7 +95,7 @@ def of(scenario: str, algorithm: str) -> list[Cell]:
 
 def note(cell: Cell) -> str:
     """One line on a figure: its paper and table, and its first three defects, the gravest first."""
-    known = [f"no target: {cell.stands_in}"] if cell.stands_in else []
+    known = [f"not comparable: {cell.stands_in}"] if cell.stands_in else []
     known += [d.short for d in cell.defects[:3]]
     more = [f"{len(cell.defects) - 3} more"] if len(cell.defects) > 3 else []
     return "; ".join([f"{cell.paper}, {cell.table}", *known, *more])

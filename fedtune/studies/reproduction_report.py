@@ -108,7 +108,7 @@ class Report:
             few = " and three columns a part" * all(len(p.columns) <= 3 for p in grid.panels)
             lines.append(f"A quick version: at most {longest} rounds, {seeds} seeds{few}.")
         if (self.frame["published"].notna() & (self.frame["stands_in"] != "")).any():
-            lines.append("In brackets: printed for other data, so no target.")
+            lines.append("In brackets: printed for another data set, not comparable.")
         if grid.paper in RULES:
             lines.append(
                 f"The paper's rule is the {RULES[grid.paper][0]}; over our rounds it stands beside ours only so that "

@@ -40,7 +40,7 @@ COLUMNS = {
     "by_paper_rule": "the mean by the paper's own rule, which chooses rounds on test rows: no result",
     "published": "the printed figure",
     "published_spread": "what stands behind its ±",
-    "stands_in": "what stands for what: then the printed figure is of other data and no target",
+    "stands_in": "what stands for what: then the printed figure is of other data and not comparable",
     "known": "what is known of the printed figure",
 }
 

@@ -241,7 +241,7 @@ def test_a_stand_in_is_no_target():
     (exact,), (other,) = published.of("gfpl-mnist-w4", "gfpl"), published.of("gfpl-fmnist-w4", "gfpl")
     assert exact.mean == other.mean == 98.01 and exact.text == "98.01 ± 0.32"
     assert not exact.stands_in and other.stands_in == "Fashion-MNIST for MNIST"
-    assert "no target" in published.note(other) and "no target" not in published.note(exact)
+    assert "not comparable" in published.note(other) and "not comparable" not in published.note(exact)
     assert published.of("digits-w4", "gfpl") == [] == published.of("", "gfpl")
     both = published.of("gfpl-cifar10-w4", "gfpl")
     assert [(c.table, c.mean) for c in both] == [("table 1", 70.22), ("table 2", 70.22)]  # and no ablation

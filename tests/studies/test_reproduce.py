@@ -256,7 +256,7 @@ def test_figures_of_other_data_stand_in_brackets(tmp_path: Path, capsys: pytest.
     made = report({"GFPL": [[0.8], [0.9]]}, shorter("gfpl-table1", 3))
     made.write(tmp_path)
     text = (tmp_path / "table.md").read_text()
-    assert "(98.91 ± 0.22)" in text and "digits for MNIST" in text.splitlines()[0] and "no target" in text
+    assert "(98.91 ± 0.22)" in text and "digits for MNIST" in text.splitlines()[0] and "not comparable" in text
     assert "MNIST: test accuracy after the last round, % (3 of 100 rounds)" in text
     made.show(Console(width=160))
     shown = capsys.readouterr().out
