@@ -192,7 +192,7 @@ def of_trial(run: str | Path, trial: str, seed: int = 0, data_dir: str | None = 
 def _opened(experiment: Experiment, config: dict[str, Any], state: dict[str, Any], data_dir: str | None) -> Saved:
     data = partitioning.make(experiment.scenario, experiment.seed, data_dir)
     simulation = Simulation(experiment, config, data)
-    simulation.take(state)
+    simulation.load_state_dict(state)
     return Saved(experiment, simulation)
 
 

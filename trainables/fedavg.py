@@ -17,7 +17,7 @@ from trainables._released import CLIENTS
 
 @dataclass(frozen=True)
 class FedAvg(Algorithm):
-    """FedAvg; see the module."""
+    """FedAvg as the docstring of its module gives it: hyperparameters, clients and server."""
 
     shared = ("body", "head")
     presets = {"as_published": CLIENTS}

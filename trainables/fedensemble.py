@@ -22,7 +22,7 @@ from trainables._released import CLIENTS
 
 @dataclass(frozen=True)
 class FedEnsemble(Algorithm):
-    """FedEnsemble; see the module."""
+    """FedEnsemble as the docstring of its module gives it: hyperparameters, clients and server."""
 
     members: str = hyper("participants", choices=("participants", "all"), help="whose models predict")
     average: str = hyper("logits", choices=("logits", "probabilities"), help="what is averaged over the models")

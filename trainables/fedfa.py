@@ -30,7 +30,7 @@ from fedtune.nn.prototypes import class_sums
 
 @dataclass(frozen=True)
 class FedFA(Algorithm):
-    """FedFA; see the module."""
+    """FedFA as the docstring of its module gives it: hyperparameters, clients and server."""
 
     lam: float = hyper(
         0.1, 1e-3, 10.0, log=True, extra_values=(0.0,), symbol="λ", help="weight of the pull to the anchors"

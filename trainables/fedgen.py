@@ -28,7 +28,7 @@ from trainables._released import CLIENTS, GENERATOR
 
 @dataclass(frozen=True)
 class FedGen(Generative):
-    """FedGen; see the module."""
+    """FedGen as the docstring of its module gives it: hyperparameters, clients and server."""
 
     gen_weight: float = hyper(
         10.0, 0.1, 100.0, log=True, extra_values=(0.0,), symbol="α", first_round=2, help="of generated rows"

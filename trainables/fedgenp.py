@@ -48,7 +48,7 @@ RISE = 1e-3  # of validation accuracy: less of it within `patience` rounds is co
 
 @dataclass(frozen=True)
 class FedGenP(Generative):
-    """FedGenP; see the module."""
+    """FedGenP as the docstring of its module gives it: hyperparameters, clients and server."""
 
     a: float = hyper(
         1.0, 0.1, 30.0, log=True, extra_values=(0.0,), symbol="a", first_round=2, help="weight of generated rows"

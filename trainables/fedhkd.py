@@ -28,7 +28,7 @@ from trainables._released import CLIENTS
 
 @dataclass(frozen=True)
 class FedHKD(Algorithm):
-    """FedHKD; see the module."""
+    """FedHKD as the docstring of its module gives it: hyperparameters, clients and server."""
 
     lam: float = hyper(
         0.05, 1e-3, 10.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2,

@@ -41,7 +41,7 @@ from fedtune.nn.layers import Linear
 
 @dataclass(frozen=True)
 class FedKD(Algorithm):
-    """FedKD; see the module."""
+    """FedKD as the docstring of its module gives it: hyperparameters, clients and server."""
 
     mentee: str = hyper(
         "", choices=("", *catalogue.WIDTHS), help="the common net; empty: the scenario's first model"

@@ -38,7 +38,7 @@ from trainables._released import CLIENTS, GENERATOR
 
 @dataclass(frozen=True)
 class FedPA(Generative):
-    """FedPA; see the module."""
+    """FedPA as the docstring of its module gives it: hyperparameters, clients and server."""
 
     lam_po: float = hyper(
         5.0, 1e-3, 20.0, log=True, extra_values=(0.0,), symbol="λ_po", first_round=2, help="pull to prototypes"

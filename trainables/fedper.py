@@ -16,6 +16,6 @@ from fedtune.federated.algorithm import Algorithm
 
 @dataclass(frozen=True)
 class FedPer(Algorithm):
-    """FedPer; see the module."""
+    """FedPer as the docstring of its module gives it: hyperparameters, clients and server."""
 
     shared = ("body",)

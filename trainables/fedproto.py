@@ -23,7 +23,7 @@ from fedtune.nn.prototypes import class_means, mean_by_count
 
 @dataclass(frozen=True)
 class FedProto(Algorithm):
-    """FedProto; see the module."""
+    """FedProto as the docstring of its module gives it: hyperparameters, clients and server."""
 
     lam: float = hyper(
         1.0, 0.1, 50.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="weight of the prototype pull"

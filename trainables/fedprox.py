@@ -18,7 +18,7 @@ from trainables._released import CLIENTS
 
 @dataclass(frozen=True)
 class FedProx(Algorithm):
-    """FedProx; see the module."""
+    """FedProx as the docstring of its module gives it: hyperparameters, clients and server."""
 
     mu: float = hyper(
         0.1, 1e-4, 1.0, log=True, extra_values=(0.0,), symbol="μ", help="pull towards the received model; 0 is FedAvg"

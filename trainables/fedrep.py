@@ -17,7 +17,7 @@ from fedtune.federated.algorithm import Algorithm, Phase, Task, hyper
 
 @dataclass(frozen=True)
 class FedRep(Algorithm):
-    """FedRep; see the module."""
+    """FedRep as the docstring of its module gives it: hyperparameters, clients and server."""
 
     head_epochs: int = hyper(1, 1, 10, symbol="τ", help="epochs that fit the head before the body moves")
 

@@ -35,7 +35,7 @@ from fedtune.nn.prototypes import class_means, class_sums, mean_by_count, neares
 
 @dataclass(frozen=True)
 class FedSA(Algorithm):
-    """FedSA; see the module."""
+    """FedSA as the docstring of its module gives it: hyperparameters, clients and server."""
 
     lam_r: float = hyper(
         10.0, 0.1, 50.0, log=True, extra_values=(0.0,), symbol="λ_R", help="weight of the pull to anchors"

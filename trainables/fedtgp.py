@@ -31,7 +31,7 @@ Net = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class FedTGP(FedProto):
-    """FedTGP; see the module."""
+    """FedTGP as the docstring of its module gives it: hyperparameters, clients and server."""
 
     lam: float = hyper(
         10.0, 0.1, 50.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="weight of the prototype pull"

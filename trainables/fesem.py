@@ -30,7 +30,7 @@ STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 @dataclass(frozen=True)
 class FeSEM(Algorithm):
-    """FeSEM; see the module."""
+    """FeSEM as the docstring of its module gives it: hyperparameters, clients and server."""
 
     clusters: int = hyper(3, 2, 5, extra_values=(1,), symbol="K_c", help="models on the server; 1 is FedAvg")
 

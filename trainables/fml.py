@@ -31,7 +31,7 @@ from fedtune.nn.divergences import imitate
 
 @dataclass(frozen=True)
 class FML(Algorithm):
-    """FML; see the module."""
+    """FML as the docstring of its module gives it: hyperparameters, clients and server."""
 
     labels_own: float = hyper(0.5, 0.0, 1.0, symbol="α", help="share of the labels in the own net's loss; rest: KL")
     labels_meme: float = hyper(0.5, 0.0, 1.0, symbol="β", help="share of the labels in the meme's loss; rest: KL")

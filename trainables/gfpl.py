@@ -52,7 +52,7 @@ class Frame(nn.Module):
 
 @dataclass(frozen=True)
 class GFPL(Algorithm):
-    """GFPL; see the module."""
+    """GFPL as the docstring of its module gives it: hyperparameters, clients and server."""
 
     lam: float = hyper(2.0, 0.05, 20.0, log=True, extra_values=(0.0,), symbol="λ", help="weight of the dot regression")
     components: int = hyper(

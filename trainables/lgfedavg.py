@@ -17,7 +17,7 @@ from fedtune.federated.algorithm import Algorithm, hyper
 
 @dataclass(frozen=True)
 class LGFedAvg(Algorithm):
-    """LG-FedAvg; see the module."""
+    """LG-FedAvg as the docstring of its module gives it: hyperparameters, clients and server."""
 
     averages: str = hyper("head", choices=("head", "model"), help="what the server averages: the head, or all: FedAvg")
 

@@ -10,7 +10,7 @@ from fedtune.federated.algorithm import Algorithm, Phase, Task
 
 @dataclass(frozen=True)
 class Local(Algorithm):
-    """Local training; see the module."""
+    """Local training as the docstring of its module gives it: no client sends or receives anything."""
 
     def round(self, task: Task) -> tuple[Phase | str, ...]:
         """Local training; nothing is sent or received."""

@@ -18,7 +18,7 @@ from fedtune.federated.simulation import Simulation
 def write(path: Path, experiment: Experiment, config: dict[str, Any], simulation: Simulation) -> None:
     """Write a file that loads without running code."""
     kept = {"fedtune": fedtune.__version__, "experiment": dataclasses.asdict(experiment), "config": config}
-    torch.save(kept | {"state": simulation.kept()}, path)
+    torch.save(kept | {"state": simulation.state_dict()}, path)
 
 
 def read(path: Path) -> tuple[Experiment, dict[str, Any], dict[str, Any]]:

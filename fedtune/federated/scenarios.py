@@ -101,7 +101,7 @@ def find(name: str) -> Scenario:
     return SCENARIOS[name]
 
 
-def said(name: str, values: Mapping[str, Any]) -> str:
+def in_words(name: str, values: Mapping[str, Any]) -> str:
     """A scenario by name, with those of the values that are not its own: `digits-w4 (rounds = 20)`."""
     own = asdict(SCENARIOS[name]) if name in SCENARIOS else {}
     changed = ", ".join(f"{n} = {v}" for n, v in values.items() if n in own and v != own[n])

@@ -55,25 +55,25 @@ class Simulation:
 
     def save(self, path: Path) -> None:
         """Write the state to a file that loads without running code."""
-        torch.save(self.kept(), path)
+        torch.save(self.state_dict(), path)
 
     def load(self, path: Path) -> None:
         """Continue from a saved state."""
-        self.take(torch.load(path, weights_only=True, map_location=self.setting.federation.x.device))
+        self.load_state_dict(torch.load(path, weights_only=True, map_location=self.setting.federation.x.device))
 
-    def kept(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """The state as plain dictionaries, lists and tensors."""
         state = self.state
         groups = [{"ids": g.ids, "tensors": g.tensors} for g in state.groups]
         return {"server": state.server, "groups": groups, "round": state.round, "bytes": state.bytes}
 
-    def take(self, kept: dict[str, Any]) -> None:
-        """Continue from a state as `kept` gave it."""
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Continue from a state as `state_dict` gave it."""
         groups = tuple(
             g._replace(ids=k["ids"], tensors=k["tensors"])
-            for g, k in zip(self.state.groups, kept["groups"], strict=True)
+            for g, k in zip(self.state.groups, saved["groups"], strict=True)
         )
-        self.state = engine.State(kept["server"], groups, kept["round"], kept["bytes"])
+        self.state = engine.State(saved["server"], groups, saved["round"], saved["bytes"])
 
 
 class MultiSeedSimulation:
@@ -99,13 +99,13 @@ class MultiSeedSimulation:
 
     def save(self, path: Path) -> None:
         """Write all states to a file that loads without running code."""
-        torch.save([run.kept() for run in self.runs], path)
+        torch.save([run.state_dict() for run in self.runs], path)
 
     def load(self, path: Path) -> None:
         """Continue from saved states, one per seed."""
         kept = torch.load(path, weights_only=True, map_location=self.runs[0].setting.federation.x.device)
         for run, state in zip(self.runs, kept, strict=True):
-            run.take(state)
+            run.load_state_dict(state)
 
 
 def play(

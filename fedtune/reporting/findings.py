@@ -22,7 +22,7 @@ from fedtune.core.hyper import Knob, knobs
 from fedtune.core.terminal import short
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.scenarios import said
+from fedtune.federated.scenarios import in_words
 from fedtune.reporting.check import Check
 from fedtune.runs import tables
 from fedtune.runs.files import RunFiles
@@ -57,7 +57,7 @@ class Findings:
     @property
     def title(self) -> str:
         """The algorithm and its scenario, in words."""
-        return f"{self.record['algorithm']} on {said(self.scenario, self.record['scenario'])}"
+        return f"{self.record['algorithm']} on {in_words(self.scenario, self.record['scenario'])}"
 
     @property
     def searched(self) -> list[str]:

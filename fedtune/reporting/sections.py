@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from analysis import frames
 from fedtune.core.statistics import interval
-from fedtune.federated.scenarios import said
+from fedtune.federated.scenarios import in_words
 from fedtune.reporting import figures as report_figures
 from fedtune.reporting import findings, provenance
 from fedtune.reporting.figures import Shown, embedded
@@ -176,7 +176,7 @@ def _comparison(run: Path, anchor: str) -> Comparison:
     record = files.record_with("algorithms", "scenario")
     try:
         algorithms, scenario = [str(a) for a in record["algorithms"]], record["scenario"]
-        where = said(record.get("scenario_name") or scenario["dataset"], scenario)
+        where = in_words(record.get("scenario_name") or scenario["dataset"], scenario)
     except (KeyError, TypeError, AttributeError) as error:
         raise files.damaged(error) from error
     state, evaluations = findings.state(run, record), _evaluations(run)

@@ -14,7 +14,7 @@ from fedtune.core.terminal import say
 from fedtune.federated import registry
 from fedtune.federated.experiment import fitting
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.scenarios import said
+from fedtune.federated.scenarios import in_words
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan, schedulers
 from fedtune.tuning import space as spaces
@@ -46,7 +46,7 @@ class ComparisonPlan:
     @property
     def setting(self) -> str:
         """The scenario by name, with what was changed of it."""
-        return said(self.first.scenario, dataclasses.asdict(self.scenario))
+        return in_words(self.first.scenario, dataclasses.asdict(self.scenario))
 
     def to_record(self) -> dict[str, Any]:
         """What compare.json says of the comparison."""
