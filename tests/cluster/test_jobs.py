@@ -114,7 +114,7 @@ def head() -> Iterator[Head]:
     elsewhere = {"RAY_ADDRESS": "http://127.0.0.1:1"}  # for Ray's own client it would win over --address
     made = Head(f"http://127.0.0.1:{dashboard}", token, folder, clean | asks | elsewhere)
     try:
-        wait_for(made.ready, 120)
+        wait_for(made.ready)
         yield made
     finally:
         os.killpg(process.pid, signal.SIGKILL)

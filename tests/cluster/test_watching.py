@@ -218,7 +218,7 @@ def running() -> Iterator[SimpleNamespace]:
         )
         try:
             run = folder / "run"
-            wait_for(lambda: process.poll() is not None or (len(logs.logged(run)), len(alive(run))) == (4, 2), 120)
+            wait_for(lambda: process.poll() is not None or (len(logs.logged(run)), len(alive(run))) == (4, 2))
             assert process.poll() is None, (folder / "log").read_text()
             url = re.findall(r"dashboard: (http://\S+)", (folder / "log").read_text())[0]
             session = Path(os.path.realpath(folder / "ray" / "session_latest"))
