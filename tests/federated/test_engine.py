@@ -414,6 +414,17 @@ def test_a_global_score_needs_a_global_model(name: str, own: str, rule: str) -> 
     Experiment("fedavg", DIGITS.override(evaluation=rule)).check()
 
 
+def test_what_is_scored_is_described_without_building_the_nets_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = Experiment("fedper", DIGITS.override(features=11))
+    experiment.check()
+    monkeypatch.setattr(architectures, "build", None)
+    want = "the averaged body with each client's own head, on each client's own rows"
+    assert experiment.describe_scoring() == want
+    other = Experiment("fedper", DIGITS.override(features=13))
+    with pytest.raises(TypeError):  # this one was not checked
+        other.describe_scoring()
+
+
 def test_averaging_is_refused_where_the_groups_have_other_shapes() -> None:
     sim = simulate("fedavg")
     nets = [(architectures.build(m, (1, 8, 8), 10, 12), ids) for m, ids in (("mlp", [0, 1]), ("cnn8", [2, 3, 4]))]
