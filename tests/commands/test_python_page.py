@@ -31,6 +31,6 @@ def test_the_page_runs_from_top_to_bottom(tmp_path):
     environment = os.environ | {"HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
     environment["RAY_ADDRESS"] = "local"  # else the Tuners join whatever Ray this machine has
     done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500
+        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0 and done.stdout.endswith("held\n"), done.stderr[-3000:]
