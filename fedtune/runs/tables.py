@@ -99,15 +99,15 @@ def trials_frame(grid: ResultGrid, rounds: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def trial_summary(played: pd.DataFrame | None) -> dict[str, Any]:
+def trial_summary(rounds: pd.DataFrame | None) -> dict[str, Any]:
     """A trial's rounds in a row: their number, last and best metrics, seconds and communication."""
-    if played is None or played.empty:
+    if rounds is None or rounds.empty:
         return {"rounds": 0}
-    end, best = played.iloc[-1], played.loc[played[METRIC].idxmax()]
-    row: dict[str, Any] = {"rounds": int(played["round"].max())}
+    end, best = rounds.iloc[-1], rounds.loc[rounds[METRIC].idxmax()]
+    row: dict[str, Any] = {"rounds": int(rounds["round"].max())}
     row |= {f"last_{name}": end[name] for name, m in METRICS.items() if m.last and name in end}
     row |= {f"best_{name}": best[name] for name in ("round", *(n for n, m in METRICS.items() if m.best and n in best))}
-    return row | {"seconds": played["seconds"].sum() + played["eval_seconds"].sum(), "comm_mb": end["comm_mb"]}
+    return row | {"seconds": rounds["seconds"].sum() + rounds["eval_seconds"].sum(), "comm_mb": end["comm_mb"]}
 
 
 def best_trial(trials: pd.DataFrame, unit: str = "rounds") -> pd.Series | None:

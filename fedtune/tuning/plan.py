@@ -106,7 +106,7 @@ class Plan:
 
 
 def make(options: SearchOptions, resumed: bool = False) -> Plan:
-    """Check everything that can be told before anything starts; UserError otherwise.  A resumed run has its folder."""
+    """Check everything that can be known before anything starts; UserError otherwise.  A resumed run has its folder."""
     gpus = _gpus(options)
     experiment = _on_device(options.experiment(), gpus)
     options = options.with_typed(experiment)
@@ -192,7 +192,7 @@ def _points(space: Space, experiment: Experiment, population: bool) -> tuple[lis
             if population:  # a population moves on from its values, so they must lie in the space
                 say(f"note: the default has {values}, outside the space; trial 1 takes the nearest")
                 return [point], []
-            say(f"note: trial 1, the default, has {values}, outside the space; the searcher is told the nearest")
+            say(f"note: trial 1, the default, has {values}, outside the space; the searcher gets the nearest")
         return [point], [outside]
     default = {n: v for n, v in experiment.configuration({}).items() if n in space.names}
     full = [default] + [default | point for point in space.points]
@@ -209,7 +209,7 @@ def _as_grid(space: Space) -> Space:
 
 
 def _budget(options: SearchOptions, space: Space, experiment: Experiment) -> tuple[Budget, float]:
-    """What a trial may use, and how much of it before it may be judged; warns where less was asked for than is due."""
+    """What a trial may use, and how much of it before it may be judged; warns where less was asked for than is required."""
     rounds = experiment.scenario.rounds
     if options.budget_unit == "rounds":
         if options.budget is not None:
