@@ -209,7 +209,7 @@ def _as_grid(space: Space) -> Space:
 
 
 def _budget(options: SearchOptions, space: Space, experiment: Experiment) -> tuple[Budget, float]:
-    """What a trial may use, and how much of it before it may be judged; warns where less was asked for than is required."""
+    """A trial's budget, and how much of it before it may be judged; warns where less was asked for than is required."""
     rounds = experiment.scenario.rounds
     if options.budget_unit == "rounds":
         if options.budget is not None:
