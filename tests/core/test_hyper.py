@@ -122,7 +122,9 @@ def test_a_domain_can_be_narrowed_but_not_widened_and_needs_a_range() -> None:
         KNOBS["free"].domain()
 
 
-@pytest.mark.parametrize(("low", "high"), [(5.0, 1.0), (0.0, 1.0)], ids=["turned round", "log from a value beside it"])
+@pytest.mark.parametrize(
+    ("low", "high"), [(5.0, 1.0), (2.0, 2.0), (0.0, 1.0)], ids=["turned round", "a point", "log from a value beside it"]
+)
 def test_a_domain_that_cannot_be_drawn_from_is_refused(low: float, high: float) -> None:
     with pytest.raises(UserError, match="rate"):
         KNOBS["rate"].domain(low, high).sample()

@@ -119,6 +119,7 @@ def test_a_ragged_counts_present_entries_and_each_clients_bitmap(entries: int, b
 def test_a_raggeds_bitmap_runs_over_all_its_entry_axes() -> None:
     present = torch.ones(2, 3, 5, dtype=torch.bool)
     assert size(Ragged(torch.zeros(2, 3, 5, 7), present)) == Size(210, 0, 840 + 2 * 2)  # 15 bits are 2 bytes
+    assert size(Ragged(torch.zeros(3, 9), torch.ones(3, 9, dtype=torch.bool))) == Size(27, 0, 108 + 3 * 2)
 
 
 def test_both_ways_to_run_all_clients_agree() -> None:

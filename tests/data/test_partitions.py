@@ -223,6 +223,7 @@ def test_shares_are_kept_and_none_is_empty(shares: tuple[float, float]) -> None:
         ({"clients": 0}, "clients must be 1 or more"),
         ({"clients": 701}, "701 clients with at least 10 rows each need 7010 rows, but there are 7000: take 700 "),
         ({"val_share": 0.0}, "must be positive and leave rows to train on"),
+        ({"test_share": 0.0}, "val_share 0.1 and test_share 0.0 must be positive"),
         ({"val_share": 0.5, "test_share": 0.5}, "must be positive and leave rows to train on"),
     ],
 )
