@@ -25,13 +25,6 @@ from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.studies import comparison_tables
 from fedtune.studies.fresh_seeds import DEFAULT
 
-READABLE = [  # its tables: caption, file, and how a person reads it
-    ("Test accuracy on fresh seeds in %, mean ± 95 % interval", "table.csv", comparison_tables.shown),
-    ("Differences between tuned algorithms, paired by seed", "pairs.csv", comparison_tables.shown_pairs),
-    ("What the tuned configurations cost, and what each search took", "table.csv", comparison_tables.costs),
-    ("What each search found", "table.csv", comparison_tables.searched),
-]
-
 
 class TextColumn(NamedTuple):
     """A column of a table of text."""
@@ -214,10 +207,15 @@ def _check(evaluations: pd.DataFrame | None, algorithm: str) -> list[dict[str, A
 
 def _tables(run: Path) -> list[TextTable]:
     """A comparison's tables as a person reads them, as far as they are there."""
-    found = []
-    for caption, name, readable in READABLE:
-        if (run / name).exists():
-            whole = pd.read_csv(run / name, dtype={"published": object})  # also where all are empty
+    files, found = RunFiles(run), []
+    for caption, file, readable in (
+        ("Test accuracy on fresh seeds in %, mean ± 95 % interval", files.table_file, comparison_tables.shown),
+        ("Differences between tuned algorithms, paired by seed", files.pairs_file, comparison_tables.shown_pairs),
+        ("What the tuned configurations cost, and what each search took", files.table_file, comparison_tables.costs),
+        ("What each search found", files.table_file, comparison_tables.searched),
+    ):
+        if file.exists():
+            whole = pd.read_csv(file, dtype={"published": object})  # also where all are empty
             part = readable(whole)
             some = f" (those with {whole['algorithm'].iloc[0]}, of {len(whole)})" if len(part) < len(whole) else ""
             found.append(_plain(caption + some, part))

@@ -40,7 +40,6 @@ class RunFiles:
     reserve_file = _File(".reserve")  # room on the disk for the search's last words
     probe_file = _File(".probe")  # written to see whether anything can be
     lost_folder = _File("lost")  # trials that Ray's state does not know
-    tuner_file = _File("tuner.pkl")  # Ray's settings of the search
     evaluations_folder = _File("evaluations")  # a comparison's runs on fresh seeds, a file each
     evaluations_file = _File("evaluations.parquet")  # their last rounds
     evaluation_rounds_file = _File("evaluation_rounds.parquet")  # all their rounds
