@@ -81,6 +81,8 @@ def commit() -> str | None:
 def command_line() -> list[str]:
     """The command as it was typed, without this machine's paths."""
     program = Path(sys.argv[0])
+    if program.name == "__main__.py":
+        return ["fedtune", *sys.argv[1:]]
     start = ["python", "-m", f"fedtune.{program.stem}"] if program.suffix == ".py" else [program.name]
     return start + sys.argv[1:]
 
