@@ -181,7 +181,7 @@ def test_a_plan_over_all_rounds_is_not_extended(before, tmp_path: Path, capsys: 
     other = tmp_path / "run"
     shutil.copytree(before.folder, other)
     record = json.loads((other / "run.json").read_text())
-    record["arguments"] = [a if a != "fedproto" else "fedkd" for a in record["arguments"]]
+    record["options"]["algo"] = "fedkd"
     (other / "run.json").write_text(json.dumps(record))
     assert extend.main([str(other), "--rounds", "2"]) == 2
     assert "fedkd plans over all its rounds" in capsys.readouterr().err
