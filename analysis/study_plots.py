@@ -148,7 +148,7 @@ def _importances(study: optuna.Study) -> dict[str, float]:
 def _lacks(study: optuna.Study | None, figure: str) -> str:
     """Why there is no such figure; empty if there is."""
     if study is None:
-        return "the run has no study.journal: its search is not over, or was no Optuna search"
+        return "the run has no study.journal: its search was no Optuna search"
     found, least = len(_comparable(study)[0]), LEAST[figure]
     return f"this needs at least {least} finished trials, but there are {found}" if found < least else ""
 

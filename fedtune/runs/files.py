@@ -33,7 +33,7 @@ class RunFiles:
     rounds_file = _File("rounds.parquet")  # a row per trial and round
     best_file = _File("best.yaml")  # the best configuration, as `fedtune run --config` reads it
     front_file = _File("front.parquet")  # rounds that none beats, with two objectives
-    study_file = _File("study.journal")  # the Optuna study
+    study_file = _File("study.journal")  # the Optuna study, which grows while the search runs
     suggestions_file = _File("suggestions.jsonl")  # every configuration in the order in which it was suggested
     space_file = _File("space.py")  # the copy of a --space file
     lock_file = _File("driver.lock")  # held by the driver at work

@@ -71,7 +71,7 @@ class RunFolder(RunFiles):
 
     @property
     def study(self) -> optuna.Study | None:
-        """The Optuna study; None where there is none: a search that is not over, or population based training."""
+        """The Optuna study, as far as it has come; None where there is none: population based training."""
         if not self.study_file.exists():
             return None
         import optuna

@@ -28,6 +28,7 @@ from fedtune.tuning.plan import Plan
 from fedtune.tuning.promotion import Promotion, ResumableLimit, RunningLimit
 from fedtune.tuning.recorder import Recorder
 from fedtune.tuning.replaying import ReplaySearcher, StopAtRecordedRound
+from fedtune.tuning.study_journal import StudyJournal
 from fedtune.tuning.trainable import FederatedTrainable, key
 
 Rows = dict[str, list[dict[str, Any]]]  # what each trial reported
@@ -68,15 +69,17 @@ def drive(
         recorder = Recorder(before)
         title = f"{p.experiment.algorithm} on {p.scenario}"
         view = live_view.fitting_view()(title, p.trials, p.experiment.scenario.rounds, p.space.names, before)
+        searcher = _innermost(tuner)
+        journal = StudyJournal(searcher, p.files.study_file) if isinstance(searcher, OptunaSearcher) else None
         ray_internals.callbacks(tuner)[:] = [
             JsonLoggerCallback(), recorder, Gauges(p.name, p.experiment.algorithm), *([view] if show else []),
             *([TBXLoggerCallback()] if p.tensorboard else []), *([watch] if watch else []),
+            *([journal] if journal else []),
         ]  # fmt: skip
         with _terminable(), view if show else nullcontext():
             grid = tuner.fit()
-    searcher = _innermost(tuner)
-    if isinstance(searcher, OptunaSearcher):
-        searcher.export(p.files.study_file)
+        if journal:
+            journal.close()
     return grid, recorder.rows
 
 

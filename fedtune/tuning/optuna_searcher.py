@@ -95,6 +95,8 @@ class OptunaSearcher(Searcher):
         if trial_id in self._told or result["training_iteration"] <= self._heard.get(trial_id, 0):
             return
         self._heard[trial_id] = result["training_iteration"]
+        for name, value in attributes(result).items():
+            self._trials[trial_id].set_user_attr(name, value)
         if len(self.objectives) == 1:
             self._trials[trial_id].report(result[METRIC], result["training_iteration"])
 
@@ -134,12 +136,6 @@ class OptunaSearcher(Searcher):
                 trial.state = TrialState.PRUNED
         self.study.add_trials(ended)
 
-    def export(self, path: Path) -> None:
-        """Write the study as an Optuna journal, which optuna-dashboard opens."""
-        path.unlink(missing_ok=True)
-        journal = JournalStorage(JournalFileBackend(str(path)))
-        optuna.copy_study(from_study_name=self.study.study_name, from_storage=self.storage, to_storage=journal)
-
     def save(self, checkpoint_path: str) -> None:
         """Write the study and what Tune was told; not where suggestions go, for a run's folder may move."""
         state = {name: value for name, value in vars(self).items() if name != "log"}
@@ -148,6 +144,12 @@ class OptunaSearcher(Searcher):
     def restore(self, checkpoint_path: str) -> None:
         """Go on from what `save` wrote; this can run any code, as whatever Ray restores can."""
         vars(self).update(pickle.loads(Path(checkpoint_path).read_bytes()))
+
+
+def attributes(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What a trial's user attributes say of its last round: for whoever looks at the study, never for the sampler."""
+    said = {"rounds": result.get("round"), "comm_mb": result.get("comm_mb"), "test_acc": result.get("test_acc")}
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def suggest(

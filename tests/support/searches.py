@@ -20,6 +20,7 @@ import pandas as pd
 from fedtune import search
 from fedtune.core.errors import UserError
 from fedtune.runs import logs, tables
+from fedtune.runs.folder import RunFolder
 from fedtune.tuning import saved_state
 from support.waiting import wait_for
 
@@ -154,7 +155,13 @@ def assert_as_undisturbed(run: Path, undisturbed: Path) -> None:
     for name, rows in want.items():
         assert rows["round"].tolist() == list(range(1, 13))
         pd.testing.assert_frame_equal(got[name], rows, check_exact=True)
-    assert set(pd.read_parquet(run / "trials.parquet")["status"]) == {"finished"}
+    trials = pd.read_parquet(run / "trials.parquet")
+    assert set(trials["status"]) == {"finished"}
+    study = RunFolder(run).study
+    assert study and [len(t.intermediate_values) for t in study.trials] == [12] * 6
+    assert {t.user_attrs["trial"]: (t.value, t.user_attrs["test_acc"]) for t in study.trials} == {
+        t.trial: (t.last_val_acc, t.last_test_acc) for t in trials.itertuples()
+    }
     assert json.loads((run / "run.json").read_text())["state"] == "finished"
 
 

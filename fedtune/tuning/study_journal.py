@@ -1,0 +1,141 @@
+"""The Optuna study in a file that grows while a search runs, so that optuna-dashboard shows the search live."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import BaseStorage, JournalStorage
+from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
+from optuna.trial import FrozenTrial
+from ray.tune import Callback
+
+PERIOD = 1.0  # seconds between two times that something is written
+LOCK = ".lock"  # what Optuna appends to the name of a journal that is being written
+
+
+class BufferedFile(BaseJournalBackend):
+    """A journal's file that is written to when asked.  Optuna's own waits for the disk at every entry, 4 ms each."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin an empty journal; what a killed driver left in its place goes."""
+        for old in (path, path.with_name(path.name + LOCK)):
+            old.unlink(missing_ok=True)
+        self._file = JournalFileBackend(str(path))
+        self._waiting: list[dict[str, Any]] = []  # entries that the file does not hold yet
+        self._written = 0
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Take entries."""
+        self._waiting += logs
+
+    def read_logs(self, log_number_from: int) -> Sequence[dict[str, Any]]:
+        """The entries from that number on, which the one storage over this file asks for as soon as it appended."""
+        return self._waiting[log_number_from - self._written :]
+
+    def flush(self) -> None:
+        """Write all that waits, at once."""
+        if self._waiting:
+            self._file.append_logs(self._waiting)
+            self._written += len(self._waiting)
+            self._waiting = []
+
+
+class Mirror:
+    """A journal that is brought up to a study in memory, by what has changed there since the last time."""
+
+    def __init__(self, study: optuna.Study, storage: BaseStorage, path: Path) -> None:
+        """storage: that of the study, of which no other one is there."""
+        self._source, self._storage = study, storage
+        self._file = BufferedFile(path)
+        self._journal = JournalStorage(self._file)
+        self._of = storage.get_study_id_from_name(study.study_name)
+        self._to = self._journal.create_new_study(study.directions, study.study_name)
+        self._known, self._open = 0, list[int]()  # how many trials the journal has, and which of them may change
+
+    def update(self) -> None:
+        """Write what is new, and wait for the disk once."""
+        journal, to = self._journal, self._to
+        _add(
+            self._storage.get_study_system_attrs(self._of), journal.get_study_system_attrs(to),
+            lambda name, value: journal.set_study_system_attr(to, name, value),
+        )  # fmt: skip
+        trials = self._source.get_trials(deepcopy=False)
+        for number in self._open:
+            self._go_on(trials[number], journal.get_trial_id_from_study_id_trial_number(to, number))
+        for trial in trials[self._known :]:
+            journal.create_new_trial(to, trial)
+        self._open = [n for n in (*self._open, *range(self._known, len(trials))) if not trials[n].state.is_finished()]
+        self._known = len(trials)
+        self._file.flush()
+
+    def _go_on(self, trial: FrozenTrial, to: int) -> None:
+        """Bring a trial that runs in the journal up to what it is now."""
+        journal, known = self._journal, self._journal.get_trial(to)
+        _add(trial.user_attrs, known.user_attrs, lambda n, v: journal.set_trial_user_attr(to, n, v))
+        _add(trial.system_attrs, known.system_attrs, lambda n, v: journal.set_trial_system_attr(to, n, v))
+        _add(
+            trial.intermediate_values, known.intermediate_values,
+            lambda step, value: journal.set_trial_intermediate_value(to, step, value),
+        )  # fmt: skip
+        if trial.state != known.state:
+            journal.set_trial_state_values(to, trial.state, trial.values)
+
+
+class StudyJournal(Callback):
+    """Keeps a searcher's study in the run's folder: once a second while rounds come in, and whenever a trial ends.
+
+    Rounds cost nothing: what they reported is looked up when something is written.  Whatever goes wrong meanwhile is
+    swallowed, as Tune would end the search over it; `close` then writes the whole file anew.
+    """
+
+    def __init__(self, searcher: Any, path: Path) -> None:
+        """searcher: an OptunaSearcher, whose study Tune may replace by a restored one before it begins."""
+        self.searcher, self.path = searcher, path
+        self._mirror: Mirror | None = None
+        self._next, self._broken = 0.0, False
+
+    def __reduce__(self) -> tuple:
+        """Tune may save its callbacks; this one begins its file anew."""
+        return StudyJournal, (self.searcher, self.path)
+
+    def on_step_end(self, iteration: int, trials: list, **info: Any) -> None:
+        """Write when due; Tune calls this some ten times a second even if nothing happens."""
+        if time.monotonic() >= self._next:
+            self._update()
+            self._next = time.monotonic() + PERIOD
+
+    def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        """Write that a trial ended, and when."""
+        self._update()
+
+    def close(self) -> None:
+        """Write how the search ended."""
+        self._update()
+        if self._broken:
+            self._write()
+
+    def _update(self) -> None:
+        if self._broken:
+            return
+        try:
+            self._write()
+        except Exception:
+            self._broken, self._mirror = True, None
+            logging.getLogger(__name__).debug("the study could not be written", exc_info=True)
+
+    def _write(self) -> None:
+        if self._mirror is None:
+            self._mirror = Mirror(self.searcher.study, self.searcher.storage, self.path)
+        self._mirror.update()
+
+
+def _add(now: dict[Any, Any], before: dict[Any, Any], write: Callable[[Any, Any], None]) -> None:
+    """Write the entries that were not there before, or were others."""
+    for name, value in now.items():
+        if name not in before or before[name] != value:
+            write(name, value)
