@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # the names are read by commands that need no PyTorch
 
     from fedtune.core.trees import Size
 
+LOSS_CAP = 12 * math.log(10)  # a probability is taken as at least 1e-12, so that one row cannot make a mean infinite
+
 
 class Metric(NamedTuple):
     """What is known of one metric; `METRICS` holds them by name."""
@@ -22,9 +24,11 @@ class Metric(NamedTuple):
     label: str = ""  # on axes and in tables; empty: its name
     unit: str = ""
     last: bool = False  # trials.parquet keeps a trial's last value as last_NAME
-    best: bool = False  # trials.parquet keeps its value in the round of the highest METRIC as best_NAME
+    best: bool = False  # trials.parquet keeps its value in the round of the best objective as best_NAME
     evaluated: bool = False  # the table of runs on fresh seeds keeps a run's last value
     goal: str = ""  # "max" or "min" if a search can optimise it
+    worst: float | None = None  # the worst value there is, for trials that diverge; None if there is none
+    grows: bool = False  # a trial's value adds up from its start
     summed: bool = False  # over the seeds of a trial its values are added up; others are averaged
     search_only: bool = False  # only a search's trials have it, where it was asked for
 
@@ -32,15 +36,15 @@ class Metric(NamedTuple):
 # rows also hold val_acc_<head> and test_acc_<head>, and what the algorithm reports
 METRICS: dict[str, Metric] = {
     "val_acc": Metric(
-        "mean over clients of validation accuracy; what is selected by",
-        "validation accuracy", last=True, best=True, evaluated=True, goal="max",
+        "mean over clients of validation accuracy; what is selected by, unless --objective says otherwise",
+        "validation accuracy", last=True, best=True, evaluated=True, goal="max", worst=0.0,
     ),
     "val_acc_se": Metric(
         "its standard error over seeds (--seeds-per-trial), else over clients if only some are scored"
     ),
     "val_loss": Metric(
         "mean over clients of validation cross-entropy of the same scores, at most 27.6 a row",
-        "validation loss", last=True,
+        "validation loss", last=True, goal="min", worst=LOSS_CAP,
     ),
     "test_acc": Metric(
         "mean over clients of test accuracy; reported, never used",
@@ -48,7 +52,9 @@ METRICS: dict[str, Metric] = {
     ),
     "test_acc_se": Metric("its standard error over seeds, with --seeds-per-trial", search_only=True),
     "test_acc_std": Metric("its standard deviation over clients", last=True, evaluated=True),
-    "test_acc_worst10": Metric("its mean over the worst tenth of the clients, at least one", evaluated=True),
+    "test_acc_worst10": Metric(
+        "its mean over the worst tenth of the clients, at least one", last=True, evaluated=True
+    ),
     "test_acc_all": Metric(
         "mean over clients of test accuracy on the same rows of all classes (scenario field all_classes)"
     ),
@@ -57,28 +63,56 @@ METRICS: dict[str, Metric] = {
     ),
     "up_floats": Metric("real numbers that all clients sent in the round"),
     "up_ints": Metric("whole numbers that they sent (counts)"),
-    "up_bytes": Metric("bytes that they sent", unit="B"),
+    "up_bytes": Metric("bytes that they sent", unit="B", goal="min"),
     "down_floats": Metric("real numbers that all clients received in the round"),
     "down_ints": Metric("whole numbers that they received"),
-    "down_bytes": Metric("bytes that they received", unit="B"),
+    "down_bytes": Metric("bytes that they received", unit="B", goal="min"),
     "comm_mb": Metric(
         "megabytes (1e6 bytes) sent and received by all clients since the start",
-        "communication", "MB", evaluated=True, goal="min",
+        "communication", "MB", evaluated=True, goal="min", grows=True,
     ),
     "spent": Metric(
         "what of --budget is used up; 0 before the first round in which a trial may be judged", search_only=True
     ),
     "seconds": Metric(
-        "wall time of the round's training and exchange", "time", "s", goal="min", summed=True
+        "wall time of the round's training and exchange; as an objective, all of the trial's so far",
+        "time", "s", goal="min", grows=True, summed=True,
     ),
     "eval_seconds": Metric("wall time of its evaluation", unit="s", summed=True),
+    "val_acc_rows": Metric(
+        "share of all clients' validation rows that are right: the mean over rows, as PFLlib prints it",
+        "validation accuracy over rows", last=True, goal="max", worst=0.0,
+    ),
+    "val_acc_std": Metric(
+        "standard deviation of validation accuracy over clients",
+        "standard deviation of validation accuracy", last=True, goal="min", worst=0.5,
+    ),
+    "val_acc_worst10": Metric(
+        "mean of validation accuracy over the worst tenth of the clients, at least one",
+        "validation accuracy of the worst tenth", last=True, goal="max", worst=0.0,
+    ),
+    "val_acc_lowest": Metric(
+        "validation accuracy of the worst client", "lowest validation accuracy", last=True, goal="max", worst=0.0
+    ),
+    "val_acc_balanced": Metric(
+        "mean over clients of the mean recall of the classes that the client has validation rows of",
+        "balanced validation accuracy", last=True, goal="max", worst=0.0,
+    ),
+    "val_f1": Metric(
+        "mean over clients of macro F1, the mean of F1 over the classes that stand in its rows or in what is predicted",
+        "validation F1", last=True, goal="max", worst=0.0,
+    ),
+    "test_acc_rows": Metric("the same as val_acc_rows, of test rows", last=True, evaluated=True),
+    "test_acc_lowest": Metric("test accuracy of the worst client", last=True, evaluated=True),
+    "test_acc_balanced": Metric("the same as val_acc_balanced, of test rows", last=True, evaluated=True),
+    "test_f1": Metric("the same as val_f1, of test rows", last=True, evaluated=True),
+    "test_loss": Metric("the same as val_loss, of test rows", last=True, evaluated=True),
 }  # fmt: skip
 
-METRIC = "val_acc"  # what trials are selected by: validation only
+METRIC = "val_acc"  # what trials are selected by where nothing else is asked for: validation only
 OBJECTIVES = {name: m.goal for name, m in METRICS.items() if m.goal}  # what a search can optimise, and which way
 MODE = OBJECTIVES[METRIC]
-
-LOSS_CAP = 12 * math.log(10)  # a probability is taken as at least 1e-12, so that one row cannot make a mean infinite
+SPREAD = ("", "_std", "_worst10", "_lowest")  # of a metric of each client: its mean and how it lies around that
 
 
 def accuracy(prefix: str, heads: dict[str, Tensor], rows: Tensor, clients: int) -> dict[str, float]:
@@ -90,17 +124,36 @@ def accuracy(prefix: str, heads: dict[str, Tensor], rows: Tensor, clients: int) 
     for i, (head, correct) in enumerate(heads.items()):
         share = correct.double() / rows
         if i == 0:
-            out[f"{prefix}_acc"] = share.mean().item()
+            out |= _over_clients(f"{prefix}_acc", share)
+            out[f"{prefix}_acc_rows"] = correct.sum().item() / rows.sum().item()
             if prefix == "val":
                 k = len(share)
                 unseen = (clients - k) / clients if 1 < k < clients else 0
                 out["val_acc_se"] = (share.var(correction=1).item() * unseen / k) ** 0.5 if unseen else 0.0
-            if prefix == "test":
-                worst = share.sort().values[: max(1, math.ceil(len(share) / 10))]
-                out |= {"test_acc_std": share.std(correction=0).item(), "test_acc_worst10": worst.mean().item()}
         if len(heads) > 1:
             out[f"{prefix}_acc_{head}"] = share.mean().item()
     return out
+
+
+def _over_clients(name: str, share: Tensor) -> dict[str, float]:
+    """How a figure of each client, of which more is better, is spread over clients: mean, spread and the worst."""
+    lowest = share.sort().values[: max(1, math.ceil(len(share) / 10))]
+    found = (share.mean(), share.std(correction=0), lowest.mean(), lowest[0])
+    return {f"{name}{end}": value.item() for end, value in zip(SPREAD, found, strict=True)}
+
+
+def by_class(prefix: str, counts: Tensor) -> dict[str, float]:
+    """Balanced accuracy and macro F1, means over clients.  counts [k, 3, C]: rows of each class, said to be, and both.
+
+    Of each client scikit-learn's `balanced_accuracy_score`, and its `f1_score` with average="macro".
+    """
+    import torch
+
+    rows, said, right = counts.double().unbind(1)
+    whole = torch.stack([rows, rows + said])  # what the right ones are a share of; F1 counts them twice
+    each = torch.stack([right, 2 * right]) / whole.clamp(min=1)
+    recall, f1 = (each.sum(2) / (whole > 0).sum(2)).mean(1).tolist()
+    return {f"{prefix}_acc_balanced": recall, f"{prefix}_f1": f1}
 
 
 def communication(up: Size, down: Size, total_bytes: int) -> dict[str, float]:

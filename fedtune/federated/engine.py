@@ -61,8 +61,10 @@ class Setting(NamedTuple):
 
     def scored_clients(self) -> Tensor:
         """The clients that are scored, ascending: all, or as many as the scenario says, the same in every round."""
+        if not self.scenario.eval_clients:
+            return torch.arange(self.task.clients, device=self.federation.x.device)
         order = torch.randperm(self.task.clients, generator=randomness.stream(self.task.seed, "scored"))
-        return order[: self.scenario.eval_clients or self.task.clients].sort().values.to(self.federation.x.device)
+        return order[: self.scenario.eval_clients].sort().values.to(self.federation.x.device)
 
 
 def start(s: Setting, nets: list[tuple[Net, list[int], Executor]]) -> State:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedtune.core import metrics
-from fedtune.core.trees import Tree, for_each_client, take
+from fedtune.core.trees import Tree, for_each_client, join, take, tree_map
 from fedtune.data.federation import Split
 from fedtune.federated.algorithm import Data, Model
 from fedtune.federated.engine import Group, Part, Setting, State, in_chunks, rows_of
@@ -28,39 +29,50 @@ def evaluate(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")
         groups = tuple(g._replace(ids=g.ids[a], tensors=take(g.tensors, a)) for g, a in pairs)
     for split in splits:
         table: Split = getattr(s.federation, split)
-        pooled = s.scenario.evaluation == "pooled"
-        found = [_scores(s, state, g, table) for g in groups]
-        order = torch.cat([g.ids for g in groups]).argsort()
-        heads = {h: torch.cat([f[0][h] for f in found])[order] for h in found[0][0]}
-        loss, rows = torch.cat([f[1] for f in found])[order], table.counts[ids]
-        if pooled:  # one global model: all clients' rows as one test set
-            heads, loss, rows = {h: c.sum()[None] for h, c in heads.items()}, loss.sum()[None], rows.sum()[None]
-        row |= metrics.accuracy(split, heads, rows, s.task.clients)
-        if split == "val":
-            row["val_loss"] = (loss / rows).mean().item()
+        found = _in_order(groups, [_scores(s, state, g, table) for g in groups])
+        rows = table.counts[ids]
+        if s.scenario.evaluation == "pooled":  # one global model: all clients' rows as one test set
+            found, rows = tree_map(lambda t: t.sum(0, keepdim=True), found), rows.sum()[None]
+        row |= metrics.accuracy(split, found["correct"], rows, s.task.clients)
+        row[f"{split}_loss"] = (found["loss"] / rows).mean().item()
+        row |= metrics.by_class(split, found["counts"])
     if "test" in splits and s.everywhere:
-        heads_of_groups = [_scores(s, state, g, s.everywhere)[0] for g in groups]
-        correct = torch.cat([next(iter(heads.values())) for heads in heads_of_groups])
+        correct = torch.cat([next(iter(_scores(s, state, g, s.everywhere)["correct"].values())) for g in groups])
         row["test_acc_all"] = (correct.double() / s.everywhere.counts[ids]).mean().item()
     return row
 
 
-def _scores(s: Setting, state: State, g: Group, table: Split) -> tuple[dict[str, Tensor], Tensor]:
-    """Correct rows per head, name -> [K_g], and the summed loss of the first head [K_g]."""
+def _scores(s: Setting, state: State, g: Group, table: Split) -> dict[str, Tree]:
+    """Of each client: correct rows per head, and of the first head the summed loss and counts by class (`_counts`)."""
     g.net.eval()
     task = s.task_in(state.round + 1)  # what is deployed would be received in the next round
 
     def one(t: dict[str, Tensor], received: dict[str, Tree], data: Data) -> dict[str, Any]:
         out = s.algorithm.predict(Model(g.net, t), data.x, received)
         heads = out if isinstance(out, dict) else {"head": out}
-        correct = {h: ((z.argmax(1) == data.y) & data.mask).sum() for h, z in heads.items()}
+        said = {h: z.argmax(1) for h, z in heads.items()}
+        correct = {h: ((y == data.y) & data.mask).sum() for h, y in said.items()}
         loss = metrics.log_loss(next(iter(heads.values())), data.y) * data.mask
-        return {"correct": correct, "loss": loss.sum().double()}
+        return {"correct": correct, "loss": loss.sum().double(), "said": next(iter(said.values()))}
 
     def run(part: Part) -> dict[str, Any]:
         down = s.algorithm.deployed(state.server, g.ids[part], task)  # here: a chunk of it would be a copy
         tensors = take(g.tensors, part) | s.algorithm.receive(down)
-        return for_each_client(one, g.executor, tensors, down, rows_of(s, table, g, part))
+        data = rows_of(s, table, g, part)
+        found = for_each_client(one, g.executor, tensors, down, data)
+        return found | {"counts": _counts(data, found.pop("said"), s.task.classes)}
 
-    whole = in_chunks(g, table, run)
-    return whole["correct"], whole["loss"]
+    return in_chunks(g, table, run)
+
+
+def _counts(data: Data, said: Tensor, classes: int) -> Tensor:
+    """Of each client and class: its rows, those said to be of it, and those of both.  [K, N] -> [K, 3, C]"""
+    y, right = data.y, data.mask & (said == data.y)
+    at = torch.cat([y, said + classes, y + 2 * classes], 1)
+    counted = torch.cat([data.mask, data.mask, right], 1).to(at.dtype)
+    return at.new_zeros(len(y), 3 * classes).scatter_add_(1, at, counted).view(len(y), 3, classes)
+
+
+def _in_order(groups: Sequence[Group], found: Sequence[Tree]) -> Tree:
+    """What was found of each group's clients, in the order of all clients' numbers."""
+    return take(join(list(found)), torch.cat([g.ids for g in groups]).argsort())

@@ -3,7 +3,16 @@
 import subprocess
 import sys
 
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import balanced_accuracy_score, f1_score, recall_score
+from torch.testing import assert_close
+
+from fedtune.core import metrics
 from fedtune.core.metrics import METRIC, METRICS, MODE, OBJECTIVES
+
+TIGHT = {"rtol": 0, "atol": 1e-12}
 
 ADDED = """
 from fedtune.core import metrics
@@ -29,5 +38,41 @@ def test_a_metric_that_is_declared_reaches_tables_frames_and_axes() -> None:
 
 def test_searches_select_by_validation_accuracy_and_optimise_what_has_a_goal() -> None:
     assert (METRIC, MODE) == ("val_acc", "max")
-    assert OBJECTIVES == {"val_acc": "max", "comm_mb": "min", "seconds": "min"}
+    assert {n for n, mode in OBJECTIVES.items() if mode == "min"} == {
+        "val_loss", "val_acc_std", "comm_mb", "up_bytes", "down_bytes", "seconds",
+    }  # fmt: skip
+    assert not any(name.startswith("test") for name in OBJECTIVES)
     assert all(name.endswith("seconds") == metric.summed for name, metric in METRICS.items())
+
+
+def test_what_validation_is_scored_by_test_is_too() -> None:
+    assert {n.removeprefix("val_") for n in OBJECTIVES if n.startswith("val_")} == {
+        n.removeprefix("test_") for n, m in METRICS.items() if n.startswith("test_") and m.evaluated
+    }
+
+
+def test_how_accuracy_is_spread_over_clients_by_hand() -> None:
+    correct, rows = torch.tensor([1, 6, 2, 4]), torch.tensor([4, 8, 2, 10])  # shares 1/4, 3/4, 1 and 2/5
+    got = metrics.accuracy("val", {"head": correct}, rows, 4)
+    assert_close(got["val_acc_rows"], 13 / 24, **TIGHT)
+    assert (got["val_acc_lowest"], got["val_acc_worst10"]) == (0.25, 0.25)  # a tenth of four is at least one
+    assert_close(got["val_acc_std"], float(np.std([0.25, 0.75, 1.0, 0.4])), **TIGHT)
+
+
+@pytest.mark.parametrize("classes", [2, 7])
+def test_balanced_accuracy_and_f1_are_scikit_learns_client_by_client(classes: int) -> None:
+    rng = np.random.default_rng(classes)
+    truths = [rng.choice(rng.permutation(classes)[: rng.integers(1, classes + 1)], n) for n in (1, 5, 40, 9)]
+    said = [np.where(rng.random(len(y)) < 0.5, y, rng.integers(0, classes, len(y))) for y in truths]
+    counts = torch.stack([
+        torch.stack([torch.bincount(torch.as_tensor(a), minlength=classes) for a in (y, z, y[y == z])])
+        for y, z in zip(truths, said, strict=True)
+    ])  # fmt: skip
+    got = metrics.by_class("test", counts)
+    pairs = list(zip(truths, said, strict=True))
+    recall = [recall_score(y, z, labels=np.unique(y), average="macro") for y, z in pairs]
+    for (y, z), known in zip(pairs, recall, strict=True):
+        if 1 < len(set(y)) and set(z) <= set(y):  # it warns of one class alone, and of other classes
+            assert_close(balanced_accuracy_score(y, z), known, **TIGHT)
+    assert_close(got["test_acc_balanced"], float(np.mean(recall)), **TIGHT)
+    assert_close(got["test_f1"], float(np.mean([f1_score(y, z, average="macro") for y, z in pairs])), **TIGHT)

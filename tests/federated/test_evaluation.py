@@ -1,0 +1,82 @@
+"""What a round is scored by, against scikit-learn on each client's own rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, f1_score, log_loss, recall_score
+from support.helpers import DIGITS, TIGHT, random_federation
+from torch.testing import assert_close
+
+from fedtune.core.trees import take
+from fedtune.federated import engine, evaluation
+from fedtune.federated.algorithm import Model
+from fedtune.federated.experiment import Experiment
+from fedtune.federated.simulation import Simulation
+
+OWNED = [[0, 1, 2, 3], [1], [0, 3], [2, 3]]
+Rows = list[tuple[np.ndarray, np.ndarray]]  # of each client: labels and probabilities
+
+
+def scored(executor: str, monkeypatch: pytest.MonkeyPatch, rule: str = "personal", some: int = 0) -> Simulation:
+    """Three rounds of FedAvg, with clients of unlike sizes and classes, scored in chunks."""
+    monkeypatch.setattr(engine, "ROWS_AT_ONCE", 9)
+    scenario = DIGITS.override(clients=4, rounds=3, evaluation=rule, eval_clients=some, dataset="digits")
+    data = random_federation([9, 4, 6, 5], OWNED, other=4)
+    short = data.test._replace(counts=np.array([4, 1, 3, 2]))
+    sim = Simulation(Experiment("fedavg", scenario, executor=executor), {}, data._replace(test=short), torch.float64)
+    for _ in range(3):
+        sim.step()
+    return sim
+
+
+def by_hand(sim: Simulation, split: str) -> Rows:
+    """Every scored client's labels and probabilities on its own rows, one client after another."""
+    f, (g,) = sim.setting.federation, sim.state.groups
+    g.net.eval()
+    table, found = getattr(f, split), []
+    for k in sim.setting.scored_clients().tolist():
+        rows = table.rows[k, : int(table.counts[k])]
+        model = Model(g.net, take(g.tensors, k) | sim.state.server["shared"])
+        scores = sim.setting.algorithm.predict(model, f.x[rows], {})
+        assert isinstance(scores, torch.Tensor)
+        found.append((f.y[rows].numpy(), scores.softmax(1).detach().numpy()))
+    return found
+
+
+def expected(split: str, clients: Rows, classes: int) -> dict[str, float]:
+    """The metrics of a split, by scikit-learn."""
+    said = [(y, p.argmax(1), p) for y, p in clients]
+    acc = np.array([accuracy_score(y, z) for y, z, _ in said])
+    recalls = [recall_score(y, z, labels=np.unique(y), average="macro", zero_division=0) for y, z, _ in said]
+    losses = [log_loss(y, p, labels=np.arange(classes)) for y, _, p in said]
+    every = [np.concatenate(both) for both in zip(*[(y, z) for y, z, _ in said], strict=True)]
+    return {
+        f"{split}_acc": acc.mean(), f"{split}_acc_std": acc.std(), f"{split}_acc_lowest": acc.min(),
+        f"{split}_acc_worst10": acc.min(), f"{split}_acc_rows": accuracy_score(*every),
+        f"{split}_acc_balanced": np.mean(recalls), f"{split}_loss": np.mean(losses),
+        f"{split}_f1": np.mean([f1_score(y, z, average="macro") for y, z, _ in said]),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("executor", "some"), [("stack", 0), ("loop", 0), ("stack", 3)])
+def test_every_metric_is_scikit_learns_on_the_clients_own_rows(
+    executor: str, some: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim = scored(executor, monkeypatch, some=some)
+    row = evaluation.evaluate(sim.setting, sim.state)
+    for split in ("val", "test"):
+        for name, value in expected(split, by_hand(sim, split), sim.setting.task.classes).items():
+            assert_close(row[name], float(value), **TIGHT, msg=name)
+
+
+def test_under_the_pooled_rule_all_rows_are_one_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = scored("stack", monkeypatch, rule="pooled")
+    row = evaluation.evaluate(sim.setting, sim.state)
+    for split in ("val", "test"):
+        clients = by_hand(sim, split)
+        whole = [tuple(np.concatenate(part) for part in zip(*clients, strict=True))]
+        for name, value in expected(split, whole, sim.setting.task.classes).items():
+            assert_close(row[name], float(value), **TIGHT, msg=name)
+        assert row[f"{split}_acc_std"] == 0 and row[f"{split}_acc"] == row[f"{split}_acc_rows"]
