@@ -1,12 +1,10 @@
-"""Who holds which rows: five laws that partition a data set over clients.
+"""Who holds which rows: laws that partition a data set over clients (more of them are in `skews`).
 
 Every function is pure and draws from the generator it is given; the same seed gives the same rows.  All are
 vectorised over rows: 10,000 clients take less than a second.
 """
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 
@@ -20,6 +18,15 @@ from fedtune.data.allocation import (
     test_shares,
 )
 from fedtune.data.assignment import Partition, blocks, collect_with_test, place_within_client, pools, raise_to, split
+from fedtune.data.demands import (
+    a_share,
+    at_least,
+    fits,
+    leaves_rows,
+    positive_alpha,
+    shares_leave_rows,
+    ways_exist,
+)
 
 
 def ways_shots(
@@ -54,10 +61,10 @@ def ways_shots(
     this is the symmetric law.
     """
     classes = int(y.max()) + 1
-    _at_least(1, clients=clients)
-    _at_least(2, shots=shots)
-    _at_least(0, ways_spread=ways_spread, shots_spread=shots_spread, val_shots=val_shots, test_shots=test_shots)
-    _ways_exist(ways, classes)
+    at_least(1, clients=clients)
+    at_least(2, shots=shots)
+    at_least(0, ways_spread=ways_spread, shots_spread=shots_spread, val_shots=val_shots, test_shots=test_shots)
+    ways_exist(ways, classes)
     ways_range = max(min(2, classes), ways - ways_spread), min(classes, ways + ways_spread)
     ways_of = rng.integers(*ways_range, clients, endpoint=True)
     shots_of = rng.integers(max(2, shots - shots_spread), shots + shots_spread, clients, endpoint=True)
@@ -98,9 +105,9 @@ def dirichlet(
     Raises UserError if alpha <= 0, if clients * floor exceeds the rows, or if the shares leave no training rows.
     Source: Yurochkin et al., ICML 2019, arXiv:1905.12022, section 4; Hsu et al., arXiv:1909.06335.
     """
-    _at_least(3, floor=floor)
-    _fits(len(y), clients, floor, val_share, test_share)
-    _positive(alpha)
+    at_least(3, floor=floor)
+    fits(len(y), clients, floor, val_share, test_share)
+    positive_alpha(alpha)
     stock = np.bincount(y)
     for _ in range(attempts(100, clients, len(stock))):
         counts = dirichlet_shares(stock, clients, alpha, rng)
@@ -113,7 +120,7 @@ def dirichlet(
 
 def iid(y: np.ndarray, clients: int, val_share: float, test_share: float, rng: np.random.Generator) -> Partition:
     """Partition all rows at random; client sizes differ by at most one.  Shares and errors as for `dirichlet`."""
-    _fits(len(y), clients, 3, val_share, test_share)
+    fits(len(y), clients, 3, val_share, test_share)
     return split(rng.permutation(len(y)), np.arange(len(y)) % clients, clients, val_share, test_share)
 
 
@@ -151,11 +158,11 @@ def fedgen(
     Source: the released code of FedGen (Zhu et al., ICML 2021).  Differs: it has no validation rows, draws the order
     of classes once and not anew with each try, redraws without end, and takes test rows in the file's order.
     """
-    _at_least(1, clients=clients)
-    _at_least(3, floor=floor)
-    _positive(alpha)
-    _share(share)
-    _leaves_rows(val_share)
+    at_least(1, clients=clients)
+    at_least(3, floor=floor)
+    positive_alpha(alpha)
+    a_share(share)
+    leaves_rows(val_share)
     pool, test_pool = pools(y, train_rows, rng)  # row numbers
     cap = share * (whole if train_rows < len(y) else whole - len(test_pool)) / clients
     stock = np.bincount(y[pool], minlength=int(y.max()) + 1)
@@ -197,9 +204,9 @@ def natural(
     Source: LEAF, Caldas et al. 2018, arXiv:1812.01097; groups of ten as in FedGen's code.  Differs: LEAF leaves out
     celebrities with fewer than five images.
     """
-    _at_least(1, clients=clients, owners=owners)
-    _share(share)
-    _shares_leave_rows(val_share, test_share)
+    at_least(1, clients=clients, owners=owners)
+    a_share(share)
+    shares_leave_rows(val_share, test_share)
     people, person = np.unique(owner, return_inverse=True)
     pool = rng.permutation(len(people))[: int(rounded_down(share * len(people)))]
     if clients * owners > len(pool):
@@ -216,48 +223,3 @@ def natural(
     if fewest < 3:
         raise UserError(f"every client needs 3 rows, but the owners of one have {fewest} together: give more owners")
     return split(rows, holder, clients, val_share, test_share)
-
-
-def _at_least(least: int, **numbers: int) -> None:
-    for name, number in numbers.items():
-        if number < least:
-            raise UserError(f"{name} must be {least} or more, but is {number}")
-
-
-def _ways_exist(ways: int, classes: int) -> None:
-    _at_least(min(2, classes), ways=ways)
-    if ways > classes:
-        raise UserError(f"ways is {ways}, but the data set has {classes} classes: give {classes} or fewer")
-
-
-def _positive(alpha: float) -> None:
-    if not (alpha > 0 and math.isfinite(alpha)):
-        raise UserError(f"alpha must be a positive number, but is {alpha}: give for example 0.1 (skewed) or 100 (iid)")
-
-
-def _share(share: float) -> None:
-    if not 0 < share <= 1:
-        raise UserError(f"share must be in (0, 1], but is {share}: give for example 0.5, or 1 for all")
-
-
-def _fits(rows: int, clients: int, floor: int, val_share: float, test_share: float) -> None:
-    _at_least(1, clients=clients)
-    if clients * floor > rows:
-        raise UserError(
-            f"{clients} clients with at least {floor} rows each need {clients * floor} rows, but there are {rows}: "
-            f"take {rows // floor} clients or fewer"
-        )
-    _shares_leave_rows(val_share, test_share)
-
-
-def _leaves_rows(val_share: float) -> None:
-    if not 0 < val_share < 1:
-        raise UserError(f"val_share must be above 0 and leave training rows, but is {val_share}: give for example 0.15")
-
-
-def _shares_leave_rows(val_share: float, test_share: float) -> None:
-    if not (val_share > 0 and test_share > 0 and val_share + test_share < 1):
-        raise UserError(
-            f"val_share {val_share} and test_share {test_share} must be positive and leave rows to train on: "
-            "give for example 0.1 and 0.2"
-        )

@@ -8,10 +8,11 @@ import numpy as np
 
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
-from fedtune.data import datasets, partitions
+from fedtune.data import datasets, partitions, skews
 from fedtune.data.assignment import Partition
 from fedtune.data.datasets import Dataset
 from fedtune.data.federation import Federation, partitioned
+from fedtune.data.shifts import Shifts, shifted
 from fedtune.federated.scenario import Scenario
 
 
@@ -24,7 +25,9 @@ def make(scenario: Scenario, seed: int, data_dir: str | None = None, download: b
 def partition(data: Dataset, scenario: Scenario, seed: int) -> Federation:
     """Partition a loaded data set as the scenario says; UserError if that is impossible."""
     rows, parts = _rows_and_parts(data, scenario, seed)
-    return partitioned(data, rows, parts, scenario.skip_classes)
+    made = partitioned(data, rows, parts, scenario.skip_classes)
+    shifts = Shifts(**{name: getattr(scenario, name) for name in Shifts._fields})
+    return shifted(made, shifts, data.classes - scenario.skip_classes, seed)
 
 
 def require_partitions(data: Dataset, scenario: Scenario, seeds: Iterable[int]) -> None:
@@ -42,7 +45,7 @@ def _rows_and_parts(data: Dataset, scenario: Scenario, seed: int) -> tuple[np.nd
     parts = _parts(data, rows, scenario, randomness.numpy_stream(seed, "partition"))
     if any(len(held) == 0 for split in parts for held in split):
         raise UserError("every client needs training, validation and test rows; give fewer clients or more rows")
-    return rows, parts
+    return rows, skews.thinned(parts, scenario.thinning, seed)
 
 
 def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generator) -> Partition:
@@ -58,12 +61,20 @@ def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generato
         # FedPA's script counts the class that it drops in N, so the cap is that of the whole data set
         n = data.train_rows
         return partitions.fedgen(y, train_rows, n, s.clients, s.alpha, s.share, s.floor, s.val_share, rng)
-    if s.partition == "natural":
+    if s.partition in ("natural", "domains"):
         if data.owner is None:
             raise UserError(
-                f"partition natural needs to know whose each row is, but {data.name} does not tell: take celeba, or "
-                "another partition"
+                f"partition {s.partition} needs to know whose each row is, but {data.name} does not tell: take celeba, "
+                "or another partition"
             )
         owner = data.owner[rows[:train_rows]]
+        if s.partition == "domains":
+            return skews.domains(owner, s.clients, s.val_share, s.test_share, rng)
         return partitions.natural(owner, s.clients, s.owners, s.share, s.val_share, s.test_share, rng)
+    if s.partition == "shards":
+        return skews.shards(y, s.clients, s.shards, s.val_share, s.test_share, rng)
+    if s.partition == "quantity":
+        return skews.quantity(len(y), s.clients, s.alpha, s.floor, s.val_share, s.test_share, rng)
+    if s.partition == "power-law":
+        return skews.power_law(len(y), s.clients, s.power, s.floor, s.val_share, s.test_share, rng)
     return partitions.iid(y, s.clients, s.val_share, s.test_share, rng)

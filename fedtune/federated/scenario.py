@@ -14,8 +14,11 @@ from fedtune.core.hyper import check_all, hyper, knobs
 from fedtune.data import datasets
 from fedtune.nn import catalogue
 
-PARTITIONS = ("ways-shots", "dirichlet", "iid", "fedgen", "natural")
+PARTITIONS = (
+    "ways-shots", "dirichlet", "iid", "fedgen", "natural", "shards", "quantity", "power-law", "domains",
+)  # fmt: skip
 EVALUATIONS = ("personal", "global", "pooled")
+NOISY_SPLITS = ("train", "train+val")
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,26 @@ class Scenario:
     shots_spread: int = 1  # ŝ, half-width
     val_shots: int = 4  # validation rows per class
     test_shots: int = 4  # test rows per class
-    alpha: float = 0.1  # Dirichlet concentration
-    floor: int = 10  # least rows of a client (dirichlet; fedgen: before validation is cut out, without test rows)
+    alpha: float = 0.1  # Dirichlet concentration (dirichlet, fedgen; quantity: of clients' sizes)
+    # least rows of a client (dirichlet, quantity, power-law; fedgen: before validation is cut out, without test rows)
+    floor: int = 10
     share: float = 1.0  # of the official training rows (fedgen) or of their owners (natural)
     owners: int = 10  # owners of a client's rows (natural)
     val_share: float = 0.15  # of a client's rows (all but ways-shots)
-    test_share: float = 0.25  # (dirichlet, iid, natural)
+    test_share: float = 0.25  # (all but ways-shots and fedgen)
+    shards: int = 2  # of a client (shards)
+    power: float = 1.0  # the r-th largest client holds rows in proportion to r^-power (power-law)
+
+    # what a client sees of its rows, on top of any partition (fedtune/data/shifts.py); the defaults change nothing
+    thinning: float = 0.0  # the client of rank r keeps r^-thinning of its training rows
+    rotation: float = 0.0  # degrees that images of a group of clients are turned more than those of the group before
+    feature_noise: float = 0.0  # standard deviation at the last client, growing evenly from 0 at the first
+    swaps: int = 0  # pairs of classes that have each other's label in every group of clients but the first
+    groups: int = 4  # of consecutive clients (rotation, swaps)
+    label_noise: float = 0.0  # share of a client's training labels that are wrong
+    label_noise_spread: float = 0.0  # half-width of that share, drawn for each client
+    noisy_clients: float = 1.0  # probability that a client has wrong labels
+    noisy_splits: str = "train"  # or train+val: labels that may be wrong
 
     rounds: int = 60  # T
     # personal: each client's own model on its own rows; global: the shared model on each client's rows;
@@ -75,15 +92,25 @@ class Scenario:
             ("model", "model", (*catalogue.WIDTHS, *catalogue.FAMILIES)),
             ("partition", "partition", PARTITIONS),
             ("evaluation", "evaluation rule", EVALUATIONS),
+            ("noisy_splits", "choice of noisy_splits", NOISY_SPLITS),
         ):
             if getattr(self, name) not in known:
                 raise unknown(kind, getattr(self, name), known)
+        self._check_numbers()
+        self._check_against_data()
+
+    def _check_numbers(self) -> None:
         least = {"ways": 2, "shots": 2, "floor": 3}  # the partitions' own bounds
-        for name in ("clients", "rounds", "ways", "shots", "val_shots", "test_shots", "floor", "owners"):
+        for name in (
+            "clients", "rounds", "ways", "shots", "val_shots", "test_shots", "floor", "owners", "shards", "groups",
+        ):  # fmt: skip
             if getattr(self, name) < least.get(name, 1):
                 raise UserError(f"{name} must be at least {least.get(name, 1)}, but got {getattr(self, name)}")
-        for name in ("features", "ways_spread", "shots_spread", "all_classes", "eval_clients"):
-            if getattr(self, name) < 0:
+        for name in (
+            "features", "ways_spread", "shots_spread", "all_classes", "eval_clients", "power", "thinning", "swaps",
+            "feature_noise", "label_noise_spread",
+        ):  # fmt: skip
+            if not 0 <= getattr(self, name) < math.inf:
                 raise UserError(f"{name} must not be negative, but got {getattr(self, name)}")
         if self.eval_clients == 1 or self.eval_clients > self.clients:
             raise UserError(
@@ -101,7 +128,11 @@ class Scenario:
                 f"val_share and test_share must be above 0 and leave training rows, but got {self.val_share} and "
                 f"{self.test_share}"
             )
-        self._check_against_data()
+        if not math.isfinite(self.rotation):
+            raise UserError(f"rotation must be a number of degrees, but got {self.rotation}")
+        for name in ("label_noise", "noisy_clients"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"{name} must be in [0, 1], but got {getattr(self, name)}")
 
     def _check_against_data(self) -> None:
         *_, classes = datasets.describe(self.dataset)
@@ -114,10 +145,14 @@ class Scenario:
         if self.partition == "ways-shots" and self.ways > classes:
             left = "that skip_classes leaves " if self.skip_classes else ""
             raise UserError(f"ways must be at most the {classes} classes {left}of {self.dataset}, but got {self.ways}")
-        if self.partition == "natural" and not datasets.has_owners(self.dataset):
+        if 2 * self.swaps > classes:
+            pairs = f"{classes // 2} pairs of the {classes} classes"
+            raise UserError(f"swaps must be at most {pairs}, but got {self.swaps}")
+        if self.partition in ("natural", "domains") and not datasets.has_owners(self.dataset):
             known = ", ".join(name for name in datasets.names() if datasets.has_owners(name))
             raise UserError(
-                f"partition natural needs a data set that tells whose each row is ({known}), but got {self.dataset}"
+                f"partition {self.partition} needs a data set that tells whose each row is ({known}), but got "
+                f"{self.dataset}"
             )
 
     @property

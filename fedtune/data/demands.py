@@ -1,0 +1,59 @@
+"""What every law of partition asks of its numbers: a UserError says which rule was broken, and what would do."""
+
+from __future__ import annotations
+
+import math
+
+from fedtune.core.errors import UserError
+
+
+def at_least(least: int, **numbers: int) -> None:
+    """UserError unless each of these numbers is so large."""
+    for name, number in numbers.items():
+        if number < least:
+            raise UserError(f"{name} must be {least} or more, but is {number}")
+
+
+def ways_exist(ways: int, classes: int) -> None:
+    """UserError unless a client can hold so many classes."""
+    at_least(min(2, classes), ways=ways)
+    if ways > classes:
+        raise UserError(f"ways is {ways}, but the data set has {classes} classes: give {classes} or fewer")
+
+
+def positive_alpha(alpha: float) -> None:
+    """UserError unless it is a Dirichlet concentration."""
+    if not (alpha > 0 and math.isfinite(alpha)):
+        raise UserError(f"alpha must be a positive number, but is {alpha}: give for example 0.1 (skewed) or 100 (iid)")
+
+
+def a_share(share: float) -> None:
+    """UserError unless it is in (0, 1]."""
+    if not 0 < share <= 1:
+        raise UserError(f"share must be in (0, 1], but is {share}: give for example 0.5, or 1 for all")
+
+
+def fits(rows: int, clients: int, floor: int, val_share: float, test_share: float) -> None:
+    """UserError unless the rows suffice for so many clients, and the shares leave rows to train on."""
+    at_least(1, clients=clients)
+    if clients * floor > rows:
+        raise UserError(
+            f"{clients} clients with at least {floor} rows each need {clients * floor} rows, but there are {rows}: "
+            f"take {rows // floor} clients or fewer"
+        )
+    shares_leave_rows(val_share, test_share)
+
+
+def leaves_rows(val_share: float) -> None:
+    """UserError unless it is a share that leaves training rows."""
+    if not 0 < val_share < 1:
+        raise UserError(f"val_share must be above 0 and leave training rows, but is {val_share}: give for example 0.15")
+
+
+def shares_leave_rows(val_share: float, test_share: float) -> None:
+    """UserError unless these are shares that leave training rows."""
+    if not (val_share > 0 and test_share > 0 and val_share + test_share < 1):
+        raise UserError(
+            f"val_share {val_share} and test_share {test_share} must be positive and leave rows to train on: "
+            "give for example 0.1 and 0.2"
+        )

@@ -1,0 +1,162 @@
+"""Further laws of who holds which rows: shards, skewed sizes, domains; and skewed sizes on top of any other law.
+
+As in `partitions`, every function is pure and draws from the generator it is given.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fedtune.core import randomness
+from fedtune.core.errors import UserError
+from fedtune.data.allocation import attempts
+from fedtune.data.assignment import Partition, raise_to, split
+from fedtune.data.demands import at_least, fits, positive_alpha, shares_leave_rows
+
+
+def shards(
+    y: np.ndarray, clients: int, shards: int, val_share: float, test_share: float, rng: np.random.Generator
+) -> Partition:
+    """Sort the rows by class, cut them into shards of one size and give every client `shards` of them at random.
+
+    y        [rows] classes 0..C-1, official training and test set pooled; every row is used.
+    shards   of a client; 2 are about two classes, many near iid.  Sizes of shards differ by at most one row.
+    val_share, test_share   the shares of each client's rows, chosen at random, for validation and test; each of
+             train, validation and test gets at least one row.
+    Raises UserError if a shard would be empty, or a client's rows fewer than 3.
+
+    Source: McMahan et al., AISTATS 2017, arXiv:1602.05629: 200 shards of 300 images for 100 clients.  Differs: theirs
+    is the training set and the test set is the server's; here each client is scored on the classes that it holds.
+    """
+    fits(len(y), clients, 3, val_share, test_share)
+    at_least(1, shards=shards)
+    if clients * shards > len(y):
+        raise UserError(
+            f"{clients} clients of {shards} shards each need {clients * shards} rows, but there are {len(y)}: take "
+            "fewer shards or clients"
+        )
+    rows = rng.permutation(len(y))
+    rows = rows[np.argsort(y[rows], kind="stable")]  # within a class at random
+    holder = rng.permutation(np.repeat(np.arange(clients), shards))  # of each shard
+    owner = holder[np.arange(len(y)) * (clients * shards) // len(y)]
+    order = rng.permutation(len(y))
+    owner = raise_to(3, owner[order], clients)  # shards of a row or two, where there are hardly more rows than shards
+    return split(rows[order], owner, clients, val_share, test_share)
+
+
+def quantity(
+    rows: int, clients: int, alpha: float, floor: int, val_share: float, test_share: float, rng: np.random.Generator
+) -> Partition:
+    """Give clients rows at random, as many as shares drawn from Dir(alpha, ..., alpha) say: they differ in size only.
+
+    alpha    > 0; at 0.5 some clients hold several times the mean, at 100 all hold about as many.
+    floor    rows every client holds at least, 3 or more.  Shares are redrawn up to 100 times until every client has
+             them; if none does, the missing rows are taken from the clients that are then the largest, one by one.
+    Every row is used.  val_share, test_share and errors as for `dirichlet`.
+
+    Source: NIID-Bench, Li et al., ICDE 2022, arXiv:2102.02079 (quantity skew, 0.5).  Differs: their floor is 10
+    rows, and they redraw without end.
+    """
+    at_least(3, floor=floor)
+    fits(rows, clients, floor, val_share, test_share)
+    positive_alpha(alpha)
+    for _ in range(attempts(100, clients, 1)):
+        cuts = np.rint(rng.dirichlet(np.full(clients, alpha)).cumsum()[:-1] * rows).astype(np.int64)
+        sizes = np.diff(cuts, prepend=0, append=rows)
+        if sizes.min() >= floor:
+            break
+    return _of_sizes(sizes, floor, val_share, test_share, rng)
+
+
+def power_law(
+    rows: int, clients: int, power: float, floor: int, val_share: float, test_share: float, rng: np.random.Generator
+) -> Partition:
+    """Give clients rows at random; the r-th largest holds a share in proportion to r ** -power.
+
+    power    0 or more; at 0 sizes differ by at most one, at 1 the largest of 20 clients holds 28 % of the rows.
+    floor    rows every client holds at least, 3 or more: taken from the clients that are the largest.
+    Which client is the r-th is drawn.  Every row is used.  val_share, test_share and errors as for `dirichlet`.
+
+    Source: sizes by a power law are FedProx's, Li et al., MLSys 2020, arXiv:1812.06127.  Differs: their released code
+    draws sizes from a log-normal law; this is the power law by its name, without a draw.
+    """
+    at_least(3, floor=floor)
+    fits(rows, clients, floor, val_share, test_share)
+    _require_power("power", power)
+    cuts = np.rint(by_rank(clients, power).cumsum()[:-1] * rows).astype(np.int64)
+    sizes = rng.permutation(np.diff(cuts, prepend=0, append=rows))
+    return _of_sizes(sizes, floor, val_share, test_share, rng)
+
+
+def by_rank(clients: int, power: float) -> np.ndarray:
+    """Shares of the largest client, the second, …, [clients]: in proportion to rank ** -power, of sum 1."""
+    shares = np.arange(1, clients + 1) ** -float(power)
+    return shares / shares.sum()
+
+
+def _of_sizes(
+    sizes: np.ndarray, floor: int, val_share: float, test_share: float, rng: np.random.Generator
+) -> Partition:  # fmt: skip
+    """Rows at random, so many to each client, after the largest have filled the others up to floor."""
+    rows, clients = int(sizes.sum()), len(sizes)
+    owner = raise_to(floor, rng.permutation(np.repeat(np.arange(clients), sizes)), clients)
+    return split(rng.permutation(rows), owner, clients, val_share, test_share)
+
+
+def domains(
+    owner: np.ndarray, clients: int, val_share: float, test_share: float, rng: np.random.Generator
+) -> Partition:
+    """Every client holds rows of one domain: client k of domain k mod D, shared evenly among that domain's clients.
+
+    owner    [rows] whose each row is, any integers: here the domain (a hospital, a camera), in ascending order.
+    clients  at least the D domains; every row is used.
+    val_share, test_share   the shares of each client's rows, chosen at random, for validation and test; each of
+             train, validation and test gets at least one row.
+    Raises UserError if there are fewer clients than domains, or if a client's rows would be fewer than 3.
+
+    Source: FedBN, Li et al., ICLR 2021, arXiv:2102.07623: one digit data set a client, or a part of one.
+    """
+    at_least(1, clients=clients)
+    shares_leave_rows(val_share, test_share)
+    names, domain = np.unique(owner, return_inverse=True)
+    if clients < len(names):
+        raise UserError(
+            f"partition domains needs a client for each of the {len(names)} domains, but clients is {clients}: give "
+            f"--clients {len(names)} or more"
+        )
+    rows = rng.permutation(len(owner))
+    rows = rows[np.argsort(domain[rows], kind="stable")]  # by domain, within it at random
+    size = np.bincount(domain)
+    place = np.arange(len(owner)) - np.repeat(size.cumsum() - size, size)
+    of_domain = np.bincount(np.arange(clients) % len(names))  # clients of each domain
+    holder = domain[rows] + len(names) * (place % of_domain[domain[rows]])
+    fewest = np.bincount(holder, minlength=clients).min()
+    if fewest < 3:
+        raise UserError(f"every client needs 3 rows, but one of a small domain would have {fewest}: take fewer clients")
+    order = rng.permutation(len(owner))
+    return split(rows[order], holder[order], clients, val_share, test_share)
+
+
+def thinned(parts: Partition, power: float, seed: int) -> Partition:
+    """Quantity skew on top of any partition: the client of rank r keeps r ** -power of its training rows.
+
+    Which client has which rank is drawn, and of each which rows stay, from (seed, "thinning", client); at least one
+    does.  Who keeps fewer under a larger power keeps some of the same.  Validation and test rows stay as they are.
+    At power 0 nothing changes.  Source: as of `power_law`.
+    """
+    _require_power("thinning", power)
+    if not power:
+        return parts
+    rank = randomness.numpy_stream(seed, "thinning").permutation(len(parts.train)) + 1.0
+    train = []
+    for k, rows in enumerate(parts.train):
+        order = randomness.numpy_stream(seed, "thinning", k).permutation(len(rows))
+        train.append(rows[np.sort(order[: max(1, round(len(rows) * rank[k] ** -power))])])
+    return parts._replace(train=train)
+
+
+def _require_power(name: str, power: float) -> None:
+    if not (power >= 0 and math.isfinite(power)):
+        raise UserError(f"{name} must be 0 or more, but is {power}: 0 for equal sizes, 1 for a strong skew")
