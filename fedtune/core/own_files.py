@@ -134,6 +134,11 @@ def call_options(name: str) -> dict[str, Any]:
     return _literals(name, text) if text else {}
 
 
+def about(name: str) -> dict[str, Any]:
+    """What is known of a file of data without reading it."""
+    return _known(_parsed(name).path).about
+
+
 def path_of(name: str) -> Path:
     """Where a file or folder lies; UserError if this process does not know it, or it has vanished."""
     path = Path(_known(_parsed(name).path).path)

@@ -31,6 +31,7 @@ class OwnFile(NamedTuple):
     path: str  # absolute, where it was read
     sha256: str
     content: bytes | None  # of code
+    about: dict[str, Any] = {}  # of data: what is to be known of them where they are not, as JSON values
 
 
 def require_file(path: Path) -> None:

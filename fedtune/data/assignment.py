@@ -87,3 +87,23 @@ def collect_with_test(
     """As `collect`, for laws whose test rows come from a pool of their own."""
     owners, roles = np.concatenate([owner, test_owner]), np.concatenate([role, np.full(len(test), 2)])
     return collect(np.concatenate([rows, test]), owners, roles, clients)
+
+
+def by_split(parts: Partition, split: np.ndarray, val_share: float, rng: np.random.Generator) -> Partition:
+    """The same rows for every client, in the roles that the data set gives them.
+
+    split   [rows] 0 train, 1 validation, 2 test.  Where nobody validates by it, each client's training rows are split
+            once more: val_share of them at random, at least one, validate, and at least one stays.
+    """
+    clients = len(parts.train)
+    rows = np.concatenate([one for part in parts for one in part])
+    owner = np.concatenate([np.repeat(np.arange(clients), [len(one) for one in part]) for part in parts])
+    order = rng.permutation(len(rows))
+    rows, owner = rows[order], owner[order]
+    role = split[rows]
+    if not (split == 1).any():
+        train = np.flatnonzero(role == 0)
+        size = np.bincount(owner[train], minlength=clients)
+        val = np.clip(np.rint(size * val_share).astype(np.int64), np.minimum(1, size), np.maximum(size - 1, 0))
+        role[train[place_within_client(owner[train], clients) < val[owner[train]]]] = 1
+    return collect(rows, owner, role, clients)

@@ -1,7 +1,8 @@
-"""Data sets as two arrays: every image and its class, the official training rows first.
+"""Data sets by name, as two arrays: every image and its class, the official training rows first.
 
 `digits` is part of scikit-learn.  The others are read by torchvision's own classes from files on disk, which are
-fetched only on request.  CelebA's and Tiny-ImageNet's images stay on disk until somebody holds them.
+fetched only on request.  CelebA's and Tiny-ImageNet's images stay on disk until somebody holds them.  A user's own data
+sets are read by `own_data`.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedtune.core.errors import UserError, unknown
+from fedtune.data import own_data
+from fedtune.data.dataset import Dataset as Dataset
 
 
 class Pictures:
@@ -49,24 +52,6 @@ class Pictures:
                 picture = self._read(image).convert("RGB")
                 place[:] = np.asarray(picture if picture.size == size else picture.resize(size)).transpose(2, 0, 1)
         return _normalise(x, 255.0, self._source)
-
-
-class Dataset(NamedTuple):
-    """Images and classes in memory; `Pictures` stands for images that are not.
-
-    x   float32 [rows, channels, height, width], pixels scaled to 0..1, then (pixel - mean) / std by channel.
-    y   int64 [rows], 0..classes-1.
-    train_rows   rows [0, train_rows) are the official training set, the others the official test set; a data
-                 set without an official test set has train_rows == rows.
-    owner   int64 [rows], whose each row is (a celebrity's number); None where the data set does not tell.
-    """
-
-    name: str
-    x: np.ndarray | Pictures
-    y: np.ndarray
-    classes: int
-    train_rows: int
-    owner: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -126,19 +111,30 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
 
 
 def names() -> tuple[str, ...]:
-    """Every data set `load` knows, the default first."""
-    return tuple(SOURCES)
+    """Every data set `load` knows by a name, the default first, then those of installed packages."""
+    return *SOURCES, *own_data.offered()
 
 
-def describe(name: str) -> tuple[int, int, int, int]:
-    """(channels, height, width, classes) of a data set, without reading it; UserError for an unknown name."""
+def describe(name: str, image_size: int = 0) -> tuple[int, ...]:
+    """The shape of a row and the number of classes, without reading the data set; UserError for an unknown name.
+
+    Images are (channels, height, width, classes).  image_size: the side that a folder's pictures are brought to.
+    """
+    if own_data.is_own(name):
+        about = own_data.about(name)
+        return *about.sized(name, image_size), about.classes
     source = _source(name)
     return *source.shape, source.classes
 
 
 def has_owners(name: str) -> bool:
     """Whether a data set tells whose each row is, without reading it; UserError for an unknown name."""
-    return _source(name).owners
+    return own_data.about(name).owners > 0 if own_data.is_own(name) else _source(name).owners
+
+
+def has_tokens(name: str) -> bool:
+    """Whether a row is a sequence of whole numbers, without reading the data set; UserError for an unknown name."""
+    return own_data.about(name).tokens if own_data.is_own(name) else not _source(name).shape
 
 
 def load(name: str, data_dir: str | Path | None = None, download: bool = False) -> Dataset:
@@ -146,8 +142,11 @@ def load(name: str, data_dir: str | Path | None = None, download: bool = False) 
 
     data_dir   the folder with torchvision's layout; without it FEDTUNE_DATA_DIR, then "data".
     download   fetch the files if they are not there.
-    Raises UserError for an unknown name and for files that are absent, damaged or cannot be fetched.
+    Raises UserError for an unknown name and for files that are absent, damaged or cannot be fetched.  A user's own
+    is read from where it was named, and not normalised yet.
     """
+    if own_data.is_own(name):
+        return own_data.load(name)
     source = _source(name)
     root = Path(data_dir or os.environ.get("FEDTUNE_DATA_DIR") or "data").resolve()
     if name == "celeba":
@@ -166,7 +165,7 @@ def load(name: str, data_dir: str | Path | None = None, download: bool = False) 
 
 def _source(name: str) -> Source:
     if name not in SOURCES:
-        raise unknown("data set", name, SOURCES)
+        raise unknown("data set", name, names())
     return SOURCES[name]
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedtune.data.assignment import Partition
-from fedtune.data.datasets import Dataset
+from fedtune.data.dataset import Dataset
 
 
 class Split(NamedTuple):
@@ -23,7 +23,7 @@ class Split(NamedTuple):
 class Federation(NamedTuple):
     """The rows that the clients hold and who holds which.  Arrays of numpy (to be shared) or tensors (to be used).
 
-    x [R, channels, height, width], y [R]: only rows that somebody holds, each once, so 10,000 clients cost no padding.
+    x [R, …], y [R]: only rows that somebody holds, each once, so 10,000 clients cost no padding.
     """
 
     x: Any
@@ -39,8 +39,8 @@ class Federation(NamedTuple):
         return len(self.train.counts)
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height, width of an image."""
+    def shape(self) -> tuple[int, ...]:
+        """Of a row: channels, height, width of an image, the features of a vector, the length of tokens."""
         return tuple(self.x.shape[1:])
 
     def to(self, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Federation:

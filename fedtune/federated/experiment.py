@@ -122,8 +122,8 @@ def _form(alg: Algorithm, scenario: Scenario, architecture: architectures.Net) -
 
 
 def _shape(scenario: Scenario) -> tuple[architectures.Shape, int]:
-    *shape, classes = describe(scenario.dataset)
-    return (shape[0], shape[1], shape[2]), classes
+    *shape, classes = describe(scenario.dataset, scenario.image_size)
+    return tuple(shape), classes
 
 
 def task_of(scenario: Scenario, classes: int, shape: architectures.Shape, seed: int) -> Task:

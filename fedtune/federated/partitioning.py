@@ -8,12 +8,17 @@ import numpy as np
 
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
-from fedtune.data import datasets, partitions, skews
-from fedtune.data.assignment import Partition
+from fedtune.data import datasets, own_partition, partitions, skews
+from fedtune.data.assignment import Partition, by_split
 from fedtune.data.datasets import Dataset
 from fedtune.data.federation import Federation, partitioned
+from fedtune.data.normalising import standardised
+from fedtune.data.own_pictures import OwnPictures
 from fedtune.data.shifts import Shifts, shifted
 from fedtune.federated.scenario import Scenario
+
+TEST = 2  # in a data set's own split
+OFFICIAL = ("ways-shots", "fedgen")  # laws that draw validation rows themselves, from official training rows
 
 
 def make(scenario: Scenario, seed: int, data_dir: str | None = None, download: bool = False) -> Federation:
@@ -25,9 +30,19 @@ def make(scenario: Scenario, seed: int, data_dir: str | None = None, download: b
 def partition(data: Dataset, scenario: Scenario, seed: int) -> Federation:
     """Partition a loaded data set as the scenario says; UserError if that is impossible."""
     rows, parts = _rows_and_parts(data, scenario, seed)
+    if scenario.image_size and isinstance(data.x, OwnPictures):
+        data = data._replace(x=data.x.sized(scenario.image_size))
     made = partitioned(data, rows, parts, scenario.skip_classes)
+    if data.raw and scenario.normalise == "train":
+        made = standardised(made)
     shifts = Shifts(**{name: getattr(scenario, name) for name in Shifts._fields})
     return shifted(made, shifts, data.classes - scenario.skip_classes, seed)
+
+
+def rows_of_clients(data: Dataset, scenario: Scenario, seed: int) -> Partition:
+    """Who holds which rows of the data set, and what for; UserError if that is impossible."""
+    rows, parts = _rows_and_parts(data, scenario, seed)
+    return Partition(*([rows[held] for held in split] for split in parts))
 
 
 def require_partitions(data: Dataset, scenario: Scenario, seeds: Iterable[int]) -> None:
@@ -42,15 +57,30 @@ def require_partitions(data: Dataset, scenario: Scenario, seeds: Iterable[int]) 
 def _rows_and_parts(data: Dataset, scenario: Scenario, seed: int) -> tuple[np.ndarray, Partition]:
     """The rows of the data set that are partitioned, and the parts: places in them."""
     rows = np.flatnonzero(data.y >= scenario.skip_classes)  # all, mostly
-    parts = _parts(data, rows, scenario, randomness.numpy_stream(seed, "partition"))
-    if any(len(held) == 0 for split in parts for held in split):
-        raise UserError("every client needs training, validation and test rows; give fewer clients or more rows")
+    if own_partition.is_own(scenario.partition):
+        parts = own_partition.partition(scenario.partition, rows, len(data.y))
+    else:
+        rng = randomness.numpy_stream(seed, "partition")
+        if data.split is not None:  # the laws of official training and test rows want the former first
+            rows = rows[np.argsort(data.split[rows] == TEST, kind="stable")]
+        parts = _parts(data, rows, scenario, rng)
+        if data.split is not None and scenario.partition not in OFFICIAL:
+            parts = by_split(parts, data.split[rows], scenario.val_share, rng)
+    for name, split in zip(parts._fields, parts, strict=True):
+        if missing := [k for k, held in enumerate(split) if len(held) == 0]:
+            raise UserError(
+                f"every client needs training, validation and test rows, but client {missing[0]} has no {name} rows"
+                + (f" by the split of {data.name}" if data.split is not None else "")
+                + "; give fewer clients or more rows"
+            )
     return rows, skews.thinned(parts, scenario.thinning, seed)
 
 
 def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generator) -> Partition:
-    """The scenario's law on these rows of the data set (ascending); the parts hold places in `rows`."""
+    """The scenario's law on these rows of the data set; the parts hold places in `rows`, official test rows last."""
     y, train_rows = data.y[rows] - s.skip_classes, int(np.searchsorted(rows, data.train_rows))
+    if data.split is not None:
+        train_rows = int((data.split[rows] != TEST).sum())
     if s.partition == "ways-shots":
         return partitions.ways_shots(
             y, train_rows, s.clients, s.ways, s.ways_spread, s.shots, s.shots_spread, s.val_shots, s.test_shots, rng
@@ -67,7 +97,7 @@ def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generato
                 f"partition {s.partition} needs to know whose each row is, but {data.name} does not tell: take celeba, "
                 "or another partition"
             )
-        owner = data.owner[rows[:train_rows]]
+        owner = data.owner[rows[:train_rows] if data.split is None else rows]
         if s.partition == "domains":
             return skews.domains(owner, s.clients, s.val_share, s.test_share, rng)
         return partitions.natural(owner, s.clients, s.owners, s.share, s.val_share, s.test_share, rng)

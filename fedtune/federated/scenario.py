@@ -9,16 +9,19 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from fedtune.core import own_files
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import check_all, hyper, knobs
-from fedtune.data import datasets
+from fedtune.data import datasets, own_data, own_partition
 from fedtune.nn import catalogue
 
+OWN = ("dataset", "model", "partition")  # where a user's own file is taken too, by its canonical name
 PARTITIONS = (
     "ways-shots", "dirichlet", "iid", "fedgen", "natural", "shards", "quantity", "power-law", "domains",
 )  # fmt: skip
 EVALUATIONS = ("personal", "global", "pooled")
 NOISY_SPLITS = ("train", "train+val")
+NORMALISATIONS = ("train", "none")
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,9 @@ class Scenario:
     clients: int = 20  # K
     participation: float = 1.0  # share of the clients that take part in a round
     skip_classes: int = 0  # the first so many classes are left out and the others renumbered; the head keeps its width
+    # features of one's own data: brought to mean 0 and spread 1 by all clients' training rows (train), or as given
+    normalise: str = "train"
+    image_size: int = 0  # side that pictures of one's own folder are brought to; 0: as they are, all of one size
 
     partition: str = "ways-shots"
     ways: int = 4  # w̄, classes of a client
@@ -87,14 +93,18 @@ class Scenario:
             if "knob" not in f.metadata:
                 object.__setattr__(self, f.name, _typed(f.name, getattr(self, f.name), type(f.default)))
         check_all(self)
+        if own_partition.is_own(self.partition):
+            object.__setattr__(self, "clients", own_partition.clients(self.partition))
         for name, kind, known in (
             ("dataset", "data set", datasets.names()),
             ("model", "model", (*catalogue.WIDTHS, *catalogue.FAMILIES)),
             ("partition", "partition", PARTITIONS),
+            ("normalise", "choice of normalise", NORMALISATIONS),
             ("evaluation", "evaluation rule", EVALUATIONS),
             ("noisy_splits", "choice of noisy_splits", NOISY_SPLITS),
         ):
-            if getattr(self, name) not in known:
+            own = name in OWN and own_files.is_reference(getattr(self, name), known)
+            if not own and getattr(self, name) not in known:
                 raise unknown(kind, getattr(self, name), known)
         self._check_numbers()
         self._check_against_data()
@@ -108,7 +118,7 @@ class Scenario:
                 raise UserError(f"{name} must be at least {least.get(name, 1)}, but got {getattr(self, name)}")
         for name in (
             "features", "ways_spread", "shots_spread", "all_classes", "eval_clients", "power", "thinning", "swaps",
-            "feature_noise", "label_noise_spread",
+            "feature_noise", "label_noise_spread", "image_size",
         ):  # fmt: skip
             if not 0 <= getattr(self, name) < math.inf:
                 raise UserError(f"{name} must not be negative, but got {getattr(self, name)}")
@@ -135,7 +145,14 @@ class Scenario:
                 raise UserError(f"{name} must be in [0, 1], but got {getattr(self, name)}")
 
     def _check_against_data(self) -> None:
-        *_, classes = datasets.describe(self.dataset)
+        if own_files.is_reference(self.dataset, datasets.names()) and not own_data.is_own(self.dataset):
+            return  # of a run whose data set is not here
+        *shape, classes = datasets.describe(self.dataset, self.image_size)
+        if self.feature_noise and datasets.has_tokens(self.dataset):
+            raise UserError(f"feature_noise is added to real features, but {self.dataset} holds tokens; leave it out")
+        if self.rotation and len(shape) != 3:
+            raise UserError(f"rotation turns images, but {self.dataset} has rows of shape {tuple(shape)}; leave it out")
+        self._check_model(tuple(shape))
         if not 0 <= self.skip_classes < classes - 1:
             raise UserError(
                 f"skip_classes must be 0 to {classes - 2} to leave two of the {classes} classes of {self.dataset}, but "
@@ -149,11 +166,27 @@ class Scenario:
             pairs = f"{classes // 2} pairs of the {classes} classes"
             raise UserError(f"swaps must be at most {pairs}, but got {self.swaps}")
         if self.partition in ("natural", "domains") and not datasets.has_owners(self.dataset):
-            known = ", ".join(name for name in datasets.names() if datasets.has_owners(name))
+            known = ", ".join(name for name in datasets.SOURCES if datasets.has_owners(name))
             raise UserError(
-                f"partition {self.partition} needs a data set that tells whose each row is ({known}), but got "
-                f"{self.dataset}"
+                f"partition {self.partition} needs a data set that tells whose each row is ({known}, or your own with "
+                f"an array owner), but got {self.dataset}"
             )
+
+    def _check_model(self, shape: tuple[int, ...]) -> None:
+        """UserError for a built-in model that does not take rows of this kind."""
+        if self.model not in (*catalogue.WIDTHS, *catalogue.FAMILIES):
+            return
+        tokens = datasets.has_tokens(self.dataset)
+        fit = catalogue.OF_TOKENS if tokens else catalogue.ANY_SHAPE
+        if not tokens and len(shape) == 3:
+            fit = tuple(name for name in catalogue.WIDTHS if name not in catalogue.OF_TOKENS)
+        for member in catalogue.members(self.model):
+            if member not in fit:
+                rows = f"{'tokens' if tokens else 'numbers'} of shape {'×'.join(map(str, shape))}"
+                some = " or ".join(fit[:2])
+                raise UserError(
+                    f"model {member} does not take the rows of {self.dataset}, {rows}; give --model {some}, or your own"
+                )
 
     @property
     def participants(self) -> int:

@@ -11,7 +11,7 @@ from fedtune.core.errors import UserError, unknown
 from fedtune.nn import catalogue
 from fedtune.nn.layers import Linear, MaxPool2x2
 
-Shape = tuple[int, int, int]  # channels, height, width
+Shape = tuple[int, ...]  # of a row: channels, height, width of an image, the features of a vector
 
 
 class Net(nn.Module):
@@ -111,6 +111,29 @@ def mcmahan_cnn(shape: Shape, features: int) -> nn.Module:
     return _with_features(convolutions, shape, features)
 
 
+class Tokens(nn.Module):
+    """The mean of the tokens' embeddings; a token from VOCABULARY on shares that of its remainder."""
+
+    VOCABULARY, WIDTH = 4096, 32
+
+    def __init__(self) -> None:
+        """Draw the embeddings."""
+        super().__init__()
+        self.embedding = nn.Embedding(self.VOCABULARY, self.WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, length] -> [B, WIDTH]."""
+        return self.embedding(x.long() % self.VOCABULARY).mean(-2)
+
+
+def tokens(shape: Shape, features: int) -> nn.Module:
+    """For sequences of whole numbers: the mean of 4096 embeddings of 32, features (64), ReLU.
+
+    Source: a bag of hashed words, as in fastText (Joulin et al., EACL 2017, arXiv:1607.01759), with a hidden layer.
+    """
+    return nn.Sequential(Tokens(), Linear(Tokens.WIDTH, features), nn.ReLU())
+
+
 def resnet18(shape: Shape, features: int) -> nn.Module:
     """torchvision's ResNet-18, not pretrained, on 32×32 images; Linear(512, features) and ReLU after its pooling.
 
@@ -168,6 +191,7 @@ BODIES: dict[str, Callable[[Shape, int], nn.Module]] = {
     "fedgenp-cnn": fedgenp_cnn,
     "celeba-cnn": celeba_cnn,
     "mcmahan-cnn": mcmahan_cnn,
+    "tokens": tokens,
     "resnet18": resnet18,
     "googlenet-pooled": _pooled("googlenet"),
     "mobilenet-pooled": _pooled("mobilenet_v2"),

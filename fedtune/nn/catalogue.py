@@ -14,11 +14,15 @@ WIDTHS: dict[str, int] = {
     "fedgenp-cnn": 32,
     "celeba-cnn": 32,
     "mcmahan-cnn": 512,
+    "tokens": 64,
     "resnet18": 128,
     "googlenet-pooled": 512,
     "mobilenet-pooled": 512,
     **{f"resnet{n}-pooled": 512 for n in (10, 18, 34, 50, 101, 152)},
 }
+
+ANY_SHAPE = ("mlp",)  # takes vectors and series as well as images; the others take images
+OF_TOKENS = ("tokens",)  # takes whole numbers
 
 _RESNETS = tuple(f"resnet{n}-pooled" for n in (18, 34, 50, 101, 152))
 # mixed architectures of one feature width: client i runs number i mod their count

@@ -1,0 +1,155 @@
+"""A user's arrays, checked and brought into the form of a data set: x, y, and perhaps owner, split and classes.
+
+x        [rows, features] floats: vectors; [rows, channels, time] floats: series; [rows, length] whole numbers of at
+         least 0: tokens; [rows, channels, height, width], or [rows, height, width] bytes: images
+y        [rows] whole numbers or names; the classes are what occurs, in order, numbered from 0
+owner    [rows] whose each row is: whole numbers or names
+split    [rows] 0, 1, 2 or train, val, test
+classes  the names of the classes: then y holds 0 .. their number - 1
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedtune.core.errors import UserError, unknown
+from fedtune.data.dataset import Dataset
+
+NAMES = ("x", "y", "owner", "split", "classes")
+SPLITS = ("train", "val", "test")
+
+
+def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """The arrays of a file, never with pickle; UserError in one line for whatever is wrong with it."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise UserError(f"{path} holds one array without a name; save arrays by name, as np.savez(path, x=x)")
+            for name in file.files:
+                if name not in names:
+                    raise unknown(f"array in {path}", name, names)
+            return {name: file[name] for name in file.files}
+    except UserError:
+        raise
+    except (OSError, ValueError, EOFError, KeyError, SyntaxError, zipfile.BadZipFile, MemoryError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if "allow_pickle" in reason or "pickle" in reason:
+            reason = "it holds Python objects, which are pickled and never read; save arrays of numbers or text"
+        raise UserError(f"{path} cannot be read as an .npz: {reason}") from error
+
+
+def to_dataset(name: str, source: str, arrays: Mapping[str, Any]) -> Dataset:
+    """The data set of these arrays, not normalised.  source: how to call them in a complaint, the file or function."""
+    for needed in ("x", "y"):
+        if needed not in arrays:
+            raise UserError(f"{source} needs arrays x and y, but has no {needed}: it has {', '.join(arrays) or 'none'}")
+    x = features(source, plain(source, "x", arrays["x"]))
+    given = {n: plain(source, n, arrays[n]) for n in NAMES[1:4] if n in arrays}
+    for n, array in given.items():
+        if array.ndim != 1 or len(array) != len(x):
+            shapes = f"{n} of shape {array.shape} and x of shape {x.shape}"
+            raise UserError(f"{source} needs as many entries of {n} as rows of x, but has {shapes}")
+    y, class_names = labels(source, given["y"], arrays.get("classes"))
+    owner = _owners(source, given["owner"]) if "owner" in given else None
+    split = _split(source, given["split"]) if "split" in given else None
+    return Dataset(name, x, y, len(class_names), len(y), owner, split, True, class_names)
+
+
+def plain(source: str, name: str, values: Any) -> np.ndarray:
+    """An array of numbers or text; UserError for anything else."""
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise UserError(f"{name} of {source} is no array: {' '.join(str(error).split())}") from error
+    if array.dtype.kind == "O" and array.size and all(isinstance(v, str) for v in array.flat):
+        array = array.astype(str)  # names, as pandas holds them
+    if array.dtype.kind not in "biufU":
+        raise UserError(f"{name} of {source} must be numbers or text, but is of type {array.dtype}; convert it first")
+    return array
+
+
+def features(source: str, x: np.ndarray) -> np.ndarray:
+    """The rows as float32, or tokens as int64; UserError for what a model cannot be given."""
+    if x.dtype.kind == "U" or x.ndim not in (2, 3, 4) or 0 in x.shape:
+        raise UserError(
+            f"x of {source} must be numbers of 2 to 4 axes, rows first, none of length 0, but is {x.dtype} of shape "
+            f"{x.shape}"
+        )
+    if x.ndim == 4 and x.shape[1] > 4 >= x.shape[3]:
+        raise UserError(
+            f"images are [rows, channels, height, width], but x of {source} is of shape {x.shape}; give "
+            "x.transpose(0, 3, 1, 2)"
+        )
+    if x.ndim == 2 and x.dtype.kind in "iu":
+        if x.min() < 0:
+            raise UserError(f"tokens are whole numbers from 0 on, but x of {source} has {x.min()}; vectors are floats")
+        return x.astype(np.int64)
+    if x.ndim == 3 and x.dtype == np.uint8:
+        x = x[:, None]
+    pixels = x.dtype == np.uint8
+    with np.errstate(over="ignore"):
+        x = x.astype(np.float32)
+    if pixels:
+        x /= 255
+    finite = np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
+    if not finite.all():
+        raise UserError(
+            f"x of {source} must be finite in float32, but {int((~finite).sum())} rows are not, the first is row "
+            f"{int(finite.argmin())}; leave them out or fill them in"
+        )
+    return x
+
+
+def labels(source: str, y: np.ndarray, names: Any = None) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Classes int64 numbered from 0, and what each is called."""
+    if y.dtype.kind == "f":
+        raise UserError(f"y of {source} must be whole numbers or names, but is {y.dtype}; give y.astype(int)")
+    if y.dtype.kind in "iu" and y.min() < 0:
+        raise UserError(f"y of {source} must be classes from 0 on, but has {y.min()}; leave rows without a class out")
+    if names is not None:
+        known = tuple(str(n) for n in plain(source, "classes", names).ravel())
+        if y.dtype.kind not in "iu" or y.max() >= len(known):
+            raise UserError(
+                f"y of {source} must be 0 to {len(known) - 1}, for it names {len(known)} classes, but has "
+                f"{y.max() if y.dtype.kind in 'iu' else y.dtype}"
+            )
+        return y.astype(np.int64), known
+    found, numbers = np.unique(y, return_inverse=True)
+    if len(found) < 2:
+        raise UserError(f"y of {source} needs at least two classes, but has {len(found)}: {', '.join(map(str, found))}")
+    if len(found) > len(y) / 2:
+        raise UserError(
+            f"y of {source} needs rows of each class, but has {len(found)} values in {len(y)} rows; are they classes?"
+        )
+    return numbers.astype(np.int64).reshape(-1), tuple(map(str, found))
+
+
+def _owners(source: str, owner: np.ndarray) -> np.ndarray:
+    if owner.dtype.kind == "f":
+        raise UserError(f"owner of {source} must be whole numbers or names, but is {owner.dtype}; convert it first")
+    return np.unique(owner, return_inverse=True)[1].astype(np.int64).reshape(-1)
+
+
+def splits(source: str, split: np.ndarray) -> np.ndarray:
+    """0 train, 1 validation, 2 test; UserError unless all are."""
+    known: dict[Any, int] = {0: 0, 1: 1, 2: 2}
+    if split.dtype.kind == "U":
+        known = {name: i for i, name in enumerate(SPLITS)}
+    strange = [v for v in np.unique(split).tolist() if v not in known]
+    if strange:
+        raise UserError(f"split of {source} must be 0, 1, 2 or train, val, test, but has {strange[0]!r}")
+    return np.array([known[v] for v in split.tolist()], np.int64)
+
+
+def _split(source: str, split: np.ndarray) -> np.ndarray:
+    """The splits of a data set: with rows to train on and to test on."""
+    numbers = splits(source, split)
+    for i in (0, 2):
+        if not (numbers == i).any():
+            raise UserError(f"split of {source} needs {SPLITS[i]} rows, but has none; without split they are drawn")
+    return numbers

@@ -1,0 +1,155 @@
+"""A user's own data set: FILE.npz, a folder of class folders of pictures, or a function of FILE.py that gives arrays.
+
+Whoever starts a run reads it.  What the others must know of it, workers and the reader of a record among them, goes
+along with the experiment as its description: shape, classes, owners.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedtune.core import own_files
+from fedtune.core.errors import UserError
+from fedtune.core.own_files import OwnFile
+from fedtune.data import own_arrays, own_pictures
+from fedtune.data.dataset import Dataset
+
+KEY = "dataset"  # of the descriptions of a file
+
+
+class About(NamedTuple):
+    """What is known of a data set without reading it.
+
+    shape    of a row; of pictures of different sizes (3, 0, 0).
+    owners   how many there are; 0: it does not tell.
+    digest   of the arrays that a function gave.
+    """
+
+    shape: tuple[int, ...]
+    classes: int
+    tokens: bool
+    owners: int
+    pictures: bool
+    rows: int
+    digest: str = ""
+
+    def sized(self, name: str, image_size: int) -> tuple[int, ...]:
+        """The shape of a row as a model sees it; UserError where pictures differ in size and none was asked for."""
+        if image_size and not self.pictures:
+            raise UserError(f"image_size is for folders of pictures, but {name} is none; leave it out")
+        if self.pictures and not (image_size or self.shape[1]):
+            raise UserError(f"pictures of {name} differ in size; give one that they are brought to: --image-size 64")
+        return (self.shape[0], image_size, image_size) if image_size else self.shape
+
+
+def offered() -> tuple[str, ...]:
+    """The names of the data sets that installed packages offer."""
+    return ()
+
+
+def is_own(name: str) -> bool:
+    """Whether it is the canonical name of a data set whose description this process knows."""
+    return own_files.is_own(name) and _ending(name) in own_files.about(name).get(KEY, {})
+
+
+def about(name: str) -> About:
+    """The description of a user's data set."""
+    values = own_files.about(name)[KEY][_ending(name)]
+    return About(**(values | {"shape": tuple(values["shape"])}))
+
+
+def described(name: str, files: tuple[OwnFile, ...]) -> tuple[OwnFile, ...]:
+    """The files that an experiment was given, with the description of its data set, which is read and checked.
+
+    name: of the data set, canonical.  UserError in one line for whatever is wrong with it.
+    """
+    data = _read(name, _content(name))
+    shape = data.x.shape[1:]
+    known = About(
+        tuple(map(int, shape)), data.classes, _has_tokens(data), 0 if data.owner is None else int(data.owner.max()) + 1,
+        not isinstance(data.x, np.ndarray), len(data.y), _digest(data) if _ending(name) else "",
+    )  # fmt: skip
+    new = {KEY: {_ending(name): known._asdict()}}
+    files = tuple(f._replace(about={**f.about, **new}) if f.name == _file(name) else f for f in files)
+    own_files.register(files)
+    return files
+
+
+def load(name: str) -> Dataset:
+    """The data set; UserError if it cannot be read, or its function gives other arrays than before."""
+    data, before = _read(name, _content(name)), about(name)
+    if before.digest and _digest(data) != before.digest:
+        raise UserError(f"{name} gave other arrays than before; a data set's function must give the same every time")
+    return data
+
+
+@lru_cache(maxsize=2)
+def _read(name: str, content: str) -> Dataset:
+    """Read a data set once for the same content."""
+    if not _is_code(name):
+        path = own_files.path_of(name)
+        if path.is_dir():
+            return own_pictures.read(name, path)
+        return own_arrays.to_dataset(name, str(path), own_arrays.read_npz(path, own_arrays.NAMES))
+    if not _ending(name):
+        raise UserError(f"a data set in a Python file is a function that gives arrays: name it, as {name}:NAME")
+    function = own_files.load(name, "data set")
+    if not callable(function):
+        raise UserError(f"{name} must be a function that gives arrays, but is {_kind(function)}")
+    with own_files.calling(name, "data set"):
+        given = function(**own_files.call_options(name))
+    return own_arrays.to_dataset(name, name, _arrays(name, given))
+
+
+def _arrays(source: str, given: Any) -> Mapping[str, Any]:
+    """What a function gave, by name: a mapping, or x, y, owner and split in this order."""
+    if isinstance(given, tuple | list) and 2 <= len(given) <= 4:
+        return dict(zip(own_arrays.NAMES, given, strict=False))
+    if not isinstance(given, Mapping) or not set(given) <= set(own_arrays.NAMES):
+        got = f"{sorted(map(str, given))}" if isinstance(given, Mapping) else _kind(given)
+        names = ", ".join(own_arrays.NAMES)
+        raise UserError(f"{source} must give (x, y), (x, y, owner, split) or a dict of {names}, but gave {got}")
+    return given
+
+
+def _kind(value: Any) -> str:
+    return f"a {type(value).__name__}"
+
+
+def _content(name: str) -> str:
+    """What a data set is read from: the hash of the data, or the module of the code, whose name has it."""
+    if _is_code(name):
+        return str(own_files.load(_file(name), "data set").__name__)
+    return own_files.of_data(own_files.path_of(name)).sha256
+
+
+def _is_code(name: str) -> bool:
+    return _file(name).endswith(".py")
+
+
+def _digest(data: Dataset) -> str:
+    """The hash of a data set's arrays."""
+    whole = hashlib.sha256()
+    for array in (data.x, data.y, data.owner, data.split):
+        if isinstance(array, np.ndarray):
+            whole.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+    return whole.hexdigest()
+
+
+def _has_tokens(data: Dataset) -> bool:
+    return isinstance(data.x, np.ndarray) and data.x.dtype == np.int64
+
+
+def _file(name: str) -> str:
+    """The file of a canonical name."""
+    return name.removesuffix(_ending(name)) if _ending(name) else name
+
+
+def _ending(name: str) -> str:
+    """What comes after the file: `:NAME(options)` of `FILE.py:NAME(options)`, nothing of `FILE.npz`."""
+    return name[name.index(".py") + 3 :] if ".py" in name else ""

@@ -1,0 +1,225 @@
+"""A user's own data set: what is read of files, folders and functions, whose each row is, how it is normalised."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.own_data import made, pictures, saved, taken, wards
+
+from fedtune.core import own_files
+from fedtune.core.errors import UserError
+from fedtune.data import datasets, own_data
+from fedtune.data.federation import Federation
+from fedtune.federated import partitioning
+from fedtune.federated.scenario import Scenario
+
+SPLITS = ("train", "val", "test")
+
+
+def rows(f: Federation, k: int, *splits: str) -> np.ndarray:
+    tables = [getattr(f, split) for split in splits or SPLITS]
+    return np.concatenate([t.rows[k, : t.counts[k]] for t in tables])
+
+
+def test_a_table_with_owners_is_partitioned_by_them_and_a_client_is_an_owner(tmp_path: Path) -> None:
+    arrays = wards()
+    scenario = taken(saved(tmp_path / "wards.npz", **arrays), normalise="none")
+    assert (scenario.dataset, scenario.partition, scenario.clients, scenario.owners) == ("wards.npz", "natural", 6, 1)
+    assert scenario.model == "mlp" and datasets.describe("wards.npz") == (5, 3) and not datasets.has_tokens("wards.npz")
+    f = made(scenario)
+    assert f.shape == (5,) and f.classes == 3 and f.x.dtype == np.float32
+    whose = {frozenset(map(float, x[:, 0])) for x in np.split(arrays["x"].astype(np.float32), 6)}
+    assert {frozenset(map(float, f.x[rows(f, k), 0])) for k in range(6)} == whose
+    groups = taken(tmp_path / "wards.npz", owners=2)
+    assert groups.clients == 3 and made(groups).train.counts.sum() + made(groups).test.counts.sum() > 180
+
+
+def test_other_partitions_take_it_as_any_data_set(tmp_path: Path) -> None:
+    path = saved(tmp_path / "wards.npz", **wards())
+    for partition, clients in (("dirichlet", 4), ("shards", 4), ("iid", 4), ("domains", 6), ("ways-shots", 4)):
+        scenario = taken(path, partition, clients=clients, ways=2)
+        assert scenario.partition == partition and made(scenario).clients == clients
+    assert taken(path, "domains").clients == 6
+    assert taken(path, "iid").clients == Scenario().clients
+
+
+@pytest.mark.parametrize("kind", ["names", "gaps", "bools"])
+def test_classes_are_numbered_in_order_and_keep_their_names(kind: str, tmp_path: Path) -> None:
+    arrays = wards()
+    names: dict[str, Any] = {"names": ["flu", "none", "sars"], "gaps": [3, 10, 12], "bools": [False, True, True]}
+    y = np.array(names[kind])[arrays["y"]]
+    scenario = taken(saved(tmp_path / "wards.npz", x=arrays["x"], y=y), clients=4, partition="iid")
+    data = datasets.load(scenario.dataset)
+    assert data.class_names == tuple(map(str, dict.fromkeys(names[kind]))) and data.classes == len(data.class_names)
+    np.testing.assert_array_equal(np.array(data.class_names)[data.y], y.astype(str))
+
+
+def test_named_classes_may_be_absent_from_the_rows(tmp_path: Path) -> None:
+    scenario = taken(saved(tmp_path / "w.npz", **wards(), classes=["a", "b", "c", "d"]))
+    assert datasets.describe(scenario.dataset)[-1] == 4 and made(scenario).classes == 4
+
+
+def test_features_are_standardised_by_training_rows_alone(tmp_path: Path) -> None:
+    arrays = wards()
+    path = saved(tmp_path / "wards.npz", **arrays)
+    f, raw = made(taken(path)), made(taken(path, normalise="none"))
+    train = np.concatenate([rows(f, k, "train") for k in range(f.clients)])
+    np.testing.assert_allclose(f.x[train].mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(f.x[train].std(0), 1, atol=1e-5)
+    np.testing.assert_array_equal(f.y, raw.y)
+    mean, std = raw.x[train].mean(0, dtype=np.float64), raw.x[train].std(0, dtype=np.float64)
+    np.testing.assert_allclose(f.x, (raw.x - mean) / std, atol=1e-5)
+    far = dict(arrays, x=arrays["x"].copy())
+    of_test = np.isin(arrays["x"][:, 0].astype(np.float32), raw.x[rows(raw, 0, "test"), 0])
+    far["x"][of_test] = 1e6
+    other = made(taken(saved(tmp_path / "far.npz", **far)))
+    np.testing.assert_array_equal(other.x[train], f.x[train])
+
+
+def test_a_feature_that_never_varies_and_channels_of_images_are_normalised(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (60, 3, 4, 4)).astype(np.uint8)
+    x[:, 2] = 7
+    scenario = taken(saved(tmp_path / "i.npz", x=x, y=np.arange(60) % 2), "iid", clients=3)
+    f = made(scenario)
+    assert f.shape == (3, 4, 4) and scenario.model == Scenario().model and (f.x[:, 2] == 0).all()
+    train = np.concatenate([rows(f, k, "train") for k in range(3)])
+    np.testing.assert_allclose(f.x[train][:, :2].std(axis=(0, 2, 3)), 1, atol=1e-5)
+    raw = made(taken(tmp_path / "i.npz", "iid", clients=3, normalise="none"))
+    np.testing.assert_allclose(raw.x.max(), x.max() / 255, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("x", "shape", "tokens"),
+    [
+        (np.zeros((40, 6), np.int32), (6,), True),
+        (np.zeros((40, 6)), (6,), False),
+        (np.zeros((40, 2, 9)), (2, 9), False),
+        (np.zeros((40, 5, 9), np.uint8), (1, 5, 9), False),
+        (np.zeros((40, 3, 5, 9), np.float16), (3, 5, 9), False),
+        (np.zeros((40, 6), bool), (6,), False),
+    ],
+)
+def test_the_kind_of_data_follows_from_type_and_axes(x: np.ndarray, shape: Any, tokens: bool, tmp_path: Path) -> None:
+    scenario = taken(saved(tmp_path / "d.npz", x=x, y=np.arange(40) % 2), "iid", clients=3)
+    assert datasets.describe("d.npz") == (*shape, 2) and datasets.has_tokens("d.npz") == tokens
+    f = made(scenario)
+    assert f.shape == shape and f.x.dtype == (np.int64 if tokens else np.float32)
+    assert f.to(dtype=f.to().x.double().dtype).x.is_floating_point() != tokens  # tokens stay whole numbers
+
+
+@pytest.mark.parametrize("names", [True, False])
+def test_the_split_of_a_data_set_is_used(names: bool, tmp_path: Path) -> None:
+    arrays = wards()
+    split = np.random.default_rng(1).permutation(np.arange(240) % 3)
+    given = np.array(SPLITS)[split] if names else split
+    path = saved(tmp_path / "wards.npz", **arrays, split=given)
+    role = dict(zip(arrays["x"][:, 0].astype(np.float32), split, strict=True))
+    for partition in ("natural", "iid", "dirichlet", "shards"):
+        f = made(taken(path, partition, clients=4, normalise="none"))
+        for k in range(4):
+            for i, name in enumerate(SPLITS):
+                assert {role[v] for v in f.x[rows(f, k, name), 0]} == {i}
+    f = made(taken(path, "ways-shots", clients=3, ways=2, normalise="none"))  # draws validation rows by itself
+    for name in SPLITS:
+        assert all((role[v] == 2) == (name == "test") for k in range(3) for v in f.x[rows(f, k, name), 0])
+
+
+def test_without_validation_rows_they_are_drawn_from_those_to_train_on(tmp_path: Path) -> None:
+    arrays = wards()
+    split = np.where(np.arange(240) % 4 == 3, 2, 0)
+    f = made(taken(saved(tmp_path / "w.npz", **arrays, split=split), normalise="none", val_share=0.2))
+    test = dict(zip(arrays["x"][:, 0].astype(np.float32), split, strict=True))
+    assert [table.counts.tolist() for table in (f.train, f.val, f.test)] == [[24] * 6, [6] * 6, [10] * 6]
+    assert all(test[v] == 2 * (name == "test") for name in SPLITS for k in range(6) for v in f.x[rows(f, k, name), 0])
+
+
+def test_a_client_that_the_split_leaves_without_rows_is_named(tmp_path: Path) -> None:
+    arrays = wards()
+    split = np.where(arrays["owner"] == 2, 0, np.arange(240) % 3)
+    scenario = taken(saved(tmp_path / "w.npz", **arrays, split=split))
+    with pytest.raises(UserError, match=r"but client \d has no val rows by the split of w.npz; give fewer clients"):
+        made(scenario)
+
+
+def test_a_function_gives_the_data_with_options_and_is_called_once(tmp_path: Path) -> None:
+    np.savez(tmp_path / "w.npz", **wards())
+    (tmp_path / "code.py").write_text(
+        "import numpy as np\nfrom pathlib import Path\nCALLS = []\n"
+        "def wards(feature=0, times=1.0):\n"
+        "    CALLS.append(1)\n"
+        f"    found = dict(np.load({str(tmp_path / 'w.npz')!r}))\n"
+        "    return found['x'][:, feature:] * times, found['y'], found['owner']\n"
+    )
+    one = taken(f"{tmp_path}/code.py:wards(feature=2, times=3.0)")
+    assert one.dataset == "code.py:wards(feature=2,times=3.0)" and datasets.describe(one.dataset) == (3, 3)
+    f, want = made(one), wards()["x"][:, 2:]
+    assert f.clients == 6 and f.shape == (3,)
+    raw = made(one.override(normalise="none"))
+    assert np.isin(raw.x, (want * 3).astype(np.float32)).all()
+    assert len(own_files.load("code.py", "module").CALLS) == 1
+    two = taken(f"{tmp_path}/code.py:wards")
+    assert datasets.describe(two.dataset) == (5, 3) and made(two).shape == (5,)
+
+
+def test_a_function_that_gives_other_arrays_later_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text(
+        "import numpy as np\n"
+        "def wards():\n"
+        f"    return tuple(np.load({str(tmp_path / 'w.npz')!r})[n] for n in ('x', 'y'))\n"
+    )
+    np.savez(tmp_path / "w.npz", **wards())
+    scenario = taken(f"{tmp_path}/code.py:wards", "iid", clients=4)
+    made(scenario)
+    np.savez(tmp_path / "w.npz", **wards(seed=1))
+    own_data._read.cache_clear()  # as in another process
+    with pytest.raises(UserError, match="code.py:wards gave other arrays than before"):
+        made(scenario)
+
+
+def test_a_folder_of_pictures_is_read_as_it_is_needed_with_its_classes_names(tmp_path: Path) -> None:
+    scenario = taken(pictures(tmp_path / "pets", dog=(8, 8)), "iid", clients=3, normalise="none")
+    assert scenario.dataset == "pets/" and datasets.describe("pets/") == (3, 8, 8, 2)
+    data = datasets.load("pets/")
+    assert data.class_names == ("cat", "dog") and data.y.tolist() == [0] * 12 + [1] * 12 and len(data.x) == 24
+    np.testing.assert_allclose(data.x[np.array([15, 2])][:, :, 3, 4] * 255, [[3, 10, 0], [2, 0, 0]], atol=1e-4)
+    f = made(scenario)
+    np.testing.assert_array_equal(f.y, (f.x[:, 1, 0, 0] > 0).astype(np.int64))
+    large = made(taken(tmp_path / "pets", "iid", clients=3, image_size=16))
+    assert large.shape == (3, 16, 16)
+
+
+def test_pictures_of_several_sizes_are_brought_to_one(tmp_path: Path) -> None:
+    pictures(tmp_path / "pets", dog=(20, 10))
+    with pytest.raises(UserError, match="pictures of pets/ differ in size; give one that they are brought to: --image"):
+        taken(tmp_path / "pets", "iid", clients=3)
+    assert made(taken(tmp_path / "pets", "iid", clients=3, image_size=12)).shape == (3, 12, 12)
+
+
+def test_folders_of_a_split_are_one(tmp_path: Path) -> None:
+    for part, each in (("train", 12), ("val", 6), ("test", 6)):
+        pictures(tmp_path / "pets" / part, each=each)
+    data = datasets.load(taken(tmp_path / "pets", "iid", clients=3).dataset)
+    assert np.bincount(data.split).tolist() == [24, 12, 12]
+
+
+def test_a_worker_needs_the_description_and_not_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path / "wards.npz", **wards())
+    name, files = own_files.take(str(path))
+    files = own_data.described(name, files)
+    assert files[0].content is None and len(pickle.dumps(files)) < 1000
+    path.unlink()
+    monkeypatch.setattr(own_files, "_files", {})
+    fields = {"dataset": "wards.npz", "partition": "natural", "owners": 1, "clients": 6, "model": "mlp"}
+    scenario = Scenario(**fields)  # as recorded elsewhere
+    with pytest.raises(UserError):
+        datasets.describe(scenario.dataset)
+    own_files.register(files)
+    assert datasets.describe(scenario.override(lr=0.1).dataset) == (5, 3)
+    with pytest.raises(UserError, match="wards.npz was read from .*, which is gone; bring it back"):
+        partitioning.make(scenario, 0)
+
+
