@@ -53,7 +53,7 @@ class Task(NamedTuple):
     clients: int  # K
     batch: int  # B
     seed: int
-    shape: tuple[int, int, int] = (1, 8, 8)  # of an image: channels, height, width
+    shape: tuple[int, ...] = (1, 8, 8)  # of an image; (features,) of a vector, (length,) of tokens
     models: tuple[str, ...] = ()  # the scenario's architectures; client i runs number i mod their count
     rounds: int = 1  # T
     t: int = 0  # the round that is being run, from 1 on; 0: none yet

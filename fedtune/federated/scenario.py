@@ -177,7 +177,7 @@ class Scenario:
         if self.model not in (*catalogue.WIDTHS, *catalogue.FAMILIES):
             return
         tokens = datasets.has_tokens(self.dataset)
-        fit = catalogue.OF_TOKENS if tokens else catalogue.ANY_SHAPE
+        fit: tuple[str, ...] = catalogue.OF_TOKENS if tokens else catalogue.ANY_SHAPE
         if not tokens and len(shape) == 3:
             fit = tuple(name for name in catalogue.WIDTHS if name not in catalogue.OF_TOKENS)
         for member in catalogue.members(self.model):
