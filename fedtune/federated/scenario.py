@@ -168,8 +168,8 @@ class Scenario:
         if self.partition in ("natural", "domains") and not datasets.has_owners(self.dataset):
             known = ", ".join(name for name in datasets.SOURCES if datasets.has_owners(name))
             raise UserError(
-                f"partition {self.partition} needs a data set that tells whose each row is ({known}, or your own with "
-                f"an array owner), but got {self.dataset}"
+                f"partition {self.partition} needs a data set that tells whose each row is ({known}), but got "
+                f"{self.dataset}; of your own it needs an array owner"
             )
 
     def _check_model(self, shape: tuple[int, ...]) -> None:
