@@ -13,7 +13,7 @@ from torch import nn
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Knob, knobs
 from fedtune.data.datasets import describe
-from fedtune.federated import registry
+from fedtune.federated import registry, weights
 from fedtune.federated.algorithm import Algorithm, Task, part_of, parts
 from fedtune.federated.scenario import Scenario
 from fedtune.nn import architectures, catalogue
@@ -31,6 +31,8 @@ class Experiment:
     pinned: dict[str, Any] = field(default_factory=dict)  # --set: hyperparameters held fixed
     preset: str = ""  # --preset: other defaults, by name
     given: tuple[str, ...] = ()  # scenario fields that were asked for by themselves: a preset leaves them alone
+    start: str = "common"  # what belongs to a client is drawn for all alike, or for each by itself: own
+    start_from: str = ""  # FILE.pt[:part]: weights that take the draw's place
 
     def knobs(self) -> dict[str, Knob]:
         """All hyperparameters: the algorithm's and the scenario's."""
@@ -71,6 +73,20 @@ class Experiment:
                 f"architectures of {scenario.model} differ in it; give --model one architecture, or run there "
                 f"{', '.join(fitting(scenario))}"
             )
+        if self.start_from:
+            self.describe_start(config)
+
+    def describe_start(self, config: dict[str, Any] | None = None) -> str:
+        """What starts from weights and what does not, in words; UserError if nothing does."""
+        alg, scenario = self.resolve(config or {})
+        forms, targets = _forms(alg, scenario), []
+        for i, form in enumerate(forms):
+            kept = form.buffers if scenario.batch_norm == "personal" else ()
+            shared = {n for n in form.shapes if part_of(n) in alg.shared and n not in kept}
+            clients = range(i, scenario.clients, len(forms))
+            targets.append(weights.Target(form.shapes, shared, clients, form.head_was))
+        name, part = weights.parse(self.start_from)
+        return weights.describe(weights.find(name), targets, part)
 
     def describe_scoring(self, config: dict[str, Any] | None = None) -> str:
         """Which model the evaluation scores and on which rows, in words."""
@@ -95,7 +111,13 @@ class Form(NamedTuple):
 
     parts: tuple[str, ...]
     shapes: dict[str, torch.Size]  # of every tensor, by its full name
-    with_statistics: frozenset[str]  # the parts that have buffers: BatchNorm's running statistics
+    buffers: frozenset[str]  # names of BatchNorm's running statistics
+    head_was: str | None  # the head's name in a user's own module
+
+    @property
+    def with_statistics(self) -> frozenset[str]:
+        """The parts that have buffers."""
+        return frozenset(map(part_of, self.buffers))
 
 
 @lru_cache(maxsize=32)
@@ -105,9 +127,13 @@ def _forms(alg: Algorithm, scenario: Scenario) -> tuple[Form, ...]:
 
 
 def _architectures(scenario: Scenario) -> list[architectures.Net]:
-    shape, classes = _shape(scenario)
-    width, names = catalogue.width(scenario.model, scenario.features), catalogue.members(scenario.model)
-    return [architectures.build(n, shape, classes, width) for n in names[: scenario.clients]]
+    """The nets of the clients' architectures; UserError unless they run on the data set's rows."""
+    (shape, classes), dtype = _shape(scenario), _dtype(scenario)
+    width, nets = architectures.width(scenario.model, shape, classes, scenario.features, dtype), []
+    for name in catalogue.members(scenario.model)[: scenario.clients]:
+        nets.append(architectures.build(name, shape, classes, width))
+        architectures.require_fit(name, nets[-1], shape, dtype)
+    return nets
 
 
 def _form(alg: Algorithm, scenario: Scenario, architecture: architectures.Net) -> Form:
@@ -116,9 +142,9 @@ def _form(alg: Algorithm, scenario: Scenario, architecture: architectures.Net) -
     net: nn.Module = copy.copy(architecture)
     net._modules = dict(architecture._modules)  # large nets are built once for all algorithms
     with torch.random.fork_rng(devices=[]):
-        net = alg.build(net, task_of(scenario, classes, shape, 0))
+        net = alg.build(net, task_of(scenario, classes, shape, 0, _dtype(scenario)))
     shapes = {n: t.shape for n, t in net.state_dict().items()}
-    return Form(tuple(parts(net)), shapes, frozenset(part_of(n) for n, _ in net.named_buffers()))
+    return Form(tuple(parts(net)), shapes, frozenset(n for n, _ in net.named_buffers()), architecture.head_was)
 
 
 def _shape(scenario: Scenario) -> tuple[architectures.Shape, int]:
@@ -126,9 +152,17 @@ def _shape(scenario: Scenario) -> tuple[architectures.Shape, int]:
     return tuple(shape), classes
 
 
-def task_of(scenario: Scenario, classes: int, shape: architectures.Shape, seed: int) -> Task:
-    """What an algorithm may know of a scenario on data of this shape."""
-    width, members = catalogue.width(scenario.model, scenario.features), catalogue.members(scenario.model)
+def _dtype(scenario: Scenario) -> torch.dtype:
+    """The type of the data set's rows, as tokens are whole numbers."""
+    return torch.float32
+
+
+def task_of(
+    scenario: Scenario, classes: int, shape: architectures.Shape, seed: int, dtype: torch.dtype = torch.float32
+) -> Task:
+    """What an algorithm may know of a scenario on data of this shape and type."""
+    width = architectures.width(scenario.model, shape, classes, scenario.features, dtype)
+    members = catalogue.members(scenario.model)
     return Task(classes, width, scenario.clients, scenario.batch, seed, shape, members, scenario.rounds)
 
 

@@ -97,7 +97,6 @@ class Scenario:
             object.__setattr__(self, "clients", own_partition.clients(self.partition))
         for name, kind, known in (
             ("dataset", "data set", datasets.names()),
-            ("model", "model", (*catalogue.WIDTHS, *catalogue.FAMILIES)),
             ("partition", "partition", PARTITIONS),
             ("normalise", "choice of normalise", NORMALISATIONS),
             ("evaluation", "evaluation rule", EVALUATIONS),
@@ -106,6 +105,7 @@ class Scenario:
             own = name in OWN and own_files.is_reference(getattr(self, name), known)
             if not own and getattr(self, name) not in known:
                 raise unknown(kind, getattr(self, name), known)
+        catalogue.members(self.model)
         self._check_numbers()
         self._check_against_data()
 

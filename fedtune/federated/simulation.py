@@ -12,7 +12,7 @@ import torch
 from fedtune.core import randomness
 from fedtune.core.metrics import over_seeds
 from fedtune.data import federation
-from fedtune.federated import engine, evaluation, executors, partitioning
+from fedtune.federated import engine, evaluation, executors, partitioning, starting
 from fedtune.federated.experiment import Experiment, task_of, with_seed
 from fedtune.nn import architectures
 
@@ -30,7 +30,7 @@ class Simulation:
         """data: the federation as made for the experiment's scenario and seed, as arrays or tensors."""
         alg, scenario = experiment.resolve(config)
         arrays = data.to(experiment.device, dtype)
-        task = task_of(scenario, arrays.classes, arrays.shape, experiment.seed)
+        task = task_of(scenario, arrays.classes, arrays.shape, experiment.seed, arrays.x.dtype)
         seed, nets = randomness.number(experiment.seed, "net"), []
         for i, member in enumerate(task.models[: arrays.clients]):
             net = architectures.build(member, arrays.shape, arrays.classes, task.features, seed)
@@ -41,7 +41,7 @@ class Simulation:
             draws = randomness.stream(experiment.seed, "all classes")
             everywhere = federation.of_all_classes(arrays, scenario.all_classes, draws)
         self.setting = engine.Setting(alg, arrays, scenario, task, everywhere)
-        self.state = engine.start(self.setting, nets)
+        self.state = starting.start(experiment, self.setting, nets)
 
     def step(self) -> dict[str, Any]:
         """Run a round and evaluate it: its row of metrics.  Raises Diverged."""

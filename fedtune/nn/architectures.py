@@ -1,37 +1,23 @@
-"""Networks with named parts `body` (images -> features) and `head` (features -> logits)."""
+"""Networks with named parts `body` (images -> features) and `head` (features -> logits): ours by name, or a user's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedtune.core.errors import UserError, unknown
-from fedtune.nn import catalogue
+from fedtune.nn import catalogue, own_models
 from fedtune.nn.layers import Linear, MaxPool2x2
-
-Shape = tuple[int, ...]  # of a row: channels, height, width of an image, the features of a vector
-
-
-class Net(nn.Module):
-    """A body and a linear head; algorithms add parts of their own."""
-
-    def __init__(self, body: nn.Module, features: int, classes: int) -> None:
-        """body maps [B, channels, height, width] to [B, features]."""
-        super().__init__()
-        self.body, self.head = body, Linear(features, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, classes] of images."""
-        return self.head(self.body(x))
+from fedtune.nn.net import Net as Net
+from fedtune.nn.net import Shape as Shape
+from fedtune.nn.net import rows_in_words
 
 
 def mlp(shape: Shape, features: int) -> nn.Module:
     """One hidden layer: flatten, 128, ReLU, features, ReLU."""
-    return nn.Sequential(
-        nn.Flatten(), Linear(_numel(shape), 128), nn.ReLU(), Linear(128, features), nn.ReLU()
-    )
+    return nn.Sequential(nn.Flatten(), Linear(_numel(shape), 128), nn.ReLU(), Linear(128, features), nn.ReLU())
 
 
 def cnn8(shape: Shape, features: int) -> nn.Module:
@@ -201,15 +187,56 @@ BODIES: dict[str, Callable[[Shape, int], nn.Module]] = {
 
 def build(name: str, shape: Shape, classes: int, features: int = 0, seed: int = 0) -> Net:
     """One architecture with PyTorch's default initialisation from this seed; the global random state is left alone."""
-    if name not in BODIES:
-        raise unknown("model", name, BODIES)
-    d = catalogue.width(name, features)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        if catalogue.is_own(name):
+            return own_models.build(name, shape, classes, features)
+        if name not in BODIES:
+            raise unknown("model", name, BODIES)
+        d = features or catalogue.WIDTHS[name]
+        if name != "mlp" and len(shape) != 3:
+            raise _misfit(name, shape, "it is for images; take mlp for vectors, or a model of your own: FILE.py:NAME")
         try:
-            return Net(BODIES[name](shape, d), d, classes)
+            return Net(BODIES[name](shape, d), Linear(d, classes))
         except (RuntimeError, ValueError) as error:
-            raise UserError(f"model {name!r} does not fit images of {'×'.join(map(str, shape))}: {error}") from error
+            raise _misfit(name, shape, str(error)) from error
+
+
+def width(model: str, shape: Shape, classes: int, features: int = 0, dtype: torch.dtype = torch.float32) -> int:
+    """The feature dimension D of a model or of several: as asked for, what a user's model gives, or its paper's.
+
+    UserError unless a user's models fit the rows and have one width; ours have the width that they are told.
+    """
+    members = list(dict.fromkeys(catalogue.members(model)))
+    d, first = features, "--features"
+    for name in filter(catalogue.is_own, members):
+        found = own_models.width(name, shape, classes, d, dtype)
+        if d and found != d:
+            raise UserError(
+                f"every model needs features of one width, but {name} has {found} and {first} says {d}; let its "
+                "function take `features`"
+            )
+        d, first = found, name
+    return d or catalogue.WIDTHS[members[0]]
+
+
+def require_fit(name: str, net: nn.Module, shape: Shape, dtype: torch.dtype) -> None:
+    """UserError unless one of our architectures runs on such rows; a user's was run to find its width."""
+    if catalogue.is_own(name):
+        return
+    if not dtype.is_floating_point:
+        raise _misfit(
+            name, shape, "our models are for images and vectors; give your own with --model FILE.py:NAME", dtype
+        )
+    try:
+        with torch.no_grad():
+            net.eval()(torch.zeros(1, *shape))
+    except RuntimeError as error:
+        raise _misfit(name, shape, str(error)) from error
+
+
+def _misfit(name: str, shape: Shape, reason: str, dtype: torch.dtype = torch.float32) -> UserError:
+    return UserError(f"model {name!r} does not fit {rows_in_words(shape, dtype)}: {reason}")
 
 
 def _numel(shape: tuple[int, ...]) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from fedtune.core import own_files
 from fedtune.core.errors import unknown
+from fedtune.core.own_files import OwnFile
 
 # architecture -> its feature width D in the paper it comes from
 WIDTHS: dict[str, int] = {
@@ -36,13 +38,31 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }
 
 
-def members(name: str) -> tuple[str, ...]:
-    """The architectures of a model's or a family's name; UserError with the nearest one otherwise."""
-    if name not in WIDTHS and name not in FAMILIES:
-        raise unknown("model", name, [*WIDTHS, *FAMILIES])
-    return FAMILIES.get(name, (name,))
+def members(model: str) -> tuple[str, ...]:
+    """The architectures of a model: of one name, of a family's, or of several with commas between them.
+
+    UserError with the nearest name for one that there is not.
+    """
+    found: list[str] = []
+    for name in own_files.split(model):
+        if name not in WIDTHS and name not in FAMILIES and not is_own(name):
+            raise unknown("model", name, [*WIDTHS, *FAMILIES])
+        found += FAMILIES.get(name, (name,))
+    return tuple(found)
 
 
-def width(name: str, features: int = 0) -> int:
-    """The feature dimension D of a model or a family: as asked for, or (0) its paper's."""
-    return features or WIDTHS[members(name)[0]]
+def is_own(name: str) -> bool:
+    """Whether an architecture is a user's: from a file, or of an installed package."""
+    return name not in WIDTHS and own_files.is_own(name)
+
+
+def take(model: str) -> tuple[str, tuple[OwnFile, ...]]:
+    """A model as it is typed, which may hold references, by its canonical name; and the files that it needs."""
+    names: list[str] = []
+    files: tuple[OwnFile, ...] = ()
+    for name in own_files.split(model):
+        if own_files.is_reference(name, [*WIDTHS, *FAMILIES]):
+            name, needed = own_files.take(name)
+            files = own_files.merged(files, needed)
+        names.append(name)
+    return ",".join(names), files

@@ -123,11 +123,14 @@ class ExperimentOptions:
         from fedtune.core.hyper import knobs
         from fedtune.federated import registry, scenarios
         from fedtune.federated.experiment import Experiment, require_device
+        from fedtune.nn import catalogue
 
         if not self.algo:
             raise UserError(f"--algo is needed, but none was given; there are {', '.join(registry.names())}")
         cls = registry.find(self.algo)
-        scenario = scenarios.find(self.scenario).override(**self.fields)
+        model, files = catalogue.take(str(self.fields["model"])) if "model" in self.fields else ("", ())
+        named = {"model": model} if model else {}
+        scenario = scenarios.find(self.scenario).override(**self.fields | named)
         require_device(self.device)
         pinned, given = dict(self.set), tuple(n for n in vars(scenario) if n in self.fields)  # in one order
         experiment = Experiment(self.algo, scenario, self.seed, self.executor, self.device, pinned, self.preset, given)

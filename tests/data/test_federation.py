@@ -17,7 +17,7 @@ from fedtune.data.federation import Federation
 from fedtune.federated import partitioning, scenario, scenarios
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import SCENARIOS
-from fedtune.nn import catalogue
+from fedtune.nn import architectures, catalogue
 
 LAWS = {
     "ways-shots": Scenario(clients=6, ways_spread=2, shots_spread=4),
@@ -192,7 +192,8 @@ def test_fedsas_scenarios_are_the_papers_and_their_twins() -> None:
         if data in ("fmnist", "digits"):
             assert s.rounds == 100 and s.model in ("fedproto-cnn", "cnn8", "htmini3")
         else:
-            assert s.rounds == {"silo": 200, "device": 1000}[kind] and catalogue.width(s.model, s.features) == 512
+            assert s.rounds == {"silo": 200, "device": 1000}[kind]
+            assert architectures.width(s.model, (3, 32, 32), 10, s.features) == 512
 
 
 def test_fedpas_and_fedgenps_scenarios_are_the_papers_tables() -> None:

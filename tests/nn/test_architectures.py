@@ -56,7 +56,7 @@ def test_as_many_parameters_as_the_papers_count(name: str, shape: architectures.
 )  # fmt: skip
 def test_body_gives_features_and_head_logits_and_the_width_can_be_chosen(name: str, width: int) -> None:
     shape = FITTING.get(name, (1, 28, 28))
-    assert catalogue.width(name) == width and catalogue.width(name, 7) == 7
+    assert architectures.width(name, shape, 5) == width and architectures.width(name, shape, 5, 7) == 7
     for features, d in ((0, width), (7, 7)):
         net = architectures.build(name, shape, 5, features).eval()
         x = torch.zeros(2, *shape)
@@ -120,8 +120,8 @@ def test_a_network_that_does_not_fit_the_images_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", catalogue.FAMILIES)
 def test_the_architectures_of_a_family_have_one_width(name: str) -> None:
     members = catalogue.members(name)
-    assert len(members) == int(name[-1]) and len({catalogue.width(m) for m in members}) == 1
-    assert catalogue.width(name) == catalogue.width(members[0]) and catalogue.width(name, 7) == 7
+    assert len(members) == int(name[-1]) and len({catalogue.WIDTHS[m] for m in members}) == 1
+    assert [architectures.width(name, (3, 32, 32), 10, d) for d in (0, 7)] == [catalogue.WIDTHS[members[0]], 7]
     with pytest.raises(UserError, match=f"unknown model '{name}'"):  # it is several
         architectures.build(name, (3, 32, 32), 10)
 
@@ -145,7 +145,7 @@ def test_features_of_a_pooled_network_are_means_of_neighbours(name: str, wide: i
 
 def test_an_unknown_model_is_told_the_nearest() -> None:
     with pytest.raises(UserError, match="unknown model 'cnn9': did you mean 'cnn8'"):
-        catalogue.width("cnn9")
+        catalogue.members("cnn9")
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn8", "fedgen-cnn"])

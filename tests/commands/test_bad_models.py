@@ -1,0 +1,127 @@
+"""Wrong models from files: one line that says what is wrong and where, status 2, and nothing is left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.commands import refusal
+
+from fedtune import __main__ as console
+
+GOOD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, d=8, classes=10):
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, d), nn.ReLU())
+        self.head = nn.Linear(d, classes)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def plain(*layers):
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
+"""
+HEADER = GOOD.count("\n")
+
+# what follows GOOD in the file -> (the reference's NAME, what the line says)
+WRONG: dict[str, tuple[str, str]] = {
+    "def net(shape, classes):\n    return plain(nn.Linear(64, classes))": (
+        "net", "a model has the parts body and head, but what net.py:net returns has 0, 1; name its last layer "
+        "instead: net.py:net(head='1')",
+    ),
+    "def net(shape, classes):\n    net = Net()\n    net.head = nn.Linear(9, classes)\n    return net": (
+        "net", "the head of net.py:net does not take the body's features [B, 8]: RuntimeError: mat1 and mat2 shapes",
+    ),
+    "def net(shape, classes):\n    return Net(classes=classes - 1)": (
+        "net", "the head of net.py:net must give scores [B, 10], but gave float32 [3, 9]",
+    ),
+    "def net(shape, classes): return plain(nn.Linear(64, classes))": (
+        "net(head='fc')", "unknown layer of net.py:net(head='fc') 'fc': known are 0, 1",
+    ),
+    "def net(shape, classes): return plain(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, classes), nn.Softmax(1))": (
+        "net(head='3')", "forward of net.py:net(head='3') must be head(body(x))",
+    ),
+    "class Odd(Net):\n    def forward(self, x):\n        return self.head(F.relu(self.body(x) - 1))\n\n\n"
+    "def net(shape, classes): return Odd()": (
+        "net", "forward of net.py:net must be head(body(x)), but it does something else, which would be left out",
+    ),
+    "class Body(nn.Module):\n    def forward(self, x):\n        return x @ torch.ones(3, 3)\n\n\n"
+    "def net(shape, classes):\n    net = Net()\n    net.body = Body()\n    return net": (
+        "net", f"the body of net.py:net fails on images of 1×8×8: {{tmp}}/net.py:{HEADER + 3}: RuntimeError:",
+    ),
+    "def net(shape, classes):\n    return Net(classes.width)": (
+        "net", f"net.py:{HEADER + 2}: AttributeError: 'int' object has no attribute 'width'",
+    ),
+    "def net(shape): return Net()": (
+        "net", "made by a function (shape, classes, **options), but net.py:net is net(shape)",
+    ),
+    "def net(shape, classes, depth): return Net()": ("net", "missing a required argument: 'depth'"),
+    "def net(shape, classes, depth=1): return Net()": (
+        "net(dept=2)", "unknown option of model net.py:net(dept=2) 'dept': did you mean 'depth'? known are depth, head",
+    ),
+    "def net(shape, classes, depth=1): return Net(depth)  #": (
+        "net(depth=two)", "options after a name must be literals by name",
+    ),
+    "net = 3": ("net", "a model is a function (shape, classes, **options) that returns a torch.nn.Module, but"),
+    "net = Net()": ("net", "but net.py:net is an instance of Net"),
+    "def net(shape, classes): return Net().body": ("net", "has 0, 1, 2; name its last layer instead"),
+    "def net(shape, classes): return None": ("net", "must return a torch.nn.Module, but returned an instance"),
+    "def nets(shape, classes): return Net()": ("net", "unknown name in {tmp}/net.py: 'net': did you mean 'nets'"),
+    "def net(shape, classes):\n    net = Net()\n    net.body = nn.Identity()\n    return net": (
+        "net", "the body of net.py:net must give features [B, D] of B rows, but gave float32 [3, 1, 8, 8] of 3 rows",
+    ),
+    "def net(shape, classes): return Net(0)": ("net", "must give features [B, D] of B rows, but gave float32 [3, 0]"),
+    "class Body(nn.Module):\n    def forward(self, x):\n        return x.flatten(1) - x.flatten(1).mean(0)\n\n\n"
+    "def net(shape, classes):\n    net = Net(64)\n    net.body = Body()\n    return net": (
+        "net", "a row's features must depend on nothing but the row, but those of net.py:net change with the rows",
+    ),
+    "class Body(nn.Module):\n    def forward(self, x):\n        return F.dropout(x.flatten(1))\n\n\n"
+    "def net(shape, classes):\n    net = Net(64)\n    net.body = Body()\n    return net": (
+        "net", "or from call to call",
+    ),
+    "import random\n\n\ndef net(shape, classes):\n    net = Net()\n    net.head.bias.data += random.random()\n"
+    "    return net": (
+        "net", "one seed must give one initialisation, but two of net.py:net differ",
+    ),
+    "def net(shape, classes):\n    net = Net()\n    net.scale = nn.Parameter(torch.ones(1))\n    return net": (
+        "net", "a model is its body and its head, but net.py:net has scale outside them",
+    ),
+    "def net(shape, classes):\n    net = Net()\n    net.body[1].weight.requires_grad = False\n    return net": (
+        "net", "body.1.weight of net.py:net has requires_grad=False",
+    ),
+    "def net(shape, classes):\n    net = Net(10)\n    net.head.bias = net.body[1].bias\n    return net": (
+        "net", "head.bias of net.py:net is the same tensor as body.1.bias",
+    ),
+    "def net(shape, classes):\n    net = Net()\n    net.body[1] = nn.LazyLinear(8)\n    return net": (
+        "net", "body.1.weight of net.py:net has no size before it is run",
+    ),
+    "def net(shape, classes):\n    net = Net()\n    net.body[1].bias.data += float('nan')\n    return net": (
+        "net", "the body of net.py:net must give numbers, but gave nan or inf before any training",
+    ),
+    "def net(shape, classes): return Net()  # fixed width": (
+        "net --features 9", "every model needs features of one width, but net.py:net has 8 and --features says 9",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", WRONG)
+@pytest.mark.usefixtures("nothing_starts")
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of Lazy modules, and of a width of 0
+def test_a_wrong_model_is_refused_in_one_line(
+    code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(GOOD + code + "\n")
+    name, words = WRONG[code]
+    line = refusal(console.main, f"search --algo fedavg --model net.py:{name}", capsys)
+    assert words.replace("{tmp}", str(tmp_path)) in line
+    assert [p.name for p in tmp_path.iterdir()] == ["net.py"]

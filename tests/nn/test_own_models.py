@@ -1,0 +1,131 @@
+"""A user's model from a file is trained like one of ours."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+from support.helpers import DIGITS, assert_same_numbers, numbers, play, random_federation, simulate
+from torch import nn
+
+from fedtune.core import own_files
+from fedtune.core.errors import UserError
+from fedtune.federated.experiment import Experiment
+from fedtune.nn import architectures, catalogue
+
+SOURCE = """
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from fedtune.nn.layers import Linear, MaxPool2x2
+
+
+class Small(nn.Module):
+    def __init__(self, shape, classes, hidden=6):
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(torch.Size(shape).numel(), hidden), nn.ReLU())
+        self.head = nn.Linear(hidden, classes)
+
+
+class Two(nn.Module):
+    def __init__(self, body, head):
+        super().__init__()
+        self.body, self.head = body, head
+
+
+def free(shape, classes, features=5):
+    body = nn.Sequential(nn.Flatten(), nn.Linear(torch.Size(shape).numel(), features))
+    return Two(body, nn.Linear(features, classes))
+
+
+def whole(shape, classes, hidden=6):
+    small = Small(shape, classes, hidden)
+    return nn.Sequential(*small.body, small.head)
+
+
+class Words(nn.Module):
+    def __init__(self, shape, classes, words=30):
+        super().__init__()
+        self.embed, self.fc = nn.Embedding(words, 4), nn.Linear(4, classes)
+
+    def forward(self, x):
+        return self.fc(self.embed(x).mean(1))
+
+
+def copied(shape, classes):
+    return Two(mlp(shape, 12), Linear(12, classes))
+
+
+"""
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The file's canonical name, registered."""
+    path = tmp_path_factory.mktemp("own") / "net.py"
+    ours = inspect.getsource(architectures.mlp) + "\n\n" + inspect.getsource(architectures._numel)
+    path.write_text(SOURCE + ours.replace("Shape", "tuple"))
+    return own_files.take(str(path))[0]
+
+
+def test_the_width_is_what_the_model_gives(net: str) -> None:
+    widths = [architectures.width(f"{net}:{name}", (1, 8, 8), 10) for name in ("Small", "Small(hidden=3)", "free")]
+    assert widths == [6, 3, 5]
+    assert architectures.width(f"{net}:free", (1, 8, 8), 10, 9) == 9  # it takes `features`
+    assert architectures.width(f"{net}:free(features=4)", (1, 8, 8), 10) == 4
+    assert architectures.width(f"{net}:Words(head='fc')", (7,), 3, dtype=torch.int64) == 4
+    with pytest.raises(UserError, match="one width, but net.py:Small has 6 and --features says 9"):
+        architectures.width(f"{net}:Small", (1, 8, 8), 10, 9)
+
+
+def test_one_seed_one_network_and_the_global_random_state_stays(net: str) -> None:
+    chance = torch.get_rng_state()
+    a, b, c = (architectures.build(f"{net}:Small", (1, 8, 8), 10, seed=s).state_dict() for s in (1, 1, 2))
+    architectures.width(f"{net}:Small", (3, 8, 8), 10)
+    assert torch.equal(torch.get_rng_state(), chance)
+    assert all(torch.equal(a[n], b[n]) for n in a) and not torch.equal(a["head.weight"], c["head.weight"])
+
+
+def test_naming_the_last_layer_cuts_the_same_network(net: str) -> None:
+    small, cut = (architectures.build(f"{net}:{name}", (1, 8, 8), 10, seed=3) for name in ("Small", "whole(head='3')"))
+    x = torch.randn(4, 1, 8, 8)
+    assert torch.equal(small.body(x), cut.body(x)) and torch.equal(small(x), cut(x))
+    assert isinstance(cut.head, nn.Linear) and [n for n, _ in cut.named_children()] == ["body", "head"]
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_a_copy_of_our_network_in_a_file_trains_to_the_same_numbers(net: str, executor: str) -> None:
+    data = random_federation([5, 9, 7])
+    ours, copy = (simulate("fedper", DIGITS.override(model=m), data, executor=executor)
+                  for m in ("mlp", f"{net}:copied"))  # fmt: skip
+    assert play(ours, 2) == play(copy, 2)
+    assert_same_numbers(numbers(copy.state), numbers(ours.state))
+
+
+def test_own_and_ours_mix_where_their_bodies_are_the_clients_own(net: str) -> None:
+    model = f"{net}:Small(hidden=7),cnn8,{net}:free"
+    assert catalogue.members(model) == ("net.py:Small(hidden=7)", "cnn8", "net.py:free")
+    scenario = DIGITS.override(model=model, features=0)
+    Experiment("fedproto", scenario).check()
+    sim = simulate("fedproto", scenario, random_federation([5, 9, 7, 6]))
+    assert sim.setting.task.features == 7 and [g.ids.tolist() for g in sim.state.groups] == [[0, 3], [1], [2]]
+    play(sim, 1)
+    with pytest.raises(UserError, match="fedavg averages body and head"):
+        Experiment("fedavg", scenario).check()
+    with pytest.raises(UserError, match="net.py:Small has 6 and net.py:Small.hidden=7. says 7"):
+        Experiment("fedproto", scenario.override(model=f"{net}:Small(hidden=7),{net}:Small")).check()
+
+
+@pytest.mark.parametrize("name", [n for n in catalogue.WIDTHS if n != "mlp"])
+def test_our_networks_for_images_refuse_vectors(name: str) -> None:
+    with pytest.raises(UserError, match=f"model '{name}' does not fit vectors of 30: it is for images; take mlp"):
+        architectures.build(name, (30,), 10)
+
+
+def test_our_networks_refuse_tokens_and_the_perceptron_takes_vectors() -> None:
+    assert architectures.build("mlp", (30,), 10)(torch.zeros(2, 30)).shape == (2, 10)
+    with pytest.raises(UserError, match="model 'mlp' does not fit sequences of 30 tokens: our models are for images"):
+        architectures.require_fit("mlp", architectures.build("mlp", (30,), 10), (30,), torch.int64)
