@@ -139,6 +139,11 @@ def about(name: str) -> dict[str, Any]:
     return _known(_parsed(name).path).about
 
 
+def content_of(name: str) -> bytes:
+    """What a file holds that came by value, code or weights; UserError if this process does not know it."""
+    return _known(name).content or b""
+
+
 def path_of(name: str) -> Path:
     """Where a file or folder lies; UserError if this process does not know it, or it has vanished."""
     path = Path(_known(_parsed(name).path).path)

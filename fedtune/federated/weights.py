@@ -6,9 +6,12 @@ one of our bodies holds (`body.0.`): so torchvision's files fit the bodies that 
 
 from __future__ import annotations
 
+import hashlib
 import io
+import os
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +19,7 @@ from torch import Tensor
 
 from fedtune.core import own_files
 from fedtune.core.errors import UserError, unknown
+from fedtune.core.own_files import OwnFile
 from fedtune.federated.algorithm import part_of
 
 PLACES = ("", "body.", "body.0.")  # where a file's names may stand in a model's
@@ -52,6 +56,21 @@ def parse(reference: str) -> tuple[str, str]:
     """FILE.pt[:part] as a file's name and a part, which may be empty."""
     file, colon, part = reference.rpartition(":")
     return (file, part) if colon and "/" not in part and "\\" not in part else (reference, "")
+
+
+def take(reference: str) -> tuple[str, OwnFile]:
+    """The canonical name of FILE.pt[:part], and the file by value, as workers read no disk; UserError if it is none."""
+    file, part = parse(reference)
+    path = Path(os.path.abspath(Path(file).expanduser()))
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"--start-from needs FILE.pt or FILE.pt:part, but {path} cannot be read: {error.strerror}"
+        ) from error
+    own = OwnFile(path.name, str(path), hashlib.sha256(content).hexdigest(), content)
+    own_files.register([own])
+    return path.name + (f":{part}" if part else ""), own
 
 
 def find(name: str) -> Weights:
