@@ -29,7 +29,7 @@ from torch import nn
 from benchmarks.timing import best_of, status
 from fedtune.core import memory, randomness
 from fedtune.data.federation import Federation, Split
-from fedtune.federated import engine, evaluation
+from fedtune.federated import chunks, engine, evaluation
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Simulation
@@ -98,13 +98,13 @@ def skewed_row(dataset: str, model: str, repeats: int) -> dict[str, Any]:
     setting = sim.setting._replace(federation=sim.setting.federation._replace(val=split))
 
     def scored(at_once: int) -> dict[str, float]:
-        before, engine.ROWS_AT_ONCE = engine.ROWS_AT_ONCE, at_once
+        before, chunks.ROWS_AT_ONCE = chunks.ROWS_AT_ONCE, at_once
         try:
             return evaluation.evaluate(setting, sim.state, ("val",))
         finally:
-            engine.ROWS_AT_ONCE = before
+            chunks.ROWS_AT_ONCE = before
 
-    jobs = [lambda: scored(engine.ROWS_AT_ONCE), lambda: scored(1)]
+    jobs = [lambda: scored(chunks.ROWS_AT_ONCE), lambda: scored(1)]
     if jobs[0]()["val_acc"] != jobs[1]()["val_acc"]:
         raise RuntimeError("chunks and single clients are scored differently")
     fast, slow = best_of(jobs, repeats)

@@ -49,6 +49,16 @@ def leaves(tree: Tree) -> list[Tensor]:
     return [tree]
 
 
+def named(tree: Tree, name: str = "") -> dict[str, Tensor]:
+    """Every tensor of the tree under its path: `protos/values`."""
+    if isinstance(tree, dict):
+        return {n: t for key, part in tree.items() for n, t in named(part, f"{name}/{key}".lstrip("/")).items()}
+    if isinstance(tree, tuple):
+        pairs = zip(getattr(tree, "_fields", range(len(tree))), tree, strict=True)
+        return {n: t for key, part in pairs for n, t in named(part, f"{name}/{key}".lstrip("/")).items()}
+    return {name: tree}
+
+
 def take(tree: Tree, index: Any) -> Tree:
     """The clients at these positions: a number drops the axis, a slice gives views, a tensor gives copies."""
     return tree_map(lambda t: t[index], tree)
@@ -67,6 +77,16 @@ def join(trees: Sequence[Tree]) -> Tree:
 def to_all(tree: Tree, clients: int) -> Tree:
     """The same tree for every client: a client axis in front that takes no memory."""
     return tree_map(lambda t: t.expand(clients, *t.shape), tree)
+
+
+def alike(t: Tensor) -> bool:
+    """Whether a tensor is one for all clients, as `to_all` makes it."""
+    return t.dim() > 0 and len(t) > 1 and t.stride(0) == 0
+
+
+def take_cheaply(tree: Tree, index: Tensor) -> Tree:
+    """As `take`, but what is one for all clients stays so and takes no memory."""
+    return tree_map(lambda t: t[: len(index)] if alike(t) else t[index], tree)
 
 
 def mean_over_clients(tree: Tree, weight: Tensor) -> Tree:

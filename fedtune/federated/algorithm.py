@@ -31,6 +31,7 @@ __all__ = [
     "UP",
     "Algorithm",
     "Batch",
+    "Client",
     "Data",
     "Model",
     "Noise",
@@ -53,10 +54,14 @@ class Task(NamedTuple):
     clients: int  # K
     batch: int  # B
     seed: int
-    shape: tuple[int, ...] = (1, 8, 8)  # of an image; (features,) of a vector, (length,) of tokens
+    # of one row: (channels, height, width) of an image, (features,) of a vector, (length,) of tokens
+    shape: tuple[int, ...] = (1, 8, 8)
     models: tuple[str, ...] = ()  # the scenario's architectures; client i runs number i mod their count
     rounds: int = 1  # T
     t: int = 0  # the round that is being run, from 1 on; 0: none yet
+    # of the model's tensors by full name, own parts included; {} in `build`, in `keep` those of the client's own model
+    shapes: Mapping[str, torch.Size] = {}
+    parameters: tuple[str, ...] = ()  # the names among them that are parameters; the others are running statistics
 
 
 Law = Literal["normal", "uniform"]
@@ -70,12 +75,28 @@ class Noise(NamedTuple):
     law: Law = "normal"
 
 
+class Client(NamedTuple):
+    """What client code may know of its own client.
+
+    "η·K" of a paper is `client.lr * client.steps`: how far plain SGD goes along a gradient that stays the same.  The
+    step that is taken is another wherever the optimiser is: momentum β goes up to 1 / (1 - β) times as far, Adam about
+    η a coordinate whatever the gradient's size, and weight decay adds its own pull.  What divides by η·K (SCAFFOLD's
+    control variates, say) then measures the path taken, not a mean gradient.
+    """
+
+    kept: dict[str, Tree] = {}  # what it keeps between rounds (`keep`, `remember`), as it was when the round began
+    # [] the learning rate of this phase (in `upload`: of the round's last), cooled; a part in `pace` has pace times it
+    lr: Tensor = torch.zeros(())
+    steps: Tensor = torch.zeros((), dtype=torch.int64)  # [] of this phase (in `upload`: of the round's last)
+
+
 class Batch(NamedTuple):
     """One mini-batch of one client."""
 
-    x: Tensor  # [B, …] images, or whatever the phase's pool holds
+    x: Tensor  # [B, …] images, vectors or tokens, or whatever the phase's pool holds
     y: Tensor  # [B]
     eps: dict[str, Tensor]  # the phase's noise, drawn anew for every step
+    client: Client = Client()
 
 
 class Data(NamedTuple):
@@ -86,6 +107,7 @@ class Data(NamedTuple):
     mask: Tensor  # [N] bool, False for padding
     eps: dict[str, Tensor]
     tally: dict[str, Tree] = {}  # what the loss tallied in this round's last phase that tallied anything
+    client: Client = Client()
 
 
 class Model:
@@ -106,7 +128,7 @@ class Model:
         return lambda x: functional_call(self.net.get_submodule(name), own, (x,), tie_weights=False)
 
     def body(self, x: Tensor) -> Tensor:
-        """Features z [B, D] of images [B, channels, height, width]."""
+        """Features z [B, D] of a batch [B, …]."""
         return self.part("body")(x)
 
     def head(self, z: Tensor) -> Tensor:
@@ -175,6 +197,13 @@ class Algorithm:
         """The server's entries before round 1, besides the shared parts."""
         return {}
 
+    def keep(self, task: Task) -> dict[str, Tree]:
+        """What one client keeps before its first round, without a client axis; {}: nothing but its own parts.
+
+        It stays with the client: in checkpoints, and counted nowhere as sent.
+        """
+        return {}
+
     def round(self, task: Task) -> tuple[Phase | str, ...]:
         """What happens in round task.t, in order: DOWN, UP, or a Phase of local training."""
         return (DOWN, *self.phases(task), UP)
@@ -205,6 +234,13 @@ class Algorithm:
     def upload(self, m: Model, data: Data, down: dict[str, Tree]) -> dict[str, Tree]:
         """What a client sends besides its shared parts and, with these, its number of rows."""
         return {}
+
+    def remember(self, m: Model, data: Data, down: dict[str, Tree]) -> dict[str, Tree]:
+        """What a client keeps after its round, of the form that `keep` gave; data.client.kept is what it kept before.
+
+        Runs at UP beside `upload`, with the same arguments.  Whoever sits a round out keeps what it has.
+        """
+        return data.client.kept
 
     def predict(self, m: Model, x: Tensor, down: dict[str, Tree]) -> Tensor | dict[str, Tensor]:
         """Scores [B, C], the largest wins.  A dict holds several ways to predict: the first counts, all are logged.

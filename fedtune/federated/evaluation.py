@@ -12,7 +12,8 @@ from fedtune.core import metrics
 from fedtune.core.trees import Tree, for_each_client, join, take, tree_map
 from fedtune.data.federation import Split
 from fedtune.federated.algorithm import Data, Model
-from fedtune.federated.engine import Group, Part, Setting, State, in_chunks, rows_of
+from fedtune.federated.chunks import Part, in_chunks, rows_of
+from fedtune.federated.state import Group, Setting, State
 
 
 @torch.no_grad()
@@ -26,7 +27,7 @@ def evaluate(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")
     if len(ids) < s.task.clients:
         at = [torch.isin(g.ids, ids).nonzero()[:, 0] for g in groups]
         pairs = [(g, a) for g, a in zip(groups, at, strict=True) if len(a)]
-        groups = tuple(g._replace(ids=g.ids[a], tensors=take(g.tensors, a)) for g, a in pairs)
+        groups = tuple(g.at(a) for g, a in pairs)
     for split in splits:
         table: Split = getattr(s.federation, split)
         found = _in_order(groups, [_scores(s, state, g, table) for g in groups])

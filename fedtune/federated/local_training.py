@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from fedtune.core.trees import Executor, Tree, for_each_client, join, take, tree_map
-from fedtune.federated.algorithm import Batch, Model, Phase, draw, part_of, parts
-from fedtune.federated.optimizers import Optimizers, trained_names
+from fedtune.core.trees import Executor, Tree, for_each_client, join, take, take_cheaply, tree_map
+from fedtune.federated.algorithm import Batch, Client, Model, Phase, draw, part_of, parts
+from fedtune.federated.optimizers import Optimizers, rate, trained_names
 from fedtune.federated.scenario import Scenario
 from fedtune.nn.layers import has_convolutions, stacked_layout
 
@@ -22,6 +22,12 @@ class Pool(NamedTuple):
     y: Tensor  # [R]
     rows: Tensor  # [m, N]
     counts: Tensor  # [m]
+    dtype: torch.dtype | None = None  # of noise; None: x's, which then are no whole numbers
+
+    @property
+    def real(self) -> torch.dtype:
+        """The type of the run's real numbers."""
+        return self.dtype or self.x.dtype
 
 
 class Job(NamedTuple):
@@ -34,6 +40,8 @@ class Job(NamedTuple):
     x: Tensor  # [R, …] the rows that the plan speaks of
     y: Tensor  # [R]
     plan: Plan
+    trained: tuple[str, ...]  # the parts that move
+    client: Client  # with a client axis
 
 
 class Plan(NamedTuple):
@@ -50,6 +58,7 @@ class Done(NamedTuple):
     tensors: dict[str, Tensor]
     losses: Tensor  # [m] float64
     tally: dict[str, Tree]  # {} unless the loss returns (loss, tally): then the sum of its tallies over the steps
+    client: Client  # what client code knew of its client
 
 
 def train(
@@ -62,23 +71,28 @@ def train(
     executor: Executor,
     streams: list[torch.Generator],
     cooled: float = 1.0,
+    kept: dict[str, Tree] | None = None,
 ) -> Done:
     """Train m clients for one phase.  tensors and down have a client axis [m, …]; nothing given is changed.
 
-    cooled is lr_decay to the power of the rounds before; a phase with its own lr is not cooled.
+    cooled is lr_decay to the power of the rounds before; a phase with its own lr is not cooled.  kept is what the
+    clients keep between rounds.
     Returns the new tensors, each client's mean loss over its steps (0 without a step), and what its loss tallied.
     """
-    trained = phase.train or tuple(parts(net))
+    trained = tuple(part for part in phase.train or parts(net) if part not in work.frozen)
     for name, part in net.named_children():
         part.train(name in trained)  # a frozen part keeps its running statistics
     passes = work.local_epochs if phase.epochs is None else phase.epochs
     pools = [_drawn(phase, down, pool, streams, executor) for _ in range(passes)] if phase.pool else [pool]
     rows = join([{"x": p.x, "y": p.y} for p in pools])
-    job = Job(net, phase, work, cooled, rows["x"], rows["y"], plan(pools, phase, work, passes, streams))
+    todo, device = plan(pools, phase, work, passes, streams), pool.counts.device
+    steps = torch.tensor(todo.steps, device=device)
+    lr = torch.full((len(steps),), rate(phase, work, cooled), dtype=pool.real, device=device)
+    client = Client(kept or {}, lr, steps)
+    job = Job(net, phase, work, cooled, rows["x"], rows["y"], todo, trained, client)
     done = (_stack_in_memory if executor == "stack" else _loop)(job, tensors, down)
     keep = {n: t for n, t in done.tensors.items() if part_of(n) in trained}
-    steps = torch.tensor(job.plan.steps, device=done.losses.device).clamp(min=1)
-    return Done(tensors | keep, done.losses / steps, done.tally)
+    return Done(tensors | keep, done.losses / steps.clamp(min=1), done.tally, client)
 
 
 def plan(pools: list[Pool], phase: Phase, work: Scenario, passes: int, streams: list[torch.Generator]) -> Plan:
@@ -107,7 +121,7 @@ def plan(pools: list[Pool], phase: Phase, work: Scenario, passes: int, streams: 
                 mine.append(table[k, order])
         rows.append(torch.cat(mine).view(-1, batch) if mine else torch.zeros(0, batch, dtype=torch.int64))
         steps.append(len(rows[-1]))
-        eps.append(draw(phase.noise, stream, (steps[-1],), pools[0].x.dtype))
+        eps.append(draw(phase.noise, stream, (steps[-1],), pools[0].real))
     padded = tree_map(lambda *ts: _padded(ts).to(device), eps[0], *eps[1:])
     return Plan(steps, _padded(rows).to(device), padded)
 
@@ -121,14 +135,19 @@ def _drawn(
 ) -> Pool:
     """The rows that the phase makes itself, as a Pool; masked ones are left out."""
     assert phase.pool is not None
-    noise = [draw(phase.pool_noise, s, (), like.x.dtype) for s in streams]
+    noise = [draw(phase.pool_noise, s, (), like.real) for s in streams]
     eps = tree_map(lambda *ts: torch.stack(ts).to(like.x.device), noise[0], *noise[1:])
     with torch.no_grad():
         data = for_each_client(phase.pool, executor, down, eps)
     m, n = data.mask.shape
     real_first = (~data.mask).to(torch.int8).argsort(dim=1, stable=True)
     rows = real_first + n * torch.arange(m, device=like.x.device)[:, None]
-    return Pool(data.x.flatten(0, 1), data.y.flatten(), rows, data.mask.sum(1))
+    return Pool(data.x.flatten(0, 1), data.y.flatten(), rows, data.mask.sum(1), like.real)
+
+
+def _frozen(job: Job, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What nobody trains and nothing changes: it need not be copied."""
+    return {n: t for n, t in tensors.items() if part_of(n) in job.work.frozen}
 
 
 def _parted(out: Tensor | tuple[Tensor, dict[str, Tree]]) -> tuple[Tensor, dict[str, Tree]]:
@@ -146,7 +165,8 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
     order = sorted(range(len(todo.steps)), key=lambda k: -todo.steps[k])
     at = torch.tensor(order, device=x.device)
     steps = [todo.steps[k] for k in order]
-    mine, down, eps = take(tensors, at), take(down, at), take(todo.eps, at)  # copies
+    mine, down, eps, clients = (take(tree, at) for tree in (tensors, down, todo.eps, job.client))  # copies
+    mine |= take_cheaply(_frozen(job, tensors), at)
     rows = todo.rows[at].transpose(0, 1)  # [S, m, B]
     total = torch.zeros(len(order), device=x.device, dtype=torch.float64)
     tally: dict[str, Tree] = {}
@@ -158,12 +178,13 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
         assert phase.after
         return phase.after.loss(Model(net, t), batch, received)
 
-    moving, active, convolves = trained_names(net, phase), 0, has_convolutions(net)
+    moving, active, convolves = trained_names(net, job.trained), 0, has_convolutions(net)
     optimizers: Optimizers | None = None
     for s in range(steps[0]):
         still = sum(n > s for n in steps)
         if still != active:
-            active, now, received = still, take(mine, slice(still)), take(down, slice(still))  # views
+            active, some = still, slice(still)
+            now, received, client = take(mine, some), take(down, some), take(clients, some)  # views
             leaves = [now[n].detach().requires_grad_() for n in moving]
             now |= dict(zip(moving, leaves, strict=True))
             if optimizers:
@@ -172,7 +193,7 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
         index = rows[s, :active]
         images = x[index]  # [k, B, …]
         noise = {n: e[:active, s] for n, e in eps.items()}
-        batch = Batch(stacked_layout(images) if convolves else images, y[index], noise)
+        batch = Batch(stacked_layout(images) if convolves else images, y[index], noise, client)
         losses, seen = vmap(loss)(now, batch, received)
         optimizers.step(losses)
         if phase.after:
@@ -182,7 +203,7 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
             tally = tree_map(lambda t: t.detach().new_zeros(len(order), *t.shape[1:]), seen)
         tree_map(lambda whole, part: whole[: len(part)].add_(part.detach()), tally, seen)
     back = at.argsort()
-    return Done(take(mine, back), total[back], take(tally, back))
+    return Done(take(mine, back), total[back], take(tally, back), job.client)
 
 
 def _stack_in_memory(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
@@ -196,7 +217,7 @@ def _stack_in_memory(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]
     steps, rows, eps = job.plan
     half, found = len(steps) // 2, []
     for some in (slice(0, half), slice(half, None)):
-        part = job._replace(plan=Plan(steps[some], rows[some], take(eps, some)))
+        part = job._replace(plan=Plan(steps[some], rows[some], take(eps, some)), client=take(job.client, some))
         found.append(_stack_in_memory(part, take(tensors, some), take(down, some)))
     return join(found)
 
@@ -204,18 +225,18 @@ def _stack_in_memory(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]
 def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
     """One client after the other."""
     net, phase, x, y, todo = job.net, job.phase, job.x, job.y, job.plan
-    tensors = tree_map(torch.clone, tensors)
-    moving = trained_names(net, phase)
+    tensors = tree_map(torch.clone, tensors) | _frozen(job, tensors)
+    moving = trained_names(net, job.trained)
     total = torch.zeros(len(todo.steps), device=x.device, dtype=torch.float64)
     tally: dict[str, Tree] = {}
     for k, steps in enumerate(todo.steps):
-        mine, received = take(tensors, k), take(down, k)  # views: the optimiser writes through
+        mine, received, client = take(tensors, k), take(down, k), take(job.client, k)  # views: written through
         leaves = [mine[n].detach().requires_grad_() for n in moving]
         model = Model(net, mine | dict(zip(moving, leaves, strict=True)))
         optimizers = Optimizers(phase, job.work, job.cooled, moving, leaves, 0)
         for s in range(steps):
             index = todo.rows[k, s]
-            batch = Batch(x[index], y[index], {n: e[k, s] for n, e in todo.eps.items()})
+            batch = Batch(x[index], y[index], {n: e[k, s] for n, e in todo.eps.items()}, client)
             loss, seen = _parted(phase.loss(model, batch, received))
             optimizers.step(loss)
             if phase.after:
@@ -224,4 +245,4 @@ def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
             if not tally:
                 tally = tree_map(lambda t: t.detach().new_zeros(len(todo.steps), *t.shape), seen)
             tree_map(lambda whole, part: whole[k].add_(part.detach()), tally, seen)  # noqa: B023 (called at once)
-    return Done(tensors, total, tally)
+    return Done(tensors, total, tally, job.client)

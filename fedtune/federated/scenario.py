@@ -86,6 +86,9 @@ class Scenario:
     batch_norm: str = hyper(
         "averaged", choices=("averaged", "personal"), help="running statistics of shared parts: averaged, or kept"
     )
+    body_pace: float = hyper(
+        1.0, 0.01, 10.0, log=True, extra_values=(0.0,), help="the body's share of lr; 0: frozen and not sent"
+    )
 
     def __post_init__(self) -> None:
         """Validate what can be checked without loading data; UserError otherwise."""
@@ -192,6 +195,11 @@ class Scenario:
     def participants(self) -> int:
         """m, the clients of a round: at least one."""
         return max(1, int(self.participation * self.clients + 0.5))
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """Parts that nobody trains: they keep weights and statistics, and are not sent."""
+        return () if self.body_pace else ("body",)
 
     def idle(self) -> dict[str, str]:
         """Hyperparameters that can have no effect here, each with the reason."""

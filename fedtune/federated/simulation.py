@@ -14,6 +14,7 @@ from fedtune.core.metrics import over_seeds
 from fedtune.data import federation
 from fedtune.federated import engine, evaluation, executors, partitioning, starting
 from fedtune.federated.experiment import Experiment, task_of, with_seed
+from fedtune.federated.state import Setting, State, with_shapes
 from fedtune.nn import architectures
 
 
@@ -40,8 +41,9 @@ class Simulation:
         if scenario.all_classes:
             draws = randomness.stream(experiment.seed, "all classes")
             everywhere = federation.of_all_classes(arrays, scenario.all_classes, draws)
-        self.setting = engine.Setting(alg, arrays, scenario, task, everywhere)
-        self.state = starting.start(experiment, self.setting, nets)
+        setting = Setting(alg, arrays, scenario, task, everywhere, dtype)
+        self.state = starting.start(experiment, setting, nets)
+        self.setting = setting._replace(task=with_shapes(task, self.state.groups[0].net))
 
     def step(self) -> dict[str, Any]:
         """Run a round and evaluate it: its row of metrics.  Raises Diverged."""
@@ -63,17 +65,17 @@ class Simulation:
 
     def state_dict(self) -> dict[str, Any]:
         """The state as plain dictionaries, lists and tensors."""
-        state = self.state
-        groups = [{"ids": g.ids, "tensors": g.tensors} for g in state.groups]
-        return {"server": state.server, "groups": groups, "round": state.round, "bytes": state.bytes}
+        now = self.state
+        groups = [{"ids": g.ids, "tensors": g.tensors, "kept": g.kept} for g in now.groups]
+        return {"server": now.server, "groups": groups, "round": now.round, "bytes": now.bytes}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Continue from a state as `state_dict` gave it."""
         groups = tuple(
-            g._replace(ids=k["ids"], tensors=k["tensors"])
+            g._replace(ids=k["ids"], tensors=k["tensors"], kept=k.get("kept", {}))  # files of old hold none
             for g, k in zip(self.state.groups, saved["groups"], strict=True)
         )
-        self.state = engine.State(saved["server"], groups, saved["round"], saved["bytes"])
+        self.state = State(saved["server"], groups, saved["round"], saved["bytes"])
 
 
 class MultiSeedSimulation:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedtune.core import randomness
-from fedtune.core.trees import Executor
+from fedtune.core.trees import Executor, alike
 from fedtune.federated import engine, weights
 from fedtune.federated.engine import Setting, State
 from fedtune.federated.experiment import Experiment
@@ -60,7 +60,8 @@ def from_weights(s: Setting, state: State, given: Weights, part: str) -> State:
             if ours in shared:
                 shared[ours] = given.common[theirs].to(shared[ours], copy=True)
             elif theirs in given.common:
-                own[ours] = given.common[theirs].to(own[ours]).expand_as(own[ours]).clone()
+                values = given.common[theirs].to(own[ours], copy=True).expand_as(own[ours])
+                own[ours] = values if alike(own[ours]) else values.clone()  # a frozen part is one for all
             else:
                 own[ours] = torch.stack([given.clients[k][theirs] for k in ids]).to(own[ours])
         groups.append(g._replace(tensors=own))

@@ -28,7 +28,7 @@ from torch.testing import assert_close
 from fedtune.core import metrics, randomness
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.trees import Size, for_each_client, take
-from fedtune.federated import algorithm, engine, evaluation, executors, local_training, registry
+from fedtune.federated import algorithm, chunks, engine, evaluation, executors, local_training, registry
 from fedtune.federated.algorithm import Algorithm, Batch, Model, Noise, Phase
 from fedtune.federated.experiment import Experiment, require_device
 from fedtune.federated.local_training import Pool
@@ -346,15 +346,15 @@ def test_many_clients_are_evaluated_and_uploaded_in_chunks_without_a_trace(monke
     skewed = DIGITS.override(partition="dirichlet", alpha=0.5, rounds=2)
     whole = simulate("fedproto", skewed)
     wanted = play(whole, 2)
-    monkeypatch.setattr(engine, "ROWS_AT_ONCE", 400)
+    monkeypatch.setattr(chunks, "ROWS_AT_ONCE", 400)
     parts = simulate("fedproto", skewed)
     group, train = parts.state.groups[0], parts.setting.federation.train
-    chunks = engine.chunks_of(group, train)
-    assert torch.cat(chunks).sort().values.equal(torch.arange(len(group.ids)))
-    assert not torch.cat(chunks).equal(torch.arange(len(group.ids)))  # so what they give is put in order again
-    for part, after in itertools.pairwise(chunks):
+    dealt = chunks.chunks_of(group, train)
+    assert torch.cat(dealt).sort().values.equal(torch.arange(len(group.ids)))
+    assert not torch.cat(dealt).equal(torch.arange(len(group.ids)))  # so what they give is put in order again
+    for part, after in itertools.pairwise(dealt):
         assert train.counts[part].min() >= train.counts[after].max()
-    assert all(len(part) == 1 or train.counts[part].max() * len(part) <= 400 for part in chunks)
+    assert all(len(part) == 1 or train.counts[part].max() * len(part) <= 400 for part in dealt)
     got = play(parts, 2)
     assert_close_numbers(numbers(parts.state), numbers(whole.state))
     assert [r["val_acc"] for r in got] == [r["val_acc"] for r in wanted]
@@ -370,7 +370,7 @@ def test_the_shared_model_is_not_copied_for_every_client_that_is_scored(monkeypa
 
     monkeypatch.setattr(evaluation, "for_each_client", watched)
     for at_once, executor in ((90, "stack"), (8192, "stack"), (8192, "loop")):
-        monkeypatch.setattr(engine, "ROWS_AT_ONCE", at_once)
+        monkeypatch.setattr(chunks, "ROWS_AT_ONCE", at_once)
         sim = simulate("fedavg", DIGITS.override(partition="dirichlet", alpha=0.5), executor=executor)
         seen.clear()
         evaluation.evaluate(sim.setting, sim.state)

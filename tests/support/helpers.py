@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from fedtune.core import randomness
+from fedtune.core.trees import take
 from fedtune.data.federation import Federation, Split
 from fedtune.federated import engine, partitioning
 from fedtune.federated.algorithm import Phase, Task
@@ -102,6 +103,7 @@ def numbers(state: engine.State) -> dict[str, Tensor]:
     for group in state.groups:
         for row, k in enumerate(group.ids.tolist()):
             out |= {f"client {k}/{n}": t[row] for n, t in group.tensors.items()}
+            out |= flat(take(group.kept, row), f"client {k}/kept")
     return out
 
 

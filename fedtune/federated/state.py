@@ -1,0 +1,129 @@
+"""What a run is made of: its setting, which stays, and its state, which is everything that changes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedtune.core import randomness
+from fedtune.core.errors import UserError
+from fedtune.core.trees import Executor, Tree, take, take_cheaply, to_all, tree_map
+from fedtune.data.federation import Federation, Split
+from fedtune.federated.algorithm import Algorithm, Client, Task, part_of, parts
+from fedtune.federated.scenario import Scenario
+from fedtune.nn.architectures import Net
+
+
+class Group(NamedTuple):
+    """The clients that run one architecture."""
+
+    net: nn.Module  # the form; its own values are never used
+    ids: Tensor  # [K_g] client numbers, ascending
+    tensors: dict[str, Tensor]  # what belongs to the clients (parts that are not shared), stacked [K_g, …]
+    executor: Executor
+    kept: dict[str, Tree] = {}  # what the clients keep between rounds, stacked
+
+    def at(self, index: Tensor) -> Group:
+        """The clients at these positions, as copies; a frozen part that is one for all stays so."""
+        tensors, kept = take_cheaply(self.tensors, index), take(self.kept, index)
+        return self._replace(ids=self.ids[index], tensors=tensors, kept=kept)
+
+
+class State(NamedTuple):
+    """Everything that changes from round to round."""
+
+    server: dict[str, Tree]  # "shared": the averaged parts; and the algorithm's entries
+    groups: tuple[Group, ...]
+    round: int  # rounds trained so far
+    bytes: int  # sent and received so far
+
+
+class Setting(NamedTuple):
+    """Everything of a run that does not change from round to round."""
+
+    algorithm: Algorithm
+    federation: Federation  # tensors on the device
+    scenario: Scenario
+    task: Task
+    everywhere: Split | None = None  # test rows of all classes, the same for every client
+    dtype: torch.dtype = torch.float32  # of real numbers: rows may be whole ones (tokens)
+
+    def task_in(self, t: int) -> Task:
+        """The task as an algorithm is given it in round t = 1, 2, …"""
+        return self.task._replace(t=t)
+
+    def scored_clients(self) -> Tensor:
+        """The clients that are scored, ascending: all, or as many as the scenario says, the same in every round."""
+        if not self.scenario.eval_clients:
+            return torch.arange(self.task.clients, device=self.federation.x.device)
+        order = torch.randperm(self.task.clients, generator=randomness.stream(self.task.seed, "scored"))
+        return order[: self.scenario.eval_clients].sort().values.to(self.federation.x.device)
+
+
+def start(s: Setting, nets: list[tuple[Net, list[int], Executor]]) -> State:
+    """Round 0: clients of one form start from the same values, drawn from the seed; what is shared, from the first's.
+
+    nets: forms, each with its clients and the way to run them.  UserError if shared parts differ in shape.
+    """
+    device = s.federation.x.device
+    forms = [_with_own_parts(s, form) for form, _, _ in nets]
+    server, groups = s.algorithm.init(with_shapes(s.task, forms[0])), []
+    for net, (_, ids, executor) in zip(forms, nets, strict=True):
+        tensors = {n: _cast(t.detach(), device, s.dtype) for n, t in net.state_dict().items()}
+        kept = {n for n, _ in net.named_buffers()} if s.scenario.batch_norm == "personal" else set()
+        sent = [part for part in s.algorithm.shared if part not in s.scenario.frozen]
+        shared = {n: t for n, t in tensors.items() if part_of(n) in sent and n not in kept}
+        own = {n: _of_each(s, n, t, len(ids)) for n, t in tensors.items() if n not in shared}
+        memory = s.algorithm.keep(with_shapes(s.task, net))
+        memory = tree_map(lambda t: _cast(t, device, s.dtype), to_all(memory, len(ids)))
+        numbers = torch.tensor(sorted(ids), device=device)
+        groups.append(Group(net, numbers, own, executor, tree_map(torch.clone, memory)))
+        if s.algorithm.shared:
+            _require_equal(s.algorithm, server.setdefault("shared", shared), shared, ids)
+    return State(tree_map(lambda t: _cast(t, device, s.dtype), server), tuple(groups), 0, 0)
+
+
+def with_shapes(task: Task, net: nn.Module) -> Task:
+    """The task with the shapes of this model's tensors."""
+    shapes = {n: t.shape for n, t in net.state_dict().items()}
+    return task._replace(shapes=shapes, parameters=tuple(n for n, _ in net.named_parameters()))
+
+
+def no_steps(s: Setting, ids: Tensor) -> Client:
+    """What these clients know of themselves before the round's first phase."""
+    zero, none = (torch.zeros((), dtype=d, device=ids.device) for d in (s.dtype, torch.int64))
+    return Client({}, *to_all({"lr": zero, "steps": none}, len(ids)).values())
+
+
+def _with_own_parts(s: Setting, form: Net) -> nn.Module:
+    """The form with the parts that the algorithm adds, whose values are drawn from the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(randomness.number(s.task.seed, "parts"))
+        net = s.algorithm.build(form, s.task._replace(shapes={}, parameters=()))
+    missing = set(s.algorithm.shared) - set(parts(net))
+    assert not missing, f"{type(s.algorithm).__name__} shares parts that the net lacks: {missing}"
+    return net
+
+
+def _of_each(s: Setting, name: str, t: Tensor, clients: int) -> Tensor:
+    """One client's tensor for each of them: copies, as each moves its own; of a frozen part views, which are free."""
+    views = t.expand(clients, *t.shape)
+    return views if part_of(name) in s.scenario.frozen else views.clone()
+
+
+def _require_equal(alg: Algorithm, first: dict[str, Tensor], other: dict[str, Tensor], ids: list[int]) -> None:
+    """UserError unless a group's shared parts have the first group's shapes: what is averaged must be alike."""
+    a, b = ({n: tuple(t.shape) for n, t in tree.items()} for tree in (first, other))
+    if a != b:
+        name = next(n for n in (*a, *b) if a.get(n) != b.get(n))
+        raise UserError(
+            f"{type(alg).__name__} averages {', '.join(alg.shared)}, so every client needs the same there, but clients "
+            f"{ids[:5]} have {name} {b.get(name, 'not at all')} and others {a.get(name, 'not at all')}; give all of "
+            "them one model, or use an algorithm that shares less"
+        )
+
+
+def _cast(t: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return t.to(device, dtype if t.is_floating_point() else t.dtype)
