@@ -11,39 +11,29 @@ its files along; of two files of one name the one that was registered last count
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import os
-import re
-from collections.abc import Collection, Iterable, Iterator
+import pickle
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedtune.core import own_imports
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.own_imports import OwnFile as OwnFile
+from fedtune.core.own_references import CODE, PICKLED, options_text, parsed, whole_path
+from fedtune.core.own_references import absolute as absolute
+from fedtune.core.own_references import call_options as call_options
+from fedtune.core.own_references import is_reference as is_reference
+from fedtune.core.own_references import plain_name as plain_name
+from fedtune.core.own_references import split as split
 
 LIMIT = 10_000_000  # bytes of code that are carried along
-CODE, DATA = (".py",), (".npz",)
-
-
-class _Reference(NamedTuple):
-    path: str
-    member: str  # what comes after the colon, or nothing
-    options: str  # its `(depth=2)`, or nothing
 
 
 _files: dict[str, OwnFile] = {}
-
-
-def is_reference(text: str, known: Collection[str] = ()) -> bool:
-    """Whether it is a file or folder and no name.  known: the names there are, which come first."""
-    if text in known:
-        return False
-    ends = "|".join(re.escape(suffix) for suffix in CODE + DATA)
-    return bool(re.fullmatch(rf".*({ends})(:.*)?", text, re.DOTALL)) or "/" in text or Path(text).is_dir()
+_classes: dict[bytes, Any] = {}  # by their pickles
 
 
 def take(text: str) -> tuple[str, tuple[OwnFile, ...]]:
@@ -51,9 +41,11 @@ def take(text: str) -> tuple[str, tuple[OwnFile, ...]]:
 
     UserError where there is no such file, or none that can be read.  Its code is not run.
     """
-    given = _parsed(text)
-    path = _absolute(given.path)
-    ending = f":{given.member}{_options_text(text, given.options)}" if given.member else ""
+    given = parsed(text)
+    if given.path.endswith(PICKLED) and given.path in _files:
+        return given.path, (_files[given.path],)
+    path = whole_path(given.path)
+    ending = f":{given.member}{options_text(text, given.options)}" if given.member else ""
     if path.suffix in CODE:
         files = _code(path)
     elif given.member:
@@ -64,9 +56,24 @@ def take(text: str) -> tuple[str, tuple[OwnFile, ...]]:
     return files[0].name + ending, files
 
 
+def take_each(text: str, known: Collection[str] = ()) -> tuple[str, tuple[OwnFile, ...]]:
+    """Names and references with commas between them, by their canonical names; and the files that they need.
+
+    known: the names there are.
+    """
+    names: list[str] = []
+    files: tuple[OwnFile, ...] = ()
+    for name in split(text):
+        if is_reference(name, known):
+            name, needed = take(name)
+            files = merged(files, needed)
+        names.append(name)
+    return ",".join(names), files
+
+
 def of_data(path: str | Path) -> OwnFile:
     """A file or folder of data; UserError unless it can be read, or was registered before it vanished."""
-    path = _absolute(path)
+    path = whole_path(path)
     name = path.name + ("/" if path.is_dir() else "")
     try:
         inside = sorted(f for f in path.rglob("*") if f.is_file()) if path.is_dir() else [path]
@@ -74,6 +81,33 @@ def of_data(path: str | Path) -> OwnFile:
         return OwnFile(name, str(path), _digest_of(str(path), listing), None)
     except OSError as error:
         return _registered(path, error)
+
+
+def of_class(cls: type, pickled: bytes) -> str:
+    """A name for a class of a notebook or a script, which this process knows from now on: it is carried as a pickle."""
+    name = f"{cls.__name__}{PICKLED}"
+    register([OwnFile(name, "", hashlib.sha256(pickled).hexdigest(), pickled)])
+    _classes[pickled] = cls
+    return name
+
+
+def unchanged(files: Iterable[OwnFile], whose: str) -> tuple[OwnFile, ...]:
+    """The files that something was made of, which this process knows from now on.
+
+    whose: what was made of them.  UserError for one that is another now, and for data that are gone: code is carried.
+    """
+    files = tuple(files)
+    for file in files:
+        there = bool(file.path) and Path(file.path).exists()
+        if not there and file.content is None:
+            raise UserError(f"{whose} needs {file.path}, which is gone; bring it back")
+        if there and of_data(file.path).sha256 != file.sha256:
+            raise UserError(
+                f"{whose} was made with another {file.path}: it has changed since; bring that back"
+                + ("" if file.content is None else ", or rename the new one, and the copy of the old one is used")
+            )
+    register(files)
+    return files
 
 
 def register(files: Iterable[OwnFile]) -> None:
@@ -96,7 +130,7 @@ def merged(*groups: Iterable[OwnFile]) -> tuple[OwnFile, ...]:
 
 def is_own(name: str) -> bool:
     """Whether it is the canonical name of a file that this process knows."""
-    return is_reference(name) and _parsed(name).path in _files
+    return is_reference(name) and parsed(name).path in _files
 
 
 def load(name: str, kind: str) -> Any:
@@ -104,11 +138,15 @@ def load(name: str, kind: str) -> Any:
 
     kind: what it is to be, for the complaint.  UserError with the line in the user's file for whatever goes wrong.
     """
-    given = _parsed(name)
+    given = parsed(name)
     file = _known(given.path)
     if file.content is None:
         raise UserError(f"a file of code is needed for this {kind}, but got {name!r}")
     try:
+        if file.name.endswith(PICKLED):
+            if file.content not in _classes:
+                _classes[file.content] = pickle.loads(file.content)
+            return _classes[file.content]
         module = own_imports.module(file.name, _closure(file))
     except (Exception, SystemExit) as error:  # whatever their code raises
         raise UserError(f"the {kind} does not load: {describe(error, file.path)}") from error
@@ -125,13 +163,12 @@ def calling(name: str, kind: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # whatever their code raises
-        raise UserError(f"the {kind} {name} failed: {describe(error, _known(_parsed(name).path).path)}") from error
+        raise UserError(f"the {kind} {name} failed: {describe(error, _known(parsed(name).path).path)}") from error
 
 
-def call_options(name: str) -> dict[str, Any]:
-    """The options of `FILE.py:NAME(a=1, b="x")`; UserError unless all are literals by name."""
-    text = _parsed(name).options
-    return _literals(name, text) if text else {}
+def about(name: str) -> dict[str, Any]:
+    """What is known of a file of data without reading it."""
+    return _known(parsed(name).path).about
 
 
 def about(name: str) -> dict[str, Any]:
@@ -146,7 +183,7 @@ def content_of(name: str) -> bytes:
 
 def path_of(name: str) -> Path:
     """Where a file or folder lies; UserError if this process does not know it, or it has vanished."""
-    path = Path(_known(_parsed(name).path).path)
+    path = Path(_known(parsed(name).path).path)
     if not path.exists():
         raise UserError(f"{name} was read from {path}, which is gone; bring it back")
     return path
@@ -168,53 +205,6 @@ def describe(error: BaseException, otherwise: str = "") -> str:
     where = place(error) or otherwise
     kind = "" if isinstance(error, UserError) else type(error).__name__
     return ": ".join(filter(None, [where, kind, " ".join(str(text).split())]))
-
-
-def plain_name(name: str) -> str:
-    """A canonical name as part of a folder's or file's name."""
-    return re.sub(r"[^\w.=+-]+", "-", name).strip("-") if is_reference(name) else name
-
-
-def split(text: str) -> list[str]:
-    """Names and references between commas, but for commas inside brackets."""
-    return [part.strip() for part in re.split(r",(?![^(]*\))", text)]
-
-
-def _absolute(path: str | Path) -> Path:
-    return Path(os.path.abspath(Path(path).expanduser()))
-
-
-def _parsed(text: str) -> _Reference:
-    """A reference's parts; UserError if what comes after the colon is no name."""
-    found = re.fullmatch(r"(.*\.py)(?::(.*))?", text, re.DOTALL)
-    if not found:
-        return _Reference(text, "", "")
-    path, ending = found.groups()
-    if ending is None:
-        return _Reference(path, "", "")
-    named = re.fullmatch(r"([^\W\d]\w*)(\(.*\))?", ending, re.DOTALL)
-    if not named:
-        raise UserError(f"after FILE.py: comes a name of that file, or NAME(option=value), but got {text!r}")
-    return _Reference(path, named[1], named[2] or "")
-
-
-def _literals(text: str, options: str) -> dict[str, Any]:
-    """The values of `(a=1, b="x")`."""
-    try:
-        call = ast.parse(f"f{options}", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
-            raise ValueError
-        return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        raise UserError(
-            f"options after a name must be literals by name, as in net.py:net(depth=2, kind='gru'), but got {text!r}"
-        ) from None
-
-
-def _options_text(text: str, options: str) -> str:
-    """Options as canonical names have them."""
-    values = _literals(text, options) if options else {}
-    return f"({','.join(f'{n}={v!r}' for n, v in values.items())})" if values else ""
 
 
 def _code(path: Path) -> tuple[OwnFile, ...]:

@@ -14,6 +14,7 @@ import linecache
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -111,7 +112,8 @@ def _package(name: str) -> str:
     return ".".join(name.split("/")[:-1])
 
 
-def _roots(name: str, content: bytes, path: str) -> set[str]:
+@lru_cache(maxsize=256)
+def _roots(name: str, content: bytes, path: str) -> frozenset[str]:
     """The first parts of what a file imports, as seen from the folder; UserError if Python cannot parse it."""
     try:
         tree = ast.parse(content, path)
@@ -119,7 +121,7 @@ def _roots(name: str, content: bytes, path: str) -> set[str]:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         said = error.msg if isinstance(error, SyntaxError) else str(error)
         raise UserError(f"{path}{line} is not Python: {said}") from error
-    return {full.split(".")[0] for node in ast.walk(tree) for full in _imported(node, _package(name))}
+    return frozenset(full.split(".")[0] for node in ast.walk(tree) for full in _imported(node, _package(name)))
 
 
 def _imported(node: ast.AST, package: str) -> Iterator[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from fedtune.core import own_files
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Knob, knobs
 from fedtune.data.datasets import describe
@@ -33,14 +34,31 @@ class Experiment:
     given: tuple[str, ...] = ()  # scenario fields that were asked for by themselves: a preset leaves them alone
     start: str = "common"  # what belongs to a client is drawn for all alike, or for each by itself: own
     start_from: str = ""  # FILE.pt[:part]: weights that take the draw's place
+    own: tuple[own_files.OwnFile, ...] = ()  # the user's files that it is made of
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """On a worker: what was pickled brings its files along."""
+        self.__dict__.update(state)
+        own_files.register(self.own)
+
+    def to_plain(self) -> dict[str, Any]:
+        """All that it is, as plain values; its own files by name and hash.
+
+        What came after fedtune 0.2.0 is left out where it is as it was then, as files are found again by this.
+        """
+        values = asdict(replace(self, own=())) | {"own": [(file.name, file.sha256) for file in self.own]}
+        since = {"start": "common", "start_from": "", "own": []}
+        return {name: value for name, value in values.items() if name not in since or value != since[name]}
 
     def knobs(self) -> dict[str, Knob]:
         """All hyperparameters: the algorithm's and the scenario's."""
+        own_files.register(self.own)
         return knobs(Scenario) | knobs(registry.find(self.algorithm))
 
     def resolve(self, config: dict[str, Any]) -> tuple[Algorithm, Scenario]:
         """The algorithm and scenario under a configuration; UserError for unknown names and bad values."""
-        cls, known = registry.find(self.algorithm), self.knobs()
+        known = self.knobs()  # registers its own files, too
+        cls = registry.find(self.algorithm)
         values = self._preset(cls) | self.pinned | config
         for name in values:
             if name not in known:

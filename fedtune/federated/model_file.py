@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import fedtune
+from fedtune.core import own_files
 from fedtune.core.errors import UserError
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
@@ -16,8 +17,9 @@ from fedtune.federated.simulation import Simulation
 
 
 def write(path: Path, experiment: Experiment, config: dict[str, Any], simulation: Simulation) -> None:
-    """Write a file that loads without running code."""
-    kept = {"fedtune": fedtune.__version__, "experiment": dataclasses.asdict(experiment), "config": config}
+    """Write a file that loads without running code; the user's own, which it holds, runs when it is used."""
+    about = experiment.to_plain() | ({"own": [tuple(file) for file in experiment.own]} if experiment.own else {})
+    kept = {"fedtune": fedtune.__version__, "experiment": about, "config": config}
     torch.save(kept | {"state": simulation.state_dict()}, path)
 
 
@@ -26,6 +28,10 @@ def read(path: Path) -> tuple[Experiment, dict[str, Any], dict[str, Any]]:
     try:
         kept = torch.load(path, weights_only=True, map_location="cpu")
         about = dict(kept["experiment"])
+        own = tuple(own_files.OwnFile(*file) for file in about.get("own", ()))
+        if own and hasattr(os, "getuid") and path.stat().st_uid != os.getuid():
+            raise UserError(f"{path} holds code of another user's, which would run; train that configuration yourself")
+        about["own"] = own_files.unchanged(own, f"the model in {path}")
         about |= {"scenario": Scenario(**about["scenario"]), "given": tuple(about["given"]), "device": "cpu"}
         return Experiment(**about), dict(kept["config"]), dict(kept["state"])
     except UserError:

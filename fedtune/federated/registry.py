@@ -1,4 +1,7 @@
-"""Algorithms by name.  A file of `trainables/` is an algorithm, and this is the only place that looks there."""
+"""Algorithms by name.  A file of `trainables/` is an algorithm, and this is the only place that looks there.
+
+So is a class in a user's own file, and what an installed package offers.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,34 @@ import importlib
 import pkgutil
 from typing import TYPE_CHECKING
 
-from fedtune.core import own_packages
+from fedtune.core import extensions, own_files, own_packages
 from fedtune.core.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from fedtune.federated.algorithm import Algorithm
 
+GROUP = "algorithms"  # of entry points
+
 
 def names() -> list[str]:
-    """The algorithms there are: the files of `trainables/` but those with a leading underscore."""
-    files = pkgutil.iter_modules([str(own_packages.folder("trainables"))])
-    return sorted(file.name for file in files if not file.name.startswith("_"))
+    """The algorithms there are: the files of `trainables/` but those with a leading underscore, and packages'."""
+    return sorted({*_built_in(), *extensions.names(GROUP)})
 
 
 def find(name: str) -> type[Algorithm]:
-    """The algorithm class of a file in `trainables/`; UserError with the nearest name otherwise."""
+    """The algorithm class of this name, or of a user's file by its canonical name; UserError with the nearest name."""
+    if own_files.is_own(name):
+        from fedtune.federated import own_algorithms
+
+        return own_algorithms.find(name)
     if name not in names():
         raise unknown("algorithm", name, names())
     from fedtune.federated.algorithm import Algorithm  # here, as it loads torch and listing names needs none
 
+    if offered := extensions.find(GROUP, name, "algorithm", _built_in()):
+        from fedtune.federated import own_algorithms
+
+        return own_algorithms.checked(offered, name)
     own_packages.pin()
     module = importlib.import_module(f"trainables.{name}")
     classes = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]
@@ -32,3 +44,9 @@ def find(name: str) -> type[Algorithm]:
     if len(own) != 1:
         raise UserError(f"trainables/{name}.py must define one algorithm, but it defines {len(own)}")
     return own[0]
+
+
+def _built_in() -> list[str]:
+    """The files of `trainables/`."""
+    files = pkgutil.iter_modules([str(own_packages.folder("trainables"))])
+    return sorted(file.name for file in files if not file.name.startswith("_"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import sys
@@ -163,6 +162,6 @@ def _with_progress(
 
 def outcome_file(folder: Path, run: SeededRun, budget: Budget | None = None) -> Path:
     """The file of a run's outcome; its name depends on all that the outcome does, not on the label alone."""
-    what = [dataclasses.asdict(run.experiment), run.config, budget]
+    what = [run.experiment.to_plain(), run.config, budget]
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:10]
     return folder / f"{run.label.replace(' ', '-').replace('/', '_')}-{digest}.json"

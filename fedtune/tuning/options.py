@@ -7,87 +7,58 @@ parser from them needs neither torch nor Ray.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from fedtune.core import own_files
 from fedtune.core.budget import UNITS
-from fedtune.core.errors import UserError, unknown
+from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC, OBJECTIVES
+from fedtune.core.own_imports import OwnFile
 from fedtune.federated.executors import EXECUTORS
+from fedtune.tuning.option_types import (  # fmt: skip
+    AUTO,
+    above_zero,
+    check,
+    flag,
+    gpus,
+    option,
+    options,
+    pair,
+    pairs,
+    positive,
+    real,
+    whole,
+)
 from fedtune.tuning.schedulers import SCHEDULERS
 from fedtune.tuning.searchers import SEARCHERS
 
 if TYPE_CHECKING:
     from fedtune.federated.experiment import Experiment
 
+__all__ = [
+    "AUTO", "ExperimentOptions", "SearchOptions", "above_zero", "check", "flag", "option", "options", "pair",
+    "positive",
+]  # fmt: skip
+
 DEFAULT_SCENARIO = "digits-w4"
 LOOPBACK = "127.0.0.1"
-AUTO = "auto"  # --gpus-per-trial: measured
-
-
-def positive(value: Any) -> int:
-    """A whole number of at least 1; UserError otherwise."""
-    return _number(value, int, "a whole number of at least 1", lambda n: n >= 1)
-
-
-def above_zero(value: Any) -> float:
-    """A number above 0; UserError otherwise."""
-    return _number(value, float, "a number above 0", lambda n: 0 < n < math.inf)
-
-
-def whole(value: Any) -> int:
-    """A whole number; UserError otherwise."""
-    return _number(value, int, "a whole number")
-
-
-def real(value: Any) -> float:
-    """A number; UserError otherwise."""
-    return _number(value, float, "a number")
-
-
-def gpus(value: Any) -> float | str:
-    """A number, or auto; UserError otherwise."""
-    return AUTO if value == AUTO else _number(value, float, f"a number, or {AUTO}")
-
-
-def _number(value: Any, kind: type, rule: str, holds: Callable[[Any], bool] = lambda n: True) -> Any:
-    try:
-        number = kind(value)
-        if isinstance(value, bool) or not (isinstance(value, str) or number == value or value != value):
-            raise ValueError
-    except (TypeError, ValueError, OverflowError):
-        raise UserError(f"must be {rule}, but got {value!r}") from None
-    if not holds(number):
-        raise UserError(f"must be {rule}, but got {value!r}")
-    return number
-
-
-def option(
-    default: Any, help: str | Callable[[], str], metavar: str | None = None, parse: Callable[[Any], Any] | None = None,
-    choices: Sequence[str] = (), group: str = "",
-) -> Any:  # fmt: skip
-    """A dataclass field that is an option.
-
-    help      what it does, or what says so when a parser is built.
-    parse     its value from text or from Python; raises UserError with the rule that it breaks.
-    group     the heading in --help under which it stands.
-    """
-    about = {"help": help, "metavar": metavar, "parse": parse, "choices": choices, "group": group}
-    if default == {}:
-        return field(default_factory=dict, metadata=about)
-    return field(default=default, metadata=about)
-
-
-def flag(name: str, default: Any = None) -> str:
-    """An option as it is typed: --no-dashboard for what is on by itself."""
-    return ("--no-" if default is True else "--") + name.replace("_", "-")
 
 
 def _algorithms() -> str:
     from fedtune.federated.registry import names
 
-    return f"algorithm: {', '.join(names())}"
+    return f"algorithm: FILE.py[:NAME], or {', '.join(names())}"
+
+
+def _taken() -> dict[str, Collection[str]]:
+    """The scenario's fields for which a file is taken too, and the names that there are."""
+    from fedtune.data import datasets
+    from fedtune.federated.scenario import PARTITIONS
+    from fedtune.nn import catalogue
+
+    return {"dataset": datasets.names(), "model": (*catalogue.WIDTHS, *catalogue.FAMILIES), "partition": PARTITIONS}
 
 
 def _scenarios() -> str:
@@ -100,7 +71,7 @@ def _scenarios() -> str:
 class ExperimentOptions:
     """What is trained on what: the algorithm, its setting, data and device."""
 
-    algo: str = option("", _algorithms, "NAME")
+    algo: str = option("", _algorithms, "NAME|FILE.py[:NAME]")
     scenario: str = option(DEFAULT_SCENARIO, _scenarios, "NAME")
     fields: Mapping[str, Any] = field(default_factory=dict)  # scenario fields that override the scenario's
     set: Mapping[str, Any] = option({}, "pin a hyperparameter; see fedtune list", "NAME=VALUE")
@@ -123,25 +94,41 @@ class ExperimentOptions:
         from fedtune.core.hyper import knobs
         from fedtune.federated import registry, scenarios
         from fedtune.federated.experiment import Experiment, require_device
-        from fedtune.nn import catalogue
 
         if not self.algo:
             raise UserError(f"--algo is needed, but none was given; there are {', '.join(registry.names())}")
-        cls = registry.find(self.algo)
-        model, files = catalogue.take(str(self.fields["model"])) if "model" in self.fields else ("", ())
-        named = {"model": model} if model else {}
-        scenario = scenarios.find(self.scenario).override(**self.fields | named)
+        algo, fields, own = self._own(registry.names())
+        cls = registry.find(algo)
+        scenario = scenarios.find(self.scenario).override(**fields)
         require_device(self.device)
-        pinned, given = dict(self.set), tuple(n for n in vars(scenario) if n in self.fields)  # in one order
-        experiment = Experiment(self.algo, scenario, self.seed, self.executor, self.device, pinned, self.preset, given)
+        pinned, given = dict(self.set), tuple(n for n in vars(scenario) if n in fields)  # in one order
+        experiment = Experiment(
+            algo, scenario, self.seed, self.executor, self.device, pinned, self.preset, given, own
+        )  # fmt: skip
         experiment.check()
         known = knobs(type(scenario)) | knobs(cls)
         return replace(experiment, pinned={n: known[n].check(v) for n, v in pinned.items()})
 
+    def _own(self, algorithms: Collection[str]) -> tuple[str, dict[str, Any], tuple[OwnFile, ...]]:
+        """The algorithm and the scenario's fields by their canonical names, and the user's files among them."""
+        fields = dict(self.fields)
+        algo, own = own_files.take_each(self.algo, algorithms)
+        for name, known in _taken().items():
+            if name in fields:
+                fields[name], files = own_files.take_each(str(fields[name]), known)
+                own = own_files.merged(own, files)
+        own_files.register(own)
+        return algo, fields, own
+
     def with_typed(self, experiment: Experiment) -> Self:
-        """The same options with the types that the experiment's scenario and algorithm give to their values."""
+        """The same options with the types that the experiment's scenario and algorithm give to their values.
+
+        The user's files have their whole paths.
+        """
         typed = {n: getattr(experiment.scenario, n) for n in self.fields}
-        return replace(self, fields=typed, set=dict(experiment.pinned))
+        own = {n: own_files.absolute(str(self.fields[n]), known) for n, known in _taken().items() if n in typed}
+        algo = own_files.absolute(self.algo, [experiment.algorithm] if experiment.algorithm == self.algo else [])
+        return replace(self, algo=algo, fields=typed | own, set=dict(experiment.pinned))
 
     def to_record(self) -> dict[str, Any]:
         """The options as run.json holds them."""
@@ -172,7 +159,7 @@ class ExperimentOptions:
         values: dict[str, Any] = {}
         overridden: dict[str, str] = {}
         pinned: dict[str, str] = {}
-        for name, value in _pairs(words, own, [*own, *of_scenario]):
+        for name, value in pairs(words, own, [*own, *of_scenario]):
             if name in of_scenario:
                 overridden[of_scenario[name]] = value
             elif name == "--set":
@@ -234,51 +221,6 @@ class SearchOptions(ExperimentOptions):
         share = self.gpus_per_trial
         if isinstance(share, float) and share > 1 and share != int(share):
             raise UserError(f"--gpus-per-trial must be a fraction below 1 or a whole number, got {share:g}")
-
-
-def check(given: Any) -> None:
-    """Parse every value of a dataclass of options in place; UserError for one that breaks its option's rule."""
-    for f in options(type(given)):
-        value, about = getattr(given, f.name), f.metadata
-        if value is None and f.default is None:
-            continue
-        try:
-            if about["parse"]:
-                object.__setattr__(given, f.name, about["parse"](value))
-            elif about["choices"] and value not in about["choices"]:
-                raise unknown("choice", str(value), about["choices"])
-        except UserError as error:
-            raise UserError(f"{flag(f.name)} {error}") from None
-
-
-def options(cls: type) -> Iterator[Field[Any]]:
-    """The fields of a class that are options by themselves: all but the scenario's fields."""
-    return (f for f in fields(cls) if "help" in f.metadata)
-
-
-def pair(text: str) -> tuple[str, str]:
-    """NAME=VALUE as a name and a value; UserError otherwise."""
-    name, equals, value = text.partition("=")
-    if not (name and equals and value):
-        raise UserError(f"--set needs NAME=VALUE, but got {text!r}; for instance --set lr=0.05")
-    return name, value
-
-
-def _pairs(
-    words: Sequence[str], own: Mapping[str, Field[Any]], known: Collection[str]
-) -> Iterator[tuple[str, str]]:  # fmt: skip
-    """The arguments of a command line and their values, abbreviated as argparse allows."""
-    rest = iter(words)
-    for word in rest:
-        typed, equals, value = word.partition("=")
-        fits = [typed] if typed in known else [name for name in known if name.startswith(typed)]
-        if not typed.startswith("--") or len(fits) != 1:
-            raise UserError(f"the recorded command line holds {word!r}, which is no option of a search")
-        switch = fits[0] in own and isinstance(own[fits[0]].default, bool)
-        given = value if switch or equals else next(rest, None)
-        if given is None:
-            raise UserError(f"the recorded command line ends with {word!r}, which needs a value")
-        yield fits[0], given
 
 
 def _plain(value: Any) -> Any:
