@@ -61,7 +61,9 @@ def own_model(name: str, folder: Path) -> str:
     return own_files.take(f"{folder / 'net.py'}:net")[0]
 
 
-def case(algorithm: str, model: str, executor: str, rounds: int, data: Federation, scenario: Scenario) -> dict[str, Any]:
+def case(
+    algorithm: str, model: str, executor: str, rounds: int, data: Federation, scenario: Scenario
+) -> dict[str, Any]:
     """One case: rounds of both in turns, checked to be the same."""
     with tempfile.TemporaryDirectory() as folder:
         names = ((algorithm, model), (own_algorithm(algorithm, Path(folder)), own_model(model, Path(folder))))

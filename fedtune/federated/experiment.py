@@ -83,6 +83,11 @@ class Experiment:
         """Raise UserError for whatever would stop this experiment after it has started; no data is loaded."""
         alg, scenario = self.resolve(config or {})
         forms = _forms(alg, scenario)
+        if alg.shared and not any(part_of(n) in alg.shared for n in forms[0].shapes):
+            raise UserError(
+                f"{self.algorithm} averages {' and '.join(alg.shared)}, but {scenario.model} has no tensors there; use "
+                "an algorithm that shares more, fedavg for instance, or a model that learns there"
+            )
         if scenario.evaluation != "personal":
             _require_global(alg, scenario, forms, self.algorithm)
         if not _alike(alg, forms):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedtune.core import randomness
 from fedtune.core.trees import Executor, alike
@@ -18,12 +18,23 @@ from fedtune.nn.architectures import Net
 def start(experiment: Experiment, s: Setting, nets: list[tuple[Net, list[int], Executor]]) -> State:
     """Round 0 as the experiment says; nets as for `engine.start`."""
     state = engine.start(s, nets)
+    for g in state.groups:
+        _move_constants(g.net, s.federation.x)
     if experiment.start == "own":
         state = own_draws(s, state)
     if experiment.start_from:
         name, part = weights.parse(experiment.start_from)
         state = from_weights(s, state, weights.find(name), part)
     return state
+
+
+def _move_constants(net: nn.Module, x: Tensor) -> None:
+    """Buffers that no state_dict holds stay with the form and nobody trains them; they go where the rows are."""
+    for module in net.modules():
+        for name in module._non_persistent_buffers_set:
+            if isinstance(constant := getattr(module, name), Tensor):
+                dtype = x.dtype if constant.is_floating_point() and x.is_floating_point() else constant.dtype
+                setattr(module, name, constant.to(x.device, dtype))
 
 
 def own_draws(s: Setting, state: State) -> State:

@@ -187,7 +187,9 @@ WRONG: dict[str, tuple[Any, str, str]] = {
     "an absent part": (
         net().body.state_dict(), ":head", "head of net.pt does not fit this model: it has no tensor of it",
     ),
-    "none fits": (net(model="cnn8").state_dict() | {"head.bias": torch.ones(1)}, "", "body of net.pt does not fit this"),
+    "none fits": (
+        net(model="cnn8").state_dict() | {"head.bias": torch.ones(1)}, "", "body of net.pt does not fit this model",
+    ),
 }  # fmt: skip
 
 

@@ -55,6 +55,23 @@ class Words(nn.Module):
         return self.fc(self.embed(x).mean(1))
 
 
+class Constant(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(0.5), persistent=False)
+
+    def forward(self, x):
+        return x * self.scale
+
+
+def scaled(shape, classes):
+    return Two(nn.Sequential(mlp(shape, 12), Constant()), Linear(12, classes))
+
+
+def logistic(shape, classes):
+    return Two(nn.Flatten(), nn.Linear(torch.Size(shape).numel(), classes))
+
+
 def copied(shape, classes):
     return Two(mlp(shape, 12), Linear(12, classes))
 
@@ -129,3 +146,17 @@ def test_our_networks_refuse_tokens_and_the_perceptron_takes_vectors() -> None:
     assert architectures.build("mlp", (30,), 10)(torch.zeros(2, 30)).shape == (2, 10)
     with pytest.raises(UserError, match="model 'mlp' does not fit sequences of 30 tokens: our models are for images"):
         architectures.require_fit("mlp", architectures.build("mlp", (30,), 10), (30,), torch.int64)
+
+
+def test_constants_that_no_state_dict_holds_have_the_types_of_the_rows(net: str) -> None:
+    sim = simulate("fedavg", DIGITS.override(model=f"{net}:scaled"), random_federation([5, 9]))  # in float64
+    assert sim.state.groups[0].net.body[1].scale.dtype == torch.float64
+    assert not any("scale" in name for name in numbers(sim.state))
+    play(sim, 1)
+
+
+def test_a_model_without_a_body_that_learns_is_shared_whole_or_refused(net: str) -> None:
+    logistic = DIGITS.override(model=f"{net}:logistic", features=0)
+    play(simulate("fedavg", logistic, random_federation([5, 9])), 1)
+    with pytest.raises(UserError, match="fedper averages body, but net.py:logistic has no tensors there; use"):
+        Experiment("fedper", logistic).check()
