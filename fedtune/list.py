@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from fedtune.core import terminal
+from fedtune.core import extensions, terminal
 from fedtune.core.command import Parser, guarded
 from fedtune.core.hyper import Knob, knobs
 from fedtune.data import datasets
@@ -40,6 +40,14 @@ def main(argv: list[str] | None = None) -> int:
         console.print(
             "families of models: " + "; ".join(f"{n}: {', '.join(m)}" for n, m in catalogue.FAMILIES.items())
         )
+        console.print(
+            "your own model: FILE.py:NAME or FILE.py:NAME(option=value,…), a function (shape, classes, **options) that "
+            "returns a torch.nn.Module with the parts body and head, or any with head='LAYER' naming its last layer; "
+            "several with commas between them, ours too: client i runs number i mod their count",
+            markup=False, highlight=False,
+        )  # fmt: skip
+        if added := extensions.names(catalogue.GROUP):
+            console.print("models of installed packages: " + ", ".join(added))
     return 0
 
 

@@ -44,6 +44,7 @@ def main(argv: list[str] | None = None) -> int:
 def over_best(config: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """Options as a best.yaml has them, where nothing else was given."""
     base: dict[str, Any] = {"algo": config["algorithm"], "scenario": config["scenario"], "seed": config.get("seed", 0)}
+    base |= {n: config[n] for n in ("start", "start_from") if n in config}
     overrides = {} if "scenario" in given else config.get("overrides", {})
     fields = given.get("fields", {})
     found = config["hyperparameters"] if given.get("algo", base["algo"]) == base["algo"] else {}

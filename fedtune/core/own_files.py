@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -81,6 +81,16 @@ def of_data(path: str | Path) -> OwnFile:
         return OwnFile(name, str(path), _digest_of(str(path), listing), None)
     except OSError as error:
         return _registered(path, error)
+
+
+def of_content(path: str | Path) -> OwnFile:
+    """A file that is carried along whole, weights for instance; UserError as for `of_data`."""
+    path = whole_path(path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        return _registered(path, error)
+    return OwnFile(path.name, str(path), hashlib.sha256(content).hexdigest(), content)
 
 
 def of_class(cls: type, pickled: bytes) -> str:
@@ -177,7 +187,7 @@ def about(name: str) -> dict[str, Any]:
 
 
 def content_of(name: str) -> bytes:
-    """What a file holds that came by value, code or weights; UserError if this process does not know it."""
+    """What a file holds that is carried along; UserError if this process does not know it."""
     return _known(name).content or b""
 
 

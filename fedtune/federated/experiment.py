@@ -99,6 +99,15 @@ class Experiment:
         if self.start_from:
             self.describe_start(config)
 
+    def beginning(self) -> dict[str, str]:
+        """The options that say where round 0 comes from, with whole paths: none for the common draw."""
+        found = {"start": self.start} if self.start != "common" else {}
+        if not self.start_from:
+            return found
+        name, part = weights.parse(self.start_from)
+        path = next((file.path for file in self.own if file.name == name), name)
+        return found | {"start_from": path + (f":{part}" if part else "")}
+
     def describe_start(self, config: dict[str, Any] | None = None) -> str:
         """What starts from weights and what does not, in words; UserError if nothing does."""
         alg, scenario = self.resolve(config or {})

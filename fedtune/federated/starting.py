@@ -19,7 +19,7 @@ def start(experiment: Experiment, s: Setting, nets: list[tuple[Net, list[int], E
     """Round 0 as the experiment says; nets as for `engine.start`."""
     state = engine.start(s, nets)
     for g in state.groups:
-        _move_constants(g.net, s.federation.x)
+        _move_constants(g.net, s.federation.x.device, s.dtype)
     if experiment.start == "own":
         state = own_draws(s, state)
     if experiment.start_from:
@@ -28,13 +28,12 @@ def start(experiment: Experiment, s: Setting, nets: list[tuple[Net, list[int], E
     return state
 
 
-def _move_constants(net: nn.Module, x: Tensor) -> None:
+def _move_constants(net: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
     """Buffers that no state_dict holds stay with the form and nobody trains them; they go where the rows are."""
     for module in net.modules():
         for name in module._non_persistent_buffers_set:
             if isinstance(constant := getattr(module, name), Tensor):
-                dtype = x.dtype if constant.is_floating_point() and x.is_floating_point() else constant.dtype
-                setattr(module, name, constant.to(x.device, dtype))
+                setattr(module, name, constant.to(device, dtype if constant.is_floating_point() else constant.dtype))
 
 
 def own_draws(s: Setting, state: State) -> State:

@@ -6,12 +6,9 @@ one of our bodies holds (`body.0.`): so torchvision's files fit the bodies that 
 
 from __future__ import annotations
 
-import hashlib
 import io
-import os
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +17,7 @@ from torch import Tensor
 from fedtune.core import own_files
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.own_files import OwnFile
+from fedtune.core.own_references import whole_path
 from fedtune.federated.algorithm import part_of
 
 PLACES = ("", "body.", "body.0.")  # where a file's names may stand in a model's
@@ -61,16 +59,18 @@ def parse(reference: str) -> tuple[str, str]:
 def take(reference: str) -> tuple[str, OwnFile]:
     """The canonical name of FILE.pt[:part], and the file by value, as workers read no disk; UserError if it is none."""
     file, part = parse(reference)
-    path = Path(os.path.abspath(Path(file).expanduser()))
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(
-            f"--start-from needs FILE.pt or FILE.pt:part, but {path} cannot be read: {error.strerror}"
-        ) from error
-    own = OwnFile(path.name, str(path), hashlib.sha256(content).hexdigest(), content)
+        own = own_files.of_content(file)
+    except UserError as error:
+        raise UserError(f"--start-from takes FILE.pt or FILE.pt:part, but {error}") from error
     own_files.register([own])
-    return path.name + (f":{part}" if part else ""), own
+    return own.name + (f":{part}" if part else ""), own
+
+
+def absolute(reference: str) -> str:
+    """A reference that means the same in every folder."""
+    file, part = parse(reference)
+    return str(whole_path(file)) + (f":{part}" if part else "")
 
 
 def find(name: str) -> Weights:
@@ -121,11 +121,12 @@ def fit(weights: Weights, target: Target, part: str = "") -> Fit:
     for p in [part] if part else parts:
         inside = [n for n in target.shapes if part_of(n) == p]
         have = [n for n in inside if n in found]
-        wrong = _wrong(weights, target, place, found, inside, theirs | mine) if have else []
+        near = have or any(part_of(n) == p for n in found)
+        wrong = _wrong(weights, target, place, found, inside, theirs | mine) if near else []
         if have and not wrong:
             names |= {n: found[n] for n in have}
             drawn += [n for n in inside if n not in found and not n.endswith(COUNTER)]
-        elif have or part:
+        elif near or part:
             said = "; ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if len(wrong) > 3 else "")
             misfits.append(f"{p} of {weights.name} does not fit this model: {said or 'it has no tensor of it'}")
     left_out = tuple(n for n in theirs | mine if n not in names.values())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fedtune.core import own_files
+from fedtune.core import extensions, own_files
 from fedtune.core.errors import unknown
-from fedtune.core.own_files import OwnFile
 
+GROUP = "models"  # of entry points
 # architecture -> its feature width D in the paper it comes from
 WIDTHS: dict[str, int] = {
     "mlp": 64,
@@ -38,6 +38,11 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }
 
 
+def names() -> tuple[str, ...]:
+    """The architectures and families there are by name, and what installed packages add."""
+    return (*WIDTHS, *FAMILIES, *extensions.names(GROUP))
+
+
 def members(model: str) -> tuple[str, ...]:
     """The architectures of a model: of one name, of a family's, or of several with commas between them.
 
@@ -46,23 +51,11 @@ def members(model: str) -> tuple[str, ...]:
     found: list[str] = []
     for name in own_files.split(model):
         if name not in WIDTHS and name not in FAMILIES and not is_own(name):
-            raise unknown("model", name, [*WIDTHS, *FAMILIES])
+            raise unknown("model", name, names())
         found += FAMILIES.get(name, (name,))
     return tuple(found)
 
 
 def is_own(name: str) -> bool:
     """Whether an architecture is a user's: from a file, or of an installed package."""
-    return name not in WIDTHS and own_files.is_own(name)
-
-
-def take(model: str) -> tuple[str, tuple[OwnFile, ...]]:
-    """A model as it is typed, which may hold references, by its canonical name; and the files that it needs."""
-    names: list[str] = []
-    files: tuple[OwnFile, ...] = ()
-    for name in own_files.split(model):
-        if own_files.is_reference(name, [*WIDTHS, *FAMILIES]):
-            name, needed = own_files.take(name)
-            files = own_files.merged(files, needed)
-        names.append(name)
-    return ",".join(names), files
+    return name not in WIDTHS and (own_files.is_own(name) or name in extensions.names(GROUP))

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fedtune.core import own_files
+from fedtune.core import extensions, own_files
 from fedtune.core.errors import UserError, unknown
+from fedtune.nn import catalogue
 from fedtune.nn.net import Net, Shape, rows_in_words
 
 HEAD, FEATURES = "head", "features"  # the option that is ours, and the one that a function may take
@@ -33,7 +34,7 @@ def build(name: str, shape: Shape, classes: int, features: int = 0) -> Net:
 
 def width(name: str, shape: Shape, classes: int, features: int, dtype: torch.dtype) -> int:
     """The width D of its features, found by running it; UserError for a model that cannot be trained as it is."""
-    return _inspected(name, own_files.load(name, "model"), shape, classes, features, dtype)
+    return _inspected(name, _maker(name), shape, classes, features, dtype)
 
 
 @lru_cache(maxsize=64)
@@ -60,9 +61,15 @@ def _inspected(name: str, _: Any, shape: Shape, classes: int, features: int, dty
     return z.shape[1]
 
 
+def _maker(name: str) -> Any:
+    """The user's function: from their file, or what an installed package offers."""
+    offered = extensions.find(catalogue.GROUP, name, "model", [*catalogue.WIDTHS, *catalogue.FAMILIES])
+    return own_files.load(name, "model") if offered is None else offered
+
+
 def _made(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
     """What the user's function returns; UserError unless it is a module."""
-    make, options = own_files.load(name, "model"), dict(own_files.call_options(name))
+    make, options = _maker(name), dict(own_files.call_options(name))
     options.pop(HEAD, None)
     if not callable(make) or isinstance(make, nn.Module):
         raise UserError(

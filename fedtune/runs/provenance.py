@@ -31,6 +31,7 @@ def of_experiment(experiment: Experiment) -> dict[str, Any]:
         "pinned": experiment.pinned,
         "preset": experiment.preset,
         "scored": experiment.describe_scoring(),
+        **experiment.beginning(),
         "seed": experiment.seed,
         "executor": experiment.executor,
         "device": experiment.device,

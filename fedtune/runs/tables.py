@@ -167,7 +167,7 @@ def write_best(
     } | how  # fmt: skip
     content = {
         "algorithm": experiment.algorithm, "scenario": scenario, "overrides": overrides, "seed": experiment.seed,
-        "hyperparameters": whole, "found": how,
+        "hyperparameters": whole, **experiment.beginning(), "found": how,
     }  # fmt: skip
     write_whole(RunFiles(run).best_file, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
     return {n: v for n, v in whole.items() if n in plain(chosen)}

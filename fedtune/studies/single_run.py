@@ -37,6 +37,8 @@ def run(
         f"seed {experiment.seed}, executor {executor}, {experiment.device}"
     )
     say(f"scored: {experiment.describe_scoring()}")
+    if experiment.start_from:
+        say(f"started: {experiment.describe_start()}")
     rows = _rounds(simulation)
     if output:
         output.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -20,6 +20,8 @@ def announce(p: Plan, space: str, concurrent: int) -> None:
     """Say what will be searched, and how.  space: its name."""
     say(f"{p.experiment.algorithm} on {p.scenario}, space {space}: " + listed(p.space.text()))
     say(f"scored: {p.experiment.describe_scoring()}")
+    if p.experiment.start_from:
+        say(f"started: {p.experiment.describe_start()}")
     stops = schedulers.rungs(p.scheduler, p.budget.limit, p.grace)
     say(
         f"{p.trials} trials of up to {_length(p)}, {concurrent} at once; {p.searcher}"

@@ -44,6 +44,7 @@ __all__ = [
 
 DEFAULT_SCENARIO = "digits-w4"
 LOOPBACK = "127.0.0.1"
+STARTS = ("common", "own")
 
 
 def _algorithms() -> str:
@@ -58,7 +59,7 @@ def _taken() -> dict[str, Collection[str]]:
     from fedtune.federated.scenario import PARTITIONS
     from fedtune.nn import catalogue
 
-    return {"dataset": datasets.names(), "model": (*catalogue.WIDTHS, *catalogue.FAMILIES), "partition": PARTITIONS}
+    return {"dataset": datasets.names(), "model": catalogue.names(), "partition": PARTITIONS}
 
 
 def _scenarios() -> str:
@@ -80,6 +81,11 @@ class ExperimentOptions:
     data_dir: str | None = option(None, "torchvision's layout (default $FEDTUNE_DATA_DIR, data)", "DIR")
     download: bool = option(False, "fetch the data set if it is not there")
     device: str = option("cpu", "cpu or cuda")
+    start_from: str = option(
+        "", "weights that models start from: a state_dict, or of run --save; all parts that fit, or the one named",
+        "FILE.pt[:PART]", str,
+    )  # fmt: skip
+    start: str = option("common", "whether clients draw their own parts alike, or each its own", choices=STARTS)
     executor: str = option("auto", "how clients run (default: by a rule)", choices=EXECUTORS)
     debug: bool = option(False, "show the stack of an error")
 
@@ -92,7 +98,7 @@ class ExperimentOptions:
     def experiment(self) -> Experiment:
         """The experiment that is described; UserError for whatever is wrong with it."""
         from fedtune.core.hyper import knobs
-        from fedtune.federated import registry, scenarios
+        from fedtune.federated import registry, scenarios, weights
         from fedtune.federated.experiment import Experiment, require_device
 
         if not self.algo:
@@ -102,8 +108,13 @@ class ExperimentOptions:
         scenario = scenarios.find(self.scenario).override(**fields)
         require_device(self.device)
         pinned, given = dict(self.set), tuple(n for n in vars(scenario) if n in fields)  # in one order
+        start_from = ""
+        if self.start_from:
+            start_from, file = weights.take(self.start_from)
+            own = own_files.merged(own, [file])
         experiment = Experiment(
-            algo, scenario, self.seed, self.executor, self.device, pinned, self.preset, given, own
+            algo, scenario, self.seed, self.executor, self.device, pinned, self.preset, given, self.start, start_from,
+            own,
         )  # fmt: skip
         experiment.check()
         known = knobs(type(scenario)) | knobs(cls)
@@ -125,10 +136,13 @@ class ExperimentOptions:
 
         The user's files have their whole paths.
         """
+        from fedtune.federated import weights
+
         typed = {n: getattr(experiment.scenario, n) for n in self.fields}
         own = {n: own_files.absolute(str(self.fields[n]), known) for n, known in _taken().items() if n in typed}
         algo = own_files.absolute(self.algo, [experiment.algorithm] if experiment.algorithm == self.algo else [])
-        return replace(self, algo=algo, fields=typed | own, set=dict(experiment.pinned))
+        start_from = weights.absolute(self.start_from) if self.start_from else ""
+        return replace(self, algo=algo, fields=typed | own, set=dict(experiment.pinned), start_from=start_from)
 
     def to_record(self) -> dict[str, Any]:
         """The options as run.json holds them."""

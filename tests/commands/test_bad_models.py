@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from support.commands import refusal
 
 from fedtune import __main__ as console
@@ -125,3 +126,36 @@ def test_a_wrong_model_is_refused_in_one_line(
     line = refusal(console.main, f"search --algo fedavg --model net.py:{name}", capsys)
     assert words.replace("{tmp}", str(tmp_path)) in line
     assert [p.name for p in tmp_path.iterdir()] == ["net.py"]
+
+
+def saved(path: Path, content: object) -> None:
+    torch.save(content, path)
+
+
+STATE = {"body.0.weight": torch.ones(3, 3), "head.weight": torch.ones(10, 64)}
+WRONG_STARTS = {
+    "--start-from {tmp}/none.pt": "--start-from takes FILE.pt or FILE.pt:part, but {tmp}/none.pt cannot be read: No",
+    "--start-from {tmp}": "--start-from takes FILE.pt or FILE.pt:part, but {tmp} cannot be read: Is a directory",
+    "--start-from {tmp}/text.pt": "text.pt holds no weights that load without running code",
+    "--start-from {tmp}/list.pt": "a state_dict, or what fedtune run --save wrote, but list.pt holds a list",
+    "--start-from {tmp}/state.pt:haed": "unknown part 'haed': did you mean 'head'",
+    "--start-from {tmp}/state.pt:body": "body.0.weight is 3×3 there and 16×1×3×3 here; body.0.bias is missing there",
+    "--start-from {tmp}/state.pt:head": "head.bias is missing there",
+    "--start fresh": "invalid choice: 'fresh'",
+}
+
+
+@pytest.mark.parametrize("command", ["search", "run"])
+@pytest.mark.parametrize("arguments", WRONG_STARTS)
+@pytest.mark.usefixtures("nothing_starts")
+def test_a_wrong_start_is_refused_in_one_line(
+    command: str, arguments: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved(tmp_path / "list.pt", [1, 2])
+    saved(tmp_path / "state.pt", STATE)
+    (tmp_path / "text.pt").write_text("no weights")
+    before = sorted(tmp_path.rglob("*"))
+    line = refusal(console.main, f"{command} --algo fedavg {arguments}".replace("{tmp}", str(tmp_path)), capsys)
+    assert WRONG_STARTS[arguments].replace("{tmp}", str(tmp_path)) in line
+    assert sorted(tmp_path.rglob("*")) == before

@@ -203,7 +203,7 @@ def test_a_file_that_does_not_fit_is_refused_in_one_line(kind: str, tmp_path: Pa
 
 
 def test_a_file_that_is_not_there_or_cut_is_refused_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--start-from needs FILE.pt or FILE.pt:part, but .*none.pt cannot be read: No"):
+    with pytest.raises(UserError, match="--start-from takes FILE.pt or FILE.pt:part, but .*none.pt cannot be read: No"):
         begun("fedavg", tmp_path / "none.pt")
     file = saved(tmp_path / "cut.pt", net().state_dict())
     file.write_bytes(file.read_bytes()[:-300])
