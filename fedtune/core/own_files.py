@@ -181,11 +181,6 @@ def about(name: str) -> dict[str, Any]:
     return _known(parsed(name).path).about
 
 
-def about(name: str) -> dict[str, Any]:
-    """What is known of a file of data without reading it."""
-    return _known(_parsed(name).path).about
-
-
 def content_of(name: str) -> bytes:
     """What a file holds that is carried along; UserError if this process does not know it."""
     return _known(name).content or b""

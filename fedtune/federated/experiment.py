@@ -13,7 +13,7 @@ from torch import nn
 from fedtune.core import own_files
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Knob, knobs
-from fedtune.data.datasets import describe
+from fedtune.data import datasets
 from fedtune.federated import registry, weights
 from fedtune.federated.algorithm import Algorithm, Task, part_of, parts
 from fedtune.federated.scenario import Scenario
@@ -82,7 +82,7 @@ class Experiment:
     def check(self, config: dict[str, Any] | None = None) -> None:
         """Raise UserError for whatever would stop this experiment after it has started; no data is loaded."""
         alg, scenario = self.resolve(config or {})
-        forms = _forms(alg, scenario)
+        forms = _forms(alg, scenario, self._contents())
         if alg.shared and not any(part_of(n) in alg.shared for n in forms[0].shapes):
             raise UserError(
                 f"{self.algorithm} averages {' and '.join(alg.shared)}, but {scenario.model} has no tensors there; use "
@@ -99,6 +99,9 @@ class Experiment:
         if self.start_from:
             self.describe_start(config)
 
+    def _contents(self) -> tuple[str, ...]:
+        return tuple(file.sha256 for file in self.own)
+
     def beginning(self) -> dict[str, str]:
         """The options that say where round 0 comes from, with whole paths: none for the common draw."""
         found = {"start": self.start} if self.start != "common" else {}
@@ -111,7 +114,7 @@ class Experiment:
     def describe_start(self, config: dict[str, Any] | None = None) -> str:
         """What starts from weights and what does not, in words; UserError if nothing does."""
         alg, scenario = self.resolve(config or {})
-        forms, targets = _forms(alg, scenario), []
+        forms, targets = _forms(alg, scenario, self._contents()), []
         for i, form in enumerate(forms):
             kept = form.buffers if scenario.batch_norm == "personal" else ()
             shared = {n for n in form.shapes if part_of(n) in alg.shared and n not in kept}
@@ -123,7 +126,7 @@ class Experiment:
     def describe_scoring(self, config: dict[str, Any] | None = None) -> str:
         """Which model the evaluation scores and on which rows, in words."""
         alg, scenario = self.resolve(config or {})
-        form = _forms(alg, scenario)[0]
+        form = _forms(alg, scenario, self._contents())[0]
         used = alg.predicts or form.parts
         shared, own = [p for p in used if p in alg.shared], [p for p in used if p not in alg.shared]
         model = "each client's own model" if not shared else "the averaged model"
@@ -153,8 +156,11 @@ class Form(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def _forms(alg: Algorithm, scenario: Scenario) -> tuple[Form, ...]:
-    """The forms of a scenario's architectures with the algorithm's own parts; nets are built once for all questions."""
+def _forms(alg: Algorithm, scenario: Scenario, contents: tuple[str, ...]) -> tuple[Form, ...]:
+    """The forms of a scenario's architectures with the algorithm's own parts; nets are built once for all questions.
+
+    contents: the hashes of the user's files, as another may come by the same name.
+    """
     return tuple(_form(alg, scenario, net) for net in _architectures(scenario))
 
 
@@ -180,13 +186,13 @@ def _form(alg: Algorithm, scenario: Scenario, architecture: architectures.Net) -
 
 
 def _shape(scenario: Scenario) -> tuple[architectures.Shape, int]:
-    *shape, classes = describe(scenario.dataset, scenario.image_size)
+    *shape, classes = datasets.describe(scenario.dataset, scenario.image_size)
     return tuple(shape), classes
 
 
 def _dtype(scenario: Scenario) -> torch.dtype:
     """The type of the data set's rows, as tokens are whole numbers."""
-    return torch.float32
+    return torch.int64 if datasets.has_tokens(scenario.dataset) else torch.float32
 
 
 def task_of(

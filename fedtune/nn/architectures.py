@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedtune.core.errors import UserError, unknown
 from fedtune.nn import catalogue, own_models
@@ -167,6 +167,8 @@ def _pooled(name: str) -> Callable[[Shape, int], nn.Module]:
     return body
 
 
+TOKENS = "tokens"  # the one that takes whole numbers
+
 # the body's maker of each architecture in the catalogue
 BODIES: dict[str, Callable[[Shape, int], nn.Module]] = {
     "mlp": mlp,
@@ -194,7 +196,7 @@ def build(name: str, shape: Shape, classes: int, features: int = 0, seed: int = 
         if name not in BODIES:
             raise unknown("model", name, BODIES)
         d = features or catalogue.WIDTHS[name]
-        if name != "mlp" and len(shape) != 3:
+        if name not in ("mlp", TOKENS) and len(shape) != 3:
             raise _misfit(name, shape, "it is for images; take mlp for vectors, or a model of your own: FILE.py:NAME")
         try:
             return Net(BODIES[name](shape, d), Linear(d, classes))
@@ -224,13 +226,12 @@ def require_fit(name: str, net: nn.Module, shape: Shape, dtype: torch.dtype) -> 
     """UserError unless one of our architectures runs on such rows; a user's was run to find its width."""
     if catalogue.is_own(name):
         return
-    if not dtype.is_floating_point:
-        raise _misfit(
-            name, shape, "our models are for images and vectors; give your own with --model FILE.py:NAME", dtype
-        )
+    if dtype.is_floating_point == (name == TOKENS):
+        what = "tokens; take" if name == TOKENS else f"images and vectors; take {TOKENS}, or"
+        raise _misfit(name, shape, f"it is for {what} a model of your own: FILE.py:NAME", dtype)
     try:
         with torch.no_grad():
-            net.eval()(torch.zeros(1, *shape))
+            net.eval()(torch.zeros(1, *shape, dtype=dtype))
     except RuntimeError as error:
         raise _misfit(name, shape, str(error)) from error
 

@@ -46,11 +46,12 @@ def names() -> tuple[str, ...]:
 def members(model: str) -> tuple[str, ...]:
     """The architectures of a model: of one name, of a family's, or of several with commas between them.
 
-    UserError with the nearest name for one that there is not.
+    UserError with the nearest name for one that there is not.  A user's file need not be known here: records are read
+    elsewhere, too.
     """
     found: list[str] = []
     for name in own_files.split(model):
-        if name not in WIDTHS and name not in FAMILIES and not is_own(name):
+        if name not in WIDTHS and name not in FAMILIES and not is_own(name) and not own_files.is_reference(name):
             raise unknown("model", name, names())
         found += FAMILIES.get(name, (name,))
     return tuple(found)

@@ -136,16 +136,21 @@ def test_own_and_ours_mix_where_their_bodies_are_the_clients_own(net: str) -> No
         Experiment("fedproto", scenario.override(model=f"{net}:Small(hidden=7),{net}:Small")).check()
 
 
-@pytest.mark.parametrize("name", [n for n in catalogue.WIDTHS if n != "mlp"])
+@pytest.mark.parametrize("name", [n for n in catalogue.WIDTHS if n not in ("mlp", "tokens")])
 def test_our_networks_for_images_refuse_vectors(name: str) -> None:
     with pytest.raises(UserError, match=f"model '{name}' does not fit vectors of 30: it is for images; take mlp"):
         architectures.build(name, (30,), 10)
 
 
-def test_our_networks_refuse_tokens_and_the_perceptron_takes_vectors() -> None:
+def test_tokens_have_a_network_of_their_own_and_the_perceptron_takes_vectors() -> None:
     assert architectures.build("mlp", (30,), 10)(torch.zeros(2, 30)).shape == (2, 10)
-    with pytest.raises(UserError, match="model 'mlp' does not fit sequences of 30 tokens: our models are for images"):
-        architectures.require_fit("mlp", architectures.build("mlp", (30,), 10), (30,), torch.int64)
+    for name, dtype, words in (
+        ("mlp", torch.int64, "sequences of 30 tokens: it is for images and vectors; take tokens, or a model of your own"),
+        ("tokens", torch.float32, "vectors of 30: it is for tokens; take a model of your own"),
+    ):
+        with pytest.raises(UserError, match=f"model '{name}' does not fit {words}"):
+            architectures.require_fit(name, architectures.build(name, (30,), 10), (30,), dtype)
+    architectures.require_fit("tokens", architectures.build("tokens", (30,), 10), (30,), torch.int64)
 
 
 def test_constants_that_no_state_dict_holds_have_the_types_of_the_rows(net: str) -> None:
