@@ -145,7 +145,7 @@ def test_our_networks_for_images_refuse_vectors(name: str) -> None:
 def test_tokens_have_a_network_of_their_own_and_the_perceptron_takes_vectors() -> None:
     assert architectures.build("mlp", (30,), 10)(torch.zeros(2, 30)).shape == (2, 10)
     for name, dtype, words in (
-        ("mlp", torch.int64, "sequences of 30 tokens: it is for images and vectors; take tokens, or a model of your own"),
+        ("mlp", torch.int64, "sequences of 30 tokens: it is for images and vectors; take tokens, or a model"),
         ("tokens", torch.float32, "vectors of 30: it is for tokens; take a model of your own"),
     ):
         with pytest.raises(UserError, match=f"model '{name}' does not fit {words}"):
