@@ -5,7 +5,7 @@ Zhu et al. (FedGen), ICML 2021, arXiv:2105.10056, and its code, which FedPA's an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -61,6 +61,7 @@ class Generative(Algorithm):
     shared = ("body", "head")
     sends: ClassVar[tuple[str, ...]] = ("generator", "labels")
     structural: ClassVar[tuple[str, ...]] = ("gen_hidden", "noise_width")
+    checked_with: ClassVar[Mapping[str, Any]] = {"gen_steps": 10, "gen_hidden": 16}
     net_heads: ClassVar[int] = 1  # 2: mean and log-variance
     personal: ClassVar[bool] = False  # a net for each client, stacked [K, …], instead of one for all
 

@@ -88,6 +88,10 @@ class FedGenP(Generative):
 
     net_heads = 2
     personal = True
+    contrasts = {
+        "patience": (5, 0, {"lr": 1e-5, "momentum": 0.0, "a": 0.1}),
+        "b_decay": (0.9, 1.0, {"b": 1.0}),
+    }
     presets = {
         "as_published": CLIENTS | GENERATOR | {
             "a": 10.0, "a_decay": 0.98, "b": 10.0, "b_decay": 0.98, "beta": -1.0, "cap": 0.0, "lam_kl": 0.0,

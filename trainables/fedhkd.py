@@ -50,6 +50,7 @@ class FedHKD(Algorithm):
 
     shared = ("body", "head")
     sends = ("features", "soft")
+    contrasts = {"least_share": (0.0, 0.5, {})}
     presets = {"as_published": CLIENTS | {"knowledge": "running"}}
 
     def init(self, task: Task) -> dict:

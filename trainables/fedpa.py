@@ -79,6 +79,12 @@ class FedPA(Generative):
     )
 
     sends = ("generator", "labels", "protos")
+    contrasts = {
+        "po_floor": (0.1, 0.5, {"lam_po": 1.0, "po_decay": 0.9}),
+        "gamma_ad": (0.0, 2.0, {"bounded": False}),
+        "ad_decay": (0.9, 1.0, {"bounded": False}),
+        "targets": ("new", "last", {"bounded": False}),
+    }
     presets = {
         "as_published": CLIENTS | GENERATOR | {
             "bounded": False, "distance": "mse", "pairs": "other", "targets": "last", "reduce": "sum",

@@ -90,6 +90,18 @@ class GFPL(Algorithm):
     sends = ("mixtures",)
     schedule = ("start", "every", "order")
     structural = ("projection", "dcs")
+    checked_with = {
+        "every": 2, "start": 2, "pseudo": 4, "components": 2, "retrain_epochs": 2, "threshold": 20.0
+    }  # fmt: skip
+    contrasts = {
+        "linkage": ("complete", "single", {"threshold": 40.0}),
+        "threshold": (0.1, 300.0, {}),
+        "variance_floor": (1e-6, 0.1, {}),
+        "start": (2, 3, {}),
+        "every": (2, 3, {}),
+        "weighing": ("rows", "pi", {"threshold": 300.0}),
+        "components": (1, 3, {}),
+    }
 
     def first_event(self) -> int:
         """The first round with an event: the smallest multiple of S_T that is >= t1."""

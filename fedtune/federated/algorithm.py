@@ -184,6 +184,10 @@ class Algorithm:
     for_mixed_models: ClassVar[Mapping[str, Any]] = {}
     # hyperparameters by a name, the scenario's too: "as_published" is what the released code does
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    # for `fedtune check`: values under which what is rare happens within three rounds and nothing takes long; and for
+    # hyperparameters whose effect is subtle two values that differ, with what else must hold for that
+    checked_with: ClassVar[Mapping[str, Any]] = {}
+    contrasts: ClassVar[Mapping[str, tuple[Any, Any, Mapping[str, Any]]]] = {}
 
     def __post_init__(self) -> None:
         """Validate every hyperparameter against its declaration."""

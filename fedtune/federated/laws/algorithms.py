@@ -1,0 +1,28 @@
+"""The laws of algorithms, in the order in which they are judged: what is broken first explains what follows."""
+
+from __future__ import annotations
+
+from fedtune.federated.laws import declarations, exactness, messages, running
+from fedtune.federated.laws.law import Law
+from fedtune.federated.laws.subject import Subject
+
+LAWS: tuple[Law[Subject], ...] = (
+    declarations.declarations,
+    running.runs,
+    running.finite,
+    running.types,
+    running.inputs,
+    running.draws,
+    running.own_state,
+    running.seed,
+    running.scores,
+    exactness.one_program,
+    exactness.stack_equals_loop,
+    exactness.grouping,
+    exactness.checkpoint,
+    messages.messages,
+    messages.counted_bytes,
+    messages.rows_stay_home,
+    declarations.first_effects,
+    declarations.metrics,
+)

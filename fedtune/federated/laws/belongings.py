@@ -1,0 +1,87 @@
+"""What an algorithm could remember outside the state: values of its classes, modules, functions and nets."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from fedtune.federated.laws import places
+
+DEEP = 5  # so far are objects looked into
+
+
+def belongings(cls: type) -> dict[str, str]:
+    """A fingerprint of every value that outlives a call, by `Class.name`, `module.name` or `function.name`."""
+    found: dict[str, str] = {}
+    for owner in places.own_classes(cls):
+        for name, value in vars(owner).items():
+            if isinstance(value, FunctionType):
+                found |= _of_function(f"{owner.__name__}.{name}", value)
+            elif not name.startswith("__") and not callable(value):
+                found[f"{owner.__name__}.{name}"] = fingerprint(value)
+    for module in _modules(cls):
+        for name, value in vars(module).items():
+            if isinstance(value, FunctionType) and value.__module__ == module.__name__:
+                found |= _of_function(name, value)
+            elif not name.startswith("__") and not callable(value) and not isinstance(value, ModuleType):
+                found[name] = fingerprint(value)
+    return found
+
+
+def of_net(net: nn.Module) -> dict[str, str]:
+    """A fingerprint of everything in a net's modules but their tensors and modes."""
+    tensors = ("_parameters", "_buffers", "_modules", "training")
+    return {
+        f"{path}.{name}".strip("."): fingerprint(value)
+        for path, module in net.named_modules() for name, value in vars(module).items() if name not in tensors
+    }  # fmt: skip
+
+
+def _modules(cls: type) -> Iterator[ModuleType]:
+    """The modules of a class's files, and those imported from their folders, but not fedtune's own packages."""
+    own = places.files_of(cls)
+    folders = {Path(file).parent for file in own}
+    for name, module in [*sys.modules.items()]:
+        file = getattr(module, "__file__", None)
+        if name in own.values() or (file and Path(file).parent in folders and name.split(".")[0] != "trainables"):
+            yield module
+
+
+def _of_function(name: str, function: FunctionType) -> dict[str, str]:
+    kept = {f"{name}.{n}": v for n, v in vars(function).items() if n != "__wrapped__"}
+    kept |= {f"{name}, default {i + 1}": v for i, v in enumerate(function.__defaults__ or ())}
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    kept |= {f"{name}, variable {n}": c.cell_contents for n, c in cells if n != "__class__" and _filled(c)}
+    return {n: fingerprint(v) for n, v in kept.items() if not callable(v)}
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def fingerprint(value: Any, deep: int = DEEP) -> str:
+    """The same text for the same value."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu()
+        return f"tensor {tuple(value.shape)} {hashlib.blake2b(value.numpy().tobytes(), digest_size=8).hexdigest()}"
+    if isinstance(value, np.ndarray):
+        return f"array {value.shape} {hashlib.blake2b(value.tobytes(), digest_size=8).hexdigest()}"
+    if deep == 0 or callable(value) or isinstance(value, ModuleType):
+        return type(value).__name__
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k!r}: {fingerprint(v, deep - 1)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple | set | frozenset):
+        return f"{type(value).__name__}({', '.join(fingerprint(v, deep - 1) for v in value)})"
+    if hasattr(value, "__dict__"):
+        return f"{type(value).__name__}{fingerprint(vars(value), deep - 1)}"
+    return repr(value) if isinstance(value, int | float | str | bytes | bool | None) else type(value).__name__
