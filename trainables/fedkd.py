@@ -59,6 +59,7 @@ class FedKD(Algorithm):
     predicts = ("body", "head")
     structural = ("mentee",)
     depends_on_horizon = True
+    contrasts = {"energy_end": (0.5, 1.0, {"energy_start": 0.5, "rounds": 3})}
     presets = {"as_published": {"coupled": True, "kl_over": "elements", "momentum": 0.0}}
 
     def idle(self, scenario: Scenario) -> dict[str, str]:

@@ -46,6 +46,7 @@ class FedTGP(FedProto):
     )
     server_lr: float = hyper(0.01, 1e-4, 1.0, log=True, help="the server's learning rate")
 
+    checked_with = {"server_epochs": 10}
     presets = {"as_published": {"momentum": 0.0}}
 
     def init(self, task: Task) -> dict:

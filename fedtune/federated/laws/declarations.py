@@ -11,15 +11,13 @@ from collections.abc import Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
-import torch
-
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.hyper import Knob, knobs
 from fedtune.core.metrics import METRICS
 from fedtune.federated.algorithm import Algorithm, first_round
 from fedtune.federated.laws import places
 from fedtune.federated.laws.law import Broken, Fell, Note, law
-from fedtune.federated.laws.subject import CLOCK, Subject
+from fedtune.federated.laws.subject import CLOCK, Run, Subject, apart
 from fedtune.federated.laws.watching import HOOKS
 from fedtune.federated.scenario import Scenario
 
@@ -141,27 +139,34 @@ def first_effect(s: Subject, name: str, knob: Knob) -> Broken | None:
             return None
         first = min(first_round(alg, name) for alg in algorithms)
         try:
-            a, b = (s.run(setting, first + 2, config=c) for c in configs)
+            for rounds in range(first, first + 3):
+                a, b = (s.run(setting, rounds, config=c) for c in configs)
+                if early := _early(a, b, first):
+                    return Broken(where, f"{name} has an effect in round {early}, but declares first_round={first}",
+                                  f"declare first_round={early}")  # fmt: skip
+                if _differ(a, b, rounds, first):
+                    return None
         except Fell as fell:
             if isinstance(fell.error, Diverged):
                 return None  # an effect, if a strong one
             raise
-        quality = [[{k: v for k, v in row.items() if "val" in k or "test" in k} for row in r.rows] for r in (a, b)]
-        if early := [t for t in range(1, first) if quality[0][t - 1] != quality[1][t - 1]]:
-            return Broken(where, f"{name} has an effect in round {early[0]}, but declares first_round={first}",
-                          f"declare first_round={early[0]}")  # fmt: skip
-        mine, theirs = a.states[first + 2], b.states[first + 2]
-        models = [n for n in mine if n.startswith(("client ", "server/shared"))]
-        if any(n not in theirs or not _equal(mine[n], theirs[n]) for n in models):
-            return None
-        if first == 1 and a.rows[: first + 2] != b.rows[: first + 2]:
-            return None  # how it predicts, or what it reports
-    return Broken(where, f"{name} changes nothing within three rounds", "use it, or say in `contrasts` which two values "
-                  "differ, and under which others")  # fmt: skip
+    to_do = "use it, or say in `contrasts` which two values differ, and under which others"
+    return Broken(where, f"{name} changes nothing within three rounds", to_do)
 
 
-def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.shape == b.shape and torch.equal(a, b)
+def _early(a: Run, b: Run, first: int) -> int:
+    """The first round before that one in which the two are scored differently; 0 if there is none."""
+    scores = [[{k: v for k, v in row.items() if "val" in k or "test" in k} for row in r.rows] for r in (a, b)]
+    return next((t for t in range(1, first) if scores[0][t - 1] != scores[1][t - 1]), 0)
+
+
+def _differ(a: Run, b: Run, t: int, first: int) -> bool:
+    """Whether models differ after round t; from round 1 on how they predict and what is reported counts too."""
+    mine, theirs = a.states[t], b.states[t]
+    models = [n for n in mine if n.startswith(("client ", "server/shared"))]
+    return bool(apart({n: mine[n] for n in models}, {n: theirs[n] for n in models if n in theirs})) or (
+        first == 1 and a.rows[:t] != b.rows[:t]
+    )
 
 
 def _contrasts(s: Subject, name: str, knob: Knob) -> Iterator[tuple[Any, Any, Mapping[str, Any]]]:

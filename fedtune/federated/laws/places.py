@@ -22,7 +22,8 @@ def files_of(cls: type) -> dict[str, str]:
     found: dict[str, str] = {}
     for owner in own_classes(cls):
         module = sys.modules.get(owner.__module__)
-        written = [f for f in vars(owner).values() if isinstance(f, FunctionType)]  # a dataclass gets some from elsewhere
+        # without those that `dataclass` adds
+        written = [f for f in vars(owner).values() if isinstance(f, FunctionType)]
         codes = [f.__code__.co_filename for f in written if f.__globals__.get("__name__") == owner.__module__]
         for file in (*codes, getattr(module, "__file__", None)):
             if file and not file.startswith("<"):

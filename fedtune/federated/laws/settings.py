@@ -16,7 +16,7 @@ from fedtune.federated.scenario import Scenario
 
 TINY = Scenario(
     model="mlp", features=12, clients=5, ways=3, ways_spread=1, shots=8, shots_spread=4, val_shots=2, test_shots=2,
-    all_classes=20, batch=8,
+    all_classes=0, batch=8,
 )  # fmt: skip
 SIZES = [9, 6, 8, 5]  # rows of four clients, and their classes: 1 has three holders, 4 has one, 2 and 5 have none
 HOLDERS = [[0, 1], [1], [0, 1, 3], [3, 4, 0]]
@@ -95,8 +95,9 @@ def settings(base: Scenario | None = None) -> Settings:
     batch_norm = replace(TINY, model="fedgen-cnn", features=8)
     unequal = _random([5, 13, 9, 2])
     return Settings(
-        few=Setting("3 of 5 clients take part", replace(TINY, participation=0.6), digits, resumes=True),
-        everyone=Setting("two epochs of Adam", replace(TINY, ways_spread=2), digits,
+        few=Setting("3 of 5 clients take part", replace(TINY, participation=0.6, all_classes=20), digits,
+                    resumes=True),
+        everyone=Setting("two epochs of Adam", replace(TINY, ways_spread=2, shots=5, shots_spread=3), digits,
                          {"local_epochs": 2, "batch": 5, "optimizer": "adam", "lr": 0.003}),
         skewed=Setting("Dirichlet-skewed clients, momentum and weight decay",
                        replace(TINY, partition="dirichlet", alpha=0.3, floor=12), digits,
@@ -110,7 +111,7 @@ def settings(base: Scenario | None = None) -> Settings:
         alone=Setting("a single client", TINY, _random([11])),
         mixed=Setting("clients of unlike architectures",
                       replace(TINY, model="htmini3", participation=0.8), digits, resumes=True),
-        effects=Setting("4 clients", replace(TINY, shots=12, clients=4), digits),
+        effects=Setting("4 clients", replace(TINY, shots=12, clients=4), digits, {"batch": 16}),
     )  # fmt: skip
 
 

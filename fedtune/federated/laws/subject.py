@@ -20,7 +20,7 @@ from fedtune.federated.experiment import Experiment
 from fedtune.federated.laws import hints, places
 from fedtune.federated.laws.belongings import belongings
 from fedtune.federated.laws.law import Broken, Fell
-from fedtune.federated.laws.settings import Setting, Settings, settings
+from fedtune.federated.laws.settings import Setting, settings
 from fedtune.federated.laws.watching import Streams, Tape, watched
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Simulation
@@ -98,6 +98,7 @@ class Subject:
             if n not in known | knobs(Scenario):
                 raise unknown(f"hyperparameter of {self.name}", n, known | knobs(Scenario))
         self.values = {**cls.checked_with, **(values or {})}
+        self.defaults = {n: self.values.get(n, knob.default) for n, knob in known.items()}
         self.rtol, self.atol = rtol, 1e-12
         self.dtype, self.executor = torch.float64, "stack"  # what the laws found possible
         self._runs: dict[Key, Run | Fell] = {}
@@ -129,7 +130,8 @@ class Subject:
     ) -> Run:  # fmt: skip
         """A run of so many rounds at least, from the store; Fell if it stops with an error."""
         how = executor or self.executor
-        key = Key(setting.words, how, tuple(map(tuple, groups)), seed, tuple((config or {}).items()))
+        config = {n: v for n, v in (config or {}).items() if n not in self.defaults or v != self.defaults[n]}
+        key = Key(setting.words, how, tuple(map(tuple, groups)), seed, tuple(sorted(config.items())))
         known = self._runs.get(key)
         if isinstance(known, Fell):
             raise known
