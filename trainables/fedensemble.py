@@ -29,7 +29,7 @@ class FedEnsemble(Algorithm):
 
     shared = ("body", "head")
     scored_model = "the ensemble of the last round's models (average: the averaged model)"
-    contrasts = {"members": ("active", "all", {"participation": 0.5})}
+    contrasts = {"members": ("participants", "all", {"participation": 0.5})}
     presets = {"as_published": CLIENTS | {"members": "all"}}
 
     def upload(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:

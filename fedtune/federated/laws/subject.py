@@ -13,7 +13,7 @@ from torch import Tensor
 from fedtune.core import randomness
 from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.hyper import Knob, knobs
-from fedtune.core.trees import Executor
+from fedtune.core.trees import Executor, take
 from fedtune.federated import engine
 from fedtune.federated.algorithm import Algorithm
 from fedtune.federated.experiment import Experiment
@@ -210,6 +210,7 @@ def numbers(state: engine.State) -> dict[str, Tensor]:
     for group in state.groups:
         for row, k in enumerate(group.ids.tolist()):
             out |= {f"client {k}/{n}": t[row] for n, t in group.tensors.items()}
+            out |= flat(take(group.kept, row), f"client {k}/kept")
     return out
 
 

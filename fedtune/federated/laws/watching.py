@@ -14,7 +14,7 @@ from fedtune.core.trees import tree_map
 from fedtune.federated.algorithm import Algorithm, Model, Phase
 
 HOOKS = [n for n, f in vars(Algorithm).items() if callable(f) and not n.startswith("_")]
-NOT_PER_ROUND = {"build", "init", "idle", "phases"}
+NOT_PER_ROUND = {"build", "init", "keep", "idle", "phases"}
 
 
 class Message(NamedTuple):
