@@ -30,6 +30,7 @@ from fedtune.federated.experiment import Experiment
 from fedtune.federated.simulation import Simulation
 from fedtune.nn.generators import generate
 from fedtune.nn.mixtures import sample
+from fedtune.runs import own_copies
 from fedtune.runs.files import RunFiles
 from fedtune.runs.logs import suggestions
 from fedtune.tuning.options import SearchOptions
@@ -183,7 +184,9 @@ def of_trial(run: str | Path, trial: str, seed: int = 0, data_dir: str | None = 
     if config is None or not checkpoints:
         raise UserError(f"a trial's model is in its last checkpoint, but {run} has none of trial {trial}; play its "
                         "configuration again with fedtune run --save")  # fmt: skip
-    experiment = SearchOptions.from_record(RunFiles(run).record).experiment()
+    record = RunFiles(run).record
+    own_copies.restore(run, record)
+    experiment = SearchOptions.from_record(record).experiment()
     kept = torch.load(checkpoints[-1], weights_only=True, map_location="cpu")
     experiment = Experiment(**(vars(experiment) | {"device": "cpu", "seed": experiment.seed + seed}))
     return _opened(experiment, config, kept[seed], data_dir)

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
 
+from fedtune.core import own_files
 from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.hyper import knobs
 from fedtune.core.metrics import METRIC
-from fedtune.federated import registry
+from fedtune.federated import own_classes, registry
 from fedtune.federated.scenario import Scenario
 from fedtune.runs.folder import RunFolder
 from fedtune.tuning.options import ExperimentOptions, SearchOptions
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from fedtune.tuning.space import Space
 
 Options = TypeVar("Options", bound=ExperimentOptions)
+Algo = str | Path | type  # a name, a file, or an Algorithm's class
 
 
 class Search:
@@ -39,9 +41,11 @@ class Search:
     Search("gfpl", "digits-w4", trials=16, scheduler="asha", rounds=20).run()
     """
 
-    def __init__(self, algo: str, scenario: str = "digits-w4", **options: Any) -> None:
+    def __init__(self, algo: Algo, scenario: str = "digits-w4", **options: Any) -> None:
         """Check the arguments; UserError for what cannot be searched.  Nothing is started or written.
 
+        algo      a name, FILE.py, FILE.py:NAME, or an Algorithm's class.  A class of a module is its file's, which the
+                  run's folder keeps; one of a notebook or of the script itself is kept as a pickle
         options   a search's options, the scenario's fields, and hyperparameters of the algorithm that are held fixed;
                   set={"lr": 0.1} fixes one of the scenario's, of which lr=0.1 would only change the default
         """
@@ -93,10 +97,11 @@ class Run(RunFolder):
 
 
 def play(
-    algo: str, scenario: str = "digits-w4", config: Mapping[str, Any] | None = None, **options: Any
+    algo: Algo, scenario: str = "digits-w4", config: Mapping[str, Any] | None = None, **options: Any
 ) -> pd.DataFrame:
     """Train one configuration from its first round to its last, without Ray; one row of metrics a round.
 
+    algo      a name, FILE.py[:NAME], or an Algorithm's class
     config    hyperparameters of the algorithm or the scenario; the others have their defaults
     options   seed, device, data_dir, …, the scenario's fields, and hyperparameters as in config
 
@@ -110,7 +115,7 @@ def play(
 
 
 def tunable(
-    algo: str, scenario: str = "digits-w4", space: str = "default", **options: Any
+    algo: Algo, scenario: str = "digits-w4", space: str = "default", **options: Any
 ) -> tuple[Any, dict[str, tune.search.sample.Domain]]:
     """A trainable class and a search space for one's own `ray.tune.Tuner`, with any scheduler and any searcher.
 
@@ -134,7 +139,7 @@ def tunable(
     return trainable, dict(domains.domains)
 
 
-def objective(algo: str, scenario: str = "digits-w4", space: str = "default", **options: Any) -> Objective:
+def objective(algo: Algo, scenario: str = "digits-w4", space: str = "default", **options: Any) -> Objective:
     """A function for `optuna.Study.optimize`, in a study that maximises; arguments as for `tunable`."""
     return Objective(*_ranges(algo, scenario, space, options))
 
@@ -181,11 +186,12 @@ class Objective:
         return float(row[METRIC])
 
 
-def _options(cls: type[Options], algo: str, scenario: str, given: Mapping[str, Any]) -> Options:
+def _options(cls: type[Options], given_algo: Algo, scenario: str, given: Mapping[str, Any]) -> Options:
     """Options from arguments of Python: options by name, scenario fields, and hyperparameters to hold fixed."""
+    algo = own_classes.name_of(given_algo) if isinstance(given_algo, type) else str(given_algo)
     own = [f.name for f in dataclasses.fields(cls)]
     theirs = [f.name for f in dataclasses.fields(Scenario)]
-    hyperparameters = list(knobs(registry.find(algo)))
+    hyperparameters = list(knobs(registry.find(own_files.take_each(algo, registry.names())[0])))
     values = {name: value for name, value in given.items() if name in own}
     fields, pinned = dict(values.pop("fields", {})), dict(values.pop("set", {}))
     for name, value in given.items():
@@ -199,7 +205,7 @@ def _options(cls: type[Options], algo: str, scenario: str, given: Mapping[str, A
 
 
 def _ranges(
-    algo: str, scenario: str, name: str, options: Mapping[str, Any]
+    algo: Algo, scenario: str, name: str, options: Mapping[str, Any]
 ) -> tuple[ExperimentOptions, Experiment, Space]:
     """What is trained, and the space of ranges of that name; UserError for a list of points."""
     from fedtune.tuning import space
@@ -209,7 +215,7 @@ def _ranges(
     loaded = space.load(name, experiment)
     if loaded.is_grid:
         raise UserError(
-            f"a space for one's own search must be of ranges, but {name!r} of {algo} is a list of "
+            f"a space for one's own search must be of ranges, but {name!r} of {given.algo} is a list of "
             f"{len(loaded.points)} points; give another, or train each point with fedtune.play"
         )
     return given, experiment, loaded

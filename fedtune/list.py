@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from fedtune.core import extensions, terminal
+from fedtune.core import extensions, own_files, terminal
 from fedtune.core.command import Parser, guarded
 from fedtune.core.hyper import Knob, knobs
 from fedtune.data import datasets
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune list` and return its exit status."""
     parser = Parser(prog="fedtune list", description="Show what there is.")
-    parser.add_argument("algo", nargs="?", metavar="ALGORITHM", help="only this one, with the text of its file")
+    parser.add_argument("algo", nargs="?", metavar="ALGORITHM", help="only this, or FILE.py[:NAME], with its text")
     parser.add_argument("--debug", action="store_true", help="show the stack of an error")
     args = parser.parse_args(argv)
     console = terminal.console()
-    for name in [args.algo] if args.algo else registry.names():
+    for name in [own_files.take_each(args.algo, registry.names())[0]] if args.algo else registry.names():
         _algorithm(console, name, whole=bool(args.algo))
     if not args.algo:
         console.print(_knobs("scenario: hyperparameters that every algorithm has", knobs(Scenario)))
@@ -57,9 +57,9 @@ def _algorithm(console: Console, name: str, whole: bool) -> None:
     from fedtune.federated.experiment import Experiment
     from fedtune.tuning import space as spaces
 
-    text = (sys.modules[cls.__module__].__doc__ or "").strip()
+    text = (sys.modules[cls.__module__].__doc__ or cls.__doc__ or "").strip()
     console.print(f"[bold]{name}[/bold]  ", end="")
-    console.print(text if whole else text.splitlines()[0], markup=False, highlight=False)
+    console.print(text if whole else text.partition("\n")[0], markup=False, highlight=False)
     own = knobs(cls)
     if own:
         console.print(_knobs("", own, cls()))

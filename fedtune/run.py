@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fedtune import arguments
+from fedtune.core import own_files
 from fedtune.core.errors import UserError
+from fedtune.federated import registry
+from fedtune.runs import own_copies
 from fedtune.tuning.options import ExperimentOptions
 
 
@@ -17,6 +20,7 @@ def parser() -> argparse.ArgumentParser:
     p = arguments.Parser(prog="fedtune run", description="Train one configuration, without searching.")
     arguments.add_options(p, ExperimentOptions)
     p.add_argument("--config", metavar="best.yaml", help="train what a search found; other arguments override it")
+    p.add_argument("--trust", action="store_true", help="also the code in another user's folder, beside --config")
     p.add_argument("--output", type=Path, metavar="FILE.jsonl", help="also write the metrics, a line a round")
     p.add_argument("--save", type=Path, metavar="MODEL.pt", help="also keep the model, for analysis.models to open")
     p.add_argument("--threads", type=arguments.positive, default=1, help="of PyTorch (default 1, as in a search)")
@@ -29,7 +33,9 @@ def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     given = arguments.given(args, ExperimentOptions)
     if args.config:
-        given = over_best(arguments.read_config(args.config), given)
+        config = arguments.read_config(args.config)
+        own_copies.restore(Path(args.config).absolute().parent, config, args.trust)
+        given = over_best(config, given)
     options = ExperimentOptions(**given)
     experiment = options.experiment()
     for name, file in (("--output", args.output), ("--save", args.save)):
@@ -43,13 +49,20 @@ def main(argv: list[str] | None = None) -> int:
 
 def over_best(config: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """Options as a best.yaml has them, where nothing else was given."""
-    base: dict[str, Any] = {"algo": config["algorithm"], "scenario": config["scenario"], "seed": config.get("seed", 0)}
-    base |= {n: config[n] for n in ("start", "start_from") if n in config}
+    algo = own_files.reference(config["algorithm"])
+    base: dict[str, Any] = {"algo": algo, "scenario": config["scenario"], "seed": config.get("seed", 0)}
+    base |= {n: own_files.reference(config[n]) for n in ("start", "start_from") if n in config}
     overrides = {} if "scenario" in given else config.get("overrides", {})
+    overrides = {n: own_files.reference(v) if isinstance(v, str) else v for n, v in overrides.items()}
     fields = given.get("fields", {})
-    found = config["hyperparameters"] if given.get("algo", base["algo"]) == base["algo"] else {}
+    found = config["hyperparameters"] if _canonical(given.get("algo", algo)) == config["algorithm"] else {}
     pinned = {n: v for n, v in found.items() if n not in fields}
     return base | given | {"fields": overrides | fields, "set": pinned | given.get("set", {})}
+
+
+def _canonical(algo: str) -> str:
+    """An algorithm's name, or a reference's canonical one."""
+    return own_files.take_each(algo, registry.names())[0]
 
 
 if __name__ == "__main__":

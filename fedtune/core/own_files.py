@@ -23,7 +23,6 @@ from fedtune.core import own_imports
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.own_imports import OwnFile as OwnFile
 from fedtune.core.own_references import CODE, PICKLED, options_text, parsed, whole_path
-from fedtune.core.own_references import absolute as absolute
 from fedtune.core.own_references import call_options as call_options
 from fedtune.core.own_references import is_reference as is_reference
 from fedtune.core.own_references import plain_name as plain_name
@@ -69,6 +68,16 @@ def take_each(text: str, known: Collection[str] = ()) -> tuple[str, tuple[OwnFil
             files = merged(files, needed)
         names.append(name)
     return ",".join(names), files
+
+
+def reference(names: str) -> str:
+    """Canonical names of this process's files, and other names, with commas between them, as they could be typed."""
+    found = []
+    for name in split(names):
+        ends = (parsed(name).path, name.rpartition(":")[0])  # of code and data, of weights
+        at = next((end for end in ends if end in _files), None)
+        found.append((_files[at].path or at) + name.removeprefix(at) if at else name)
+    return ",".join(found)
 
 
 def of_data(path: str | Path) -> OwnFile:

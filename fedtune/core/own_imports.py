@@ -13,7 +13,7 @@ import importlib.util
 import linecache
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -165,7 +165,7 @@ def _importer(files: Mapping[str, OwnFile], package: str) -> Callable[..., Any]:
     """What `import` does in a user's file: its folder's modules first, then what is installed."""
 
     def own_import(
-        name: str, globals: Any = None, locals: Any = None, fromlist: Collection[str] | None = (), level: int = 0
+        name: str, globals: Any = None, locals: Any = None, fromlist: Sequence[str] | None = (), level: int = 0
     ) -> Any:
         full = _absolute(name, level, package)
         if not level and (_installed(full) or not _is_there(full.split(".")[0], files)):

@@ -31,11 +31,6 @@ def is_reference(text: str, known: Collection[str] = ()) -> bool:
     return bool(re.fullmatch(rf".*({ends})(:.*)?", text, re.DOTALL)) or "/" in text or Path(text).is_dir()
 
 
-def absolute(text: str, known: Collection[str] = ()) -> str:
-    """Names and references with commas between them, each reference so that it means the same in every folder."""
-    return ",".join(_absolute(part) if is_reference(part, known) else part for part in split(text))
-
-
 def call_options(name: str) -> dict[str, Any]:
     """The options of `FILE.py:NAME(a=1, b="x")`; UserError unless all are literals by name."""
     text = parsed(name).options
@@ -50,11 +45,6 @@ def plain_name(name: str) -> str:
 def split(text: str) -> list[str]:
     """Names and references between commas, but for commas inside brackets."""
     return [part.strip() for part in re.split(r",(?![^(]*\))", text)]
-
-
-def _absolute(text: str) -> str:
-    path = parsed(text).path
-    return text if path.endswith(PICKLED) else str(whole_path(path)) + text.removeprefix(path)
 
 
 def whole_path(path: str | Path) -> Path:

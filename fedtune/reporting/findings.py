@@ -24,7 +24,7 @@ from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import in_words
 from fedtune.reporting.check import Check
-from fedtune.runs import tables
+from fedtune.runs import own_copies, tables
 from fedtune.runs.files import RunFiles
 from fedtune.tuning import schedulers
 from fedtune.tuning.options import SearchOptions
@@ -80,7 +80,7 @@ class Findings:
 
     def answer(self) -> list[tuple[str, str, str, str, str]]:
         """Each searched hyperparameter: name with symbol, the best's value, the default, the range, what it is."""
-        space, known = self.record.get("space") or {}, _knobs(self.record)
+        space, known = self.record.get("space") or {}, _knobs(self.run, self.record)
         rows = []
         for n in self.searched:
             knob = known.get(n)
@@ -127,7 +127,7 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
     return Findings(
         run, record, trials, rounds, now, best,
         tables.plain({c.removeprefix(frames.CONFIG): v for c, v in values.items()}), text,
-        str(found.get("scenario") or _scenario(record)), _default(record),
+        str(found.get("scenario") or _scenario(record)), _default(run, record),
         Check(pd.DataFrame(rows)) if rows else None,
     )  # fmt: skip
 
@@ -174,23 +174,27 @@ def _best(trials: pd.DataFrame, best: dict[str, Any], unit: str) -> pd.Series | 
     return tables.best_trial(trials, unit) if named.empty else named.iloc[-1]
 
 
-def _knobs(record: dict[str, Any]) -> dict[str, Knob]:
+def _knobs(run: Path, record: dict[str, Any]) -> dict[str, Knob]:
     try:
-        return Experiment(record["algorithm"], Scenario()).knobs()
+        return Experiment(record["algorithm"], Scenario(), own=own_copies.known(run, record)).knobs()
     except ValueError:  # an algorithm that this fedtune does not have
         return {}
 
 
-def _default(record: dict[str, Any]) -> dict[str, Any]:
+def _default(run: Path, record: dict[str, Any]) -> dict[str, Any]:
     """Every hyperparameter as it is where it is not searched.
 
     The scenario's fields are recorded as the preset left them, so a preset moves only the algorithm's own here.
     """
     pinned, preset = record.get("pinned") or {}, record.get("preset") or ""
+    own = own_copies.known(run, record)
     try:
         scenario = Scenario(**record["scenario"])
         given = tuple(knobs(Scenario))
-        return Experiment(record["algorithm"], scenario, pinned=pinned, preset=preset, given=given).configuration({})
+        experiment = Experiment(
+            record["algorithm"], scenario, pinned=pinned, preset=preset, given=given, own=own
+        )  # fmt: skip
+        return experiment.configuration({})
     except (TypeError, ValueError):  # of an older or newer fedtune
         return {}
 

@@ -39,6 +39,7 @@ def of(r: dict[str, Any], f: Findings | None = None) -> Provenance:
             ) if v
         ),
         "run on": ", ".join(str(r[k]) for k in ("device", "executor") if r.get(k)),
+        "own files": ", ".join(f"{o['name']} ({o['sha256'][:10]})" for o in r.get("own") or []),
         "commit": " and ".join(dict.fromkeys(map(_commit, [*(r.get("earlier_commits") or []), r.get("git_commit")]))),
         "versions": ", ".join(f"{n} {v}" for n, v in versions.items()),
     }  # fmt: skip

@@ -14,6 +14,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from analysis import frames
+from fedtune.core import own_files
 from fedtune.core.statistics import interval
 from fedtune.federated.scenarios import in_words
 from fedtune.reporting import figures as report_figures
@@ -174,8 +175,9 @@ def _comparison(run: Path, anchor: str) -> Comparison:
         raise files.damaged(error) from error
     state, evaluations = findings.state(run, record), _evaluations(run)
     lead = _lead(record, state, evaluations is not None)
-    there = [a for a in algorithms if RunFiles(run / a).record_file.exists()]
-    found = [findings.read(run / a, _check(evaluations, a)) for a in there]
+    folders = {a: run / own_files.plain_name(a) for a in algorithms}
+    there = [a for a, folder in folders.items() if RunFiles(folder).record_file.exists()]
+    found = [findings.read(folders[a], _check(evaluations, a)) for a in there]
     warnings = [*findings.of_state(run, state, record), *map(str, record.get("unequal") or [])]
     if lacking := [a for a in algorithms if a not in there]:
         warnings.append(f"The folder has no search of {', '.join(lacking)}.")

@@ -36,6 +36,7 @@ class RunFiles:
     study_file = _File("study.journal")  # the Optuna study, which grows while the search runs
     suggestions_file = _File("suggestions.jsonl")  # every configuration in the order in which it was suggested
     space_file = _File("space.py")  # the copy of a --space file
+    own_folder = _File("own")  # copies of the user's code
     lock_file = _File("driver.lock")  # held by the driver at work
     reserve_file = _File(".reserve")  # room on the disk for the search's last words
     probe_file = _File(".probe")  # written to see whether anything can be
@@ -117,7 +118,8 @@ class RunFiles:
     def make(self) -> None:
         """Make the folder, or take that of a driver which died before it began; UserError if another's is there."""
         self.path.mkdir(parents=True, exist_ok=True)
-        if not {f.name for f in self.path.iterdir()} <= {self.lock_file.name, self.space_file.name}:
+        before = {self.lock_file.name, self.space_file.name, self.own_folder.name}
+        if not {f.name for f in self.path.iterdir()} <= before:
             raise UserError(f"a run needs a new folder, but {self.path} was just made by another; give another --name")
 
     @contextmanager

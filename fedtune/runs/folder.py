@@ -36,7 +36,9 @@ class RunFolder(RunFiles):
     def scenario(self) -> Scenario:
         """The scenario of the run, with all its fields; UserError for a record without one."""
         from fedtune.federated.scenario import Scenario
+        from fedtune.runs import own_copies
 
+        own_copies.known(self.path, self.record)
         try:
             return Scenario(**self.record_with("scenario")["scenario"])
         except TypeError as error:

@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from fedtune.core import own_files
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
@@ -37,7 +38,8 @@ def overview(run: Path) -> tuple[Group, bool]:
     except (UserError, TypeError):
         return _search(run)
     state, over = _state(files, record)
-    begun = [_search(run / name)[0] for name in names if RunFiles(run / name).record_file.exists()]
+    folders = [run / own_files.plain_name(name) for name in names]
+    begun = [_search(folder)[0] for folder in folders if RunFiles(folder).record_file.exists()]
     evaluated = len(list(files.evaluations_folder.glob("*.json")))
     head = f"comparison of {', '.join(names)}: {state}; {len(begun)} of {len(names)} searches begun, "
     return Group(Text(head + f"{evaluated} runs on fresh seeds done"), *begun), over
@@ -61,6 +63,7 @@ def _search(run: Path) -> tuple[Group, bool]:
     lines = [
         f"{record['algorithm']}, {record['searcher']} and {record['scheduler']}: {state}"
         + (f" ({record['reason']})" if record.get("reason") else ""),
+        *([f"own files: {', '.join(str(o['name']) for o in record['own'])}"] if record.get("own") else []),
         f"begun {record['started']}; {len(how)} of {record['trials']} trials: {counts}",
         *(_rung(rung, budget, rows, how) for rung in rungs),
     ]

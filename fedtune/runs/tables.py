@@ -14,6 +14,7 @@ import yaml
 from fedtune.core.budget import Budget
 from fedtune.core.metrics import METRIC, METRICS
 from fedtune.federated.scenarios import find as find_scenario
+from fedtune.runs import own_copies
 from fedtune.runs.files import RunFiles, write_whole
 from fedtune.runs.trial_states import TROUBLE, status
 
@@ -168,7 +169,7 @@ def write_best(
     content = {
         "algorithm": experiment.algorithm, "scenario": scenario, "overrides": overrides, "seed": experiment.seed,
         "hyperparameters": whole, **experiment.beginning(), "found": how,
-    }  # fmt: skip
+    } | ({"own": own_copies.to_record(experiment.own)} if experiment.own else {})  # fmt: skip
     write_whole(RunFiles(run).best_file, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
     return {n: v for n, v in whole.items() if n in plain(chosen)}
 

@@ -13,7 +13,7 @@ from fedtune.cluster import ray_start
 from fedtune.core.terminal import say
 from fedtune.data import datasets
 from fedtune.data.federation import Federation
-from fedtune.runs import disk, provenance
+from fedtune.runs import disk, own_copies, provenance
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.studies import comparison_plan, comparison_report, fresh_seeds, search_study
 from fedtune.studies.comparison_plan import ComparisonPlan
@@ -43,6 +43,7 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
         files.add(**provenance.origin() | c.to_record() | dict(record or {}))
         if not begun:
             files.make()
+            own_copies.keep(c.own, c.folder)
             held.enter_context(files.lock())
         with _recorded(c, files) as finish:
             if not _search_all(c, data, partitions, fits):
@@ -112,6 +113,7 @@ def resume(run_folder: Path, changes: Mapping[str, Any]) -> int:
     """
     files = RunFiles(run_folder, COMPARISON)
     record = files.record
+    own_copies.restore(run_folder, record, trust=True)  # who asked for it, trusts it
     try:
         options = dataclasses.replace(ComparisonOptions.from_record(record), **changes)
     except (ValueError, KeyError, TypeError) as error:

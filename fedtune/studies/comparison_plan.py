@@ -7,14 +7,16 @@ import datetime
 from pathlib import Path
 from typing import Any
 
-from fedtune.core import terminal
+from fedtune.core import own_files, terminal
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import knobs
+from fedtune.core.own_files import OwnFile
 from fedtune.core.terminal import say
 from fedtune.federated import registry
 from fedtune.federated.experiment import fitting
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import in_words
+from fedtune.runs import own_copies
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan, schedulers
 from fedtune.tuning import space as spaces
@@ -39,6 +41,11 @@ class ComparisonPlan:
         return next(iter(self.plans.values()))
 
     @property
+    def own(self) -> tuple[OwnFile, ...]:
+        """The user's files that the searches are made of."""
+        return own_files.merged(*(p.experiment.own for p in self.plans.values()))
+
+    @property
     def scenario(self) -> Scenario:
         """The setting of all searches, before a preset moves an algorithm's own defaults."""
         return dataclasses.replace(self.first.experiment, preset="").resolve({})[1]
@@ -51,14 +58,15 @@ class ComparisonPlan:
     def to_record(self) -> dict[str, Any]:
         """What compare.json says of the comparison."""
         p = self.first
-        typed = dataclasses.replace(self.options, fields=p.options.fields, set=p.options.set)
+        algos = self.options.algos if self.options.algos == "all" else own_files.reference(",".join(self.plans))
+        typed = dataclasses.replace(self.options, algos=algos, fields=p.options.fields, set=p.options.set)
         return {
             "options": typed.to_record(), "algorithms": list(self.plans), "scenario_name": p.scenario,
             "scenario": dataclasses.asdict(self.scenario), "pinned": p.experiment.pinned,
             "preset": p.experiment.preset, "seed": p.experiment.seed, "trials": p.trials,
             "seeds": self.options.seeds, "top_k": self.options.top_k, "grace": p.grace, "budget": p.budget._asdict(),
             "scheduler": p.scheduler, "seeds_per_trial": p.seeds,
-        }  # fmt: skip
+        } | ({"own": own_copies.to_record(self.own)} if self.own else {})  # fmt: skip
 
 
 def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPlan:
@@ -69,21 +77,23 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
     _require_comparable(options)
     names = _algorithms(options)
     folder = folder or _new_folder(options)
-    searches = {algo: options.of_search(algo, folder) for algo in names}
+    searches = {algo: options.of_search(typed, folder) for algo, typed in names.items()}
     with terminal.silent():  # the same is planned below, and says it then
-        spaces_of = {algo: _planned(search, folder).space for algo, search in searches.items()}
+        spaces_of = {algo: _planned(search).space for algo, search in searches.items()}
     plans = {}
     for algo, search in searches.items():
-        if also := _also(algo, spaces_of, options):
+        if also := _also(algo, spaces_of, search):
             search = dataclasses.replace(search, also=",".join([*filter(None, [options.also]), *also]))
             say(f"note: {algo} also searches {', '.join(a.partition('=')[0] for a in also)}, as others here do")
-        plans[algo] = _planned(search, folder)
+        plans[algo] = _planned(search)
     if len({p.trials for p in plans.values()}) > 1:
         raise UserError(
             "a fair comparison gives every algorithm as many trials, but their grids have "
             f"{', '.join(f'{n} {p.trials}' for n, p in plans.items())} points; give spaces with ranges, or --trials"
         )
-    return ComparisonPlan(options, folder, _with_common_grace(plans))
+    made = ComparisonPlan(options, folder, _with_common_grace(plans))
+    own_files.register(made.own)
+    return made
 
 
 def _require_comparable(options: ComparisonOptions) -> None:
@@ -97,18 +107,20 @@ def _require_comparable(options: ComparisonOptions) -> None:
         )
 
 
-def _algorithms(options: ComparisonOptions) -> list[str]:
-    """The algorithms that were asked for; UserError unless they are at least one, each once."""
+def _algorithms(options: ComparisonOptions) -> dict[str, str]:
+    """The algorithms that were asked for, as they were typed; UserError unless they are at least one, each once."""
     if not options.algos:
         raise UserError("--algos is needed, but none was given; for instance --algos gfpl,fedproto,fedavg,local")
     if options.algos == "all":
         scenario = dataclasses.replace(options, algo="local", set={}).experiment().scenario
-        return [n for n in fitting(scenario) if " " not in n]
-    names = [name.strip() for name in options.algos.split(",")]
-    for name in names:
+        return {n: n for n in fitting(scenario) if " " not in n}
+    names: dict[str, str] = {}
+    for typed in own_files.split(options.algos):
+        name, _ = own_files.take_each(typed, registry.names())
         registry.find(name)
-    if len(set(names)) < len(names):
-        raise UserError(f"--algos names each algorithm once, but got {options.algos}")
+        if own_files.plain_name(name) in map(own_files.plain_name, names):
+            raise UserError(f"--algos names each algorithm once, but got {options.algos}")
+        names[name] = typed
     return names
 
 
@@ -120,13 +132,13 @@ def _new_folder(options: ComparisonOptions) -> Path:
     return storage.absolute() / name
 
 
-def _planned(search: SearchOptions, folder: Path) -> Plan:
+def _planned(search: SearchOptions) -> Plan:
     """A search's plan; one that has begun is planned as it was."""
-    run = folder / search.algo
+    run = Path(search.storage_path) / str(search.name)
     return plan.make(dataclasses.replace(search, space=spaces.kept(search.space, run)), resumed=run.exists())
 
 
-def _also(algo: str, spaces_of: dict[str, spaces.Space], options: ComparisonOptions) -> list[str]:
+def _also(algo: str, spaces_of: dict[str, spaces.Space], search: SearchOptions) -> list[str]:
     """The scenario's hyperparameters that others search and this one does not: all tune them, or nobody does.
 
     An algorithm whose own space leaves out the learning rate would be held to its default against others that are not.
@@ -134,7 +146,7 @@ def _also(algo: str, spaces_of: dict[str, spaces.Space], options: ComparisonOpti
     shared = {n: d for s in spaces_of.values() for n, d in s.domains.items() if n in knobs(Scenario)}
     if spaces_of[algo].is_grid:
         return []
-    idle = dataclasses.replace(options, algo=algo).experiment().scenario.idle()
+    idle = search.experiment().scenario.idle()
     return [spaces.also_text(n, d) for n, d in shared.items() if n not in spaces_of[algo].domains and n not in idle]
 
 

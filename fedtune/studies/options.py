@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from fedtune.core import own_files
 from fedtune.core.errors import UserError
+from fedtune.federated import registry
 from fedtune.tuning.options import SearchOptions, above_zero, check, option, positive
 
 OF_GRID = ("table", "dataset", "parts", "quick", "all_columns", "rounds", "seeds", "preset")  # what decides which runs
@@ -32,19 +34,21 @@ class ComparisonOptions(SearchOptions):
 
     algo: str = ""  # each search has its own
     final_seeds: int = 0  # fresh seeds come after all searches
-    algos: str = option("", "algorithms, or all that run on the scenario's models", "A,B,…")
+    algos: str = option("", "algorithms, files among them, or all that run on the scenario's models", "A,B,…")
     seeds: int = option(5, "fresh seeds and partitions on which the findings are tested (default 5)", "N", positive)
     top_k: int = option(3, "best configurations of each search that are tested (default 3)", "N", positive)
 
     def of_search(self, algorithm: str, folder: Path) -> SearchOptions:
         """The options of one algorithm's search, whose run lies in the comparison's folder."""
         shared = {f.name: getattr(self, f.name) for f in dataclasses.fields(SearchOptions)}
-        return SearchOptions(**shared | {"algo": algorithm, "name": algorithm, "storage_path": str(folder)})
+        name = own_files.plain_name(own_files.take_each(algorithm, registry.names())[0])
+        return SearchOptions(**shared | {"algo": algorithm, "name": name, "storage_path": str(folder)})
 
     @classmethod
     def from_record(cls, content: Mapping[str, Any]) -> Self:
         """The options in a compare.json, with its algorithms by name where `all` was asked for."""
-        return dataclasses.replace(super().from_record(content), algos=",".join(content["algorithms"]))
+        known = super().from_record(content)
+        return known if known.algos != "all" else dataclasses.replace(known, algos=",".join(content["algorithms"]))
 
 
 @dataclass(frozen=True)

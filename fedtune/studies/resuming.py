@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedtune.core.errors import UserError
+from fedtune.runs import own_copies
 from fedtune.runs.folder import RunFolder
 from fedtune.runs.provenance import record_for_resume
 from fedtune.studies import comparison, search_study
 from fedtune.tuning import plan, saved_state
 from fedtune.tuning import space as spaces
 from fedtune.tuning.options import SearchOptions
+
+STATE = "Ray reads a run's state in a way that can run any code"
 
 
 def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
@@ -23,7 +25,8 @@ def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
     changed: options that may be others now, of SearchOptions.  trust: also where another user wrote the folder.
     """
     run = RunFolder(path)
-    require_own(run, trust)
+    if not trust:
+        own_copies.require_own(path, STATE)
     if run.is_comparison:
         return comparison.resume(path, changed)
     record, options = record_of(run, trust), options_of(run, changed)
@@ -40,13 +43,18 @@ def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
 
 
 def record_of(run: RunFolder, trust: bool, *needed: str) -> dict[str, Any]:
-    """A search's record; UserError unless it says how the search was begun, has what is needed, and is one's own."""
+    """A search's record; UserError unless it says how the search was begun, has what is needed, and is one's own.
+
+    The user's files that it was made of are known from now on; UserError for one that has changed since.
+    """
     record = run.record_with("state", *needed)
     try:
         SearchOptions.from_record(record)
     except UserError as error:
         raise run.damaged(error) from error
-    require_own(run, trust)
+    if not trust:
+        own_copies.require_own(run.path, STATE)
+    own_copies.restore(run.path, record, trust=True)
     return record
 
 
@@ -56,13 +64,3 @@ def options_of(run: RunFolder, changed: Mapping[str, Any]) -> SearchOptions:
     return dataclasses.replace(
         known, name=folder.name, storage_path=str(folder.parent), space=spaces.kept(known.space, folder), **changed
     )
-
-
-def require_own(run: RunFolder, trust: bool) -> None:
-    """UserError for another user's run."""
-    path = run.path
-    if not trust and path.exists() and hasattr(os, "getuid") and path.stat().st_uid != os.getuid():
-        raise UserError(
-            f"Ray reads a run's state in a way that can run any code, and {path} belongs to another user; "
-            "give --trust if you trust them"
-        )

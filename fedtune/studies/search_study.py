@@ -14,7 +14,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.terminal import say, short
 from fedtune.data import datasets, federation
 from fedtune.federated import partitioning
-from fedtune.runs import disk, provenance, tables
+from fedtune.runs import disk, own_copies, provenance, tables
 from fedtune.runs.files import RunFiles
 from fedtune.studies import final_check
 from fedtune.tuning import driver, messages, saved_state
@@ -70,6 +70,7 @@ def run_search(
         if not resumed:  # not before: whatever is refused leaves nothing behind
             run.make()
             keep(p.options.space, p.folder)
+            own_copies.keep(p.experiment.own, p.folder)
             held.enter_context(run.lock())
         run.write("running")
         held.enter_context(disk.reserved(p.folder))

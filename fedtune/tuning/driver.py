@@ -18,6 +18,7 @@ from ray.tune.search import BasicVariantGenerator
 from fedtune.cluster import gpu_share, ray_internals, ray_start
 from fedtune.cluster.prometheus import Gauges
 from fedtune.core.metrics import METRIC
+from fedtune.core.own_files import plain_name
 from fedtune.core.terminal import say
 from fedtune.data.federation import Federation
 from fedtune.runs import disk, logs
@@ -129,8 +130,8 @@ def _new(p: Plan, trainable: Any, concurrent: int) -> tune.Tuner:
             max_concurrent_trials=concurrent,
             time_budget_s=p.time_budget,
             reuse_actors=True,  # 0.2 s a trial instead of 1.7 s
-            trial_name_creator=lambda trial: f"{p.experiment.algorithm}-{trial.trial_id}",
-            trial_dirname_creator=lambda trial: f"{p.experiment.algorithm}-{trial.trial_id}",
+            trial_name_creator=lambda trial: f"{plain_name(p.experiment.algorithm)}-{trial.trial_id}",
+            trial_dirname_creator=lambda trial: f"{plain_name(p.experiment.algorithm)}-{trial.trial_id}",
         ),
         run_config=tune.RunConfig(
             name=p.name, storage_path=str(p.storage), callbacks=[], verbose=0,

@@ -136,12 +136,9 @@ class ExperimentOptions:
 
         The user's files have their whole paths.
         """
-        from fedtune.federated import weights
-
         typed = {n: getattr(experiment.scenario, n) for n in self.fields}
-        own = {n: own_files.absolute(str(self.fields[n]), known) for n, known in _taken().items() if n in typed}
-        algo = own_files.absolute(self.algo, [experiment.algorithm] if experiment.algorithm == self.algo else [])
-        start_from = weights.absolute(self.start_from) if self.start_from else ""
+        own = {n: own_files.reference(typed[n]) for n in _taken() if n in typed}
+        algo, start_from = own_files.reference(experiment.algorithm), own_files.reference(experiment.start_from)
         return replace(self, algo=algo, fields=typed | own, set=dict(experiment.pinned), start_from=start_from)
 
     def to_record(self) -> dict[str, Any]:

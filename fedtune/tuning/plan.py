@@ -15,6 +15,7 @@ import torch
 from fedtune.cluster import ray_start
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
+from fedtune.core.own_files import plain_name
 from fedtune.core.terminal import say
 from fedtune.federated.experiment import Experiment
 from fedtune.runs.files import RunFiles
@@ -251,7 +252,7 @@ def _grace(options: SearchOptions, first_effect: tuple[int, str], rounds: int) -
 
 def _name(experiment: Experiment, scenario: str) -> str:
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return f"{experiment.algorithm}-{scenario}-{stamp}"
+    return f"{plain_name(experiment.algorithm)}-{scenario}-{stamp}"
 
 
 def require_folder(storage: Path, name: str) -> None:

@@ -18,9 +18,9 @@ from typing import Any
 
 from ray.tune.search.sample import Categorical, Domain
 
-from fedtune.core import hyper, own_packages
+from fedtune.core import hyper, own_files, own_packages
 from fedtune.core.errors import UserError, unknown
-from fedtune.federated import registry
+from fedtune.federated import own_algorithms, registry
 from fedtune.federated.algorithm import Algorithm
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
@@ -127,7 +127,10 @@ def kept(name: str, run: Path) -> str:
     """The space's name with the copy in the run's folder, if there is one."""
     file = file_of(name)
     copy = RunFiles(run).space_file
-    return f"{copy}{file[1]}" if file and copy.exists() else name
+    if not file or not copy.exists():
+        return name
+    same = file[0].is_file() and file[0].read_bytes() == copy.read_bytes()  # what it imports lies beside it
+    return name if same else f"{copy}{file[1]}"
 
 
 def inside(space: Space, config: Config) -> tuple[Config, Config]:
@@ -152,6 +155,8 @@ def _named(algo: str) -> dict[str, Any]:
     """An algorithm's spaces by name, as its file has them; without a file there is a default."""
     own_packages.pin()
     registry.find(algo)
+    if own_files.is_own(algo):
+        return {"default": derived(algo)} | dict(own_algorithms.spaces(algo) or {})
     module = f"search_spaces.{algo}"
     if importlib.util.find_spec(module) is None:
         return {"default": derived(algo)}
@@ -166,12 +171,6 @@ def _file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UserError(f"--space needs a name or a Python file, but there is no file {path}")
     own_packages.pin()
-    spec = importlib.util.spec_from_file_location("user_space", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault("fedtune.space", sys.modules[__name__])  # where files of 0.1.0 take `when` from
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise UserError(f"the search space {path} does not load: {type(error).__name__}: {error}") from error
+    module: ModuleType = own_files.load(own_files.take(str(path))[0], "search space")
     return module
