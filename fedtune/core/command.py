@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import NoReturn, Protocol
 
+from fedtune.core import own_files
 from fedtune.core.errors import Diverged, UserError
 
 
@@ -25,7 +26,7 @@ class Command(Protocol):
 
 
 def guarded(main: Command) -> Command:
-    """A command whose UserError is one line and exit status 2; `--debug` shows the stack instead."""
+    """A command whose UserError, or error in the user's own code, is one line and status 2; `--debug`: the stack."""
 
     def run(argv: list[str] | None = None) -> int:
         given = sys.argv[1:] if argv is None else argv
@@ -44,5 +45,10 @@ def guarded(main: Command) -> Command:
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             return 130
+        except Exception as error:  # in a line of the user's own code, which is not ours to show the stack of
+            if "--debug" in given or own_files.place(error) is None:
+                raise
+            print(f"error: {own_files.describe(error)}", file=sys.stderr)
+            return 2
 
     return run

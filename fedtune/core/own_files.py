@@ -190,6 +190,22 @@ def about(name: str) -> dict[str, Any]:
     return _known(parsed(name).path).about
 
 
+@contextmanager
+def blamed(*passing: type[BaseException]) -> Iterator[None]:
+    """While the user's code runs among ours: what goes wrong in a line of theirs is a UserError that names it.
+
+    passing: errors that may heal by themselves, or that others deal with.
+    """
+    try:
+        yield
+    except (UserError, *passing):
+        raise
+    except Exception as error:  # whatever their code raises
+        if place(error) is None:
+            raise
+        raise UserError(describe(error)) from error
+
+
 def content_of(name: str) -> bytes:
     """What a file holds that is carried along; UserError if this process does not know it."""
     return _known(name).content or b""

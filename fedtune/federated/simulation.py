@@ -9,13 +9,17 @@ from typing import Any
 
 import torch
 
-from fedtune.core import randomness
+from fedtune.core import own_files, randomness
+from fedtune.core.errors import Diverged
 from fedtune.core.metrics import over_seeds
 from fedtune.data import federation
 from fedtune.federated import engine, evaluation, executors, partitioning, starting
 from fedtune.federated.experiment import Experiment, task_of, with_seed
 from fedtune.federated.state import Setting, State, with_shapes
 from fedtune.nn import architectures
+
+# what is no fault in a line of code: training that leaves the finite numbers, a full memory or disk
+PASSING = (Diverged, torch.OutOfMemoryError, MemoryError, OSError)
 
 
 class Simulation:
@@ -29,6 +33,12 @@ class Simulation:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         """data: the federation as made for the experiment's scenario and seed, as arrays or tensors."""
+        with own_files.blamed(*PASSING):
+            self._start(experiment, config, data, dtype)
+
+    def _start(
+        self, experiment: Experiment, config: dict[str, Any], data: federation.Federation, dtype: torch.dtype
+    ) -> None:
         alg, scenario = experiment.resolve(config)
         arrays = data.to(experiment.device, dtype)
         task = task_of(scenario, arrays.classes, arrays.shape, experiment.seed, arrays.x.dtype)
@@ -46,7 +56,11 @@ class Simulation:
         self.setting = setting._replace(task=with_shapes(task, self.state.groups[0].net))
 
     def step(self) -> dict[str, Any]:
-        """Run a round and evaluate it: its row of metrics.  Raises Diverged."""
+        """Run a round and evaluate it: its row of metrics.  Raises Diverged; UserError for the user's own code."""
+        with own_files.blamed(*PASSING):
+            return self._step()
+
+    def _step(self) -> dict[str, Any]:
         self.state, row = engine.run_round(self.setting, self.state)
         began = time.perf_counter()
         row |= evaluation.evaluate(self.setting, self.state)

@@ -16,7 +16,7 @@ from fedtune.core.metrics import METRIC, METRICS
 from fedtune.federated.scenarios import find as find_scenario
 from fedtune.runs import own_copies
 from fedtune.runs.files import RunFiles, write_whole
-from fedtune.runs.trial_states import TROUBLE, status
+from fedtune.runs.trial_states import BROKEN, STACK, TROUBLE, status
 
 if TYPE_CHECKING:
     from ray.tune import ResultGrid
@@ -31,7 +31,7 @@ def _not_metrics() -> frozenset[str]:
     """What a trial's result holds beside metrics: what Tune adds to it, and how the trial stands."""
     from ray.tune.result import AUTO_RESULT_KEYS, DEFAULT_RESULT_KEYS  # here, as it loads Ray
 
-    ours = {"trial_id", "done", "complete", "diverged", "reason", TROUBLE, "experiment_tag"}
+    ours = {"trial_id", "done", "complete", "diverged", "reason", "experiment_tag", TROUBLE, BROKEN, STACK}
     return frozenset({*AUTO_RESULT_KEYS, *DEFAULT_RESULT_KEYS, "checkpoint_dir_name", "should_checkpoint"} | ours)
 
 

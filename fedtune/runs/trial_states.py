@@ -8,12 +8,16 @@ from typing import Any
 
 STATUSES = ("finished", "stopped", "diverged", "failed")  # of trials that have ended
 TROUBLE = "trouble"  # an entry of a trial's result: what went wrong in it without ending it
+BROKEN = "broken"  # one that says: it met what cannot heal
+STACK = "stack"  # and where, at length
 SNAPSHOTS = "experiment_state-*.json"  # Ray's: a search's trials and its controller, one file of each driver
 ALIVE = {"RUNNING": "running", "PENDING": "waiting", "PAUSED": "paused"}  # Ray's names for the others
 
 
 def status(result: dict[str, Any]) -> str:
-    """How a trial that ended without an error ended: finished, diverged, or stopped by the scheduler or the clock."""
+    """How a trial that Ray saw no error of ended: finished, failed, diverged, or stopped by scheduler or clock."""
+    if result.get(BROKEN):
+        return "failed"
     if result.get("diverged"):
         return "diverged"
     return "finished" if result.get("complete") else "stopped"

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedtune.core.budget import Budget
-from fedtune.core.errors import Diverged
+from fedtune.core.errors import Diverged, UserError
 from fedtune.core.memory import keep_freed_memory
 from fedtune.core.terminal import say
 from fedtune.data import federation
@@ -131,9 +131,14 @@ def _outcomes(
 
 
 def _next(waiting: dict[Any, SeededRun]) -> tuple[SeededRun, Outcome]:
-    """The next run to end, which waits no longer."""
+    """The next run to end, which waits no longer; UserError for what cannot heal."""
     (done, *_), _ = ray.wait(list(waiting))
-    return waiting.pop(done), ray.get(done)
+    try:
+        return waiting.pop(done), ray.get(done)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, UserError):
+            raise error.cause from error  # its line alone
+        raise
 
 
 def _slots(cpus: float, gpus: float) -> int:

@@ -16,6 +16,7 @@ from fedtune.data import datasets, federation
 from fedtune.federated import partitioning
 from fedtune.runs import disk, own_copies, provenance, tables
 from fedtune.runs.files import RunFiles
+from fedtune.runs.trial_states import BROKEN, STACK
 from fedtune.studies import final_check
 from fedtune.tuning import driver, messages, saved_state
 from fedtune.tuning.plan import Plan
@@ -109,8 +110,11 @@ def search_and_check(
     counts = trials["status"].value_counts().to_dict()
     run.add(search_seconds=round(time.monotonic() - began, 1), status=counts)
     best = tables.best_trial(trials, p.budget.unit)
+    broken = _broken(reported)
     if best is None:
-        return _nothing_found(run, trials, interrupted=cut and not p.time_budget)
+        return _nothing_found(run, trials, broken, interrupted=cut and not p.time_budget, debug=p.options.debug)
+    for reason, trouble in broken.items():
+        say(f"note: {len(trouble)} of {len(trials)} trials failed: {reason}" + _at_length(trouble, p.options.debug))
     config = tables.write_best(p.folder, p.experiment, p.scenario, best, p.budget, trials=len(trials), seeds=p.seeds)
     if cut and not p.time_budget:
         run.write("interrupted")
@@ -123,12 +127,31 @@ def search_and_check(
     return 0
 
 
-def _nothing_found(run: RunFiles, trials: pd.DataFrame, interrupted: bool) -> int:
-    """Say that no trial is to be trusted; the exit status."""
+def _broken(reported: driver.Rows) -> dict[str, list[str]]:
+    """Why trials met what cannot heal, and their stacks."""
+    found: dict[str, list[str]] = {}
+    for rows in reported.values():
+        if rows and rows[-1].get(BROKEN):
+            found.setdefault(" ".join(str(rows[-1]["reason"]).split()), []).append(str(rows[-1].get(STACK)))
+    return found
+
+
+def _at_length(stacks: list[str], debug: bool) -> str:
+    return f"\n{stacks[0]}" if debug else ""
+
+
+def _nothing_found(
+    run: RunFiles, trials: pd.DataFrame, broken: dict[str, list[str]], interrupted: bool, debug: bool
+) -> int:
+    """Say that no trial is to be trusted; the exit status.  UserError if all met what cannot heal."""
     if interrupted:
         run.write("interrupted")
         return 130
     run.write("nothing found")
+    if broken and sum(map(len, broken.values())) == len(trials):
+        (reason, stacks), *more = broken.items()
+        others = f" (and {len(more)} other reasons)" if more else ""
+        raise UserError(f"every trial failed: {reason}{others}{_at_length(stacks, debug)}")
     reasons = [r for r in trials["reason"] if r]
     say(f"no trial reported a finite result{': ' + reasons[0].splitlines()[-1] if reasons else ''}")
     return 1

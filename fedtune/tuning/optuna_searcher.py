@@ -18,6 +18,7 @@ from ray.tune.search import Searcher
 from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Quantized, Uniform
 
 from fedtune.core.metrics import METRIC, OBJECTIVES
+from fedtune.runs.trial_states import BROKEN
 from fedtune.tuning.space_types import Condition, Config, met
 
 WORST = 0.0  # of the metric that trials are selected by
@@ -114,7 +115,7 @@ class OptunaSearcher(Searcher):
 
     def _outcome(self, result: dict | None, error: bool) -> tuple[TrialState, list[float] | None]:
         """The state and values of an ended trial; a pruned one's value is the last that it reported."""
-        if error or not result or METRIC not in result:
+        if error or not result or METRIC not in result or result.get(BROKEN):
             return TrialState.FAIL, None
         if result.get("diverged") and len(self.objectives) == 1:
             return TrialState.COMPLETE, [WORST]

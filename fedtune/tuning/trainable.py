@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,14 +20,14 @@ from ray.tune.result import SHOULD_CHECKPOINT
 
 from fedtune.cluster import ray_internals
 from fedtune.core.budget import Budget
-from fedtune.core.errors import Diverged
+from fedtune.core.errors import Diverged, UserError
 from fedtune.core.memory import give_back_memory, keep_freed_memory
 from fedtune.data.federation import Federation
 from fedtune.federated.engine import State
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.simulation import MultiSeedSimulation
 from fedtune.runs.disk import reason
-from fedtune.runs.trial_states import TROUBLE
+from fedtune.runs.trial_states import BROKEN, STACK, TROUBLE
 
 SAVING = 0.03  # of a trial's time may go into checkpoints
 
@@ -36,6 +37,8 @@ class FederatedTrainable(tune.Trainable):
 
     A trial that diverged reports chance as its validation accuracy, `diverged` and the reason, and is done: to the
     searcher it is a bad region, not a gap (a trial without a value would stay open in Optuna for ever).
+
+    So is one that meets what cannot heal, a `UserError`; it is `broken` besides, and nobody tries it again.
 
     It asks for a checkpoint as often as the time that the last one took allows.
     """
@@ -65,7 +68,7 @@ class FederatedTrainable(tune.Trainable):
         self._cost, self._saved = 0.03, time.monotonic()  # seconds of the last checkpoint, and when it ended
         self._trouble = ""  # to be reported with the next row
         if warm:
-            with suppress(Diverged):
+            with suppress(Diverged, UserError):
                 MultiSeedSimulation(experiment, config, data).step()
         self._begin(config)
 
@@ -73,9 +76,16 @@ class FederatedTrainable(tune.Trainable):
         """Train one round and report its row of metrics."""
         began = time.monotonic()
         try:
+            if self._broken:
+                raise self._broken
             row = self.simulation.step()
         except Diverged as error:
             return {"val_acc": 1 / self.data[0].classes, "diverged": True, "reason": str(error), "done": True}
+        except UserError as error:
+            stack = "".join(traceback.format_exception(error))
+            print(stack, file=sys.stderr, flush=True)  # the actor's log
+            row = {"val_acc": 1 / self.data[0].classes, "diverged": True, "done": True}
+            return row | {BROKEN: True, "reason": str(error), STACK: stack}
         except torch.OutOfMemoryError as error:
             raise torch.OutOfMemoryError(
                 f"a trial must fit into its share of a GPU, but with {self._gpus:g} it ran out of memory "
@@ -118,7 +128,7 @@ class FederatedTrainable(tune.Trainable):
             raise
         except Exception as error:  # cut off, overwritten, of something else, or with code in it, which is not run
             self.reset_config(self.config)
-            ray_internals.continue_from(self, self.simulation.round, self._before)
+            ray_internals.continue_from(self, self._round, self._before)
             self._trouble = f"its checkpoint cannot be used ({reason(str(error))}), so it begins again"
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
@@ -138,12 +148,12 @@ class FederatedTrainable(tune.Trainable):
     def reset(self, new_config: dict[str, Any], storage: Any = None) -> bool:
         """As Tune does it, but for the rounds that the new trial has behind it."""
         done = super().reset(new_config, storage)
-        ray_internals.continue_from(self, self.simulation.round, self._before)
+        ray_internals.continue_from(self, self._round, self._before)
         return done
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Become another trial in the same process: everything is rebuilt, so nothing of the last one is left."""
-        del self.simulation
+        self.__dict__.pop("simulation", None)  # one that is broken has none
         give_back_memory()
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # others have shares of the GPU too
@@ -160,11 +170,20 @@ class FederatedTrainable(tune.Trainable):
 
     def _begin(self, config: dict[str, Any]) -> None:
         print(f"{self!r}: {config}", file=sys.stderr, flush=True)  # the actor's log, as the dashboard opens it
-        self.simulation = MultiSeedSimulation(self.experiment, config, self.data)
+        self._broken: UserError | None = None  # to be reported in the first step
         folder, self._before = self.onward.get(key(config), (None, 0.0))
+        try:
+            self.simulation = MultiSeedSimulation(self.experiment, config, self.data)
+        except UserError as error:
+            self._broken = error
+            return
         if folder:
             self.load_checkpoint(folder)
-        ray_internals.continue_from(self, self.simulation.round, self._before)  # Tune's rounds are ours
+        ray_internals.continue_from(self, self._round, self._before)  # Tune's rounds are ours
+
+    @property
+    def _round(self) -> int:
+        return 0 if self._broken else self.simulation.round
 
 
 def key(config: dict[str, Any]) -> str:
