@@ -24,10 +24,11 @@ COMMANDS = ("search", "compare", "resume", "extend", "replay")  # what a cluster
 ABOUT = """\
 Everything is checked here first, then the search runs as a job of the cluster and continues without this terminal.
 Paths among the search's arguments are the cluster's: --storage-path is needed, a folder that all its nodes share;
---data-dir names data that its head can read.  Only a --space file is read here, and sent.  Without --data-dir a data
-set other than digits is sent too, from --data (resume, extend, replay want --data again).  fedtune itself goes along,
-other packages do not: the cluster has Ray, torch and the rest of fedtune's requirements.  The arguments may begin with
-a command: search, compare, resume, extend or replay.
+--data-dir names data that its head can read.  Your own files (--algo FILE.py, --space FILE.py, …) are read here, and
+sent with what they import from their folder.  Without --data-dir a data set other than digits is sent too, from --data
+(resume, extend, replay want --data again).  fedtune itself goes along, other packages do not: the cluster has Ray,
+torch and the rest of fedtune's requirements.  The arguments may begin with a command: search, compare, resume, extend
+or replay.
 A cluster that asks for a token gets yours: from RAY_AUTH_TOKEN, the file RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_token.
 """
 

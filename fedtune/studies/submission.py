@@ -7,17 +7,23 @@ import dataclasses
 import datetime
 import shlex
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from fedtune.cluster import package as packing
+from fedtune.core import own_files
 from fedtune.core.errors import UserError
+from fedtune.core.own_files import OwnFile
 from fedtune.data import datasets
 from fedtune.federated import partitioning
 from fedtune.studies import comparison_plan
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan
 from fedtune.tuning import space as spaces
-from fedtune.tuning.options import SearchOptions
+from fedtune.tuning.options import SearchOptions, flag
+
+GIVEN = "given"  # the folder of the user's files in the job's, where they hide no module
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,26 +86,51 @@ def _search(
         if isinstance(here, ComparisonOptions):
             compared = comparison_plan.make(here)
             planned, name, fresh = compared.first, compared.folder.name, here.seeds
+            algos, own = {"--algos": ",".join(compared.plans)}, compared.own
         else:
             planned = plan.make(here)
             name, fresh = planned.name, planned.final_seeds
+            algos, own = {"--algo": planned.experiment.algorithm}, planned.experiment.own
     scenario, root = planned.experiment.scenario, packing.data_root(data)
     given, files = ["--name", name], {}
     if options.data_dir is not None:
         _on_cluster("--data-dir", Path(options.data_dir))
-    elif scenario.dataset != "digits" and not options.download:
+    elif scenario.dataset != "digits" and not own_files.is_own(scenario.dataset) and not options.download:
         files = packing.data_files([scenario.dataset], root)
         given += ["--data-dir", "data"]
+    for name, names in (algos | {flag(n): getattr(scenario, n) for n in options.fields}).items():
+        if (sent := _sent(names)) != names:
+            given += [name, sent]
+    files |= _own(own)
     if found := spaces.file_of(options.space):
-        sent = f"given/{found[0].name}"  # in a folder of its own, where it hides no module
-        files[sent] = found[0]
+        sent = f"{GIVEN}/{found[0].name}"
+        if files.setdefault(sent, found[0]).read_bytes() != found[0].read_bytes():
+            raise UserError(f"files that are sent need names of their own, but {found[0]} and {files[sent]} share one")
         given += ["--space", sent + found[1]]
     packing.write(package, files)
-    if scenario.dataset == "digits" or "--data-dir" in given:  # the last that a search would refuse before it starts
+    here_too = scenario.dataset == "digits" or own_files.is_own(scenario.dataset)
+    if here_too or "--data-dir" in given:  # the last that a search would refuse before it starts
         loaded = datasets.load(scenario.dataset, root)
         first = planned.experiment.seed
         partitioning.require_partitions(loaded, scenario, range(first, first + planned.seeds + fresh))
     return storage / name, _without(arguments, *given[::2]) + given
+
+
+def _own(files: Iterable[OwnFile]) -> dict[str, Path]:
+    """The user's files, as they lie in the job's folder and here; a folder's one by one."""
+    found: dict[str, Path] = {}
+    for file in files:
+        path = Path(file.path)
+        inside = [f for f in sorted(path.rglob("*")) if f.is_file()] if path.is_dir() else [path]
+        found |= {f"{GIVEN}/{file.name}{f.relative_to(path) if path.is_dir() else ''}": f for f in inside}
+    return found
+
+
+def _sent(names: Any) -> Any:
+    """Names with commas between them, a user's files as the job will have them."""
+    if not isinstance(names, str):
+        return names
+    return ",".join(f"{GIVEN}/{name}" if own_files.is_own(name) else name for name in own_files.split(names))
 
 
 def _continued(arguments: list[str], run: Path, data: Path | None, package: Path) -> tuple[Path, list[str]]:
@@ -128,8 +159,8 @@ def _on_cluster(what: str, path: Path) -> Path:
 def _without(arguments: list[str], *flags: str) -> list[str]:
     """The arguments without these flags and their values."""
     p = argparse.ArgumentParser(add_help=False)
-    for flag in flags:
-        p.add_argument(flag)
+    for name in flags:
+        p.add_argument(name)
     return p.parse_known_args(arguments)[1]
 
 
