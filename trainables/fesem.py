@@ -24,8 +24,7 @@ from torch import Tensor
 from fedtune.core import randomness
 from fedtune.core.trees import mean_over_clients, put, take, to_all, tree_map
 from fedtune.federated.algorithm import Algorithm, Task, hyper
-
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+from fedtune.nn.layers import is_statistic
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class FeSEM(Algorithm):
 
 def weights(tensors: dict[str, Tensor]) -> Tensor:
     """All weights of every model as one row: [m, P]."""
-    return torch.cat([t.flatten(1) for n, t in tensors.items() if not n.endswith(STATISTICS)], 1)
+    return torch.cat([t.flatten(1) for n, t in tensors.items() if not is_statistic(n)], 1)
 
 
 def squared_distance_to_centres(points: Tensor, centres: Tensor) -> Tensor:

@@ -194,8 +194,15 @@ class Algorithm:
         check_all(self)
 
     def build(self, net: nn.Module, task: Task) -> nn.Module:
-        """The net with the algorithm's own parts added (a projection, an auxiliary model, a fixed frame)."""
+        """The net with the algorithm's own parts added (a projection, an auxiliary model, a fixed frame).
+
+        It may be asked twice with one net: what it adds replaces what it added.
+        """
         return net
+
+    def stays(self, net: nn.Module) -> set[str]:
+        """Tensors of shared parts that stay with each client all the same, by their full names."""
+        return set()
 
     def init(self, task: Task) -> dict[str, Tree]:
         """The server's entries before round 1, besides the shared parts."""

@@ -116,7 +116,7 @@ class Experiment:
         alg, scenario = self.resolve(config or {})
         forms, targets = _forms(alg, scenario, self._contents()), []
         for i, form in enumerate(forms):
-            kept = form.buffers if scenario.batch_norm == "personal" else ()
+            kept = form.stays | (form.buffers if scenario.batch_norm == "personal" else set())
             shared = {n for n in form.shapes if part_of(n) in alg.shared and n not in kept}
             clients = range(i, scenario.clients, len(forms))
             targets.append(weights.Target(form.shapes, shared, clients, form.head_was))
@@ -133,7 +133,7 @@ class Experiment:
         if shared and own:
             model = f"the averaged {' and '.join(shared)} with each client's own {' and '.join(own)}"
         model = alg.scored_model or model
-        if any(p in shared for p in form.with_statistics):
+        if any(p in shared for p in form.with_statistics) and not form.stays:
             rule = {"averaged": "averaged", "personal": "each client's own"}[scenario.batch_norm]
             model += f", BatchNorm statistics {rule}"
         rows = "all clients' rows as one test set" if scenario.evaluation == "pooled" else "each client's own rows"
@@ -148,6 +148,7 @@ class Form(NamedTuple):
     shapes: dict[str, torch.Size]  # of every tensor, by its full name
     buffers: frozenset[str]  # names of BatchNorm's running statistics
     head_was: str | None  # the head's name in a user's own module
+    stays: frozenset[str]  # tensors of shared parts that stay with each client
 
     @property
     def with_statistics(self) -> frozenset[str]:
@@ -182,7 +183,8 @@ def _form(alg: Algorithm, scenario: Scenario, architecture: architectures.Net) -
     with torch.random.fork_rng(devices=[]):
         net = alg.build(net, task_of(scenario, classes, shape, 0, _dtype(scenario)))
     shapes = {n: t.shape for n, t in net.state_dict().items()}
-    return Form(tuple(parts(net)), shapes, frozenset(n for n, _ in net.named_buffers()), architecture.head_was)
+    buffers = frozenset(n for n, _ in net.named_buffers())
+    return Form(tuple(parts(net)), shapes, buffers, architecture.head_was, frozenset(alg.stays(net)))
 
 
 def _shape(scenario: Scenario) -> tuple[architectures.Shape, int]:
@@ -207,7 +209,7 @@ def task_of(
 def _require_global(alg: Algorithm, scenario: Scenario, forms: tuple[Form, ...], name: str) -> None:
     """UserError unless there is one global model to score: every part that predicts must be shared."""
     for form in forms:
-        own = sorted(set(alg.predicts or form.parts) - set(alg.shared))
+        own = sorted(set(alg.predicts or form.parts) - set(alg.shared)) or sorted(form.stays)[:5]
         if own:
             raise UserError(
                 f"evaluation rule {scenario.evaluation!r} scores one global model, but under {name} {', '.join(own)} "
@@ -217,7 +219,9 @@ def _require_global(alg: Algorithm, scenario: Scenario, forms: tuple[Form, ...],
 
 def _alike(alg: Algorithm, forms: tuple[Form, ...]) -> bool:
     """Whether what is averaged has the same names and shapes in all nets."""
-    shared = [{n: s for n, s in form.shapes.items() if part_of(n) in alg.shared} for form in forms]
+    shared = [
+        {n: s for n, s in form.shapes.items() if part_of(n) in alg.shared and n not in form.stays} for form in forms
+    ]
     return all(s == shared[0] for s in shared)
 
 

@@ -72,7 +72,9 @@ def start(s: Setting, nets: list[tuple[Net, list[int], Executor]]) -> State:
     server, groups = s.algorithm.init(with_shapes(s.task, forms[0])), []
     for net, (_, ids, executor) in zip(forms, nets, strict=True):
         tensors = {n: _cast(t.detach(), device, s.dtype) for n, t in net.state_dict().items()}
-        kept = {n for n, _ in net.named_buffers()} if s.scenario.batch_norm == "personal" else set()
+        kept = s.algorithm.stays(net)
+        if s.scenario.batch_norm == "personal":
+            kept = kept | {n for n, _ in net.named_buffers()}
         sent = [part for part in s.algorithm.shared if part not in s.scenario.frozen]
         shared = {n: t for n, t in tensors.items() if part_of(n) in sent and n not in kept}
         own = {n: _of_each(s, n, t, len(ids)) for n, t in tensors.items() if n not in shared}

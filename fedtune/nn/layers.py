@@ -132,3 +132,14 @@ def stacked_layout(x: Tensor) -> Tensor:
 def has_convolutions(net: nn.Module) -> bool:
     """Whether a net gains from `stacked_layout`."""
     return any(isinstance(m, nn.Conv2d) for m in net.modules())
+
+
+def is_statistic(tensor: str) -> bool:
+    """Whether a tensor is one of BatchNorm's running numbers, by its name: what is averaged, but not optimised."""
+    return tensor.endswith(("running_mean", "running_var", "num_batches_tracked"))
+
+
+def batch_norm_tensors(net: nn.Module) -> set[str]:
+    """The full names of all tensors of a net's BatchNorm layers: weights, biases and running numbers."""
+    layers = {n: m for n, m in net.named_modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)}
+    return {f"{name}.{tensor}" for name, layer in layers.items() for tensor in layer.state_dict()}

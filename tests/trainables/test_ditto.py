@@ -1,0 +1,97 @@
+"""Ditto: FedAvg beside a model of one's own; λ = 0 is Local, λ = 1 / η forgets what it was; a round by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.helpers import (
+    DIGITS,
+    TIGHT,
+    assert_same_numbers,
+    client_net,
+    copied,
+    own_rows,
+    play,
+    random_federation,
+    simulate,
+)  # fmt: skip
+from torch import nn
+from torch.testing import assert_close
+
+from fedtune.federated.scenario import Scenario
+
+
+def bare(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {n.removeprefix("common."): t for n, t in tensors.items()}
+
+
+@pytest.mark.parametrize("model", ["mlp", "fedgen-cnn"])
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_the_common_model_is_fedavgs_and_without_the_pull_the_own_one_is_locals(executor: str, model: str) -> None:
+    scenario, data = Scenario(model=model, features=8, participation=0.7), random_federation([5, 9, 7])
+    config = {"executor": executor, "lr": 0.1, "weight_decay": 0.01}
+    ditto, free, avg, alone = (
+        simulate(name, scenario, data, **config, **more)
+        for name, more in (("ditto", {"lam": 0.7}), ("ditto", {"lam": 0.0}), ("fedavg", {}), ("local", {}))
+    )
+    rows = [play(sim, 3) for sim in (ditto, free, avg, alone)]
+    for sim in (ditto, free):
+        assert_same_numbers(bare(sim.state.server["shared"]), avg.state.server["shared"])
+    assert_same_numbers(free.state.groups[0].tensors, alone.state.groups[0].tensors)
+    for held, mine, common, one in zip(*rows, strict=True):
+        assert mine["test_acc"] == mine["test_acc_own"] == one["test_acc"]
+        assert held["test_acc_common"] == mine["test_acc_common"] == common["test_acc"]
+        assert abs(mine["train_loss"] - common["train_loss"] - one["train_loss"]) < 1e-12
+        assert all(mine[n] == common[n] for n in common if n.startswith(("up_", "down_")))
+
+
+def test_three_rounds_by_hand() -> None:
+    data = random_federation([6])
+    sim = simulate("ditto", DIGITS, data, lam=0.6, lr=0.1, momentum=0.0, batch=6, local_steps=2)
+    common, own, (x, y) = client_net(sim, 0), client_net(sim, 0), own_rows(sim, 0)
+    for _ in range(3):  # with B = n each batch is all rows, in whatever order
+        received = copied(common.state_dict())
+        for net, lam in ((common, 0.0), (own, 0.6)):
+            for _ in range(2):
+                grads = torch.autograd.grad(nn.functional.cross_entropy(net(x), y), list(net.parameters()))
+                with torch.no_grad():
+                    for (n, p), g in zip(net.named_parameters(), grads, strict=True):
+                        p -= 0.1 * (g + lam * (p - received[n]))
+        play(sim, 1)
+        for name, t in bare(sim.state.server["shared"]).items():  # of one client: its own
+            assert_close(t, common.state_dict()[name], **TIGHT)
+        for name, t in own.state_dict().items():
+            assert_close(sim.state.groups[0].tensors[name][0], t, **TIGHT)
+
+
+def test_a_step_under_a_pull_of_one_over_the_rate_starts_from_the_common_model() -> None:
+    """v - η (g + λ (v - w)) = w - η g: whatever the own model was, it is w a step on."""
+    sim = simulate("ditto", DIGITS, random_federation([6, 6]), lam=5.0, lr=0.2, momentum=0.0, batch=6, local_steps=1)
+    play(sim, 2)
+    received, nets = bare(copied(sim.state.server["shared"])), [client_net_own(sim, k) for k in range(2)]
+    slopes = []
+    for k, net in enumerate(nets):
+        x, y = own_rows(sim, k)
+        loss = nn.functional.cross_entropy(net(x), y)
+        slopes.append(torch.autograd.grad(loss, list(net.parameters())))
+    play(sim, 1)
+    for k, net in enumerate(nets):
+        for (name, _), g in zip(net.named_parameters(), slopes[k], strict=True):
+            assert_close(sim.state.groups[0].tensors[name][k], received[name] - 0.2 * g, **TIGHT)
+
+
+def client_net_own(sim, k: int) -> nn.Module:  # type: ignore[no-untyped-def]
+    net = client_net(sim, k)
+    net.load_state_dict({n: sim.state.groups[0].tensors[n][k].clone() for n in net.state_dict()})
+    return net
+
+
+def test_a_stronger_pull_keeps_the_own_model_nearer() -> None:
+    apart = []
+    for lam in (0.0, 0.5, 5.0):
+        sim = simulate("ditto", DIGITS, lam=lam, lr=0.1, local_epochs=3)
+        play(sim, 2)
+        common = bare(sim.state.server["shared"])
+        apart.append(sum(((t - common[n]) ** 2).sum().item() for n, t in sim.state.groups[0].tensors.items()
+                         if n in common))  # fmt: skip
+    assert apart[0] > apart[1] > apart[2]

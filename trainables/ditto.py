@@ -1,0 +1,56 @@
+"""Ditto: every client trains a model of its own, held near the common one, which is FedAvg's.
+
+    down     w, the common model
+    client   w_k <- w;  per batch one step of both models on   L + L'
+             common   L  = CE(w_k)
+             own      L' = CE(v_k) + λ/2 · |v_k - w|²,    w as it was received
+    up       w_k, n_k
+    server   w = Σ_k n_k w_k / Σ_k n_k;   v_k never leaves its client, and it is what predicts
+
+Li et al., ICML 2021, arXiv:2012.04221, algorithms 1 and 2.  Both models step on the same batches, so the own one's
+s steps are the round's (the paper lets s be chosen; its experiments do the same).  The penalty runs over trainable
+parameters, not over running statistics.  Both start from the same values.  The common model is FedAvg's bit for bit;
+λ = 0 is Local beside it.
+"""
+
+import copy
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedtune.federated.algorithm import Algorithm, Batch, Model, Task, hyper
+
+
+@dataclass(frozen=True)
+class Ditto(Algorithm):
+    """Ditto as the docstring of its module gives it: hyperparameters, clients and server."""
+
+    lam: float = hyper(
+        0.1, 1e-3, 10.0, log=True, extra_values=(0.0,), symbol="λ", help="pull of the own model to the common one"
+    )
+
+    shared = ("common",)
+    predicts = ("body", "head")
+
+    def build(self, net: nn.Module, task: Task) -> nn.Module:
+        """Add the common model, which starts where the own one does."""
+        own = nn.ModuleDict({part: net.get_submodule(part) for part in self.predicts})
+        net.add_module("common", copy.deepcopy(own))
+        return net
+
+    def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
+        """The sum L + L' of both models' losses: each moves its own model."""
+        common = F.cross_entropy(self.common(m, batch.x), batch.y)
+        own = F.cross_entropy(m.head(m.body(batch.x)), batch.y)
+        names = [n for n, _ in m.net.named_parameters() if n.startswith(("body.", "head."))]
+        apart = sum(((m[n] - down["shared"][f"common.{n}"]) ** 2).sum() for n in names)
+        return common + own + self.lam / 2 * apart
+
+    def common(self, m: Model, x: Tensor) -> Tensor:
+        """Logits of the common model."""
+        return m.part("common.head")(m.part("common.body")(x))
+
+    def predict(self, m: Model, x: Tensor, down: dict) -> dict[str, Tensor]:
+        """The own model; the common one is logged."""
+        return {"own": m.head(m.body(x)), "common": self.common(m, x)}

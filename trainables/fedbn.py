@@ -1,0 +1,37 @@
+"""FedBN: FedAvg whose clients keep their BatchNorm layers to themselves.
+
+    down     w without BatchNorm
+    client   w_k <- w, its own BatchNorm in it;  local epochs on CE
+    up       w_k without BatchNorm, n_k
+    server   the mean weighted by rows
+
+BatchNorm's weights and biases stay with the client as well as its running statistics: that the field
+batch_norm="personal" keeps the statistics alone is what it is not.  A model without BatchNorm makes it FedAvg.
+
+Li et al., ICLR 2021, arXiv:2102.07623, algorithm 1.  Differs: the mean is weighted by rows (the paper: plain; its
+clients have as many rows each).
+"""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from fedtune.federated.algorithm import Algorithm
+from fedtune.federated.scenario import Scenario
+from fedtune.nn.layers import batch_norm_tensors
+
+
+@dataclass(frozen=True)
+class FedBN(Algorithm):
+    """FedBN as the docstring of its module gives it: hyperparameters, clients and server."""
+
+    shared = ("body", "head")
+    scored_model = "the averaged model with each client's own BatchNorm layers"
+
+    def stays(self, net: nn.Module) -> set[str]:
+        """The BatchNorm layers, whole."""
+        return batch_norm_tensors(net)
+
+    def idle(self, scenario: Scenario) -> dict[str, str]:
+        """Running statistics have nothing to be averaged with."""
+        return {"batch_norm": "BatchNorm stays with the client, running statistics included"}
