@@ -74,7 +74,7 @@ class FeSEM(Algorithm):
 
 def weights(tensors: dict[str, Tensor]) -> Tensor:
     """All weights of every model as one row: [m, P]."""
-    return torch.cat([t.flatten(1) for n, t in tensors.items() if not is_statistic(n)], 1)
+    return torch.cat([t.reshape(len(t), -1) for n, t in tensors.items() if not is_statistic(n)], 1)
 
 
 def squared_distance_to_centres(points: Tensor, centres: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from fedtune.federated.algorithm import DOWN, UP, Algorithm, Batch, Data, Model,
 from fedtune.federated.scenario import Scenario
 from fedtune.nn.fusion import LINKAGES, fuse
 from fedtune.nn.layers import Linear
-from fedtune.nn.mixtures import Mixtures, fit, sample
+from fedtune.nn.mixtures import fit, pack, sample, unpack
 from fedtune.nn.prototypes import etf
 
 EVENT = "first_retrain"  # the method that tells when most hyperparameters first matter
@@ -237,14 +237,3 @@ class GFPL(Algorithm):
             "components_out": sizes[self.linkage],
             "fusion_ratio": sizes[self.linkage] / came,
         } | {f"clusters_{how}": n for how, n in sizes.items()}
-
-
-def pack(mixture: Mixtures) -> Tensor:
-    """What is sent of a component: its weight, mean and standard deviation.  [..., 1 + 2D]"""
-    return torch.cat([mixture.weights[..., None], mixture.means, mixture.variances.sqrt()], -1)
-
-
-def unpack(table: Tensor) -> Mixtures:
-    """The mixture that was packed.  [..., 1 + 2D]"""
-    weight, mean, deviation = table.split([1, table.shape[-1] // 2, table.shape[-1] // 2], -1)
-    return Mixtures(weight.squeeze(-1), mean, deviation**2)

@@ -61,7 +61,7 @@ class Task(NamedTuple):
     t: int = 0  # the round that is being run, from 1 on; 0: none yet
     # of the model's tensors by full name, own parts included; {} in `build`, in `keep` those of the client's own model
     shapes: Mapping[str, torch.Size] = {}
-    parameters: tuple[str, ...] = ()  # the names among them that are parameters; the others are running statistics
+    parameters: tuple[str, ...] = ()  # those that are trained: neither running statistics nor of a frozen part
 
 
 Law = Literal["normal", "uniform"]
@@ -127,6 +127,13 @@ class Model:
         own = {n[start:]: t for n, t in self.tensors.items() if n.startswith(name + ".")}
         return lambda x: functional_call(self.net.get_submodule(name), own, (x,), tie_weights=False)
 
+    def still(self, tensors: dict[str, Tensor]) -> Model:
+        """The model with these tensors instead, as it predicts: with running statistics, and without gradient.
+
+        For a model that training looks at and does not move: the received one, or one that a client has kept.
+        """
+        return _Still(self.net, self.tensors | tensors)
+
     def body(self, x: Tensor) -> Tensor:
         """Features z [B, D] of a batch [B, …]."""
         return self.part("body")(x)
@@ -134,6 +141,27 @@ class Model:
     def head(self, z: Tensor) -> Tensor:
         """Logits [B, C] of features [B, D]."""
         return self.part("head")(z)
+
+
+class _Still(Model):
+    """A model that is looked at while another view of the same net is trained."""
+
+    def part(self, name: str) -> Callable[[Tensor], Tensor]:
+        """The named part as a function, in evaluation mode while it runs."""
+        run, modules = super().part(name), list(self.net.get_submodule(name).modules())
+
+        def still(x: Tensor) -> Tensor:
+            modes = [m.training for m in modules]
+            for m in modules:
+                m.training = False
+            try:
+                with torch.no_grad():
+                    return run(x)
+            finally:
+                for m, mode in zip(modules, modes, strict=True):
+                    m.training = mode
+
+        return still
 
 
 # the loss of a batch; or with it a tally, which is summed over the steps and handed to `upload` as data.tally
@@ -218,6 +246,14 @@ class Algorithm:
     def round(self, task: Task) -> tuple[Phase | str, ...]:
         """What happens in round task.t, in order: DOWN, UP, or a Phase of local training."""
         return (DOWN, *self.phases(task), UP)
+
+    def adapt(self, task: Task) -> tuple[Phase, ...]:
+        """What a client trains before it is scored, from what it would receive now; (): it is scored as it is.
+
+        On its training rows, or a pool.  Neither the server nor a later round sees it, its draws are its own, and its
+        time is in eval_seconds.
+        """
+        return ()
 
     def idle(self, scenario: Scenario) -> dict[str, str]:
         """Hyperparameters that can have no effect in this scenario, each with the reason."""

@@ -98,19 +98,19 @@ class _Round:
         for i in self.here:
             g = self.groups[i]
             streams = [randomness.stream(s.task.seed, "train", t, self.phase, k) for k in g.ids.tolist()]
-            pool, cooled = _pool(s, g.ids), s.scenario.lr_decay ** (t - 1)
+            pool, cooled = pool_of(s, g.ids), s.scenario.lr_decay ** (t - 1)
             done = train(g.net, g.tensors, self.down[i], phase, pool, s.scenario, g.executor, streams, cooled, g.kept)
             self.groups[i] = g._replace(tensors=done.tensors)
             losses.append(done.losses)
             self.tallies[i], self.clients[i] = done.tally or self.tallies[i], done.client
-            _require_finite(t, g.ids, done.losses, {}, {})
+            require_finite(t, g.ids, done.losses, {}, {})
         self.train_loss = torch.cat(losses).mean().item() if self.train_loss is None else self.train_loss
         self.phase += 1
 
     def require_finite(self) -> None:
         """Diverged unless all parameters, all that clients keep and all of the server's entries are finite."""
         for i in self.here:
-            _require_finite(self.t, self.groups[i].ids, torch.zeros(1), self.groups[i].tensors, self.kept[i])
+            require_finite(self.t, self.groups[i].ids, torch.zeros(1), self.groups[i].tensors, self.kept[i])
         lost = [n for n, tree in self.server.items() if not all(v.isfinite().all() for v in leaves(tree))]
         if lost:
             raise Diverged(f"diverged in round {self.t}: the server's {', '.join(lost)} left the finite numbers")
@@ -168,7 +168,7 @@ def _of_the_form(old: Tree, new: Tree, name: str) -> Tree:
     return new
 
 
-def _pool(s: Setting, ids: Tensor) -> Pool:
+def pool_of(s: Setting, ids: Tensor) -> Pool:
     f = s.federation
     return Pool(f.x, f.y, f.train.rows[ids], f.train.counts[ids], s.dtype)
 
@@ -186,7 +186,7 @@ def _back(old: Tree, at: Tensor, new: Tree) -> Tree:
     return new if len(at) == len(old) else old if alike(old) else old.index_copy_(0, at, new)
 
 
-def _require_finite(t: int, ids: Tensor, losses: Tensor, tensors: Tree, kept: Tree) -> None:
+def require_finite(t: int, ids: Tensor, losses: Tensor, tensors: Tree, kept: Tree) -> None:
     """Diverged, with round and clients, unless every loss [K_g], every parameter and all that they keep is finite."""
     fine = {"loss": losses.isfinite().to(ids.device).expand(len(ids))}
     for what, tree in (("parameters", tensors), ("memory", kept)):

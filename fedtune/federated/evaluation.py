@@ -11,6 +11,7 @@ from torch import Tensor
 from fedtune.core import metrics
 from fedtune.core.trees import Tree, for_each_client, join, take, tree_map
 from fedtune.data.federation import Split
+from fedtune.federated.adaptation import adapted
 from fedtune.federated.algorithm import Data, Model
 from fedtune.federated.chunks import Part, in_chunks, rows_of
 from fedtune.federated.state import Group, Setting, State
@@ -20,7 +21,8 @@ from fedtune.federated.state import Group, Setting, State
 def evaluate(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")) -> dict[str, float]:
     """Metrics of the clients that are scored on their validation and test rows, by the scenario's rule.
 
-    A client's model is its own parts with the shared ones that it would receive now.
+    A client's model is its own parts with the shared ones that it would receive now, trained by the algorithm's
+    `adapt` where it says so.
     """
     row: dict[str, float] = {}
     ids, groups = s.scored_clients(), state.groups
@@ -28,6 +30,7 @@ def evaluate(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")
         at = [torch.isin(g.ids, ids).nonzero()[:, 0] for g in groups]
         pairs = [(g, a) for g, a in zip(groups, at, strict=True) if len(a)]
         groups = tuple(g.at(a) for g, a in pairs)
+    groups = adapted(s, state, groups)
     for split in splits:
         table: Split = getattr(s.federation, split)
         found = _in_order(groups, [_scores(s, state, g, table) for g in groups])
@@ -58,7 +61,9 @@ def _scores(s: Setting, state: State, g: Group, table: Split) -> dict[str, Tree]
 
     def run(part: Part) -> dict[str, Any]:
         down = s.algorithm.deployed(state.server, g.ids[part], task)  # here: a chunk of it would be a copy
-        tensors = take(g.tensors, part) | s.algorithm.receive(down)
+        tensors = take(g.tensors, part)
+        if not s.algorithm.adapt(task):  # what was adapted holds what it received
+            tensors |= s.algorithm.receive(down)
         data = rows_of(s, table, g, part)
         found = for_each_client(one, g.executor, tensors, down, data)
         return found | {"counts": _counts(data, found.pop("said"), s.task.classes)}

@@ -136,6 +136,8 @@ class Experiment:
         if any(p in shared for p in form.with_statistics) and not form.stays:
             rule = {"averaged": "averaged", "personal": "each client's own"}[scenario.batch_norm]
             model += f", BatchNorm statistics {rule}"
+        if form.adapts:
+            model += ", trained on the client's own rows before it is scored"
         rows = "all clients' rows as one test set" if scenario.evaluation == "pooled" else "each client's own rows"
         some = f", {scenario.eval_clients} of {scenario.clients} clients" if scenario.eval_clients else ""
         return f"{model}, on {rows}{some}"
@@ -149,6 +151,7 @@ class Form(NamedTuple):
     buffers: frozenset[str]  # names of BatchNorm's running statistics
     head_was: str | None  # the head's name in a user's own module
     stays: frozenset[str]  # tensors of shared parts that stay with each client
+    adapts: bool  # whether a client trains before it is scored
 
     @property
     def with_statistics(self) -> frozenset[str]:
@@ -181,10 +184,12 @@ def _form(alg: Algorithm, scenario: Scenario, architecture: architectures.Net) -
     net: nn.Module = copy.copy(architecture)
     net._modules = dict(architecture._modules)  # large nets are built once for all algorithms
     with torch.random.fork_rng(devices=[]):
-        net = alg.build(net, task_of(scenario, classes, shape, 0, _dtype(scenario)))
+        task = task_of(scenario, classes, shape, 0, _dtype(scenario))
+        net = alg.build(net, task)
     shapes = {n: t.shape for n, t in net.state_dict().items()}
     buffers = frozenset(n for n, _ in net.named_buffers())
-    return Form(tuple(parts(net)), shapes, buffers, architecture.head_was, frozenset(alg.stays(net)))
+    stays, adapts = frozenset(alg.stays(net)), bool(alg.adapt(task))
+    return Form(tuple(parts(net)), shapes, buffers, architecture.head_was, stays, adapts)
 
 
 def _shape(scenario: Scenario) -> tuple[architectures.Shape, int]:
@@ -209,7 +214,8 @@ def task_of(
 def _require_global(alg: Algorithm, scenario: Scenario, forms: tuple[Form, ...], name: str) -> None:
     """UserError unless there is one global model to score: every part that predicts must be shared."""
     for form in forms:
-        own = sorted(set(alg.predicts or form.parts) - set(alg.shared)) or sorted(form.stays)[:5]
+        used = alg.predicts or form.parts
+        own = sorted(set(used) if form.adapts else set(used) - set(alg.shared)) or sorted(form.stays)[:5]
         if own:
             raise UserError(
                 f"evaluation rule {scenario.evaluation!r} scores one global model, but under {name} {', '.join(own)} "

@@ -53,7 +53,7 @@ class Simulation:
             everywhere = federation.of_all_classes(arrays, scenario.all_classes, draws)
         setting = Setting(alg, arrays, scenario, task, everywhere, dtype)
         self.state = starting.start(experiment, setting, nets)
-        self.setting = setting._replace(task=with_shapes(task, self.state.groups[0].net))
+        self.setting = with_shapes(setting, self.state.groups[0].net)
 
     def step(self) -> dict[str, Any]:
         """Run a round and evaluate it: its row of metrics.  Raises Diverged; UserError for the user's own code."""

@@ -69,7 +69,7 @@ def start(s: Setting, nets: list[tuple[Net, list[int], Executor]]) -> State:
     """
     device = s.federation.x.device
     forms = [_with_own_parts(s, form) for form, _, _ in nets]
-    server, groups = s.algorithm.init(with_shapes(s.task, forms[0])), []
+    server, groups = s.algorithm.init(with_shapes(s, forms[0]).task), []
     for net, (_, ids, executor) in zip(forms, nets, strict=True):
         tensors = {n: _cast(t.detach(), device, s.dtype) for n, t in net.state_dict().items()}
         kept = s.algorithm.stays(net)
@@ -78,7 +78,7 @@ def start(s: Setting, nets: list[tuple[Net, list[int], Executor]]) -> State:
         sent = [part for part in s.algorithm.shared if part not in s.scenario.frozen]
         shared = {n: t for n, t in tensors.items() if part_of(n) in sent and n not in kept}
         own = {n: _of_each(s, n, t, len(ids)) for n, t in tensors.items() if n not in shared}
-        memory = s.algorithm.keep(with_shapes(s.task, net))
+        memory = s.algorithm.keep(with_shapes(s, net).task)
         memory = tree_map(lambda t: _cast(t, device, s.dtype), to_all(memory, len(ids)))
         numbers = torch.tensor(sorted(ids), device=device)
         groups.append(Group(net, numbers, own, executor, tree_map(torch.clone, memory)))
@@ -87,10 +87,11 @@ def start(s: Setting, nets: list[tuple[Net, list[int], Executor]]) -> State:
     return State(tree_map(lambda t: _cast(t, device, s.dtype), server), tuple(groups), 0, 0)
 
 
-def with_shapes(task: Task, net: nn.Module) -> Task:
-    """The task with the shapes of this model's tensors."""
+def with_shapes(s: Setting, net: nn.Module) -> Setting:
+    """The setting, its task with the shapes of this model's tensors."""
     shapes = {n: t.shape for n, t in net.state_dict().items()}
-    return task._replace(shapes=shapes, parameters=tuple(n for n, _ in net.named_parameters()))
+    trained = tuple(n for n, _ in net.named_parameters() if part_of(n) not in s.scenario.frozen)
+    return s._replace(task=s.task._replace(shapes=shapes, parameters=trained))
 
 
 def no_steps(s: Setting, ids: Tensor) -> Client:

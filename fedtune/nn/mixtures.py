@@ -213,3 +213,23 @@ def sample(mixture: Mixtures, component_u: Tensor, normal: Tensor) -> Tensor:
     last = (mass < total).sum(-1, keepdim=True)  # where the weights end: rounding must not lead beyond
     index = picked.minimum(last)[..., None].expand(normal.shape)
     return mixture.means.gather(-2, index) + mixture.variances.gather(-2, index).sqrt() * normal
+
+
+def pooled(local: Mixtures, counts: Tensor) -> Mixtures:
+    """One mixture per class of everybody's components, each weighted by the rows that it stands for.
+
+    local [K, C, n, …], counts [K, C]; weights [C, K n] that add up to the class's rows.
+    """
+    each = local._replace(weights=local.weights * counts[..., None])
+    return Mixtures(*(t.transpose(0, 1).flatten(1, 2) for t in each))
+
+
+def pack(mixture: Mixtures) -> Tensor:
+    """What is sent of a component: its weight, mean and standard deviation.  [..., 1 + 2D]"""
+    return torch.cat([mixture.weights[..., None], mixture.means, mixture.variances.sqrt()], -1)
+
+
+def unpack(table: Tensor) -> Mixtures:
+    """The mixture that was packed.  [..., 1 + 2D]"""
+    weight, mean, deviation = table.split([1, table.shape[-1] // 2, table.shape[-1] // 2], -1)
+    return Mixtures(weight.squeeze(-1), mean, deviation**2)

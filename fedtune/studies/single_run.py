@@ -56,7 +56,8 @@ def _rounds(simulation: Simulation) -> list[dict[str, Any]]:
         bar = progress.add_task("", total=rounds)
         for _ in range(rounds):
             rows.append(simulation.step())
-            shown = f"val_acc {rows[-1]['val_acc']:.4f}  train_loss {rows[-1]['train_loss']:.4f}"
+            known = {n: v for n in ("val_acc", "train_loss") if (v := rows[-1][n]) is not None}  # if anybody trained
+            shown = "  ".join(f"{n} {v:.4f}" for n, v in known.items())
             progress.update(bar, advance=1, description=shown)
     return rows
 

@@ -1,0 +1,47 @@
+"""What a server can do with a head and Gaussians of features: pool the clients' moments, and fit the head to rows."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def pooled_moments(means: Tensor, covariances: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean [C, D] and covariance [C, D, D] of each class's rows, from the clients' own.  Zero where there are too few.
+
+    means [m, C, D], covariances [m, C, D, D] with divisor n - 1, counts [m, C].  What a client without rows of a class
+    says of it is not read.
+    """
+    n = counts.to(means)
+    total = n.sum(0)
+    mean = torch.einsum("mc,mcd->cd", n, means) / total.clamp(min=1)[:, None]
+    apart = means - mean  # [m, C, D]
+    scatter = torch.einsum("mc,mcde->cde", (n - 1).clamp(min=0), covariances)
+    scatter = scatter + torch.einsum("mc,mcd,mce->cde", n, apart, apart)
+    return mean, scatter / (total - 1).clamp(min=1)[:, None, None]
+
+
+def moments(z: Tensor, y: Tensor, mask: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean [C, D], covariance [C, D, D] with divisor n - 1, and rows [C] of each class.  Client code.
+
+    z [N, D], y [N], mask [N] bool.  Zero where a class has no row, and the covariance of a single one.
+    """
+    member = (F.one_hot(y, classes) * mask[:, None]).to(z)  # [N, C]
+    counts = member.sum(0)
+    means = member.T @ z / counts.clamp(min=1)[:, None]
+    apart = (z[:, None] - means) * member[..., None]  # [N, C, D]
+    scatter = torch.einsum("ncd,nce->cde", apart, apart)
+    return means, scatter / (counts - 1).clamp(min=1)[:, None, None], counts.long()
+
+
+def descend(weight: Tensor, bias: Tensor, x: Tensor, y: Tensor, epochs: int, batch: int, lr: float,
+            stream: torch.Generator) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Plain SGD of a linear head on the cross-entropy of rows x [N, D], y [N], each epoch in an order of its own."""
+    weight, bias, wanted = weight.clone(), bias.clone(), F.one_hot(y, len(bias)).to(x)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(x), generator=stream).to(x.device).split(batch):
+            slope = (F.linear(x[rows], weight, bias).softmax(1) - wanted[rows]) / len(rows)  # [B, C], by the logits
+            weight -= lr * slope.T @ x[rows]
+            bias -= lr * slope.sum(0)
+    return weight, bias

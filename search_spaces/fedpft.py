@@ -1,0 +1,8 @@
+"""FedPFT: the mixtures that are sent, and how the server fits the head to draws from them."""
+
+from fedtune.tuning.space import lines, tunable
+from trainables.fedpft import FedPFT
+
+default = tunable(FedPFT, "components", "head_lr", "variance_floor", pseudo=(20, 500), head_epochs=(1, 10))
+paper = lines(components=[1, 2, 5, 10])  # Beitollahi et al., section 5: the number of mixtures
+wide = tunable(FedPFT, "components", "pseudo", "head_epochs", "head_batch", "head_lr", "variance_floor")

@@ -1,0 +1,117 @@
+"""CCVR: it trains FedAvg; the moments and the calibrated head by hand; without virtual features it is FedAvg."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support.helpers import (
+    DIGITS,
+    TIGHT,
+    assert_same_numbers,
+    client_net,
+    copied,
+    numbers,
+    own_rows,
+    play,
+    random_federation,
+    record_uploads,
+    simulate,
+)  # fmt: skip
+from torch.testing import assert_close
+
+from fedtune.core import randomness
+from fedtune.federated.scenario import Scenario
+from fedtune.nn.heads import descend
+
+BATCHNORM = Scenario(model="fedgen-cnn", features=8)
+HELD = [[0, 1], [1, 2], [0, 1]]  # nobody holds class 3
+SMALL = {"virtual": 12, "head_epochs": 2, "head_batch": 8}
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_without_virtual_features_it_is_fedavg(executor: str) -> None:
+    scenario, data = BATCHNORM.override(participation=0.7), random_federation([5, 9, 7])
+    sims = [simulate("ccvr", scenario, data, executor=executor, virtual=0),
+            simulate("fedavg", scenario, data, executor=executor)]  # fmt: skip
+    assert play(sims[0], 3) == play(sims[1], 3)
+    assert_same_numbers(*(numbers(sim.state) for sim in sims))
+
+
+@pytest.mark.parametrize("rule", ["averaged", "personal"])
+def test_what_it_trains_is_fedavg_whose_scores_are_logged(rule: str) -> None:
+    scenario, data = BATCHNORM.override(participation=0.7), random_federation([5, 9, 7], HELD)
+    ccvr, avg = simulate("ccvr", scenario, data, batch_norm=rule, **SMALL), simulate("fedavg", scenario, data,
+                                                                                      batch_norm=rule)  # fmt: skip
+    rows, wanted = play(ccvr, 3), play(avg, 3)
+    assert_same_numbers(ccvr.state.server["shared"], avg.state.server["shared"])
+    for row, one in zip(rows, wanted, strict=True):
+        assert (row["val_acc_averaged"], row["test_acc_averaged"]) == (one["val_acc"], one["test_acc"])
+        assert row["train_loss"] == one["train_loss"] and row["down_bytes"] == one["down_bytes"]
+
+
+def test_a_client_tells_the_moments_of_the_model_that_it_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = simulate("ccvr", BATCHNORM, random_federation([9, 17, 8], HELD), lr=0.2, **SMALL)
+    play(sim, 1)
+    seen, received = record_uploads(sim, monkeypatch), client_net(sim, 0).eval()
+    row = play(sim, 1)[0]
+    (up,) = seen
+    upper, numbers_sent = np.triu_indices(8), 0
+    for k, own in enumerate(HELD):
+        x, y = own_rows(sim, k)
+        z = received.body(x).detach().numpy()
+        assert up["counts"].present[k].nonzero()[:, 0].tolist() == own
+        for c in own:
+            f = z[y.numpy() == c]
+            assert up["counts"].values[k, c] == len(f)
+            assert_close(up["means"].values[k, c].numpy(), f.mean(0), **TIGHT)
+            assert_close(up["covariances"].values[k, c].numpy(), np.cov(f.T)[upper], **TIGHT)
+            numbers_sent += 8 + 36
+    model = sum(t.numel() for t in sim.state.server["shared"].values() if t.is_floating_point())
+    assert row["up_floats"] == 3 * model + numbers_sent
+
+
+def test_the_calibrated_model_is_the_received_body_and_a_head_fitted_to_gaussians() -> None:
+    config = SMALL | {"variance_floor": 0.1, "head_lr": 0.2}
+    sim = simulate("ccvr", DIGITS, random_federation([24, 17, 9], HELD), **config)
+    play(sim, 1)
+    received = copied(sim.state.server["shared"])
+    net = client_net(sim, 0)
+    play(sim, 1)
+    z, y = (torch.cat(ts) for ts in zip(*((net.body(x).detach(), y) for x, y in (own_rows(sim, k) for k in range(3))),
+                                        strict=True))  # fmt: skip
+    stream, chosen, labels = randomness.stream(0, "virtual", 2), [], []
+    normal = torch.randn(4, 12, 12, generator=stream, dtype=torch.float64)
+    for c in range(3):
+        f = z[y == c]
+        spread = f.T.cov()
+        spread += (0.1 * spread.diagonal().mean() + 1e-6) * torch.eye(12, dtype=torch.float64)
+        chosen.append(f.mean(0) + normal[c] @ torch.linalg.cholesky(spread).T)
+        labels.append(torch.full((12,), c))
+    head = descend(received["head.weight"], received["head.bias"], torch.cat(chosen), torch.cat(labels), 2, 8, 0.2,
+                   stream)  # fmt: skip
+    want = received | {"head.weight": head[0], "head.bias": head[1]}
+    for name, t in sim.state.server["calibrated"].items():
+        assert_close(t, want[name], rtol=0, atol=1e-10)
+    assert_same_numbers(*({n: t for n, t in m.items() if n.startswith("body")} for m in
+                          (sim.state.server["calibrated"], received)))  # fmt: skip
+
+
+def test_the_score_is_the_calibrated_models() -> None:
+    sim = simulate("ccvr", DIGITS, random_federation([24, 17, 9]), **SMALL)
+    row = play(sim, 2)[-1]
+    net, right = client_net(sim, 0), []
+    net.load_state_dict(sim.state.server["calibrated"])
+    for k in range(3):
+        x, y = own_rows(sim, k, "val")
+        right.append((net(x).argmax(1) == y).double().mean().item())
+    assert abs(row["val_acc"] - sum(right) / 3) < 1e-12 and row["val_acc"] == row["val_acc_calibrated"]
+
+
+def test_after_round_one_the_scored_body_is_the_start_and_clients_hold_nothing() -> None:
+    sim, start = (simulate("ccvr", DIGITS, random_federation([9, 8]), **SMALL) for _ in range(2))
+    play(sim, 1)
+    assert not sim.state.groups[0].tensors and not sim.state.groups[0].kept
+    bodies = ({n: t for n, t in tree.items() if n.startswith("body")}
+              for tree in (sim.state.server["calibrated"], start.state.server["shared"]))  # fmt: skip
+    assert_same_numbers(*bodies)

@@ -1,0 +1,91 @@
+"""FedAdam: the server's rules by numpy; as plain SGD, and where moves are small beside τ, it is FedAvg."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support.helpers import (
+    DIGITS,
+    TIGHT,
+    assert_close_numbers,
+    copied,
+    play,
+    random_federation,
+    record_uploads,
+    simulate,
+)  # fmt: skip
+from torch.testing import assert_close
+
+from fedtune.federated.scenario import Scenario
+
+BATCHNORM = Scenario(model="fedgen-cnn", features=8)
+B1, B2, TAU, LR = 0.8, 0.95, 1e-2, 0.05
+
+
+@pytest.mark.parametrize("scenario", [DIGITS.override(participation=0.7), BATCHNORM], ids=["few", "batch norm"])
+def test_plain_sgd_at_rate_one_is_fedavg(scenario: Scenario) -> None:
+    data = random_federation([5, 9, 7])
+    sgd = simulate("fedadam", scenario, data, rule="sgd", beta1=0.0, server_lr=1.0)
+    avg = simulate("fedavg", scenario, data)
+    rows, wanted = play(sgd, 3), play(avg, 3)
+    assert_close_numbers(sgd.state.server["shared"], avg.state.server["shared"])
+    for row, one in zip(rows, wanted, strict=True):
+        assert all(row[n] == one[n] for n in one if n not in ("val_loss", "train_loss"))
+        assert abs(row["val_loss"] - one["val_loss"]) < 1e-12
+
+
+@pytest.mark.parametrize(("rule", "scale"), [("adam", 1 + 0.99**0.5), ("yogi", 2.0), ("adagrad", 2.0)])
+def test_where_moves_are_small_beside_tau_a_step_over_the_divisor_is_fedavgs(rule: str, scale: float) -> None:
+    data, tau = random_federation([5, 9, 7]), 0.1
+    small = {"lr": 1e-5, "momentum": 0.0}
+    sim = simulate("fedadam", DIGITS, data, rule=rule, beta1=0.0, tau=tau, server_lr=scale * tau, **small)
+    avg = simulate("fedavg", DIGITS, data, **small)
+    start = copied(sim.state.server["shared"])
+    play(sim, 1), play(avg, 1)
+    for name, t in avg.state.server["shared"].items():
+        assert_close(sim.state.server["shared"][name], t, rtol=0, atol=1e-10)
+    assert max((t - start[n]).abs().max() for n, t in avg.state.server["shared"].items()) > 1e-6
+
+
+def by_hand(rule: str, v: np.ndarray, square: np.ndarray) -> np.ndarray:
+    if rule == "adagrad":
+        return v + square
+    if rule == "yogi":
+        return v - (1 - B2) * square * np.sign(v - square)
+    return B2 * v + (1 - B2) * square
+
+
+@pytest.mark.parametrize("rule", ["adam", "yogi", "adagrad", "sgd"])
+def test_three_rounds_of_the_server_by_numpy(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = simulate("fedadam", BATCHNORM, random_federation([3, 17]), rule=rule, beta1=B1, beta2=B2, tau=TAU,
+                   server_lr=LR, lr=0.1)  # fmt: skip
+    seen, w = record_uploads(sim, monkeypatch), {n: t.numpy() for n, t in copied(sim.state.server["shared"]).items()}
+    m: dict[str, Any] = {n: 0.0 for n in w}
+    v: dict[str, Any] = {n: np.full(t.shape, TAU**2) for n, t in w.items()}
+    for t in range(3):
+        play(sim, 1)
+        for name, sent in seen[t]["shared"].items():
+            mean = np.average(sent.double().numpy(), axis=0, weights=[3, 17])
+            if name.endswith("num_batches_tracked"):
+                w[name] = np.round(mean)
+                continue
+            if "running" in name:
+                w[name] = mean
+                continue
+            move = mean - w[name]
+            if rule == "sgd":
+                m[name] = B1 * m[name] + move
+                w[name] = w[name] + LR * m[name]
+            else:
+                m[name] = B1 * m[name] + (1 - B1) * move
+                v[name] = by_hand(rule, v[name], move**2)
+                w[name] = w[name] + LR * m[name] / (np.sqrt(v[name]) + TAU)
+        for name, want in w.items():
+            assert_close(sim.state.server["shared"][name].double().numpy(), np.asarray(want, float), **TIGHT)
+
+
+def test_nothing_but_the_model_is_sent() -> None:
+    rows = [play(simulate(name, BATCHNORM, random_federation([5, 6])), 2)[-1] for name in ("fedadam", "fedavg")]
+    assert all(rows[0][n] == rows[1][n] for n in rows[1] if n.startswith(("up_", "down_", "comm")))

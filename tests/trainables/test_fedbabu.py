@@ -1,0 +1,69 @@
+"""FedBABU: a body under a head that stands still, tuned before scoring; with the head it is FedAvg-FT, and FedAvg."""
+
+from __future__ import annotations
+
+import pytest
+from support.helpers import (
+    DIGITS,
+    TIGHT,
+    assert_same_numbers,
+    client_net,
+    copied,
+    numbers,
+    own_rows,
+    play,
+    random_federation,
+    simulate,
+)  # fmt: skip
+from support.tuned import tuned_scores
+from torch import nn, optim
+from torch.testing import assert_close
+
+from fedtune.federated.scenario import Scenario
+
+BATCHNORM = Scenario(model="fedgen-cnn", features=8)
+
+
+@pytest.mark.parametrize("tune_epochs", [0, 2])
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_with_the_head_it_is_fedavg_and_tuned_fedavg_ft(executor: str, tune_epochs: int) -> None:
+    scenario, data = BATCHNORM.override(participation=0.7), random_federation([5, 9, 7])
+    babu = simulate("fedbabu", scenario, data, executor=executor, update="all", tune_epochs=tune_epochs)
+    other = ("fedavgft", {"tune_epochs": tune_epochs}) if tune_epochs else ("fedavg", {})
+    avg = simulate(other[0], scenario, data, executor=executor, **other[1])
+    assert play(babu, 3) == play(avg, 3)
+    assert_same_numbers(numbers(babu.state), numbers(avg.state))
+
+
+def test_two_rounds_by_hand() -> None:
+    """The body's steps under a head that never moves, the mean by rows, and the scores of tuned models."""
+    sim = simulate("fedbabu", DIGITS, random_federation([8, 8]), batch=8, local_steps=2, lr=0.2, momentum=0.0,
+                   tune_epochs=3, tune="all")  # fmt: skip
+    heads = {n: t.clone() for n, t in sim.state.groups[0].tensors.items()}
+    nets = [client_net(sim, k) for k in range(2)]
+    for _ in range(2):
+        for k, net in enumerate(nets):
+            optimizer, (x, y) = optim.SGD(net.body.parameters(), lr=0.2), own_rows(sim, k)
+            for _ in range(2):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(net(x), y).backward()
+                optimizer.step()
+        one, other = (copied(net.body.state_dict()) for net in nets)
+        for net in nets:
+            net.body.load_state_dict({n: (one[n] + other[n]) / 2 for n in one})
+        row = play(sim, 1)[0]
+        for name, t in nets[0].body.state_dict().items():
+            assert_close(sim.state.server["shared"][f"body.{name}"], t, **TIGHT)
+        accuracy, loss = tuned_scores(sim, nets, "val", "all", epochs=3, lr=0.2, momentum=0.0)
+        assert abs(row["val_acc"] - accuracy) < 1e-12 and abs(row["val_loss"] - loss) < 1e-12
+    assert_same_numbers(sim.state.groups[0].tensors, heads)
+    assert (heads["head.weight"][0] == heads["head.weight"][1]).all()
+
+
+def test_the_body_alone_is_sent_and_the_head_tuned_alone_leaves_statistics() -> None:
+    sim = simulate("fedbabu", BATCHNORM, random_federation([8, 8]), batch=8, tune="head", tune_epochs=4, lr=0.1)
+    row = play(sim, 2)[-1]
+    assert {n.split(".")[0] for n in sim.state.server["shared"]} == {"body"}
+    nets = [client_net(sim, k) for k in range(2)]
+    accuracy, loss = tuned_scores(sim, nets, "val", "head", epochs=4, lr=0.1, momentum=0.5)
+    assert abs(row["val_acc"] - accuracy) < 1e-12 and abs(row["val_loss"] - loss) < 1e-12

@@ -1,0 +1,113 @@
+"""MOON: without the contrast, and in round 1, it is FedAvg; the loss by numpy; three rounds by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.helpers import (
+    DIGITS,
+    TIGHT,
+    assert_close_numbers,
+    assert_same_numbers,
+    client_net,
+    copied,
+    own_rows,
+    play,
+    random_federation,
+    simulate,
+)  # fmt: skip
+from torch import nn
+from torch.testing import assert_close
+
+from fedtune.federated.algorithm import Batch, Client, Model
+from fedtune.federated.scenario import Scenario
+from trainables.moon import MOON
+
+BATCHNORM = Scenario(model="fedgen-cnn", features=8)
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+@pytest.mark.parametrize("scenario", [DIGITS.override(participation=0.7), BATCHNORM], ids=["few", "batch norm"])
+def test_without_the_contrast_it_is_fedavg(executor: str, scenario: Scenario) -> None:
+    data = random_federation([5, 9, 7])
+    moon = simulate("moon", scenario, data, executor=executor, mu=0.0)
+    avg = simulate("fedavg", scenario, data, executor=executor)
+    assert play(moon, 3) == play(avg, 3)
+    assert_same_numbers(moon.state.server["shared"], avg.state.server["shared"])
+
+
+def test_in_its_first_round_a_client_has_nothing_to_be_pushed_from() -> None:
+    data = random_federation([5, 9, 7, 6])
+    moon, avg = (simulate(name, BATCHNORM, data) for name in ("moon", "fedavg"))
+    assert play(moon, 1) == play(avg, 1)
+    assert_same_numbers(moon.state.server["shared"], avg.state.server["shared"])
+
+
+def body_of(net: nn.Module) -> dict[str, torch.Tensor]:
+    return copied({f"body.{n}": t for n, t in net.body.state_dict().items()})
+
+
+@pytest.mark.parametrize("model", ["mlp", "fedgen-cnn"])
+def test_three_rounds_by_hand(model: str) -> None:
+    config: dict[str, Any] = {"mu": 2.0, "temperature": 0.7, "lr": 0.1, "momentum": 0.0, "batch": 8, "local_steps": 2}
+    sim = simulate("moon", Scenario(model=model, features=8), random_federation([8, 8]), **config)
+    nets = [client_net(sim, k) for k in range(2)]
+    last: list[nn.Module | None] = [None, None]
+    for _ in range(3):
+        received = client_net(sim, 0).eval()
+        for k, net in enumerate(nets):
+            net.load_state_dict(copied(received.state_dict()))
+            net.train()
+            optimizer, (x, y) = torch.optim.SGD(net.parameters(), lr=0.1), own_rows(sim, k)
+            for _ in range(2):
+                z = net.body(x)
+                loss = nn.functional.cross_entropy(net.head(z), y)
+                if last[k]:
+                    sims = [nn.functional.cosine_similarity(z, other.body(x).detach()) for other in (received, last[k])]
+                    loss = loss - 2.0 * (torch.stack(sims, 1) / 0.7).log_softmax(1)[:, 0].mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            last[k] = client_net(sim, k).eval()
+            last[k].load_state_dict(copied(net.state_dict()))
+        play(sim, 1)
+        for name, t in sim.state.server["shared"].items():
+            one, other = (net.state_dict()[name] for net in nets)
+            assert_close(t, (one + other) / 2 if t.is_floating_point() else one, **TIGHT)
+        for k in range(2):
+            kept = {n: t[k] for n, t in sim.state.groups[0].kept["body"].items()}
+            assert_close_numbers(kept, {n: t for n, t in body_of(nets[k]).items() if "num_batches" not in n})
+
+
+def test_the_contrast_by_numpy() -> None:
+    sim = simulate("moon", DIGITS, random_federation([6]))
+    net, shared, (x, y) = sim.state.groups[0].net, sim.state.server["shared"], own_rows(sim, 0)
+    models = [{n: t + 0.2 * torch.randn(t.shape, generator=torch.Generator().manual_seed(i), dtype=t.dtype)
+               for n, t in shared.items()} for i in range(3)]  # fmt: skip
+    now, received, last = models
+    client = Client({"body": {n: t for n, t in last.items() if n.startswith("body")}, "seen": torch.ones(())})
+    got = MOON(mu=3.0, temperature=0.4).loss(Model(net, now), Batch(x, y, {}, client), {"shared": received})
+    plain = MOON(mu=0.0).loss(Model(net, now), Batch(x, y, {}, client), {"shared": received})
+    z, zr, zl = (Model(net, m).body(x).detach().numpy() for m in models)
+
+    def cos(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+
+    near, far = np.exp(cos(z, zr) / 0.4), np.exp(cos(z, zl) / 0.4)
+    want = 3.0 * -np.log(near / (near + far)).mean()
+    assert_close((got - plain).item(), want, **TIGHT)
+
+
+def test_who_sits_out_keeps_its_last_model() -> None:
+    sim = simulate("moon", DIGITS.override(participation=0.4), random_federation([6, 8, 5, 9, 7]))
+    seen = []
+    for _ in range(4):
+        play(sim, 1)
+        kept = sim.state.groups[0].kept
+        moved = (kept["body"]["body.1.weight"] != 0).flatten(1).any(1)
+        assert torch.equal(moved, kept["seen"] > 0)
+        seen.append(int(kept["seen"].sum()))
+    assert seen[0] == 2 and seen == sorted(seen)

@@ -1,0 +1,107 @@
+"""SCAFFOLD: alone, and in round 1, it is FedAvg; rounds by hand; it comes to rest where the clients' mean loss does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.helpers import (
+    DIGITS,
+    TIGHT,
+    assert_close_numbers,
+    assert_same_numbers,
+    client_draws,
+    client_net,
+    copied,
+    play,
+    random_federation,
+    simulate,
+)  # fmt: skip
+from support.rest import slope_at_rest
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from fedtune.federated.scenario import Scenario
+
+BATCHNORM = Scenario(model="fedgen-cnn", features=8)
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_one_client_is_fedavg(executor: str) -> None:
+    data, config = random_federation([13]), {"executor": executor, "lr": 0.1}
+    alone, avg = (simulate(name, BATCHNORM, data, **config) for name in ("scaffold", "fedavg"))
+    play(alone, 4), play(avg, 4)
+    assert_close_numbers(alone.state.server["shared"], avg.state.server["shared"])
+    mine = {n: t[0] for n, t in alone.state.groups[0].kept["control"].items()}
+    assert_close_numbers(alone.state.server["control"], mine)
+    assert max(c.abs().max() for c in mine.values()) > 1e-2
+
+
+def test_without_control_variates_the_first_round_of_equal_clients_is_fedavgs() -> None:
+    data = random_federation([7, 7, 7])
+    sims = [simulate(name, BATCHNORM, data, momentum=0.5) for name in ("scaffold", "fedavg")]
+    rows = [play(sim, 1)[0] for sim in sims]
+    assert_close_numbers(sims[0].state.server["shared"], sims[1].state.server["shared"])
+    assert rows[0]["train_loss"] == rows[1]["train_loss"]
+
+
+def test_rounds_by_hand() -> None:
+    """Clients of 1, 3 and 2 steps; the rate cools, the server steps short, and one client of four sits out."""
+    eta, cool, eta_g, rows = 0.2, 0.9, 0.7, [4, 11, 6, 8]
+    sim = simulate("scaffold", DIGITS.override(participation=0.75), random_federation(rows), lr=eta, lr_decay=cool,
+                   momentum=0.0, server_lr=eta_g)  # fmt: skip
+    f, net = sim.setting.federation, client_net(sim, 0)
+    w: dict[str, Tensor] = copied(sim.state.server["shared"])
+    c = {n: torch.zeros_like(t) for n, t in w.items()}
+    own = [dict(c) for _ in rows]
+    for t in (1, 2, 3):
+        before = copied(sim.state.groups[0].kept["control"])
+        draws, rate = [client_draws(sim, t, k) for k in range(4)], eta * cool ** (t - 1)
+        play(sim, 1)
+        moved = {n: (v != before[n]).flatten(1).any(1) for n, v in sim.state.groups[0].kept["control"].items()}
+        chosen = torch.stack(list(moved.values())).any(0).nonzero()[:, 0].tolist()
+        assert len(chosen) == 3
+        ends, news = [], []
+        for k in chosen:
+            net.load_state_dict(copied(w))
+            for batch in draws[k].rows[0]:
+                loss = nn.functional.cross_entropy(net(f.x[batch]), f.y[batch])
+                grads = torch.autograd.grad(loss, list(net.parameters()))
+                with torch.no_grad():
+                    for (n, p), g in zip(net.named_parameters(), grads, strict=True):
+                        p -= rate * (g - own[k][n] + c[n])
+            ends.append(copied(net.state_dict()))
+            news.append({n: own[k][n] - c[n] + (w[n] - ends[-1][n]) / (draws[k].steps[0] * rate) for n in w})
+        c_was, w_was = c, w
+        w = {n: t + eta_g * sum(e[n] - t for e in ends) / 3 for n, t in w_was.items()}
+        c = {n: t + sum(new[n] - own[k][n] for k, new in zip(chosen, news, strict=True)) / 4
+             for n, t in c_was.items()}  # fmt: skip
+        for k, new in zip(chosen, news, strict=True):
+            own[k] = new
+        assert_close_numbers(sim.state.server["shared"], w)
+        assert_close_numbers(sim.state.server["control"], c)
+        for k in range(4):
+            for n, kept in sim.state.groups[0].kept["control"].items():
+                assert_close(kept[k], own[k][n], **TIGHT)
+
+
+def test_what_is_sent_is_the_model_and_as_much_again() -> None:
+    sims = [simulate(name, DIGITS, random_federation([5, 6, 7])) for name in ("scaffold", "fedavg")]
+    rows = [play(sim, 2)[-1] for sim in sims]
+    assert rows[0]["up_floats"] == 2 * rows[1]["up_floats"] and rows[0]["down_floats"] == 2 * rows[1]["down_floats"]
+
+
+def test_it_rests_where_the_mean_loss_does_and_fedavg_does_not() -> None:
+    corrected, plain = slope_at_rest("scaffold"), slope_at_rest("fedavg")
+    assert corrected < 1e-5 < 1e-2 < plain, (corrected, plain)
+
+
+def test_statistics_are_averaged_plainly_and_have_no_control_variate() -> None:
+    sim = simulate("scaffold", BATCHNORM, random_federation([4, 4, 4]), batch=4)
+    play(sim, 1)
+    assert not [n for n in sim.state.server["control"] if "running" in n or "num_batches" in n]
+    avg = simulate("fedavg", BATCHNORM, random_federation([4, 4, 4]), batch=4)
+    play(avg, 1)
+    names = [n for n in avg.state.server["shared"] if "running" in n or "num_batches" in n]
+    assert names
+    assert_close_numbers(*({n: s.state.server["shared"][n] for n in names} for s in (sim, avg)))
+    assert_same_numbers(*({n: s.state.server["shared"][n] for n in names if "num" in n} for s in (sim, avg)))

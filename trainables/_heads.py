@@ -1,0 +1,33 @@
+"""What CCVR and FedPFT have in common: a server that fits the head to features that it draws, as many of each class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedtune.federated.algorithm import Algorithm, hyper
+from fedtune.nn.heads import descend
+
+
+@dataclass(frozen=True)
+class FitsHead(Algorithm):
+    """An algorithm whose server fits a linear head to drawn features by plain SGD on CE."""
+
+    head_epochs: int = hyper(3, 1, 50, log=True, help="passes of the head over the drawn features")
+    head_batch: int = hyper(32, 8, 256, log=True, help="rows of one of its steps")
+    head_lr: float = hyper(0.03, 1e-4, 1.0, log=True, help="the head's learning rate at the server")
+
+    def fitted(self, head: dict[str, Tensor], x: Tensor, seen: Tensor, stream: torch.Generator) -> dict[str, Tensor]:
+        """The head {weight, bias}, fitted to x [C, r, D]: r draws of every class, of which those seen [C] count."""
+        y = torch.arange(len(x), device=x.device)[:, None].expand(x.shape[:2])
+        rows = x[seen].flatten(0, 1), y[seen].flatten()
+        weight, bias = descend(head["weight"], head["bias"], *rows, self.head_epochs, self.head_batch, self.head_lr,
+                               stream)  # fmt: skip
+        return {"weight": weight, "bias": bias}
+
+
+def normal(shape: tuple[int, ...], like: Tensor, stream: torch.Generator) -> Tensor:
+    """Standard normal numbers from the server's stream, where `like` is."""
+    return torch.randn(shape, generator=stream, dtype=like.dtype).to(like.device)

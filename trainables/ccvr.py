@@ -1,0 +1,87 @@
+"""CCVR: FedAvg, whose head is calibrated on virtual features, drawn from a Gaussian of each class.
+
+    down     w
+    client   of z = body(x) under w, per own class:  mean μ_k,c, covariance Σ_k,c, rows N_k,c;
+             then w_k <- w, local epochs on CE
+    up       w_k, n_k;  μ_k,c, the upper triangle of Σ_k,c, and N_k,c
+    server   (μ_c, Σ_c) of all rows of c, from the clients';  r draws from N(μ_c, Σ_c + ε I) of every class;
+             SGD of the head of w on CE over them, the body as it is: what predicts
+             w = Σ_k n_k w_k / Σ_k n_k,  as FedAvg: calibration never comes back into training
+
+Luo et al., NeurIPS 2021, arXiv:2106.05001, algorithm 1, equations 4 to 6.  There it is done once, after FedAvg's last
+round.  Here every round has its score, so clients tell the moments of the model that they received, beside the update:
+what is scored after round t is FedAvg's model of round t - 1, calibrated, and the mean of the round is logged as
+"averaged".  ε, a share of the class's mean variance, lets covariances of few rows be drawn from.  Moments are of the
+round's participants.  r = 0 is FedAvg.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedtune.core import randomness
+from fedtune.core.trees import to_all
+from fedtune.federated.algorithm import Data, Model, Ragged, Task, hyper
+from fedtune.nn.heads import moments, pooled_moments
+from trainables._heads import FitsHead, normal
+
+
+@dataclass(frozen=True)
+class CCVR(FitsHead):
+    """CCVR as the docstring of its module gives it: hyperparameters, clients and server."""
+
+    virtual: int = hyper(100, 10, 2000, log=True, extra_values=(0,), symbol="r", help="virtual features per class")
+    variance_floor: float = hyper(1e-2, 1e-6, 1.0, log=True, symbol="ε", help="added variance, in the class's mean")
+
+    shared = ("body", "head")
+
+    def upload(self, m: Model, data: Data, down: dict) -> dict:
+        """Moments of the features of the model as it was received."""
+        if not self.virtual:
+            return {}
+        z = Model(m.net, m.tensors | down["shared"]).body(data.x)
+        means, covariances, counts = moments(z, data.y, data.mask, len(m["head.bias"]))
+        i, j = torch.triu_indices(z.shape[1], z.shape[1], device=z.device)
+        held = counts > 0
+        return {
+            "means": Ragged(means, held),
+            "covariances": Ragged(covariances[:, i, j], held),
+            "counts": Ragged(counts, held),
+        }
+
+    def aggregate(self, server: dict, up: dict, task: Task) -> dict:
+        """FedAvg; and the received model with its head calibrated."""
+        new = super().aggregate(server, up, task)
+        if not self.virtual:
+            return new
+        model, stream = server["shared"], randomness.stream(task.seed, "virtual", task.t)
+        head = {n: model[f"head.{n}"] for n in ("weight", "bias")}
+        fitted = self.fitted(head, self.draws(up, stream), up["counts"].present.any(0), stream)
+        return new | {"calibrated": model | {f"head.{n}": t for n, t in fitted.items()}}
+
+    def draws(self, up: dict, stream: torch.Generator) -> Tensor:
+        """r virtual features of every class [C, r, D]; they mean something where somebody holds the class."""
+        means, upper, counts = (up[n].values for n in ("means", "covariances", "counts"))
+        clients, classes, width = means.shape
+        i, j = torch.triu_indices(width, width, device=upper.device)
+        whole = upper.new_zeros(clients, classes, width, width)
+        whole[..., i, j] = whole[..., j, i] = upper
+        mean, covariance = pooled_moments(means, whole, counts)
+        spread = covariance.diagonal(dim1=1, dim2=2)  # [C, D], a view
+        spread += self.variance_floor * spread.mean(1, keepdim=True) + 1e-6
+        root = torch.linalg.cholesky_ex(covariance.double()).L.to(mean)
+        return mean[:, None] + normal((classes, self.virtual, width), mean, stream) @ root.mT
+
+    def deployed(self, server: dict, ids: Tensor, task: Task) -> dict:
+        """The round's mean, and the calibrated model."""
+        scored = {n: server[n] for n in ("shared", "calibrated") if n in server}
+        return to_all(scored, len(ids))
+
+    def predict(self, m: Model, x: Tensor, down: dict) -> Tensor | dict[str, Tensor]:
+        """The calibrated model; the round's mean is logged."""
+        averaged = m.head(m.body(x))
+        if "calibrated" not in down:
+            return averaged
+        calibrated = Model(m.net, m.tensors | down["calibrated"])
+        return {"calibrated": calibrated.head(calibrated.body(x)), "averaged": averaged}

@@ -1,0 +1,66 @@
+"""FedAdam: FedAvg whose server takes the clients' mean move as a gradient, and descends on it with Adam.
+
+    down     w
+    client   w_k <- w, local epochs on CE
+    up       w_k, n_k
+    server   Δ = Σ_k n_k (w_k - w) / Σ_k n_k
+             m <- β1 m + (1 - β1) Δ
+             v <- β2 v + (1 - β2) Δ²                        adam
+                  v - (1 - β2) Δ² sign(v - Δ²)              yogi: v moves by no more than Δ² calls for
+                  v + Δ²                                    adagrad
+             w <- w + η_s m / (√v + τ),    with m = 0 and v = τ² before round 1, and without bias correction
+    rule="sgd"  m <- β1 m + Δ,  w <- w + η_s m:  FedAvgM; at β1 = 0 and η_s = 1 it is FedAvg
+
+Reddi et al., ICLR 2021, arXiv:2003.00295, algorithm 2; FedAvgM: Hsu et al. 2019, arXiv:1909.06335, section 4.3.
+Differs: the move is weighted by rows (the paper's algorithm: plain; its experiments: by rows).  BatchNorm's running
+statistics are no parameters: the server takes their mean.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedtune.federated.algorithm import Algorithm, Task, hyper
+from fedtune.nn.layers import is_statistic
+
+
+@dataclass(frozen=True)
+class FedAdam(Algorithm):
+    """FedAdam as the docstring of its module gives it: hyperparameters, clients and server."""
+
+    rule: str = hyper("adam", choices=("adam", "yogi", "adagrad", "sgd"), help="the server's optimiser")
+    server_lr: float = hyper(0.03, 1e-3, 3.0, log=True, symbol="η_s", help="the server's learning rate")
+    beta1: float = hyper(0.9, 0.0, 0.99, symbol="β1", help="how long the server remembers moves")
+    beta2: float = hyper(0.99, 0.9, 0.999, symbol="β2", help="how long it remembers their squares")
+    tau: float = hyper(1e-3, 1e-8, 1e-1, log=True, symbol="τ", help="what keeps its steps from growing without bound")
+
+    shared = ("body", "head")
+
+    def init(self, task: Task) -> dict:
+        """No move is remembered yet."""
+        shapes = {n: shape for n, shape in task.shapes.items() if not is_statistic(n)}
+        return {
+            "first": {n: torch.zeros(shape) for n, shape in shapes.items()},
+            "second": {n: torch.full(shape, self.tau**2, dtype=torch.float64) for n, shape in shapes.items()},
+        }
+
+    def aggregate(self, server: dict, up: dict, task: Task) -> dict:
+        """One step of the server's optimiser."""
+        w, mean = server["shared"], super().aggregate(server, up, task)["shared"]
+        first, second, shared = {}, {}, dict(mean)
+        for name, m in server["first"].items():
+            move = mean[name] - w[name]
+            second[name] = self.squares(server["second"][name], move**2)
+            first[name] = self.beta1 * m + (move if self.rule == "sgd" else (1 - self.beta1) * move)
+            scale = 1.0 if self.rule == "sgd" else second[name].sqrt() + self.tau
+            shared[name] = w[name] + self.server_lr * first[name] / scale
+        return server | {"shared": shared, "first": first, "second": second}
+
+    def squares(self, v: Tensor, square: Tensor) -> Tensor:
+        """What is remembered of the moves' squares, by the rule."""
+        if self.rule == "adagrad":
+            return v + square
+        if self.rule == "yogi":
+            return v - (1 - self.beta2) * square * torch.sign(v - square)
+        return self.beta2 * v + (1 - self.beta2) * square

@@ -1,0 +1,30 @@
+"""FedAvg-FT: FedAvg, and before a client is scored it trains what it would receive on its own rows.
+
+    down, client, up, server     as FedAvg
+    scored   w_k <- w, τ epochs on CE;  neither the server nor any later round sees it
+
+The usual personal baseline; McMahan et al., AISTATS 2017, arXiv:1602.05629, and, for the tuning, Wang et al. 2019,
+arXiv:1910.10252.  It is done anew for every score: its time is in eval_seconds, and a deployment pays it once a
+client.  τ = 0 is FedAvg.
+"""
+
+from dataclasses import dataclass
+
+from fedtune.federated.algorithm import Algorithm, Phase, Task, hyper
+
+
+@dataclass(frozen=True)
+class FedAvgFT(Algorithm):
+    """FedAvg-FT as the docstring of its module gives it: hyperparameters, clients and server."""
+
+    tune_epochs: int = hyper(1, 1, 20, extra_values=(0,), symbol="τ", help="epochs before a client is scored")
+    tune: str = hyper("all", choices=("all", "head"), help="what these epochs move")
+    tune_lr: float | None = hyper(None, 1e-4, 1.0, log=True, help="their learning rate; none: the clients'")
+
+    shared = ("body", "head")
+
+    def adapt(self, task: Task) -> tuple[Phase, ...]:
+        """Local epochs on the client's own rows."""
+        parts = ("head",) if self.tune == "head" else ()
+        tuning = Phase(self.loss, train=parts, epochs=self.tune_epochs, lr=self.tune_lr)
+        return (tuning,) if self.tune_epochs else ()

@@ -1,0 +1,44 @@
+"""FedBABU: a common body trained under a head that nobody trains; before it is scored each client tunes its own.
+
+    once     a common random head; it never moves and is never sent
+    down     body
+    client   body_k <- body;  local epochs on CE move the body, head frozen
+    up       body_k, n_k
+    server   the mean of the bodies weighted by rows
+    scored   w_k <- (body, head), τ epochs on CE over both (tune="head": the head);  no later round sees it
+
+Oh, Kim and Yun, ICLR 2022, arXiv:2106.06042, algorithm 1 and section 5.  It is tuned anew for every score: the time is
+in eval_seconds, and a deployment pays it once a client.  update="all" trains and sends the head too: FedAvg-FT, and
+with τ = 0 FedAvg.
+"""
+
+from dataclasses import dataclass
+
+from fedtune.federated.algorithm import Algorithm, Phase, Task, hyper
+
+
+@dataclass(frozen=True)
+class FedBABU(Algorithm):
+    """FedBABU as the docstring of its module gives it: hyperparameters, clients and server."""
+
+    tune_epochs: int = hyper(5, 1, 20, extra_values=(0,), symbol="τ", help="epochs before a client is scored")
+    tune: str = hyper("all", choices=("all", "head"), help="what these epochs move")
+    tune_lr: float | None = hyper(None, 1e-4, 1.0, log=True, help="their learning rate; none: the clients'")
+    update: str = hyper("body", choices=("body", "all"), help="what rounds train and send")
+
+    structural = ("update",)
+
+    @property
+    def shared(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The parts that rounds train."""
+        return ("body",) if self.update == "body" else ("body", "head")
+
+    def phases(self, task: Task) -> tuple[Phase, ...]:
+        """Local training of what is shared."""
+        return (Phase(self.loss, train=self.shared),)
+
+    def adapt(self, task: Task) -> tuple[Phase, ...]:
+        """Local epochs on the client's own rows."""
+        parts = ("head",) if self.tune == "head" else ()
+        tuning = Phase(self.loss, train=parts, epochs=self.tune_epochs, lr=self.tune_lr)
+        return (tuning,) if self.tune_epochs else ()

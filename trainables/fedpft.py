@@ -1,0 +1,100 @@
+"""FedPFT: features of a fixed body as Gaussian mixtures, sent once; the server fits one head to draws from them all.
+
+    once     a common body that nobody trains: its random start, or weights given to all (--start-from)
+    client   fits to f = body(x) a mixture of n diagonal Gaussians per own class:  π, μ, σ, and N_k,c its rows
+    up       in its first round, and never again:  π, μ, σ, N_k,c
+    server   per class: the mixture of everybody's components, each weighted by the rows it stands for, N_k,c · π
+             r draws of every class;  SGD of the head on CE over them, on from the last round's head
+    down     the head
+
+Beitollahi et al. 2024, arXiv:2402.01862, algorithm 1; it is one-shot.  Here the rounds after a client's first cost it
+only the head: the server goes on fitting, on fresh draws, so that there is a curve to judge.  Draws are as many of each
+class (the paper: as many as there are rows), covariances diagonal (the paper's choice among three).  A class of N rows
+gets at most N / 5 components.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedtune.core import randomness
+from fedtune.core.errors import UserError
+from fedtune.core.trees import Tree, put
+from fedtune.federated.algorithm import DOWN, UP, Data, Model, Noise, Phase, Ragged, Task, hyper
+from fedtune.federated.scenario import Scenario
+from fedtune.nn.mixtures import fit, pack, pooled, sample, unpack
+from trainables._heads import FitsHead, normal
+
+
+@dataclass(frozen=True)
+class FedPFT(FitsHead):
+    """FedPFT as the docstring of its module gives it: hyperparameters, clients and server."""
+
+    components: int = hyper(4, 1, 16, symbol="n", help="Gaussians per class and client, at most rows / 5")
+    pseudo: int = hyper(100, 10, 2000, log=True, symbol="r", help="draws per class, anew in every round")
+    variance_floor: float = hyper(1e-3, 1e-6, 0.1, log=True, help="least variance, in mean variances of the class")
+
+    sends = ("head",)
+
+    def build(self, net: nn.Module, task: Task) -> nn.Module:
+        """Refuse bodies that differ: their features are not comparable."""
+        if len(set(task.models)) > 1:
+            raise UserError(f"fedpft pools features, so every client needs the same body, but got {task.models}")
+        return net
+
+    def idle(self, scenario: Scenario) -> dict[str, str]:
+        """What belongs to local training."""
+        names = ("batch", "local_epochs", "local_steps", "optimizer", "lr", "lr_decay", "momentum", "weight_decay")
+        return dict.fromkeys((*names, "batch_norm"), "no client trains: see head_lr, head_epochs, head_batch")
+
+    def init(self, task: Task) -> dict[str, Tree]:
+        """Nobody has sent anything."""
+        classes, width = task.classes, task.features
+        return {
+            "head": {"weight": torch.zeros(classes, width), "bias": torch.zeros(classes)},
+            "mixtures": torch.zeros(task.clients, classes, self.components, 1 + 2 * width),
+            "counts": torch.zeros(task.clients, classes, dtype=torch.long),
+        }
+
+    def keep(self, task: Task) -> dict[str, Tree]:
+        """Whether it has sent its mixtures."""
+        return {"sent": torch.zeros(())}
+
+    def round(self, task: Task) -> tuple[Phase | str, ...]:
+        """Exchange; nobody trains."""
+        return (UP, DOWN)
+
+    def receive(self, down: dict) -> dict[str, Tensor]:
+        """The head."""
+        return {f"head.{n}": t for n, t in down["head"].items()}
+
+    def upload_noise(self, task: Task) -> dict[str, Noise]:
+        """Draws that seed the mixtures."""
+        return {"seeds": Noise((task.classes, self.components), "uniform")}
+
+    def upload(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
+        """A mixture per class that the client holds, and its rows, unless it has sent them."""
+        seeds, fresh = data.eps["seeds"], data.client.kept["sent"] == 0
+        member = (F.one_hot(data.y, len(seeds)) * data.mask[:, None]).T  # [C, N]
+        local = fit(m.body(data.x), member.bool(), seeds, self.components, self.variance_floor)
+        counts = member.sum(1)
+        return {
+            "mixtures": Ragged(pack(local), (local.weights > 0) & fresh), "counts": Ragged(counts, (counts > 0) & fresh)
+        }  # fmt: skip
+
+    def remember(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
+        """Now it has sent them."""
+        return {"sent": torch.ones_like(data.client.kept["sent"])}
+
+    def aggregate(self, server: dict, up: dict, task: Task) -> dict[str, Tree]:
+        """Take in what is new, and go on fitting the head."""
+        new = up["counts"].present.any(1)  # [m]
+        sent = {"mixtures": up["mixtures"].values, "counts": up["counts"].values}
+        known = put({n: server[n] for n in sent}, up["ids"][new], {n: t[new] for n, t in sent.items()})
+        mixture, shape = pooled(unpack(known["mixtures"]), known["counts"]), (task.classes, self.pseudo)
+        stream = randomness.stream(task.seed, "pseudo", task.t)
+        u = torch.rand(shape, generator=stream, dtype=mixture.means.dtype).to(mixture.means.device)
+        x = sample(mixture, u, normal((*shape, task.features), mixture.means, stream))
+        return known | {"head": self.fitted(server["head"], x, known["counts"].any(0), stream)}

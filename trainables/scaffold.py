@@ -1,0 +1,67 @@
+"""SCAFFOLD: clients step along their own gradient, corrected by how it differs from everybody's.
+
+    down     w, c
+    client   w_k <- w;  each step on   L = CE + (c - c_k) · w_k,   so that its gradient is g_k - c_k + c
+             c_k⁺ = c_k - c + (w - w_k) / (S η)     after S steps
+    up       w_k, n_k, c_k⁺ - c_k
+    server   w <- w + η_g · mean_k (w_k - w)
+             c <- c + m/K · mean_k (c_k⁺ - c_k),    m of the K clients took part
+
+Karimireddy et al., ICML 2020, arXiv:1910.06378, algorithm 1 with option II.  Means are plain, over clients.  Under
+momentum, weight decay or Adam (w - w_k) / (S η) is the path that was taken and no mean gradient: the paper's clients
+run plain SGD.  BatchNorm's running statistics are no parameters: the server takes their mean.  Alone, or in round 1, a
+client has c = c_k, and its steps are FedAvg's.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedtune.core.trees import Tree, mean_over_clients, tree_map
+from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Task, hyper
+
+
+@dataclass(frozen=True)
+class Scaffold(Algorithm):
+    """SCAFFOLD as the docstring of its module gives it: hyperparameters, clients and server."""
+
+    server_lr: float = hyper(1.0, 0.1, 2.0, log=True, symbol="η_g", help="the server's step along the mean move")
+
+    shared = ("body", "head")
+    sends = ("control",)
+
+    def init(self, task: Task) -> dict[str, Tree]:
+        """No control variate yet."""
+        return {"control": {n: torch.zeros(task.shapes[n]) for n in task.parameters}}
+
+    def keep(self, task: Task) -> dict[str, Tree]:
+        """Each client's own c_k."""
+        return self.init(task)
+
+    def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
+        """CE, and a term whose gradient is c - c_k."""
+        mine = batch.client.kept["control"]
+        drift = sum(((c - mine[n]) * m[n]).sum() for n, c in down["control"].items())
+        return super().loss(m, batch, down) + drift
+
+    def remember(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
+        """c_k⁺, the mean of the round's gradients under plain SGD."""
+        path, mine = data.client.lr * data.client.steps.clamp(min=1), data.client.kept["control"]
+        moved = {n: (down["shared"][n] - m[n]) / path for n in mine}
+        return {"control": {n: mine[n] - c + moved[n] for n, c in down["control"].items()}}
+
+    def upload(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
+        """By how much c_k moved."""
+        return tree_map(torch.sub, self.remember(m, data, down), data.client.kept)
+
+    def aggregate(self, server: dict, up: dict, task: Task) -> dict[str, Tree]:
+        """A step along the mean move, and the mean of all clients' c_k."""
+        alike = torch.ones_like(up["rows"])
+        mean, control = mean_over_clients(up["shared"], alike), mean_over_clients(up["control"], alike)
+        stepped = {n: w + self.server_lr * (mean[n] - w) for n, w in server["shared"].items() if n in control}
+        share = len(up["ids"]) / task.clients
+        return {
+            "shared": mean | stepped,
+            "control": tree_map(lambda c, d: c + share * d, server["control"], control),
+        }
