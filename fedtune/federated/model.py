@@ -1,0 +1,63 @@
+"""One client's model as client code sees it: its tensors in the form of a net."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+
+class Model:
+    """A view on one client's tensors as a model: m.body(x), m.head(z), m.part("proj")(z), m["head.weight"]."""
+
+    def __init__(self, net: nn.Module, tensors: dict[str, Tensor]) -> None:
+        """net gives the form (its own values are never used), tensors the values by their full names."""
+        self.net, self.tensors = net, tensors
+
+    def __getitem__(self, name: str) -> Tensor:
+        """One tensor by its full name."""
+        return self.tensors[name]
+
+    def part(self, name: str) -> Callable[[Tensor], Tensor]:
+        """The named part as a function."""
+        start = len(name) + 1
+        own = {n[start:]: t for n, t in self.tensors.items() if n.startswith(name + ".")}
+        return lambda x: functional_call(self.net.get_submodule(name), own, (x,), tie_weights=False)
+
+    def still(self, tensors: dict[str, Tensor]) -> Model:
+        """The model with these tensors instead, as it predicts: with running statistics, and without gradient.
+
+        For a model that training looks at and does not move: the received one, or one that a client has kept.
+        """
+        return _Still(self.net, self.tensors | tensors)
+
+    def body(self, x: Tensor) -> Tensor:
+        """Features z [B, D] of a batch [B, …]."""
+        return self.part("body")(x)
+
+    def head(self, z: Tensor) -> Tensor:
+        """Logits [B, C] of features [B, D]."""
+        return self.part("head")(z)
+
+
+class _Still(Model):
+    """A model that is looked at while another view of the same net is trained."""
+
+    def part(self, name: str) -> Callable[[Tensor], Tensor]:
+        """The named part as a function, in evaluation mode while it runs."""
+        run, modules = super().part(name), list(self.net.get_submodule(name).modules())
+
+        def still(x: Tensor) -> Tensor:
+            modes = [m.training for m in modules]
+            for m in modules:
+                m.training = False
+            try:
+                with torch.no_grad():
+                    return run(x)
+            finally:
+                for m, mode in zip(modules, modes, strict=True):
+                    m.training = mode
+
+        return still
