@@ -16,6 +16,7 @@ COMMANDS = {
     "compare": "tune several algorithms alike and test which differ",
     "reproduce": "run a paper's table or figure",
     "run": "train one configuration",
+    "partition": "who holds what: table, picture, file",
     "status": "how a search stands",
     "report": "one HTML page on what searches found",
     "submit": "search on a Ray cluster, as a job",

@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser, cls: type, *only: str, **helps:
             given |= {"type": typed(about["parse"])} if about["parse"] else {}
         groups["" if only else name].add_argument(options.flag(f.name, f.default), **given)
     if not only and issubclass(cls, ExperimentOptions):
-        _add_fields(parser)
+        add_fields(parser)
 
 
 def add_resumed(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +53,7 @@ def add_resumed(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trust", action="store_true", help="also another user's run, whose files can run any code")
 
 
-def _add_fields(parser: argparse.ArgumentParser) -> None:
+def add_fields(parser: argparse.ArgumentParser) -> None:
     """An argument for each field of a scenario."""
     from fedtune.federated.scenario import Scenario
 

@@ -1,12 +1,48 @@
-"""What a user's own data set and partition say about a scenario, where its user does not."""
+"""A scenario from what was typed, with data, partition and model of one's own; and what these say about it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from fedtune.core import own_files
 from fedtune.core.errors import UserError
-from fedtune.data import own_data, own_partition
+from fedtune.core.own_files import OwnFile
+from fedtune.data import datasets, own_data, own_partition
+from fedtune.federated import scenarios
+from fedtune.federated.scenario import PARTITIONS, Scenario
+from fedtune.nn import catalogue
+
+
+class Taken(NamedTuple):
+    """A scenario, the fields that were given for it with canonical names, and the user's files among these."""
+
+    scenario: Scenario
+    given: dict[str, Any]
+    own: tuple[OwnFile, ...]
+
+
+def known() -> dict[str, tuple[str, ...]]:
+    """The fields for which a file is taken too, and the names that there are."""
+    return {"dataset": datasets.names(), "model": (*catalogue.WIDTHS, *catalogue.FAMILIES), "partition": PARTITIONS}
+
+
+def taken(name: str, fields: Mapping[str, Any]) -> Taken:
+    """The scenario of this name with these fields, in which files stand where names do; UserError for what is wrong.
+
+    Data and partition are read and checked here.
+    """
+    base, given, own = scenarios.find(name), dict(fields), ()
+    for field, names in known().items():
+        if field in given:
+            given[field], files = own_files.take_each(str(given[field]), names)
+            own = own_files.merged(own, files)
+    own_files.register(own)
+    if own_files.is_own(given.get("dataset", "")):
+        own = own_data.described(given["dataset"], own)
+    if own_files.is_own(given.get("partition", "")):
+        own = own_partition.described(given["partition"], own)
+    return Taken(base.override(**(defaults(given) | given)), given, own)
 
 
 def defaults(fields: Mapping[str, Any]) -> dict[str, Any]:

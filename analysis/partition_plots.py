@@ -1,0 +1,65 @@
+"""A partition as every paper draws it: clients × classes, and how many rows each client has."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from analysis.theme import COLOURS, SCALE, finish
+
+MOST_CIRCLES = 40  # clients or classes; above, a heat map
+SHADES = dict(zip(("train", "val", "test"), COLOURS, strict=False))
+
+
+def partition(counts: pd.DataFrame, title: str = "Who holds what") -> go.Figure:
+    """Rows of each class at each client, by the area of a circle or, of many, by colour; below, the clients' sizes.
+
+    counts: columns client, class, split, rows (fedtune.studies.partition_view.counts).
+    """
+    rows = counts.groupby(["class", "client"], sort=False)["rows"].sum().unstack("client")
+    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.72, 0.28], vertical_spacing=0.05)
+    few = max(rows.shape) <= MOST_CIRCLES
+    figure.add_trace(_circles(rows) if few else _heat(rows), row=1, col=1)
+    sizes = counts.groupby(["split", "client"])["rows"].sum()
+    for split, colour in SHADES.items():
+        bars = sizes[split]
+        figure.add_bar(x=bars.index, y=bars, name=split, marker_color=colour, row=2, col=1)
+    clients, classes = rows.shape[1], rows.shape[0]
+    figure.update_yaxes(title="class", type="category", autorange="reversed", row=1, col=1)
+    figure.update_yaxes(title="rows", row=2, col=1)
+    figure.update_xaxes(title="client", range=[-0.8, clients - 0.2], row=2, col=1)
+    figure.update_xaxes(range=[-0.8, clients - 0.2], row=1, col=1)
+    if clients <= MOST_CIRCLES:
+        figure.update_xaxes(dtick=1 if clients <= 25 else 5)
+    note = f"n = {rows.to_numpy().sum():.0f} rows of {clients} clients; " + (
+        f"a circle's area is a client's rows of a class, the largest is {rows.to_numpy().max():.0f}"
+        if few else "colour is a client's rows of a class"
+    )  # fmt: skip
+    finish(figure, title, note, height=260 + 24 * min(classes, 30), legend=1)
+    figure.update_layout(barmode="stack", bargap=0.15, legend={"traceorder": "normal"})
+    if not few:
+        figure.update_xaxes(showgrid=False, row=1, col=1).update_yaxes(showgrid=False, row=1, col=1)
+    return figure
+
+
+def _circles(rows: pd.DataFrame) -> go.Scatter:
+    """A circle for each class of a client that it has rows of."""
+    held = rows.stack()
+    held = held[held > 0]
+    widest = min(26.0, 800 / max(rows.shape))
+    return go.Scatter(
+        x=held.index.get_level_values("client"), y=held.index.get_level_values("class").astype(str), mode="markers",
+        marker={"size": np.sqrt(held / held.max()) * widest, "color": COLOURS[0], "opacity": 0.85, "sizemin": 1.5},
+        customdata=held, hovertemplate="client %{x}, class %{y}: %{customdata} rows<extra></extra>", showlegend=False,
+    )  # fmt: skip
+
+
+def _heat(rows: pd.DataFrame) -> go.Heatmap:
+    """A field for each class of each client; white where it has none."""
+    return go.Heatmap(
+        x=rows.columns, y=rows.index.astype(str), z=rows.where(rows > 0), colorscale=SCALE, reversescale=True,
+        colorbar={"title": "rows of<br>a class", "len": 0.35, "y": 0, "yanchor": "bottom"}, hoverongaps=False,
+        hovertemplate="client %{x}, class %{y}: %{z} rows<extra></extra>",
+    )  # fmt: skip

@@ -1,0 +1,107 @@
+"""Who holds what in a partition, as a table: what `fedtune partition` prints and draws."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.table import Table
+
+from fedtune.core import terminal
+from fedtune.core.terminal import say
+from fedtune.data import datasets, own_partition
+from fedtune.data.datasets import Dataset
+from fedtune.data.federation import Federation
+from fedtune.federated import partitioning
+from fedtune.federated.scenario import Scenario
+
+SPLITS = ("train", "val", "test")
+SHOWN = 20  # clients of the printed table
+
+
+def show(scenario: Scenario, seed: int, data_dir: str | None, download: bool, save: Path | None) -> pd.DataFrame:
+    """Partition, print what came of it, and save who holds which rows if asked to; what `counts` gives."""
+    data = datasets.load(scenario.dataset, data_dir, download)
+    made = partitioning.partition(data, scenario, seed)
+    table = counts(made, data)
+    terminal.console().print(printed(table))
+    say(summary(table))
+    if save:
+        own_partition.write(save, partitioning.rows_of_clients(data, scenario, seed))
+        say(f"saved: {save}; --partition {save} gives it again")
+    return table
+
+
+def title(scenario: Scenario) -> str:
+    """The partition in words: its law, its data set, and what differs from a scenario's defaults."""
+    base = Scenario()
+    names = [f.name for f in fields(Scenario)]
+    of_data = names[names.index("partition") + 1 : names.index("rounds")]
+    own = [f"{n} {getattr(scenario, n)}" for n in of_data if getattr(scenario, n) != getattr(base, n)]
+    return f"{scenario.partition} of {scenario.dataset}" + (f": {', '.join(own)}" if own else "")
+
+
+def counts(f: Federation, data: Dataset) -> pd.DataFrame:
+    """Rows of every client, class and split, as the clients see them: columns client, class, split, rows.
+
+    Classes are the data set's, by name where it has names; those that nobody holds are left out.
+    """
+    first = data.classes - int(f.classes)
+    names = data.class_names or tuple(map(str, range(data.classes)))
+    found = []
+    for split in SPLITS:
+        table = getattr(f, split)
+        real = np.arange(table.rows.shape[1]) < table.counts[:, None]
+        client = np.repeat(np.arange(f.clients), table.counts)
+        number = client * f.classes + f.y[table.rows[real]]
+        rows = np.bincount(number, minlength=f.clients * f.classes).reshape(f.clients, f.classes)
+        for c in range(f.classes):
+            found.append(pd.DataFrame({
+                "client": np.arange(f.clients), "class": names[first + c], "split": split, "rows": rows[:, c],
+            }))  # fmt: skip
+    whole = pd.concat(found, ignore_index=True)
+    held = whole.groupby("class", sort=False)["rows"].sum()
+    return whole[whole["class"].isin(held[held > 0].index)].reset_index(drop=True)
+
+
+def label_skew(table: pd.DataFrame) -> pd.Series:
+    """Of each client, half the absolute difference between its shares of the classes and those of all clients.
+
+    0: as all clients together; towards 1: classes that nobody else holds.  This is the total variation distance, half
+    the earth mover's distance of Zhao et al. 2018, arXiv:1806.00582.
+    """
+    rows = table.pivot_table(index="client", columns="class", values="rows", aggfunc="sum")
+    own, whole = rows.div(rows.sum(axis=1), axis=0), rows.sum() / rows.to_numpy().sum()
+    return own.sub(whole).abs().sum(axis=1) / 2
+
+
+def summary(table: pd.DataFrame) -> str:
+    """Sizes, classes and skew in a line."""
+    rows = table.groupby("client")["rows"].sum()
+    held = table.groupby(["client", "class"])["rows"].sum().gt(0).groupby("client").sum()
+    return (
+        f"{len(rows)} clients, {rows.sum()} rows, {table['class'].nunique()} classes; of a client {rows.min()} to "
+        f"{rows.max()} rows (median {rows.median():g}) and {held.min()} to {held.max()} classes (mean "
+        f"{held.mean():.1f}); label skew {label_skew(table).mean():.2f} on average (0: classes as of all clients together, "
+        "towards 1: classes that no other has)"
+    )
+
+
+def printed(table: pd.DataFrame) -> Table:
+    """Rows, classes and skew of each client; of many, the first ones."""
+    out = Table(title="who holds what", title_justify="left", box=None)
+    for name in ("client", *SPLITS, "classes", "most of", "label skew"):
+        out.add_column(name, justify="left" if name == "most of" else "right")
+    skew = label_skew(table)
+    for client, own in table.groupby("client"):
+        if client == SHOWN:
+            out.add_row("…")
+            break
+        by_class = own.groupby("class", sort=False)["rows"].sum()
+        splits = own.groupby("split")["rows"].sum()
+        most = f"{by_class.idxmax()} ({by_class.max() / by_class.sum():.0%})"
+        cells = [*(str(splits[s]) for s in SPLITS), str((by_class > 0).sum()), most, f"{skew[client]:.2f}"]
+        out.add_row(str(client), *cells)
+    return out
