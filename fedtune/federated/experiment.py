@@ -47,6 +47,7 @@ class Experiment:
         What came after fedtune 0.2.0 is left out where it is as it was then, as files are found again by this.
         """
         values = asdict(replace(self, own=())) | {"own": [(file.name, file.sha256) for file in self.own]}
+        values["scenario"] = self.scenario.to_plain()
         since = {"start": "common", "start_from": "", "own": []}
         return {name: value for name, value in values.items() if name not in since or value != since[name]}
 

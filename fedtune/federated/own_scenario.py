@@ -24,7 +24,7 @@ class Taken(NamedTuple):
 
 def known() -> dict[str, tuple[str, ...]]:
     """The fields for which a file is taken too, and the names that there are."""
-    return {"dataset": datasets.names(), "model": (*catalogue.WIDTHS, *catalogue.FAMILIES), "partition": PARTITIONS}
+    return {"dataset": datasets.names(), "model": catalogue.names(), "partition": PARTITIONS}
 
 
 def taken(name: str, fields: Mapping[str, Any]) -> Taken:
@@ -32,7 +32,8 @@ def taken(name: str, fields: Mapping[str, Any]) -> Taken:
 
     Data and partition are read and checked here.
     """
-    base, given, own = scenarios.find(name), dict(fields), ()
+    base, given = scenarios.find(name), dict(fields)
+    own: tuple[OwnFile, ...] = ()
     for field, names in known().items():
         if field in given:
             given[field], files = own_files.take_each(str(given[field]), names)

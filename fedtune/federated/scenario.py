@@ -16,6 +16,11 @@ from fedtune.data import datasets, own_data, own_partition
 from fedtune.nn import catalogue
 
 OWN = ("dataset", "model", "partition")  # where a user's own file is taken too, by its canonical name
+# fields that came after fedtune 0.2.0: what it wrote lacks them
+LATER = (
+    "normalise", "image_size", "shards", "power", "thinning", "rotation", "feature_noise", "swaps", "groups",
+    "label_noise", "label_noise_spread", "noisy_clients", "noisy_splits", "body_pace",
+)  # fmt: skip
 PARTITIONS = (
     "ways-shots", "dirichlet", "iid", "fedgen", "natural", "shards", "quantity", "power-law", "domains",
 )  # fmt: skip
@@ -164,7 +169,10 @@ class Scenario:
         classes -= self.skip_classes
         if self.partition == "ways-shots" and self.ways > classes:
             left = "that skip_classes leaves " if self.skip_classes else ""
-            raise UserError(f"ways must be at most the {classes} classes {left}of {self.dataset}, but got {self.ways}")
+            raise UserError(
+                f"ways must be at most the {classes} classes {left}of {self.dataset}, but got {self.ways}; give --ways "
+                f"{classes} or another --partition"
+            )
         if 2 * self.swaps > classes:
             pairs = f"{classes // 2} pairs of the {classes} classes"
             raise UserError(f"swaps must be at most {pairs}, but got {self.swaps}")
@@ -200,6 +208,14 @@ class Scenario:
     def frozen(self) -> tuple[str, ...]:
         """Parts that nobody trains: they keep weights and statistics, and are not sent."""
         return () if self.body_pace else ("body",)
+
+    def to_plain(self) -> dict[str, Any]:
+        """All fields as plain values but those that came after fedtune 0.2.0 and stand at their defaults.
+
+        So what was found under these values before is found again.
+        """
+        since = {f.name: f.default for f in fields(self) if f.name in LATER}
+        return {n: v for n, v in vars(self).items() if n not in since or v != since[n]}
 
     def idle(self) -> dict[str, str]:
         """Hyperparameters that can have no effect here, each with the reason."""

@@ -84,7 +84,7 @@ def summary(table: pd.DataFrame) -> str:
     return (
         f"{len(rows)} clients, {rows.sum()} rows, {table['class'].nunique()} classes; of a client {rows.min()} to "
         f"{rows.max()} rows (median {rows.median():g}) and {held.min()} to {held.max()} classes (mean "
-        f"{held.mean():.1f}); label skew {label_skew(table).mean():.2f} on average (0: classes as of all clients together, "
+        f"{held.mean():.1f}); label skew {label_skew(table).mean():.2f} (0: classes as of all clients together, "
         "towards 1: classes that no other has)"
     )
 

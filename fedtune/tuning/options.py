@@ -7,7 +7,7 @@ parser from them needs neither torch nor Ray.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,7 +15,6 @@ from fedtune.core import own_files
 from fedtune.core.budget import UNITS
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC, OBJECTIVES
-from fedtune.core.own_imports import OwnFile
 from fedtune.federated.executors import EXECUTORS
 from fedtune.tuning.option_types import (  # fmt: skip
     AUTO,
@@ -51,15 +50,6 @@ def _algorithms() -> str:
     from fedtune.federated.registry import names
 
     return f"algorithm: FILE.py[:NAME], or {', '.join(names())}"
-
-
-def _taken() -> dict[str, Collection[str]]:
-    """The scenario's fields for which a file is taken too, and the names that there are."""
-    from fedtune.data import datasets
-    from fedtune.federated.scenario import PARTITIONS
-    from fedtune.nn import catalogue
-
-    return {"dataset": datasets.names(), "model": catalogue.names(), "partition": PARTITIONS}
 
 
 def _scenarios() -> str:
@@ -98,14 +88,16 @@ class ExperimentOptions:
     def experiment(self) -> Experiment:
         """The experiment that is described; UserError for whatever is wrong with it."""
         from fedtune.core.hyper import knobs
-        from fedtune.federated import registry, scenarios, weights
+        from fedtune.federated import own_scenario, registry, weights
         from fedtune.federated.experiment import Experiment, require_device
 
         if not self.algo:
             raise UserError(f"--algo is needed, but none was given; there are {', '.join(registry.names())}")
-        algo, fields, own = self._own(registry.names())
+        algo, own = own_files.take_each(self.algo, registry.names())
+        own_files.register(own)
         cls = registry.find(algo)
-        scenario = scenarios.find(self.scenario).override(**fields)
+        scenario, fields, files = own_scenario.taken(self.scenario, self.fields)
+        own = own_files.merged(own, files)
         require_device(self.device)
         pinned, given = dict(self.set), tuple(n for n in vars(scenario) if n in fields)  # in one order
         start_from = ""
@@ -120,24 +112,15 @@ class ExperimentOptions:
         known = knobs(type(scenario)) | knobs(cls)
         return replace(experiment, pinned={n: known[n].check(v) for n, v in pinned.items()})
 
-    def _own(self, algorithms: Collection[str]) -> tuple[str, dict[str, Any], tuple[OwnFile, ...]]:
-        """The algorithm and the scenario's fields by their canonical names, and the user's files among them."""
-        fields = dict(self.fields)
-        algo, own = own_files.take_each(self.algo, algorithms)
-        for name, known in _taken().items():
-            if name in fields:
-                fields[name], files = own_files.take_each(str(fields[name]), known)
-                own = own_files.merged(own, files)
-        own_files.register(own)
-        return algo, fields, own
-
     def with_typed(self, experiment: Experiment) -> Self:
         """The same options with the types that the experiment's scenario and algorithm give to their values.
 
         The user's files have their whole paths.
         """
+        from fedtune.federated import own_scenario
+
         typed = {n: getattr(experiment.scenario, n) for n in self.fields}
-        own = {n: own_files.reference(typed[n]) for n in _taken() if n in typed}
+        own = {n: own_files.reference(typed[n]) for n in own_scenario.known() if n in typed}
         algo, start_from = own_files.reference(experiment.algorithm), own_files.reference(experiment.start_from)
         return replace(self, algo=algo, fields=typed | own, set=dict(experiment.pinned), start_from=start_from)
 

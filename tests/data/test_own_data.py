@@ -15,7 +15,7 @@ from fedtune.core.errors import UserError
 from fedtune.data import datasets, own_data
 from fedtune.data.federation import Federation
 from fedtune.federated import partitioning
-from fedtune.federated.scenario import Scenario
+from fedtune.federated.scenario import LATER, Scenario
 
 SPLITS = ("train", "val", "test")
 
@@ -223,3 +223,9 @@ def test_a_worker_needs_the_description_and_not_the_file(tmp_path: Path, monkeyp
         partitioning.make(scenario, 0)
 
 
+
+
+def test_what_stands_at_its_default_is_found_again_as_before() -> None:
+    """Files of final runs are named by what they are of: what came later changes no name where it is unused."""
+    assert not set(Scenario().to_plain()) & set(LATER) and {"lr", "partition"} <= set(Scenario().to_plain())
+    assert "thinning" in Scenario(thinning=0.5).to_plain()
