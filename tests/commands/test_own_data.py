@@ -118,7 +118,7 @@ WRONG: dict[str, tuple[Callable[[Path], str], str]] = {
     "one class folder": (folder_of(lambda f: pictures(f, ("dog",))), "needs two class folders or more"),
     "files beside": (folder_of(lambda f: (f / "1.png").write_bytes(b"")), "needs two class folders or more"),
     "unreadable picture": (folder_of(broken_picture), "every picture must be readable, but"),
-    "cut picture": (lambda f: folder_of(cut_picture)(f) + " --partition iid --clients 3", "picture must be readable, but"),
+    "cut picture": (lambda f: folder_of(cut_picture)(f) + " --partition iid --clients 3", "every picture must be"),
     "pictures of two sizes": (folder_of(lambda f: pictures(f, dog=(9, 9))), "differ in size; give one that they are"),
     "file without a name": (lambda f: code("return 1")(f).removesuffix(":make"), "name it, as code.py:NAME"),
     "no such function": (lambda f: code("return 1")(f) + "r", "unknown name in"),
