@@ -97,7 +97,7 @@ class ExperimentOptions:
         own_files.register(own)
         cls = registry.find(algo)
         scenario, fields, files = own_scenario.taken(self.scenario, self.fields)
-        own = own_files.merged(own, files)
+        own = own_files.merged(files, own)  # in this order, as those of data are described
         require_device(self.device)
         pinned, given = dict(self.set), tuple(n for n in vars(scenario) if n in fields)  # in one order
         start_from = ""
