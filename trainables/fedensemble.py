@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedtune.core.trees import Tree, join, take, to_all
-from fedtune.federated.algorithm import Algorithm, Data, Model, Task, hyper
+from fedtune.federated.algorithm import Algorithm, Data, Model, Task, hyper, part_of
 from trainables._released import CLIENTS
 
 
@@ -34,7 +34,8 @@ class FedEnsemble(Algorithm):
 
     def upload(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
         """Running statistics that are not averaged: without them a member cannot predict on the server."""
-        own = {n: m[n] for n, _ in m.net.named_buffers() if n not in down["shared"]}
+        parts = {part_of(n) for n in down["shared"]}
+        own = {n: m[n] for n, _ in m.net.named_buffers() if part_of(n) in parts and n not in down["shared"]}
         return {"statistics": own} if own else {}
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict[str, Tree]:
@@ -61,7 +62,7 @@ class FedEnsemble(Algorithm):
 
         mean = torch.zeros_like(single)
         for i, share in enumerate(down["votes"].to(x) / down["votes"].sum()):  # a stack of stacks is 2 times slower
-            one = Model(m.net, take(down["members"], i))
+            one = Model(m.net, m.tensors | take(down["members"], i))  # a frozen part is everybody's
             logits = one.head(one.body(x))
             mean = mean + share * (logits if self.average == "logits" else logits.softmax(1))
         return {"ensemble": mean if self.average == "logits" else mean.clamp(min=1e-30).log(), "average": single}

@@ -91,7 +91,7 @@ class Experiment:
             )
         if scenario.evaluation != "personal":
             _require_global(alg, scenario, forms, self.algorithm)
-        if not _alike(alg, forms):
+        if not _alike(alg, forms, scenario):
             raise UserError(
                 f"{self.algorithm} averages {' and '.join(alg.shared)}, so every client needs the same there, but the "
                 f"architectures of {scenario.model} differ in it; give --model one architecture, or run there "
@@ -118,7 +118,7 @@ class Experiment:
         forms, targets = _forms(alg, scenario, self._contents()), []
         for i, form in enumerate(forms):
             kept = form.stays | (form.buffers if scenario.batch_norm == "personal" else set())
-            shared = {n for n in form.shapes if part_of(n) in alg.shared and n not in kept}
+            shared = {n for n in form.shapes if part_of(n) in scenario.sent(alg.shared) and n not in kept}
             clients = range(i, scenario.clients, len(forms))
             targets.append(weights.Target(form.shapes, shared, clients, form.head_was))
         name, part = weights.parse(self.start_from)
@@ -128,12 +128,14 @@ class Experiment:
         """Which model the evaluation scores and on which rows, in words."""
         alg, scenario = self.resolve(config or {})
         form = _forms(alg, scenario, self._contents())[0]
-        used = alg.predicts or form.parts
+        used = [p for p in alg.predicts or form.parts if p not in scenario.frozen]
         shared, own = [p for p in used if p in alg.shared], [p for p in used if p not in alg.shared]
         model = "each client's own model" if not shared else "the averaged model"
         if shared and own:
             model = f"the averaged {' and '.join(shared)} with each client's own {' and '.join(own)}"
         model = alg.scored_model or model
+        if scenario.frozen:
+            model += f", the {' and '.join(scenario.frozen)} as it started"
         if any(p in shared for p in form.with_statistics) and not form.stays:
             rule = {"averaged": "averaged", "personal": "each client's own"}[scenario.batch_norm]
             model += f", BatchNorm statistics {rule}"
@@ -215,8 +217,9 @@ def task_of(
 def _require_global(alg: Algorithm, scenario: Scenario, forms: tuple[Form, ...], name: str) -> None:
     """UserError unless there is one global model to score: every part that predicts must be shared."""
     for form in forms:
-        used = alg.predicts or form.parts
-        own = sorted(set(used) if form.adapts else set(used) - set(alg.shared)) or sorted(form.stays)[:5]
+        used = set(alg.predicts or form.parts) - set(scenario.frozen)
+        stays = sorted(n for n in form.stays if part_of(n) not in scenario.frozen)
+        own = sorted(used if form.adapts else used - set(alg.shared)) or stays[:5]
         if own:
             raise UserError(
                 f"evaluation rule {scenario.evaluation!r} scores one global model, but under {name} {', '.join(own)} "
@@ -224,11 +227,10 @@ def _require_global(alg: Algorithm, scenario: Scenario, forms: tuple[Form, ...],
             )
 
 
-def _alike(alg: Algorithm, forms: tuple[Form, ...]) -> bool:
+def _alike(alg: Algorithm, forms: tuple[Form, ...], scenario: Scenario) -> bool:
     """Whether what is averaged has the same names and shapes in all nets."""
-    shared = [
-        {n: s for n, s in form.shapes.items() if part_of(n) in alg.shared and n not in form.stays} for form in forms
-    ]
+    sent = scenario.sent(alg.shared)
+    shared = [{n: s for n, s in form.shapes.items() if part_of(n) in sent and n not in form.stays} for form in forms]
     return all(s == shared[0] for s in shared)
 
 
@@ -240,7 +242,7 @@ def fitting(scenario: Scenario) -> list[str]:
         for values in ({}, dict(cls.for_mixed_models)):
             alg = cls(**values)
             try:
-                fits = _alike(alg, tuple(_form(alg, scenario, net) for net in nets))
+                fits = _alike(alg, tuple(_form(alg, scenario, net) for net in nets), scenario)
             except UserError:  # it asks for something else of the model: a wider feature, say
                 continue
             if fits:

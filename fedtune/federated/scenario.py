@@ -217,6 +217,10 @@ class Scenario:
         since = {f.name: f.default for f in fields(self) if f.name in LATER}
         return {n: v for n, v in vars(self).items() if n not in since or v != since[n]}
 
+    def sent(self, shared: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of an algorithm's shared parts that cross the wire."""
+        return tuple(part for part in shared if part not in self.frozen)
+
     def idle(self) -> dict[str, str]:
         """Hyperparameters that can have no effect here, each with the reason."""
         found = {}

@@ -75,7 +75,7 @@ def start(s: Setting, nets: list[tuple[Net, list[int], Executor]]) -> State:
         kept = s.algorithm.stays(net)
         if s.scenario.batch_norm == "personal":
             kept = kept | {n for n, _ in net.named_buffers()}
-        sent = [part for part in s.algorithm.shared if part not in s.scenario.frozen]
+        sent = s.scenario.sent(s.algorithm.shared)
         shared = {n: t for n, t in tensors.items() if part_of(n) in sent and n not in kept}
         own = {n: _of_each(s, n, t, len(ids)) for n, t in tensors.items() if n not in shared}
         memory = s.algorithm.keep(with_shapes(s, net).task)
