@@ -11,7 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import vmap
+
+from fedtune.core.draws import Draws
 
 Tree = Any
 Executor = Literal["stack", "loop"]
@@ -137,14 +138,14 @@ def size(messages: Tree) -> Size:
     return Size(numbers * real, numbers * (not real), numbers * values.element_size() + bitmaps)
 
 
-def for_each_client(fn: Callable[..., Tree], executor: Executor, *trees: Tree) -> Tree:
+def for_each_client(fn: Callable[..., Tree], executor: Executor, *trees: Tree, draws: Draws) -> Tree:
     """fn of each client's trees, the results stacked along the client axis [K, …].
 
     "stack" runs all clients as one program (torch.func.vmap); "loop" one by one: the oracle in tests, a place to
-    put a breakpoint, and what is faster for large models on a CPU.
+    put a breakpoint, and what is faster for large models on a CPU.  draws: these clients' random numbers.
     """
-    if executor == "stack":
-        return vmap(fn)(*trees)
     clients = leaves(trees)[0].shape[0]
-    results = [fn(*(take(tree, k) for tree in trees)) for k in range(clients)]
+    if executor == "stack":
+        return draws.stacked(fn, clients, *trees)
+    results = [draws.alone(fn, k, *(take(tree, k) for tree in trees)) for k in range(clients)]
     return tree_map(lambda *ts: torch.stack(ts), *results)

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from fedtune.core import metrics, randomness
+from fedtune.core.draws import Draws, streams_of
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.trees import NOTHING, Size, Tree, alike, for_each_client, join, leaves, named, size, take, tree_map
+from fedtune.federated import client_code
 from fedtune.federated.algorithm import DOWN, Algorithm, Client, Data, Model, Phase, draw
 from fedtune.federated.chunks import Part, in_chunks, rows_of
 from fedtune.federated.local_training import Pool, train
@@ -84,7 +86,8 @@ class _Round:
         ups = []
         for i in self.here:
             g, known = self.groups[i], (self.down[i], self.tallies[i], self.clients[i])
-            up, self.kept[i] = _upload(self.s, g, known, self.t)
+            with client_code.running(g.executor):
+                up, self.kept[i] = _upload(self.s, g, known, self.t)
             if self.s.algorithm.shared:
                 up = {"shared": {n: g.tensors[n] for n in self.server["shared"]}, "rows": _rows(self.s, g)} | up
             ups.append(up)
@@ -99,7 +102,9 @@ class _Round:
             g = self.groups[i]
             streams = [randomness.stream(s.task.seed, "train", t, self.phase, k) for k in g.ids.tolist()]
             pool, cooled = pool_of(s, g.ids), s.scenario.lr_decay ** (t - 1)
-            done = train(g.net, g.tensors, self.down[i], phase, pool, s.scenario, g.executor, streams, cooled, g.kept)
+            with client_code.running(g.executor):
+                args = (phase, pool, s.scenario, g.executor, streams, cooled, g.kept)
+                done = train(g.net, g.tensors, self.down[i], *args)
             self.groups[i] = g._replace(tensors=done.tensors)
             losses.append(done.losses)
             self.tallies[i], self.clients[i] = done.tally or self.tallies[i], done.client
@@ -144,10 +149,13 @@ def _upload(s: Setting, g: Group, known: tuple[Tree, Tree, Client], t: int) -> t
         up = alg.upload(m, data, received) if sends else {}
         return {"up": up, "kept": alg.remember(m, data, received) if remembers else {}}
 
+    draws = Draws()
+
     def run(part: Part) -> dict[str, Tree]:
+        draws.begin(lambda: streams_of([streams[i] for i in torch.arange(len(streams))[part]])())
         data = rows_of(s, s.federation.train, g, part)
         data = data._replace(eps=take(eps, part), tally=take(tally, part), client=take(clients, part))
-        return for_each_client(one, g.executor, take(g.tensors, part), data, take(down, part))
+        return for_each_client(one, g.executor, take(g.tensors, part), data, take(down, part), draws=draws)
 
     found = in_chunks(g, s.federation.train, run)
     return found["up"], _of_the_form(g.kept, found["kept"], type(alg).__name__) if remembers else g.kept

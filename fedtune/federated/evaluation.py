@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedtune.core import metrics
+from fedtune.core import metrics, randomness
+from fedtune.core.draws import Draws
 from fedtune.core.trees import Tree, for_each_client, join, take, tree_map
 from fedtune.data.federation import Split
+from fedtune.federated import client_code
 from fedtune.federated.adaptation import adapted
 from fedtune.federated.algorithm import Data, Model
 from fedtune.federated.chunks import Part, in_chunks, rows_of
@@ -33,7 +35,7 @@ def evaluate(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")
     groups = adapted(s, state, groups)
     for split in splits:
         table: Split = getattr(s.federation, split)
-        found = _in_order(groups, [_scores(s, state, g, table) for g in groups])
+        found = _in_order(groups, [_scores(s, state, g, table, split) for g in groups])
         rows = table.counts[ids]
         if s.scenario.evaluation == "pooled":  # one global model: all clients' rows as one test set
             found, rows = tree_map(lambda t: t.sum(0, keepdim=True), found), rows.sum()[None]
@@ -41,12 +43,13 @@ def evaluate(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")
         row[f"{split}_loss"] = (found["loss"] / rows).mean().item()
         row |= metrics.by_class(split, found["counts"])
     if "test" in splits and s.everywhere:
-        correct = torch.cat([next(iter(_scores(s, state, g, s.everywhere)["correct"].values())) for g in groups])
+        scores = [_scores(s, state, g, s.everywhere, "all")["correct"] for g in groups]
+        correct = torch.cat([next(iter(heads.values())) for heads in scores])
         row["test_acc_all"] = (correct.double() / s.everywhere.counts[ids]).mean().item()
     return row
 
 
-def _scores(s: Setting, state: State, g: Group, table: Split) -> dict[str, Tree]:
+def _scores(s: Setting, state: State, g: Group, table: Split, split: str) -> dict[str, Tree]:
     """Of each client: correct rows per head, and of the first head the summed loss and counts by class (`_counts`)."""
     g.net.eval()
     task = s.task_in(state.round + 1)  # what is deployed would be received in the next round
@@ -59,16 +62,21 @@ def _scores(s: Setting, state: State, g: Group, table: Split) -> dict[str, Tree]
         loss = metrics.log_loss(next(iter(heads.values())), data.y) * data.mask
         return {"correct": correct, "loss": loss.sum().double(), "said": next(iter(said.values()))}
 
+    draws = Draws()
+
     def run(part: Part) -> dict[str, Any]:
+        address = (s.task.seed, "predict", split, state.round)
+        draws.begin(lambda: [randomness.stream(*address, k) for k in g.ids[part].tolist()])
         down = s.algorithm.deployed(state.server, g.ids[part], task)  # here: a chunk of it would be a copy
         tensors = take(g.tensors, part)
         if not s.algorithm.adapt(task):  # what was adapted holds what it received
             tensors |= s.algorithm.receive(down)
         data = rows_of(s, table, g, part)
-        found = for_each_client(one, g.executor, tensors, down, data)
+        found = for_each_client(one, g.executor, tensors, down, data, draws=draws)
         return found | {"counts": _counts(data, found.pop("said"), s.task.classes)}
 
-    return in_chunks(g, table, run)
+    with client_code.running(g.executor):
+        return in_chunks(g, table, run)
 
 
 def _counts(data: Data, said: Tensor, classes: int) -> Tensor:

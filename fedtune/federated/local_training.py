@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 
+from fedtune.core.draws import Draws, streams_of
 from fedtune.core.trees import Executor, Tree, for_each_client, join, take, take_cheaply, tree_map
 from fedtune.federated.algorithm import Batch, Client, Model, Phase, draw, part_of, parts
 from fedtune.federated.optimizers import Optimizers, rate, trained_names
@@ -42,6 +43,14 @@ class Job(NamedTuple):
     plan: Plan
     trained: tuple[str, ...]  # the parts that move
     client: Client  # with a client axis
+    streams: list[torch.Generator]  # whose addresses are the clients' in this phase
+
+    def draws(self, order: Sequence[int]) -> list[Draws]:
+        """What serves the random numbers of a step and of the second one, to these clients."""
+        mine, both = [self.streams[k] for k in order], [Draws(), Draws()]
+        for draws, purpose in zip(both, ("draws", "draws again"), strict=True):
+            draws.begin(streams_of(mine, purpose))
+        return both
 
 
 class Plan(NamedTuple):
@@ -83,13 +92,13 @@ def train(
     for name, part in net.named_children():
         part.train(name in trained)  # a frozen part keeps its running statistics
     passes = work.local_epochs if phase.epochs is None else phase.epochs
-    pools = [_drawn(phase, down, pool, streams, executor) for _ in range(passes)] if phase.pool else [pool]
+    pools = [_drawn(phase, down, pool, streams, executor, i) for i in range(passes)] if phase.pool else [pool]
     rows = join([{"x": p.x, "y": p.y} for p in pools])
     todo, device = plan(pools, phase, work, passes, streams), pool.counts.device
     steps = torch.tensor(todo.steps, device=device)
     lr = torch.full((len(steps),), rate(phase, work, cooled), dtype=pool.real, device=device)
     client = Client(kept or {}, lr, steps)
-    job = Job(net, phase, work, cooled, rows["x"], rows["y"], todo, trained, client)
+    job = Job(net, phase, work, cooled, rows["x"], rows["y"], todo, trained, client, streams)
     done = (_stack_in_memory if executor == "stack" else _loop)(job, tensors, down)
     keep = {n: t for n, t in done.tensors.items() if part_of(n) in trained}
     return Done(tensors | keep, done.losses / steps.clamp(min=1), done.tally, client)
@@ -131,14 +140,16 @@ def _padded(ragged: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
 
 
 def _drawn(
-    phase: Phase, down: dict[str, Tree], like: Pool, streams: list[torch.Generator], executor: Executor
+    phase: Phase, down: dict[str, Tree], like: Pool, streams: list[torch.Generator], executor: Executor, number: int
 ) -> Pool:
     """The rows that the phase makes itself, as a Pool; masked ones are left out."""
     assert phase.pool is not None
     noise = [draw(phase.pool_noise, s, (), like.real) for s in streams]
     eps = tree_map(lambda *ts: torch.stack(ts).to(like.x.device), noise[0], *noise[1:])
+    draws = Draws()
+    draws.begin(streams_of(streams, f"pool draws {number}"))
     with torch.no_grad():
-        data = for_each_client(phase.pool, executor, down, eps)
+        data = for_each_client(phase.pool, executor, down, eps, draws=draws)
     m, n = data.mask.shape
     real_first = (~data.mask).to(torch.int8).argsort(dim=1, stable=True)
     rows = real_first + n * torch.arange(m, device=like.x.device)[:, None]
@@ -180,6 +191,7 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
 
     moving, active, convolves = trained_names(net, job.trained), 0, has_convolutions(net)
     optimizers: Optimizers | None = None
+    draws, draws_again = job.draws(order)
     for s in range(steps[0]):
         still = sum(n > s for n in steps)
         if still != active:
@@ -194,10 +206,10 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
         images = x[index]  # [k, B, …]
         noise = {n: e[:active, s] for n, e in eps.items()}
         batch = Batch(stacked_layout(images) if convolves else images, y[index], noise, client)
-        losses, seen = vmap(loss)(now, batch, received)
+        losses, seen = draws.stacked(loss, active, now, batch, received)
         optimizers.step(losses)
         if phase.after:
-            optimizers.step_again(vmap(again)(now, batch, received))
+            optimizers.step_again(draws_again.stacked(again, active, now, batch, received))
         total[:active] += losses.detach()
         if s == 0:
             tally = tree_map(lambda t: t.detach().new_zeros(len(order), *t.shape[1:]), seen)
@@ -217,7 +229,8 @@ def _stack_in_memory(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]
     steps, rows, eps = job.plan
     half, found = len(steps) // 2, []
     for some in (slice(0, half), slice(half, None)):
-        part = job._replace(plan=Plan(steps[some], rows[some], take(eps, some)), client=take(job.client, some))
+        todo, streams = Plan(steps[some], rows[some], take(eps, some)), job.streams[some]
+        part = job._replace(plan=todo, client=take(job.client, some), streams=streams)
         found.append(_stack_in_memory(part, take(tensors, some), take(down, some)))
     return join(found)
 
@@ -229,6 +242,7 @@ def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
     moving = trained_names(net, job.trained)
     total = torch.zeros(len(todo.steps), device=x.device, dtype=torch.float64)
     tally: dict[str, Tree] = {}
+    draws, draws_again = job.draws(range(len(todo.steps)))
     for k, steps in enumerate(todo.steps):
         mine, received, client = take(tensors, k), take(down, k), take(job.client, k)  # views: written through
         leaves = [mine[n].detach().requires_grad_() for n in moving]
@@ -237,10 +251,10 @@ def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
         for s in range(steps):
             index = todo.rows[k, s]
             batch = Batch(x[index], y[index], {n: e[k, s] for n, e in todo.eps.items()}, client)
-            loss, seen = _parted(phase.loss(model, batch, received))
+            loss, seen = _parted(draws.alone(phase.loss, k, model, batch, received))
             optimizers.step(loss)
             if phase.after:
-                optimizers.step_again(phase.after.loss(model, batch, received))
+                optimizers.step_again(draws_again.alone(phase.after.loss, k, model, batch, received))
             total[k] += loss.detach()
             if not tally:
                 tally = tree_map(lambda t: t.detach().new_zeros(len(todo.steps), *t.shape), seen)

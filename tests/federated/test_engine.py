@@ -364,9 +364,9 @@ def test_the_shared_model_is_not_copied_for_every_client_that_is_scored(monkeypa
     """A chunk of an expanded tree would be: of FedEnsemble's members, gigabytes."""
     seen = []
 
-    def watched(code: Any, executor: str, tensors: Any, down: Any, data: Any) -> Any:
+    def watched(code: Any, executor: str, tensors: Any, down: Any, data: Any, **more: Any) -> Any:
         seen.append({n: t.data_ptr() for n, t in down["shared"].items()})
-        return for_each_client(code, executor, tensors, down, data)
+        return for_each_client(code, executor, tensors, down, data, **more)
 
     monkeypatch.setattr(evaluation, "for_each_client", watched)
     for at_once, executor in ((90, "stack"), (8192, "stack"), (8192, "loop")):

@@ -1,0 +1,202 @@
+"""PyTorch's own random functions in client code, served from each client's own stream.
+
+`torch.rand`, `Tensor.normal_`, `nn.Dropout`, `F.gumbel_softmax`, the dropout inside an attention: all of it ends in one
+of a few operations, and here these take their numbers from the stream of the client that asks, one draw after the
+other.  So a number has an address (that of the stream, step, call), and is the same whether clients are stacked or
+alone, however they are grouped, on every device, and after a resume.  Numbers are made on the CPU and then moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.func import vmap
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fedtune.core import randomness
+
+Streams = Callable[[], Sequence[torch.Generator]]
+
+
+class CannotRepeat(RuntimeError):
+    """Client code draws random numbers in a way that has no address."""
+
+
+class Draws(TorchDispatchMode):
+    """Runs one function of client code and serves what it draws.
+
+    Watching every operation costs microseconds each, so code that draws nothing when it first runs is left alone.
+    """
+
+    def __init__(self) -> None:
+        """No stream is made before something is drawn."""
+        super().__init__()
+        self.seen, self._tried, self._stacked, self._clients = False, False, False, 0
+        self._client, self._make = 0, _no_streams
+        self._streams: Sequence[torch.Generator] | None = None
+        self._turn = 0  # of the clients, where PyTorch itself asks one after the other
+
+    def begin(self, streams: Streams) -> None:
+        """From now on it is the turn of clients whose own streams these are."""
+        self._make, self._streams = streams, None
+
+    def stacked(self, code: Callable[..., Any], clients: int, *trees: Any) -> Any:
+        """Client code over the first of these clients, as one program."""
+        if not self._watches:
+            return vmap(code)(*trees)
+        self._stacked, self._clients, self._turn = True, clients, 0
+        with self:
+            return vmap(code, randomness="different")(*trees)
+
+    def alone(self, code: Callable[..., Any], client: int, *trees: Any) -> Any:
+        """Client code of the one of these clients at this position."""
+        if not self._watches:
+            return code(*trees)
+        self._stacked, self._client = False, client
+        with self:
+            return code(*trees)
+
+    @property
+    def _watches(self) -> bool:
+        first, self._tried = not self._tried, True
+        return first or self.seen
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation, a random one with the clients' streams."""
+        if func in _CERTAIN:
+            return func(*args, **(kwargs or {}))
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            _CERTAIN.add(func)
+            return func(*args, **(kwargs or {}))
+        given = _by_name(func, args, kwargs or {})
+        if any(given.get(name) == 0 for name in _SWITCHES):  # it could draw, but is told not to
+            return func(*args, **(kwargs or {}))
+        self.seen = True
+        if self._streams is None:
+            self._streams = self._make()
+        return self._draw(func, given)
+
+    def _draw(self, func: OpOverload, given: dict[str, Any]) -> Any:
+        name = func._schema.name.removeprefix("aten::")
+        law = name.rstrip("_").removesuffix("_like")
+        if law not in _LAWS:
+            raise CannotRepeat(f"{law} has random numbers of its own")
+        if given.get("generator") is not None:
+            raise CannotRepeat(f"{law} is given a generator; leave it out, as every client has its own")
+        if law == "native_dropout":
+            x, p = given["input"], given["p"]
+            mask = self._numbers("bernoulli", {"self": x, "p": 1 - p, "dtype": torch.bool})
+            return x * mask / (1 - p) if p < 1 else x * 0, mask
+        drawn = self._numbers(law, given)
+        return given["self"].copy_(drawn) if name.endswith("_") else drawn
+
+    def _numbers(self, law: str, given: dict[str, Any]) -> Tensor:
+        """The numbers of all clients that are being run, as the operation would give them."""
+        assert self._streams is not None
+        like = next((v for v in given.values() if isinstance(v, Tensor)), None)
+        dtype = given.get("dtype")
+        if not isinstance(dtype, torch.dtype):  # where none was asked for
+            dtype = like.dtype if like is not None else _DTYPES.get(law, torch.get_default_dtype())
+        device = given.get("device") or (like.device if like is not None else torch.device("cpu"))
+        if law == "randperm" and self._stacked:
+            self._turn += 1
+            streams = [self._streams[(self._turn - 1) % self._clients]]
+            return _LAWS[law](given, (), dtype, streams[0]).to(device)
+        if not self._stacked:
+            return _LAWS[law](_on_cpu(given), _shape(given), dtype, self._streams[self._client]).to(device)
+        whole = _shape(given)
+        tensors = {n: v.expand(whole) if law != "multinomial" else v for n, v in _on_cpu(given).items()
+                   if isinstance(v, Tensor)}  # fmt: skip
+        if whole[0] % self._clients:
+            raise CannotRepeat(f"{law} draws {list(whole)} numbers for {self._clients} clients")
+        drawn = []
+        for stream, *own in zip(self._streams, *(t.chunk(self._clients) for t in tensors.values()), strict=False):
+            mine = given | dict(zip(tensors, own, strict=True))
+            drawn.append(_LAWS[law](mine, (whole[0] // self._clients, *whole[1:]), dtype, stream))
+            if len(drawn) == self._clients:
+                break
+        return torch.cat(drawn).to(device)
+
+
+def streams_of(streams: Sequence[torch.Generator], purpose: str = "draws") -> Streams:
+    """The streams of client code beside those of its data: at the same addresses, for another purpose."""
+    return lambda: [randomness.stream(s.initial_seed(), purpose) for s in streams]
+
+
+def _no_streams() -> Sequence[torch.Generator]:
+    return []
+
+
+_CERTAIN: set[Any] = set()  # operations that draw nothing
+_SWITCHES = ("dropout_p", "dropout", "train", "training")
+_DTYPES = {"randint": torch.int64, "randperm": torch.int64}
+
+Law = Callable[[dict[str, Any], Sequence[int], torch.dtype, torch.Generator], Tensor]
+
+
+def _filled(name: str, *arguments: str) -> Law:
+    """A law that PyTorch has as an operation in place: into a new tensor, so that no memory order matters."""
+
+    def law(a: dict[str, Any], shape: Sequence[int], dtype: torch.dtype, g: torch.Generator) -> Tensor:
+        values = [a[n] for n in arguments if a.get(n) is not None]
+        drawn: Tensor = getattr(torch.empty(shape, dtype=dtype), f"{name}_")(*values, generator=g)
+        return drawn
+
+    return law
+
+
+def _of_values(name: str) -> Law:
+    """A law whose parameters are a tensor."""
+
+    def law(a: dict[str, Any], shape: Sequence[int], dtype: torch.dtype, g: torch.Generator) -> Tensor:
+        drawn: Tensor = getattr(torch, name)(a["self"].contiguous(), generator=g)
+        return drawn
+
+    return law
+
+
+_LAWS: dict[str, Law] = {
+    "rand": lambda a, shape, dtype, g: torch.rand(shape, generator=g, dtype=dtype),
+    "randn": lambda a, shape, dtype, g: torch.randn(shape, generator=g, dtype=dtype),
+    "randint": lambda a, shape, dtype, g: torch.randint(a.get("low", 0), a["high"], shape, generator=g, dtype=dtype),
+    "randperm": lambda a, shape, dtype, g: torch.randperm(a["n"], generator=g, dtype=dtype),
+    # by uniform numbers of one precision, so that a mask is the same in float32 and float64
+    "bernoulli": lambda a, shape, dtype, g: (torch.rand(shape, generator=g) < a.get("p", a["self"])).to(dtype),
+    "uniform": lambda a, shape, dtype, g: (
+        a["from"] + (a["to"] - a["from"]) * torch.rand(shape, generator=g, dtype=dtype)
+    ),
+    "normal": lambda a, shape, dtype, g: a["mean"] + a["std"] * torch.randn(shape, generator=g, dtype=dtype),
+    "exponential": _filled("exponential", "lambd"),
+    "random": _filled("random", "from", "to"),
+    "geometric": _filled("geometric", "p"),
+    "cauchy": _filled("cauchy", "median", "sigma"),
+    "log_normal": _filled("log_normal", "mean", "std"),
+    "poisson": _of_values("poisson"),
+    "_standard_gamma": _of_values("_standard_gamma"),
+    "multinomial": lambda a, shape, dtype, g: torch.multinomial(
+        a["self"].contiguous(), a["num_samples"], a["replacement"], generator=g
+    ),
+    "native_dropout": lambda a, shape, dtype, g: torch.empty(0),  # by "bernoulli"
+}
+
+
+def _by_name(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an operation under the names that it declares, with its defaults."""
+    declared = func._schema.arguments
+    defaults = {a.name: a.default_value for a in declared if a.has_default_value()}
+    return defaults | {a.name: v for a, v in zip(declared, args, strict=False)} | kwargs
+
+
+def _shape(given: dict[str, Any]) -> torch.Size:
+    """The shape of what is drawn."""
+    if "size" in given:
+        return torch.Size(given["size"])
+    return torch.broadcast_shapes(*(v.shape for v in given.values() if isinstance(v, Tensor)))
+
+
+def _on_cpu(given: dict[str, Any]) -> dict[str, Any]:
+    return {n: v.cpu() if isinstance(v, Tensor) else v for n, v in given.items()}

@@ -1,0 +1,122 @@
+"""What is said when client code fails: where in its author's file, why it cannot be stacked, and what would do."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import fedtune
+from fedtune.core import own_files
+from fedtune.core.draws import CannotRepeat
+from fedtune.core.errors import Diverged, UserError
+from fedtune.core.trees import Executor
+
+# what PyTorch says of code that vmap cannot run -> what the code does
+REASONS = {
+    ".item()": "takes a number out of a tensor (item, float, int, range)",
+    "doesn't have storage": "takes numbers out of a tensor (tolist, numpy)",
+    "access storage": "copies a tensor outside PyTorch's operations (deepcopy)",
+    "accessing `data`": "takes a tensor's .data",
+    "data-dependent control flow": "branches on a tensor (if, while, and, bool)",
+    "dynamic shape": "makes a tensor whose size depends on values (a boolean index, nonzero, unique)",
+    "masked_select": "makes a tensor whose size depends on values (masked_select)",
+    "provide an explicit positive num_classes": "calls one_hot without the number of classes",
+    "is not possible because there exists a Tensor": "writes a client's values into a tensor that it made empty",
+    "unbatched tensor": "draws random numbers into a tensor that it made empty",
+    "requires_grad_()": "calls requires_grad_ (torch.func.grad would do)",
+    "backward() called": "calls backward (torch.func.grad would do)",
+    "randomness error mode": "draws random numbers in some steps and in others not",
+}
+_NO_RULE = ("Batching rule not implemented for aten::", "we do not yet support aten::")
+_SIGNS = ("vmap", "functorch", "Batching rule", "BatchedTensor")
+
+
+class Unstackable(UserError):
+    """Client code that runs for one client at a time, but not for all of them as one program."""
+
+    def __init__(self, where: str, why: str) -> None:
+        """where: FILE:LINE in its author's file, or the module.  why: what it does there."""
+        super().__init__(
+            f"client code cannot run stacked: at {where} it {why}\n"
+            "write that with masks (torch.where, one-hot sums), or give --executor loop: one client after the other"
+        )
+        self.where, self.why = where, why
+
+
+@contextmanager
+def running(executor: Executor) -> Iterator[None]:
+    """While client code runs: what goes wrong in it is a UserError that names the place."""
+    chance = torch.get_rng_state() if executor == "loop" else None
+    try:
+        with _stackable_operations():
+            yield
+    except (UserError, Diverged, torch.OutOfMemoryError):
+        raise
+    except CannotRepeat as error:
+        raise UserError(
+            f"random numbers in client code must be repeatable, but at {place(error)} {error}; draw with torch.rand, "
+            "randn, bernoulli or dropout"
+        ) from error
+    except Exception as error:
+        if executor == "stack" and (why := reason(error)):
+            raise Unstackable(place(error), why) from error
+        if own_files.place(error):
+            raise UserError(f"client code failed: {own_files.describe(error)}") from error
+        raise
+    if chance is not None and not torch.equal(chance, torch.get_rng_state()):
+        raise UserError(
+            "client code must draw random numbers in every step or in none, but it draws them in some; draw always, "
+            "and use them where they are needed"
+        )
+
+
+@contextmanager
+def _stackable_operations() -> Iterator[None]:
+    """A transformer's layer in evaluation mode as single operations, which vmap has rules for, as in training.
+
+    And no advice of PyTorch's to its own developers where it falls back on a loop over clients: that is measured.
+    """
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    torch._C._functorch._set_vmap_fallback_warning_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        torch._C._functorch._set_vmap_fallback_warning_enabled(True)
+
+
+def reason(error: Exception, certain: bool = False) -> str:
+    """What client code does that vmap cannot; nothing if the error may be another.  certain: it is none other."""
+    text = str(error)
+    for sign, why in REASONS.items():
+        if sign in text:
+            return why
+    for sign in _NO_RULE:
+        if sign in text:
+            return f"calls {text.split(sign)[1].split()[0].split('.')[0]}, which vmap has no rule for"
+    first = text.splitlines()[0].split(". ")[0] if text else type(error).__name__
+    return f"raises {type(error).__name__}: {first}" if certain or any(sign in text for sign in _SIGNS) else ""
+
+
+def place(error: BaseException) -> str:
+    """FILE:LINE of an error in its author's file, or the module of the model that raised it where no line is theirs."""
+    if own := own_files.place(error):
+        return own
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_NOT_THEIRS)]
+    if frames:
+        return f"{frames[-1].filename}:{frames[-1].lineno}"
+    owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [m for m in owners if isinstance(m, nn.Module)]
+    return f"the model's {type(modules[-1]).__name__}" if modules else "some place"
+
+
+_NOT_THEIRS = (
+    str(Path(torch.__file__).parent), str(Path(fedtune.__file__).parent), sysconfig.get_paths()["stdlib"], "<",
+)  # fmt: skip
