@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from fedtune.federated.algorithm import Algorithm, Task, hyper
-from fedtune.nn.layers import is_statistic
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class FedAdam(Algorithm):
 
     def init(self, task: Task) -> dict:
         """No move is remembered yet."""
-        shapes = {n: shape for n, shape in task.shapes.items() if not is_statistic(n)}
+        shapes = {n: task.shapes[n] for n in task.parameters}
         return {
             "first": {n: torch.zeros(shape) for n, shape in shapes.items()},
             "second": {n: torch.full(shape, self.tau**2, dtype=torch.float64) for n, shape in shapes.items()},

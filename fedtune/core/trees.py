@@ -138,13 +138,13 @@ def size(messages: Tree) -> Size:
     return Size(numbers * real, numbers * (not real), numbers * values.element_size() + bitmaps)
 
 
-def for_each_client(fn: Callable[..., Tree], executor: Executor, *trees: Tree, draws: Draws) -> Tree:
+def for_each_client(fn: Callable[..., Tree], executor: Executor, *trees: Tree, draws: Draws | None = None) -> Tree:
     """fn of each client's trees, the results stacked along the client axis [K, …].
 
     "stack" runs all clients as one program (torch.func.vmap); "loop" one by one: the oracle in tests, a place to
-    put a breakpoint, and what is faster for large models on a CPU.  draws: these clients' random numbers.
+    put a breakpoint, and what is faster for large models on a CPU.  draws: these clients' random numbers, if any.
     """
-    clients = leaves(trees)[0].shape[0]
+    clients, draws = leaves(trees)[0].shape[0], draws or Draws()
     if executor == "stack":
         return draws.stacked(fn, clients, *trees)
     results = [draws.alone(fn, k, *(take(tree, k) for tree in trees)) for k in range(clients)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from fedtune.core import randomness
+from fedtune.federated import client_code
 from fedtune.federated.algorithm import Phase
 from fedtune.federated.engine import pool_of, require_finite
 from fedtune.federated.local_training import train
@@ -29,7 +30,8 @@ def _adapted(s: Setting, state: State, g: Group, phases: tuple[Phase, ...]) -> G
     for i, phase in enumerate(phases):
         streams = [randomness.stream(s.task.seed, "adapt", task.t, i, k) for k in g.ids.tolist()]
         pool = pool_of(s, g.ids)
-        done = train(g.net, g.tensors, down, phase, pool, s.scenario, g.executor, streams, cooled, g.kept)
+        with client_code.running(g.executor):
+            done = train(g.net, g.tensors, down, phase, pool, s.scenario, g.executor, streams, cooled, g.kept)
         g = g._replace(tensors=done.tensors)
         require_finite(state.round, g.ids, done.losses, g.tensors, {})
     return g

@@ -51,7 +51,7 @@ class Unstackable(UserError):
 
 @contextmanager
 def running(executor: Executor) -> Iterator[None]:
-    """While client code runs: what goes wrong in it is a UserError that names the place."""
+    """While client code runs: chance without an address, or what vmap cannot run, is a UserError with its place."""
     chance = torch.get_rng_state() if executor == "loop" else None
     try:
         with _stackable_operations():
@@ -66,8 +66,6 @@ def running(executor: Executor) -> Iterator[None]:
     except Exception as error:
         if executor == "stack" and (why := reason(error)):
             raise Unstackable(place(error), why) from error
-        if own_files.place(error):
-            raise UserError(f"client code failed: {own_files.describe(error)}") from error
         raise
     if chance is not None and not torch.equal(chance, torch.get_rng_state()):
         raise UserError(
