@@ -32,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser, cls: type, *only: str, **helps:
         given: dict[str, Any] = {"dest": f.name, "help": text, "default": argparse.SUPPRESS}
         if isinstance(f.default, bool):
             given["action"] = "store_false" if f.default else "store_true"
-        elif f.name == "set":
+        elif f.name == "set" or isinstance(f.default, tuple):
             given |= {"action": "append", "metavar": about["metavar"]}
         else:
             given |= {"metavar": about["metavar"], "choices": about["choices"] or None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,11 @@ def _not_metrics() -> frozenset[str]:
     return frozenset({*AUTO_RESULT_KEYS, *DEFAULT_RESULT_KEYS, "checkpoint_dir_name", "should_checkpoint"} | ours)
 
 
+def metrics_in(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The round and its metrics, without what Tune adds to a result."""
+    return {name: value for name, value in result.items() if name not in _not_metrics()}
+
+
 def rounds_frame(reported: dict[str, list[dict[str, Any]]]) -> pd.DataFrame:
     """A row per trial and round: trial, round, and every metric.  Empty if nothing was reported.
 
@@ -46,7 +52,7 @@ def rounds_frame(reported: dict[str, list[dict[str, Any]]]) -> pd.DataFrame:
         rows = [r for r in results if "round" in r]
         if not rows:
             continue
-        frame = pd.DataFrame([{k: v for k, v in r.items() if k not in _not_metrics()} for r in rows])
+        frame = pd.DataFrame([metrics_in(row) for row in rows])
         frames.append(frame.drop_duplicates("round", keep="last").sort_values("round").assign(trial=trial))
     if not frames:
         return pd.DataFrame(columns=["trial", "round", *METRICS])

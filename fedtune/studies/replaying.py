@@ -31,7 +31,7 @@ def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool
     run = RunFolder(path)
     record = resuming.record_of(run, trust, "scheduler")
     options = resuming.options_of(run, changed)
-    options = dataclasses.replace(options, name=name or f"{options.name}-replayed", final_seeds=0)
+    options = dataclasses.replace(options, name=name or f"{options.name}-replayed", final_seeds=0, logger=())
     before = rounds_frame(logged(path))
     length = before.groupby("trial")["round"].max()
     tried = [

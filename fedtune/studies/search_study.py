@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -18,7 +19,7 @@ from fedtune.runs import disk, own_copies, provenance, tables
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import BROKEN, STACK
 from fedtune.studies import final_check
-from fedtune.tuning import driver, messages, saved_state
+from fedtune.tuning import driver, loggers, messages, saved_state
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.space import keep
 
@@ -67,6 +68,7 @@ def run_search(
         p = dataclasses.replace(p, concurrent=p.concurrent or fits)
         messages.announce(p, p.options.space, p.concurrent or fits)
         run = p.files
+        tools = held.enter_context(loggers.opened(p.options.logger, about(p), p.experiment.configuration))
         run.add(**provenance.of_experiment(p.experiment) | p.to_record() | record)
         if not resumed:  # not before: whatever is refused leaves nothing behind
             run.make()
@@ -79,17 +81,23 @@ def run_search(
         if not p.options.debug:
             held.enter_context(ray_start.without_stacks())
         with watch.explaining(p.shown):
-            return search_and_check(p, data, partitions, run, watch, resumed)
+            return search_and_check(p, data, partitions, run, watch, resumed, tools)
+
+
+def about(p: Plan) -> loggers.About:
+    """What a tool that logs trials is told of the search."""
+    experiment = p.experiment
+    return loggers.About(f"{p.storage.name}/{p.name}", experiment.algorithm, p.scenario, experiment.seed, p.folder)
 
 
 def search_and_check(
     p: Plan, data: datasets.Dataset, partitions: list[federation.Federation], run: RunFiles, watch: disk.Watch,
-    resumed: bool,
+    resumed: bool, tools: Sequence[loggers.TrialLogger] = (),
 ) -> int:  # fmt: skip
     """Search in the run's folder, write its tables, then check what was found; the exit status."""
     began = time.monotonic()
     try:
-        grid, reported = driver.fit(p, partitions, p.concurrent or 1, resumed, watch)
+        grid, reported = driver.fit(p, partitions, p.concurrent or 1, resumed, watch, tools)
     except BaseException as error:
         watch.look()  # before the record makes a vanished folder again
         run.write("failed", reason=f"{type(error).__name__}: {error}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from fedtune.data.federation import Federation
 from fedtune.runs import disk, logs
 from fedtune.runs.files import RunFiles
 from fedtune.tuning import live_view, saved_state, schedulers, searchers
+from fedtune.tuning.loggers import TrialLogger
 from fedtune.tuning.optuna_searcher import OptunaSearcher
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.promotion import Promotion, ResumableLimit, RunningLimit
@@ -36,8 +37,9 @@ Rows = dict[str, list[dict[str, Any]]]  # what each trial reported
 
 
 def fit(
-    p: Plan, data: list[Federation], concurrent: int, resumed: bool, watch: disk.Watch | None = None, show: bool = True
-) -> tuple[tune.ResultGrid, Rows]:
+    p: Plan, data: list[Federation], concurrent: int, resumed: bool, watch: disk.Watch | None = None,
+    tools: Sequence[TrialLogger] = (), show: bool = True,
+) -> tuple[tune.ResultGrid, Rows]:  # fmt: skip
     """Run the search, or what is left of it.  Returns Tune's results, and all that each trial reported."""
     bundle = tune.PlacementGroupFactory([{"CPU": p.cpus, "GPU": p.gpus} if p.gpus else {"CPU": p.cpus}])
     trainable = tune.with_resources(
@@ -51,13 +53,17 @@ def fit(
         ),
         bundle,
     )
-    return drive(p, trainable, concurrent, resumed, watch, show)
+    return drive(p, trainable, concurrent, resumed, watch, tools, show)
 
 
 def drive(
-    p: Plan, trainable: Any, concurrent: int, resumed: bool = False, watch: disk.Watch | None = None, show: bool = True
-) -> tuple[tune.ResultGrid, Rows]:
-    """Run Tune on a trainable, from the start or from where its last driver stopped.  show: whether to draw it."""
+    p: Plan, trainable: Any, concurrent: int, resumed: bool = False, watch: disk.Watch | None = None,
+    tools: Sequence[TrialLogger] = (), show: bool = True,
+) -> tuple[tune.ResultGrid, Rows]:  # fmt: skip
+    """Run Tune on a trainable, from the start or from where its last driver stopped.
+
+    tools: what is told of every trial.  show: whether to draw it.
+    """
     with ray_start.settings():
         before: Rows = {}
         if resumed and saved_state.require_state(p.folder):
@@ -65,6 +71,8 @@ def drive(
             tuner = _restored(p, trainable, concurrent, before)
             if watch:
                 watch.resumed = True
+            for tool in tools:
+                tool.catch_up(p.folder, before)
         else:
             tuner = _new(p, trainable, concurrent)
         recorder = Recorder(before)
@@ -75,7 +83,7 @@ def drive(
         ray_internals.callbacks(tuner)[:] = [
             JsonLoggerCallback(), recorder, Gauges(p.name, p.experiment.algorithm), *([view] if show else []),
             *([TBXLoggerCallback()] if p.tensorboard else []), *([watch] if watch else []),
-            *([journal] if journal else []),
+            *([journal] if journal else []), *tools,
         ]  # fmt: skip
         with _terminable(), view if show else nullcontext():
             grid = tuner.fit()

@@ -37,6 +37,19 @@ def gpus(value: Any) -> float | str:
     return AUTO if value == AUTO else _number(value, float, f"a number, or {AUTO}")
 
 
+def names_of(*known: str) -> Callable[[Any], tuple[str, ...]]:
+    """A parser of names, each once, from one name or several; its UserError names those that there are."""
+
+    def names(value: Any) -> tuple[str, ...]:
+        given = [value] if isinstance(value, str) else value
+        for name in given:
+            if name not in known:
+                raise UserError(f"must be {' or '.join(known)}, but got {name!r}")
+        return tuple(dict.fromkeys(given))
+
+    return names
+
+
 def _number(value: Any, kind: type, rule: str, holds: Callable[[Any], bool] = lambda n: True) -> Any:
     try:
         number = kind(value)

@@ -22,6 +22,7 @@ from fedtune.tuning.option_types import (  # fmt: skip
     check,
     flag,
     gpus,
+    names_of,
     option,
     options,
     pair,
@@ -44,6 +45,7 @@ __all__ = [
 DEFAULT_SCENARIO = "digits-w4"
 LOOPBACK = "127.0.0.1"
 STARTS = ("common", "own")
+LOGGERS = ("mlflow", "wandb")  # tools that a search can tell of its trials (fedtune/tuning/loggers.py)
 
 
 def _algorithms() -> str:
@@ -199,6 +201,10 @@ class SearchOptions(ExperimentOptions):
     dashboard: bool = option(True, "do not start Ray's dashboard", group="machine")
     dashboard_host: str = option(LOOPBACK, f"where the dashboard listens (default {LOOPBACK})", "HOST", group="machine")
     tensorboard: bool = option(False, "TensorBoard event files too; they cost time per round", group="machine")
+    logger: tuple[str, ...] = option(
+        (), f"log every trial to {' or '.join(LOGGERS)} as well; may be given twice", "NAME", names_of(*LOGGERS),
+        group="machine",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         """Check what can be told without data, algorithm or machine; UserError otherwise."""

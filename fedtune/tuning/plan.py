@@ -19,7 +19,7 @@ from fedtune.core.own_files import plain_name
 from fedtune.core.terminal import say
 from fedtune.federated.experiment import Experiment
 from fedtune.runs.files import RunFiles
-from fedtune.tuning import schedulers, searchers
+from fedtune.tuning import loggers, schedulers, searchers
 from fedtune.tuning import space as spaces
 from fedtune.tuning.options import AUTO, SearchOptions, flag
 from fedtune.tuning.space import Config, Space
@@ -123,6 +123,7 @@ def make(options: SearchOptions, resumed: bool = False) -> Plan:
     storage, name = Path(options.storage_path), options.name or _name(experiment, options.scenario)
     if not resumed:
         require_folder(storage, name)
+    loggers.require(options.logger)
     ray_start.require_address(options.address)
     ray_start.require_host(options.dashboard_host)
     trials = min(options.trials or len(points), len(points)) if searcher == "grid" else options.trials or 32

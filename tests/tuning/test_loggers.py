@@ -1,0 +1,351 @@
+"""Tools that are told of every trial: MLflow and Weights & Biases, as their own stores hold it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+from support.searches import QUICK, searched
+from support.wandb_files import run_of
+
+from fedtune import search
+from fedtune.core.errors import UserError
+from fedtune.runs.tables import rounds_frame
+from fedtune.tuning import loggers
+from fedtune.tuning.logged_runs import About
+from fedtune.tuning.loggers import TrialLogger
+from fedtune.tuning.options import LOGGERS, SearchOptions
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # theirs
+
+needs = {
+    name: pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"pip install -e .[{name}]")
+    for name in LOGGERS
+}
+each = pytest.mark.parametrize("name", [pytest.param(name, marks=needs[name]) for name in LOGGERS])
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's own environment says nothing."""
+    for name in list(os.environ):
+        if name.startswith(("MLFLOW_", "WANDB_")):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loggers, "PERIOD", 0.02)
+
+
+class Fake:
+    """A tool that keeps what it is told, and can be told to fail."""
+
+    def __init__(self, about: About | None = None) -> None:
+        self.told: list[tuple[Any, ...]] = []
+        self.failures = 0
+
+    def take(self, *what: Any) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise OSError("no answer from the server")
+        self.told.append(what)
+
+    def resume(self, lost: Sequence[str]) -> None:
+        self.take("resume", lost)
+
+    def begin(self, trial: str, config: dict[str, Any]) -> None:
+        self.take("begin", trial, config)
+
+    def log(self, trial: str, rows: Sequence[dict[str, Any]]) -> None:
+        self.take("log", trial, [row["round"] for row in rows])
+
+    def end(self, trial: str, how: str | None) -> None:
+        self.take("end", trial, how)
+
+
+def trial(name: str, **last: Any) -> SimpleNamespace:
+    return SimpleNamespace(trial_id=name, config={"lam": float(len(name))}, last_result=last)
+
+
+def result(name: str, t: int) -> dict[str, Any]:
+    value = random.Random(f"{name} {t}").random()
+    figures = {"val_acc": value, "comm_mb": 0.1 * t, "up_floats": 7 * t, "seconds": value / 3}
+    return figures | {"round": t, "trial_id": name, "training_iteration": t, "timestamp": 1.7e9 + t, "done": t == 6}
+
+
+def told(tool: loggers.Tool, events: Callable[[TrialLogger], None], name: str = "mlflow") -> None:
+    with TrialLogger(name, tool, lambda config: config | {"rate": 0.1}) as teller:
+        events(teller)
+
+
+def a_search(teller: TrialLogger, first: int = 1, last: int = 6) -> None:
+    """Three trials in turns: one trains to its end, one is stopped after round 4, one diverges in round 3."""
+    trials = {name: trial(name) for name in ("long", "cut", "odd")}
+    for t in range(first, last + 1):
+        for name, one in trials.items():
+            row = result(name, t) | {"complete": t == 6}
+            if name == "odd" and t >= 3:
+                row = {"val_acc": 0.1, "diverged": True, "training_iteration": t, "trial_id": name}
+            if (name == "odd" and t > 3) or (name == "cut" and t > 4):
+                continue
+            one.last_result = row
+            teller.on_trial_result(0, [], one, row)
+            if row.get("diverged") or (name == "cut" and t == 4) or t == 6:
+                teller.on_trial_complete(0, [], one)
+
+
+def test_a_tool_is_told_of_each_trial_in_its_order() -> None:
+    tool = Fake()
+    told(tool, a_search)
+    by_trial = {name: [w for w in tool.told if w[1] == name] for name in ("long", "cut", "odd")}
+    for name, rounds, how in (("long", 6, "finished"), ("cut", 4, "stopped"), ("odd", 2, "diverged")):
+        begin, *logs, end = by_trial[name]
+        assert begin == ("begin", name, {"lam": float(len(name)), "rate": 0.1}) and end == ("end", name, how)
+        assert [t for log in logs for t in log[2]] == list(range(1, rounds + 1))
+
+
+def test_what_has_not_ended_waits_and_what_failed_has_failed() -> None:
+    tool = Fake()
+
+    def events(teller: TrialLogger) -> None:
+        teller.on_trial_result(0, [], trial("open"), result("open", 1))
+        teller.on_trial_error(0, [], trial("never began"))
+        teller.on_trial_complete(0, [], trial("of an earlier driver"))
+
+    told(tool, events)
+    assert tool.told[-1] == ("end", "never began", "failed") and ("end", "open", None) in tool.told
+    assert not any("of an earlier driver" in words for words in tool.told)
+
+
+def test_a_tool_that_fails_now_and_then_misses_nothing(capsys: pytest.CaptureFixture) -> None:
+    tool, whole = Fake(), Fake()
+    tool.failures = loggers.TRIES - 1
+    told(tool, a_search)
+    told(whole, a_search)
+    assert sorted(map(str, tool.told)) == sorted(map(str, whole.told)) and not capsys.readouterr().err
+
+
+def test_a_tool_that_fails_for_good_does_not_end_the_search(capsys: pytest.CaptureFixture) -> None:
+    tool = Fake()
+    tool.failures = 1000
+    told(tool, a_search, "wandb")
+    said = " ".join(capsys.readouterr().err.split())
+    assert "note: wandb is told no more (no answer from the server); the search goes on" in said
+
+
+def test_a_tool_that_hangs_does_not_hold_the_search(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import threading
+
+    monkeypatch.setattr(loggers, "LAST", 0.05)
+    answers, tool = threading.Event(), Fake()
+    monkeypatch.setattr(tool, "begin", lambda trial, config: answers.wait(20))
+    told(tool, a_search)
+    answers.set()
+    assert "note: mlflow takes too long" in capsys.readouterr().err
+
+
+# ---- their own stores
+
+
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MLflow store, which takes seconds to make."""
+    folder = tmp_path_factory.mktemp("store")
+    made("mlflow", folder)
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """A copy of it in the test's folder, where the test is of MLflow."""
+    if request.node.callspec.params["name"] == "mlflow":
+        shutil.copy(request.getfixturevalue("empty_store"), tmp_path / "mlflow.db")
+
+
+def made(name: str, folder: Path) -> loggers.Tool:
+    with loggers._environment(loggers.KINDS[name].environment):
+        return loggers.KINDS[name].make(About("runs/run", "gfpl", "digits-w4", 3, folder / "run"))
+
+
+def stored(name: str, folder: Path) -> dict[str, dict[str, Any]]:
+    """What a tool holds of each trial: its rows by round, its configuration, and how it ended."""
+    return {"mlflow": _stored_by_mlflow, "wandb": _stored_by_wandb}[name](folder)
+
+
+def _stored_by_mlflow(folder: Path) -> dict[str, dict[str, Any]]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    found: dict[str, dict[str, Any]] = {}
+    for run in client.search_runs([client.get_experiment_by_name("fedtune").experiment_id]):
+        rows: dict[int, dict[str, float]] = {}
+        for metric in run.data.metrics:
+            points = client.get_metric_history(run.info.run_id, metric)
+            assert len(points) == len({p.step for p in points}), "no round stands there twice"
+            for point in points:
+                rows.setdefault(point.step, {"round": point.step})[metric] = point.value
+        assert run.data.tags["trial"] not in found, "a trial has one run"
+        found[run.data.tags["trial"]] = {
+            "rows": rows, "config": run.data.params, "how": run.data.tags.get("status"), "state": run.info.status,
+            "of": run.data.tags["search"],
+        }  # fmt: skip
+    return found
+
+
+def _stored_by_wandb(folder: Path) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for file in folder.glob("run/wandb/offline-run-*/*.wandb"):
+        run = run_of(file)
+        config = {n: v for n, v in run["config"].items() if n not in ("algorithm", "scenario", "seed", "trial")}
+        assert run["config"]["trial"] not in found, "a trial has one run"
+        assert run["project"] == "fedtune" and run["id"] == f"{run['config']['algorithm']}-{run['config']['trial']}"
+        found[run["config"]["trial"]] = {
+            "rows": run["rows"], "config": {n: str(v) for n, v in config.items()}, "how": run["summary"].get("status"),
+            "state": run["exit"], "of": run["group"],
+        }  # fmt: skip
+    return found
+
+
+def assert_holds(name: str, folder: Path, rounds: pd.DataFrame, how: dict[str, str]) -> None:
+    """One run a trial, every round once, every number to its last digit."""
+    got = stored(name, folder)
+    assert {trial: run["how"] for trial, run in got.items()} == how
+    for trial, run in got.items():
+        want = rounds[rounds["trial"] == trial].set_index("round", drop=False).drop(columns="trial")
+        assert sorted(run["rows"]) == want.index.tolist()
+        for t, row in run["rows"].items():
+            assert {n: float(v) for n, v in row.items()} == {n: float(v) for n, v in want.loc[t].dropna().items()}
+
+
+@each
+@pytest.mark.usefixtures("store")
+def test_a_tool_holds_every_round_to_the_last_digit(name: str, tmp_path: Path) -> None:
+    told(made(name, tmp_path), a_search)
+    rows = {n: [result(n, t) for t in range(1, last + 1)] for n, last in (("long", 6), ("cut", 4), ("odd", 2))}
+    assert_holds(name, tmp_path, rounds_frame(rows), {"long": "finished", "cut": "stopped", "odd": "diverged"})
+    for trial, run in stored(name, tmp_path).items():
+        assert run["config"] == {"lam": str(float(len(trial))), "rate": "0.1"} and run["of"] == "runs/run"
+        assert run["state"] == {"mlflow": "FINISHED", "wandb": 0}[name]
+
+
+@each
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_resumed_search_goes_on_in_the_same_runs(name: str, killed: bool, tmp_path: Path) -> None:
+    """Of three rounds that the first driver told of the logs have two, so that the third is trained again."""
+    tool = made(name, tmp_path)
+
+    def begun(teller: TrialLogger) -> None:
+        a_search(teller, last=3)
+        teller.on_trial_result(0, [], trial("gone"), result("gone", 1))
+        if killed:  # nothing ends
+            teller._open.clear()
+
+    told(tool, begun)
+    if killed and name == "wandb":  # its process holds what nobody ended
+        import wandb
+
+        wandb.teardown()
+    run = tmp_path / "run"
+    before = {n: [result(n, t) | {"config": {"lam": float(len(n))}} for t in (1, 2)] for n in ("long", "cut", "odd")}
+    before["odd"].append({"val_acc": 0.1, "diverged": True, "trial_id": "odd", "timestamp": 1.7e9})
+    (run / "lost" / "gfpl-gone").mkdir(parents=True)
+
+    def resumed(teller: TrialLogger) -> None:
+        teller.catch_up(run, before)
+        a_search(teller, first=3)
+
+    told(made(name, tmp_path), resumed)
+    rows = {n: [result(n, t) for t in range(1, last + 1)] for n, last in (("long", 6), ("cut", 4), ("odd", 2))}
+    assert_holds(name, tmp_path, rounds_frame(rows), {"long": "finished", "cut": "stopped", "odd": "diverged"})
+    assert {r["state"] for r in stored(name, tmp_path).values()} == {{"mlflow": "FINISHED", "wandb": 0}[name]}
+
+
+@needs["mlflow"]
+def test_the_users_environment_says_where_mlflow_stores(
+    empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(empty_store, tmp_path / "elsewhere.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'elsewhere.db'}")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    told(made("mlflow", tmp_path), a_search)
+    assert not (tmp_path / "mlflow.db").exists()
+    from mlflow import MlflowClient
+
+    client = MlflowClient()
+    assert len(client.search_runs([client.get_experiment_by_name("mine").experiment_id])) == 3
+
+
+@needs["mlflow"]
+def test_a_store_that_cannot_be_opened_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "carrier-pigeon://roof")
+    about = About("runs/run", "gfpl", "digits-w4", 3, tmp_path / "run")
+    with pytest.raises(UserError, match="--logger mlflow cannot be used: .*carrier-pigeon") as error:
+        with loggers.opened(["mlflow"], about, dict):
+            pass
+    assert "\n" not in str(error.value) and "MLFLOW_DISABLE_TELEMETRY" not in os.environ
+
+
+# ---- in a search
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Neither package is installed, and a folder of W&B's data lies here."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda n, *more: None if n in ("mlflow", "wandb") else find(n, *more)
+    )
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wandb").mkdir()
+    yield
+
+
+@pytest.mark.parametrize("name", LOGGERS)
+@pytest.mark.usefixtures("without", "nothing_starts")
+def test_a_package_that_is_not_installed_is_one_line_that_names_the_extra(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert search.main(f"--algo local --logger {name} --storage-path {tmp_path / 'runs'}".split()) == 2
+    complaint = capsys.readouterr().err
+    assert complaint.count("\n") == 1 and f"pip install 'fedtune[{name}]'" in complaint
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_tool_that_there_is_not_is_one_line(capsys: pytest.CaptureFixture) -> None:
+    assert search.main("--algo local --logger tensorboard".split()) == 2
+    assert "--logger must be mlflow or wandb, but got 'tensorboard'" in capsys.readouterr().err
+
+
+def test_loggers_are_options_of_a_search_and_of_its_record() -> None:
+    options = SearchOptions(algo="local", logger=["wandb", "mlflow", "wandb"])  # type: ignore[arg-type]
+    assert options.logger == ("wandb", "mlflow") and SearchOptions(algo="local", logger="mlflow").logger == ("mlflow",)  # type: ignore[arg-type]
+    assert SearchOptions.from_record(json.loads(json.dumps({"options": options.to_record()}))) == options
+
+
+@needs["mlflow"]
+@needs["wandb"]
+@pytest.mark.usefixtures("one_ray")
+def test_a_search_is_logged_as_its_tables_hold_it(empty_store: Path, tmp_path: Path) -> None:
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    asked = "--algo fedprox --rounds 6 --trials 5 --grace 2 --max-concurrent 2 --logger mlflow --logger wandb"
+    found = searched(tmp_path, QUICK + asked)
+    how = dict(zip(found.trials["trial"], found.trials["status"], strict=True))
+    for name in LOGGERS:
+        assert_holds(name, tmp_path, found.rounds, how)
+        for trial, run in stored(name, tmp_path).items():
+            row = found.trials.set_index("trial").loc[trial]
+            assert float(run["config"]["mu"]) == row["config/mu"] and run["config"]["optimizer"] == "sgd"
+    assert found.record["options"]["logger"] == list(LOGGERS)
