@@ -10,13 +10,16 @@ import plotly.graph_objects as go
 from analysis.plot_tools import KEYS, UNITS, hover_texts, in_words, legend_lines, run_of, text_column, with_cost
 from analysis.theme import GREY, colours, finish, nothing
 from fedtune.core.errors import UserError
+from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.runs import pareto
 
 MOST_POINTS = 4000  # what a browser can bear
 
 
-def best_so_far(rounds: pd.DataFrame, against: str = "rounds", trials: pd.DataFrame | None = None) -> go.Figure:
-    """The highest validation accuracy that the search had seen, against what all its trials together had used.
+def best_so_far(
+    rounds: pd.DataFrame, against: str = "rounds", trials: pd.DataFrame | None = None, objective: Objective = ACCURACY
+) -> go.Figure:
+    """The best value of the objective that the search had seen, against what all its trials together had used.
 
     against: rounds, mb or seconds (of training and evaluation, of all trials added up).  Rounds count in the order of a
     column `timestamp` if there is one; otherwise trial after trial in the order in which they began (that of trials, if
@@ -25,15 +28,16 @@ def best_so_far(rounds: pd.DataFrame, against: str = "rounds", trials: pd.DataFr
     if against not in UNITS:
         raise UserError(f"against is one of {', '.join(UNITS)}, but got {against}")
     axis, unit = UNITS[against]
-    title = f"Best validation accuracy so far against {axis.split(' [')[0]}"
-    scored = with_cost(rounds, against)
+    words, sign = in_words(objective.name), objective.sign
+    title = f"Best {words} so far against {axis.split(' [')[0]}"
+    scored = with_cost(rounds, against, objective.name)
     if scored.empty:
-        return nothing(title, "no round has a validation accuracy")
+        return nothing(title, f"no round has a {words}")
     figure, runs = go.Figure(), text_column(scored, "run")
     for run, colour in colours(list(dict.fromkeys(runs))).items():
         mine = _in_order(scored[runs == run], trials)
-        best = mine["val_acc"].cummax()
-        rise = (best > best.shift(fill_value=-math.inf)).to_numpy(copy=True)
+        best = sign * (sign * mine[objective.name]).cummax()
+        rise = (sign * best > (sign * best).shift(fill_value=-math.inf)).to_numpy(copy=True)
         rise[-1] = True  # so that the line goes on to the end
         used = mine["_cost"].cumsum()
         one, hover = runs.nunique() == 1, hover_texts(mine[rise])
@@ -43,14 +47,16 @@ def best_so_far(rounds: pd.DataFrame, against: str = "rounds", trials: pd.DataFr
             x=used[rise], y=best[rise], name=name, mode="lines+markers", line=line, marker={"size": 6}, text=hover,
             hovertemplate=f"%{{y:.4f}} after %{{x:,.4g}} {unit}%{{text}}<extra></extra>",
         )  # fmt: skip
-        if one and "test_acc" in mine:
-            then = mine["test_acc"].where(rise & (mine["val_acc"] == best)).ffill()
+        if one and objective.tested in mine:
+            then = mine[objective.tested].where(rise & (mine[objective.name] == best)).ffill()
             figure.add_scatter(
-                x=used[rise], y=then[rise], name="test accuracy in that round (never used)", mode="lines",
+                x=used[rise], y=then[rise], mode="lines",
+                name=f"{in_words(objective.tested)} in that round (never used)",
                 line={"color": GREY, "shape": "hv", "dash": "dot"},
             )  # fmt: skip
     figure.update_xaxes(title=f"used by the whole search: {axis}", rangemode="tozero")
-    figure.update_yaxes(title="accuracy" if runs.nunique() == 1 else "validation accuracy")
+    alone = "accuracy" if objective == ACCURACY else words
+    figure.update_yaxes(title=alone if runs.nunique() == 1 else words)
     n = f"n = {run_of(scored).nunique()} trials, {len(scored):,} rounds"
     return finish(figure, title, n + ("" if runs.nunique() == 1 else f", {runs.nunique()} searches"), legend=1)
 

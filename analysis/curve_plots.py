@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 
 from analysis.plot_tools import in_words, legend_lines, quantiles, run_of, title_of
 from analysis.theme import COLOURS, colours, finish, nothing, see_through
+from fedtune.core.metrics import OBJECTIVES
 from fedtune.runs.tables import CONFIG
 
 DASHES = ["solid", "dash", "dot"]
@@ -19,13 +20,14 @@ MOST_GROUPS, MOST_LINES = 8, 200  # what a figure, and a browser, can bear
 
 def learning_curves(
     rounds: pd.DataFrame, trials: pd.DataFrame | None = None, by: str | Sequence[str] | None = None,
-    metric: str = "val_acc",
+    metric: str = "val_acc", mode: str = "",
 ) -> go.Figure:  # fmt: skip
     """A metric against rounds: a line per run, or with `by` the mean and spread of the runs that share a value.
 
     by: columns of rounds or of trials (a hyperparameter's `config/` can be left out), the first shown by colour, others
     by dashes; numbers of more than eight values are cut into quarters.  Without it, rounds of several algorithms are
-    grouped by algorithm and configuration, and of a search's trials the five best stand out.
+    grouped by algorithm and configuration, and of a search's trials the five best stand out.  mode: "min" or "max",
+    which is better, where the metric's declaration does not say.
     """
     title = f"{title_of(metric)} round by round"
     scored = rounds.dropna(subset=[metric]).reset_index(drop=True) if metric in rounds else rounds.iloc[:0]
@@ -34,7 +36,8 @@ def learning_curves(
     if by is None and scored.get("algorithm", pd.Series()).nunique() > 1:
         by = [c for c in ("algorithm", "configuration") if scored.get(c, pd.Series()).nunique() > 1]
     if by is None:
-        return _every_run(scored, metric, title)
+        least = "min" if metric.endswith("loss") else "max"
+        return _every_run(scored, metric, title, (mode or OBJECTIVES.get(metric, least)) == "min")
     names = [_full_name(name, scored, trials) for name in ([by] if isinstance(by, str) else by)]
     words = [_group_names(scored, trials, name) for name in names]
     group = pd.Series(list(zip(*words, strict=True)), index=scored.index)
@@ -60,10 +63,10 @@ def learning_curves(
     )  # fmt: skip
 
 
-def _every_run(scored: pd.DataFrame, metric: str, title: str) -> go.Figure:
+def _every_run(scored: pd.DataFrame, metric: str, title: str, least: bool) -> go.Figure:
     """A line per run: grey, but for the five that end best."""
     who, (what, label) = run_of(scored), _labels(scored)
-    last = scored.groupby(who)[metric].last().sort_values(ascending=metric.endswith("loss"))
+    last = scored.groupby(who)[metric].last().sort_values(ascending=least)
     rest, best = list(last.index[5:]), list(last.index[:5])
     rest = rest[:: math.ceil(len(rest) / MOST_LINES)] if rest else rest
     figure, apart = go.Figure(), {name: mine for name, mine in scored.groupby(who)}

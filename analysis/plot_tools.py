@@ -71,9 +71,9 @@ def quantiles(values: pd.Series, parts: int) -> pd.Series:
     return pd.Series(named, index=values.index)
 
 
-def with_cost(rounds: pd.DataFrame, against: str) -> pd.DataFrame:
-    """Rounds with an accuracy, and what each of them cost."""
-    if not len(rounds) or "val_acc" not in rounds:
+def with_cost(rounds: pd.DataFrame, against: str, metric: str = "val_acc") -> pd.DataFrame:
+    """Rounds with the metric, and what each of them cost."""
+    if not len(rounds) or metric not in rounds:
         return rounds.iloc[:0]
     rounds = rounds.reset_index(drop=True)
     who = run_of(rounds)
@@ -82,4 +82,4 @@ def with_cost(rounds: pd.DataFrame, against: str) -> pd.DataFrame:
         "mb": lambda: rounds.groupby(who)["comm_mb"].diff().fillna(rounds["comm_mb"]),
         "seconds": lambda: rounds["seconds"] + rounds["eval_seconds"],
     }
-    return rounds.assign(_cost=cost[against]()).dropna(subset=["val_acc"])
+    return rounds.assign(_cost=cost[against]()).dropna(subset=[metric])

@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from analysis.plot_tools import UNITS, run_of, with_cost
+from analysis.plot_tools import UNITS, in_words, run_of, with_cost
 from analysis.theme import COLOURS, GREY, finish, nothing
 
 FATES = {
@@ -18,14 +18,15 @@ FATES = {
 
 
 def rung_survival(
-    trials: pd.DataFrame, rounds: pd.DataFrame, rungs: Sequence[float], unit: str = "rounds"
+    trials: pd.DataFrame, rounds: pd.DataFrame, rungs: Sequence[float], unit: str = "rounds",
+    metric: str = "val_acc",
 ) -> go.Figure:
     """How many trials came to each rung and what became of them there, above the accuracies they came with.
 
     rungs: as in run.json, in the unit of the search's budget: rounds, mb or seconds.
     """
     title = "What became of the trials at each rung"
-    scored = with_cost(rounds, unit)
+    scored = with_cost(rounds, unit, metric)
     if trials.empty or scored.empty:
         return nothing(title, "no trial was run")
     if not len(rungs):
@@ -50,27 +51,32 @@ def rung_survival(
             figure.add_bar(x=stages, y=counts, name=how, marker_color=colour, text=[c or "" for c in counts], row=1,
                            col=1, legendgroup=how)  # fmt: skip
     first = {stage: used[used["_used"] >= rung] for stage, rung in zip(stages[1:-1], rungs, strict=True)}
-    _add_accuracies(figure, first, fate)
+    _add_values(figure, first, fate, metric)
+    what = "accuracy" if metric == "val_acc" else in_words(metric)
     figure.update_layout(barmode="stack", boxmode="group")
-    figure.update_yaxes(title="trials", row=1, col=1).update_yaxes(title="val. accuracy there", row=2, col=1)
+    figure.update_yaxes(title="trials", row=1, col=1)
+    figure.update_yaxes(title="val. accuracy there" if metric == "val_acc" else what, row=2, col=1)
     figure.update_xaxes(categoryorder="array", categoryarray=stages)
     figure.update_xaxes(title=f"stage ({UNITS[unit][0].split(' [')[0]})", row=2, col=1)
-    note = f"n = {len(trials)} trials; below, each trial's accuracy when it came to the rung"
+    note = f"n = {len(trials)} trials; below, each trial's {what} when it came to the rung"
     return finish(figure, title, note, height=480, legend=1)
 
 
-def _at_rung(reached: pd.DataFrame, names: pd.Index) -> pd.DataFrame:
+def _at_rung(reached: pd.DataFrame, names: pd.Index, metric: str) -> pd.DataFrame:
     """The first round of each of these trials in which the rung was reached."""
-    return reached[reached["trial"].isin(names)].groupby("trial", as_index=False).first()[["trial", "val_acc"]]
+    return reached[reached["trial"].isin(names)].groupby("trial", as_index=False).first()[["trial", metric]]
 
 
-def _add_accuracies(figure: go.Figure, reached: dict[str, pd.DataFrame], fate: dict[str, pd.Series]) -> None:
+def _add_values(
+    figure: go.Figure, reached: dict[str, pd.DataFrame], fate: dict[str, pd.Series], metric: str
+) -> None:
     """Below, a point for each trial at each rung, in the colour of its fate.  reached: the rounds from a rung on."""
     for how, colour in FATES.items():
-        points = pd.concat([_at_rung(reached[s], fate[s][fate[s] == how].index).assign(stage=s) for s in reached])
+        here = {s: _at_rung(reached[s], fate[s][fate[s] == how].index, metric) for s in reached}
+        points = pd.concat([found.assign(stage=s) for s, found in here.items()])
         if len(points):
             figure.add_box(  # only for its points, which lie beside one another where they are equal
-                x=points["stage"], y=points["val_acc"], name=how, legendgroup=how, showlegend=False,
+                x=points["stage"], y=points[metric], name=how, legendgroup=how, showlegend=False,
                 boxpoints="all", jitter=0.7, pointpos=0, fillcolor="rgba(0,0,0,0)", line={"width": 0},
                 marker={"color": colour, "size": 8, "opacity": 0.7}, text=points["trial"], hoveron="points",
                 hovertemplate="%{text}: %{y:.4f}<extra></extra>", row=2, col=1,

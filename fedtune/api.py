@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
 
-from fedtune.core import own_files
+from fedtune.core import objectives, own_files
 from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.hyper import knobs
 from fedtune.core.metrics import METRIC
@@ -122,9 +122,9 @@ def tunable(
     space     a space's name, or FILE.py:NAME; it must be one of ranges
     options   as for `play`
 
-    Every round is an iteration that reports `val_acc`, among others, and that schedulers may end or perturb; state
-    can be saved and restored.  The data go to Ray's object store once.  A hyperparameter that exists only where another
-    has some value is always in the space; elsewhere it has no effect.
+    Every round is an iteration that reports `val_acc` and every other metric, and that schedulers may end or perturb;
+    state can be saved and restored.  The data go to Ray's object store once.  A hyperparameter that exists only where
+    another has some value is always in the space; elsewhere it has no effect.
     """
     from ray import tune
 
@@ -139,22 +139,39 @@ def tunable(
     return trainable, dict(domains.domains)
 
 
-def objective(algo: Algo, scenario: str = "digits-w4", space: str = "default", **options: Any) -> Objective:
-    """A function for `optuna.Study.optimize`, in a study that maximises; arguments as for `tunable`."""
-    return Objective(*_ranges(algo, scenario, space, options))
+def objective(
+    algo: Algo, scenario: str = "digits-w4", space: str = "default", objective: str = METRIC, **options: Any
+) -> Objective:
+    """A function for `optuna.Study.optimize`, in a study of its `direction`: "maximize", or "minimize" a loss, say.
+
+    objective: one metric, as --objective takes it.  Other arguments as for `tunable`.
+    """
+    found = objectives.parse(objective)
+    if len(found) > 1:
+        raise UserError(f"a function for Optuna has one objective, but got {objective!r}; give one")
+    return Objective(*_ranges(algo, scenario, space, options), found[0])
 
 
 class Objective:
-    """Trains the configuration that an Optuna trial suggests; its value is the last round's validation accuracy.
+    """Trains the configuration that an Optuna trial suggests; its value is the objective after the last round.
 
     Every round is reported, and the trial ends where its study's pruner says so.  A trial that diverges has the worst
-    value there is, 0, and the attribute `diverged`: to the sampler it is a bad region, not a gap.
+    value there is, 0 for an accuracy, and the attribute `diverged`: to the sampler it is a bad region, not a gap.  Of a
+    metric that has no worst value it is pruned.
     """
 
-    def __init__(self, options: ExperimentOptions, experiment: Experiment, space: Space) -> None:
+    def __init__(
+        self, options: ExperimentOptions, experiment: Experiment, space: Space,
+        objective: objectives.Objective = objectives.ACCURACY,
+    ) -> None:  # fmt: skip
         """Load the data, once for all trials."""
-        self.experiment, self.space = experiment, space
+        self.experiment, self.space, self.objective = experiment, space, objective
         self._data = _federation(options, experiment)
+
+    @property
+    def direction(self) -> str:
+        """What the study is to do."""
+        return {"max": "maximize", "min": "minimize"}[self.objective.mode]
 
     @property
     def default(self) -> dict[str, Any]:
@@ -164,26 +181,31 @@ class Objective:
         return inside(self.space, self.experiment.configuration({}))[0]
 
     def __call__(self, trial: optuna.Trial) -> float:
-        """The validation accuracy after the last round; the trial's attributes hold that round's other metrics."""
+        """The objective after the last round; the trial's attributes hold that round's metrics."""
         import optuna
 
         from fedtune.federated import simulation
-        from fedtune.tuning.optuna_searcher import WORST, distributions, suggest
+        from fedtune.tuning.optuna_searcher import distributions, suggest
 
         config = suggest(trial, distributions(self.space.domains), self.space.conditions)
         row: dict[str, Any] = {}
+        value = seconds = 0.0
         try:
             for row in simulation.play(self.experiment, config, self._data):
-                trial.report(row[METRIC], row["round"])
+                seconds += row["seconds"] + row["eval_seconds"]
+                value = seconds if self.objective.name == "seconds" else float(row[self.objective.name])
+                trial.report(value, row["round"])
                 if trial.should_prune():
                     raise optuna.TrialPruned
         except Diverged as error:
             trial.set_user_attr("diverged", str(error))
-            return WORST
+            if self.objective.worst is None:
+                raise optuna.TrialPruned from error
+            return self.objective.worst
         finally:
             for name, value in row.items():
                 trial.set_user_attr(name, value)
-        return float(row[METRIC])
+        return value
 
 
 def _options(cls: type[Options], given_algo: Algo, scenario: str, given: Mapping[str, Any]) -> Options:

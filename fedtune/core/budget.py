@@ -30,5 +30,9 @@ class Budget(NamedTuple):
         """Whether the trial has used its budget up."""
         return self._used(row, seconds) >= self.limit
 
+    def share(self, row: dict[str, Any], seconds: float) -> float:
+        """How much of the budget is used after a round, 0 … 1; 0 where it is without end."""
+        return self._used(row, seconds) / self.limit
+
     def _used(self, row: dict[str, Any], seconds: float) -> float:
         return float({"rounds": row["round"], "mb": row["comm_mb"], "seconds": seconds}[self.unit])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # the names are read by commands that need no PyTorch
@@ -107,11 +108,15 @@ METRICS: dict[str, Metric] = {
     "test_acc_balanced": Metric("the same as val_acc_balanced, of test rows", last=True, evaluated=True),
     "test_f1": Metric("the same as val_f1, of test rows", last=True, evaluated=True),
     "test_loss": Metric("the same as val_loss, of test rows", last=True, evaluated=True),
+    "judged": Metric(
+        "with --subject-to, what schedulers compare: the objective, or far behind any where a constraint is broken",
+        search_only=True,
+    ),
 }  # fmt: skip
 
+JUDGED = "judged"
 METRIC = "val_acc"  # what trials are selected by where nothing else is asked for: validation only
 OBJECTIVES = {name: m.goal for name, m in METRICS.items() if m.goal}  # what a search can optimise, and which way
-MODE = OBJECTIVES[METRIC]
 SPREAD = ("", "_std", "_worst10", "_lowest")  # of a metric of each client: its mean and how it lies around that
 
 
@@ -154,6 +159,21 @@ def by_class(prefix: str, counts: Tensor) -> dict[str, float]:
     each = torch.stack([right, 2 * right]) / whole.clamp(min=1)
     recall, f1 = (each.sum(2) / (whole > 0).sum(2)).mean(1).tolist()
     return {f"{prefix}_acc_balanced": recall, f"{prefix}_f1": f1}
+
+
+def kept_of(last: Mapping[str, Any], *more: str) -> dict[str, Any]:
+    """What tables of runs on fresh seeds keep of a run's last round; not numbers where it has none.
+
+    That is what is declared so, metrics of the user's own, and `more`.
+    """
+    names = [n for n, m in METRICS.items() if m.evaluated] + [n for n in last if is_own(n)]
+    return {name: last.get(name, math.nan) for name in dict.fromkeys([*names, *more])}
+
+
+def is_own(column: str) -> bool:
+    """Whether a column of rounds is of a metric of the user's own: val_NAME, test_NAME, or how they are spread."""
+    head = column.startswith(("val_acc_", "test_acc_"))  # perhaps of a way to predict
+    return column.startswith(("val_", "test_")) and column not in METRICS and not head
 
 
 def communication(up: Size, down: Size, total_bytes: int) -> dict[str, float]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from fedtune.core import statistics
+from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.core.statistics import interval, number
 
 
@@ -15,10 +16,22 @@ from fedtune.core.statistics import interval, number
 class Check:
     """The final check: figures of the best and the default configuration on fresh seeds."""
 
-    runs: pd.DataFrame  # configuration, seed, test_acc, val_acc, comm_mb, reason
+    runs: pd.DataFrame  # configuration, seed, test_acc, val_acc, comm_mb, reason and other metrics
+    objective: Objective = ACCURACY  # what was searched for
 
-    def of(self, name: str, column: str = "test_acc") -> pd.Series:
-        """A configuration's figures by seed; not a number where it diverged."""
+    @property
+    def column(self) -> str:
+        """The test metric that configurations are compared by: the objective's."""
+        return self.objective.tested if self.objective.tested in self.runs else "test_acc"
+
+    @property
+    def what(self) -> str:
+        """That metric in words."""
+        return "Test accuracy" if self.column == "test_acc" else self.column
+
+    def of(self, name: str, column: str = "") -> pd.Series:
+        """A configuration's figures by seed; not a number where it diverged.  column: by default, `column`."""
+        column = column or self.column
         return self.runs[self.runs["configuration"] == name].set_index("seed")[column].astype(float).sort_index()
 
     @property
@@ -36,7 +49,7 @@ class Check:
         """Best minus default on each seed; not a number where either diverged."""
         return self.of("best") - self.of("default").reindex(self.of("best").index)
 
-    def said(self, name: str, column: str = "test_acc") -> str:
+    def said(self, name: str, column: str = "") -> str:
         """The mean with its interval, in words."""
         return interval(*statistics.mean(self.of(name, column)), ".4f")
 
@@ -60,13 +73,17 @@ class Check:
             return "Too few or equal differences by seed: they cannot say whether the best differs from the default."
         if abs(found.mean) <= found.half:
             return "These seeds cannot tell the best configuration from the default."
-        return f"On fresh seeds the best configuration is {'better' if found.mean > 0 else 'worse'} than the default."
+        gain = found.mean * (self.objective.sign if self.column == self.objective.tested else 1)
+        return f"On fresh seeds the best configuration is {'better' if gain > 0 else 'worse'} than the default."
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Name, mean with interval, each seed, megabytes a run: of each configuration, and of their difference."""
         found = [
             (n, self.said(n), _listed(self.of(n)), number(self.of(n, "comm_mb").mean(), ".2f")) for n in self.names
         ]
+        if self.column != "test_acc":
+            found += [(f"{n}: test accuracy", self.said(n, "test_acc"), _listed(self.of(n, "test_acc")), "")
+                      for n in self.names]  # fmt: skip
         if len(self.names) > 1:
             found.append(("best − default, by seed", self.difference(), _listed(self.each, "+"), ""))
         return found

@@ -35,32 +35,33 @@ def of_search(f: Findings) -> list[Shown]:
 
 def _progress(f: Findings) -> list[Shown]:
     """How trials went, and what the search had found when."""
+    first = f.goal.first
     unit = (f.record.get("budget") or {}).get("unit", "rounds")
     return [
         _drawn(
             "Learning curves",
-            lambda: plots.learning_curves(f.rounds, f.trials),
+            lambda: plots.learning_curves(f.rounds, f.trials, metric=first.name, mode=first.mode),
             "What ends early was stopped. Lines that still rise at the end say that more rounds would help; lines that "
             "cross say that stopping early can go wrong.",
         ),
         _drawn(
             "Best so far against rounds",
-            lambda: plots.best_so_far(f.rounds, against="rounds", trials=f.trials),
+            lambda: plots.best_so_far(f.rounds, "rounds", f.trials, first),
             "Where the line has been flat for long, more trials would find little.",
         ),
         _drawn(
             "Best so far against megabytes",
-            lambda: plots.best_so_far(f.rounds, against="mb", trials=f.trials),
+            lambda: plots.best_so_far(f.rounds, "mb", f.trials, first),
             "The same against what all clients sent and received: what the search would have cost a real federation.",
         ),
         _drawn(
             "Best so far against seconds",
-            lambda: plots.best_so_far(f.rounds, against="seconds", trials=f.trials),
+            lambda: plots.best_so_far(f.rounds, "seconds", f.trials, first),
             "The same against computing time.",
         ),
         _drawn(
             "Rungs",
-            lambda: plots.rung_survival(f.trials, f.rounds, f.record.get("rungs") or [], unit),
+            lambda: plots.rung_survival(f.trials, f.rounds, f.record.get("rungs") or [], unit, first.name),
             "Who went on at each rung. What was stopped close below what went on may have been stopped by chance.",
         ),
     ]

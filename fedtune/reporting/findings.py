@@ -19,6 +19,8 @@ from analysis import frames
 from fedtune.core import statistics
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import Knob, knobs
+from fedtune.core.metrics import METRICS
+from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import short
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
@@ -27,6 +29,7 @@ from fedtune.reporting.check import Check
 from fedtune.runs import own_copies, tables
 from fedtune.runs.files import RunFiles
 from fedtune.tuning import schedulers
+from fedtune.tuning.messages import said
 from fedtune.tuning.options import SearchOptions
 
 EDGE = 0.05  # of a range, on its scale: whatever lies nearer to an end counts as at it
@@ -60,6 +63,21 @@ class Findings:
         return f"{self.record['algorithm']} on {in_words(self.scenario, self.record['scenario'])}"
 
     @property
+    def goal(self) -> Goal:
+        """The objectives and constraints."""
+        return Goal.from_record(self.record)
+
+    @property
+    def ended(self) -> float:
+        """The best trial's objective in its last round; not a number without a best one."""
+        return math.nan if self.best is None else float(self.best[self.goal.first.column])
+
+    @property
+    def in_words(self) -> str:
+        """The objective's name in words."""
+        return METRICS[name].label or name if (name := self.goal.first.name) in METRICS else name
+
+    @property
     def searched(self) -> list[str]:
         """The hyperparameters that were searched."""
         space = self.record.get("space")
@@ -91,10 +109,11 @@ class Findings:
         return rows
 
     def gap(self) -> float:
-        """The search's validation score minus that on fresh seeds; NaN without a check."""
-        if self.best is None or not self.check:
+        """The search's objective minus that on fresh seeds; NaN without a check."""
+        name = self.goal.first.name
+        if self.best is None or not self.check or name not in self.check.runs:
             return math.nan
-        return float(self.best["last_val_acc"]) - statistics.mean(self.check.of("best", "val_acc")).mean
+        return self.ended - statistics.mean(self.check.of("best", name)).mean
 
     def again(self) -> str:
         """The command that trains the best configuration again."""
@@ -121,14 +140,14 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
     file = RunFiles(run).best_file
     text = file.read_text(errors="replace") if file.exists() and now not in OPEN else ""
     found = _mapping(text)
-    best = _best(trials, found, (record.get("budget") or {}).get("unit", "rounds"))
+    best = _best(trials, found, (record.get("budget") or {}).get("unit", "rounds"), Goal.from_record(record))
     values = {} if best is None else {c: best[c] for c in best.index if c.startswith(frames.CONFIG)}
     rows = checked or ([] if now in OPEN else record.get("final"))
     return Findings(
         run, record, trials, rounds, now, best,
         tables.plain({c.removeprefix(frames.CONFIG): v for c, v in values.items()}), text,
         str(found.get("scenario") or _scenario(record)), _default(run, record),
-        Check(pd.DataFrame(rows)) if rows else None,
+        Check(pd.DataFrame(rows), Goal.from_record(record).first) if rows else None,
     )  # fmt: skip
 
 
@@ -168,10 +187,10 @@ def _mapping(text: str) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _best(trials: pd.DataFrame, best: dict[str, Any], unit: str) -> pd.Series | None:
+def _best(trials: pd.DataFrame, best: dict[str, Any], unit: str, goal: Goal) -> pd.Series | None:
     """The trial that best.yaml names, else the one that a search would choose now."""
     named = trials[trials["trial"] == str((best.get("found") or {}).get("trial"))]
-    return tables.best_trial(trials, unit) if named.empty else named.iloc[-1]
+    return tables.best_trial(trials, unit, goal) if named.empty else named.iloc[-1]
 
 
 def _knobs(run: Path, record: dict[str, Any]) -> dict[str, Knob]:
@@ -228,11 +247,14 @@ def _of_trials(f: Findings) -> list[str]:
         found.append(f"No trial was finished: the best is the {f.best['status']} one that went furthest.")
     if schedulers.moves_hyperparameters(f.record.get("scheduler")):
         found.append("PBT moved the hyperparameters in training: the last ones, shown here, do not repeat the figure.")
-    if len(f.record.get("objectives") or []) > 1:
+    if len(f.goal.objectives) > 1:
+        most = "highest" if f.goal.first.sign > 0 else "lowest"
         found.append(
-            "The best is the finished trial of highest validation accuracy; it need not stand on the front of "
-            f"{' and '.join(f.record['objectives'])}."
+            f"The best is the finished trial of {most} {f.in_words}; it need not stand on the front of "
+            f"{' and '.join(map(str, f.goal.objectives))}."
         )
+    if f.goal.constraints:
+        found.append(_of_constraints(f))
     for name, text in (f.record.get("space") or {}).items():
         if end := edge(f.config.get(name), text):
             found.append(
@@ -240,6 +262,18 @@ def _of_trials(f: Findings) -> list[str]:
                 "the optimum may lie beyond it."
             )
     return found
+
+
+def _of_constraints(f: Findings) -> str:
+    """How many trials kept the constraints, and whether the best did on fresh seeds."""
+    there = tables.to_choose_from(f.trials, (f.record.get("budget") or {}).get("unit", "rounds"))
+    kept = f"{len(tables.keeping(there, f.goal))} of {len(there)} trials that count"
+    text = f"The best is one that keeps {' and '.join(map(str, f.goal.constraints))}, as {kept} do"
+    for c in f.goal.constraints:
+        if f.check and c.name in f.check.runs:
+            values = f.check.of("best", c.name)
+            text += f"; on fresh seeds {c} is kept by {int((values.map(c.excess) <= 0).sum())} of {len(values)} runs"
+    return text + "."
 
 
 def search_settings(record: dict[str, Any]) -> str:
@@ -250,8 +284,8 @@ def search_settings(record: dict[str, Any]) -> str:
     rungs = ", ".join(short(x) for x in record.get("rungs") or [])
     scheduler = str(record.get("scheduler", "")) + (f" with rungs at {rungs}" if rungs else "")
     parts = [most, str(record.get("searcher", "")), scheduler]
-    if len(record.get("objectives") or []) > 1:
-        parts.append("for " + " and ".join(record["objectives"]))
+    if (goal := Goal.from_record(record)) != BY_ACCURACY:
+        parts.append("for " + said(goal))
     return ", ".join(p for p in parts if p)
 
 

@@ -64,7 +64,7 @@
   }
 
   function table(root) {
-    const { columns, rows, best, sort } = JSON.parse(root.querySelector("script").textContent);
+    const { columns, rows, best, sort, rising } = JSON.parse(root.querySelector("script").textContent);
     const [text, status, count, more] = ["[name=text]", "[name=status]", ".count", ".more"].map((q) => root.querySelector(q));
     const head = root.querySelector("thead").appendChild(document.createElement("tr"));
     const body = root.querySelector("tbody");
@@ -73,7 +73,7 @@
       row, cells: row.map((v, i) => written(v, columns[i].digits)),
     }));
     for (const line of lines) line.text = line.cells.join("\n").toLowerCase();
-    let by = sort, down = true, limit = STEP;
+    let by = sort, down = !rising, limit = STEP;
 
     const headings = columns.map((column, i) => {
       const th = head.appendChild(document.createElement("th"));

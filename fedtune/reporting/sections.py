@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from analysis import frames
 from fedtune.core import own_files
+from fedtune.core.objectives import ACCURACY
 from fedtune.core.statistics import interval
 from fedtune.federated.scenarios import in_words
 from fedtune.reporting import figures as report_figures
@@ -105,10 +106,13 @@ def _search(f: Findings, anchor: str) -> Search:
 
 def _trials(f: Findings) -> Markup:
     """The table of trials as JSON: columns (name, numeric, digits), rows, the best trial, the column sorted by."""
+    first = f.goal.first
+    objective = [] if first == ACCURACY else [(first.name, first.column, 4)]
     named = [
         ("trial", "trial", None), ("status", "status", None), ("rounds", "rounds", None),
-        ("val_acc", "last_val_acc", 4), ("test_acc", "last_test_acc", 4), ("best val_acc", "best_val_acc", 4),
-        ("in round", "best_round", None), ("MB", "comm_mb", 2), ("s", "seconds", 1),
+        *objective, ("val_acc", "last_val_acc", 4), ("test_acc", "last_test_acc", 4),
+        ("best val_acc", "best_val_acc", 4), ("in round", "best_round", None), ("MB", "comm_mb", 2),
+        ("s", "seconds", 1),
         *((n, frames.CONFIG + n, None) for n in f.searched if frames.CONFIG + n in f.trials),
     ]  # fmt: skip
     if (f.trials["reason"] != "").any():
@@ -120,7 +124,7 @@ def _trials(f: Findings) -> Markup:
         columns.append({"name": name, "numeric": numeric and source not in ("trial", "reason"), "digits": digits})
         cells.append(values)
     content = {
-        "columns": columns, "rows": list(zip(*cells, strict=True)), "sort": 3,
+        "columns": columns, "rows": list(zip(*cells, strict=True)), "sort": 3, "rising": f.goal.first.sign < 0,
         "best": None if f.best is None else f.best["trial"],
     }  # fmt: skip
     return embedded(json.dumps(content, ensure_ascii=False, separators=(",", ":")))
@@ -148,13 +152,13 @@ def _again(r: dict[str, Any]) -> str:
 
 def overview(parts: Sequence[Search | Comparison]) -> TextTable:
     """The table that opens a page on several runs, a row per run."""
-    names = ["run", "what", "state", "trials", "val_acc in the search", "best, fresh seeds", "default, fresh seeds"]
+    names = ["run", "what", "state", "trials", "in the search", "best, fresh seeds", "default, fresh seeds"]
     rows = []
     for part in parts:
         row = [part.name, part.title, part.state]
         if isinstance(part, Search):
             f = part.found
-            best = "" if f.best is None else f"{f.best['last_val_acc']:.4f}"
+            best = "" if f.best is None else f"{f.goal.first.name} {f.ended:.4f}"
             fresh = [f.check.said(n) if f.check and n in f.check.names else "" for n in ("best", "default")]
             row += [str(len(f.trials)), best, *fresh]
         else:

@@ -7,6 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from fedtune.core.errors import UserError
+from fedtune.core.objectives import Goal
 from fedtune.runs.files import RunFiles
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from fedtune.federated.scenario import Scenario
 
 SHOWN = 10  # trials in a notebook's table
-COLUMNS = ("trial", "status", "rounds", "last_val_acc", "last_test_acc")
+COLUMNS = ("trial", "status", "rounds")
 
 
 class RunFolder(RunFiles):
@@ -87,10 +88,12 @@ class RunFolder(RunFiles):
 
     def _repr_html_(self) -> str:
         """A notebook's view: how the run stands, and its best trials."""
-        from fedtune.runs import frames
+        from fedtune.runs import frames, tables
 
-        trials = self.trials.sort_values(["last_val_acc", "last_val_loss"], ascending=[False, True])
+        goal = Goal.from_record(self.record)
+        trials = tables.ranked(self.trials, goal)
+        shown = dict.fromkeys([*COLUMNS, goal.first.column, "last_val_acc", "last_test_acc"])
         names = [frames.CONFIG + name for name in frames.hyperparameters(trials)]
-        table = trials[[*COLUMNS, *names]].head(SHOWN).rename(columns=lambda c: c.removeprefix(frames.CONFIG))
+        table = trials[[*shown, *names]].head(SHOWN).rename(columns=lambda c: c.removeprefix(frames.CONFIG))
         head = f"{self.path}: {self.record['algorithm']}, {self.state}, {len(trials)} trials"
         return f"<p>{html.escape(head)}</p>{table.to_html(index=False, float_format='{:.4g}'.format)}"

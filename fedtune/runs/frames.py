@@ -17,6 +17,7 @@ import pandas as pd
 
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRICS
+from fedtune.core.objectives import Goal
 from fedtune.runs import logs, tables
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import ended
@@ -30,7 +31,7 @@ TRIALS: dict[str, str] = {  # column -> dtype
     "trial": "str",
     "status": "category",  # one of STATUSES
     "rounds": "int64",  # trained
-    "best_round": "float64",  # the round of highest validation accuracy; NaN if none was trained
+    "best_round": "float64",  # the round of the best objective; NaN if none was trained
     **{f"best_{name}": "float64" for name, m in METRICS.items() if m.best},  # in that round
     **{f"last_{name}": "float64" for name, m in METRICS.items() if m.last},
     "seconds": "float64",  # of training and evaluation
@@ -73,7 +74,7 @@ def _one(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     stale = about.get("state") in ("running", "failed")
     files = RunFiles(run)
     over = files.trials_file.exists() and files.rounds_file.exists() and not stale
-    trials, rounds = _tables(files) if over else _logs(run)
+    trials, rounds = _tables(files) if over else _logs(run, Goal.from_record(about))
     names = {"run": run.absolute().name, "algorithm": about["algorithm"], "scenario": about["scenario"]["dataset"]}
     return trials.assign(**names), rounds.assign(run=names["run"])
 
@@ -84,7 +85,7 @@ def _tables(files: RunFiles) -> tuple[pd.DataFrame, pd.DataFrame]:
     return trials, rounds.drop_duplicates(["trial", "round"], keep="last")
 
 
-def _logs(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _logs(run: Path, goal: Goal) -> tuple[pd.DataFrame, pd.DataFrame]:
     """What Tune has logged so far, where the search runs or its driver died."""
     logged = logs.logged(run)
     how, rounds = ended(run, logged), tables.rounds_frame(logged)
@@ -94,7 +95,7 @@ def _logs(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         last = logged[trial][-1] if trial in logged else {}
         row: dict[str, Any] = {"trial": trial, "status": how[trial], "reason": str(last.get("reason") or "")}
         row |= {CONFIG + n: v for n, v in (last.get("config") or {}).items()}
-        rows.append(row | tables.trial_summary(by_trial.get(trial)))
+        rows.append(row | tables.trial_summary(by_trial.get(trial), goal))
     return pd.DataFrame(rows, columns=None if rows else ["trial", "status", "rounds"]), rounds
 
 

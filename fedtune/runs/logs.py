@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedtune.core.metrics import METRIC
 from fedtune.runs.files import RunFiles
 
 
@@ -31,14 +30,16 @@ def suggestions(run: Path) -> list[dict[str, Any]]:
     return list(by_trial.values())
 
 
-def metric_history(logged: dict[str, list[dict[str, Any]]], attribute: str) -> list[tuple[str, float, float]]:
-    """Trial, used budget (a result's attribute) and metric of every round that was logged, in the order of time.
+def metric_history(
+    logged: dict[str, list[dict[str, Any]]], attribute: str, metric: str
+) -> list[tuple[str, float, float]]:
+    """Trial, used budget and metric (entries of a result) of every round that was logged, in the order of time.
 
     Of equal values at a rung the earlier one is the better, so that order counts.
     """
-    rows = [r for results in logged.values() for r in results if METRIC in r and not r.get("diverged")]
+    rows = [r for results in logged.values() for r in results if metric in r and not r.get("diverged")]
     rows.sort(key=lambda r: r["timestamp"])
-    return [(r["trial_id"], r[attribute], r[METRIC]) for r in rows]
+    return [(r["trial_id"], r[attribute], r[metric]) for r in rows]
 
 
 def _rows(file: Path) -> Iterator[dict[str, Any]]:

@@ -14,7 +14,7 @@ from rich.text import Text
 from fedtune.core import own_files
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
-from fedtune.core.metrics import METRIC
+from fedtune.core.objectives import FAR, Goal, Objective
 from fedtune.core.terminal import short
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.runs.logs import logged
@@ -69,7 +69,7 @@ def _search(run: Path) -> tuple[Group, bool]:
     ]
     if not over and (seconds := seconds_left(record, rows, how)) is not None:
         lines.append(f"about {datetime.timedelta(seconds=round(seconds))} left")
-    table = _best(rows, how, rounds, set(record["space"]))
+    table = _best(rows, how, rounds, set(record["space"]), Goal.from_record(record).first)
     return Group(Text("\n".join(lines)), Text("no round was reported yet") if table is None else table), over
 
 
@@ -88,18 +88,19 @@ def _rung(rung: float, budget: Budget, rows: Logged, how: dict[str, str]) -> str
     return f"rung at {where}: reached by {len(there)}, {on} went on"
 
 
-def _best(rows: Logged, how: dict[str, str], rounds: int, space: set[str]) -> Table | None:
-    """The trials with the highest last metric; None before a round was reported."""
+def _best(rows: Logged, how: dict[str, str], rounds: int, space: set[str], objective: Objective) -> Table | None:
+    """The trials with the best last value of the objective; None before a round was reported."""
+    key, best = objective.attribute, {"max": "highest", "min": "lowest"}[objective.mode]
     names = sorted({n for of in rows.values() for n in of[-1].get("config", {})} & space)
-    table = Table(title=f"highest last {METRIC}", title_justify="left", box=None)
-    for column in ("trial", "status", "round", METRIC, "test_acc", *names):
+    table = Table(title=f"{best} last {objective.name}", title_justify="left", box=None)
+    for column in ("trial", "status", "round", objective.name, "test_acc", *names):
         table.add_column(column, justify="left" if column in ("trial", "status") else "right")
-    last = {t: of[-1] for t, of in rows.items() if METRIC in of[-1]}
-    for trial, row in sorted(last.items(), key=lambda item: -item[1][METRIC])[:SHOWN]:
+    last = {t: of[-1] for t, of in rows.items() if abs(of[-1].get(key, FAR)) < FAR}
+    for trial, row in sorted(last.items(), key=lambda item: -objective.sign * item[1][key])[:SHOWN]:
         tested = f"{row['test_acc']:.4f}" if "test_acc" in row else ""
         values = [short(row.get("config", {}).get(n)) for n in names]
         at = f"{reached([row])}/{rounds}"
-        table.add_row(trial, how.get(trial, ""), at, f"{row[METRIC]:.4f}", tested, *values)
+        table.add_row(trial, how.get(trial, ""), at, f"{row[key]:.4f}", tested, *values)
     return table if last else None
 
 

@@ -13,7 +13,8 @@ import pandas as pd
 import yaml
 
 from fedtune.core.budget import Budget
-from fedtune.core.metrics import METRIC, METRICS
+from fedtune.core.metrics import METRIC, METRICS, is_own
+from fedtune.core.objectives import BY_ACCURACY, EXCESSES, Goal, final
 from fedtune.federated.scenarios import find as find_scenario
 from fedtune.runs import own_copies
 from fedtune.runs.files import RunFiles, write_whole
@@ -32,7 +33,7 @@ def _not_metrics() -> frozenset[str]:
     """What a trial's result holds beside metrics: what Tune adds to it, and how the trial stands."""
     from ray.tune.result import AUTO_RESULT_KEYS, DEFAULT_RESULT_KEYS  # here, as it loads Ray
 
-    ours = {"trial_id", "done", "complete", "diverged", "reason", "experiment_tag", TROUBLE, BROKEN, STACK}
+    ours = {"trial_id", "done", "complete", "diverged", "reason", "experiment_tag", TROUBLE, BROKEN, STACK, EXCESSES}
     return frozenset({*AUTO_RESULT_KEYS, *DEFAULT_RESULT_KEYS, "checkpoint_dir_name", "should_checkpoint"} | ours)
 
 
@@ -62,7 +63,8 @@ def rounds_frame(reported: dict[str, list[dict[str, Any]]]) -> pd.DataFrame:
 
 
 def frames(
-    grid: ResultGrid, reported: dict[str, list[dict[str, Any]]], earlier: Path | None, onward: list[str]
+    grid: ResultGrid, reported: dict[str, list[dict[str, Any]]], earlier: Path | None, onward: list[str],
+    goal: Goal = BY_ACCURACY,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tables of rounds and trials.  Those of an earlier run that this one goes on from stand above.
 
@@ -72,14 +74,14 @@ def frames(
     """
     rounds = rounds_frame(reported)
     if not earlier:
-        return rounds, trials_frame(grid, rounds)
+        return rounds, trials_frame(grid, rounds, goal)
     of_earlier = RunFiles(earlier)
     before, old = pd.read_parquet(of_earlier.rounds_file), pd.read_parquet(of_earlier.trials_file)
     ours = dict(zip(onward, map(trial_id, _each(grid)), strict=False))
     before["trial"] = before["trial"].replace(ours)
     rounds = pd.concat([before, rounds], ignore_index=True).drop_duplicates(["trial", "round"], keep="last")
     rounds = rounds.sort_values(["trial", "round"], ignore_index=True)
-    trials = trials_frame(grid, rounds)
+    trials = trials_frame(grid, rounds, goal)
     if onward:
         trials["continues"] = trials["trial"].map({new: name for name, new in ours.items()})
         old = old[~old["trial"].isin(ours)]
@@ -89,10 +91,10 @@ def frames(
     return rounds, pd.concat([old, trials], ignore_index=True)
 
 
-def trials_frame(grid: ResultGrid, rounds: pd.DataFrame) -> pd.DataFrame:
+def trials_frame(grid: ResultGrid, rounds: pd.DataFrame, goal: Goal = BY_ACCURACY) -> pd.DataFrame:
     """A row per trial: status, configuration, best and last metrics, rounds, seconds, communication, reason.
 
-    The best of a trial is its round of highest validation accuracy; its test accuracy there is only reported.
+    The best of a trial is its round of the best objective; its test accuracy there is only reported.
     """
     by_trial = dict(iter(rounds.groupby("trial")))
     rows = []
@@ -100,43 +102,69 @@ def trials_frame(grid: ResultGrid, rounds: pd.DataFrame) -> pd.DataFrame:
         name, last = trial_id(result), result.metrics or {}
         row: dict[str, Any] = {"trial": name, "status": _status(result)}
         row |= {CONFIG + k: v for k, v in (result.config or {}).items()}
-        row |= trial_summary(by_trial.get(name))
+        row |= trial_summary(by_trial.get(name), goal)
         row["reason"] = str(last.get("reason") or result.error or "")
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def trial_summary(rounds: pd.DataFrame | None) -> dict[str, Any]:
+def trial_summary(rounds: pd.DataFrame | None, goal: Goal = BY_ACCURACY) -> dict[str, Any]:
     """A trial's rounds in a row: their number, last and best metrics, seconds and communication."""
     if rounds is None or rounds.empty:
         return {"rounds": 0}
-    end, best = rounds.iloc[-1], rounds.loc[rounds[METRIC].idxmax()]
+    first = goal.first
+    values = first.sign * (rounds[first.name].cumsum() if first.name == "seconds" else rounds[first.name])
+    end, best = rounds.iloc[-1], rounds.loc[values.idxmax()]
     row: dict[str, Any] = {"rounds": int(rounds["round"].max())}
     row |= {f"last_{name}": end[name] for name, m in METRICS.items() if m.last and name in end}
     row |= {f"best_{name}": best[name] for name in ("round", *(n for n, m in METRICS.items() if m.best and n in best))}
+    others = [name for name in rounds if is_own(name)] + [n for n in goal.names if final(n) == f"last_{n}"]
+    row |= {f"last_{name}": end[name] for name in others if name in end}
+    row |= {f"best_{first.name}": best[first.name]} if f"last_{first.name}" in row else {}
     return row | {"seconds": rounds["seconds"].sum() + rounds["eval_seconds"].sum(), "comm_mb": end["comm_mb"]}
 
 
-def best_trial(trials: pd.DataFrame, unit: str = "rounds") -> pd.Series | None:
+def best_trial(trials: pd.DataFrame, unit: str = "rounds", goal: Goal = BY_ACCURACY) -> pd.Series | None:
     """The trial to trust, the first of `best_trials`; None if there is none."""
-    ranked = best_trials(trials, unit)
-    return None if ranked.empty else ranked.iloc[0]
+    found = best_trials(trials, unit, goal)
+    return None if found.empty else found.iloc[0]
 
 
-def best_trials(trials: pd.DataFrame, unit: str = "rounds") -> pd.DataFrame:
-    """Those of the finished, or else of those that went furthest, by their last validation accuracy, highest first.
+def best_trials(trials: pd.DataFrame, unit: str = "rounds", goal: Goal = BY_ACCURACY) -> pd.DataFrame:
+    """Those of `to_choose_from` that keep the constraints, by the last value of the first objective, the best first.
+
+    Ties go to the lower validation loss.  unit: of their budget.
+    """
+    return ranked(keeping(to_choose_from(trials, unit), goal), goal)
+
+
+def to_choose_from(trials: pd.DataFrame, unit: str = "rounds") -> pd.DataFrame:
+    """The finished trials, or else those that went furthest; none if no trial reported anything finite.
 
     A trial that was stopped early is never chosen over one that was not: its figure is of another training length.
-    Ties go to the lower validation loss.  Empty if no trial reported anything finite.  unit: of their budget.
     """
     fine = trials[~trials["status"].isin(["diverged", "failed"]) & (trials["rounds"] > 0)]
     longest = fine[fine["status"] == "finished"]
     if longest.empty and len(fine):
         used = fine[{"mb": "comm_mb"}.get(unit, unit)]
         longest = fine[used == used.max()]
-    if longest.empty:
-        return longest  # perhaps without the columns that are sorted by
-    return longest.sort_values(["last_val_acc", "last_val_loss"], ascending=[False, True])
+    return longest
+
+
+def keeping(trials: pd.DataFrame, goal: Goal) -> pd.DataFrame:
+    """The trials that kept every constraint."""
+    for constraint in goal.constraints:
+        trials = trials[trials[constraint.column].map(constraint.excess) <= 0] if len(trials) else trials
+    return trials
+
+
+def ranked(trials: pd.DataFrame, goal: Goal) -> pd.DataFrame:
+    """Trials by the last value of the first objective, the best first; ties go to the lower validation loss."""
+    if trials.empty:
+        return trials  # perhaps without the columns that are sorted by
+    by = {goal.first.column: goal.first.mode == "min"}
+    by |= {"last_val_loss": True} if "last_val_loss" not in by else {}
+    return trials.sort_values(list(by), ascending=list(by.values()), kind="stable")
 
 
 def plain(config: dict[str, Any]) -> dict[str, Any]:
@@ -151,7 +179,8 @@ def trial_id(result: Any) -> str:
 
 
 def write_best(
-    run: Path, experiment: Experiment, scenario: str, best: pd.Series, budget: Budget, **how: Any
+    run: Path, experiment: Experiment, scenario: str, best: pd.Series, budget: Budget, goal: Goal = BY_ACCURACY,
+    **how: Any,
 ) -> dict[str, Any]:
     """Write best.yaml: what `fedtune run --config` needs to train the configuration again, and how it was found.
 
@@ -171,7 +200,7 @@ def write_best(
     how = {
         "trial": best["trial"], "rounds": int(best["rounds"]), "val_acc": float(best["last_val_acc"]),
         "test_acc": float(best["last_test_acc"]), "run": run.name,
-    } | how  # fmt: skip
+    } | how | {name: float(best[final(name)]) for name in goal.names if name != METRIC}  # fmt: skip
     content = {
         "algorithm": experiment.algorithm, "scenario": scenario, "overrides": overrides, "seed": experiment.seed,
         "hyperparameters": whole, **experiment.beginning(), "found": how,

@@ -14,7 +14,7 @@ from fedtune.core.terminal import say
 from fedtune.federated.scenarios import find
 from fedtune.runs.files import RunFiles
 from fedtune.runs.provenance import provenance_line
-from fedtune.studies import comparison_tables, fresh_seeds, published
+from fedtune.studies import comparison_tables, published
 from fedtune.studies.comparison_plan import ComparisonPlan
 from fedtune.studies.ray_tasks import Outcome
 from fedtune.tuning.plan import Plan
@@ -58,7 +58,7 @@ def _made(record: dict[str, Any], searches: Iterable[Path], fresh: Sequence[Outc
     of_searches = [RunFiles(run).record for run in searches]
     commits = [c for r in of_searches for c in (*r.get("earlier_commits", []), r["git_commit"])]
     origin = provenance_line(record, [*commits, *(o.commit for o in fresh)])
-    spent = sum(fresh_seeds.seconds(o) for o in fresh)
+    spent = sum(o.seconds for o in fresh)
     return f"{origin}, {searched:.0f} s of searches and {spent:.0f} s of runs on fresh seeds, all processes together"
 
 

@@ -12,6 +12,7 @@ import torch
 
 from fedtune.core.errors import UserError
 from fedtune.federated import registry
+from fedtune.runs import tables
 from fedtune.runs.disk import reason
 from fedtune.runs.folder import RunFolder
 from fedtune.runs.logs import suggestions
@@ -99,7 +100,7 @@ def longer(p: plan.Plan, run: RunFolder, top: int | None) -> plan.Plan:
     trials, rounds = pd.read_parquet(run.trials_file), pd.read_parquet(run.rounds_file)
     configs = {t["trial"]: t["config"] for folder in lineage(run) for t in suggestions(folder.path)}
     finished = trials[(trials["status"] == "finished") & trials["trial"].isin(configs)]
-    best = finished.sort_values(["last_val_acc", "last_val_loss"], ascending=[False, True])
+    best = tables.ranked(tables.keeping(finished, p.goal), p.goal)
     best = best[: top or max(1, len(best) // schedulers.REDUCTION)]
     if best.empty:
         raise UserError(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pandas as pd
 
+from fedtune.core.metrics import kept_of
+from fedtune.core.objectives import Goal
 from fedtune.data import datasets
 from fedtune.federated.experiment import with_seed
 from fedtune.studies import ray_tasks
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.space_types import Config
-
-KEPT = ("test_acc", "val_acc", "comm_mb")
 
 
 def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
@@ -31,12 +30,15 @@ def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
     found = ray_tasks.run_all(
         list(runs.values()), named, None, p.cpus, p.gpus, p.budget, "final check", p.concurrent
     )
-    rows = [{"configuration": n, "seed": s} | last_round(found[run.label]) for (n, s), run in runs.items()]
-    frame = pd.DataFrame(rows, columns=["configuration", "seed", *KEPT, "reason"])
+    rows = [{"configuration": n, "seed": s} | last_round(found[run.label], p.goal) for (n, s), run in runs.items()]
+    frame = pd.DataFrame(rows, columns=None if rows else ["configuration", "seed"])
     return frame.sort_values(["configuration", "seed"], ignore_index=True)
 
 
-def last_round(outcome: ray_tasks.Outcome) -> dict[str, Any]:
-    """Accuracies and cost after a run's last round; not numbers if it diverged."""
-    row = outcome.rounds[-1] if outcome.rounds and not outcome.reason else dict.fromkeys(KEPT, math.nan)
-    return {k: row[k] for k in KEPT} | {"reason": outcome.reason}
+def last_round(outcome: ray_tasks.Outcome, goal: Goal) -> dict[str, Any]:
+    """The metrics of a run's last round that are kept, with those of the goal; not numbers if it diverged."""
+    there = bool(outcome.rounds) and not outcome.reason
+    row = kept_of(outcome.rounds[-1] if there else {}, *goal.names)
+    if there and "seconds" in row:
+        row["seconds"] = outcome.seconds
+    return row | {"reason": outcome.reason}

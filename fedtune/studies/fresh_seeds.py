@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from fedtune.core.metrics import METRIC, METRICS
+from fedtune.core.metrics import METRICS, kept_of
+from fedtune.core.objectives import BY_ACCURACY, FAR, Goal
 from fedtune.data.datasets import Dataset
 from fedtune.federated.experiment import with_seed
 from fedtune.runs import tables
@@ -19,8 +20,6 @@ from fedtune.tuning.plan import Plan
 from fedtune.tuning.space_types import Config
 
 DEFAULT = "default"
-# metrics of a run that are those of its last round
-LAST = tuple(name for name, m in METRICS.items() if m.evaluated)
 NEAR = 0.95  # share of a run's last test accuracy; `rounds_to_95` is the first round that reaches it
 
 
@@ -30,7 +29,7 @@ class Candidate(NamedTuple):
     name: str  # default, or "top 1" for the search's best, "top 2" …
     config: Config
     trial: str = ""
-    score: float = math.nan  # its validation accuracy in the search
+    score: float = math.nan  # its first objective in the search
 
 
 def candidates(p: Plan, top: int) -> list[Candidate]:
@@ -39,13 +38,13 @@ def candidates(p: Plan, top: int) -> list[Candidate]:
     The default has a score if one of the search's finished trials was of it.
     """
     trials = pd.read_parquet(p.files.trials_file)
-    ranked = tables.best_trials(trials, p.budget.unit)[:top]
-    default = p.default()
+    ranked = tables.best_trials(trials, p.budget.unit, p.goal)[:top]
+    default, score = p.default(), p.goal.first.column
     first = Candidate(DEFAULT, default)
     for row in trials[trials["status"] == "finished"].to_dict("records"):
         if _values(p, row) == default:
-            first = Candidate(DEFAULT, default, row["trial"], row[f"last_{METRIC}"])
-    best = [Candidate(f"top {i}", _values(p, row), row["trial"], row[f"last_{METRIC}"])
+            first = Candidate(DEFAULT, default, row["trial"], row[score])
+    best = [Candidate(f"top {i}", _values(p, row), row["trial"], row[score])
             for i, row in enumerate(ranked.to_dict("records"), 1)]  # fmt: skip
     return [first, *best]
 
@@ -65,7 +64,7 @@ def evaluate(
     Returns a row per algorithm, candidate and seed; a row per round of each; and the outcomes of the runs.  One run may
     serve two candidates, when the search's best is the default.
 
-    Of a search's candidates the one of highest mean validation accuracy on the fresh seeds is `chosen`: no test figure
+    Of a search's candidates the one with the best mean of the objective on the fresh seeds is `chosen`: no test figure
     is looked at.  But validation and test accuracy of one run go together, so with more than one to choose from the
     test accuracy there is a little too good.
 
@@ -87,10 +86,10 @@ def evaluate(
         outcome = outcomes[runs[_key(p, c, seed)].label]
         whose = {"algorithm": p.experiment.algorithm, "configuration": c.name, "seed": seed}
         config = {tables.CONFIG + n: v for n, v in c.config.items()}
-        rows.append(whose | {"trial": c.trial, "score": c.score} | run_summary(outcome) | config)
+        rows.append(whose | {"trial": c.trial, "score": c.score} | run_summary(outcome, p.goal) | config)
         rounds += [whose | row for row in outcome.rounds]
     frame = pd.DataFrame(rows)
-    frame.insert(3, "chosen", chosen(frame))
+    frame.insert(3, "chosen", chosen(frame, first.goal))
     return frame, pd.DataFrame(rounds, columns=_columns(rounds)), list(outcomes.values())
 
 
@@ -99,33 +98,32 @@ def _key(p: Plan, c: Candidate, seed: int) -> tuple[str, str, int]:
     return p.experiment.algorithm, json.dumps(c.config, sort_keys=True), seed
 
 
-def seconds(outcome: ray_tasks.Outcome) -> float:
-    """Wall time of a run's rounds, evaluation included."""
-    return sum(r["seconds"] + r["eval_seconds"] for r in outcome.rounds)
-
-
-def run_summary(outcome: ray_tasks.Outcome) -> dict[str, Any]:
+def run_summary(outcome: ray_tasks.Outcome, goal: Goal = BY_ACCURACY) -> dict[str, Any]:
     """A run in one row: its last metrics and what they cost; of one that diverged, only its rounds and seconds."""
     rows = outcome.rounds
-    length: dict[str, Any] = {"rounds": len(rows), "seconds": seconds(outcome)}
+    length: dict[str, Any] = {"rounds": len(rows), "seconds": outcome.seconds}
     if outcome.reason or not rows:
-        missing = dict.fromkeys((*LAST, "rounds_to_95", "mb_to_95", "mb_per_round"), math.nan)
-        return length | missing | {"reason": outcome.reason}
+        none = kept_of({}, *goal.names) | dict.fromkeys(("rounds_to_95", "mb_to_95", "mb_per_round"), math.nan)
+        return length | {n: v for n, v in none.items() if n not in length} | {"reason": outcome.reason}
     last = rows[-1]
     there = next(r for r in rows if r["test_acc"] >= NEAR * last["test_acc"])
-    return length | {n: last[n] for n in LAST} | {
+    return length | {n: v for n, v in kept_of(last, *goal.names).items() if n not in length} | {
         "rounds_to_95": there["round"], "mb_to_95": there["comm_mb"], "mb_per_round": last["comm_mb"] / len(rows),
         "reason": "",
     }  # fmt: skip
 
 
-def chosen(frame: pd.DataFrame) -> pd.Series:
+def chosen(frame: pd.DataFrame, goal: Goal = BY_ACCURACY) -> pd.Series:
     """Which rows belong to their algorithm's tuned configuration; the default's never do.
 
-    Where every candidate diverged on some seed, the search's best stays, and its row says so.
+    What breaks a constraint in the mean comes behind all that break none.  Where every candidate diverged on some seed,
+    the search's best stays, and its row says so.
     """
     tuned = frame[frame["configuration"] != DEFAULT]
-    scores = tuned.groupby(["algorithm", "configuration"], sort=False)[METRIC].agg(lambda v: v.mean(skipna=False))
+    means = tuned.groupby(["algorithm", "configuration"], sort=False)[goal.names].agg(lambda v: v.mean(skipna=False))
+    scores = goal.first.sign * means[goal.first.name]
+    for constraint in goal.constraints:
+        scores -= FAR * means[constraint.name].map(constraint.excess).clip(lower=0)
     best = {(a, scores[a].fillna(-math.inf).idxmax()) for a in scores.index.unique("algorithm")}
     return pd.Series([pair in best for pair in zip(frame["algorithm"], frame["configuration"], strict=True)])
 

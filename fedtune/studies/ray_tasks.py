@@ -44,6 +44,11 @@ class Outcome(NamedTuple):
     reason: str  # why it diverged; empty if it did not
     commit: str | None = None  # of the code that ran it
 
+    @property
+    def seconds(self) -> float:
+        """Wall time of its rounds, evaluation included."""
+        return sum(r["seconds"] + r["eval_seconds"] for r in self.rounds)
+
 
 def run_all(
     runs: Sequence[SeededRun], data: Mapping[str, Dataset], folder: Path | None = None, cpus: float = 1,

@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
-from fedtune.core.metrics import METRIC
+from fedtune.core.objectives import BY_ACCURACY
 from fedtune.core.terminal import say
 from fedtune.runs.files import RunFiles
 from fedtune.runs.folder import RunFolder
@@ -49,7 +49,7 @@ def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool
     planned = plan.make(options)
     planned = dataclasses.replace(
         planned, again=tuple(tried), trials=len(tried), points=[], outside=[], searcher="replay", scheduler="none",
-        budget=Budget("rounds", planned.experiment.scenario.rounds, 1), time_budget=None, objectives=(METRIC,),
+        budget=Budget("rounds", planned.experiment.scenario.rounds, 1), time_budget=None, goal=BY_ACCURACY,
     )  # fmt: skip
     status = search_study.run_with_ray(planned, {"replays": run.name})
     return status or compare(before, planned)

@@ -16,7 +16,6 @@ from fedtune.core.statistics import interval
 from fedtune.runs.files import RunFiles
 from fedtune.runs.provenance import provenance_line
 from fedtune.studies import comparison_tables, published
-from fedtune.studies.fresh_seeds import seconds
 from fedtune.studies.paper_grid import BESIDE, MEASURES, Grid
 from fedtune.studies.ray_tasks import Outcome
 from fedtune.studies.reproduction_plan import Spot
@@ -97,7 +96,7 @@ class Report:
     def about(self) -> list[str]:
         """What was varied and how it was measured."""
         grid, seeds = self.grid, self.grid.seeds
-        spent = sum(seconds(o) for o in self.outcomes.values())
+        spent = sum(o.seconds for o in self.outcomes.values())
         lines = [
             f"Varied: {grid.varied}." + (f"  Note: {grid.note}." if grid.note else ""),
             f"Ours: mean ± 95 % interval over {seeds} seed{'s' * (seeds > 1)}, each with its own partition, start and "

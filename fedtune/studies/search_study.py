@@ -102,14 +102,14 @@ def search_and_check(
         watch.look()  # before the record makes a vanished folder again
         run.write("failed", reason=f"{type(error).__name__}: {error}")
         raise
-    rounds, trials = tables.frames(grid, reported, p.earlier, [t.trial for t in p.onward])
+    rounds, trials = tables.frames(grid, reported, p.earlier, [t.trial for t in p.onward], p.goal)
     p.folder.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
     rounds.to_parquet(run.rounds_file, index=False)
     trials.to_parquet(run.trials_file, index=False)
     if watch.found:
         run.write("interrupted", reason=f"its folder {watch.found}")
         raise watch.error(p.shown)
-    if len(p.objectives) > 1 and len(rounds):
+    if len(p.goal.objectives) > 1 and len(rounds):
         messages.front(p, rounds, trials)
     cut = saved_state.cut_short(grid, p.trials, p.folder)
     if cut:
@@ -117,13 +117,14 @@ def search_and_check(
         say(f"{what}: {len(trials)} of {p.trials} trials were begun")
     counts = trials["status"].value_counts().to_dict()
     run.add(search_seconds=round(time.monotonic() - began, 1), status=counts)
-    best = tables.best_trial(trials, p.budget.unit)
+    best = tables.best_trial(trials, p.budget.unit, p.goal)
     broken = _broken(reported)
     if best is None:
-        return _nothing_found(run, trials, broken, interrupted=cut and not p.time_budget, debug=p.options.debug)
+        return _nothing_found(p, run, trials, broken, interrupted=cut and not p.time_budget)
     for reason, trouble in broken.items():
         say(f"note: {len(trouble)} of {len(trials)} trials failed: {reason}" + _at_length(trouble, p.options.debug))
-    config = tables.write_best(p.folder, p.experiment, p.scenario, best, p.budget, trials=len(trials), seeds=p.seeds)
+    how = {"trials": len(trials), "seeds": p.seeds}
+    config = tables.write_best(p.folder, p.experiment, p.scenario, best, p.budget, p.goal, **how)
     if cut and not p.time_budget:
         run.write("interrupted")
         say(f"best so far: trial {best['trial']}, {messages.listed(config, short)}; folder: {p.shown}")
@@ -149,7 +150,7 @@ def _at_length(stacks: list[str], debug: bool) -> str:
 
 
 def _nothing_found(
-    run: RunFiles, trials: pd.DataFrame, broken: dict[str, list[str]], interrupted: bool, debug: bool
+    p: Plan, run: RunFiles, trials: pd.DataFrame, broken: dict[str, list[str]], interrupted: bool
 ) -> int:
     """Say that no trial is to be trusted; the exit status.  UserError if all met what cannot heal."""
     if interrupted:
@@ -159,7 +160,10 @@ def _nothing_found(
     if broken and sum(map(len, broken.values())) == len(trials):
         (reason, stacks), *more = broken.items()
         others = f" (and {len(more)} other reasons)" if more else ""
-        raise UserError(f"every trial failed: {reason}{others}{_at_length(stacks, debug)}")
+        raise UserError(f"every trial failed: {reason}{others}{_at_length(stacks, p.options.debug)}")
+    if nearest := messages.nearest(p, trials):
+        say(nearest)
+        return 1
     reasons = [r for r in trials["reason"] if r]
     say(f"no trial reported a finite result{': ' + reasons[0].splitlines()[-1] if reasons else ''}")
     return 1

@@ -17,11 +17,12 @@ from ray.tune.search import BasicVariantGenerator
 
 from fedtune.cluster import gpu_share, ray_internals, ray_start
 from fedtune.cluster.prometheus import Gauges
-from fedtune.core.metrics import METRIC
+from fedtune.core.metrics import JUDGED
+from fedtune.core.objectives import Goal
 from fedtune.core.own_files import plain_name
 from fedtune.core.terminal import say
 from fedtune.data.federation import Federation
-from fedtune.runs import disk, logs
+from fedtune.runs import disk, logs, pareto
 from fedtune.runs.files import RunFiles
 from fedtune.tuning import live_view, saved_state, schedulers, searchers
 from fedtune.tuning.loggers import TrialLogger
@@ -49,7 +50,8 @@ def fit(
             data=data,
             budget=p.budget,
             onward={key(t.config): (t.checkpoint, t.seconds) for t in p.onward if t.checkpoint},
-            warm="seconds" in (p.budget.unit, *p.objectives),
+            warm="seconds" in (p.budget.unit, *p.goal.names),
+            goal=p.goal,
         ),
         bundle,
     )
@@ -77,7 +79,8 @@ def drive(
             tuner = _new(p, trainable, concurrent)
         recorder = Recorder(before)
         title = f"{p.experiment.algorithm} on {p.scenario}"
-        view = live_view.fitting_view()(title, p.trials, p.experiment.scenario.rounds, p.space.names, before)
+        rounds = p.experiment.scenario.rounds
+        view = live_view.fitting_view()(title, p.trials, rounds, p.space.names, before, p.goal)
         searcher = _innermost(tuner)
         journal = StudyJournal(searcher, p.files.study_file) if isinstance(searcher, OptunaSearcher) else None
         ray_internals.callbacks(tuner)[:] = [
@@ -118,7 +121,7 @@ def _restored(p: Plan, trainable: Any, concurrent: int, before: Rows) -> tune.Tu
     if isinstance(searcher, OptunaSearcher):
         searcher.log = _log(p)
     if kind.remember:
-        reached = logs.metric_history(before, p.budget.attribute)
+        reached = logs.metric_history(before, p.budget.attribute, p.goal.attribute)
         kind.remember(ray_internals.tune_config(tuner).scheduler, p.budget, reached)
     else:
         say(f"note: Ray does not keep what {p.scheduler} has seen; it judges by what comes from now on")
@@ -174,17 +177,23 @@ def _searching(p: Plan) -> tuple[Any, Any]:
     kind = schedulers.find(p.scheduler)
     earlier = pd.read_parquet(RunFiles(p.earlier).rounds_file) if p.earlier else pd.DataFrame({"trial": []})
     searcher = searchers.searcher(  # another seed, or an extended search would draw what it drew before
-        p.searcher, p.space, p.points, p.outside, p.experiment.seed + earlier["trial"].nunique(), p.name, p.objectives,
+        p.searcher, p.space, p.points, p.outside, p.experiment.seed + earlier["trial"].nunique(), p.name, p.goal,
         _log(p), kind.moves_hyperparameters,
     )  # fmt: skip
-    scheduler = gpu_share.with_more_memory(schedulers.scheduler(p.scheduler, p.budget, p.grace, p.space), p.gpus)
+    judge = schedulers.scheduler(p.scheduler, p.budget, p.grace, p.space, p.goal)
+    scheduler = gpu_share.with_more_memory(judge, p.gpus)
     if p.earlier and isinstance(searcher, OptunaSearcher):
         continued = [t.trial for t in p.onward]
         searcher.learn(RunFiles(p.earlier).study_file, complete=not continued, but=continued)
         if kind.remember and not continued:
             used = earlier["round" if p.budget.unit == "rounds" else "spent"]
-            kind.remember(scheduler, p.budget, zip(earlier["trial"], used, earlier[METRIC], strict=True))
+            kind.remember(scheduler, p.budget, zip(earlier["trial"], used, _judged(earlier, p.goal), strict=True))
     return searcher, scheduler
+
+
+def _judged(rounds: pd.DataFrame, goal: Goal) -> pd.Series:
+    """What schedulers compare, of every round of an earlier search."""
+    return rounds[JUDGED] if goal.constraints else pareto.with_totals(rounds)[goal.first.name]
 
 
 def _log(p: Plan) -> Path:

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fedtune.core.metrics import METRIC
+from fedtune.core.objectives import BY_ACCURACY, EXCESSES, FAR, Goal
 from fedtune.core.terminal import short
 from fedtune.runs.trial_states import STATUSES, status
 
@@ -30,20 +30,22 @@ class View(Callback):
 
     def __init__(
         self, title: str, trials: int, rounds: int, names: list[str],
-        before: Mapping[str, list[dict[str, Any]]] | None = None,
+        before: Mapping[str, list[dict[str, Any]]] | None = None, goal: Goal = BY_ACCURACY,
     ) -> None:  # fmt: skip
         """Nothing is shown yet.
 
         trials, rounds   how many there will be, and how many each has at most
         names            the hyperparameters to show
         before           what an earlier driver of the same search heard, by trial
+        goal             of which the first objective is shown
         """
+        self.objective = goal.first
         self.title, self.trials, self.rounds, self.names = title, trials, rounds, names
         self.began = time.monotonic()
         self.last: dict[str, dict[str, Any]] = {}  # trial -> its last result
         self.running: dict[str, dict[str, Any]] = {}  # trial -> its configuration
         self.ended: dict[str, str] = {}  # trial -> how
-        self.peak: tuple[float, str, dict[str, Any]] | None = None  # accuracy, trial and configuration
+        self.peak: tuple[float, str, dict[str, Any]] | None = None  # its objective, trial and configuration
         for trial, results in (before or {}).items():
             for result in results:
                 self._hear(trial, result, result.get("config", {}))
@@ -91,11 +93,11 @@ class View(Callback):
         known = ", ".join(f"{n} {how}" for how, n in counts.items() if n)
         head = f"{self.title}   {len(self.ended)}/{self.trials} trials ({known or 'none ended'})   {self.elapsed()}"
         table = Table(box=None, pad_edge=False)
-        for column in ("trial", "round", METRIC, *self.names):
+        for column in ("trial", "round", self.objective.name, *self.names):
             table.add_column(column, justify="right")
         for trial, config in list(self.running.items())[:SHOWN]:
             last = self.last.get(trial, {})
-            self._row(table, trial, f"{last.get('training_iteration', 0)}/{self.rounds}", last.get(METRIC), config)
+            self._row(table, trial, f"{last.get('training_iteration', 0)}/{self.rounds}", self._value(last), config)
         if self.peak:
             table.add_section()
             self._row(table, f"peak {self.peak[1]}", "", self.peak[0], self.peak[2], style="bold green")
@@ -108,9 +110,16 @@ class View(Callback):
 
     def _hear(self, trial: str, result: dict[str, Any], config: dict[str, Any]) -> None:
         self.last[trial] = result
-        value = result.get(METRIC)
-        if value is not None and not result.get("diverged") and (self.peak is None or value > self.peak[0]):
+        value = self._value(result)
+        if value is None or result.get("diverged") or any(e > 0 for e in result.get(EXCESSES, ())):
+            return
+        if self.peak is None or self.objective.better(value, self.peak[0]):
             self.peak = (value, trial, dict(config))
+
+    def _value(self, result: dict[str, Any]) -> float | None:
+        """The objective in a result; None where it has none, or no more than that it is worse than any."""
+        value = result.get(self.objective.attribute)
+        return None if value is None or abs(value) >= FAR else value
 
     def _end(self, trial: str, how: str) -> None:
         self.running.pop(trial, None)
@@ -137,11 +146,11 @@ class Lines(View):
     def ended_one(self, trial: str) -> None:
         """Print how the trial ended."""
         last = self.last.get(trial, {})
-        value = f"{last[METRIC]:.4f}" if METRIC in last else "-"
+        value = "-" if (found := self._value(last)) is None else f"{found:.4f}"
         peak = f"; peak so far {self.peak[0]:.4f} ({self.peak[1]})" if self.peak else ""
         line = (
             f"[{self.elapsed()}] {len(self.ended)}/{self.trials} {trial} {self.ended[trial]} after "
-            f"{last.get('training_iteration', 0)} rounds, {METRIC} {value}{peak}"
+            f"{last.get('training_iteration', 0)} rounds, {self.objective.name} {value}{peak}"
         )
         print(line, file=sys.stderr, flush=True)
 

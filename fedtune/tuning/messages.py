@@ -9,6 +9,8 @@ from typing import Any
 import pandas as pd
 from rich.table import Table
 
+from fedtune.core.metrics import METRIC
+from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import console, say, short
 from fedtune.runs import pareto, tables
 from fedtune.tuning import schedulers
@@ -25,9 +27,31 @@ def announce(p: Plan, space: str, concurrent: int) -> None:
     stops = schedulers.rungs(p.scheduler, p.budget.limit, p.grace)
     say(
         f"{p.trials} trials of up to {_length(p)}, {concurrent} at once; {p.searcher}"
-        + (f" for {' and '.join(p.objectives)}" if len(p.objectives) > 1 else "")
+        + (f" for {said(p.goal)}" if p.goal != BY_ACCURACY else "")
         + f", {p.scheduler}"
         + (f" with rungs at {', '.join(format(s, 'g') for s in stops)}" if stops else "")
+    )
+
+
+def said(goal: Goal) -> str:
+    """The objectives and constraints in words."""
+    kept = f" subject to {' and '.join(map(str, goal.constraints))}" if goal.constraints else ""
+    return " and ".join(map(str, goal.objectives)) + kept
+
+
+def nearest(p: Plan, trials: pd.DataFrame) -> str:
+    """What to say where no trial that might be the best keeps the constraints; "" if there is no such trial at all."""
+    there = tables.ranked(tables.to_choose_from(trials, p.budget.unit), p.goal)
+    if there.empty or not p.goal.constraints:
+        return ""
+    excess = sum(there[c.column].map(c.excess).clip(lower=0) for c in p.goal.constraints)
+    best = there.loc[excess.sort_values(kind="stable").index[0]]
+    values = {c.name: float(best[c.column]) for c in p.goal.constraints} | {
+        o.name: float(best[o.column]) for o in p.goal.objectives
+    }
+    return (
+        f"none of {len(there)} trials keeps {' and '.join(map(str, p.goal.constraints))}; the nearest is trial "
+        f"{best['trial']} with {listed(values, short)}: raise the bound, or widen the space"
     )
 
 
@@ -38,12 +62,16 @@ def conclude(
     ended = ", ".join(f"{n} {how}" for how, n in counts.items())
     say(f"\nbest of {sum(counts.values())} trials ({ended}): trial {best['trial']}, " + listed(config, short))
     say(
-        f"in the search: val_acc {best['last_val_acc']:.4f}, test_acc {best['last_test_acc']:.4f} "
+        "in the search: "
+        + "".join(f"{n} {short(float(best[tables.final(n)]))}, " for n in p.goal.names if n != METRIC)
+        + f"val_acc {best['last_val_acc']:.4f}, test_acc {best['last_test_acc']:.4f} "
         f"after {best['rounds']} rounds" + (f", means of {p.seeds} seeds" if p.seeds > 1 else "")
     )
     if len(checked):
         table = Table(title=f"test accuracy on fresh seeds ({p.final_seeds}), last round", title_justify="left")
-        for column in ("configuration", "mean ± std", "each seed", "MB a run"):
+        other = p.goal.first.tested
+        shown = () if other == "test_acc" else (other,)
+        for column in ("configuration", "mean ± std", "each seed", *shown, "MB a run"):
             table.add_column(column, justify="left" if column == "configuration" else "right")
         for name, runs in checked.groupby("configuration"):
             accuracy = runs["test_acc"]
@@ -51,8 +79,12 @@ def conclude(
             if lost := int(accuracy.isna().sum()):  # the mean of the others would be that of the luckier
                 mean = f"diverged in {lost} of {len(runs)}"
             each = "  ".join("diverged" if math.isnan(a) else f"{a:.4f}" for a in accuracy)
-            table.add_row(str(name), mean, each, f"{runs['comm_mb'].mean():.2f}")
+            more = [short(float(runs[column].mean(skipna=False))) for column in shown]
+            table.add_row(str(name), mean, each, *more, f"{runs['comm_mb'].mean():.2f}")
         console().print(table)
+        for constraint in p.goal.constraints:
+            mine = checked[checked["configuration"] == "best"][constraint.name]
+            say(f"{constraint} is kept on {int((mine.map(constraint.excess) <= 0).sum())} of {len(mine)} fresh seeds")
         if "default" not in set(checked["configuration"]):
             say("the best configuration is the default one")
     if schedulers.find(p.scheduler).moves_hyperparameters:
@@ -72,12 +104,16 @@ def _length(p: Plan) -> str:
 
 def front(p: Plan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
     """Write down and say which rounds of which trials none beats."""
-    found = pareto.front(pareto.with_totals(rounds), p.objectives)
-    columns = ["trial", "round", *p.objectives, "test_acc"]
+    points = pareto.with_totals(rounds)
+    for constraint in p.goal.constraints:
+        points = points[points[constraint.name].map(constraint.excess) <= 0]
+    names = [o.name for o in p.goal.objectives]
+    found = pareto.front(points, p.goal.objectives)
+    columns = ["trial", "round", *names, "test_acc"]
     configs = trials[["trial", *(c for c in trials if c.startswith(tables.CONFIG))]]
     found = found[columns].merge(configs, on="trial", how="left")
     found.to_parquet(p.files.front_file, index=False)
-    title = f"front of {' and '.join(p.objectives)} over every round of every trial: {len(found)} points"
+    title = f"front of {' and '.join(names)} over every round of every trial: {len(found)} points"
     table = Table(title=title, title_justify="left")
     for column in (*columns, *p.space.names):
         table.add_column(column, justify="left" if column == "trial" else "right")

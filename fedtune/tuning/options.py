@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fedtune.core import own_files
 from fedtune.core.budget import UNITS
 from fedtune.core.errors import UserError
-from fedtune.core.metrics import METRIC, OBJECTIVES
+from fedtune.core.metrics import METRIC
 from fedtune.federated.executors import EXECUTORS
 from fedtune.tuning.option_types import (  # fmt: skip
     AUTO,
@@ -178,9 +178,10 @@ class SearchOptions(ExperimentOptions):
     scheduler: str = option("asha", f"one of {', '.join(SCHEDULERS)} (default asha)", group="search")
     searcher: str | None = option(None, f"one of {', '.join(SEARCHERS)} (default tpe; grid for a grid)", group="search")
     objective: str = option(
-        METRIC, f"{METRIC}, or it and one of {', '.join([*OBJECTIVES][1:])}: then a front is found",
-        "A[,B]", group="search",
+        METRIC, f"a metric on validation rows, or a cost (default {METRIC}); of two a front is found", "A[,B]",
+        group="search",
     )  # fmt: skip
+    subject_to: str = option("", "what a configuration must keep to, e.g. comm_mb<=20", "A<=X[,B>=Y]", group="search")
     seeds_per_trial: int = option(
         1, "seeds that each trial is trained on; it is judged by their means (default 1)", "K", positive, group="search"
     )

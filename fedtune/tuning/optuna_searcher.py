@@ -17,12 +17,11 @@ from optuna.trial import TrialState
 from ray.tune.search import Searcher
 from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Quantized, Uniform
 
-from fedtune.core.metrics import METRIC, OBJECTIVES
+from fedtune.core.objectives import BY_ACCURACY, EXCESSES, Goal
 from fedtune.runs.trial_states import BROKEN
 from fedtune.tuning.space_types import Condition, Config, met
 
-WORST = 0.0  # of the metric that trials are selected by
-RESULT = {"seconds": "time_total_s"}  # Tune's name for it: in our rows "seconds" are a round's
+LEAST = 1e-9  # by how much a trial that diverged breaks every constraint at least
 
 
 class OptunaSearcher(Searcher):
@@ -31,17 +30,23 @@ class OptunaSearcher(Searcher):
     Ray's own OptunaSearch tells every stopped trial as complete, with the value of the round at which it was stopped,
     so that a sampler holds a low accuracy of round 3 against a high one of round 60, or takes a trial that was stopped
     for being bad for one that communicates little.  Here a stopped trial is pruned (with one objective its rounds were
-    reported one by one; Optuna has no such reports for two), a diverged one complete with the worst value there is, a
-    failed one failed.  With two objectives a diverged trial is pruned as well, which samplers rank behind every
-    complete one: there is no worst amount of communication, and the little that it had would put it on the front.
+    reported one by one; Optuna has no such reports for two), a diverged one complete with the worst value there is (of
+    a metric that has none, the worst until then), a failed one failed.  With two objectives a diverged trial is pruned
+    as well, which samplers rank behind every complete one: there is no worst amount of communication, and the little
+    that it had would put it on the front.  By how much a trial breaks each constraint is told when it ends, of a
+    stopped one as it would have ended.
 
     The first trials may have values that the space, and so Optuna, cannot hold: a range on a log scale has no 0.
     Optuna gets the nearest instead.  Asked alike, it suggests what Ray's would.
     """
 
+    constraints: tuple[str, ...] = ()
+    _worst: float | None = None  # value of any round of any trial until now
+    _most: dict[str, float] = {}  # noqa: RUF012 - never changed: by how much any trial has broken each constraint
+
     def __init__(
         self, domains: Mapping[str, Domain], conditions: Mapping[str, Condition], sampler: BaseSampler, study: str,
-        objectives: Sequence[str] = (METRIC,), points: Sequence[Config] = (), outside: Sequence[Config] = (),
+        goal: Goal = BY_ACCURACY, points: Sequence[Config] = (), outside: Sequence[Config] = (),
         log: Path | None = None,
     ) -> None:  # fmt: skip
         """What to suggest, and to whom to listen.
@@ -49,15 +54,17 @@ class OptunaSearcher(Searcher):
         domains      in an order in which what a condition looks at comes before it
         conditions   of the domains that have one
         study        the study's name
+        goal         the objectives and constraints
         points       what is suggested first, as Optuna can hold it
         outside      the values of each of those that the space cannot hold, as they are tried
         log          the file that suggestions are written to, a line each
         """
-        modes = [OBJECTIVES[o] for o in objectives]
-        metric: Any = METRIC if len(modes) == 1 else list(objectives)
+        names, modes = ([o.name for o in goal.objectives], [o.mode for o in goal.objectives])
+        metric: Any = names[0] if len(names) == 1 else names
         mode: Any = modes[0] if len(modes) == 1 else modes
         super().__init__(metric=metric, mode=mode)
-        self.objectives, self.log = tuple(objectives), log
+        self.objectives, self.constraints = tuple(map(str, goal.objectives)), tuple(map(str, goal.constraints))
+        self.log = log
         self.distributions = distributions(domains)
         self.conditions = dict(conditions)
         self.storage = InMemoryStorage()
@@ -71,6 +78,11 @@ class OptunaSearcher(Searcher):
         self._trials: dict[str, optuna.Trial] = {}  # by Tune's name
         self._told: set[str] = set()  # trials that have ended
         self._heard: dict[str, int] = {}  # trial -> the last round it reported; after a resume some are run again
+
+    @property
+    def goal(self) -> Goal:
+        """The objectives and constraints, from how they are written: so a saved search can be read later, too."""
+        return Goal.from_record({"objectives": self.objectives, "constraints": self.constraints})
 
     def suggest(self, trial_id: str) -> Config:
         """The configuration that a new trial of that name is to try."""
@@ -99,15 +111,21 @@ class OptunaSearcher(Searcher):
         for name, value in attributes(result).items():
             self._trials[trial_id].set_user_attr(name, value)
         if len(self.objectives) == 1:
-            self._trials[trial_id].report(result[METRIC], result["training_iteration"])
+            goal = self.goal.first
+            value = result[goal.attribute]
+            self._trials[trial_id].report(value, result["training_iteration"])
+            if self._worst is None or goal.better(self._worst, value):
+                self._worst = value
 
     def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
         """Tell Optuna how a trial ended."""
         if trial_id in self._told:
             return
-        state, values = self._outcome(result, error)
-        if result and METRIC in result and not result.get("diverged"):
+        if result and self.goal.first.name in result and not result.get("diverged"):
             self.on_trial_result(trial_id, result)  # its last round, which Tune passes on only here
+        state, values = self._outcome(result, error)
+        if result and state != TrialState.FAIL:
+            self._constrain(self._trials[trial_id], result)
         if result and result.get("diverged"):
             self._trials[trial_id].set_user_attr("diverged", True)
         self.study.tell(self._trials[trial_id], values, state=state)
@@ -115,13 +133,23 @@ class OptunaSearcher(Searcher):
 
     def _outcome(self, result: dict | None, error: bool) -> tuple[TrialState, list[float] | None]:
         """The state and values of an ended trial; a pruned one's value is the last that it reported."""
-        if error or not result or METRIC not in result or result.get(BROKEN):
+        goal = self.goal
+        if error or not result or goal.first.name not in result or result.get(BROKEN):
             return TrialState.FAIL, None
         if result.get("diverged") and len(self.objectives) == 1:
-            return TrialState.COMPLETE, [WORST]
+            worst = self._worst if goal.first.worst is None else goal.first.worst
+            return (TrialState.PRUNED, None) if worst is None else (TrialState.COMPLETE, [worst])
         if not result.get("complete"):
             return TrialState.PRUNED, None
-        return TrialState.COMPLETE, [result[RESULT.get(o, o)] for o in self.objectives]
+        return TrialState.COMPLETE, [result[o.attribute] for o in goal.objectives]
+
+    def _constrain(self, trial: optuna.Trial, result: dict) -> None:
+        """Tell Optuna by how much a trial breaks each constraint; one that diverged as much as any until then."""
+        excesses = result.get(EXCESSES)
+        for i, constraint in enumerate(self.constraints):
+            most = max(self._most.get(constraint, LEAST), excesses[i] if excesses else LEAST)
+            self._most = self._most | {constraint: most}
+            trial.set_constraint(constraint, excesses[i] if excesses else most)
 
     def learn(self, path: Path, complete: bool = True, but: Collection[str] = ()) -> None:
         """Begin with the ended trials of an exported study, except those of `but`.

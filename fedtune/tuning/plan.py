@@ -15,6 +15,7 @@ import torch
 from fedtune.cluster import ray_start
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
+from fedtune.core.objectives import Goal, constraints, parse
 from fedtune.core.own_files import plain_name
 from fedtune.core.terminal import say
 from fedtune.federated.experiment import Experiment
@@ -48,7 +49,7 @@ class Plan:
     seeds: int  # a trial is trained on so many
     budget: Budget
     grace: float  # in the budget's unit
-    objectives: tuple[str, ...]
+    goal: Goal
     scheduler: str
     searcher: str
     name: str
@@ -94,7 +95,7 @@ class Plan:
         return {
             "options": self.options.to_record(), "scenario_name": self.scenario, "space": self.space.text(),
             "trials": self.trials, "searcher": self.searcher, "scheduler": self.scheduler,
-            "objectives": self.objectives, "seeds_per_trial": self.seeds, "budget": self.budget._asdict(),
+            **self.goal.to_record(), "seeds_per_trial": self.seeds, "budget": self.budget._asdict(),
             "grace": self.grace, "rungs": schedulers.rungs(self.scheduler, self.budget.limit, self.grace),
             "concurrent": self.concurrent, "time_budget": self.time_budget,
         }  # fmt: skip
@@ -117,8 +118,8 @@ def make(options: SearchOptions, resumed: bool = False) -> Plan:
         space = _as_grid(space)
     points, outside = _points(space, experiment, schedulers.find(options.scheduler).moves_hyperparameters)
     _warn_of_idle(options, space, experiment)
-    objectives = tuple(options.objective.split(","))
-    searchers.require_objectives(objectives, searcher, options.scheduler)
+    goal = Goal(parse(options.objective), constraints(options.subject_to))
+    searchers.require_goal(goal, searcher, options.scheduler)
     budget, grace = _budget(options, space, experiment)
     storage, name = Path(options.storage_path), options.name or _name(experiment, options.scenario)
     if not resumed:
@@ -128,7 +129,7 @@ def make(options: SearchOptions, resumed: bool = False) -> Plan:
     ray_start.require_host(options.dashboard_host)
     trials = min(options.trials or len(points), len(points)) if searcher == "grid" else options.trials or 32
     return Plan(
-        options, experiment, space, points, outside, trials, options.seeds_per_trial, budget, grace, objectives,
+        options, experiment, space, points, outside, trials, options.seeds_per_trial, budget, grace, goal,
         options.scheduler, searcher, name, storage.absolute(), options.cpus_per_trial, gpus,
         options.gpus_per_trial == AUTO, options.max_concurrent, options.final_seeds, options.time_budget,
         options.address, options.tensorboard,

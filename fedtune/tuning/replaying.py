@@ -7,7 +7,7 @@ from typing import Any
 from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
-from fedtune.core.metrics import METRIC, MODE
+from fedtune.core.objectives import ACCURACY
 from fedtune.tuning.space_types import Config
 
 
@@ -16,7 +16,7 @@ class ReplaySearcher(Searcher):
 
     def __init__(self, configs: list[Config]) -> None:
         """configs: what the other search tried, in its order."""
-        super().__init__(metric=METRIC, mode=MODE)
+        super().__init__(metric=ACCURACY.name, mode=ACCURACY.mode)
         self.configs = configs
         self.places: dict[str, int] = {}  # trial -> its place in that order
 

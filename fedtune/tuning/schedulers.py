@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedtune.core.budget import Budget
 from fedtune.core.errors import unknown
-from fedtune.core.metrics import METRIC, MODE
+from fedtune.core.objectives import BY_ACCURACY, Goal
 
 if TYPE_CHECKING:  # Ray takes seconds to import, and `fedtune search --help` names the rows
     from ray.tune.schedulers import TrialScheduler
@@ -24,19 +24,21 @@ REDUCTION = 3  # one of three goes on from a rung: Li et al., arXiv:1810.05934 u
 class Kind:
     """A kind of scheduler, and what the rest of fedtune needs to know of it.
 
-    make                    the scheduler for a budget, a grace period and a space; it judges no trial before that
+    make                    the scheduler for a budget, a grace period before which it judges none, a space and a goal
     help                    what it does, in a line
     has_rungs               it judges trials at grace · 3^i of their budget
     moves_hyperparameters   it changes a trial's hyperparameters in training, and trials copy weights from others
     remember                tells a new scheduler what trials reached under another driver; None where it cannot be told
     takes_conditions        the space may have hyperparameters that exist only where others have certain values
+    takes_constraints       it judges trials by what they must keep to, too
     """
 
-    make: Callable[[Budget, float, Space], TrialScheduler]
+    make: Callable[[Budget, float, Space, Goal], TrialScheduler]
     help: str
     has_rungs: bool = False
     moves_hyperparameters: bool = False
     takes_conditions: bool = True
+    takes_constraints: bool = True
     remember: Callable[[Any, Budget, Reached], None] | None = None
 
     @property
@@ -45,48 +47,48 @@ class Kind:
         return self.remember is not None
 
 
-def _asha(budget: Budget, grace: float, space: Space) -> TrialScheduler:
-    return _successive_halving(budget, grace, brackets=1)
+def _asha(budget: Budget, grace: float, space: Space, goal: Goal) -> TrialScheduler:
+    return _successive_halving(budget, grace, goal, brackets=1)
 
 
-def _hyperband(budget: Budget, grace: float, space: Space) -> TrialScheduler:
+def _hyperband(budget: Budget, grace: float, space: Space, goal: Goal) -> TrialScheduler:
     """Asynchronous: Ray's synchronous one waits for full brackets, which a limit of concurrent trials never fills."""
-    return _successive_halving(budget, grace, brackets=3)
+    return _successive_halving(budget, grace, goal, brackets=3)
 
 
-def _successive_halving(budget: Budget, grace: float, brackets: int) -> TrialScheduler:
+def _successive_halving(budget: Budget, grace: float, goal: Goal, brackets: int) -> TrialScheduler:
     from ray.tune.schedulers import AsyncHyperBandScheduler
 
     rungs: dict[str, Any] = {"max_t": budget.limit, "grace_period": _first(budget, grace)}
-    return AsyncHyperBandScheduler(**_judged(budget), **rungs, reduction_factor=REDUCTION, brackets=brackets)
+    return AsyncHyperBandScheduler(**_judged(budget, goal), **rungs, reduction_factor=REDUCTION, brackets=brackets)
 
 
-def _promote(budget: Budget, grace: float, space: Space) -> TrialScheduler:
+def _promote(budget: Budget, grace: float, space: Space, goal: Goal) -> TrialScheduler:
     from fedtune.tuning.promotion import Promotion
 
     first = _first(budget, grace)
-    return Promotion(**_judged(budget), max_t=budget.limit, grace_period=first, reduction_factor=REDUCTION)
+    return Promotion(**_judged(budget, goal), max_t=budget.limit, grace_period=first, reduction_factor=REDUCTION)
 
 
-def _median(budget: Budget, grace: float, space: Space) -> TrialScheduler:
+def _median(budget: Budget, grace: float, space: Space, goal: Goal) -> TrialScheduler:
     from ray.tune.schedulers import MedianStoppingRule
 
-    return MedianStoppingRule(**_judged(budget), grace_period=_first(budget, grace), min_samples_required=3)
+    return MedianStoppingRule(**_judged(budget, goal), grace_period=_first(budget, grace), min_samples_required=3)
 
 
-def _population(budget: Budget, grace: float, space: Space) -> TrialScheduler:
+def _population(budget: Budget, grace: float, space: Space, goal: Goal) -> TrialScheduler:
     from ray.tune.schedulers import PopulationBasedTraining
     from ray.tune.search.sample import Categorical
 
     lists = {n: list(d.categories) for n, d in space.domains.items() if isinstance(d, Categorical)}
     mutations: dict[str, Any] = space.domains | lists  # Ray multiplies what is no list
     return PopulationBasedTraining(
-        **_judged(budget), perturbation_interval=_first(budget, grace), hyperparam_mutations=mutations,
+        **_judged(budget, goal), perturbation_interval=_first(budget, grace), hyperparam_mutations=mutations,
         custom_explore_fn=Clamp(space),
     )  # fmt: skip
 
 
-def _none(budget: Budget, grace: float, space: Space) -> TrialScheduler:
+def _none(budget: Budget, grace: float, space: Space, goal: Goal) -> TrialScheduler:
     from ray.tune.schedulers import FIFOScheduler
 
     return FIFOScheduler()
@@ -96,7 +98,7 @@ def _tell_rungs(scheduler: Any, budget: Budget, reached: Reached) -> None:
     for name, used, value in reached:
         trial = SimpleNamespace(trial_id=name)
         scheduler.on_trial_add(None, trial)
-        scheduler.on_trial_complete(None, trial, {budget.attribute: used, METRIC: value})
+        scheduler.on_trial_complete(None, trial, {budget.attribute: used, scheduler.metric: value})
 
 
 def _tell_promotion(scheduler: Any, budget: Budget, reached: Reached) -> None:
@@ -121,7 +123,7 @@ KINDS = {
     "pbt": Kind(
         _population,
         "population based training: every `grace` rounds the worst quarter copies the best and perturbs it",
-        moves_hyperparameters=True, takes_conditions=False,
+        moves_hyperparameters=True, takes_conditions=False, takes_constraints=False,
     ),
     "none": Kind(_none, "every trial runs to its end", remember=_tell_nobody),
 }  # fmt: skip
@@ -140,9 +142,9 @@ def moves_hyperparameters(name: str | None) -> bool:
     return name in KINDS and KINDS[name].moves_hyperparameters
 
 
-def scheduler(name: str, budget: Budget, grace: float, space: Space) -> TrialScheduler:
+def scheduler(name: str, budget: Budget, grace: float, space: Space, goal: Goal = BY_ACCURACY) -> TrialScheduler:
     """The scheduler of that name; it judges no trial before that has used `grace` of its budget."""
-    return find(name).make(budget, grace, space)
+    return find(name).make(budget, grace, space, goal)
 
 
 def rungs(name: str, limit: float, grace: float) -> list[float]:
@@ -173,9 +175,9 @@ class Clamp:
         return config
 
 
-def _judged(budget: Budget) -> dict[str, Any]:
+def _judged(budget: Budget, goal: Goal) -> dict[str, Any]:
     """What every scheduler compares, and against what."""
-    return {"time_attr": budget.attribute, "metric": METRIC, "mode": MODE}
+    return {"time_attr": budget.attribute, "metric": goal.attribute, "mode": goal.first.mode}
 
 
 def _first(budget: Budget, grace: float) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedtune.core.errors import UserError, unknown
-from fedtune.core.metrics import METRIC, OBJECTIVES
+from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.tuning import schedulers
 
 if TYPE_CHECKING:  # Ray and Optuna take seconds to import, and `fedtune search --help` names the rows
@@ -27,12 +27,14 @@ class Kind:
     sampler            Optuna's sampler for a seed
     objectives         how many objectives it can hold
     takes_conditions   the space may have hyperparameters that exist only where others have certain values
+    takes_constraints  it learns which configurations break one, or learns nothing at all
     is_grid            it tries every point of a grid, in order
     """
 
     sampler: Callable[[int], BaseSampler]
     objectives: int = 2
     takes_conditions: bool = True
+    takes_constraints: bool = True
     is_grid: bool = False
 
 
@@ -53,10 +55,13 @@ KINDS = {
     "tpe": Kind(_sampler("TPESampler")),
     "random": Kind(_sampler("RandomSampler")),
     "gp": Kind(_sampler("GPSampler")),
-    "cmaes": Kind(_sampler("CmaEsSampler", warn_independent_sampling=False), objectives=1, takes_conditions=False),
+    "cmaes": Kind(
+        _sampler("CmaEsSampler", warn_independent_sampling=False), objectives=1, takes_conditions=False,
+        takes_constraints=False,
+    ),
     "nsga2": Kind(_sampler("NSGAIISampler")),
     "grid": Kind(_sampler("RandomSampler"), takes_conditions=False, is_grid=True),
-}
+}  # fmt: skip
 SEARCHERS = tuple(KINDS)
 EXTENDABLE = tuple(name for name, kind in KINDS.items() if not kind.is_grid)  # a grid has no more points
 
@@ -77,7 +82,7 @@ def default(space: Space, scheduler: str) -> str:
 
 def searcher(
     name: str, space: Space, points: list[Config], outside: Sequence[Config], seed: int, study: str,
-    objectives: Sequence[str] = (METRIC,), log: Path | None = None, population: bool = False,
+    goal: Goal = BY_ACCURACY, log: Path | None = None, population: bool = False,
 ) -> Searcher | SearchAlgorithm:
     """The searcher of that name over the space; `points` are tried first, in order, with values `outside`.
 
@@ -92,7 +97,7 @@ def searcher(
     if population:
         return BasicVariantGenerator(points_to_evaluate=points, random_state=seed)
     return OptunaSearcher(
-        space.domains or _domains(points), space.conditions, sampler, study, objectives, points, outside, log
+        space.domains or _domains(points), space.conditions, sampler, study, goal, points, outside, log
     )
 
 
@@ -104,22 +109,18 @@ def _domains(points: list[Config]) -> dict[str, Domain]:
     return {n: Categorical(list(dict.fromkeys(p[n] for p in points))) for n in names}
 
 
-def require_objectives(objectives: tuple[str, ...], searcher: str, scheduler: str) -> None:
-    """UserError for objectives that do not exist, or that the searcher or scheduler cannot hold."""
-    for name in objectives:
-        if name not in OBJECTIVES:
-            raise unknown("objective", name, OBJECTIVES)
-    if len(set(objectives)) != len(objectives) or objectives[0] != METRIC or len(objectives) > 2:
-        raise UserError(
-            f"--objective is {METRIC}, or {METRIC} and one of {', '.join(list(OBJECTIVES)[1:])} after a comma, but got "
-            f"{','.join(objectives)!r}"
-        )
-    single = schedulers.find(scheduler).moves_hyperparameters
-    if len(objectives) > (1 if single else find(searcher).objectives):
+def require_goal(goal: Goal, searcher: str, scheduler: str) -> None:
+    """UserError for two objectives, or constraints, that the searcher or scheduler cannot hold."""
+    kind, judge = find(searcher), schedulers.find(scheduler)
+    single = judge.moves_hyperparameters
+    if len(goal.objectives) > (1 if single else kind.objectives):
         raise UserError(
             "two objectives need a searcher that knows both, but got "
             f"{_culprit(single, scheduler, searcher)}; use tpe, nsga2, gp or random"
         )
+    if goal.constraints and not (judge.takes_constraints and kind.takes_constraints):
+        which = _culprit(not judge.takes_constraints, scheduler, searcher)
+        raise UserError(f"--subject-to needs tpe, nsga2, gp, random or grid, but got {which}")
 
 
 def require_combination(searcher: str, scheduler: str, space: Space, structural: tuple[str, ...]) -> None:

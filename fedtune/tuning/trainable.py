@@ -22,6 +22,8 @@ from fedtune.cluster import ray_internals
 from fedtune.core.budget import Budget
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.memory import give_back_memory, keep_freed_memory
+from fedtune.core.metrics import JUDGED
+from fedtune.core.objectives import BY_ACCURACY, EXCESSES, TOTALS, Goal
 from fedtune.data.federation import Federation
 from fedtune.federated.engine import State
 from fedtune.federated.experiment import Experiment
@@ -35,8 +37,9 @@ SAVING = 0.03  # of a trial's time may go into checkpoints
 class FederatedTrainable(tune.Trainable):
     """Reports one row of metrics a round; ends after the scenario's rounds, or when training diverges.
 
-    A trial that diverged reports chance as its validation accuracy, `diverged` and the reason, and is done: to the
-    searcher it is a bad region, not a gap (a trial without a value would stay open in Optuna for ever).
+    A trial that diverged reports chance as its validation accuracy and the worst of whatever else is searched for,
+    `diverged` and the reason, and is done: to the searcher it is a bad region, not a gap (a trial without a value would
+    stay open in Optuna for ever).
 
     So is one that meets what cannot heal, a `UserError`; it is `broken` besides, and nobody tries it again.
 
@@ -51,12 +54,14 @@ class FederatedTrainable(tune.Trainable):
         budget: Budget,
         onward: dict[str, tuple[str, float]] | None = None,
         warm: bool = False,
+        goal: Goal = BY_ACCURACY,
     ) -> None:
         """All but the configuration comes once per actor, through Ray's object store.
 
         data     the federation of every seed
         onward   configurations (as `key` writes them) that continue from a checkpoint: its folder, and the seconds of
                  training until then
+        goal     what the search goes for
         warm     train a round for nothing first, as seconds count and a process's first round takes several
         """
         resources = self.trial_resources
@@ -64,7 +69,7 @@ class FederatedTrainable(tune.Trainable):
         torch.set_num_threads(max(1, int(has.get("CPU", 1))))
         self._gpus = has.get("GPU", 0)
         keep_freed_memory()
-        self.experiment, self.data, self.budget, self.onward = experiment, data, budget, onward or {}
+        self.experiment, self.data, self.budget, self.onward, self.goal = experiment, data, budget, onward or {}, goal
         self._cost, self._saved = 0.03, time.monotonic()  # seconds of the last checkpoint, and when it ended
         self._trouble = ""  # to be reported with the next row
         if warm:
@@ -80,12 +85,11 @@ class FederatedTrainable(tune.Trainable):
                 raise self._broken
             row = self.simulation.step()
         except Diverged as error:
-            return {"val_acc": 1 / self.data[0].classes, "diverged": True, "reason": str(error), "done": True}
+            return self._worst() | {"reason": str(error)}
         except UserError as error:
             stack = "".join(traceback.format_exception(error))
             print(stack, file=sys.stderr, flush=True)  # the actor's log
-            row = {"val_acc": 1 / self.data[0].classes, "diverged": True, "done": True}
-            return row | {BROKEN: True, "reason": str(error), STACK: stack}
+            return self._worst() | {BROKEN: True, "reason": str(error), STACK: stack}
         except torch.OutOfMemoryError as error:
             raise torch.OutOfMemoryError(
                 f"a trial must fit into its share of a GPU, but with {self._gpus:g} it ran out of memory "
@@ -94,10 +98,24 @@ class FederatedTrainable(tune.Trainable):
         seconds = ray_internals.seconds_of(self) + time.monotonic() - began
         complete = row["round"] >= self.simulation.rounds or self.budget.reached(row, seconds)
         due = not complete and time.monotonic() - self._saved > self._cost / SAVING
-        row |= self.budget.spent(row, seconds) | {"done": complete, "complete": complete, SHOULD_CHECKPOINT: due}
+        row |= self.budget.spent(row, seconds) | self._judged(row, seconds)
+        row |= {"done": complete, "complete": complete, SHOULD_CHECKPOINT: due}
         row[TROUBLE], self._trouble = self._trouble or None, ""
         row["timestamp"] = time.time()  # Tune's own is in whole seconds, and a resumed search takes rounds in order
         return {k: v for k, v in row.items() if v is not None}
+
+    def _worst(self) -> dict[str, Any]:
+        """The row of a trial that ends for good."""
+        return self.goal.of_diverged(self.data[0].classes) | {"diverged": True, "done": True}
+
+    def _judged(self, row: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Under constraints: by how much this trial breaks each, and what schedulers are to compare."""
+        if not self.goal.constraints:
+            return {}
+        progress = max(row["round"] / self.simulation.rounds, self.budget.share(row, seconds))
+        result = row | {TOTALS["seconds"]: seconds}
+        excesses = self.goal.excesses(result, progress)
+        return {EXCESSES: excesses, JUDGED: self.goal.judged(result, excesses)}
 
     def save(self, *args: Any, **options: Any) -> Any:
         """As Tune does it, timed: the file and bringing it to the run's storage.

@@ -10,7 +10,7 @@ from support.helpers import DIGITS, TIGHT, random_federation
 from torch.testing import assert_close
 
 from fedtune.core.trees import take
-from fedtune.federated import engine, evaluation
+from fedtune.federated import chunks, evaluation
 from fedtune.federated.algorithm import Model
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.simulation import Simulation
@@ -21,7 +21,7 @@ Rows = list[tuple[np.ndarray, np.ndarray]]  # of each client: labels and probabi
 
 def scored(executor: str, monkeypatch: pytest.MonkeyPatch, rule: str = "personal", some: int = 0) -> Simulation:
     """Three rounds of FedAvg, with clients of unlike sizes and classes, scored in chunks."""
-    monkeypatch.setattr(engine, "ROWS_AT_ONCE", 9)
+    monkeypatch.setattr(chunks, "ROWS_AT_ONCE", 9)
     scenario = DIGITS.override(clients=4, rounds=3, evaluation=rule, eval_clients=some, dataset="digits")
     data = random_federation([9, 4, 6, 5], OWNED, other=4)
     short = data.test._replace(counts=np.array([4, 1, 3, 2]))

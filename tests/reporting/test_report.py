@@ -447,7 +447,7 @@ def test_several_runs_stand_under_one_table(run: Path, comparison: Path, tmp_pat
     assert report.main([str(run), str(comparison), "-o", str(out)]) == 0
     html = out.read_text()
     changed = "digits-w4 (clients = 5, rounds = 6)"
-    assert f"a run fedproto on {changed} finished 14 0.9500 0.9400 ± 0.0497 0.9000 ± 0.0000" in told(html)
+    assert f"a run fedproto on {changed} finished 14 val_acc 0.9500 0.9400 ± 0.0497 0.9000 ± 0.0000" in told(html)
     assert f"both fedproto, local, fedavg on {changed} finished local 0.7000 ± 0.5000 0.5000 ± 0.5000" in told(html)
     assert {"run1", "run2", "run2-1"} <= set(re.findall(r' id="([^"]+)"', html))
     assert html.count("Plotly=") == html.count("<style>") == 1 or html.count("plotly.js v") == 1

@@ -16,6 +16,7 @@ from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 from fedtune.core.metrics import METRIC
+from fedtune.core.objectives import Goal, parse
 from fedtune.tuning import searchers
 from fedtune.tuning.optuna_searcher import OptunaSearcher, distribution
 from fedtune.tuning.space import Space, met
@@ -117,7 +118,7 @@ def driven_again(theirs: OptunaSearch) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", ["tpe", "nsga2", "gp", "random"])
 def test_suggests_the_same_sequence_for_two_objectives(name: str) -> None:
     trials = 60 if name == "nsga2" else 14 if name == "gp" else 30
-    ours = searchers.searcher(name, Space(MIXED, []), [], [], seed=5, study="s", objectives=(METRIC, "comm_mb"))
+    ours = searchers.searcher(name, Space(MIXED, []), [], [], seed=5, study="s", goal=Goal(parse("val_acc,comm_mb")))
     theirs = OptunaSearch(
         OptunaSearch.convert_search_space(MIXED), [METRIC, "comm_mb"], ["max", "min"],
         sampler=searchers.find(name).sampler(5), study_name="s",

@@ -27,7 +27,7 @@ from support.searches import command, copy_at, copy_to, rounds_by_configuration
 
 from fedtune import resume
 from fedtune.cluster import ray_start
-from fedtune.core.metrics import METRIC, MODE
+from fedtune.core.metrics import METRIC, OBJECTIVES
 from fedtune.runs import logs
 from fedtune.tuning.optuna_searcher import OptunaSearcher
 from fedtune.tuning.promotion import Promotion, Rungs, RunningLimit
@@ -149,7 +149,7 @@ class Controller:
 
 
 def promotion(grace: int, limit: int, eta: int) -> Promotion:
-    return Promotion("training_iteration", limit, grace, eta, METRIC, MODE)
+    return Promotion("training_iteration", limit, grace, eta, METRIC, OBJECTIVES[METRIC])
 
 
 @pytest.mark.parametrize("value", [noise, steps])

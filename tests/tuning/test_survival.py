@@ -31,6 +31,7 @@ from support.waiting import wait_for
 from fedtune import extend, resume, status
 from fedtune.core.budget import Budget
 from fedtune.core.metrics import METRIC
+from fedtune.core.objectives import Goal, parse
 from fedtune.runs import logs
 from fedtune.runs.files import RunFiles
 from fedtune.runs.folder import RunFolder
@@ -216,7 +217,7 @@ def test_optuna_learns_how_each_trial_with_two_objectives_ended() -> None:
     """What was stopped or diverged is pruned, however little it communicated, and never on the front."""
     space = Space({"lam": tune.uniform(0.1, 10)}, [])
     for name in ("tpe", "nsga2", "gp", "random"):
-        searcher = searchers.searcher(name, space, [{"lam": 1.0}], {}, 3, "s", objectives=(METRIC, "comm_mb"))
+        searcher = searchers.searcher(name, space, [{"lam": 1.0}], {}, 3, "s", goal=Goal(parse("val_acc,comm_mb")))
         ends = [
             {METRIC: 0.7, "comm_mb": 30.0, "complete": True}, {METRIC: 0.2, "comm_mb": 1.0, "complete": False},
             {METRIC: 0.1, "diverged": True}, {METRIC: 0.6, "comm_mb": 9.0, "complete": True},
@@ -243,7 +244,8 @@ def test_a_new_scheduler_remembers_its_rungs() -> None:
     }  # fmt: skip
     rows["d"] = [{"trial_id": "d", "timestamp": 4, "training_iteration": 3, METRIC: 0.1, "diverged": True}]
     new = schedulers.scheduler("asha", Budget("rounds", 27), 3, Space({}, []))
-    schedulers.KINDS["asha"].remember(new, Budget("rounds", 27), logs.metric_history(rows, "training_iteration"))
+    heard = logs.metric_history(rows, "training_iteration", METRIC)
+    schedulers.KINDS["asha"].remember(new, Budget("rounds", 27), heard)
     rungs = [(rung, dict(seen)) for rung, seen in new._brackets[0]._rungs]
     assert rungs == [(27, {}), (9, {"a": 0.5}), (3, {"a": 0.5, "c": 0.6})]
 

@@ -1,0 +1,217 @@
+"""What a search goes for: a metric with its direction, or two of them, and what a configuration must keep to.
+
+    val_acc            the highest validation accuracy             val_loss           the lowest validation loss
+    val_acc,comm_mb    both, as a front                            val_recall:max     a metric of one's own
+    comm_mb<=20        a constraint, on what a trial has at its end
+
+Everything that selects (schedulers, searchers, tables, the final check, plots) asks these, and a run's record holds
+them as they are written here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fedtune.core.errors import UserError, unknown
+from fedtune.core.metrics import JUDGED, METRIC, METRICS, OBJECTIVES
+
+FAR = 1e12  # a value worse than any, where schedulers need one: an infinite one would spoil their quantiles
+TOTALS = {"seconds": "time_total_s"}  # Tune's name for what our rows hold round by round
+EXCESSES = "excesses"  # the entry of a trial's result that says by how much it breaks each constraint
+TEST = "test_"
+
+
+class Objective(NamedTuple):
+    """A metric, and whether more or less of it is better: "max" or "min"."""
+
+    name: str
+    mode: str
+
+    def __str__(self) -> str:
+        """As it is typed: with its direction where that is not the metric's own."""
+        return self.name if OBJECTIVES.get(self.name) == self.mode else f"{self.name}:{self.mode}"
+
+    @property
+    def sign(self) -> int:
+        """1 where more is better, else -1."""
+        return 1 if self.mode == "max" else -1
+
+    @property
+    def attribute(self) -> str:
+        """The entry of a trial's result that holds it."""
+        return TOTALS.get(self.name, self.name)
+
+    @property
+    def column(self) -> str:
+        """The column of the table of trials that holds its last value."""
+        return final(self.name)
+
+    @property
+    def worst(self) -> float | None:
+        """The worst value there is; None if there is none."""
+        return METRICS[self.name].worst if self.name in METRICS else None
+
+    @property
+    def tested(self) -> str:
+        """The test metric that reports what it selects by; test accuracy for what only validation or training has."""
+        name = TEST + self.name.removeprefix("val_")
+        return name if self.name.startswith("val_") and (name in METRICS or self.name not in METRICS) else "test_acc"
+
+    def better(self, one: float, other: float) -> bool:
+        """Whether one value is better than another."""
+        return self.sign * one > self.sign * other
+
+
+class Constraint(NamedTuple):
+    """What a metric must keep to at a trial's end."""
+
+    name: str
+    rule: str  # <= or >=
+    bound: float
+
+    def __str__(self) -> str:
+        """As it is typed."""
+        return f"{self.name}{self.rule}{self.bound:.12g}"
+
+    @property
+    def attribute(self) -> str:
+        """The entry of a trial's result that holds its metric."""
+        return TOTALS.get(self.name, self.name)
+
+    @property
+    def column(self) -> str:
+        """The column of the table of trials that holds the metric's last value."""
+        return final(self.name)
+
+    def excess(self, value: float) -> float:
+        """By what share of the bound a value breaks it; at most 0 where it is kept."""
+        over = value - self.bound if self.rule == "<=" else self.bound - value
+        return over / (abs(self.bound) or 1.0)
+
+    def at_end(self, value: float, progress: float) -> float:
+        """What a value would be at a trial's end if it went on as until now.  progress: 0 … 1 of the trial's length."""
+        grows = self.name in METRICS and METRICS[self.name].grows
+        return value / progress if grows and 0 < progress < 1 else value
+
+
+ACCURACY = Objective(METRIC, OBJECTIVES[METRIC])
+
+
+def final(name: str) -> str:
+    """The column of the table of trials that holds a metric's last value."""
+    return name if name in ("comm_mb", "seconds") else f"last_{name}"
+
+
+def parse(text: str, own: Collection[str] = ()) -> tuple[Objective, ...]:
+    """One objective or two, separated by a comma; UserError for what cannot be searched for.
+
+    own: names of the user's own metrics on validation rows, which need their direction.
+    """
+    found = tuple(_objective(part.strip(), own) for part in text.split(","))
+    if len(found) > 2 or len({o.name for o in found}) < len(found):
+        raise UserError(f"--objective is one metric, or two with a comma between, but got {text!r}")
+    return found
+
+
+def _objective(text: str, own: Collection[str]) -> Objective:
+    name, colon, mode = text.partition(":")
+    _require_known(name, "objective", own)
+    if colon and mode not in ("max", "min"):
+        raise UserError(f"an objective's direction is max or min, but got {text!r}; give {name}:max or {name}:min")
+    if name in own and not colon:
+        raise UserError(
+            f"a metric of one's own needs its direction, but got {text!r}; give {name}:max or {name}:min"
+        )
+    if colon and name in OBJECTIVES and mode != OBJECTIVES[name]:
+        best = {"max": "highest", "min": "lowest"}[OBJECTIVES[name]]
+        raise UserError(f"of {name} the {best} is the best, but got {text!r}; leave out :{mode}")
+    return Objective(name, mode or OBJECTIVES[name])
+
+
+def constraints(text: str, own: Collection[str] = ()) -> tuple[Constraint, ...]:
+    """Constraints, separated by commas; none of an empty text.  UserError for what is none.  own: as in `parse`."""
+    return tuple(_constraint(part.strip(), own) for part in text.split(",")) if text else ()
+
+
+def _constraint(text: str, own: Collection[str]) -> Constraint:
+    found = re.fullmatch(r"(\w+)\s*(<=|>=)\s*(\S+)", text)
+    try:
+        bound = float(found[3]) if found else math.nan
+    except ValueError:
+        bound = math.nan
+    if not found or not math.isfinite(bound):
+        raise UserError(f"--subject-to is METRIC<=NUMBER or METRIC>=NUMBER, but got {text!r}; for instance comm_mb<=20")
+    _require_known(found[1], "metric of a constraint", own)
+    return Constraint(found[1], found[2], bound)
+
+
+def _require_known(name: str, what: str, own: Collection[str]) -> None:
+    if name.startswith(TEST):
+        raise UserError(
+            f"a search must not see test rows, or its test figures would say nothing of new data, but got {name}; "
+            f"take val_{name.removeprefix(TEST)}"
+        )
+    if name not in OBJECTIVES and name not in own:
+        raise unknown(what, name, [*OBJECTIVES, *own])
+
+
+def written(text: str) -> Objective:
+    """An objective as a record holds it."""
+    name, _, mode = text.partition(":")
+    return Objective(name, mode or OBJECTIVES.get(name, "max"))
+
+
+class Goal(NamedTuple):
+    """The objectives of a search, the first of which trials are judged by, and its constraints."""
+
+    objectives: tuple[Objective, ...] = (ACCURACY,)
+    constraints: tuple[Constraint, ...] = ()
+
+    @property
+    def first(self) -> Objective:
+        """What trials are judged by and the best is chosen by."""
+        return self.objectives[0]
+
+    @property
+    def attribute(self) -> str:
+        """The entry of a trial's result that schedulers compare."""
+        return JUDGED if self.constraints else self.first.attribute
+
+    @property
+    def names(self) -> list[str]:
+        """The metrics that decide, each once."""
+        return list(dict.fromkeys([*(o.name for o in self.objectives), *(c.name for c in self.constraints)]))
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Goal:
+        """The goal of a run, as its record holds it."""
+        kept = [str(text) for text in record.get("constraints") or []]
+        return cls(
+            tuple(written(str(text)) for text in record.get("objectives") or [METRIC]),
+            tuple(_constraint(text, [re.split("[<>]", text)[0]]) for text in kept),
+        )
+
+    def to_record(self) -> dict[str, list[str]]:
+        """The objectives and constraints as a run's record holds them."""
+        return {"objectives": list(map(str, self.objectives)), "constraints": list(map(str, self.constraints))}
+
+    def excesses(self, result: Mapping[str, Any], progress: float) -> list[float]:
+        """By how much a trial that goes on as until now breaks each constraint at its end; at most 0: not at all."""
+        return [c.excess(c.at_end(float(result[c.attribute]), progress)) for c in self.constraints]
+
+    def judged(self, result: Mapping[str, Any], excesses: Sequence[float]) -> float:
+        """What schedulers compare: the first objective; what breaks a constraint comes behind all that break none."""
+        broken = sum(max(0.0, e) for e in excesses)
+        return -self.first.sign * (FAR + broken) if broken else float(result[self.first.attribute])
+
+    def of_diverged(self, classes: int) -> dict[str, float]:
+        """What a trial that diverged reports: chance as its accuracy, and of all else that decides the worst."""
+        worst = {o.name: o.worst if o.worst is not None else -o.sign * FAR for o in self.objectives}
+        last = {JUDGED: -self.first.sign * 2 * FAR} if self.constraints else {}
+        return worst | last | {METRIC: 1 / classes}
+
+
+BY_ACCURACY = Goal()

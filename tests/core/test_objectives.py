@@ -1,0 +1,95 @@
+"""What a search goes for: objectives with their direction, and constraints."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fedtune.core.errors import UserError
+from fedtune.core.metrics import JUDGED, METRICS, OBJECTIVES
+from fedtune.core.objectives import ACCURACY, BY_ACCURACY, FAR, Constraint, Goal, Objective, constraints, parse
+
+OWN = ("val_recall", "val_recall_worst10")
+
+
+def test_every_validation_metric_and_cost_can_be_searched_for_in_its_own_direction() -> None:
+    for name, mode in OBJECTIVES.items():
+        (found,) = parse(name)
+        assert found == Objective(name, mode) and str(found) == name
+        assert parse(f"{name}:{mode}") == (found,)
+    assert parse("val_acc") == BY_ACCURACY.objectives == (ACCURACY,)
+    assert [o.name for o in parse("val_acc_worst10, comm_mb")] == ["val_acc_worst10", "comm_mb"]
+
+
+def test_a_metric_of_ones_own_is_searched_for_in_the_direction_that_is_given() -> None:
+    assert [str(o) for o in parse("val_recall:max,val_recall_worst10:min", OWN)] == [
+        "val_recall:max", "val_recall_worst10:min",
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="needs its direction.*give val_recall:max or val_recall:min"):
+        parse("val_recall", OWN)
+    with pytest.raises(UserError, match="did you mean 'val_recall'"):
+        parse("val_recal:max", OWN)
+    assert parse("val_recall:max", OWN)[0].tested == "test_recall"
+
+
+@pytest.mark.parametrize("name", ["test_acc", "test_recall", "test_loss:min"])
+def test_test_metrics_are_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(UserError, match="a search must not see test rows, or its test figures would say nothing"):
+        parse(name, OWN)
+    with pytest.raises(UserError, match="take val_"):
+        constraints(f"{name.partition(':')[0]}>=0.5", OWN)
+
+
+def test_a_record_gives_the_goal_back_as_it_was() -> None:
+    goal = Goal(parse("val_recall:min,val_acc", OWN), constraints("comm_mb<=20, val_acc_worst10>=0.25,seconds<=1e3"))
+    assert Goal.from_record(goal.to_record()) == goal
+    assert Goal.from_record({}) == Goal.from_record({"objectives": ["val_acc"]}) == BY_ACCURACY
+    assert constraints("") == ()
+
+
+def test_each_objective_is_reported_by_the_test_metric_of_its_name() -> None:
+    assert {str(o): o.tested for name in OBJECTIVES for o in parse(name)} == {
+        name: f"test_{name[4:]}" if name.startswith("val_") else "test_acc" for name in OBJECTIVES
+    }
+    assert {o.tested for name in OBJECTIVES for o in parse(name)} <= set(METRICS)
+
+
+def test_a_constraint_is_broken_by_a_share_of_its_bound() -> None:
+    least, most = Constraint("val_acc", ">=", 0.5), Constraint("comm_mb", "<=", 20.0)
+    assert [least.excess(v) for v in (0.25, 0.5, 0.75)] == [0.5, 0.0, -0.5]
+    assert [most.excess(v) for v in (10.0, 20.0, 30.0)] == [-0.5, 0.0, 0.5]
+    assert Constraint("val_acc_std", "<=", 0.0).excess(0.1) == 0.1
+    assert (most.at_end(5.0, 0.25), most.at_end(5.0, 1.0), most.at_end(0.0, 0.0)) == (20.0, 5.0, 0.0)
+    assert least.at_end(0.4, 0.25) == 0.4  # an accuracy does not add up
+
+
+@pytest.mark.parametrize("objective", ["val_acc", "val_loss", "comm_mb"])
+def test_schedulers_put_what_breaks_a_constraint_behind_all_that_breaks_none(objective: str) -> None:
+    goal = Goal(parse(objective), constraints("comm_mb<=20,val_acc>=0.2"))
+    first, rows = goal.first, []
+    for acc, mb in ((0.3, 4.0), (0.9, 4.0), (0.9, 30.0), (0.9, 90.0), (0.1, 90.0)):
+        row = {"val_acc": acc, "val_loss": 1 - acc, "comm_mb": mb}
+        rows.append(first.sign * goal.judged(row, goal.excesses(row, progress=1.0)))
+    assert min(rows[:2]) > rows[2] > rows[3] > rows[4]
+    diverged = goal.of_diverged(classes=10)
+    assert first.sign * diverged[JUDGED] < rows[4] and math.isfinite(diverged[JUDGED])
+    assert goal.attribute == JUDGED and Goal(parse(objective)).attribute == objective
+
+
+def test_what_a_trial_has_used_is_projected_to_its_end() -> None:
+    goal = Goal(constraints=constraints("comm_mb<=20"))
+    row = {"val_acc": 0.9, "comm_mb": 6.0}
+    assert goal.excesses(row, progress=0.5) == [-0.4] and goal.judged(row, [-0.4]) == 0.9
+    assert goal.excesses(row, progress=0.25) == pytest.approx([0.2]) and goal.judged(row, [0.2]) < -FAR
+
+
+def test_a_diverged_trial_is_the_worst_whatever_the_direction() -> None:
+    for name, mode in OBJECTIVES.items():
+        found = Goal(parse(name)).of_diverged(classes=4)
+        assert found["val_acc"] == 0.25  # chance
+        if name != "val_acc":
+            worst = found[name] if mode == "min" else -found[name]
+            assert math.isfinite(worst) and worst >= (METRICS[name].worst or 0) * (1 if mode == "min" else -1)
+    assert Goal(parse("val_recall:max", OWN)).of_diverged(2)["val_recall"] == -FAR
+    assert Goal(parse("comm_mb")).of_diverged(2)["comm_mb"] == FAR
