@@ -145,6 +145,25 @@ def test_a_users_module_starts_from_its_own_state_dict(tmp_path: Path) -> None:
     assert torch.equal(mine["head.weight"], own[3].weight.double())
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fedper", "fedrep", "fedproto", "fml", "gfpl", "local"])
+def test_a_frozen_body_stays_the_files_and_is_not_sent(name: str, tmp_path: Path) -> None:
+    tensors = net().state_dict()
+    file = saved(tmp_path / "net.pt", tensors)
+    frozen, moving = (begun(name, f"{file}:body", FEW.override(body_pace=pace)) for pace in (0.0, 1.0))
+    row, other = play(frozen, 2)[-1], play(moving, 2)[-1]
+    for k in range(3):
+        mine, moved = of_client(frozen, k), of_client(moving, k)
+        body = [n for n in tensors if n.startswith("body")]
+        assert all(torch.equal(mine[n], tensors[n].double()) for n in body)
+        assert not torch.equal(moved["body.1.weight"], mine["body.1.weight"])
+        assert not any(torch.equal(mine[n], tensors[n].double()) for n in mine if n.startswith("head"))
+    assert not any(n.startswith("body") for n in frozen.state.server.get("shared", {}))
+    if "body" in frozen.setting.algorithm.shared:
+        inside = sum(t.numel() for n, t in tensors.items() if n.startswith("body"))
+        for way in ("up_floats", "down_floats"):
+            assert other[way] - row[way] == 3 * inside
+
+
 @pytest.mark.parametrize(
     ("name", "scenario"),
     [("fedper", FEW), ("fml", FEW), ("local", MIXED), ("fml", MIXED), ("gfpl", MIXED), ("fedproto", MIXED)],
