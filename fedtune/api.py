@@ -97,21 +97,30 @@ class Run(RunFolder):
 
 
 def play(
-    algo: Algo, scenario: str = "digits-w4", config: Mapping[str, Any] | None = None, **options: Any
-) -> pd.DataFrame:
+    algo: Algo, scenario: str = "digits-w4", config: Mapping[str, Any] | None = None, save: str | Path | None = None,
+    **options: Any,
+) -> pd.DataFrame:  # fmt: skip
     """Train one configuration from its first round to its last, without Ray; one row of metrics a round.
 
     algo      a name, FILE.py[:NAME], or an Algorithm's class
     config    hyperparameters of the algorithm or the scenario; the others have their defaults
-    options   seed, device, data_dir, …, the scenario's fields, and hyperparameters as in config
+    save      a new file for the trained model: for `start_from` of another call, or `analysis.models.load`
+    options   seed, device, data_dir, start_from, …, the scenario's fields, and hyperparameters as in config
 
     UserError for what cannot be trained, Diverged if the training leaves the finite numbers.
     """
-    from fedtune.federated import simulation
+    from fedtune.federated import model_file
+    from fedtune.federated.simulation import Simulation
 
     given = _options(ExperimentOptions, algo, scenario, options)
-    experiment = given.experiment()
-    return pd.DataFrame(simulation.play(experiment, dict(config or {}), _federation(given, experiment)))
+    experiment, values = given.experiment(), dict(config or {})
+    if save and Path(save).exists():
+        raise UserError(f"save needs a new file, but {save} exists; give another")
+    simulation = Simulation(experiment, values, _federation(given, experiment))
+    rows = pd.DataFrame(simulation.step() for _ in range(simulation.setting.scenario.rounds))
+    if save:
+        model_file.write(Path(save), experiment, values, simulation)
+    return rows
 
 
 def tunable(
@@ -211,15 +220,17 @@ class Objective:
 def _options(cls: type[Options], given_algo: Algo, scenario: str, given: Mapping[str, Any]) -> Options:
     """Options from arguments of Python: options by name, scenario fields, and hyperparameters to hold fixed."""
     algo = own_classes.name_of(given_algo) if isinstance(given_algo, type) else str(given_algo)
-    own = [f.name for f in dataclasses.fields(cls)]
     theirs = [f.name for f in dataclasses.fields(Scenario)]
     hyperparameters = list(knobs(registry.find(own_files.take_each(algo, registry.names())[0])))
+    # start="own" is an option, but start=2 is GFPL's hyperparameter
+    own = [f.name for f in dataclasses.fields(cls)
+           if f.name not in hyperparameters or given.get(f.name) in f.metadata.get("choices", ())]  # fmt: skip
     values = {name: value for name, value in given.items() if name in own}
     fields, pinned = dict(values.pop("fields", {})), dict(values.pop("set", {}))
     for name, value in given.items():
         if name in theirs:
             fields[name] = value
-        elif name in hyperparameters:
+        elif name in hyperparameters and name not in own:
             pinned[name] = value
         elif name not in own:
             raise unknown("argument", name, [*own, *theirs, *hyperparameters])

@@ -36,6 +36,20 @@ def test_an_algorithms_hyperparameter_is_held_fixed_and_a_scenarios_field_is_a_d
     assert options.experiment().pinned == {"mu": 0.5, "momentum": 0.1} and options.experiment().scenario.lr == 0.05
 
 
+def test_an_option_and_a_hyperparameter_of_one_name_are_told_by_the_value():
+    for value, options in ((2, {"set": {"start": 2}, "start": "common"}), ("own", {"set": {}, "start": "own"})):
+        made = fedtune.Search("gfpl", start=value).options
+        assert {"set": made.set, "start": made.start} == options
+
+
+def test_a_model_that_play_saves_is_where_another_starts(tmp_path):
+    fedtune.play("fedavg", save=tmp_path / "a.pt", **SMALL)
+    rows = [fedtune.play("local", start_from=start, **SMALL) for start in (str(tmp_path / "a.pt"), "")]
+    assert rows[0]["val_acc"][0] != rows[1]["val_acc"][0]
+    with pytest.raises(UserError, match="save needs a new file, but .*a.pt exists"):
+        fedtune.play("fedavg", save=tmp_path / "a.pt", **SMALL)
+
+
 @pytest.mark.parametrize(
     ("make", "rule"),
     [
