@@ -7,10 +7,9 @@
              r draws of every class;  SGD of the head on CE over them, on from the last round's head
     down     the head
 
-Beitollahi et al. 2024, arXiv:2402.01862, algorithm 1; it is one-shot.  Here the rounds after a client's first cost it
-only the head: the server goes on fitting, on fresh draws, so that there is a curve to judge.  Draws are as many of each
-class (the paper: as many as there are rows), covariances diagonal (the paper's choice among three).  A class of N rows
-gets at most N / 5 components.
+Beitollahi et al. 2024, arXiv:2402.01862, algorithm 1; it is one-shot.  Here the server goes on fitting, on fresh draws,
+so that there is a curve to judge, and later rounds cost the way down only.  Draws are as many of each class (there: of
+each row), covariances diagonal (one of its three).  A class of N rows gets at most N / 5 components.
 """
 
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ class FedPFT(FitsHead):
     variance_floor: float = hyper(1e-3, 1e-6, 0.1, log=True, help="least variance, in mean variances of the class")
 
     sends = ("head",)
+    structural = ("components",)
 
     def build(self, net: nn.Module, task: Task) -> nn.Module:
         """Refuse bodies that differ: their features are not comparable."""
