@@ -21,9 +21,10 @@ from fedtune.core.terminal import say
 LOOPBACK = "127.0.0.1"
 
 
-# Ray reads all three when it starts, none when it is imported; what a user has set stays
+# Ray reads them when it starts, none when it is imported; what a user has set stays
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # by the processes of ray.init: nothing calls home
+    "RAY_prestart_worker_first_driver": "0",  # by the node: no trial could use the workers that it starts ahead
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # by Tuner.fit: TensorBoard's files alone halve the driver's throughput
     "RAY_AIR_NEW_OUTPUT": "0",  # by Tuner.fit: we show a search's progress ourselves
 }
