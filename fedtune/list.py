@@ -108,9 +108,11 @@ def _datasets() -> Table:
     table = Table(title="data sets", title_justify="left", box=None)
     for column in ("name", "image", "classes"):
         table.add_column(column)
-    for name in datasets.names():
+    for name in datasets.SOURCES:
         *image, classes = datasets.describe(name)
         table.add_row(name, "×".join(map(str, image)), str(classes))
+    for name in datasets.names()[len(datasets.SOURCES) :]:
+        table.add_row(name, "of an installed package", "")
     return table
 
 

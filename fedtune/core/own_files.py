@@ -130,8 +130,14 @@ def unchanged(files: Iterable[OwnFile], whose: str) -> tuple[OwnFile, ...]:
 
 
 def register(files: Iterable[OwnFile]) -> None:
-    """Make files known to this process, from what came with an experiment; nothing is read from disk."""
+    """Make files known to this process, from what came with an experiment; nothing is read from disk.
+
+    What was known of the same content is still known, where the file brings nothing of its own.
+    """
     for file in files:
+        before = _files.get(file.name)
+        if before and before.sha256 == file.sha256 and not file.about:
+            file = file._replace(about=before.about)
         _files[file.name] = file
 
 

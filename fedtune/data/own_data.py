@@ -7,19 +7,20 @@ along with the experiment as its description: shape, classes, owners.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedtune.core import own_files
+from fedtune.core import extensions, own_files
 from fedtune.core.errors import UserError
 from fedtune.core.own_files import OwnFile
 from fedtune.data import own_arrays, own_pictures
 from fedtune.data.dataset import Dataset
 
 KEY = "dataset"  # of the descriptions of a file
+GROUP = "datasets"  # of entry points
 
 
 class About(NamedTuple):
@@ -49,16 +50,20 @@ class About(NamedTuple):
 
 def offered() -> tuple[str, ...]:
     """The names of the data sets that installed packages offer."""
-    return ()
+    return tuple(extensions.names(GROUP))
 
 
 def is_own(name: str) -> bool:
-    """Whether it is the canonical name of a data set whose description this process knows."""
-    return own_files.is_own(name) and _ending(name) in own_files.about(name).get(KEY, {})
+    """Whether it is the canonical name of a data set whose description this process knows, or one of a package's."""
+    if own_files.is_own(name):
+        return _ending(name) in own_files.about(name).get(KEY, {})
+    return name in offered()
 
 
 def about(name: str) -> About:
-    """The description of a user's data set."""
+    """The description of a user's data set; that of a package's is made by reading it."""
+    if not own_files.is_own(name):
+        return _about(_read(name, ""), "")
     values = own_files.about(name)[KEY][_ending(name)]
     return About(**(values | {"shape": tuple(values["shape"])}))
 
@@ -66,31 +71,52 @@ def about(name: str) -> About:
 def described(name: str, files: tuple[OwnFile, ...]) -> tuple[OwnFile, ...]:
     """The files that an experiment was given, with the description of its data set, which is read and checked.
 
-    name: of the data set, canonical.  UserError in one line for whatever is wrong with it.
+    name: of the data set, canonical.  A description that is known for the same content stays, so that of a run which
+    goes on.  UserError in one line for whatever is wrong with the data.
     """
-    data = _read(name, _content(name))
-    shape = data.x.shape[1:]
-    known = About(
-        tuple(map(int, shape)), data.classes, _has_tokens(data), 0 if data.owner is None else int(data.owner.max()) + 1,
-        not isinstance(data.x, np.ndarray), len(data.y), _digest(data) if _ending(name) else "",
-    )  # fmt: skip
-    new = {KEY: {_ending(name): known._asdict()}}
-    files = tuple(f._replace(about={**f.about, **new}) if f.name == _file(name) else f for f in files)
+    own_files.register(files)
+    if is_own(name):
+        known = own_files.about(name)[KEY][_ending(name)]
+    else:
+        data = _read(name, _content(name))
+        known = _about(data, _digest(data) if _ending(name) else "")._asdict()
+    before = own_files.about(name)
+    new = {KEY: before.get(KEY, {}) | {_ending(name): known}}
+    files = tuple(f._replace(about=before | new) if f.name == _file(name) else f for f in files)
     own_files.register(files)
     return files
 
 
 def load(name: str) -> Dataset:
     """The data set; UserError if it cannot be read, or its function gives other arrays than before."""
+    if not own_files.is_own(name):
+        return _read(name, "")
     data, before = _read(name, _content(name)), about(name)
     if before.digest and _digest(data) != before.digest:
         raise UserError(f"{name} gave other arrays than before; a data set's function must give the same every time")
     return data
 
 
+def _about(data: Dataset, digest: str) -> About:
+    owners = 0 if data.owner is None else int(data.owner.max()) + 1
+    in_memory = isinstance(data.x, np.ndarray)
+    tokens = isinstance(data.x, np.ndarray) and data.x.dtype == np.int64
+    shape = tuple(map(int, data.x.shape[1:]))
+    return About(shape, data.classes, tokens, owners, not in_memory, len(data.y), digest)
+
+
 @lru_cache(maxsize=2)
 def _read(name: str, content: str) -> Dataset:
     """Read a data set once for the same content."""
+    if name in offered():
+        function = _function(name, extensions.find(GROUP, name, "data set"))
+        try:
+            return own_arrays.to_dataset(name, name, _arrays(name, function()))
+        except UserError:
+            raise
+        except Exception as error:  # whatever the package raises
+            said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise UserError(f"the data set {name}, which a package offers, failed: {said}") from error
     if not _is_code(name):
         path = own_files.path_of(name)
         if path.is_dir():
@@ -98,12 +124,18 @@ def _read(name: str, content: str) -> Dataset:
         return own_arrays.to_dataset(name, str(path), own_arrays.read_npz(path, own_arrays.NAMES))
     if not _ending(name):
         raise UserError(f"a data set in a Python file is a function that gives arrays: name it, as {name}:NAME")
-    function = own_files.load(name, "data set")
-    if not callable(function):
-        raise UserError(f"{name} must be a function that gives arrays, but is {_kind(function)}")
+    function = _function(name, own_files.load(name, "data set"))
     with own_files.calling(name, "data set"):
         given = function(**own_files.call_options(name))
     return own_arrays.to_dataset(name, name, _arrays(name, given))
+
+
+def _function(name: str, found: Any) -> Callable[..., Any]:
+    """What was found under a name; UserError unless it can be called."""
+    if not callable(found):
+        raise UserError(f"{name} must be a function that gives arrays, but is {_kind(found)}")
+    function: Callable[..., Any] = found
+    return function
 
 
 def _arrays(source: str, given: Any) -> Mapping[str, Any]:
@@ -139,10 +171,6 @@ def _digest(data: Dataset) -> str:
         if isinstance(array, np.ndarray):
             whole.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
     return whole.hexdigest()
-
-
-def _has_tokens(data: Dataset) -> bool:
-    return isinstance(data.x, np.ndarray) and data.x.dtype == np.int64
 
 
 def _file(name: str) -> str:

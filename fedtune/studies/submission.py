@@ -95,7 +95,7 @@ def _search(
     given, files = ["--name", name], {}
     if options.data_dir is not None:
         _on_cluster("--data-dir", Path(options.data_dir))
-    elif scenario.dataset != "digits" and not own_files.is_own(scenario.dataset) and not options.download:
+    elif scenario.dataset in datasets.SOURCES and scenario.dataset != "digits" and not options.download:
         files = packing.data_files([scenario.dataset], root)
         given += ["--data-dir", "data"]
     for name, names in (algos | {flag(n): getattr(scenario, n) for n in options.fields}).items():
@@ -108,7 +108,7 @@ def _search(
             raise UserError(f"files that are sent need names of their own, but {found[0]} and {files[sent]} share one")
         given += ["--space", sent + found[1]]
     packing.write(package, files)
-    here_too = scenario.dataset == "digits" or own_files.is_own(scenario.dataset)
+    here_too = scenario.dataset == "digits" or scenario.dataset not in datasets.SOURCES
     if here_too or "--data-dir" in given:  # the last that a search would refuse before it starts
         loaded = datasets.load(scenario.dataset, root)
         first = planned.experiment.seed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from support.own_data import made, pictures, saved, taken, wards
 
-from fedtune.core import own_files
+from fedtune.core import extensions, own_files
 from fedtune.core.errors import UserError
 from fedtune.data import datasets, own_data
 from fedtune.data.federation import Federation
@@ -178,6 +179,33 @@ def test_a_function_that_gives_other_arrays_later_is_refused(tmp_path: Path) -> 
     own_data._read.cache_clear()  # as in another process
     with pytest.raises(UserError, match="code.py:wards gave other arrays than before"):
         made(scenario)
+
+
+def test_what_a_run_knew_of_a_functions_arrays_is_held_against_them_when_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "code.py").write_text(
+        f"import numpy as np\ndef make():\n    f = np.load({str(tmp_path / 'w.npz')!r})\n    return f['x'], f['y']\n"
+    )
+    np.savez(tmp_path / "w.npz", **wards())
+    name, files = own_files.take(f"{tmp_path}/code.py:make")
+    recorded = own_data.described(name, files)
+    monkeypatch.setattr(own_files, "_files", {})
+    own_data._read.cache_clear()  # as in another process
+    np.savez(tmp_path / "w.npz", **wards(seed=1))
+    own_files.register(recorded)  # from the run's record
+    scenario = taken(f"{tmp_path}/code.py:make", "iid", clients=4)
+    with pytest.raises(UserError, match="code.py:make gave other arrays than before"):
+        made(scenario)
+
+
+def test_a_data_set_of_an_installed_package_is_one_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("ourwards", "support.own_data:wards", "fedtune.datasets")
+    monkeypatch.setattr(extensions, "_points", lambda group: {"ourwards": (point,)} if group == "datasets" else {})
+    own_data._read.cache_clear()
+    scenario = taken("ourwards")
+    assert "ourwards" in datasets.names() and datasets.describe("ourwards") == (5, 3)
+    assert scenario.dataset == "ourwards" and scenario.clients == 6 and made(scenario).clients == 6
 
 
 def test_a_folder_of_pictures_is_read_as_it_is_needed_with_its_classes_names(tmp_path: Path) -> None:
