@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from fedtune.core import own_packages
 from fedtune.core.errors import UserError
 
-_NEVER = {*sys.stdlib_module_names, "fedtune", *own_packages.NAMES}  # names that no folder of a user's replaces
+_NEVER = {*sys.stdlib_module_names, "fedtune"}  # names that no folder of a user's replaces
 
 
 class OwnFile(NamedTuple):
@@ -152,6 +152,8 @@ def _absolute(name: str, level: int, package: str) -> str:
 def _beside(folder: Path, root: str) -> list[Path]:
     """The files of a module or package of this name in the folder; none if it is not there."""
     package, alone = folder / root, folder / f"{root}.py"
+    if root in own_packages.NAMES and package == own_packages.folder(root):
+        return []  # a file in a clone means the packages beside it
     if not (package / "__init__.py").is_file():
         if alone.is_file():
             return [alone]

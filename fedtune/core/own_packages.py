@@ -20,13 +20,13 @@ def folder(name: str) -> Path:
     return Path(fedtune.__path__[0]).resolve().parent / name
 
 
-def pin() -> None:
-    """From now on an import of these packages finds ours, in this process.
+def pin(*names: str) -> None:
+    """From now on an import of these packages finds ours, in this process.  names: those that are needed now.
 
     A package of such a name that was imported before from elsewhere is forgotten, with its modules; whoever holds it
     keeps it.
     """
-    for name in NAMES:
+    for name in names or NAMES:
         there = sys.modules.get(name)
         if there and folder(name) in (Path(path).resolve() for path in there.__path__):
             continue

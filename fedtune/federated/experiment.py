@@ -84,6 +84,11 @@ class Experiment:
         """Raise UserError for whatever would stop this experiment after it has started; no data is loaded."""
         alg, scenario = self.resolve(config or {})
         forms = _forms(alg, scenario, self._contents())
+        if lacking := set(alg.shared) - set(forms[0].parts):
+            raise UserError(
+                f"{self.algorithm} averages {', '.join(sorted(lacking))}, but a model of {scenario.model} has "
+                f"{', '.join(forms[0].parts)}; name what it shares by the parts of the model and those that build adds"
+            )
         if alg.shared and not any(part_of(n) in alg.shared for n in forms[0].shapes):
             raise UserError(
                 f"{self.algorithm} averages {' and '.join(alg.shared)}, but {scenario.model} has no tensors there; use "

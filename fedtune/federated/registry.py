@@ -37,7 +37,7 @@ def find(name: str) -> type[Algorithm]:
         from fedtune.federated import own_algorithms
 
         return own_algorithms.checked(offered, name)
-    own_packages.pin()
+    own_packages.pin("trainables")
     module = importlib.import_module(f"trainables.{name}")
     classes = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]
     own = [c for c in classes if issubclass(c, Algorithm)]

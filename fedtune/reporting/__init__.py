@@ -2,4 +2,4 @@
 
 from fedtune.core import own_packages
 
-own_packages.pin()  # a report's figures are those of our analysis
+own_packages.pin("analysis")  # a report's figures are those of our analysis

@@ -98,9 +98,9 @@ def _search(
     elif scenario.dataset in datasets.SOURCES and scenario.dataset != "digits" and not options.download:
         files = packing.data_files([scenario.dataset], root)
         given += ["--data-dir", "data"]
-    for name, names in (algos | {flag(n): getattr(scenario, n) for n in options.fields}).items():
+    for option, names in (algos | {flag(n): getattr(scenario, n) for n in options.fields}).items():
         if (sent := _sent(names)) != names:
-            given += [name, sent]
+            given += [option, sent]
     files |= _own(own)
     if found := spaces.file_of(options.space):
         sent = f"{GIVEN}/{found[0].name}"

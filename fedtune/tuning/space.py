@@ -153,7 +153,7 @@ def inside(space: Space, config: Config) -> tuple[Config, Config]:
 
 def _named(algo: str) -> dict[str, Any]:
     """An algorithm's spaces by name, as its file has them; without a file there is a default."""
-    own_packages.pin()
+    own_packages.pin("trainables", "search_spaces")
     registry.find(algo)
     if own_files.is_own(algo):
         return {"default": derived(algo)} | dict(own_algorithms.spaces(algo) or {})
@@ -170,7 +170,7 @@ def _spaces(module: ModuleType) -> dict[str, Any]:
 def _file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UserError(f"--space needs a name or a Python file, but there is no file {path}")
-    own_packages.pin()
+    own_packages.pin("trainables", "search_spaces")
     sys.modules.setdefault("fedtune.space", sys.modules[__name__])  # where files of 0.1.0 take `when` from
     module: ModuleType = own_files.load(own_files.take(str(path))[0], "search space")
     return module

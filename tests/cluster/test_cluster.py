@@ -19,6 +19,7 @@ from ray import cloudpickle as pickle
 from ray import tune
 from ray._private.authentication import authentication_token_setup as tokens
 from ray.cluster_utils import Cluster
+from support.own_algorithms import fedproto_in, gone
 from support.searches import assert_as_undisturbed, begin_search
 from support.waiting import wait_for
 
@@ -55,11 +56,17 @@ def cluster() -> Iterator[Cluster]:
 def test_a_dead_nodes_trials_go_on_elsewhere_bit_for_bit(
     cluster: Cluster, undisturbed: Path, tmp_path: Path
 ) -> None:
-    """Two nodes of one CPU, a trial on each; one dies after eight rounds, and all goes on on the other."""
+    """Two nodes of one CPU, a trial on each; one dies after eight rounds, and all goes on on the other.
+
+    The algorithm is the user's own file, gone as soon as the search has begun: no node can read it.
+    """
     second = cluster.add_node(num_cpus=1)
-    process = begin_search(tmp_path, "--address", cluster.address)
+    file = fedproto_in(tmp_path)
+    process = begin_search(tmp_path, "--address", cluster.address, "--algo", str(file))
     run = tmp_path / "run"
     try:
+        wait_for((run / "run.json").exists, 180)
+        gone(file)
         wait_for(lambda: [len(rows) >= 4 for rows in logs.logged(run).values()][:2] == [True, True], 180)
         cluster.remove_node(second, allow_graceful=False)
         out, _ = process.communicate(timeout=300)

@@ -26,6 +26,7 @@ import requests
 from ray.job_submission import JobStatus
 from support.commands import refusal
 from support.data_files import idx
+from support.own_algorithms import fedproto_in, gone
 from support.searches import rounds_by_configuration
 from support.waiting import wait_for
 
@@ -218,14 +219,18 @@ def test_a_job_outlives_the_client_that_was_killed(head: Head, tmp_path: Path) -
 
 @pytest.fixture(scope="module")
 def stopped(head: Head, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A search whose trials all run; its client was interrupted before the job was stopped; what that client said."""
+    """A search whose trials all run; its client was interrupted before the job was stopped; what that client said.
+
+    Space and algorithm are the user's own files, which are deleted while it runs.
+    """
     storage, file = tmp_path_factory.mktemp("stopped"), tmp_path_factory.mktemp("own") / "space.py"
+    algorithm = fedproto_in(tmp_path_factory.mktemp("mine"))
     file.write_text("from ray import tune\npull = {'lam': tune.loguniform(0.1, 10)}")
-    words = [*LONG.split(), "--trials", "2", "--rounds", "60", "--space", f"{file}:pull"]
+    words = [*LONG.split(), "--trials", "2", "--rounds", "60", "--space", f"{file}:pull", "--algo", str(algorithm)]
     words += ["--storage-path", str(storage), "--name", "run"]
     process = head.begin("submit", "--name", "stopped", "--", *words)
     wait_for(lambda: len(logs.logged(storage / "run")) == 2, 300)
-    file.unlink()
+    gone(file), gone(algorithm)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
@@ -247,7 +252,10 @@ def test_a_stopped_job_keeps_what_it_found(head: Head, stopped: tuple[Path, str]
     assert status == 1 and out.endswith("stopped: stopped\n")
 
 
-def test_a_job_goes_on_with_a_stopped_run_though_its_space_is_gone(head: Head, stopped: tuple[Path, str]) -> None:
+def test_a_job_goes_on_with_a_stopped_run_though_its_own_files_are_gone(head: Head, stopped: tuple[Path, str]) -> None:
+    own = json.loads((stopped[0] / "run.json").read_text())["own"]
+    assert [file["name"] for file in own] == ["mine.py", "beside.py"]
+    assert {f.name for f in (stopped[0] / "own").iterdir()} == {"mine.py", "beside.py"}
     status, out, err = head.run("submit", "--name", "again", "--", "resume", str(stopped[0]))
     assert status == 0, out + err
     assert json.loads((stopped[0] / "run.json").read_text())["state"] == "finished"
@@ -399,6 +407,21 @@ def test_the_package_has_the_code_the_space_and_of_the_data_what_is_read(tmp_pat
         f"python -m fedtune.search --algo fedavg {MNIST}--storage-path /shared --lr 0.02 --name run "
         "--data-dir data --space given/lam.py:mine --address auto"
     )
+
+
+def test_the_users_files_are_sent_with_what_they_import_and_named_as_the_job_has_them(tmp_path: Path) -> None:
+    file = fedproto_in(tmp_path)
+    name = os.path.relpath(file)
+    for words, sent in (
+        (f"search --algo {name}", "--algo given/mine.py"),
+        (f"compare --algos local,{name}:Mine", "--algos local,given/mine.py:Mine"),
+    ):
+        rest = "--storage-path /shared --name run"
+        job = submit.prepare(f"{words} {rest}".split(), None, None, tmp_path / "job.zip")
+        names = zipfile.ZipFile(tmp_path / "job.zip").namelist()
+        assert {n for n in names if n.startswith("given/")} == {"given/mine.py", "given/beside.py"}
+        assert job.run == Path("/shared/run")
+        assert job.entrypoint == f"python -m fedtune.{words.split()[0]} {rest} {sent} --address auto"
 
 
 def test_a_comparison_is_packed_like_a_search(tmp_path: Path) -> None:

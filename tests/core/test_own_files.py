@@ -90,6 +90,12 @@ def test_the_modules_of_two_folders_do_not_hide_each_other_or_what_is_installed(
         assert own_files.load(f"{value}.py", "algorithm").value == value
 
 
+def test_a_folder_may_have_a_module_called_as_one_of_our_packages(tmp_path):
+    file = write(tmp_path, main="import analysis, trainables\nx = analysis.x", analysis="x = 3")
+    _, files = own_files.take(str(file))
+    assert {f.name for f in files} == {"main.py", "analysis.py"} and own_files.load("main.py", "algorithm").x == 3
+
+
 def test_a_file_that_was_edited_is_read_again(tmp_path):
     file = write(tmp_path, one="import two\nx = two.x", two="x = 1")
     own_files.take(str(file))

@@ -59,6 +59,18 @@ print(trainables.__file__)
     assert python(tmp_path, "-c", script).stdout.split() == [str(ROOT / "trainables" / "__init__.py")]
 
 
+def test_a_users_own_analysis_is_left_alone_where_only_an_algorithm_is_wanted(tmp_path):
+    (tmp_path / "analysis.py").write_text("what = 'foreign'\n")
+    script = """
+import analysis
+from fedtune.federated import registry
+registry.find("fedavg")
+import analysis
+print(analysis.what)
+"""
+    assert python(tmp_path, "-c", script).stdout.split() == ["foreign"]
+
+
 def test_pinning_twice_changes_nothing():
     own_packages.pin()
     before = sys.modules["trainables"]

@@ -23,3 +23,25 @@ def known_as(monkeypatch: pytest.MonkeyPatch, **classes: type[Algorithm]) -> Non
 def own_net(name: str) -> str:
     """The canonical name of a model of `own_nets.py`."""
     return own_files.take(f"{NETS}:{name}")[0]
+
+
+def fedproto_in(folder: Path) -> Path:
+    """A user's file that is FedProto under another name, with its space, and imports a module of its folder."""
+    (folder / "beside.py").write_text("from trainables.fedproto import FedProto\n")
+    file = folder / "mine.py"
+    file.write_text(
+        "from dataclasses import dataclass\n"
+        "from search_spaces import fedproto\n"
+        "from beside import FedProto\n"
+        "@dataclass(frozen=True)\n"
+        "class Mine(FedProto):\n"
+        '    """FedProto."""\n'
+        "SPACES = {'default': fedproto.default}\n"
+    )
+    return file
+
+
+def gone(file: Path) -> None:
+    """The user's file and what lies beside it are deleted."""
+    for beside in file.parent.glob("*.py"):
+        beside.unlink()
