@@ -89,7 +89,7 @@ REFERENCES = {
     "{}/good.py:Mine(open)": "options after a name must be literals by name",
     "{}/good.py:dataclass": "is a function",
     "{}/good.py:Algorithm": "but good.py:Algorithm is that class itself",
-    "{}/latin.py": "latin.py is not Python: ",
+    "{}/latin.py": "latin.py:1 is not Python: (unicode error)",
     "{}/null.py": "null.py is not Python: ",
     "{}/rows.npz": "a file of code is needed for this algorithm, but got 'rows.npz'",
     "{}/good.pickle": "a file of code is needed for this algorithm, but got 'good.pickle'",
