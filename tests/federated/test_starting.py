@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +16,12 @@ from torch import Tensor, nn
 
 from fedtune.core import own_files, randomness
 from fedtune.core.errors import UserError
-from fedtune.federated import model_file, registry, weights
+from fedtune.federated import model_file, registry, simulation, weights
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Simulation
 from fedtune.nn import architectures
+from fedtune.tuning.options import ExperimentOptions
 
 DATA = random_federation([5, 9, 7], total=10)
 FEW = DIGITS.override(clients=3, ways=2)
@@ -228,3 +233,26 @@ def test_a_file_that_is_not_there_or_cut_is_refused_in_one_line(tmp_path: Path) 
     file.write_bytes(file.read_bytes()[:-300])
     with pytest.raises(UserError, match="cut.pt holds no weights that load without running code"):
         begun("fedavg", file)
+
+
+def test_a_worker_needs_neither_the_models_file_nor_the_weights(tmp_path: Path) -> None:
+    """What is pickled is all there is: another process trains to the same numbers where the files are gone."""
+    there = tmp_path / "mine"
+    there.mkdir()
+    (there / "net.py").write_text(
+        "from torch import nn\nfrom widths import WIDTH\n\n\ndef net(shape, classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, WIDTH), nn.ReLU(), nn.Linear(WIDTH, classes))\n"
+    )
+    (there / "widths.py").write_text("WIDTH = 12\n")
+    saved(there / "net.pt", nn.Sequential(nn.Flatten(), nn.Linear(64, 12)).state_dict())
+    given = {"algo": "fedper", "fields": {"model": f"{there}/net.py:net(head='3')", "clients": 3, "rounds": 2}}
+    experiment = ExperimentOptions(**given, start_from=f"{there}/net.pt:body").experiment()
+    rows = [row["val_acc"] for row in simulation.play(experiment, {})]
+    (tmp_path / "pickled").write_bytes(pickle.dumps(experiment))
+    shutil.rmtree(there)
+    code = (
+        "import pickle, sys; from fedtune.federated import simulation\n"
+        "e = pickle.load(open(sys.argv[1], 'rb')); print([row['val_acc'] for row in simulation.play(e, {})])"
+    )
+    told = subprocess.run([sys.executable, "-c", code, "pickled"], cwd=tmp_path, capture_output=True, text=True)
+    assert told.stdout.strip() == str(rows), told.stderr
