@@ -25,18 +25,19 @@ from fedtune.core.errors import UserError
 from fedtune.core.trees import Ragged, take
 from fedtune.federated import evaluation, partitioning
 from fedtune.federated import model_file as files
+from fedtune.federated.adaptation import adapted
 from fedtune.federated.algorithm import LAWS, Model, parts
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.simulation import Simulation
 from fedtune.nn.generators import generate
-from fedtune.nn.mixtures import sample
+from fedtune.nn.mixtures import sample, unpack
 from fedtune.runs import own_copies
 from fedtune.runs.files import RunFiles
 from fedtune.runs.logs import suggestions
 from fedtune.tuning.options import SearchOptions
 from trainables._generative import Generative
 from trainables.fedgenp import FedGenP
-from trainables.gfpl import GFPL, unpack
+from trainables.gfpl import GFPL
 
 SERVER = -1  # the owner of what belongs to no client
 
@@ -142,12 +143,12 @@ class Saved:
         return _rows(values[seen].flatten(0, 1), torch.arange(classes)[seen].repeat_interleave(each))
 
     def _clients(self) -> Iterator[tuple[int, Model, dict]]:
-        """Every client's number, model and what it would receive now."""
-        task = self.setting.task_in(self.state.round + 1)
-        for g in self.state.groups:
+        """Every client's number, model as it is scored, and what it would receive now."""
+        alg, task = self.setting.algorithm, self.setting.task_in(self.state.round + 1)
+        for g in adapted(self.setting, self.state, self.state.groups):
             g.net.eval()
-            down = self.setting.algorithm.deployed(self.state.server, g.ids, task)
-            tensors = g.tensors | self.setting.algorithm.receive(down)
+            down = alg.deployed(self.state.server, g.ids, task)
+            tensors = g.tensors if alg.adapt(task) else g.tensors | alg.receive(down)
             for i, k in enumerate(g.ids.tolist()):
                 yield k, Model(g.net, take(tensors, i)), take(down, i)
 

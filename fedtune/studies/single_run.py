@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedtune.core.memory import keep_freed_memory
+from fedtune.core.metrics import METRICS
 from fedtune.core.terminal import say
 from fedtune.federated import model_file, partitioning
 from fedtune.federated.experiment import Experiment
@@ -70,7 +71,6 @@ def _conclude(last: dict[str, Any], seconds: float) -> None:
         f"{last['test_acc_worst10']:.4f}), {last['comm_mb']:.2f} MB sent and received"
         + (f"; test_acc over all classes {last['test_acc_all']:.4f}" if "test_acc_all" in last else "")
     )
-    heads = {k.removeprefix("test_acc_"): v for k, v in last.items() if k.startswith("test_acc_")}
-    heads = {h: v for h, v in heads.items() if h not in ("std", "worst10", "all")}
+    heads = {k.removeprefix("test_acc_"): v for k, v in last.items() if k.startswith("test_acc_") and k not in METRICS}
     if heads:
         say("test_acc by head: " + ", ".join(f"{head} {value:.4f}" for head, value in heads.items()))

@@ -438,6 +438,13 @@ def test_a_model_that_is_opened_again_has_the_figures_it_was_saved_with(gfpl: tu
     assert repr(model) == "gfpl on digits, seed 3, after 4 rounds"
 
 
+def test_clients_that_tune_before_they_are_scored_are_shown_as_they_are_scored(tmp_path: Path) -> None:
+    model, last = keep(tmp_path, "fedavgft", "--set", "tune_epochs=3")
+    clients = model.client_accuracies()
+    assert clients["test_acc"].mean() == pytest.approx(last["test_acc"], abs=1e-12)
+    assert clients["val_acc"].mean() == pytest.approx(last["val_acc"], abs=1e-12)
+
+
 def test_points_of_a_saved_model_are_what_the_clients_and_the_server_hold(gfpl: tuple) -> None:
     model, _ = gfpl
     f = model.setting.federation
