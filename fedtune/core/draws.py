@@ -165,7 +165,7 @@ _LAWS: dict[str, Law] = {
     "randint": lambda a, shape, dtype, g: torch.randint(a.get("low", 0), a["high"], shape, generator=g, dtype=dtype),
     "randperm": lambda a, shape, dtype, g: torch.randperm(a["n"], generator=g, dtype=dtype),
     # by uniform numbers of one precision, so that a mask is the same in float32 and float64
-    "bernoulli": lambda a, shape, dtype, g: (torch.rand(shape, generator=g) < a.get("p", a["self"])).to(dtype),
+    "bernoulli": lambda a, shape, dtype, g: torch.rand(shape, generator=g).lt(a.get("p", a["self"])).to(dtype),
     "uniform": lambda a, shape, dtype, g: (
         a["from"] + (a["to"] - a["from"]) * torch.rand(shape, generator=g, dtype=dtype)
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -82,12 +82,13 @@ def _stackable_operations() -> Iterator[None]:
     """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
-    torch._C._functorch._set_vmap_fallback_warning_enabled(False)
+    warn: Callable[[bool], None] = vars(torch._C._functorch)["_set_vmap_fallback_warning_enabled"]
+    warn(False)
     try:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-        torch._C._functorch._set_vmap_fallback_warning_enabled(True)
+        warn(True)
 
 
 def reason(error: Exception, certain: bool = False) -> str:

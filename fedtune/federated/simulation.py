@@ -15,6 +15,7 @@ from fedtune.core.metrics import over_seeds
 from fedtune.data import federation
 from fedtune.federated import engine, evaluation, executors, partitioning, starting
 from fedtune.federated.experiment import Experiment, task_of, with_seed
+from fedtune.federated.settling import settle
 from fedtune.federated.state import Setting, State, with_shapes
 from fedtune.nn import architectures
 
@@ -39,6 +40,8 @@ class Simulation:
     def _start(
         self, experiment: Experiment, config: dict[str, Any], data: federation.Federation, dtype: torch.dtype
     ) -> None:
+        if experiment.executor == "auto":
+            experiment = settle(experiment, config, data)
         alg, scenario = experiment.resolve(config)
         arrays = data.to(experiment.device, dtype)
         task = task_of(scenario, arrays.classes, arrays.shape, experiment.seed, arrays.x.dtype)
@@ -97,6 +100,8 @@ class MultiSeedSimulation:
 
     def __init__(self, experiment: Experiment, config: dict[str, Any], data: Sequence[federation.Federation]) -> None:
         """data: the federations of the experiment's seed and of those that follow it."""
+        if experiment.executor == "auto":
+            experiment = settle(experiment, config, data[0])  # one for all seeds
         self.runs = [Simulation(with_seed(experiment, experiment.seed + i), config, d) for i, d in enumerate(data)]
 
     @property

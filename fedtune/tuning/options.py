@@ -78,7 +78,7 @@ class ExperimentOptions:
         "FILE.pt[:PART]", str,
     )  # fmt: skip
     start: str = option("common", "whether clients draw their own parts alike, or each its own", choices=STARTS)
-    executor: str = option("auto", "how clients run (default: by a rule)", choices=EXECUTORS)
+    executor: str = option("auto", "how clients run (default auto: own code as timed, else rule)", choices=EXECUTORS)
     debug: bool = option(False, "show the stack of an error")
 
     def __post_init__(self) -> None:
@@ -141,6 +141,8 @@ class ExperimentOptions:
         values = content["options"]
         if not isinstance(values, dict):
             raise UserError(f"the record's options must be names and values, but are {values!r}")
+        if content.get("executor") and "executor" in values:
+            values = values | {"executor": content["executor"]}  # what was found for `auto`
         if strange := set(values) - {f.name for f in fields(cls)}:
             raise UserError(f"the record's options are not known here: {', '.join(sorted(strange))}")
         return cls(**values)

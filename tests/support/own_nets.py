@@ -94,6 +94,6 @@ def tokens(shape: tuple[int, ...], classes: int) -> nn.Module:
     return Parts(Tokens(), 6, classes)
 
 
-def heavy(shape: tuple[int, ...], classes: int) -> nn.Module:
+def heavy(shape: tuple[int, ...], classes: int, features: int = 8) -> nn.Module:
     """A plain net, for the measurement."""
-    return Parts(nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU()), 12, classes)
+    return Parts(nn.Sequential(nn.Flatten(), nn.Linear(64, features), nn.ReLU()), features, classes)

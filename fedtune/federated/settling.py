@@ -1,0 +1,115 @@
+"""Which way to run the clients where no rule knows: an author's code is tried once, and their model is timed.
+
+It happens in the process that starts a run, before its first round.  What was found is the run's `executor` from then
+on: its workers get it, its record holds it, and `resume`, `extend` and `replay` take it from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fedtune.core.errors import Diverged, UserError
+from fedtune.core.terminal import say
+from fedtune.core.trees import Executor
+from fedtune.data.federation import Federation, Split
+from fedtune.federated import registry
+from fedtune.federated.client_code import Unstackable, place, reason
+from fedtune.federated.experiment import Experiment
+from fedtune.nn import catalogue
+
+ROUNDS = 2  # that are tried: the second one receives what the first one sent
+ROWS = 6  # of a client, in a trial
+CLIENTS = 10  # at least two of each architecture, in a measurement
+STEPS = 3  # of a client in a round that is timed
+
+
+def settle(experiment: Experiment, config: dict[str, Any], data: Federation) -> Experiment:
+    """The experiment with an executor that runs its code, and on a CPU the faster one for a model that no rule knows.
+
+    UserError for code that was to be stacked and cannot be, or does not run at all.
+    """
+    own_model = any(map(catalogue.is_own, catalogue.members(experiment.scenario.model)))
+    own_code = not registry.find(experiment.algorithm).__module__.startswith("trainables.")
+    if experiment.executor in ("rule", "loop") or not (own_model or own_code):
+        return experiment
+    with one_thread():
+        try:
+            _try(experiment, config, data)
+        except Unstackable as error:
+            if experiment.executor == "stack":
+                raise
+            say(f"note: clients run one after the other (executor loop), as client code at {error.where} {error.why}")
+            return replace(experiment, executor="loop")
+        if experiment.executor == "stack":
+            return experiment
+        if not own_model:
+            return replace(experiment, executor="rule")
+        if experiment.device != "cpu":  # a loop is bound by kernel launches there
+            return replace(experiment, executor="stack")
+        return replace(experiment, executor=_faster(experiment, config, data))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """As in a trial."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _try(experiment: Experiment, config: dict[str, Any], data: Federation) -> None:
+    """Run a few clients on a few rows, one by one and stacked.  Unstackable if only the former does."""
+    small = _of_some(data, 2 * len(catalogue.members(experiment.scenario.model)), ROWS)
+    _rounds(experiment, config, small, "loop")
+    try:
+        _rounds(experiment, config, small, "stack")
+    except Unstackable:
+        raise
+    except UserError as error:  # of code that runs alone
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        raise Unstackable(place(cause), reason(cause, certain=True)) from error
+
+
+def _faster(experiment: Experiment, config: dict[str, Any], data: Federation) -> Executor:
+    """The executor that takes less time for a round of a few steps."""
+    some = _of_some(data, max(CLIENTS, 2 * len(catalogue.members(experiment.scenario.model))))
+    seconds: dict[Executor, float] = {}
+    for executor in ("stack", "loop"):
+        seconds[executor] = min(_rounds(experiment, config, some, executor), default=0.0)
+    best: Executor = "loop" if seconds["loop"] < seconds["stack"] else "stack"
+    other: Executor = "stack" if best == "loop" else "loop"
+    if seconds[best]:
+        ratio = seconds[other] / seconds[best]
+        say(f"note: executor {best} for {experiment.scenario.model}: {ratio:.1f} times as fast as {other}, as measured")
+    return best
+
+
+def _rounds(experiment: Experiment, config: dict[str, Any], data: Federation, executor: Executor) -> list[float]:
+    """The seconds of each of the first rounds; fewer where training diverges, which says nothing of the code."""
+    from fedtune.federated.simulation import Simulation  # which settles experiments by this module
+
+    scenario = experiment.scenario.override(clients=data.clients, participation=1.0, eval_clients=0, all_classes=0)
+    given = replace(experiment, scenario=scenario, executor=executor, device="cpu")
+    seconds: list[float] = []
+    with suppress(Diverged):
+        simulation = Simulation(given, config | {"local_steps": STEPS}, data)
+        for _ in range(ROUNDS):
+            seconds.append(simulation.step()["seconds"])
+    return seconds
+
+
+def _of_some(data: Federation, clients: int, rows: int | None = None) -> Federation:
+    """The first clients, and the first rows of each."""
+
+    def some(split: Split) -> Split:
+        return Split(split.rows[:clients, :rows], split.counts[:clients].clip(max=rows))
+
+    return data._replace(train=some(data.train), val=some(data.val), test=some(data.test))

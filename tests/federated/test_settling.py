@@ -1,0 +1,143 @@
+"""Which executor a user's own code gets: tried once, timed once, told in a line, and the same from then on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.helpers import DIGITS, assert_same_numbers, numbers, play, random_federation
+from support.own_algorithms import NETS, own_net
+
+from fedtune.core import own_files
+from fedtune.core.errors import UserError
+from fedtune.federated import settling
+from fedtune.federated.experiment import Experiment
+from fedtune.federated.settling import settle
+from fedtune.federated.simulation import MultiSeedSimulation, Simulation
+from fedtune.tuning.options import SearchOptions
+
+DATA = random_federation([5, 9, 2, 7])
+SMALL = DIGITS.override(clients=4)
+LINES = {
+    "item": ("batch.y.float().mean().item() * m['head.bias'].sum()", "takes a number out of a tensor"),
+    "float": ("float(batch.y[0]) * m['head.bias'].sum()", "takes a number out of a tensor"),
+    "if": ("(m['head.bias'].sum() if batch.y[0] > 1 else 0)", "branches on a tensor"),
+    "mask": ("m['head.bias'][m['head.bias'] > 0].sum()", "size depends on values"),
+    "numpy": ("torch.tensor(batch.x.numpy()).mean()", "takes numbers out of a tensor"),
+    "one_hot": ("torch.nn.functional.one_hot(batch.y).float().mean()", "one_hot without the number of classes"),
+    "empty": ("torch.zeros(4, dtype=batch.x.dtype).copy_(m['head.bias'][:4]).sum()", "values into a tensor"),
+}
+CODE = """
+import torch
+from dataclasses import dataclass
+from fedtune.federated.algorithm import Algorithm
+
+@dataclass(frozen=True)
+class Own(Algorithm):
+    shared = ("body", "head")
+
+    def loss(self, m, batch, down):
+        plain = super().loss(m, batch, down)
+        return plain + {line}
+"""
+
+
+def own(tmp_path: Path, line: str = "0") -> str:
+    (tmp_path / "own.py").write_text(CODE.format(line=line))
+    return own_files.take(str(tmp_path / "own.py"))[0]
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_code_that_vmap_cannot_run_is_told_in_two_lines_or_falls_back_with_one(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line, why = LINES[kind]
+    name, place = own(tmp_path, line), f"{tmp_path}/own.py:12"
+    for stacked in (Simulation(Experiment(name, SMALL, executor="stack"), {}, DATA).step, lambda: settle(
+        Experiment(name, SMALL, executor="stack"), {}, DATA)):  # fmt: skip
+        with pytest.raises(UserError) as told:
+            stacked()
+        first, second = str(told.value).split("\n")
+        assert first.startswith(f"client code cannot run stacked: at {place} it ") and why in first
+        assert second.startswith("write that with masks (torch.where, one-hot sums), or give --executor loop:")
+    capsys.readouterr()
+    auto = Simulation(Experiment(name, SMALL), {}, DATA)
+    (said,) = capsys.readouterr().err.splitlines()
+    assert place in said and why in said and "one after the other (executor loop)" in said
+    assert [g.executor for g in auto.state.groups] == ["loop"]
+    loop = Simulation(Experiment(name, SMALL, executor="loop"), {}, DATA)
+    assert play(auto, 1) == play(loop, 1)
+    assert_same_numbers(numbers(auto.state), numbers(loop.state))
+
+
+def test_a_model_without_a_rule_is_looped_and_named_by_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    line = next(i for i, text in enumerate(NETS.read_text().splitlines(), 1) if "the line of the LSTM" in text)
+    mixed = SMALL.override(model=f"{own_net('heavy')},{own_net('recurrent')}", features=8)
+    for scenario in (mixed, mixed.override(model=own_net("recurrent"))):
+        found = settle(Experiment("local", scenario), {}, DATA)
+        assert found.executor == "loop"
+        said = capsys.readouterr().err
+        assert f"own_nets.py:{line} calls lstm, which vmap has no rule for" in said
+
+
+def test_code_that_does_not_run_at_all_is_refused_with_its_line_before_any_round(tmp_path: Path) -> None:
+    name = own(tmp_path, "m['body.nothing'].sum()")
+    with pytest.raises(UserError, match=rf"^{re.escape(str(tmp_path))}/own.py:12: KeyError: 'body.nothing'$"):
+        settle(Experiment(name, SMALL), {}, DATA)
+
+
+def test_code_that_can_be_stacked_is_run_by_the_rule_and_tried_only_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance = torch.get_rng_state()
+    found = settle(Experiment(own(tmp_path), SMALL), {}, DATA)
+    assert found.executor == "rule" and not capsys.readouterr().err
+    assert torch.equal(chance, torch.get_rng_state())
+    monkeypatch.setattr(settling, "_rounds", lambda *_: pytest.fail("tried again"))
+    assert settle(found, {}, DATA) == found
+    assert MultiSeedSimulation(found, {}, [DATA, DATA]).runs[1].state.groups[0].executor == "stack"
+
+
+@pytest.mark.parametrize(("times", "best", "ratio"), [((3.0, 1.5), "loop", "2.0"), ((1.0, 2.5), "stack", "2.5")])
+def test_a_model_that_no_rule_knows_is_timed_once_for_all_seeds(
+    times: tuple[float, float], best: str, ratio: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    calls: list[str] = []
+    seconds = dict(zip(("stack", "loop"), times, strict=True))
+
+    def timed(_: Any, __: Any, ___: Any, executor: str) -> list[float]:
+        calls.append(executor)
+        return [9.0, seconds[executor]]
+
+    monkeypatch.setattr(settling, "_rounds", timed)
+    runs = MultiSeedSimulation(Experiment("fedavg", SMALL.override(model=own_net("heavy"))), {}, [DATA, DATA])
+    assert calls == ["loop", "stack", "stack", "loop"]  # tried, then timed
+    assert {g.executor for run in runs.runs for g in run.state.groups} == {best}
+    assert f"executor {best} for own_nets.py:heavy: {ratio} times as fast" in capsys.readouterr().err
+
+
+def test_what_is_timed_takes_ten_clients_and_real_rounds() -> None:
+    experiment = Experiment("fedavg", DIGITS.override(model=own_net("heavy"), clients=12))
+    assert settle(experiment, {}, random_federation([5] * 12)).executor in ("stack", "loop")
+
+
+def test_our_own_are_neither_tried_nor_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settling, "_rounds", lambda *_: pytest.fail("tried"))
+    for experiment in (Experiment("gfpl", SMALL), Experiment("local", SMALL.override(model="htmini3"))):
+        assert settle(experiment, {}, DATA) is experiment
+
+
+def test_on_a_gpu_what_can_be_stacked_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settling, "_faster", lambda *_: pytest.fail("timed"))
+    experiment = Experiment("fedavg", SMALL.override(model=own_net("heavy")), device="cuda")
+    assert settle(experiment, {}, DATA).executor == "stack"
+
+
+def test_a_record_gives_back_what_was_found() -> None:
+    record = {"options": SearchOptions(algo="fedavg").to_record(), "executor": "loop"}
+    assert SearchOptions.from_record(record).executor == "loop"
+    assert SearchOptions.from_record(record | {"executor": "auto"}).executor == "auto"
