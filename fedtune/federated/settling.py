@@ -6,7 +6,7 @@ on: its workers get it, its record holds it, and `resume`, `extend` and `replay`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -22,16 +22,18 @@ from fedtune.federated.client_code import Unstackable, place, reason
 from fedtune.federated.experiment import Experiment
 from fedtune.nn import catalogue
 
+Simulate = Callable[[Experiment, dict[str, Any], Federation], Any]
+
 ROUNDS = 2  # that are tried: the second one receives what the first one sent
 ROWS = 6  # of a client, in a trial
 CLIENTS = 10  # at least two of each architecture, in a measurement
 STEPS = 3  # of a client in a round that is timed
 
 
-def settle(experiment: Experiment, config: dict[str, Any], data: Federation) -> Experiment:
+def settle(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> Experiment:
     """The experiment with an executor that runs its code, and on a CPU the faster one for a model that no rule knows.
 
-    UserError for code that was to be stacked and cannot be, or does not run at all.
+    simulate: makes a simulation.  UserError for code that was to be stacked and cannot be, or does not run at all.
     """
     own_model = any(map(catalogue.is_own, catalogue.members(experiment.scenario.model)))
     own_code = not registry.find(experiment.algorithm).__module__.startswith("trainables.")
@@ -39,7 +41,7 @@ def settle(experiment: Experiment, config: dict[str, Any], data: Federation) -> 
         return experiment
     with one_thread():
         try:
-            _try(experiment, config, data)
+            _try(experiment, config, data, simulate)
         except Unstackable as error:
             if experiment.executor == "stack":
                 raise
@@ -51,7 +53,7 @@ def settle(experiment: Experiment, config: dict[str, Any], data: Federation) -> 
             return replace(experiment, executor="rule")
         if experiment.device != "cpu":  # a loop is bound by kernel launches there
             return replace(experiment, executor="stack")
-        return replace(experiment, executor=_faster(experiment, config, data))
+        return replace(experiment, executor=_faster(experiment, config, data, simulate))
 
 
 @contextmanager
@@ -65,12 +67,12 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _try(experiment: Experiment, config: dict[str, Any], data: Federation) -> None:
+def _try(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> None:
     """Run a few clients on a few rows, one by one and stacked.  Unstackable if only the former does."""
     small = _of_some(data, 2 * len(catalogue.members(experiment.scenario.model)), ROWS)
-    _rounds(experiment, config, small, "loop")
+    _rounds(experiment, config, small, "loop", simulate)
     try:
-        _rounds(experiment, config, small, "stack")
+        _rounds(experiment, config, small, "stack", simulate)
     except Unstackable:
         raise
     except UserError as error:  # of code that runs alone
@@ -78,12 +80,12 @@ def _try(experiment: Experiment, config: dict[str, Any], data: Federation) -> No
         raise Unstackable(place(cause), reason(cause, certain=True)) from error
 
 
-def _faster(experiment: Experiment, config: dict[str, Any], data: Federation) -> Executor:
+def _faster(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> Executor:
     """The executor that takes less time for a round of a few steps."""
     some = _of_some(data, max(CLIENTS, 2 * len(catalogue.members(experiment.scenario.model))))
     seconds: dict[Executor, float] = {}
     for executor in ("stack", "loop"):
-        seconds[executor] = min(_rounds(experiment, config, some, executor), default=0.0)
+        seconds[executor] = min(_rounds(experiment, config, some, executor, simulate), default=0.0)
     best: Executor = "loop" if seconds["loop"] < seconds["stack"] else "stack"
     other: Executor = "stack" if best == "loop" else "loop"
     if seconds[best]:
@@ -92,15 +94,15 @@ def _faster(experiment: Experiment, config: dict[str, Any], data: Federation) ->
     return best
 
 
-def _rounds(experiment: Experiment, config: dict[str, Any], data: Federation, executor: Executor) -> list[float]:
+def _rounds(
+    experiment: Experiment, config: dict[str, Any], data: Federation, executor: Executor, simulate: Simulate
+) -> list[float]:
     """The seconds of each of the first rounds; fewer where training diverges, which says nothing of the code."""
-    from fedtune.federated.simulation import Simulation  # which settles experiments by this module
-
     scenario = experiment.scenario.override(clients=data.clients, participation=1.0, eval_clients=0, all_classes=0)
     given = replace(experiment, scenario=scenario, executor=executor, device="cpu")
     seconds: list[float] = []
     with suppress(Diverged):
-        simulation = Simulation(given, config | {"local_steps": STEPS}, data)
+        simulation = simulate(given, config | {"local_steps": STEPS}, data)
         for _ in range(ROUNDS):
             seconds.append(simulation.step()["seconds"])
     return seconds

@@ -41,7 +41,7 @@ class Simulation:
         self, experiment: Experiment, config: dict[str, Any], data: federation.Federation, dtype: torch.dtype
     ) -> None:
         if experiment.executor == "auto":
-            experiment = settle(experiment, config, data)
+            experiment = settled(experiment, config, data)
         alg, scenario = experiment.resolve(config)
         arrays = data.to(experiment.device, dtype)
         task = task_of(scenario, arrays.classes, arrays.shape, experiment.seed, arrays.x.dtype)
@@ -95,13 +95,18 @@ class Simulation:
         self.state = State(saved["server"], groups, saved["round"], saved["bytes"])
 
 
+def settled(experiment: Experiment, config: dict[str, Any], data: federation.Federation) -> Experiment:
+    """The experiment with an executor that runs the user's own code, if it has any: see `settling`."""
+    return settle(experiment, config, data, Simulation)
+
+
 class MultiSeedSimulation:
     """One configuration on several seeds, side by side: each has its own partition, initialisation and draws."""
 
     def __init__(self, experiment: Experiment, config: dict[str, Any], data: Sequence[federation.Federation]) -> None:
         """data: the federations of the experiment's seed and of those that follow it."""
         if experiment.executor == "auto":
-            experiment = settle(experiment, config, data[0])  # one for all seeds
+            experiment = settled(experiment, config, data[0])  # one for all seeds
         self.runs = [Simulation(with_seed(experiment, experiment.seed + i), config, d) for i, d in enumerate(data)]
 
     @property

@@ -97,7 +97,7 @@ def _search(p: Plan, data: datasets.Dataset, partitions: list[Federation], fits:
 
 def _test_findings(c: ComparisonPlan, data: datasets.Dataset, record: dict[str, Any]) -> list[str]:
     """Train what was found on fresh seeds, write and show the tables; where budgets were not equal."""
-    plans = [search_study.settled(p) for p in c.plans.values()]
+    plans = [search_study.as_recorded(p) for p in c.plans.values()]
     options, files = c.options, RunFiles(c.folder, COMPARISON)
     evaluations, rounds, outcomes = fresh_seeds.evaluate(
         plans, data, options.seeds, options.top_k, files.evaluations_folder

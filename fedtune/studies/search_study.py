@@ -15,7 +15,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.terminal import say, short
 from fedtune.data import datasets, federation
 from fedtune.federated import partitioning
-from fedtune.federated.settling import settle
+from fedtune.federated.simulation import settled
 from fedtune.runs import disk, own_copies, provenance, tables
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import BROKEN, STACK
@@ -57,7 +57,7 @@ def partition(p: Plan, data: datasets.Dataset, fresh: int) -> list[federation.Fe
     return [partitioning.partition(data, p.experiment.scenario, seed) for seed in seeds]
 
 
-def settled(p: Plan) -> Plan:
+def as_recorded(p: Plan) -> Plan:
     """The plan with the executor that its run's record tells, if it was begun before."""
     found = p.files.record.get("executor") if p.files.record_file.exists() else None
     return dataclasses.replace(p, experiment=dataclasses.replace(p.experiment, executor=found)) if found else p
@@ -69,8 +69,8 @@ def run_search(
 ) -> int:  # fmt: skip
     """The same where Ray is there, with room for `fits` trials; whoever resumes holds the folder's lock already."""
     with ExitStack() as held:
-        p = settled(p)
-        p = dataclasses.replace(p, experiment=settle(p.experiment, p.default(), partitions[0]))
+        p = as_recorded(p)
+        p = dataclasses.replace(p, experiment=settled(p.experiment, p.default(), partitions[0]))
         if p.probe:
             gpus, fits = gpu_share.settle(p.experiment, partitions, p.cpus)
             p = dataclasses.replace(p, gpus=gpus)

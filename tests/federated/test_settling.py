@@ -15,8 +15,7 @@ from fedtune.core import own_files
 from fedtune.core.errors import UserError
 from fedtune.federated import settling
 from fedtune.federated.experiment import Experiment
-from fedtune.federated.settling import settle
-from fedtune.federated.simulation import MultiSeedSimulation, Simulation
+from fedtune.federated.simulation import MultiSeedSimulation, Simulation, settled
 from fedtune.tuning.options import SearchOptions
 
 DATA = random_federation([5, 9, 2, 7])
@@ -56,7 +55,7 @@ def test_code_that_vmap_cannot_run_is_told_in_two_lines_or_falls_back_with_one(
 ) -> None:
     line, why = LINES[kind]
     name, place = own(tmp_path, line), f"{tmp_path}/own.py:12"
-    for stacked in (Simulation(Experiment(name, SMALL, executor="stack"), {}, DATA).step, lambda: settle(
+    for stacked in (Simulation(Experiment(name, SMALL, executor="stack"), {}, DATA).step, lambda: settled(
         Experiment(name, SMALL, executor="stack"), {}, DATA)):  # fmt: skip
         with pytest.raises(UserError) as told:
             stacked()
@@ -77,7 +76,7 @@ def test_a_model_without_a_rule_is_looped_and_named_by_its_line(capsys: pytest.C
     line = next(i for i, text in enumerate(NETS.read_text().splitlines(), 1) if "the line of the LSTM" in text)
     mixed = SMALL.override(model=f"{own_net('heavy')},{own_net('recurrent')}", features=8)
     for scenario in (mixed, mixed.override(model=own_net("recurrent"))):
-        found = settle(Experiment("local", scenario), {}, DATA)
+        found = settled(Experiment("local", scenario), {}, DATA)
         assert found.executor == "loop"
         said = capsys.readouterr().err
         assert f"own_nets.py:{line} calls lstm, which vmap has no rule for" in said
@@ -86,18 +85,18 @@ def test_a_model_without_a_rule_is_looped_and_named_by_its_line(capsys: pytest.C
 def test_code_that_does_not_run_at_all_is_refused_with_its_line_before_any_round(tmp_path: Path) -> None:
     name = own(tmp_path, "m['body.nothing'].sum()")
     with pytest.raises(UserError, match=rf"^{re.escape(str(tmp_path))}/own.py:12: KeyError: 'body.nothing'$"):
-        settle(Experiment(name, SMALL), {}, DATA)
+        settled(Experiment(name, SMALL), {}, DATA)
 
 
 def test_code_that_can_be_stacked_is_run_by_the_rule_and_tried_only_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chance = torch.get_rng_state()
-    found = settle(Experiment(own(tmp_path), SMALL), {}, DATA)
+    found = settled(Experiment(own(tmp_path), SMALL), {}, DATA)
     assert found.executor == "rule" and not capsys.readouterr().err
     assert torch.equal(chance, torch.get_rng_state())
     monkeypatch.setattr(settling, "_rounds", lambda *_: pytest.fail("tried again"))
-    assert settle(found, {}, DATA) == found
+    assert settled(found, {}, DATA) == found
     assert MultiSeedSimulation(found, {}, [DATA, DATA]).runs[1].state.groups[0].executor == "stack"
 
 
@@ -109,7 +108,7 @@ def test_a_model_that_no_rule_knows_is_timed_once_for_all_seeds(
     calls: list[str] = []
     seconds = dict(zip(("stack", "loop"), times, strict=True))
 
-    def timed(_: Any, __: Any, ___: Any, executor: str) -> list[float]:
+    def timed(_: Any, __: Any, ___: Any, executor: str, ____: Any) -> list[float]:
         calls.append(executor)
         return [9.0, seconds[executor]]
 
@@ -122,19 +121,19 @@ def test_a_model_that_no_rule_knows_is_timed_once_for_all_seeds(
 
 def test_what_is_timed_takes_ten_clients_and_real_rounds() -> None:
     experiment = Experiment("fedavg", DIGITS.override(model=own_net("heavy"), clients=12))
-    assert settle(experiment, {}, random_federation([5] * 12)).executor in ("stack", "loop")
+    assert settled(experiment, {}, random_federation([5] * 12)).executor in ("stack", "loop")
 
 
 def test_our_own_are_neither_tried_nor_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settling, "_rounds", lambda *_: pytest.fail("tried"))
     for experiment in (Experiment("gfpl", SMALL), Experiment("local", SMALL.override(model="htmini3"))):
-        assert settle(experiment, {}, DATA) is experiment
+        assert settled(experiment, {}, DATA) is experiment
 
 
 def test_on_a_gpu_what_can_be_stacked_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settling, "_faster", lambda *_: pytest.fail("timed"))
     experiment = Experiment("fedavg", SMALL.override(model=own_net("heavy")), device="cuda")
-    assert settle(experiment, {}, DATA).executor == "stack"
+    assert settled(experiment, {}, DATA).executor == "stack"
 
 
 def test_a_record_gives_back_what_was_found() -> None:
