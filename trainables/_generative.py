@@ -59,6 +59,7 @@ class Generative(Algorithm):
     quality: bool = hyper(False, help="log distances of generated features within and between classes")
 
     shared = ("body", "head")
+    linear_head = True
     sends: ClassVar[tuple[str, ...]] = ("generator", "labels")
     structural: ClassVar[tuple[str, ...]] = ("gen_hidden", "noise_width")
     checked_with: ClassVar[Mapping[str, Any]] = {"gen_steps": 10, "gen_hidden": 16}

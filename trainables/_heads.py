@@ -19,6 +19,8 @@ class FitsHead(Algorithm):
     head_batch: int = hyper(32, 8, 256, log=True, help="rows of one of its steps")
     head_lr: float = hyper(0.03, 1e-4, 1.0, log=True, help="the head's learning rate at the server")
 
+    linear_head = True
+
     def fitted(self, head: dict[str, Tensor], x: Tensor, seen: Tensor, stream: torch.Generator) -> dict[str, Tensor]:
         """The head {weight, bias}, fitted to x [C, r, D]: r draws of every class, of which those seen [C] count."""
         y = torch.arange(len(x), device=x.device)[:, None].expand(x.shape[:2])

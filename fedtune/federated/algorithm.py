@@ -153,6 +153,7 @@ class Algorithm:
     # whether it plans over all rounds, so that the first rounds of a longer run are others
     depends_on_horizon: ClassVar[bool] = False
     predicts: ClassVar[tuple[str, ...]] = ()  # parts that `predict` uses; () is all of them
+    linear_head: ClassVar[bool] = False  # whether it computes with head.weight and head.bias: no other head will do
     scored_model: ClassVar[str] = ""  # the model that `predict` scores, in words, if not one of shared and own parts
     # values under which it runs on architectures that differ in their bodies, where its defaults share too much
     for_mixed_models: ClassVar[Mapping[str, Any]] = {}

@@ -94,6 +94,8 @@ class Experiment:
                 f"{self.algorithm} averages {' and '.join(alg.shared)}, but {scenario.model} has no tensors there; use "
                 "an algorithm that shares more, fedavg for instance, or a model that learns there"
             )
+        if alg.linear_head:
+            _require_linear_heads(self.algorithm, scenario, forms)
         if scenario.evaluation != "personal":
             _require_global(alg, scenario, forms, self.algorithm)
         if not _alike(alg, forms, scenario):
@@ -229,6 +231,17 @@ def _require_global(alg: Algorithm, scenario: Scenario, forms: tuple[Form, ...],
             raise UserError(
                 f"evaluation rule {scenario.evaluation!r} scores one global model, but under {name} {', '.join(own)} "
                 "stays with each client; use --evaluation personal, or an algorithm that shares the whole model"
+            )
+
+
+def _require_linear_heads(name: str, scenario: Scenario, forms: tuple[Form, ...]) -> None:
+    """UserError unless every head is one linear layer with a bias."""
+    for form in forms:
+        head = {n: shape for n, shape in form.shapes.items() if part_of(n) == "head"}
+        if head.keys() != {"head.weight", "head.bias"} or len(head["head.weight"]) != 2:
+            raise UserError(
+                f"{name} computes with the weight and the bias of a linear head, but that of {scenario.model} has "
+                f"{', '.join(head) or 'no tensors'}; move all layers but the last linear one into the body"
             )
 
 

@@ -6,11 +6,12 @@ import inspect
 
 import pytest
 import torch
-from support.helpers import DIGITS, assert_same_numbers, numbers, play, random_federation, simulate
+from support.helpers import DIGITS, EARLY, assert_same_numbers, numbers, play, random_federation, simulate
 from torch import nn
 
 from fedtune.core import own_files
 from fedtune.core.errors import UserError
+from fedtune.federated import registry
 from fedtune.federated.experiment import Experiment
 from fedtune.nn import architectures, catalogue
 
@@ -53,6 +54,11 @@ class Words(nn.Module):
 
     def forward(self, x):
         return self.fc(self.embed(x).mean(1))
+
+
+def deep(shape, classes):
+    body = nn.Sequential(nn.Flatten(), nn.Linear(torch.Size(shape).numel(), 12), nn.ReLU())
+    return Two(body, nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, classes, bias=False)))
 
 
 class Constant(nn.Module):
@@ -165,3 +171,14 @@ def test_a_model_without_a_body_that_learns_is_shared_whole_or_refused(net: str)
     play(simulate("fedavg", logistic, random_federation([5, 9])), 1)
     with pytest.raises(UserError, match="fedper averages body, but net.py:logistic has no tensors there; use"):
         Experiment("fedper", logistic).check()
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_every_algorithm_trains_a_head_of_two_layers_or_says_that_it_cannot(net: str, name: str) -> None:
+    scenario, data = DIGITS.override(model=f"{net}:deep"), random_federation([5, 9])
+    if registry.find(name).linear_head:
+        with pytest.raises(UserError, match="linear head, but that of net.py:deep has head.0.weight, head.0"):
+            Experiment(name, scenario).check()
+    else:
+        Experiment(name, scenario).check()
+        play(simulate(name, scenario, data, **EARLY.get(name, {})), 2)
