@@ -13,35 +13,49 @@ MOST_CIRCLES = 40  # clients or classes; above, a heat map
 SHADES = dict(zip(("train", "val", "test"), COLOURS, strict=False))
 
 
-def partition(counts: pd.DataFrame, title: str = "Who holds what") -> go.Figure:
+def partition(counts: pd.DataFrame, title: str = "Who holds what", looks: np.ndarray | None = None) -> go.Figure:
     """Rows of each class at each client, by the area of a circle or, of many, by colour; below, the clients' sizes.
 
-    counts: columns client, class, split, rows (fedtune.studies.partition_view.counts).
+    counts: columns client, class, split, rows (fedtune.studies.partition_view.counts).  looks: an image of each client,
+    [clients, height, width], drawn below.
     """
     rows = counts.groupby(["class", "client"], sort=False)["rows"].sum().unstack("client")
-    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.72, 0.28], vertical_spacing=0.05)
+    classes, clients = rows.shape
     few = max(rows.shape) <= MOST_CIRCLES
+    heights = [24.0 * min(classes, 30) + 40, 110.0] + ([] if looks is None else [min(90.0, 800 / clients) + 10])
+    figure = make_subplots(len(heights), 1, shared_xaxes=True, row_heights=heights, vertical_spacing=0.05)
     figure.add_trace(_circles(rows) if few else _heat(rows), row=1, col=1)
     sizes = counts.groupby(["split", "client"])["rows"].sum()
     for split, colour in SHADES.items():
-        bars = sizes[split]
-        figure.add_bar(x=bars.index, y=bars, name=split, marker_color=colour, row=2, col=1)
-    clients, classes = rows.shape[1], rows.shape[0]
+        figure.add_bar(x=sizes[split].index, y=sizes[split], name=split, marker_color=colour, row=2, col=1)
+    if looks is not None:
+        figure.add_trace(_strip(looks), row=3, col=1)
+        figure.update_yaxes(visible=False, autorange="reversed", row=3, col=1)
     figure.update_yaxes(title="class", type="category", autorange="reversed", row=1, col=1)
     figure.update_yaxes(title="rows", row=2, col=1)
-    figure.update_xaxes(title="client", range=[-0.8, clients - 0.2], row=2, col=1)
-    figure.update_xaxes(range=[-0.8, clients - 0.2], row=1, col=1)
+    figure.update_xaxes(range=[-0.8, clients - 0.2])
+    figure.update_xaxes(title="client", row=len(heights), col=1)
     if clients <= MOST_CIRCLES:
         figure.update_xaxes(dtick=1 if clients <= 25 else 5)
+    if not few:
+        figure.update_xaxes(showgrid=False, row=1, col=1).update_yaxes(showgrid=False, row=1, col=1)
     note = f"n = {rows.to_numpy().sum():.0f} rows of {clients} clients; " + (
         f"a circle's area is a client's rows of a class, the largest is {rows.to_numpy().max():.0f}"
         if few else "colour is a client's rows of a class"
     )  # fmt: skip
-    finish(figure, title, note, height=260 + 24 * min(classes, 30), legend=1)
-    figure.update_layout(barmode="stack", bargap=0.15, legend={"traceorder": "normal"})
-    if not few:
-        figure.update_xaxes(showgrid=False, row=1, col=1).update_yaxes(showgrid=False, row=1, col=1)
-    return figure
+    note += "" if looks is None else "; below, an image as each client sees it"
+    finish(figure, title, note, height=int(sum(heights)) + 110, legend=1)
+    return figure.update_layout(barmode="stack", bargap=0.15, legend={"traceorder": "normal"})
+
+
+def _strip(looks: np.ndarray) -> go.Heatmap:
+    """Images beside each other, each where its client stands."""
+    clients, _, width = looks.shape
+    columns = np.arange(clients)[:, None] + 0.9 * ((np.arange(width) + 0.5) / width - 0.5)  # [clients, width]
+    gap = np.full((clients, looks.shape[1], 1), np.nan)
+    x = np.hstack([columns, np.arange(clients)[:, None] + 0.5]).ravel()
+    z = np.concatenate([looks, gap], axis=2).transpose(1, 0, 2).reshape(looks.shape[1], -1)
+    return go.Heatmap(x=x, z=z, colorscale="Greys", showscale=False, hoverinfo="skip")
 
 
 def _circles(rows: pd.DataFrame) -> go.Scatter:

@@ -40,11 +40,11 @@ def main(argv: list[str] | None = None) -> int:
     from fedtune.studies import partition_view
 
     scenario = own_scenario.taken(options.scenario, options.fields).scenario
-    counts = partition_view.show(scenario, options.seed, options.data_dir, options.download, args.save)
+    counts, looks = partition_view.show(scenario, options.seed, options.data_dir, options.download, args.save)
     if args.output:
         from analysis import partition_plots
 
-        partition_plots.partition(counts, partition_view.title(scenario)).write_html(args.output)
+        partition_plots.partition(counts, partition_view.title(scenario), looks).write_html(args.output)
         say(f"picture: {args.output}")
     return 0
 

@@ -46,6 +46,21 @@ def taken(name: str, fields: Mapping[str, Any]) -> Taken:
     return Taken(base.override(**(defaults(given) | given)), given, own)
 
 
+def data_in_words(scenario: Scenario) -> str:
+    """What a user's own data set is and what is done with it, in a line; nothing for fedtune's own data sets."""
+    name = scenario.dataset
+    if not own_data.is_own(name):
+        return ""
+    about, shape = own_data.about(name), "×".join(map(str, datasets.describe(name, scenario.image_size)[:-1]))
+    kind = "tokens" if about.tokens else "pictures" if about.pictures else "features"
+    owners = f", {about.owners} owners" if about.owners else ""
+    scaled = "standardised by training rows" if scenario.normalise == "train" else "as given"
+    return (
+        f"{name}, {about.rows} rows of {about.classes} classes{owners}, {kind} {shape} "
+        f"{'as given' if about.tokens else scaled}; partition {scenario.partition}, {scenario.clients} clients"
+    )
+
+
 def defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Fields that follow from a data set and a partition of one's own, for those that are not given.
 

@@ -21,8 +21,13 @@ SPLITS = ("train", "val", "test")
 SHOWN = 20  # clients of the printed table
 
 
-def show(scenario: Scenario, seed: int, data_dir: str | None, download: bool, save: Path | None) -> pd.DataFrame:
-    """Partition, print what came of it, and save who holds which rows if asked to; what `counts` gives."""
+def show(
+    scenario: Scenario, seed: int, data_dir: str | None, download: bool, save: Path | None
+) -> tuple[pd.DataFrame, np.ndarray | None]:
+    """Partition, print what came of it, and save who holds which rows if asked to.
+
+    Returns what `counts` gives; and where features are shifted, what images look like at each client.
+    """
     data = datasets.load(scenario.dataset, data_dir, download)
     made = partitioning.partition(data, scenario, seed)
     table = counts(made, data)
@@ -31,7 +36,7 @@ def show(scenario: Scenario, seed: int, data_dir: str | None, download: bool, sa
     if save:
         own_partition.write(save, partitioning.rows_of_clients(data, scenario, seed))
         say(f"saved: {save}; --partition {save} gives it again")
-    return table
+    return table, looks(made) if scenario.rotation or scenario.feature_noise else None
 
 
 def title(scenario: Scenario) -> str:
@@ -40,7 +45,22 @@ def title(scenario: Scenario) -> str:
     names = [f.name for f in fields(Scenario)]
     of_data = names[names.index("partition") + 1 : names.index("rounds")]
     own = [f"{n} {getattr(scenario, n)}" for n in of_data if getattr(scenario, n) != getattr(base, n)]
-    return f"{scenario.partition} of {scenario.dataset}" + (f": {', '.join(own)}" if own else "")
+    return ", ".join([f"Partition {scenario.partition} of {scenario.dataset}", *own])
+
+
+def looks(f: Federation) -> np.ndarray | None:
+    """A training image of every client, of one class as far as they hold it: [K, height, width] of the first channel.
+
+    None where rows are no images.
+    """
+    if len(f.shape) != 3:
+        return None
+    own = [f.train.rows[k, : f.train.counts[k]] for k in range(f.clients)]
+    held = np.array([np.bincount(f.y[rows], minlength=f.classes) > 0 for rows in own])
+    common = held.sum(0).argmax()
+    chosen = [rows[(f.y[rows] != common).argmin()] for rows in own]
+    images: np.ndarray = f.x[chosen, 0]
+    return images
 
 
 def counts(f: Federation, data: Dataset) -> pd.DataFrame:

@@ -16,6 +16,7 @@ from fedtune.core.metrics import METRICS
 from fedtune.core.terminal import say
 from fedtune.federated import model_file, partitioning
 from fedtune.federated.experiment import Experiment
+from fedtune.federated.own_scenario import data_in_words
 from fedtune.federated.simulation import Simulation
 
 
@@ -37,6 +38,8 @@ def run(
         f"{experiment.algorithm}, {setting.task.clients} clients, {setting.scenario.rounds} rounds, "
         f"seed {experiment.seed}, executor {executor}, {experiment.device}"
     )
+    if words := data_in_words(experiment.scenario):
+        say(f"data: {words}")
     say(f"scored: {experiment.describe_scoring()}")
     if experiment.start_from:
         say(f"started: {experiment.describe_start()}")

@@ -12,6 +12,7 @@ from rich.table import Table
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import console, say, short
+from fedtune.federated.own_scenario import data_in_words
 from fedtune.runs import pareto, tables
 from fedtune.tuning import schedulers
 from fedtune.tuning.plan import Plan
@@ -21,6 +22,8 @@ from fedtune.tuning.space_types import Config
 def announce(p: Plan, space: str, concurrent: int) -> None:
     """Say what will be searched, and how.  space: its name."""
     say(f"{p.experiment.algorithm} on {p.scenario}, space {space}: " + listed(p.space.text()))
+    if data := data_in_words(p.experiment.scenario):
+        say(f"data: {data}")
     say(f"scored: {p.experiment.describe_scoring()}")
     if p.experiment.start_from:
         say(f"started: {p.experiment.describe_start()}")
