@@ -102,14 +102,14 @@ def accuracy_communication(
         volumes.append(f"{value} {volume:.4g}" if by else f"{volume:.4g}")
         figure.add_scatter(
             x=some[objective], y=some["val_acc"], mode="markers", name=str(value), legendgroup=str(value),
+            showlegend=not by,
             marker={"color": colour if by else GREY, "size": 5, "opacity": 0.4}, text=hover_texts(some),
             hovertemplate=f"%{{y:.4f}} at %{{x:.4g}} {name[-3:-1].strip('[')}%{{text}}<extra></extra>",
         )  # fmt: skip
         figure.add_scatter(
             x=best[objective], y=best["val_acc"], mode="lines+markers", legendgroup=str(value),
-            name=f"front of {value}" if by else f"front: {len(best)} rounds that none beats",
-            line={"color": colour, "shape": "hv", "width": 2.5}, marker={"size": 6}, showlegend=not by,
-            text=hover_texts(best),
+            name=str(value) if by else f"front: {len(best)} rounds that none beats",
+            line={"color": colour, "shape": "hv", "width": 2.5}, marker={"size": 6}, text=hover_texts(best),
             hovertemplate="front: %{y:.4f} at %{x:.4g}%{text}<extra></extra>",
         )  # fmt: skip
     figure.update_xaxes(title=name, rangemode="tozero").update_yaxes(title="validation accuracy")

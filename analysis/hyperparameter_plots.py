@@ -59,6 +59,8 @@ def effect(
 def interaction(trials: pd.DataFrame, first: str, second: str, value: str = "last_val_acc") -> go.Figure:
     """A pair of hyperparameters: best and mean accuracy of the trials in each cell, with their count.
 
+    Where no cell has two trials both are the same, and one is drawn.
+
     value: another column of trials, say comm_mb or seconds, of which the least is shown.  Numbers of more than six
     values are cut into five cells of equal count.  Trials that a scheduler stopped are left out, for their accuracies
     are of shorter training, unless none finished.
@@ -72,11 +74,13 @@ def interaction(trials: pd.DataFrame, first: str, second: str, value: str = "las
     x, y = (_in_cells(kept[CONFIG + name]) for name in (first, second))
     cells = pd.DataFrame({"x": x, "y": y, "value": kept[value]})
     best, form = ("max", ".3f") if value.endswith("_acc") else ("min", ".3g")
-    names = ["best" if best == "max" else "least", "mean"]
-    figure = make_subplots(rows=2, cols=1, subplot_titles=names, shared_xaxes=True, vertical_spacing=0.08)
     table = cells.groupby(["y", "x"], observed=False)["value"].agg([best, "mean", "count"])
+    panels = {best: "best" if best == "max" else "least", "mean": "mean"} if table["count"].max() > 1 else {best: ""}
+    figure = make_subplots(
+        rows=len(panels), cols=1, subplot_titles=list(panels.values()), shared_xaxes=True, vertical_spacing=0.08
+    )
     low, high = table[[best, "mean"]].min(axis=None), table[[best, "mean"]].max(axis=None)
-    for at, what in enumerate((best, "mean"), 1):
+    for at, what in enumerate(panels, 1):
         grid, counts = table[what].unstack("x"), table["count"].unstack("x").fillna(0).astype(int)
         text = [[f"{v:{form}}<br>n = {n}" if n else "" for v, n in zip(*row, strict=True)]
                 for row in zip(grid.to_numpy(), counts.to_numpy(), strict=True)]  # fmt: skip
@@ -86,11 +90,11 @@ def interaction(trials: pd.DataFrame, first: str, second: str, value: str = "las
             hovertemplate=f"{first} %{{x}}, {second} %{{y}}: %{{z:.4f}}<extra></extra>",
         )  # fmt: skip
     figure.update_layout(coloraxis={"colorscale": SCALE, "cmin": low, "cmax": high, "colorbar": {"thickness": 12}})
-    figure.update_xaxes(type="category", showgrid=False).update_xaxes(title=first, row=2)
+    figure.update_xaxes(type="category", showgrid=False).update_xaxes(title=first, row=len(panels))
     figure.update_yaxes(title=second, type="category", showgrid=False)
     what = "finished trials" if (kept["status"] == "finished").all() else "trials, none of them finished,"
     note = f"n = {len(kept)} {what} of {len(trials)}; each cell: the value and how many trials"
-    return finish(figure, title, note, height=600, panels=True)
+    return finish(figure, title, note, height=80 + 260 * len(panels), panels=len(panels) > 1)
 
 
 def _equally_trained(trials: pd.DataFrame) -> pd.DataFrame:

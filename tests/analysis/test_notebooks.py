@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import analysis
+from analysis import notebook
 
 nbformat = pytest.importorskip("nbformat", reason="notebooks need nbformat: pip install -e .[dev]")
 nbclient = pytest.importorskip("nbclient", reason="notebooks need nbclient: pip install -e .[dev]")
@@ -38,7 +39,8 @@ def test_a_notebook_is_checked_in_without_outputs(path: Path) -> None:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_a_notebook_draws_its_figures(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PLOTLY_RENDERER", "plotly_mimetype")  # the figure alone, without the library
+    monkeypatch.delenv("PLOTLY_RENDERER", raising=False)
+    monkeypatch.delenv(notebook.RUN_VARIABLE, raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # threads of tiny tensors wait for one another on a busy machine
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
@@ -54,7 +56,19 @@ def test_a_notebook_draws_its_figures(path: Path, tmp_path: Path, monkeypatch: p
         assert not any(str(HERE) in text or "ipywidgets" in text for text in complaints), complaints
         for figure in figures(cell):
             assert figure["data"], f"nothing drawn by {cell.source}: {figure['layout']['annotations'][0]['text']}"
+        pages = [o["data"]["text/html"] for o in cell.outputs if PLOTLY in o.get("data", {})]
+        assert all("Plotly.newPlot" in page for page in pages), "nbconvert shows a figure by its page"
     assert sum(len(figures(c)) for c in code) >= 4
+
+
+def test_the_environment_names_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(notebook.RUN_VARIABLE, raising=False)
+    assert notebook.chosen_run("search") == HERE / "example" / "search"
+    monkeypatch.setenv("PWD", str(tmp_path))  # the shell's folder; nbconvert works in the notebook's
+    monkeypatch.setenv(notebook.RUN_VARIABLE, "runs/mine")
+    assert notebook.chosen_run("search") == tmp_path / "runs" / "mine"
+    monkeypatch.setenv(notebook.RUN_VARIABLE, str(HERE))
+    assert notebook.chosen_run("search") == HERE
 
 
 def test_the_runs_that_come_with_them_are_small_and_of_no_machine() -> None:

@@ -1,0 +1,36 @@
+"""What the notebooks of this folder begin with: which run they show, and figures that stay where they become pages."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from pathlib import Path
+
+import analysis
+
+EXAMPLE = Path(analysis.__file__).parent / "example"  # small runs that come along
+RUN_VARIABLE = "FEDTUNE_RUN"  # names another run than the example
+RENDERER = "plotly_mimetype+notebook"  # for Jupyter, and for whatever shows a notebook as a page
+
+
+def chosen_run(example: str) -> Path:
+    """The folder that $FEDTUNE_RUN names, from where the shell is, or else an example's.
+
+    A notebook that nbconvert executes works in its own folder, so that a path from the shell's would lead astray.
+    """
+    given = os.environ.get(RUN_VARIABLE)
+    return Path(os.environ.get("PWD", "."), given) if given else EXAMPLE / example
+
+
+def begin() -> None:
+    """Draw figures so that they stay in a page made by nbconvert, unless $PLOTLY_RENDERER says how; be quiet.
+
+    Quiet are tqdm and Ray, who miss ipywidgets, which nothing here needs.
+    """
+    import plotly.io
+
+    if "PLOTLY_RENDERER" not in os.environ:
+        plotly.io.renderers.default = RENDERER
+    warnings.filterwarnings("ignore", message="IProgress not found")
+    logging.getLogger("ray.widgets.util").setLevel(logging.ERROR)
