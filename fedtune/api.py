@@ -155,10 +155,13 @@ def objective(
 
     objective: one metric, as --objective takes it.  Other arguments as for `tunable`.
     """
-    found = objectives.parse(objective)
+    from fedtune.federated import own_metrics
+
+    given, experiment, domains = _ranges(algo, scenario, space, options)
+    found = objectives.parse(objective, own_metrics.modes(experiment.metrics))
     if len(found) > 1:
         raise UserError(f"a function for Optuna has one objective, but got {objective!r}; give one")
-    return Objective(*_ranges(algo, scenario, space, options), found[0])
+    return Objective(given, experiment, domains, found[0])
 
 
 class Objective:

@@ -22,6 +22,7 @@ FAR = 1e12  # a value worse than any, where schedulers need one: an infinite one
 TOTALS = {"seconds": "time_total_s"}  # Tune's name for what our rows hold round by round
 EXCESSES = "excesses"  # the entry of a trial's result that says by how much it breaks each constraint
 TEST = "test_"
+NONE: Mapping[str, str] = {}
 
 
 class Objective(NamedTuple):
@@ -105,10 +106,10 @@ def final(name: str) -> str:
     return name if name in ("comm_mb", "seconds") else f"last_{name}"
 
 
-def parse(text: str, own: Collection[str] = ()) -> tuple[Objective, ...]:
+def parse(text: str, own: Mapping[str, str] = NONE) -> tuple[Objective, ...]:
     """One objective or two, separated by a comma; UserError for what cannot be searched for.
 
-    own: names of the user's own metrics on validation rows, which need their direction.
+    own: the user's own metrics on validation rows, with their direction; "" where it has to be given.
     """
     found = tuple(_objective(part.strip(), own) for part in text.split(","))
     if len(found) > 2 or len({o.name for o in found}) < len(found):
@@ -116,19 +117,19 @@ def parse(text: str, own: Collection[str] = ()) -> tuple[Objective, ...]:
     return found
 
 
-def _objective(text: str, own: Collection[str]) -> Objective:
+def _objective(text: str, own: Mapping[str, str]) -> Objective:
     name, colon, mode = text.partition(":")
     _require_known(name, "objective", own)
     if colon and mode not in ("max", "min"):
         raise UserError(f"an objective's direction is max or min, but got {text!r}; give {name}:max or {name}:min")
-    if name in own and not colon:
+    if not (mode or own.get(name) or name in OBJECTIVES):
         raise UserError(
             f"a metric of one's own needs its direction, but got {text!r}; give {name}:max or {name}:min"
         )
-    if colon and name in OBJECTIVES and mode != OBJECTIVES[name]:
+    if colon and name in OBJECTIVES and mode != OBJECTIVES[name]:  # of one's own the last word is what is typed
         best = {"max": "highest", "min": "lowest"}[OBJECTIVES[name]]
         raise UserError(f"of {name} the {best} is the best, but got {text!r}; leave out :{mode}")
-    return Objective(name, mode or OBJECTIVES[name])
+    return Objective(name, mode or own.get(name) or OBJECTIVES[name])
 
 
 def constraints(text: str, own: Collection[str] = ()) -> tuple[Constraint, ...]:

@@ -14,7 +14,7 @@ from fedtune.core import own_files
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Knob, knobs
 from fedtune.data import datasets
-from fedtune.federated import registry, weights
+from fedtune.federated import own_metrics, registry, weights
 from fedtune.federated.algorithm import Algorithm, Task, part_of, parts
 from fedtune.federated.scenario import Scenario
 from fedtune.nn import architectures, catalogue
@@ -34,6 +34,7 @@ class Experiment:
     given: tuple[str, ...] = ()  # scenario fields that were asked for by themselves: a preset leaves them alone
     start: str = "common"  # what belongs to a client is drawn for all alike, or for each by itself: own
     start_from: str = ""  # FILE.pt[:part]: weights that take the draw's place
+    metrics: tuple[str, ...] = ()  # FILE.py:NAME: metrics of the user's own, beside those that there are
     own: tuple[own_files.OwnFile, ...] = ()  # the user's files that it is made of
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -48,7 +49,7 @@ class Experiment:
         """
         values = asdict(replace(self, own=())) | {"own": [(file.name, file.sha256) for file in self.own]}
         values["scenario"] = self.scenario.to_plain()
-        since = {"start": "common", "start_from": "", "own": []}
+        since = {"start": "common", "start_from": "", "metrics": (), "own": []}
         return {name: value for name, value in values.items() if name not in since or value != since[name]}
 
     def knobs(self) -> dict[str, Knob]:
@@ -106,6 +107,8 @@ class Experiment:
             )
         if self.start_from:
             self.describe_start(config)
+        if self.metrics:
+            own_metrics.check(self.metrics, datasets.describe(scenario.dataset)[-1])
 
     def _contents(self) -> tuple[str, ...]:
         return tuple(file.sha256 for file in self.own)

@@ -13,7 +13,7 @@ from fedtune.core import own_files, randomness
 from fedtune.core.errors import Diverged
 from fedtune.core.metrics import over_seeds
 from fedtune.data import federation
-from fedtune.federated import engine, evaluation, executors, partitioning, starting
+from fedtune.federated import engine, evaluation, executors, own_metrics, partitioning, starting
 from fedtune.federated.experiment import Experiment, task_of, with_seed
 from fedtune.federated.settling import settle
 from fedtune.federated.state import Setting, State, with_shapes
@@ -54,7 +54,8 @@ class Simulation:
         if scenario.all_classes:
             draws = randomness.stream(experiment.seed, "all classes")
             everywhere = federation.of_all_classes(arrays, scenario.all_classes, draws)
-        setting = Setting(alg, arrays, scenario, task, everywhere, dtype)
+        own = own_metrics.load(experiment.metrics)
+        setting = Setting(alg, arrays, scenario, task, everywhere, dtype, own)
         self.state = starting.start(experiment, setting, nets)
         self.setting = with_shapes(setting, self.state.groups[0].net)
 
@@ -66,7 +67,8 @@ class Simulation:
     def _step(self) -> dict[str, Any]:
         self.state, row = engine.run_round(self.setting, self.state)
         began = time.perf_counter()
-        row |= evaluation.evaluate(self.setting, self.state)
+        self.scored = evaluation.score(self.setting, self.state)
+        row |= self.scored.row
         task = self.setting.task_in(self.state.round)
         server = self.setting.algorithm.observe(self.state.server, row["val_acc"], task)
         self.state = self.state._replace(server=server)

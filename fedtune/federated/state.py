@@ -12,6 +12,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.trees import Executor, Tree, take, take_cheaply, to_all, tree_map
 from fedtune.data.federation import Federation, Split
 from fedtune.federated.algorithm import Algorithm, Client, Task, part_of, parts
+from fedtune.federated.own_metrics import OwnMetric
 from fedtune.federated.scenario import Scenario
 from fedtune.nn.architectures import Net
 
@@ -49,6 +50,7 @@ class Setting(NamedTuple):
     task: Task
     everywhere: Split | None = None  # test rows of all classes, the same for every client
     dtype: torch.dtype = torch.float32  # of real numbers: rows may be whole ones (tokens)
+    metrics: tuple[OwnMetric, ...] = ()  # of the user's own
 
     def task_in(self, t: int) -> Task:
         """The task as an algorithm is given it in round t = 1, 2, …"""

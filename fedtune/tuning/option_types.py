@@ -37,6 +37,11 @@ def gpus(value: Any) -> float | str:
     return AUTO if value == AUTO else _number(value, float, f"a number, or {AUTO}")
 
 
+def texts(value: Any) -> tuple[str, ...]:
+    """Texts, each once, from one or several."""
+    return tuple(dict.fromkeys([value] if isinstance(value, str) else map(str, value)))
+
+
 def names_of(*known: str) -> Callable[[Any], tuple[str, ...]]:
     """A parser of names, each once, from one name or several; its UserError names those that there are."""
 

@@ -29,6 +29,7 @@ from fedtune.tuning.option_types import (  # fmt: skip
     pairs,
     positive,
     real,
+    texts,
     whole,
 )
 from fedtune.tuning.schedulers import SCHEDULERS
@@ -78,6 +79,9 @@ class ExperimentOptions:
         "FILE.pt[:PART]", str,
     )  # fmt: skip
     start: str = option("common", "whether clients draw their own parts alike, or each its own", choices=STARTS)
+    metric: tuple[str, ...] = option(
+        (), "a metric of your own, a function (scores, labels) of a client's rows; repeatable", "FILE.py:NAME", texts
+    )
     executor: str = option("auto", "how clients run (default auto: own code as timed, else rule)", choices=EXECUTORS)
     debug: bool = option(False, "show the stack of an error")
 
@@ -90,7 +94,7 @@ class ExperimentOptions:
     def experiment(self) -> Experiment:
         """The experiment that is described; UserError for whatever is wrong with it."""
         from fedtune.core.hyper import knobs
-        from fedtune.federated import own_scenario, registry, weights
+        from fedtune.federated import own_metrics, own_scenario, registry, weights
         from fedtune.federated.experiment import Experiment, require_device
 
         if not self.algo:
@@ -106,9 +110,11 @@ class ExperimentOptions:
         if self.start_from:
             start_from, file = weights.take(self.start_from)
             own = own_files.merged(own, [file])
+        metrics, files = own_metrics.take(self.metric)
+        own = own_files.merged(own, files)
         experiment = Experiment(
             algo, scenario, self.seed, self.executor, self.device, pinned, self.preset, given, self.start, start_from,
-            own,
+            metrics, own,
         )  # fmt: skip
         experiment.check()
         known = knobs(type(scenario)) | knobs(cls)
@@ -124,7 +130,10 @@ class ExperimentOptions:
         typed = {n: getattr(experiment.scenario, n) for n in self.fields}
         own = {n: own_files.reference(typed[n]) for n in own_scenario.known() if n in typed}
         algo, start_from = own_files.reference(experiment.algorithm), own_files.reference(experiment.start_from)
-        return replace(self, algo=algo, fields=typed | own, set=dict(experiment.pinned), start_from=start_from)
+        metric = tuple(own_files.reference(name) for name in experiment.metrics)
+        return replace(
+            self, algo=algo, fields=typed | own, set=dict(experiment.pinned), start_from=start_from, metric=metric
+        )
 
     def to_record(self) -> dict[str, Any]:
         """The options as run.json holds them."""

@@ -18,6 +18,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.objectives import Goal, constraints, parse
 from fedtune.core.own_files import plain_name
 from fedtune.core.terminal import say
+from fedtune.federated import own_metrics
 from fedtune.federated.experiment import Experiment
 from fedtune.runs.files import RunFiles
 from fedtune.tuning import loggers, schedulers, searchers
@@ -118,7 +119,8 @@ def make(options: SearchOptions, resumed: bool = False) -> Plan:
         space = _as_grid(space)
     points, outside = _points(space, experiment, schedulers.find(options.scheduler).moves_hyperparameters)
     _warn_of_idle(options, space, experiment)
-    goal = Goal(parse(options.objective), constraints(options.subject_to))
+    own = own_metrics.modes(experiment.metrics)
+    goal = Goal(parse(options.objective, own), constraints(options.subject_to, own))
     searchers.require_goal(goal, searcher, options.scheduler)
     budget, grace = _budget(options, space, experiment)
     storage, name = Path(options.storage_path), options.name or _name(experiment, options.scenario)

@@ -10,7 +10,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.metrics import JUDGED, METRICS, OBJECTIVES
 from fedtune.core.objectives import ACCURACY, BY_ACCURACY, FAR, Constraint, Goal, Objective, constraints, parse
 
-OWN = ("val_recall", "val_recall_worst10")
+OWN = {"val_recall": "", "val_recall_std": "min", "val_recall_worst10": ""}
 
 
 def test_every_validation_metric_and_cost_can_be_searched_for_in_its_own_direction() -> None:
@@ -31,6 +31,7 @@ def test_a_metric_of_ones_own_is_searched_for_in_the_direction_that_is_given() -
     with pytest.raises(UserError, match="did you mean 'val_recall'"):
         parse("val_recal:max", OWN)
     assert parse("val_recall:max", OWN)[0].tested == "test_recall"
+    assert parse("val_recall_std", OWN)[0].mode == "min"
 
 
 @pytest.mark.parametrize("name", ["test_acc", "test_recall", "test_loss:min"])
