@@ -4,6 +4,6 @@
     trials, rounds = frames.load("runs/gfpl-digits-w4-20261121-050812")
 """
 
-from fedtune.runs.frames import CONFIG, ROUNDS, STATUSES, TRIALS, hyperparameters, load, record
+from fedtune.runs.frames import CONFIG, ROUNDS, STATUSES, TRIALS, clients, hyperparameters, load, record
 
-__all__ = ["CONFIG", "ROUNDS", "STATUSES", "TRIALS", "hyperparameters", "load", "record"]
+__all__ = ["CONFIG", "ROUNDS", "STATUSES", "TRIALS", "clients", "hyperparameters", "load", "record"]

@@ -68,7 +68,8 @@ def score(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")) -
 
 def _own(s: Setting, split: str, rows: own_metrics.Rows) -> tuple[dict[str, float], dict[str, Tensor]]:
     """The user's own metrics by the scenario's rule, and of each client.  rows: the clients' scores and labels."""
-    row, clients = {}, {}
+    row: dict[str, float] = {}
+    clients: dict[str, Tensor] = {}
     for metric in s.metrics:
         values = clients[f"{split}_{metric.name}"] = own_metrics.one_each(metric, rows)
         if s.scenario.evaluation == "pooled":

@@ -11,6 +11,11 @@ from fedtune.core import statistics
 from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.core.statistics import interval, number
 
+SPREAD = {  # of test accuracy, beside its mean over clients
+    "test_acc_std": "std over clients", "test_acc_worst10": "worst tenth", "test_acc_lowest": "lowest client",
+    "test_acc_rows": "mean over rows", "test_acc_balanced": "balanced", "test_f1": "macro F1",
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Check:
@@ -75,6 +80,16 @@ class Check:
             return "These seeds cannot tell the best configuration from the default."
         gain = found.mean * (self.objective.sign if self.column == self.objective.tested else 1)
         return f"On fresh seeds the best configuration is {'better' if gain > 0 else 'worse'} than the default."
+
+    def spread(self) -> list[tuple[str, list[str]]]:
+        """Name, and means over seeds of how test accuracy is spread over clients, where that is known."""
+        known = [column for column in SPREAD if column in self.runs]
+        return [(n, [number(self.of(n, c).mean(), ".4f") for c in known]) for n in self.names] if known else []
+
+    @property
+    def spread_columns(self) -> list[str]:
+        """The headings of `spread`."""
+        return [text for column, text in SPREAD.items() if column in self.runs]
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Name, mean with interval, each seed, megabytes a run: of each configuration, and of their difference."""

@@ -11,8 +11,9 @@ import pandas as pd
 from markupsafe import Markup
 from plotly.graph_objects import Figure
 
-from analysis import plots
+from analysis import frames, plots
 from fedtune.reporting.findings import Findings
+from fedtune.runs.files import RunFiles
 
 LARGEST = 2_000_000  # characters of one figure; a larger one would make the page slow
 TOP = 24  # pixels above the axes, where the figure's title was
@@ -30,7 +31,7 @@ class Shown(NamedTuple):
 
 def of_search(f: Findings) -> list[Shown]:
     """The figures of a search, in their order."""
-    return [*_progress(f), *_fronts(f), *_hyperparameters(f)]
+    return [*_progress(f), *_fronts(f), *_hyperparameters(f), *_clients(f)]
 
 
 def _progress(f: Findings) -> list[Shown]:
@@ -105,6 +106,16 @@ def _hyperparameters(f: Findings) -> list[Shown]:
             "What is low here made little difference between these trials; with few of them this is a rough guess.",
         ),
     ]
+
+
+def _clients(f: Findings) -> list[Shown]:
+    """How the clients of the runs on fresh seeds did, where there is a table of them."""
+    file = RunFiles(f.run).clients_file
+    if not file.exists():
+        return []
+    last = frames.clients(f.run).query("scored == 'last'")
+    sentence = "All clients of all fresh seeds, after the last round. A steep left end says that some are left behind."
+    return [_drawn("Clients", lambda: plots.per_client(last, by="configuration"), sentence)]
 
 
 def of_comparison(evaluations: pd.DataFrame) -> list[Shown]:

@@ -6,7 +6,6 @@ Nothing here knows of HTML: `fedtune report` shows it.
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,19 +19,18 @@ from fedtune.core import statistics
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import Knob, knobs
 from fedtune.core.metrics import METRICS
-from fedtune.core.objectives import BY_ACCURACY, Goal
+from fedtune.core.objectives import Goal
 from fedtune.core.terminal import short
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import in_words
 from fedtune.reporting.check import Check
+from fedtune.reporting.words import edge, search_settings
 from fedtune.runs import own_copies, tables
 from fedtune.runs.files import RunFiles
 from fedtune.tuning import schedulers
-from fedtune.tuning.messages import said
 from fedtune.tuning.options import SearchOptions
 
-EDGE = 0.05  # of a range, on its scale: whatever lies nearer to an end counts as at it
 OPEN = ("running", "abandoned")  # states of what has not ended
 
 
@@ -274,33 +272,3 @@ def _of_constraints(f: Findings) -> str:
             values = f.check.of("best", c.name)
             text += f"; on fresh seeds {c} is kept by {int((values.map(c.excess) <= 0).sum())} of {len(values)} runs"
     return text + "."
-
-
-def search_settings(record: dict[str, Any]) -> str:
-    """Trial length, searcher, scheduler and rungs, in words."""
-    budget = record.get("budget") or {}
-    unit = {"mb": "MB", "seconds": "s"}.get(str(budget.get("unit")))
-    most = f"up to {record['scenario']['rounds']} rounds" + (f" or {short(budget['limit'])} {unit}" if unit else "")
-    rungs = ", ".join(short(x) for x in record.get("rungs") or [])
-    scheduler = str(record.get("scheduler", "")) + (f" with rungs at {rungs}" if rungs else "")
-    parts = [most, str(record.get("searcher", "")), scheduler]
-    if (goal := Goal.from_record(record)) != BY_ACCURACY:
-        parts.append("for " + said(goal))
-    return ", ".join(p for p in parts if p)
-
-
-def edge(value: Any, text: str) -> str:
-    """Whether a value lies at the `lower` or `upper` end of a range, written as in run.json; "" if at none."""
-    found = re.match(r"(\S+) … (\S+)( \(log\))?", str(text))
-    if not found or isinstance(value, bool) or not isinstance(value, int | float):
-        return ""
-    try:
-        low, high, at = float(found[1]), float(found[2]), float(value)
-        if found[3]:
-            low, high, at = math.log(low), math.log(high), math.log(at) if at > 0 else -math.inf
-    except ValueError:
-        return ""
-    if not low < high:
-        return ""
-    share = (at - low) / (high - low)
-    return "lower" if share <= EDGE else "upper" if share >= 1 - EDGE else ""

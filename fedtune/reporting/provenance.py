@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
-from fedtune.reporting import findings
+from fedtune.reporting import words
 from fedtune.reporting.findings import Findings
 
 
@@ -29,7 +29,7 @@ def of(r: dict[str, Any], f: Findings | None = None) -> Provenance:
         "state": r.get("state"),
         "seeds": _seeds(r, f),
         "scored": r.get("scored"),
-        "searched with": findings.search_settings(r),
+        "searched with": words.search_settings(r),
         "pinned": ", ".join(f"{n} = {v}" for n, v in (r.get("pinned") or {}).items()),
         "preset": r.get("preset"),
         "machine": ", ".join(

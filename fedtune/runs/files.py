@@ -32,6 +32,7 @@ class RunFiles:
     trials_file = _File("trials.parquet")  # a row per trial, written when the search ends
     rounds_file = _File("rounds.parquet")  # a row per trial and round
     best_file = _File("best.yaml")  # the best configuration, as `fedtune run --config` reads it
+    clients_file = _File("clients.parquet")  # how each client did in the runs on fresh seeds
     front_file = _File("front.parquet")  # rounds that none beats, with two objectives
     study_file = _File("study.journal")  # the Optuna study, which grows while the search runs
     suggestions_file = _File("suggestions.jsonl")  # every configuration in the order in which it was suggested

@@ -60,6 +60,13 @@ class RunFolder(RunFiles):
         return frames.load(self.path)[1]
 
     @property
+    def clients(self) -> pd.DataFrame:
+        """A row per client of every run on fresh seeds (see fedtune.runs.clients); UserError before there is one."""
+        from fedtune.runs import clients
+
+        return clients.load(self.path)
+
+    @property
     def best(self) -> dict[str, Any]:
         """What best.yaml holds: algorithm, scenario, hyperparameters, and how it was found; UserError without one."""
         import yaml

@@ -3,6 +3,7 @@
     from fedtune.runs import frames
     trials, rounds = frames.load("runs/gfpl-digits-w4-20261121-050812")
     trials, rounds = frames.load("runs/a", "runs/b")     # the column `run` tells them apart
+    clients = frames.clients("runs/a")                   # how each client did in the runs on fresh seeds
 
 Columns of `trials` (TRIALS) and `rounds` (ROUNDS) always exist, with these dtypes; `config/NAME` holds a hyperparameter
 where it was searched, and `rounds` also has what an algorithm reports of its own.
@@ -19,10 +20,12 @@ from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRICS
 from fedtune.core.objectives import Goal
 from fedtune.runs import logs, tables
+from fedtune.runs.clients import load as clients
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import ended
 
 CONFIG = tables.CONFIG
+__all__ = ["CONFIG", "ROUNDS", "STATUSES", "TRIALS", "clients", "hyperparameters", "load", "record"]
 
 TRIALS: dict[str, str] = {  # column -> dtype
     "run": "str",  # the folder's name

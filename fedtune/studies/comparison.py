@@ -99,11 +99,12 @@ def _test_findings(c: ComparisonPlan, data: datasets.Dataset, record: dict[str, 
     """Train what was found on fresh seeds, write and show the tables; where budgets were not equal."""
     plans = [search_study.as_recorded(p) for p in c.plans.values()]
     options, files = c.options, RunFiles(c.folder, COMPARISON)
-    evaluations, rounds, outcomes = fresh_seeds.evaluate(
+    evaluations, rounds, clients, outcomes = fresh_seeds.evaluate(
         plans, data, options.seeds, options.top_k, files.evaluations_folder
     )
     evaluations.to_parquet(files.evaluations_file, index=False)
     rounds.to_parquet(files.evaluation_rounds_file, index=False)
+    clients.to_parquet(files.clients_file, index=False)
     return comparison_report.report(c, evaluations, outcomes, record)
 
 

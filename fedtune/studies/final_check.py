@@ -10,6 +10,7 @@ from fedtune.core.metrics import kept_of
 from fedtune.core.objectives import Goal
 from fedtune.data import datasets
 from fedtune.federated.experiment import with_seed
+from fedtune.runs import clients
 from fedtune.studies import ray_tasks
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.space_types import Config
@@ -18,7 +19,7 @@ from fedtune.tuning.space_types import Config
 def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
     """Train the best and the default configuration on fresh seeds: new partitions, initialisations and samples.
 
-    Returns a row per run; its accuracies are those of the last round.
+    Returns a row per run; its metrics are those of the last round.  How each client did is in the table of clients.
     """
     default = p.default()
     candidates = {"best": config} if config == default else {"best": config, "default": default}
@@ -28,8 +29,12 @@ def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
     }  # fmt: skip
     named = {p.experiment.scenario.dataset: data}
     found = ray_tasks.run_all(
-        list(runs.values()), named, None, p.cpus, p.gpus, p.budget, "final check", p.concurrent
+        list(runs.values()), named, None, p.cpus, p.gpus, p.budget, "final check", p.concurrent, p.goal.first
     )
+    if found:
+        whose = {"algorithm": p.experiment.algorithm}
+        scored = [(whose | {"configuration": n, "seed": s}, found[r.label].clients) for (n, s), r in runs.items()]
+        clients.table(scored).to_parquet(p.files.clients_file, index=False)
     rows = [{"configuration": n, "seed": s} | last_round(found[run.label], p.goal) for (n, s), run in runs.items()]
     frame = pd.DataFrame(rows, columns=None if rows else ["configuration", "seed"])
     return frame.sort_values(["configuration", "seed"], ignore_index=True)

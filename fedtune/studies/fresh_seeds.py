@@ -14,7 +14,7 @@ from fedtune.core.metrics import METRICS, kept_of
 from fedtune.core.objectives import BY_ACCURACY, FAR, Goal
 from fedtune.data.datasets import Dataset
 from fedtune.federated.experiment import with_seed
-from fedtune.runs import tables
+from fedtune.runs import clients, tables
 from fedtune.studies import ray_tasks
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.space_types import Config
@@ -58,11 +58,12 @@ def _values(p: Plan, row: dict[Any, Any]) -> Config:
 
 def evaluate(
     plans: Sequence[Plan], data: Dataset, seeds: int, top: int, folder: Path
-) -> tuple[pd.DataFrame, pd.DataFrame, list[ray_tasks.Outcome]]:
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, list[ray_tasks.Outcome]]:
     """Train the default and the best configurations of each search on fresh seeds.
 
-    Returns a row per algorithm, candidate and seed; a row per round of each; and the outcomes of the runs.  One run may
-    serve two candidates, when the search's best is the default.
+    Returns a row per algorithm, candidate and seed; a row per round of each; a row per client of each (see
+    fedtune.runs.clients); and the outcomes of the runs.  One run may serve two candidates, when the search's best is
+    the default.
 
     Of a search's candidates the one with the best mean of the objective on the fresh seeds is `chosen`: no test figure
     is looked at.  But validation and test accuracy of one run go together, so with more than one to choose from the
@@ -79,18 +80,21 @@ def evaluate(
     first = plans[0]
     named = {first.experiment.scenario.dataset: data}
     outcomes = ray_tasks.run_all(
-        list(runs.values()), named, folder, first.cpus, first.gpus, first.budget, "fresh seeds", first.concurrent
+        list(runs.values()), named, folder, first.cpus, first.gpus, first.budget, "fresh seeds", first.concurrent,
+        first.goal.first,
     )
-    rows, rounds = [], []
+    rows, rounds, scored = [], [], []
     for p, c, seed in entries:
         outcome = outcomes[runs[_key(p, c, seed)].label]
         whose = {"algorithm": p.experiment.algorithm, "configuration": c.name, "seed": seed}
         config = {tables.CONFIG + n: v for n, v in c.config.items()}
         rows.append(whose | {"trial": c.trial, "score": c.score} | run_summary(outcome, p.goal) | config)
         rounds += [whose | row for row in outcome.rounds]
+        scored.append((whose, outcome.clients))
     frame = pd.DataFrame(rows)
     frame.insert(3, "chosen", chosen(frame, first.goal))
-    return frame, pd.DataFrame(rounds, columns=_columns(rounds)), list(outcomes.values())
+    every = pd.DataFrame(rounds, columns=_columns(rounds))
+    return frame, every, clients.table(scored), list(outcomes.values())
 
 
 def _key(p: Plan, c: Candidate, seed: int) -> tuple[str, str, int]:

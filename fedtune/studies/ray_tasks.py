@@ -17,14 +17,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedtune.core.budget import Budget
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.memory import keep_freed_memory
+from fedtune.core.objectives import Objective
 from fedtune.core.terminal import say
 from fedtune.data import federation
 from fedtune.data.datasets import Dataset
 from fedtune.federated import partitioning
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import play
-from fedtune.runs import provenance
+from fedtune.federated.simulation import Simulation, play
+from fedtune.runs import clients, provenance
 from fedtune.runs.files import write_json
 from fedtune.tuning.space_types import Config
 
@@ -43,6 +44,7 @@ class Outcome(NamedTuple):
     rounds: list[dict[str, Any]]  # a row of metrics each
     reason: str  # why it diverged; empty if it did not
     commit: str | None = None  # of the code that ran it
+    clients: list[dict[str, Any]] = []  # noqa: RUF012 - never changed: columns of the last and the best round
 
     @property
     def seconds(self) -> float:
@@ -53,6 +55,7 @@ class Outcome(NamedTuple):
 def run_all(
     runs: Sequence[SeededRun], data: Mapping[str, Dataset], folder: Path | None = None, cpus: float = 1,
     gpus: float = 0, budget: Budget | None = None, title: str = "runs", concurrent: int | None = None,
+    objective: Objective | None = None,
 ) -> dict[str, Outcome]:  # fmt: skip
     """The outcome of each run, by label.
 
@@ -62,6 +65,7 @@ def run_all(
     cpus, gpus   of each run.
     budget       of each run, which may end before its scenario's rounds.
     concurrent   runs at once at most; as many as Ray has room for, if not given.
+    objective    by which a run's best round is told; without one, outcomes hold nothing of single clients.
     """
     done: dict[str, Outcome] = {}
     if folder:
@@ -69,7 +73,7 @@ def run_all(
         done = finished(runs, folder, budget)
     left = _by_federation(r for r in runs if r.label not in done)
     commit = provenance.commit()
-    outcomes = _outcomes(left, data, cpus, gpus, budget, concurrent)
+    outcomes = _outcomes(left, data, cpus, gpus, budget, concurrent, objective)
     for run, outcome in _with_progress(outcomes, title, len(done), len(runs)):
         done[run.label] = outcome._replace(commit=commit)
         if folder:
@@ -83,7 +87,10 @@ def finished(runs: Sequence[SeededRun], folder: Path, budget: Budget | None = No
     return {label: Outcome(**json.loads(f.read_text())) for label, f in files.items() if f.exists()}
 
 
-def train(experiment: Experiment, config: Config, data: federation.Federation, cpus: float, budget: Budget) -> Outcome:
+def train(
+    experiment: Experiment, config: Config, data: federation.Federation, cpus: float, budget: Budget,
+    objective: Objective | None = None,
+) -> Outcome:  # fmt: skip
     """Train one configuration to its last round, or until its budget is used up (in a Ray task)."""
     keep_freed_memory()
     torch.set_num_threads(max(1, int(cpus)))
@@ -92,14 +99,23 @@ def train(experiment: Experiment, config: Config, data: federation.Federation, c
         seconds = 0.0
         if budget.unit == "seconds":
             next(play(experiment, config, data))  # unused: a process's first round takes seconds more
-        for row in play(experiment, config, data):
+        simulation, best = Simulation(experiment, config, data), 0
+        last: dict[str, Any] = {}
+        peak: dict[str, Any] = {}
+        for _ in range(simulation.setting.scenario.rounds):
+            row = simulation.step()
             rows.append(row)
             seconds += row["seconds"] + row["eval_seconds"]
+            if objective:
+                last = clients.columns("last", row["round"], simulation.scored.clients)
+                name = objective.name
+                if len(rows) == 1 or (name != "seconds" and objective.better(row[name], rows[best][name])):
+                    best, peak = len(rows) - 1, last | {"scored": "best"}
             if budget.reached(row, seconds):
                 break
     except Diverged as error:
         return Outcome(rows, str(error))
-    return Outcome(rows, "")
+    return Outcome(rows, "", clients=[last, peak] if objective else [])
 
 
 def _by_federation(runs: Iterable[SeededRun]) -> list[SeededRun]:
@@ -112,7 +128,7 @@ def _by_federation(runs: Iterable[SeededRun]) -> list[SeededRun]:
 
 def _outcomes(
     runs: Sequence[SeededRun], data: Mapping[str, Dataset], cpus: float, gpus: float, budget: Budget | None,
-    concurrent: int | None,
+    concurrent: int | None, objective: Objective | None,
 ) -> Iterator[tuple[SeededRun, Outcome]]:  # fmt: skip
     """Runs with their outcomes, as they end; those on the same federation must follow each other.
 
@@ -128,7 +144,7 @@ def _outcomes(
         if latest != (e.scenario, e.seed):
             latest = e.scenario, e.seed
             shared = ray.put(partitioning.partition(data[e.scenario.dataset], *latest))
-        waiting[task.remote(e, run.config, shared, cpus, budget or Budget())] = run
+        waiting[task.remote(e, run.config, shared, cpus, budget or Budget(), objective)] = run
         if len(waiting) >= room:
             yield _next(waiting)
     while waiting:

@@ -11,7 +11,8 @@ import pandas as pd
 
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
-from fedtune.core.objectives import BY_ACCURACY
+from fedtune.core.metrics import JUDGED
+from fedtune.core.objectives import Goal
 from fedtune.core.terminal import say
 from fedtune.runs.files import RunFiles
 from fedtune.runs.folder import RunFolder
@@ -20,7 +21,7 @@ from fedtune.runs.tables import rounds_frame
 from fedtune.studies import resuming, search_study
 from fedtune.tuning import plan, schedulers
 
-CLOCK = ["trial", "seconds", "eval_seconds"]  # columns that differ each time
+CLOCK = ["trial", "seconds", "eval_seconds", JUDGED]  # columns that differ each time
 
 
 def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool = False) -> int:
@@ -49,10 +50,12 @@ def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool
     planned = plan.make(options)
     planned = dataclasses.replace(
         planned, again=tuple(tried), trials=len(tried), points=[], outside=[], searcher="replay", scheduler="none",
-        budget=Budget("rounds", planned.experiment.scenario.rounds, 1), time_budget=None, goal=BY_ACCURACY,
+        budget=Budget("rounds", planned.experiment.scenario.rounds, 1), time_budget=None,
+        goal=Goal(planned.goal.objectives[:1], planned.goal.constraints),
     )  # fmt: skip
     status = search_study.run_with_ray(planned, {"replays": run.name})
-    return status or compare(before, planned)
+    nothing = status == 1 and record["state"] == "nothing found"  # then too
+    return compare(before, planned) if nothing or not status else status
 
 
 def compare(before: pd.DataFrame, p: plan.Plan) -> int:

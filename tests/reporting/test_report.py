@@ -31,6 +31,7 @@ from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import SCENARIOS
 from fedtune.reporting import check, findings
+from fedtune.reporting.words import edge
 from fedtune.runs import provenance
 from fedtune.runs.files import RunFiles, write_json
 from fedtune.runs.tables import trial_summary
@@ -354,7 +355,7 @@ def test_figures_that_fail_or_are_too_large_leave_a_sentence(
     ],
 )  # fmt: skip
 def test_edge_names_the_end_of_a_range_that_a_value_lies_at(value: Any, text: str, end: str) -> None:
-    assert findings.edge(value, text) == end
+    assert edge(value, text) == end
 
 
 # several runs, and comparisons ----------------------------------------------------------------------------------------

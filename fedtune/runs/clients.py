@@ -1,0 +1,69 @@
+"""The table of clients: how each did, in the runs on fresh seeds that a search or a comparison ends with.
+
+Of every such run it holds the last round, and the round of the best objective, of all clients that are scored.  Trials
+keep no figures of single clients: there are too many of them, and what is best is trained again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedtune.core.errors import UserError
+from fedtune.runs.files import RunFiles
+
+CLIENTS: dict[str, str] = {  # column -> dtype; val_NAME and test_NAME of one's own metrics stand behind
+    "run": "str",  # the folder's name
+    "algorithm": "str",
+    "configuration": "str",  # best or default; of a comparison default, top 1, …
+    "seed": "int64",
+    "scored": "str",  # last, or best: the round of the best objective
+    "round": "int64",
+    "client": "int64",
+    "val_rows": "int64",
+    "val_acc": "float64",
+    "test_rows": "int64",
+    "test_acc": "float64",
+}
+
+
+def table(runs: Iterable[tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]]) -> pd.DataFrame:
+    """A row per run, scored round and client.
+
+    runs: what tells a run apart, and its clients as `columns` gives them.
+    """
+    parts = [pd.DataFrame(dict(columns)).assign(**whose) for whose, scored in runs for columns in scored]
+    if not parts:
+        return pd.DataFrame(columns=[name for name in CLIENTS if name != "run"])
+    whole = pd.concat(parts, ignore_index=True)
+    first = [name for name in CLIENTS if name in whole]
+    return whole[first + [name for name in whole if name not in first]]
+
+
+def columns(scored: str, round: int, clients: Mapping[str, Any]) -> dict[str, Any]:
+    """The clients of one round as plain lists.
+
+    scored: last or best.  clients: tensors, as an evaluation gives them.
+    """
+    return {"scored": scored, "round": round} | {name: values.tolist() for name, values in clients.items()}
+
+
+def load(*runs: str | Path) -> pd.DataFrame:
+    """The clients of these runs; UserError for a folder that has no table of them."""
+    found = []
+    for run in map(Path, runs):
+        file = RunFiles(run).clients_file
+        if not file.exists():
+            raise UserError(
+                f"{run} has no {file.name}: it is written when a search's final check (--final-seeds) or a "
+                "comparison has ended"
+            )
+        found.append(pd.read_parquet(file).assign(run=run.absolute().name))
+    if not found:
+        raise UserError("there must be at least one run's folder, but none was given")
+    whole = pd.concat(found, ignore_index=True)
+    whole = whole.reindex(columns=[*CLIENTS, *(c for c in whole if c not in CLIENTS)])
+    return whole.fillna({n: "" for n, kind in CLIENTS.items() if kind == "str"}).astype(CLIENTS)
