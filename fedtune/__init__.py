@@ -29,7 +29,7 @@ __all__ = [
     "tunable",
     "when",
 ]
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _MODULES = {
     "fedtune.api": ("Run", "Search", "objective", "play", "tunable"),

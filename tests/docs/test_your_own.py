@@ -1,88 +1,95 @@
-"""The snippets of docs/your-own.md do what the page says."""
+"""docs/your-own.md runs from top to bottom in an empty folder, and what it says of each step holds."""
 
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+import pandas as pd
 import pytest
-import torch
-from support.helpers import DIGITS, numbers, play, random_federation, simulate
 
-import trainables
-from fedtune.data.datasets import Source
-from fedtune.federated import registry
 from fedtune.federated.algorithm import Algorithm
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
-from fedtune.nn import architectures, catalogue
+from fedtune.runs.folder import RunFolder
 from fedtune.tuning import space
 
 PAGE = (Path(__file__).parents[2] / "docs" / "your-own.md").read_text()
 
 
-def snippet(title: str) -> str:
-    """The first Python block under a heading."""
-    return re.findall(r"^```python\n(.*?)^```$", PAGE.split(f"## {title}\n")[1], re.M | re.S)[0]
+def steps() -> Iterator[tuple[str, str]]:
+    """The page's blocks in their order: files to be written, by the name in their first line, and commands."""
+    for language, text in re.findall(r"^```(python|bash)\n(.*?)^```$", PAGE, re.M | re.S):
+        name = re.match(r"# (\w+\.py)\n", text) if language == "python" else None
+        yield (name[1] if name else ""), text
 
 
-@pytest.fixture
-def fednorm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page's algorithm, as if its file lay in `trainables/`."""
-    (tmp_path / "fednorm.py").write_text(snippet("An algorithm"))
-    monkeypatch.setattr(trainables, "__path__", [*trainables.__path__, str(tmp_path)])
-    known = registry.names()
-    monkeypatch.setattr(registry, "names", lambda: sorted([*known, "fednorm"]))
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the page was followed, and in `said.txt` what its commands printed."""
+    folder = tmp_path_factory.mktemp("story")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "RAY_ADDRESS": "local"}
+    said = []
+    for name, text in steps():
+        if name:
+            (folder / name).write_text(text)
+            continue
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", text], cwd=folder, env=environment, capture_output=True, text=True,
+            timeout=900,
+        )  # fmt: skip
+        assert done.returncode == 0, text + done.stdout + done.stderr
+        said.append(done.stdout)
+    (folder / "said.txt").write_text("\n".join(said))
+    return folder
 
 
-@pytest.mark.usefixtures("fednorm")
-def test_the_algorithm_is_fedavg_without_its_penalty_and_another_with_it() -> None:
-    data = random_federation([5, 9, 7])
-    plain, zero, pulled = (
-        simulate(name, DIGITS, data, **config)
-        for name, config in (("fedavg", {}), ("fednorm", {"lam": 1e-4}), ("fednorm", {"lam": 1.0}))
-    )
-    assert plain.setting.algorithm != zero.setting.algorithm
-    for sim in (plain, zero, pulled):
-        play(sim, 2)
-    features = [sim.state.server["shared"]["head.weight"] for sim in (plain, zero, pulled)]
-    assert (features[0] - features[1]).abs().max() < (features[0] - features[2]).abs().max()
+def test_every_hospital_is_a_client_and_drawn(story: Path) -> None:
+    said = (story / "said.txt").read_text()
+    assert "40 clients" in said and "3 classes" in said and "critical" in said
+    assert (story / "who.html").stat().st_size > 10_000
+
+
+def test_the_algorithm_keeps_the_laws_and_is_described(story: Path) -> None:
+    said = (story / "said.txt").read_text()
+    assert "how much a high loss weighs" in said and "0.1 … 5 (log), or 0.0" in said
+
+
+def test_the_worst_tenth_is_searched_for_below_its_bound(story: Path) -> None:
+    run = RunFolder(story / "runs" / "worst")
+    trials = run.trials
+    assert run.state == "finished" and len(trials) == 4 and {"config/q", "config/lr"} <= set(trials)
+    assert (run.rounds["comm_mb"] <= 20).all() and run.rounds["val_recall"].between(0, 1).all()
+    full = trials[trials["status"] == "finished"]
+    best = full.loc[full["last_val_acc_worst10"].idxmax()]
+    assert run.best["found"]["trial"] == best["trial"]
+    assert {file.name for file in (run.path / "own").rglob("*.py")} >= {"fair.py", "net.py", "alarm.py"}
+    assert (run.path / "report.html").exists()
+
+
+def test_the_search_trains_again_to_the_same_numbers_with_dropout(story: Path) -> None:
+    assert "are the same bit for bit" in (story / "said.txt").read_text().replace("\n", " ")
+
+
+def test_ones_own_stands_beside_a_built_in(story: Path) -> None:
+    table = next((story / "runs" / "against").rglob("table.csv"))
+    assert set(pd.read_csv(table)["algorithm"]) == {"fair.py", "fedavg"}
 
 
 def test_the_table_of_methods_has_their_arguments() -> None:
     rows = re.findall(r"^\| `(\w+)\((.*)\)` \|", PAGE, re.M)
-    assert len(rows) > 8
+    assert len(rows) > 12
     for name, arguments in rows:
         assert ["self", *arguments.split(", ")] == [*inspect.signature(getattr(Algorithm, name)).parameters]
 
 
-def test_the_space_is_read_from_any_file(tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(snippet("A search space"))
-    loaded = space.load(str(file), Experiment("fedproto", Scenario()))
-    assert sorted(loaded.names) == ["lam", "momentum", "optimizer"] and loaded.conditions == {
-        "momentum": {"optimizer": ("sgd",)}
-    }
-
-
-def test_the_data_set_is_a_source_of_torchvision() -> None:
-    from fedtune.core.torchvision_import import datasets
-
-    names: dict[str, Any] = {}
-    exec(snippet("A data set").replace("Source(", "source = Source(", 1), names)
-    assert isinstance(names["source"], Source) and hasattr(datasets, names["source"].reader)
-
-
-def test_the_model_trains_in_a_federation(monkeypatch: pytest.MonkeyPatch) -> None:
-    names: dict[str, Any] = {}
-    exec(snippet("A model"), names)
-    monkeypatch.setitem(architectures.BODIES, "linear", names["linear_body"])
-    monkeypatch.setitem(catalogue.WIDTHS, "linear", 12)
-    scenario = DIGITS.override(model="linear")
-    data = random_federation([5, 9, 7])
-    stacked, looped = (simulate("fedavg", scenario, data, executor=executor) for executor in ("stack", "loop"))
-    play(stacked, 2), play(looped, 2)
-    for name, tensor in numbers(stacked.state).items():
-        torch.testing.assert_close(tensor, numbers(looped.state)[name])
+def test_the_space_is_read_from_any_file(story: Path) -> None:
+    loaded = space.load(str(story / "spaces.py"), Experiment("fedproto", Scenario()))
+    assert sorted(loaded.names) == ["lam", "momentum", "optimizer"]
+    assert loaded.conditions == {"momentum": {"optimizer": ("sgd",)}}
