@@ -16,7 +16,7 @@ from fedtune.cluster import ray_start
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import Goal, constraints, parse
-from fedtune.core.own_files import plain_name
+from fedtune.core.own_files import is_own, plain_name
 from fedtune.core.terminal import say
 from fedtune.federated import own_metrics
 from fedtune.federated.experiment import Experiment
@@ -255,8 +255,11 @@ def _grace(options: SearchOptions, first_effect: tuple[int, str], rounds: int) -
 
 
 def _name(experiment: Experiment, scenario: str) -> str:
+    """A name of a run's folder; one's own data say more than the scenario whose other fields they take."""
+    dataset = experiment.scenario.dataset
+    place = plain_name(dataset) if is_own(dataset) else scenario
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return f"{plain_name(experiment.algorithm)}-{scenario}-{stamp}"
+    return f"{plain_name(experiment.algorithm)}-{place}-{stamp}"
 
 
 def require_folder(storage: Path, name: str) -> None:
