@@ -1,0 +1,58 @@
+"""A search whose driver or worker is killed while it runs ends as if nothing had been."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from support.searches import actors, assert_as_undisturbed, begin_search, logged_rounds, standing_still
+from support.waiting import wait_for
+
+from fedtune import resume, status
+
+pytestmark = pytest.mark.usefixtures("one_ray")
+
+
+def test_a_killed_driver_is_resumed_where_it_was(
+    undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    process, run = begin_search(tmp_path), tmp_path / "run"
+    wait_for(lambda: logged_rounds(run) >= 25)
+    with standing_still(process, run):  # however long the questions take
+        assert status.main([str(run)]) == 0
+        said = capsys.readouterr().out
+        assert "fedproto, random and none: running" in said and "of 6 trials: " in said and " running" in said
+        assert resume.main([str(run)]) == 2 and "another is at work" in capsys.readouterr().err
+        os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert status.main([str(run)]) == 0
+    assert "its driver is gone; fedtune resume" in capsys.readouterr().out.replace("\n", " ")
+    assert resume.main([str(run), "--no-dashboard"]) == 0
+    assert_as_undisturbed(run, undisturbed)
+
+
+def test_sigterm_keeps_what_was_found_and_the_search_is_resumed(undisturbed: Path, tmp_path: Path) -> None:
+    """SIGTERM, as batch systems and containers send it, is Ctrl-C."""
+    process = begin_search(tmp_path)
+    run = tmp_path / "run"
+    wait_for(lambda: logged_rounds(run) >= 16)
+    process.terminate()
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 130, out
+    assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
+    assert all((run / name).exists() for name in ("trials.parquet", "rounds.parquet", "best.yaml", "study.journal"))
+    assert resume.main([str(run), "--no-dashboard"]) == 0
+    assert_as_undisturbed(run, undisturbed)
+
+
+def test_a_killed_workers_trial_goes_on_from_its_checkpoint(undisturbed: Path, tmp_path: Path) -> None:
+    process = begin_search(tmp_path)
+    wait_for(lambda: logged_rounds(tmp_path / "run") >= 8)
+
+    os.kill(wait_for(lambda: actors(process.pid))[0], signal.SIGKILL)
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, out
+    assert_as_undisturbed(tmp_path / "run", undisturbed)
