@@ -30,7 +30,7 @@ def show(
     """
     data = datasets.load(scenario.dataset, data_dir, download)
     made = partitioning.partition(data, scenario, seed)
-    table = counts(made, data)
+    table = counts(made, data, scenario.skip_classes)
     terminal.console().print(printed(table))
     say(summary(table))
     if save:
@@ -63,12 +63,12 @@ def looks(f: Federation) -> np.ndarray | None:
     return images
 
 
-def counts(f: Federation, data: Dataset) -> pd.DataFrame:
+def counts(f: Federation, data: Dataset, first: int = 0) -> pd.DataFrame:
     """Rows of every client, class and split, as the clients see them: columns client, class, split, rows.
 
-    Classes are the data set's, by name where it has names; those that nobody holds are left out.
+    Classes are the data set's, by name where it has names; those that nobody holds are left out.  first: the class that
+    is numbered 0 in the federation.
     """
-    first = data.classes - int(f.classes)
     names = data.class_names or tuple(map(str, range(data.classes)))
     found = []
     for split in SPLITS:
@@ -77,7 +77,7 @@ def counts(f: Federation, data: Dataset) -> pd.DataFrame:
         client = np.repeat(np.arange(f.clients), table.counts)
         number = client * f.classes + f.y[table.rows[real]]
         rows = np.bincount(number, minlength=f.clients * f.classes).reshape(f.clients, f.classes)
-        for c in range(f.classes):
+        for c in range(data.classes - first):
             found.append(pd.DataFrame({
                 "client": np.arange(f.clients), "class": names[first + c], "split": split, "rows": rows[:, c],
             }))  # fmt: skip

@@ -20,7 +20,7 @@ DIGITS = datasets.load("digits")
 
 def made(**fields: Any) -> tuple[pd.DataFrame, Federation]:
     f = partitioning.partition(DIGITS, Scenario(**fields), 0)
-    return partition_view.counts(f, DIGITS), f
+    return partition_view.counts(f, DIGITS, fields.get("skip_classes", 0)), f
 
 
 def test_the_table_counts_what_each_client_holds_and_calls_classes_by_their_names() -> None:
