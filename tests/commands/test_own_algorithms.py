@@ -15,12 +15,14 @@ from support.commands import refusal
 import fedtune
 from fedtune import compare, replay, resume, run, search
 from fedtune import list as listing
-from fedtune.core import extensions, own_files
+from fedtune.core import extensions, own_files, terminal
 from fedtune.core.errors import UserError
 from fedtune.federated import model_file, partitioning, registry, simulation
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.runs import own_copies
+from fedtune.studies import comparison_plan
+from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import space as spaces
 from fedtune.tuning.options import ExperimentOptions, SearchOptions
 
@@ -296,6 +298,21 @@ def test_resume_and_replay_refuse_a_changed_file_before_anything_else(kept, fold
     (run_folder / "run.json").write_text(json.dumps(about | record))
     (folder / "beside.py").write_text("# another")
     assert "beside.py: it has changed since" in refused(main, str(run_folder), folder, capsys)
+
+
+def test_a_comparison_is_resumed_with_the_files_it_was_made_of(folder):
+    options = ComparisonOptions(algos="local,good.py:Mine", storage_path=str(folder), name="both", trials=2)
+    with terminal.silent():
+        planned = comparison_plan.make(options)
+    assert [p.name for p in planned.plans.values()] == ["local", "good.py-Mine"]
+    record = json.loads(json.dumps(planned.to_record()))
+    own_copies.keep(planned.own, folder / "both")
+    (folder / "good.py").unlink()
+    own_files._files.clear()
+    own_copies.restore(folder / "both", record)
+    again = ComparisonOptions.from_record(record)
+    assert again.algos == f"local,{folder}/good.py:Mine"
+    assert again.of_search(again.algos.split(",")[1], folder).experiment() == planned.plans["good.py:Mine"].experiment
 
 
 def test_run_takes_a_best_configuration_with_its_code(kept, folder, capsys):
