@@ -204,10 +204,8 @@ def blamed(*passing: type[BaseException]) -> Iterator[None]:
     """
     try:
         yield
-    except (UserError, *passing):
-        raise
     except Exception as error:  # whatever their code raises
-        if place(error) is None:
+        if isinstance(error, (UserError, *passing)) or place(error) is None:
             raise
         raise UserError(describe(error)) from error
 

@@ -17,16 +17,14 @@ import yaml
 from analysis import frames
 from fedtune.core import statistics
 from fedtune.core.errors import UserError
-from fedtune.core.hyper import Knob, knobs
 from fedtune.core.metrics import METRICS
 from fedtune.core.objectives import Goal
 from fedtune.core.terminal import short
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import in_words
+from fedtune.reporting import declared
 from fedtune.reporting.check import Check
 from fedtune.reporting.words import edge, search_settings
-from fedtune.runs import own_copies, tables
+from fedtune.runs import tables
 from fedtune.runs.files import RunFiles
 from fedtune.tuning import schedulers
 from fedtune.tuning.options import SearchOptions
@@ -96,7 +94,7 @@ class Findings:
 
     def answer(self) -> list[tuple[str, str, str, str, str]]:
         """Each searched hyperparameter: name with symbol, the best's value, the default, the range, what it is."""
-        space, known = self.record.get("space") or {}, _knobs(self.run, self.record)
+        space, known = self.record.get("space") or {}, declared.knobs_of(self.run, self.record)
         rows = []
         for n in self.searched:
             knob = known.get(n)
@@ -144,7 +142,7 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
     return Findings(
         run, record, trials, rounds, now, best,
         tables.plain({c.removeprefix(frames.CONFIG): v for c, v in values.items()}), text,
-        str(found.get("scenario") or _scenario(record)), _default(run, record),
+        str(found.get("scenario") or _scenario(record)), declared.defaults_of(run, record),
         Check(pd.DataFrame(rows), Goal.from_record(record).first) if rows else None,
     )  # fmt: skip
 
@@ -189,31 +187,6 @@ def _best(trials: pd.DataFrame, best: dict[str, Any], unit: str, goal: Goal) -> 
     """The trial that best.yaml names, else the one that a search would choose now."""
     named = trials[trials["trial"] == str((best.get("found") or {}).get("trial"))]
     return tables.best_trial(trials, unit, goal) if named.empty else named.iloc[-1]
-
-
-def _knobs(run: Path, record: dict[str, Any]) -> dict[str, Knob]:
-    try:
-        return Experiment(record["algorithm"], Scenario(), own=own_copies.known(run, record)).knobs()
-    except ValueError:  # an algorithm that this fedtune does not have
-        return {}
-
-
-def _default(run: Path, record: dict[str, Any]) -> dict[str, Any]:
-    """Every hyperparameter as it is where it is not searched.
-
-    The scenario's fields are recorded as the preset left them, so a preset moves only the algorithm's own here.
-    """
-    pinned, preset = record.get("pinned") or {}, record.get("preset") or ""
-    own = own_copies.known(run, record)
-    try:
-        scenario = Scenario(**record["scenario"])
-        given = tuple(knobs(Scenario))
-        experiment = Experiment(
-            record["algorithm"], scenario, pinned=pinned, preset=preset, given=given, own=own
-        )  # fmt: skip
-        return experiment.configuration({})
-    except (TypeError, ValueError):  # of an older or newer fedtune
-        return {}
 
 
 def _of_check(f: Findings) -> list[str]:

@@ -166,7 +166,7 @@ def taken(command: str, argv: list[str], monkeypatch: pytest.MonkeyPatch) -> dic
 def check_names(arguments: dict[str, Any]) -> None:
     """Algorithms and settings that a command line names are there; capitals are place holders."""
     for value in (arguments.get("algo"), arguments.get("algos")):
-        assert not value or value.isupper() or set(value.split(",")) <= {*registry.names(), "fednorm"}, value
+        assert not value or value.isupper() or set(value.split(",")) <= {*registry.names(), "fednorm.py"}, value
     scenario = arguments.get("scenario")
     assert not scenario or scenario.isupper() or scenario in SCENARIOS
     for text in arguments.get("set") or []:

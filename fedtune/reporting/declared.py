@@ -1,0 +1,37 @@
+"""What is declared of a run's hyperparameters, as far as this fedtune knows its algorithm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedtune.core.hyper import Knob, knobs
+from fedtune.federated.experiment import Experiment
+from fedtune.federated.scenario import Scenario
+from fedtune.runs import own_copies
+
+
+def knobs_of(run: Path, record: dict[str, Any]) -> dict[str, Knob]:
+    """The hyperparameters of a run's algorithm, as this fedtune or the run's own files declare them."""
+    try:
+        return Experiment(record["algorithm"], Scenario(), own=own_copies.known(run, record)).knobs()
+    except ValueError:  # an algorithm that this fedtune does not have
+        return {}
+
+
+def defaults_of(run: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """Every hyperparameter as it is where it is not searched.
+
+    The scenario's fields are recorded as the preset left them, so a preset moves only the algorithm's own here.
+    """
+    pinned, preset = record.get("pinned") or {}, record.get("preset") or ""
+    own = own_copies.known(run, record)
+    try:
+        scenario = Scenario(**record["scenario"])
+        given = tuple(knobs(Scenario))
+        experiment = Experiment(
+            record["algorithm"], scenario, pinned=pinned, preset=preset, given=given, own=own
+        )  # fmt: skip
+        return experiment.configuration({})
+    except (TypeError, ValueError):  # of an older or newer fedtune
+        return {}
