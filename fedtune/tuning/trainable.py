@@ -22,6 +22,7 @@ from fedtune.cluster import ray_internals
 from fedtune.core.budget import Budget
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.memory import give_back_memory, keep_freed_memory
+from fedtune.core.trees import named
 from fedtune.core.metrics import JUDGED
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, TOTALS, Goal
 from fedtune.data.federation import Federation
@@ -211,5 +212,5 @@ def key(config: dict[str, Any]) -> str:
 
 def _form(state: State) -> list[Any]:
     """What stays as it is from round to round: names of the server's entries, clients, and shapes of their tensors."""
-    groups = [(g.ids.tolist(), {n: t.shape for n, t in g.tensors.items()}) for g in state.groups]
+    groups = [(g.ids.tolist(), {n: t.shape for n, t in named((g.tensors, g.kept)).items()}) for g in state.groups]
     return [sorted(state.server), *groups]
