@@ -22,9 +22,9 @@ from fedtune.cluster import ray_internals
 from fedtune.core.budget import Budget
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.memory import give_back_memory, keep_freed_memory
-from fedtune.core.trees import named
 from fedtune.core.metrics import JUDGED
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, TOTALS, Goal
+from fedtune.core.trees import named
 from fedtune.data.federation import Federation
 from fedtune.federated.engine import State
 from fedtune.federated.experiment import Experiment

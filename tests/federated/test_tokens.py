@@ -73,7 +73,7 @@ class Typed(Algorithm):
 
 @pytest.mark.parametrize(
     ("name", "config"),
-    [("typed", {}), ("typed", {"optimizer": "adam"}), ("typed", {"weight_decay": 0.01}), *((name, {}) for name in SOME)],
+    [("typed", {}), ("typed", {"optimizer": "adam"}), ("typed", {"weight_decay": 0.01}), *((n, {}) for n in SOME)],
 )
 def test_stack_equals_loop_and_a_resume_on_tokens(
     name: str, config: dict, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
