@@ -186,12 +186,19 @@ def _rows(s: Setting, g: Group) -> Tensor:
 
 
 def _back(old: Tree, at: Tensor, new: Tree) -> Tree:
-    """A group's tensors with those of some clients replaced, in place: who sat a round out costs nothing."""
+    """A group's tensors with those of some clients replaced, in place: who sat a round out costs nothing.
+
+    Only what is frozen is one for all clients; what all of a group received and keep untrained is copied here.
+    """
     if isinstance(old, dict):
         return {n: _back(t, at, new[n]) for n, t in old.items()}
     if isinstance(old, tuple):
         return type(old)(*(_back(*pair) for pair in zip(old, [at] * len(old), new, strict=True)))
-    return new if len(at) == len(old) else old if alike(old) else old.index_copy_(0, at, new)
+    if alike(old):
+        return old
+    if len(at) < len(old):
+        return old.index_copy_(0, at, new)
+    return new.clone() if alike(new) else new
 
 
 def require_finite(t: int, ids: Tensor, losses: Tensor, tensors: Tree, kept: Tree) -> None:

@@ -10,6 +10,7 @@ from support.helpers import (
     assert_same_numbers,
     client_net,
     copied,
+    numbers,
     own_rows,
     play,
     random_federation,
@@ -21,6 +22,7 @@ from torch.testing import assert_close
 
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
+from fedtune.federated.engine import participants
 from fedtune.federated.experiment import Experiment
 from fedtune.nn.mixtures import unpack
 
@@ -93,6 +95,20 @@ def test_mixtures_go_up_once_whoever_takes_part_and_bodies_stand_still(monkeypat
     after = sim.state.groups[0].tensors
     bodies = [n for n in before if n.startswith("body")]
     assert_same_numbers({n: after[n] for n in bodies}, {n: before[n] for n in bodies})
+
+
+@pytest.mark.parametrize("groups", [None, [[0, 1], [2, 3]], [[0], [1, 2, 3]]], ids=["one", "two", "one alone"])
+def test_who_takes_part_has_the_rounds_head_and_who_does_not_its_last(groups: list | None) -> None:
+    """A head is received and never trained at a client: in the state it is a client's own all the same."""
+    data = random_federation([9, 8, 7, 6])
+    sim = simulate("fedpft", DIGITS.override(participation=0.5), data, groups=groups, **SMALL)
+    heads: dict[int, torch.Tensor] = {}
+    for t in range(1, 8):
+        play(sim, 1)
+        chosen = participants(sim.setting, t).tolist()
+        heads |= dict.fromkeys(chosen, sim.state.server["head"]["bias"].clone())
+        for k, want in heads.items():
+            assert torch.equal(numbers(sim.state)[f"client {k}/head.bias"], want), (t, k)
 
 
 def test_bodies_that_differ_are_refused() -> None:
