@@ -1,4 +1,7 @@
-"""What CCVR and FedPFT have in common: a server that fits the head to features that it draws, as many of each class."""
+"""What CCVR and FedPFT have in common: a server that fits the head to features that it draws, as many of each class.
+
+And what FedPFT and GFPL have: mixtures of the features of few rows.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedtune.federated.algorithm import Algorithm, hyper
+from fedtune.federated.scenario import Scenario
 from fedtune.nn.heads import descend
 
 
@@ -28,6 +32,14 @@ class FitsHead(Algorithm):
         weight, bias = descend(head["weight"], head["bias"], *rows, self.head_epochs, self.head_batch, self.head_lr,
                                stream)  # fmt: skip
         return {"weight": weight, "bias": bias}
+
+
+def one_component(scenario: Scenario) -> dict[str, str]:
+    """The number of components, if every mixture has one whatever it is, with the reason: with few rows a class."""
+    most = scenario.shots + scenario.shots_spread
+    if scenario.partition != "ways-shots" or most >= 10:
+        return {}
+    return {"components": f"a class has at most {most} rows, and a component needs 5"}
 
 
 def normal(shape: tuple[int, ...], like: Tensor, stream: torch.Generator) -> Tensor:

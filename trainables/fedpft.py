@@ -20,11 +20,12 @@ from torch import Tensor, nn
 
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
+from fedtune.core.hyper import knobs
 from fedtune.core.trees import Tree, put
 from fedtune.federated.algorithm import DOWN, UP, Data, Model, Noise, Phase, Ragged, Task, hyper
 from fedtune.federated.scenario import Scenario
 from fedtune.nn.mixtures import fit, pack, pooled, sample, unpack
-from trainables._heads import FitsHead, normal
+from trainables._heads import FitsHead, normal, one_component
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,9 @@ class FedPFT(FitsHead):
         return net
 
     def idle(self, scenario: Scenario) -> dict[str, str]:
-        """What belongs to local training."""
-        names = ("batch", "local_epochs", "local_steps", "optimizer", "lr", "lr_decay", "momentum", "weight_decay")
-        return dict.fromkeys((*names, "batch_norm"), "no client trains: see head_lr, head_epochs, head_batch")
+        """What belongs to local training; with few rows a class, every mixture has one component."""
+        local = dict.fromkeys(knobs(Scenario), "no client trains: see head_lr, head_epochs, head_batch")
+        return local | one_component(scenario)
 
     def init(self, task: Task) -> dict[str, Tree]:
         """Nobody has sent anything."""
@@ -80,9 +81,8 @@ class FedPFT(FitsHead):
         member = (F.one_hot(data.y, len(seeds)) * data.mask[:, None]).T  # [C, N]
         local = fit(m.body(data.x), member.bool(), seeds, self.components, self.variance_floor)
         counts = member.sum(1)
-        return {
-            "mixtures": Ragged(pack(local), (local.weights > 0) & fresh), "counts": Ragged(counts, (counts > 0) & fresh)
-        }  # fmt: skip
+        mixtures = Ragged(pack(local), (local.weights > 0) & fresh)
+        return {"mixtures": mixtures, "counts": Ragged(counts, (counts > 0) & fresh)}
 
     def remember(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
         """Now it has sent them."""

@@ -31,6 +31,7 @@ from fedtune.nn.fusion import LINKAGES, fuse
 from fedtune.nn.layers import Linear
 from fedtune.nn.mixtures import fit, pack, sample, unpack
 from fedtune.nn.prototypes import etf
+from trainables._heads import one_component
 
 EVENT = "first_retrain"  # the method that tells when most hyperparameters first matter
 
@@ -113,10 +114,7 @@ class GFPL(Algorithm):
 
     def idle(self, scenario: Scenario) -> dict[str, str]:
         """With few rows a class, every mixture has one component."""
-        most = scenario.shots + scenario.shots_spread
-        if scenario.partition != "ways-shots" or most >= 10:
-            return {}
-        return {"components": f"a class has at most {most} rows, and a component needs 5"}
+        return one_component(scenario)
 
     def build(self, net: nn.Module, task: Task) -> nn.Module:
         """Add the projection and the frame (Eq. 9 to 11)."""
