@@ -14,7 +14,8 @@ from fedtune.core.errors import UserError
 from fedtune.federated import registry
 from fedtune.tuning.options import SearchOptions, above_zero, check, option, positive
 
-OF_GRID = ("table", "dataset", "parts", "quick", "all_columns", "rounds", "seeds", "preset")  # what decides which runs
+# what decides which runs
+OF_GRID = ("table", "dataset", "parts", "algos", "quick", "all_columns", "rounds", "seeds", "preset")
 
 
 def share(value: Any) -> float:
@@ -58,6 +59,7 @@ class ReproductionOptions:
     table: str = option("", "one of those that --list shows", "TABLE")
     dataset: str | None = option(None, "only its columns of that, or that in the first one's place", "NAME")
     parts: str | None = option(None, "only these: a figure's letters, or a table's data sets", "A,B,…")
+    algos: str | None = option(None, "only the rows of these algorithms", "A,B,…")
     quick: bool = option(False, "a small true version: few rounds, seeds and columns")
     all_columns: bool = option(False, "with --quick: few rounds and seeds, but every column")
     rounds: int | None = option(None, "of the longest column; others in proportion", "N", positive)
@@ -88,9 +90,9 @@ class ReproductionOptions:
     def folder(self) -> Path:
         """Where the runs and the table go."""
         given = [f"{n}{name}" for name in ("rounds", "seeds") if (n := getattr(self, name))]
-        parts = self.parts and self.parts.replace(",", "+")
+        parts, algos = (text and text.replace(",", "+") for text in (self.parts, self.algos))
         kind = ["quick"] * self.quick + ["all-columns"] * self.all_columns
-        said = filter(None, [self.table, self.dataset, parts, self.preset, *kind, *given])
+        said = filter(None, [self.table, self.dataset, parts, algos, self.preset, *kind, *given])
         return Path(self.storage_path) / (self.name or "-".join(said))
 
     @classmethod

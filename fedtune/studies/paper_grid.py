@@ -59,6 +59,7 @@ class Panel(NamedTuple):
     columns: tuple[Column, ...]
     measures: tuple[str, ...] = ("accuracy",)
     quick: int = 20  # rounds of the quick version: enough for what is varied to have an effect
+    algorithms: tuple[str, ...] = ()  # whose rows are run, where not all of them are
 
     @property
     def rounds(self) -> int:

@@ -70,7 +70,7 @@ def _folder(options: ReproductionOptions) -> Path:
     folder, grid = options.folder, options.grid
     if not RunFiles(folder, REPRODUCTION).record_file.exists():
         plan.require_folder(folder.parent, options.name or folder.name)
-    elif (had := read(folder)["grid"]) != grid:
+    elif (had := dict.fromkeys(grid) | read(folder)["grid"]) != grid:  # an earlier version had fewer options
         said = ", ".join(f"{n} {had[n]}" for n in grid if had.get(n) != grid[n])
         raise UserError(f"a folder is of one table's runs, but {folder} was made for {said}; give another --name")
     return folder

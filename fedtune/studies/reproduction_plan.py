@@ -28,6 +28,8 @@ def requested(options: ReproductionOptions) -> Grid:
         grid = substitution.on(grid, options.dataset)
     if options.parts:
         grid = substitution.parts(grid, options.parts.split(","))
+    if options.algos:
+        grid = _of_algorithms(grid, options.algos.split(","))
     if options.all_columns and not options.quick:
         raise UserError("--all-columns goes with --quick, which else takes three; without --quick all are run")
     if options.quick:
@@ -35,6 +37,15 @@ def requested(options: ReproductionOptions) -> Grid:
     if options.rounds:
         grid = grid._replace(panels=tuple(substitution.lasting(p, options.rounds) for p in grid.panels))
     return grid._replace(seeds=options.seeds or grid.seeds)
+
+
+def _of_algorithms(grid: Grid, names: Sequence[str]) -> Grid:
+    """The rows of these algorithms alone; UserError for one that has none."""
+    there = {row.algorithm for panel in grid.panels for column in panel.columns for row in rows_of(panel, column)}
+    for name in names:
+        if name not in there:
+            raise unknown("algorithm of the table", name, there)
+    return grid._replace(panels=tuple(panel._replace(algorithms=tuple(names)) for panel in grid.panels))
 
 
 class Spot(NamedTuple):
@@ -70,12 +81,12 @@ def planned(grid: Grid, presets: str, device: str) -> Iterator[Spot]:
 
 
 def rows_of(panel: Panel, column: Column) -> tuple[Row, ...]:
-    """The part's own rows, or all algorithms that run on the column's architectures, as they do."""
+    """The part's own rows, or all algorithms that run on the column's architectures, as they do; of those asked for."""
     if panel.rows:
-        return panel.rows
+        return tuple(row for row in panel.rows if row.algorithm in (panel.algorithms or (row.algorithm,)))
     fits = (line.split(" ") for line in fitting(column.setting()))
     mixed = {name: dict(registry.find(name).for_mixed_models) if changes else {} for name, *changes in fits}
-    return tuple(Row(name, name, values) for name, values in mixed.items())
+    return tuple(Row(n, n, values) for n, values in mixed.items() if n in (panel.algorithms or mixed))
 
 
 def _presets(text: str) -> list[str]:

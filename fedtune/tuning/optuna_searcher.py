@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,9 @@ class OptunaSearcher(Searcher):
             storage=self.storage, sampler=sampler, pruner=optuna.pruners.NopPruner(), study_name=study,
             directions=["minimize" if m == "min" else "maximize" for m in modes],
         )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            self.study.set_metric_names(names)  # on the axes of optuna-dashboard
         for point in points:
             self.study.enqueue_trial(point)
         self._outside = list(outside)

@@ -14,6 +14,7 @@ from fedtune.federated import partitioning, registry
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenarios import SCENARIOS
 from fedtune.studies import published, reproduction_plan, reproduction_report, reproduction_table, substitution
+from fedtune.studies.options import ReproductionOptions
 from fedtune.studies.paper_grid import MEASURES, Column, Grid, Panel, Row
 from fedtune.studies.paper_tables import GRIDS
 from fedtune.studies.ray_tasks import Outcome
@@ -184,6 +185,16 @@ def test_the_same_configuration_under_two_names_is_one_run(monkeypatch: pytest.M
     a, b = reproduction_plan.planned(grid, "as_text", "cpu")
     assert a.runs == b.runs and len({r.label for r in a.runs}) == grid.seeds
     assert by_column["Cifar100, λ_M = 5"][0] == "FedSA, Cifar100, λ_M = 5, seed 0"
+
+
+@pytest.mark.parametrize(("name", "algos"), [("fedpa-table2", "fedavg,fedpa"), ("fedsa-device", "gfpl")])
+def test_only_the_rows_of_some_algorithms_are_run(name: str, algos: str):
+    asked = [ReproductionOptions(name, dataset="digits", algos=given) for given in (None, algos)]
+    every, some = map(reproduction_plan.requested, asked)
+    wanted = [s for s in reproduction_plan.planned(every, "as_text", "cpu") if s.row.algorithm in algos.split(",")]
+    got = list(reproduction_plan.planned(some, "as_text", "cpu"))
+    assert [(s.column.label, s.row, s.runs) for s in got] == [(s.column.label, s.row, s.runs) for s in wanted] and got
+    assert ReproductionOptions(name, algos=algos).folder != ReproductionOptions(name).folder
 
 
 def test_a_preset_goes_to_the_algorithms_that_have_it():
@@ -378,6 +389,7 @@ def test_a_command_that_was_cut_short_goes_on(tmp_path: Path, capsys: pytest.Cap
         (["gfpl-fig6"], "mnist is absent"),
         (["gfpl-fig3", "--parts", "a,d"], "unknown part 'd'"),
         (["gfpl-fig3", "--all-columns"], "--all-columns goes with --quick"),
+        (["gfpl-table2", "--algos", "gfpl,fedrep"], "unknown algorithm of the table 'fedrep'"),
         (["gfpl-fig6", "--dataset", "digits", "--preset", "as_publishd"], "did you mean 'as_published'?"),
         (["fedpa-table2", "--dataset", "digits", "--preset", "as_text,as_publishd"], "did you mean 'as_published'?"),
         (["gfpl-fig6", "--dataset", "digits", "--name", "a/b"], "--name must be a plain folder name, but got 'a/b'"),
