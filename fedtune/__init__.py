@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from fedtune.core.hyper import hyper
     from fedtune.core.trees import Ragged
     from fedtune.federated.algorithm import Algorithm, Noise, Phase
+    from fedtune.studies.checking import Check
     from fedtune.tuning.space import when
 
 __all__ = [
     "Algorithm",
+    "Check",
     "Noise",
     "Phase",
     "Ragged",
@@ -35,6 +37,7 @@ _MODULES = {
     "fedtune.api": ("Run", "Search", "objective", "play", "tunable"),
     "fedtune.core.hyper": ("hyper",),
     "fedtune.core.trees": ("Ragged",),
+    "fedtune.studies.checking": ("Check",),
     "fedtune.federated.algorithm": ("Algorithm", "Noise", "Phase"),
     "fedtune.tuning.space": ("when",),
 }

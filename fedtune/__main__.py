@@ -17,6 +17,7 @@ COMMANDS = {
     "reproduce": "run a paper's table or figure",
     "run": "train one configuration",
     "partition": "who holds what: table, picture, file",
+    "check": "whether one's own algorithm or model keeps the laws",
     "status": "how a search stands",
     "report": "one HTML page on what searches found",
     "submit": "search on a Ray cluster, as a job",

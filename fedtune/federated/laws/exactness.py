@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fedtune.core.trees import Executor
 from fedtune.federated.laws import places
 from fedtune.federated.laws.law import Broken, Fell, Note, law
 from fedtune.federated.laws.settings import Setting
@@ -16,6 +17,7 @@ from fedtune.federated.laws.subject import Run, Subject, apart, copied, in_words
 from fedtune.federated.laws.watching import Tape
 
 GROUPS = (((0, 1, 2), (3, 4)), ((1, 4), (0, 3), (2,)))
+EXECUTORS: tuple[Executor, ...] = ("stack", "loop")
 BASE = ("finite", "inputs", "draws", "own state", "seed")
 
 
@@ -23,6 +25,8 @@ BASE = ("finite", "inputs", "draws", "own state", "seed")
      needs=("finite",))  # fmt: skip
 def one_program(s: Subject) -> Broken | Note | None:
     """torch.func.vmap runs it, or says where it cannot; what follows then runs one client after the other."""
+    if s.executor == "loop":
+        return Note("not asked, as the model cannot run so")
     try:
         s.run(s.settings.few, executor="stack")
     except Fell:
@@ -35,6 +39,8 @@ def one_program(s: Subject) -> Broken | Note | None:
      needs=(*BASE, "scores", "one program"))  # fmt: skip
 def stack_equals_loop(s: Subject) -> Broken | Note | None:
     """In settings of every kind: optimisers, unlike sizes, BatchNorm, one client, unlike architectures."""
+    if s.executor == "loop":
+        return Note("not asked, as the model cannot be stacked")
     settings: list[tuple[Setting, Mapping[str, Any]]] = [
         (setting, {})
         for name, setting in s.settings._asdict().items()
@@ -43,8 +49,10 @@ def stack_equals_loop(s: Subject) -> Broken | Note | None:
     if s.settings.mixed and s.fits_mixed():
         settings.append((s.settings.mixed, s.cls.for_mixed_models))
     for setting, config in settings:
-        rounds = 4 if setting is s.settings.holders else 3
-        stack, loop = (s.run(setting, rounds, executor, config=config) for executor in ("stack", "loop"))
+        stack, loop = (s.run(setting, executor=how, config=config) for how in EXECUTORS)
+        if spoiled := stack.spoiled | loop.spoiled:
+            what = f"with {setting.words}, a round changes {in_words(min(spoiled))} of the state before it"
+            return Broken("", what, "copy it first")
         if said := s.difference(stack, loop):
             return Broken(
                 places.of_hook(s.cls, "upload", "loss", "predict"), f"with {setting.words}, {said}",
@@ -77,7 +85,7 @@ def checkpoint(s: Subject) -> Broken | Note | None:
     if s.settings.mixed and s.fits_mixed():
         cuts.append((s.settings.mixed, s.cls.for_mixed_models, 1))
     for setting, config, cut in cuts:
-        whole = s.run(setting, 4 if setting is s.settings.few else 3, config=config)
+        whole = s.run(setting, setting.rounds + (setting is s.settings.few), config=config)
         rest, said = _resumed(s, setting, config, whole, cut)
         if not said:
             rest.play(len(whole.rows) - cut)

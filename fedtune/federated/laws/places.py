@@ -15,6 +15,7 @@ from types import FunctionType
 from typing import Any
 
 import fedtune
+from fedtune.core import own_files
 
 
 def files_of(cls: type) -> dict[str, str]:
@@ -44,7 +45,9 @@ def of_error(error: BaseException, cls: type) -> str:
         f for f in traceback.extract_tb(error.__traceback__)
         if f.filename in own or (str(Path(f.filename).parent) in folders and not f.filename.startswith(package))
     ]  # fmt: skip
-    return place(lines[-1].filename, lines[-1].lineno or 0) if lines else ""
+    if lines:
+        return place(lines[-1].filename, lines[-1].lineno or 0)
+    return Path(own_files.place(error) or "").name  # a model's, say
 
 
 def of_hook(cls: type, *names: str) -> str:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedtune.core.errors import Diverged
+from fedtune.core.trees import Executor
 from fedtune.federated import engine
 from fedtune.federated.algorithm import Algorithm
 from fedtune.federated.laws import belongings, finite_ops, places
@@ -100,8 +101,8 @@ def own_state(s: Subject) -> Broken | Note | None:
         where = places.of_word(s.cls, rf"__setattr__|__dict__|\.{name}\b")
         return Broken(where, f"self.{name} is set during a run, and no checkpoint keeps it", KEEP)
     now = belongings.belongings(s.cls)
-    if changed := sorted(now.items() - s.belongings.items()):
-        name = changed[0][0]
+    if moved := sorted(now.items() - s.belongings.items()):
+        name = moved[0][0]
         where = places.of_name(s.cls, name.split(",")[0].split(".")[-1])
         return Broken(where, f"{name} changes during a run, and no checkpoint keeps it", KEEP)
     fresh = s.begin(s.settings.few, "loop")
@@ -119,7 +120,8 @@ def own_state(s: Subject) -> Broken | Note | None:
 def seed(s: Subject) -> Broken | Note | None:
     """A second run of the same seed is made in turns with one of another seed."""
     few = s.settings.few
-    for executor in dict.fromkeys(("loop", s.executor)):
+    executors: tuple[Executor, ...] = ("loop", "stack") if s.executor == "stack" else ("loop",)
+    for executor in executors:
         want = s.run(few, executor=executor)
         runs = [Run(s.begin(few, executor, seed=n), want.tape, False) for n in (0, 1)]
         again, other = runs

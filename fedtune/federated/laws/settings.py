@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedtune.data.datasets import describe
+from fedtune.data.datasets import describe, has_tokens
 from fedtune.data.federation import Federation, Split
 from fedtune.federated import partitioning
 from fedtune.federated.scenario import Scenario
@@ -29,6 +29,7 @@ class Setting(NamedTuple):
     scenario: Scenario
     make: Callable[[Scenario, int], Federation]  # the data, for a seed
     values: Mapping[str, Any] = {}  # hyperparameters of the scenario
+    rounds: int = 3  # two are enough to see what the server made of the first
     resumes: bool = False  # whether its runs are resumed from every round
 
 
@@ -64,10 +65,11 @@ def _random(sizes: Sequence[int], classes: Sequence[Sequence[int]] | None = None
     """Random rows in the shape of the scenario's data set."""
 
     def make(scenario: Scenario, seed: int) -> Federation:
-        *shape, known = describe(scenario.dataset)
+        *shape, known = describe(scenario.dataset, scenario.image_size)
         few = min(total, known)
         own = [[c % few for c in some] for some in classes] if classes else None
-        return random_federation(sizes, own, tuple(shape), few, seed)
+        f = random_federation(sizes, own, tuple(shape), few, seed)
+        return f._replace(x=(f.x > 0).astype(np.int64)) if has_tokens(scenario.dataset) else f
 
     return make
 
@@ -98,17 +100,18 @@ def settings(base: Scenario | None = None) -> Settings:
         few=Setting("3 of 5 clients take part", replace(TINY, participation=0.6, all_classes=20), digits,
                     resumes=True),
         everyone=Setting("two epochs of Adam", replace(TINY, ways_spread=2, shots=5, shots_spread=3), digits,
-                         {"local_epochs": 2, "batch": 5, "optimizer": "adam", "lr": 0.003}),
+                         {"local_epochs": 2, "batch": 5, "optimizer": "adam", "lr": 0.003}, 2),
         skewed=Setting("Dirichlet-skewed clients, momentum and weight decay",
                        replace(TINY, partition="dirichlet", alpha=0.3, floor=12), digits,
                        {"batch": 32, "weight_decay": 0.01, "momentum": 0.9}),
         steps=Setting("a net with convolutions, three steps a round",
-                      replace(TINY, model="cnn8", shots=4, shots_spread=1), digits, {"local_steps": 3}),
-        averaged=Setting("clients of unlike sizes, BatchNorm averaged", batch_norm, unequal),
-        personal=Setting("clients of unlike sizes, BatchNorm kept", batch_norm, unequal, {"batch_norm": "personal"}),
+                      replace(TINY, model="cnn8", shots=4, shots_spread=1), digits, {"local_steps": 3}, 2),
+        averaged=Setting("clients of unlike sizes, BatchNorm averaged", batch_norm, unequal, rounds=2),
+        personal=Setting("clients of unlike sizes, BatchNorm kept", batch_norm, unequal, {"batch_norm": "personal"},
+                         2),
         holders=Setting("classes that one client holds, or none", replace(TINY, participation=0.75),
-                        _random(SIZES, HOLDERS, 6)),
-        alone=Setting("a single client", TINY, _random([11])),
+                        _random(SIZES, HOLDERS, 6), rounds=4),
+        alone=Setting("a single client", TINY, _random([11]), rounds=2),
         mixed=Setting("clients of unlike architectures",
                       replace(TINY, model="htmini3", participation=0.8), digits, resumes=True),
         effects=Setting("4 clients", replace(TINY, shots=12, clients=4), digits, {"batch": 16}),
@@ -125,15 +128,15 @@ def _of(base: Scenario) -> Settings:
     return Settings(
         few=Setting("3 of 5 clients take part", some, unequal, resumes=True),
         everyone=Setting("two epochs of Adam", small, unequal,
-                         {"local_epochs": 2, "local_steps": 0, "batch": 5, "optimizer": "adam", "lr": 0.003}),
+                         {"local_epochs": 2, "local_steps": 0, "batch": 5, "optimizer": "adam", "lr": 0.003}, 2),
         skewed=Setting("momentum and weight decay", small, unequal,
                        {"batch": 16, "optimizer": "sgd", "weight_decay": 0.01, "momentum": 0.9}),
-        steps=Setting("three steps a round", small, unequal, {"local_steps": 3}),
-        averaged=Setting("BatchNorm averaged", small, unequal, {"batch_norm": "averaged"}),
-        personal=Setting("BatchNorm kept", small, unequal, {"batch_norm": "personal"}),
+        steps=Setting("three steps a round", small, unequal, {"local_steps": 3}, 2),
+        averaged=Setting("BatchNorm averaged", small, unequal, {"batch_norm": "averaged"}, 2),
+        personal=Setting("BatchNorm kept", small, unequal, {"batch_norm": "personal"}, 2),
         holders=Setting("classes that one client holds, or none", replace(some, clients=4),
-                        _random(SIZES, HOLDERS, 6)),
-        alone=Setting("a single client", replace(small, clients=1), _random([11])),
+                        _random(SIZES, HOLDERS, 6), rounds=4),
+        alone=Setting("a single client", replace(small, clients=1), _random([11]), rounds=2),
         mixed=None,
         effects=Setting("5 clients", small, unequal),
     )  # fmt: skip

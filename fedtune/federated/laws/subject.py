@@ -58,6 +58,8 @@ class Run:
         self.saved: list[bytes] = []  # the checkpoint after round 1, 2, …
         self.spoiled: set[str] = set()  # tensors of a round's input that it changed, where it must not
         self.drew: set[str] = set()  # streams of the process that were drawn from
+        f = sim.setting.federation
+        self.rows_given = {n: (t, t._version) for n, t in (("x", f.x), ("y", f.y), ("rows", f.train.rows))}
 
     def play(self, rounds: int) -> None:
         """Go on until so many rounds are done."""
@@ -69,6 +71,7 @@ class Run:
             before = self.states[-1]
             if sim.setting.scenario.participants == sim.setting.task.clients:
                 self.spoiled |= apart(numbers(given), before)
+            self.spoiled |= {f"data/{n}" for n, (t, version) in self.rows_given.items() if t._version != version}
             self.states.append(copied(numbers(sim.state)))
             if self.resumes:
                 self.saved.append(_saved(sim))
@@ -100,7 +103,8 @@ class Subject:
         self.values = {**cls.checked_with, **(values or {})}
         self.defaults = {n: self.values.get(n, knob.default) for n, knob in known.items()}
         self.rtol, self.atol = rtol, 1e-12
-        self.dtype, self.executor = torch.float64, "stack"  # what the laws found possible
+        self.dtype = torch.float64  # this and how clients are run: what the laws found possible
+        self.executor: Executor = "stack"
         self._runs: dict[Key, Run | Fell] = {}
         self.belongings = belongings(cls)  # before anything ran
 
@@ -125,7 +129,7 @@ class Subject:
         return sim
 
     def run(
-        self, setting: Setting, rounds: int = 3, executor: Executor | None = None,
+        self, setting: Setting, rounds: int = 0, executor: Executor | None = None,
         groups: Sequence[Sequence[int]] = (), seed: int = 0, config: Mapping[str, Any] | None = None,
     ) -> Run:  # fmt: skip
         """A run of so many rounds at least, from the store; Fell if it stops with an error."""
@@ -142,10 +146,10 @@ class Subject:
                 tape.buffers = frozenset(n for g in sim.state.groups for n, _ in g.net.named_buffers())
                 tape.in_place = how == "loop"
                 known = self._runs[key] = Run(sim, tape, setting.resumes)
-            known.play(rounds)
+            known.play(rounds or setting.rounds)
         except Exception as error:
-            self._runs[key] = self.fell(error, setting)
-            raise self._runs[key] from error
+            fell = self._runs[key] = self.fell(error, setting)
+            raise fell from error
         return known
 
     def in_single_precision(self) -> None:

@@ -1,0 +1,24 @@
+"""The law of search spaces: each that an algorithm has can be searched, under its defaults and every preset."""
+
+from __future__ import annotations
+
+from fedtune.core.errors import UserError
+from fedtune.federated.experiment import Experiment
+from fedtune.federated.laws import places
+from fedtune.federated.laws.law import Broken, Note, law
+from fedtune.federated.laws.subject import Subject
+from fedtune.federated.scenario import Scenario
+from fedtune.tuning import space
+
+
+@law("spaces", "every search space holds hyperparameters within their ranges", needs=("declarations",))
+def spaces(s: Subject) -> Broken | Note | None:
+    """Of an algorithm with a name, those of its file or the one made from its declarations."""
+    names = []
+    try:
+        for name in (names := space.names(s.name)):
+            for preset in ("", *s.cls.presets):
+                space.load(name, Experiment(s.name, Scenario(), preset=preset))
+    except UserError as error:
+        return Broken(places.of_name(s.cls, "SPACES"), str(error), "see docs/your-own.md on search spaces")
+    return Note(", ".join(names))
