@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedtune import Algorithm, hyper
 
-_seen: list[Tensor] = []  # here: Collects
+_seen: list[int] = []  # here: Collects
 
 
 class Moments(NamedTuple):
@@ -121,19 +121,19 @@ class GlobalNoise(Base):
 
     def aggregate(self, server, up, task):
         new = super().aggregate(server, up, task)
-        noise = np.random.normal(size=new["shared"]["head.bias"].shape)  # here
-        return new | {"shared": new["shared"] | {"head.bias": new["shared"]["head.bias"] + torch.tensor(noise)}}
+        bias = new["shared"]["head.bias"]
+        noise = np.random.normal(size=bias.shape)  # here
+        return new | {"shared": new["shared"] | {"head.bias": bias + torch.tensor(noise).to(bias)}}
 
 
 @dataclass(frozen=True)
 class Collects(Base):
-    """Momentum of the server's in a list of the module."""
+    """Rounds counted in a list of the module."""
 
     def aggregate(self, server, up, task):
         new = super().aggregate(server, up, task)
-        _seen.append(new["shared"]["head.bias"])
-        bias = sum(_seen) / len(_seen)
-        return new | {"shared": new["shared"] | {"head.bias": bias}}
+        _seen.append(task.t)
+        return new | {"shared": new["shared"] | {"head.bias": new["shared"]["head.bias"] / len(_seen)}}
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,9 @@ class Unseeded(Base):
 
     def aggregate(self, server, up, task):
         new = super().aggregate(server, up, task)
-        noise = np.random.default_rng().normal(size=new["shared"]["head.bias"].shape)  # here
-        return new | {"shared": new["shared"] | {"head.bias": new["shared"]["head.bias"] + torch.tensor(noise)}}
+        bias = new["shared"]["head.bias"]
+        noise = np.random.default_rng().normal(size=bias.shape)  # here
+        return new | {"shared": new["shared"] | {"head.bias": bias + torch.tensor(noise).to(bias)}}
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,9 @@ class ByPlace(Base):
         bias = down["shared"]["head.bias"] * weight[:, None]
         return down | {"shared": down["shared"] | {"head.bias": bias}}
 
+    def deployed(self, server, ids, task):
+        return super().broadcast(server, ids, task)
+
 
 @dataclass(frozen=True)
 class OwnTuple(Base):
@@ -231,7 +235,7 @@ class Undeclared(Base):
 
 @dataclass(frozen=True)
 class NoClientAxis(Base):
-    """A server entry is sent without an axis for the clients: to one client it would be another's."""
+    """A server entry is sent for one client too many."""
 
     sends = ("means",)
 

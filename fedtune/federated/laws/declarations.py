@@ -183,7 +183,8 @@ def _contrasts(s: Subject, name: str, knob: Knob) -> Iterator[tuple[Any, Any, Ma
     yield from ((value, knob.check(v), {}) for v in far if v != value)
 
 
-@law("metrics", "every round's row holds the promised metrics, and what `report` gives are numbers", needs=("finite",))
+@law("metrics", "every round's row holds the promised metrics, and what `report` gives are numbers",
+     needs=("finite", "messages"))  # fmt: skip
 def metrics(s: Subject) -> Broken | Note | None:
     """The rows of three rounds."""
     always = {name for name, declared in METRICS.items() if not declared.search_only} - set(CLOCK)

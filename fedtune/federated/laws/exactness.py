@@ -22,7 +22,7 @@ BASE = ("finite", "inputs", "draws", "own state", "seed")
 
 
 @law("one program", "client code runs for all clients as one program: no .item(), no `if tensor`, no boolean index",
-     needs=("finite",))  # fmt: skip
+     needs=("finite", "messages"))  # fmt: skip
 def one_program(s: Subject) -> Broken | Note | None:
     """torch.func.vmap runs it, or says where it cannot; what follows then runs one client after the other."""
     if s.executor == "loop":
@@ -89,7 +89,7 @@ def checkpoint(s: Subject) -> Broken | Note | None:
         rest, said = _resumed(s, setting, config, whole, cut)
         if not said:
             rest.play(len(whole.rows) - cut)
-            tail = Run(rest.sim, rest.tape, False)
+            tail = Run(rest.sim, rest.tape, setting)
             tail.rows, tail.states = whole.rows[cut:], whole.states[cut:]
             said = s.difference(rest, tail, exact=True)
             if not said and rest.sim.state.bytes != whole.sim.state.bytes:
@@ -114,8 +114,8 @@ def _resumed(s: Subject, setting: Setting, config: Mapping[str, Any], whole: Run
         except Exception as error:
             said = " ".join(str(error).split())
             kind = next((w for w in said.split() if "." in w and not w.startswith("(")), "")
-            return Run(sim, Tape(), False), f"the checkpoint does not load without running code: {kind or said[:200]}"
-    run = Run(sim, Tape(), False)
+            return Run(sim, Tape(), setting), f"the checkpoint does not load without running code: {kind or said[:200]}"
+    run = Run(sim, Tape(), setting)
     run.states = [copied(numbers(sim.state))]
     lost = apart(run.states[0], whole.states[cut])
     return run, f"{in_words(min(lost))} is not what was saved" if lost else ""

@@ -24,7 +24,7 @@ ROUNDS = 4
 @law("messages", "clients receive and send what is declared, with the client axis in front", needs=("finite",))
 def messages(s: Subject) -> Broken | Note | None:
     """Every message of four rounds in which three of four clients take part."""
-    run = s.run(s.settings.holders, ROUNDS)
+    run = s.run(s.settings.holders, ROUNDS, "loop")
     alg, tape = run.sim.setting.algorithm, run.tape
     named, sent = {*alg.sends, *(["shared"] if alg.shared else [])}, set()
     for message in tape.down:
@@ -71,7 +71,7 @@ def _schedule(run: Run) -> str:
 @law("bytes", "what is counted is what was sent: numbers, whole numbers and bytes, entry by entry", needs=("messages",))
 def counted_bytes(s: Subject) -> Broken | Note | None:
     """Counted again from the messages of four rounds."""
-    run, total = s.run(s.settings.holders, ROUNDS), 0
+    run, total = s.run(s.settings.holders, ROUNDS, "loop"), 0
     where = places.of_hook(s.cls, "report") if overrides(s.cls, "report") else ""
     for row in run.rows[:ROUNDS]:
         for way, some in (("down", run.tape.down), ("up", run.tape.up)):

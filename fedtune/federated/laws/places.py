@@ -8,7 +8,7 @@ import linecache
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from types import FunctionType
@@ -77,10 +77,14 @@ def of_class(cls: type) -> str:
 def of_name(cls: type, name: str) -> str:
     """The line where a field or an attribute of the class, or a name of its module, is first given."""
     for file in files_of(cls):
-        for line, node in _statements(file):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if any(isinstance(t, ast.Name) and t.id == name for t in targets):
-                return place(file, line)
+        for owner in own_classes(cls):
+            for node in ast.walk(tree_of(file)):
+                if isinstance(node, ast.ClassDef) and node.name == owner.__name__:
+                    if line := _given(node.body, name):
+                        return place(file, line)
+    for file in files_of(cls):
+        if line := _given(tree_of(file).body, name):
+            return place(file, line)
     return of_class(cls)
 
 
@@ -105,10 +109,13 @@ def tree_of(file: str) -> ast.Module:
     return ast.parse(text)
 
 
-def _statements(file: str) -> Iterator[tuple[int, ast.Assign | ast.AnnAssign | ast.AugAssign]]:
-    for node in ast.walk(tree_of(file)):
-        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
-            yield node.lineno, node
+def _given(statements: list[ast.stmt], name: str) -> int:
+    """The line of the first of these statements that gives this name a value; 0 if none does."""
+    for node in statements:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(isinstance(t, ast.Name) and t.id == name for t in targets):
+            return node.lineno
+    return 0
 
 
 def source_of(cls: type) -> str:

@@ -116,14 +116,14 @@ def own_state(s: Subject) -> Broken | Note | None:
 
 
 @law("seed", "a seed determines the run whatever else runs beside it, and another seed gives another",
-     needs=("draws", "own state", "inputs"))  # fmt: skip
+     needs=("draws", "own state", "inputs", "messages"))  # fmt: skip
 def seed(s: Subject) -> Broken | Note | None:
     """A second run of the same seed is made in turns with one of another seed."""
     few = s.settings.few
     executors: tuple[Executor, ...] = ("loop", "stack") if s.executor == "stack" else ("loop",)
     for executor in executors:
         want = s.run(few, executor=executor)
-        runs = [Run(s.begin(few, executor, seed=n), want.tape, False) for n in (0, 1)]
+        runs = [Run(s.begin(few, executor, seed=n), want.tape, few) for n in (0, 1)]
         again, other = runs
         for t in range(1, 4):
             move_streams()
@@ -135,14 +135,15 @@ def seed(s: Subject) -> Broken | Note | None:
                 f"the same seed gives other numbers a second time: {said}",
                 "take randomness from Noise, or from a generator made of task.seed, and remember nothing elsewhere",
             )
-        heads = [n for n in want.states[2] if "head" in n]
+        heads = [n for n in want.states[2] if "head" in n and "/kept/" not in n]
         same = heads and set(heads) - apart(other.states[-1], want.states[2])
         if same:
             return Broken("", f"another seed gives the same {in_words(min(same))}", "train the head, or draw its start")
     return None
 
 
-@law("scores", "predict gives each row C scores that do not depend on the rows beside it", needs=("finite",))
+@law("scores", "predict gives each row C scores that do not depend on the rows beside it",
+     needs=("finite", "messages"))  # fmt: skip
 def scores(s: Subject) -> Broken | Note | None:
     """Rows are scored alone and together."""
     run = s.run(s.settings.averaged, executor="loop")

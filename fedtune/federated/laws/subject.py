@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -50,9 +51,9 @@ class OfClass(Experiment):
 class Run:
     """A run that several laws look at: its rows, states and messages, round by round."""
 
-    def __init__(self, sim: Simulation, tape: Tape, resumes: bool) -> None:
-        """Ready for its first round; resumes: whether a checkpoint is kept of every round."""
-        self.sim, self.tape, self.resumes = sim, tape, resumes
+    def __init__(self, sim: Simulation, tape: Tape, setting: Setting) -> None:
+        """Ready for its first round."""
+        self.sim, self.tape, self.resumes, self.atol = sim, tape, setting.resumes, setting.atol
         self.rows: list[dict[str, Any]] = []
         self.states = [copied(numbers(sim.state))]
         self.saved: list[bytes] = []  # the checkpoint after round 1, 2, …
@@ -102,7 +103,7 @@ class Subject:
                 raise unknown(f"hyperparameter of {self.name}", n, known | knobs(Scenario))
         self.values = {**cls.checked_with, **(values or {})}
         self.defaults = {n: self.values.get(n, knob.default) for n, knob in known.items()}
-        self.rtol, self.atol = rtol, 1e-12
+        self.rtol, self.atol = rtol, 0.0
         self.dtype = torch.float64  # this and how clients are run: what the laws found possible
         self.executor: Executor = "stack"
         self._runs: dict[Key, Run | Fell] = {}
@@ -145,7 +146,7 @@ class Subject:
                 sim = self.begin(setting, how, groups, seed, config, tape)
                 tape.buffers = frozenset(n for g in sim.state.groups for n, _ in g.net.named_buffers())
                 tape.in_place = how == "loop"
-                known = self._runs[key] = Run(sim, tape, setting.resumes)
+                known = self._runs[key] = Run(sim, tape, setting)
             known.play(rounds or setting.rounds)
         except Exception as error:
             fell = self._runs[key] = self.fell(error, setting)
@@ -159,7 +160,8 @@ class Subject:
 
     def fell(self, error: Exception, setting: Setting) -> Fell:
         """An error in a run as what broke."""
-        said = " ".join(str(error).split())[:300]
+        # an engine's own words on client code begin with the place
+        said = re.sub(r"^\S+\.py:\d+: ", "", " ".join(str(error).split()))[:300]
         kind = "" if isinstance(error, UserError | Diverged) else f"{type(error).__name__}: "
         where, to_do = places.of_error(error, self.cls), hints.of_error(error)
         return Fell(Broken(where, f"{kind}{said} (in the setting: {setting.words})", to_do), error)
@@ -177,10 +179,11 @@ class Subject:
 
     def difference(self, got: Run, want: Run, exact: bool = False) -> str:
         """The first round's first number in which two runs differ, in words; "" if there is none."""
+        within = 0.0 if exact else max(self.atol, want.atol)
         for t, (a, b) in enumerate(zip(got.states, want.states, strict=False)):
             if a.keys() != b.keys():
                 return f"after round {t} the state has other entries: {', '.join(sorted(a.keys() ^ b.keys())[:3])}"
-            far = {n: _distance(a[n], b[n]) for n in b if not self.same(a[n], b[n], exact)}
+            far = {n: _distance(a[n], b[n]) for n in b if not self.same(a[n], b[n], within)}
             if far:
                 name = max(far, key=lambda n: far[n])
                 more = f" (and {len(far) - 1} more)" if len(far) > 1 else ""
@@ -189,15 +192,15 @@ class Subject:
             if a.keys() != b.keys():
                 return f"round {a['round']} reports other metrics: {', '.join(sorted(a.keys() ^ b.keys())[:3])}"
             for n in b:
-                if a[n] != b[n] and (exact or not abs(a[n] - b[n]) <= self.atol + self.rtol * abs(b[n])):
+                if a[n] != b[n] and not (within and abs(a[n] - b[n]) <= within + self.rtol * abs(b[n])):
                     return f"in round {a['round']} the metric {n} is {a[n]} and {b[n]}"
         return ""
 
-    def same(self, a: Tensor, b: Tensor, exact: bool) -> bool:
-        """Whether two tensors are the same, bit for bit or within the tolerance."""
-        if a.shape != b.shape or exact or not a.is_floating_point():
+    def same(self, a: Tensor, b: Tensor, within: float) -> bool:
+        """Whether two tensors are the same within a tolerance; 0: bit for bit."""
+        if a.shape != b.shape or not within or not a.is_floating_point():
             return torch.equal(a, b)
-        return torch.allclose(a, b, rtol=self.rtol, atol=self.atol)
+        return torch.allclose(a, b, rtol=self.rtol, atol=within)
 
 
 def flat(tree: Any, name: str = "") -> dict[str, Tensor]:
