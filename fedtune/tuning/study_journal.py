@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -30,8 +31,8 @@ class BufferedFile(BaseJournalBackend):
         self._written = 0
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Take entries."""
-        self._waiting += logs
+        """Take entries, as they are now: they share dictionaries with the study in memory, which changes them."""
+        self._waiting += copy.deepcopy(logs)
 
     def read_logs(self, log_number_from: int) -> Sequence[dict[str, Any]]:
         """The entries from that number on, which the one storage over this file asks for as soon as it appended."""
