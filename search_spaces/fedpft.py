@@ -4,5 +4,5 @@ from fedtune.tuning.space import lines, tunable
 from trainables.fedpft import FedPFT
 
 default = tunable(FedPFT, "components", "head_lr", "variance_floor", pseudo=(20, 500), head_epochs=(1, 10))
-paper = lines(components=[1, 2, 5, 10])  # Beitollahi et al., section 5: the number of mixtures
+paper = lines(components=[1, 2, 5, 10])  # ours: no grid was at hand
 wide = tunable(FedPFT, "components", "pseudo", "head_epochs", "head_batch", "head_lr", "variance_floor")

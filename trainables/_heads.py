@@ -5,7 +5,9 @@ And what FedPFT and GFPL have: mixtures of the features of few rows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +26,8 @@ class FitsHead(Algorithm):
     head_lr: float = hyper(0.03, 1e-4, 1.0, log=True, help="the head's learning rate at the server")
 
     linear_head = True
+
+    checked_with: ClassVar[Mapping[str, Any]] = {"head_epochs": 1}
 
     def fitted(self, head: dict[str, Tensor], x: Tensor, seen: Tensor, stream: torch.Generator) -> dict[str, Tensor]:
         """The head {weight, bias}, fitted to x [C, r, D]: r draws of every class, of which those seen [C] count."""

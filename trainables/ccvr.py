@@ -8,8 +8,8 @@
              SGD of the head of w on CE over them, the body as it is: what predicts
              w = Σ_k n_k w_k / Σ_k n_k,  as FedAvg: calibration never comes back into training
 
-Luo et al., NeurIPS 2021, arXiv:2106.05001, algorithm 1, equations 4 to 6.  There it is done once, after FedAvg's last
-round.  Here every round has its score, so clients tell the moments of the model that they received, beside the update:
+Luo et al., NeurIPS 2021, arXiv:2106.05001, algorithm 1; not at hand: from its description.  There it is done once,
+after FedAvg's last round.  Here every round has its score, so clients tell the moments of the model that they received, beside the update:
 what is scored after round t is FedAvg's model of round t - 1, calibrated, and the mean of the round is logged as
 "averaged".  ε, a share of the class's mean variance, lets covariances of few rows be drawn from.  Moments are of the
 round's participants.  r = 0 is FedAvg.
@@ -35,6 +35,7 @@ class CCVR(FitsHead):
     variance_floor: float = hyper(1e-2, 1e-6, 1.0, log=True, symbol="ε", help="added variance, in the class's mean")
 
     shared = ("body", "head")
+    checked_with = {"virtual": 10, "head_epochs": 1}
 
     def upload(self, m: Model, data: Data, down: dict) -> dict:
         """Moments of the features of the model as it was received."""

@@ -5,11 +5,11 @@
     client   body_k <- body;  local epochs on CE move the body, head frozen
     up       body_k, n_k
     server   the mean of the bodies weighted by rows
-    scored   w_k <- (body, head), τ epochs on CE over both (tune="head": the head);  no later round sees it
+    scored   w_k <- (body, head), τ epochs on CE move the head (tune="all": both);  no later round sees it
 
-Oh, Kim and Yun, ICLR 2022, arXiv:2106.06042, algorithm 1 and section 5.  It is tuned anew for every score: the time is
-in eval_seconds, and a deployment pays it once a client.  update="all" trains and sends the head too: FedAvg-FT, and
-with τ = 0 FedAvg.
+Oh, Kim and Yun, ICLR 2022, arXiv:2106.06042; the mean is by rows.  It is tuned anew for every score: the time is in
+eval_seconds, and a deployment pays it once a client.  update="all" trains and sends the head too: FedAvg-FT, and with
+τ = 0 FedAvg.
 """
 
 from dataclasses import dataclass
@@ -22,11 +22,12 @@ class FedBABU(Algorithm):
     """FedBABU as the docstring of its module gives it: hyperparameters, clients and server."""
 
     tune_epochs: int = hyper(5, 1, 20, extra_values=(0,), symbol="τ", help="epochs before a client is scored")
-    tune: str = hyper("all", choices=("all", "head"), help="what these epochs move")
+    tune: str = hyper("head", choices=("head", "all"), help="what these epochs move")
     tune_lr: float | None = hyper(None, 1e-4, 1.0, log=True, help="their learning rate; none: the clients'")
     update: str = hyper("body", choices=("body", "all"), help="what rounds train and send")
 
     structural = ("update",)
+    checked_with = {"tune_epochs": 1}
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -7,9 +7,9 @@
              r draws of every class;  SGD of the head on CE over them, on from the last round's head
     down     the head
 
-Beitollahi et al. 2024, arXiv:2402.01862, algorithm 1; it is one-shot.  Here the server goes on fitting, on fresh draws,
-so that there is a curve to judge, and later rounds cost the way down only.  Draws are as many of each class (there: of
-each row), covariances diagonal (one of its three).  A class of N rows gets at most N / 5 components.
+Beitollahi et al. 2024, arXiv:2402.01862, algorithm 1; not at hand: from its description.  It is one-shot; here the
+server goes on fitting, on fresh draws, and later rounds cost the way down only.  Draws are as many of each class (there:
+of each row), covariances diagonal (one of its three).  A class of N rows gets at most N / 5 components.
 """
 
 from dataclasses import dataclass

@@ -28,7 +28,8 @@ BATCHNORM = Scenario(model="fedgen-cnn", features=8)
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 def test_with_the_head_it_is_fedavg_and_tuned_fedavg_ft(executor: str, tune_epochs: int) -> None:
     scenario, data = BATCHNORM.override(participation=0.7), random_federation([5, 9, 7])
-    babu = simulate("fedbabu", scenario, data, executor=executor, update="all", tune_epochs=tune_epochs)
+    babu = simulate("fedbabu", scenario, data, executor=executor, update="all", tune="all",
+                    tune_epochs=tune_epochs)  # fmt: skip
     other = ("fedavgft", {"tune_epochs": tune_epochs}) if tune_epochs else ("fedavg", {})
     avg = simulate(other[0], scenario, data, executor=executor, **other[1])
     assert play(babu, 3) == play(avg, 3)
