@@ -8,7 +8,7 @@
     down     the head
 
 Beitollahi et al. 2024, arXiv:2402.01862, algorithm 1; not at hand: from its description.  It is one-shot; here the
-server goes on fitting, on fresh draws, and later rounds cost the way down only.  Draws are as many of each class (there:
+server goes on fitting, on fresh draws, and later rounds cost the way down only.  Draws are as many of each class (its:
 of each row), covariances diagonal (one of its three).  A class of N rows gets at most N / 5 components.
 """
 
