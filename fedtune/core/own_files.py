@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -72,11 +72,16 @@ def take_each(text: str, known: Collection[str] = ()) -> tuple[str, tuple[OwnFil
 
 def reference(names: str) -> str:
     """Canonical names of this process's files, and other names, with commas between them, as they could be typed."""
+    return moved(names, lambda file: file.path or file.name)
+
+
+def moved(names: str, place: Callable[[OwnFile], str]) -> str:
+    """The same, with each file where `place` says that it will lie."""
     found = []
     for name in split(names):
-        ends = (parsed(name).path, name.rpartition(":")[0])  # of code and data, of weights
+        ends = (parsed(name).path, name, name.rpartition(":")[0])  # of code, of data, of a part of weights
         at = next((end for end in ends if end in _files), None)
-        found.append((_files[at].path or at) + name.removeprefix(at) if at else name)
+        found.append(place(_files[at]) + name.removeprefix(at) if at else name)
     return ",".join(found)
 
 

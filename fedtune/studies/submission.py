@@ -98,7 +98,9 @@ def _search(
     elif scenario.dataset in datasets.SOURCES and scenario.dataset != "digits" and not options.download:
         files = packing.data_files([scenario.dataset], root)
         given += ["--data-dir", "data"]
-    for option, names in (algos | {flag(n): getattr(scenario, n) for n in options.fields}).items():
+    e = planned.experiment
+    typed = [*algos.items(), *((flag(n), getattr(scenario, n)) for n in options.fields)]
+    for option, names in [*typed, *(("--metric", name) for name in e.metrics), ("--start-from", e.start_from)]:
         if (sent := _sent(names)) != names:
             given += [option, sent]
     files |= _own(own)
@@ -113,7 +115,7 @@ def _search(
         loaded = datasets.load(scenario.dataset, root)
         first = planned.experiment.seed
         partitioning.require_partitions(loaded, scenario, range(first, first + planned.seeds + fresh))
-    return storage / name, _without(arguments, *given[::2]) + given
+    return storage / name, _without(arguments, *dict.fromkeys(given[::2])) + given
 
 
 def _own(files: Iterable[OwnFile]) -> dict[str, Path]:
@@ -130,7 +132,7 @@ def _sent(names: Any) -> Any:
     """Names with commas between them, a user's files as the job will have them."""
     if not isinstance(names, str):
         return names
-    return ",".join(f"{GIVEN}/{name}" if own_files.is_own(name) else name for name in own_files.split(names))
+    return own_files.moved(names, lambda file: f"{GIVEN}/{file.name}")
 
 
 def _continued(arguments: list[str], run: Path, data: Path | None, package: Path) -> tuple[Path, list[str]]:

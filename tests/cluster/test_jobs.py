@@ -424,6 +424,26 @@ def test_the_users_files_are_sent_with_what_they_import_and_named_as_the_job_has
         assert job.entrypoint == f"python -m fedtune.{words.split()[0]} {rest} {sent} --address auto"
 
 
+def test_whatever_is_the_users_own_is_sent(tmp_path: Path) -> None:
+    fedproto_in(tmp_path)
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\ndef net(shape, classes, width=8):\n    n = nn.Module()\n"
+        "    n.body, n.head = nn.Linear(shape[0], width), nn.Linear(width, classes)\n    return n\n"
+    )
+    (tmp_path / "met.py").write_text("def hits(scores, y):\n    return (scores.argmax(1) == y).double().mean()\n")
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "rows.npz", x=rng.normal(size=(160, 3)), y=np.arange(160) % 2, owner=np.arange(160) // 40)
+    words = ["--storage-path", "/shared", "--name", "run", "--partition", "natural", "--owners", "1", "--clients", "4"]
+    given = {"--algo": "mine.py:Mine", "--model": "net.py:net(width=4)", "--dataset": "rows.npz"}
+    given["--metric"] = "met.py:hits"
+    typed = [word for flag, name in given.items() for word in (flag, f"{tmp_path}/{name}")]
+    job = submit.prepare([*words, *typed], None, None, tmp_path / "job.zip")
+    sent = {n for n in zipfile.ZipFile(tmp_path / "job.zip").namelist() if n.startswith("given/")}
+    assert sent == {f"given/{n}" for n in ("mine.py", "beside.py", "net.py", "rows.npz", "met.py")}
+    there = dict(zip(job.arguments[::2], job.arguments[1::2], strict=True))
+    assert {flag: there[flag] for flag in given} == {flag: f"given/{name}" for flag, name in given.items()}
+
+
 def test_a_comparison_is_packed_like_a_search(tmp_path: Path) -> None:
     files = tiny_mnist(tmp_path / "data")
     words = f"compare --algos fedavg,local {MNIST} --storage-path /shared --name both".split()
