@@ -35,11 +35,11 @@ def comparison(evaluations: pd.DataFrame) -> go.Figure:
             hovertemplate=name + ", seed %{text}: %{x:.4f}<extra></extra>",
         )  # fmt: skip
         lost = {a: (int(g.isna().sum()), g) for a, g in rows.groupby("algorithm")["test_acc"]}
-        found = [(a, statistics.mean(g)) for a, (bad, g) in lost.items() if not bad]
+        diamonds = [(a, statistics.mean(g)) for a, (bad, g) in lost.items() if not bad]
         figure.add_scatter(
-            x=[m.mean for _, m in found], y=[order.index(a) + offset for a, _ in found], mode="markers", name=name,
-            legendgroup=name, marker={"color": colour, "size": 11, "symbol": "diamond"},
-            error_x={"array": [0 if math.isnan(m.half) else m.half for _, m in found], "thickness": 2, "width": 6},
+            x=[m.mean for _, m in diamonds], y=[order.index(a) + offset for a, _ in diamonds], mode="markers",
+            name=name, legendgroup=name, marker={"color": colour, "size": 11, "symbol": "diamond"},
+            error_x={"array": [0 if math.isnan(m.half) else m.half for _, m in diamonds], "thickness": 2, "width": 6},
             hovertemplate=name + ": %{x:.4f} ± %{error_x.array:.4f}<extra></extra>",
         )  # fmt: skip
         for a, (bad, g) in lost.items():

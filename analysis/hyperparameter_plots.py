@@ -28,31 +28,31 @@ def effect(
     if column not in trials:
         return nothing(title, f"{name} was not searched")
     others = [c for c in trials if c.startswith(CONFIG) and c != column]
-    kept = _equally_trained(trials[trials["rounds"] > 0])
+    alike = _equally_trained(trials[trials["rounds"] > 0])
     for other in others:
         common = trials[other].mode(dropna=False)
         if len(common):
             value = common.iloc[0]
-            kept = kept[kept[other].isna() if pd.isna(value) else kept[other] == value]
-    kept = kept.dropna(subset=[column]).sort_values(column)
-    if kept[column].nunique() < 2:
+            alike = alike[alike[other].isna() if pd.isna(value) else alike[other] == value]
+    alike = alike.dropna(subset=[column]).sort_values(column)
+    if alike[column].nunique() < 2:
         return nothing(title, f"fewer than two trials differ in {name} alone")
     rows = 2 if costs else 1
     figure = make_subplots(rows=rows, cols=1, shared_xaxes=True, vertical_spacing=0.08)
     drawn = [*((m, 1) for m in measures), *((c, 2) for c in costs)]
     for (measure, row), colour in zip(drawn, COLOURS, strict=False):
         label = in_words(measure)
-        figure.add_scatter(x=kept[column], y=kept[measure], mode="lines+markers", name=label, row=row, col=1,
+        figure.add_scatter(x=alike[column], y=alike[measure], mode="lines+markers", name=label, row=row, col=1,
                            marker={"size": 8}, line={"color": colour},
-                           error_y=_error_bars(kept["trial"], rounds, measure))  # fmt: skip
+                           error_y=_error_bars(alike["trial"], rounds, measure))  # fmt: skip
     figure.update_yaxes(title="accuracy", row=1, col=1)
     if costs:
         figure.update_yaxes(title=in_words(costs[0]), rangemode="tozero", row=2, col=1)
-    _scale_axis(figure, kept[column])
+    _scale_axis(figure, alike[column])
     figure.update_xaxes(title=name, row=rows, col=1)
-    same = ", ".join(f"{c.removeprefix(CONFIG)} = {short(kept[c].iloc[0])}" for c in others)
+    same = ", ".join(f"{c.removeprefix(CONFIG)} = {short(alike[c].iloc[0])}" for c in others)
     bars = "; bars: standard errors" if any(t.error_y.array is not None for t in figure.data) else ""
-    note = f"n = {len(kept)} trials" + (f", all with {same}" if same else "") + bars
+    note = f"n = {len(alike)} trials" + (f", all with {same}" if same else "") + bars
     return finish(figure, title, note, height=400 + 120 * (rows - 1), legend=1)
 
 
@@ -68,11 +68,11 @@ def interaction(trials: pd.DataFrame, first: str, second: str, value: str = "las
     title = f"{title_of(value)}: {first} × {second}"
     if not {CONFIG + first, CONFIG + second} <= set(trials):
         return nothing(title, f"{first} and {second} were not both searched")
-    kept = _equally_trained(trials.dropna(subset=[CONFIG + first, CONFIG + second, value]))
-    if len(kept) < 2:
-        return nothing(title, f"a pair needs at least two trials with an accuracy, but there are {len(kept)}")
-    x, y = (_in_cells(kept[CONFIG + name]) for name in (first, second))
-    cells = pd.DataFrame({"x": x, "y": y, "value": kept[value]})
+    comparable = _equally_trained(trials.dropna(subset=[CONFIG + first, CONFIG + second, value]))
+    if len(comparable) < 2:
+        return nothing(title, f"a pair needs at least two trials with an accuracy, but there are {len(comparable)}")
+    x, y = (_in_cells(comparable[CONFIG + name]) for name in (first, second))
+    cells = pd.DataFrame({"x": x, "y": y, "value": comparable[value]})
     best, form = ("max", ".3f") if value.endswith("_acc") else ("min", ".3g")
     table = cells.groupby(["y", "x"], observed=False)["value"].agg([best, "mean", "count"])
     panels = {best: "best" if best == "max" else "least", "mean": "mean"} if table["count"].max() > 1 else {best: ""}
@@ -92,8 +92,8 @@ def interaction(trials: pd.DataFrame, first: str, second: str, value: str = "las
     figure.update_layout(coloraxis={"colorscale": SCALE, "cmin": low, "cmax": high, "colorbar": {"thickness": 12}})
     figure.update_xaxes(type="category", showgrid=False).update_xaxes(title=first, row=len(panels))
     figure.update_yaxes(title=second, type="category", showgrid=False)
-    what = "finished trials" if (kept["status"] == "finished").all() else "trials, none of them finished,"
-    note = f"n = {len(kept)} {what} of {len(trials)}; each cell: the value and how many trials"
+    what = "finished trials" if (comparable["status"] == "finished").all() else "trials, none of them finished,"
+    note = f"n = {len(comparable)} {what} of {len(trials)}; each cell: the value and how many trials"
     return finish(figure, title, note, height=80 + 260 * len(panels), panels=len(panels) > 1)
 
 

@@ -126,8 +126,8 @@ def _some(rows: Rows, seed: int) -> Rows:
 def _plane(points: np.ndarray, seed: int) -> np.ndarray:
     """[N, D] -> [N, 2]; fewer neighbours where there are few points."""
     perplexity = min(30.0, (len(points) - 1) / 3)
-    found: np.ndarray = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points)
-    return found
+    plane: np.ndarray = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points)
+    return plane
 
 
 def _mark(place: int, points: int, paint: list[str]) -> dict[str, Any]:

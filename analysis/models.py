@@ -154,12 +154,12 @@ class Saved:
 
     @torch.no_grad()
     def _of_rows(self, split: str, make: Callable[[Model, Tensor], Tensor]) -> Rows:
-        f, found = self.setting.federation, []
+        f, parts = self.setting.federation, []
         table = getattr(f, split)
         for k, m, _ in self._clients():
             own = table.rows[k, : int(table.counts[k])]
-            found.append(_rows(make(m, f.x[own]), f.y[own], torch.full_like(own, k)))
-        return Rows(*(np.concatenate(both) for both in zip(*found, strict=True)))
+            parts.append(_rows(make(m, f.x[own]), f.y[own], torch.full_like(own, k)))
+        return Rows(*(np.concatenate(both) for both in zip(*parts, strict=True)))
 
     def _is(self, cls: type) -> bool:
         return isinstance(self.setting.algorithm, cls)

@@ -120,11 +120,11 @@ def measure(trials: int = 200, rounds: int = 9, repeats: int = 3) -> dict[str, d
     """The quickest of each, taking turns."""
     turns: dict[str, list[dict[str, float]]] = {"tune": [], "fedtune": []}
     for _ in range(repeats):
-        for which, found in turns.items():
+        for which, times in turns.items():
             command = [sys.executable, "-m", "benchmarks.driver", "--once", which, "--trials", str(trials)]
             out = subprocess.run([*command, "--rounds", str(rounds)], check=True, capture_output=True, text=True).stdout
-            found.append(json.loads(out.splitlines()[-1]))
-    return {which: min(found, key=lambda f: f["seconds"]) for which, found in turns.items()}
+            times.append(json.loads(out.splitlines()[-1]))
+    return {which: min(times, key=lambda f: f["seconds"]) for which, times in turns.items()}
 
 
 def line(got: dict[str, dict[str, float]]) -> str:

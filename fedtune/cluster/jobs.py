@@ -88,8 +88,8 @@ def _require_answer(address: str) -> None:
 
 def ours(client: JobSubmissionClient) -> dict[str, JobDetails]:
     """The jobs that fedtune submitted, by name, the oldest first."""
-    found = [j for j in client.list_jobs() if j.submission_id and MARK in (j.metadata or {})]
-    return {str(j.submission_id): j for j in sorted(found, key=lambda j: j.start_time or 0)}
+    submitted = [j for j in client.list_jobs() if j.submission_id and MARK in (j.metadata or {})]
+    return {str(j.submission_id): j for j in sorted(submitted, key=lambda j: j.start_time or 0)}
 
 
 def submit(client: JobSubmissionClient, name: str, entrypoint: str, package: Path) -> None:

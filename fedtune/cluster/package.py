@@ -58,11 +58,11 @@ def write(package: Path, files: Mapping[str, Path]) -> None:
 
 def _code() -> dict[str, Path]:
     """fedtune's own packages: file in the job's folder -> file here."""
-    found = {}
+    code = {}
     for package in PACKAGES:
         top = own_packages.folder(package)
         for file in sorted(top.rglob("*")):
             name = file.relative_to(top.parent)
             if file.is_file() and not any(part == "__pycache__" or part.startswith(".") for part in name.parts):
-                found[name.as_posix()] = file
-    return found
+                code[name.as_posix()] = file
+    return code

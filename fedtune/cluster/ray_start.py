@@ -136,13 +136,13 @@ def _fitting(cpus: float, gpus: float) -> int:
 def require_host(host: str) -> None:
     """UserError for a dashboard that others could reach without a token, or that cannot listen there."""
     try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-        with socket.socket(found[0], socket.SOCK_STREAM) as probe:
-            probe.bind(found[4])
+        address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(address[0], socket.SOCK_STREAM) as probe:
+            probe.bind(address[4])
     except (OSError, UnicodeError) as error:
         raise UserError(f"--dashboard-host must be an address of this machine, but got {host!r} ({error})") from error
     mode = os.environ.get("RAY_AUTH_MODE", "token")  # Ray asks for a token where nothing else is said
-    if mode.lower() != "token" and not ipaddress.ip_address(found[4][0]).is_loopback:
+    if mode.lower() != "token" and not ipaddress.ip_address(address[4][0]).is_loopback:
         raise UserError(
             f"a dashboard that others can reach must ask for a token, for it runs any code, but got --dashboard-host "
             f"{host} with RAY_AUTH_MODE={mode}; unset that, or leave --dashboard-host out"

@@ -71,14 +71,14 @@ class Check:
         """What the difference says, in a sentence."""
         if "default" not in self.names:
             return "The best configuration is the default one."
-        found = self.paired
-        if math.isnan(found.mean):
+        difference = self.paired
+        if math.isnan(difference.mean):
             return "Runs diverged on fresh seeds, so whether the best differs from the default is unknown."
-        if math.isnan(found.half):
+        if math.isnan(difference.half):
             return "Too few or equal differences by seed: they cannot say whether the best differs from the default."
-        if abs(found.mean) <= found.half:
+        if abs(difference.mean) <= difference.half:
             return "These seeds cannot tell the best configuration from the default."
-        gain = found.mean * (self.objective.sign if self.column == self.objective.tested else 1)
+        gain = difference.mean * (self.objective.sign if self.column == self.objective.tested else 1)
         return f"On fresh seeds the best configuration is {'better' if gain > 0 else 'worse'} than the default."
 
     def spread(self) -> list[tuple[str, list[str]]]:
@@ -93,15 +93,15 @@ class Check:
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Name, mean with interval, each seed, megabytes a run: of each configuration, and of their difference."""
-        found = [
+        rows = [
             (n, self.said(n), _listed(self.of(n)), number(self.of(n, "comm_mb").mean(), ".2f")) for n in self.names
         ]
         if self.column != "test_acc":
-            found += [(f"{n}: test accuracy", self.said(n, "test_acc"), _listed(self.of(n, "test_acc")), "")
+            rows += [(f"{n}: test accuracy", self.said(n, "test_acc"), _listed(self.of(n, "test_acc")), "")
                       for n in self.names]  # fmt: skip
         if len(self.names) > 1:
-            found.append(("best − default, by seed", self.difference(), _listed(self.each, "+"), ""))
-        return found
+            rows.append(("best − default, by seed", self.difference(), _listed(self.each, "+"), ""))
+        return rows
 
 
 def _listed(values: pd.Series, sign: str = "") -> str:

@@ -86,8 +86,8 @@ class Findings:
 
     def counts(self) -> str:
         """How the trials ended, in words."""
-        found = self.trials["status"].value_counts()
-        said = ", ".join(f"{found[s]} {s}" for s in frames.STATUSES if found[s])
+        numbers = self.trials["status"].value_counts()
+        said = ", ".join(f"{numbers[s]} {s}" for s in frames.STATUSES if numbers[s])
         planned = self.record.get("trials")
         of = f" of {planned}" if isinstance(planned, int) and planned > len(self.trials) else ""
         return f"{len(self.trials)}{of} trials" + (f": {said}" if said else "")
@@ -135,14 +135,14 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
     now = state(run, record)
     file = RunFiles(run).best_file
     text = file.read_text(errors="replace") if file.exists() and now not in OPEN else ""
-    found = _mapping(text)
-    best = _best(trials, found, (record.get("budget") or {}).get("unit", "rounds"), Goal.from_record(record))
+    best_file = _mapping(text)
+    best = _best(trials, best_file, (record.get("budget") or {}).get("unit", "rounds"), Goal.from_record(record))
     values = {} if best is None else {c: best[c] for c in best.index if c.startswith(frames.CONFIG)}
     rows = checked or ([] if now in OPEN else record.get("final"))
     return Findings(
         run, record, trials, rounds, now, best,
         tables.plain({c.removeprefix(frames.CONFIG): v for c, v in values.items()}), text,
-        str(found.get("scenario") or _scenario(record)), declared.defaults_of(run, record),
+        str(best_file.get("scenario") or _scenario(record)), declared.defaults_of(run, record),
         Check(pd.DataFrame(rows), Goal.from_record(record).first) if rows else None,
     )  # fmt: skip
 
@@ -208,31 +208,31 @@ def _of_check(f: Findings) -> list[str]:
 
 
 def _of_trials(f: Findings) -> list[str]:
-    found, status = [], f.trials["status"].astype(str)
+    warnings, status = [], f.trials["status"].astype(str)
     for how in ("diverged", "failed"):
         if bad := int((status == how).sum()):
             reasons = f.trials.loc[(status == how) & (f.trials["reason"] != ""), "reason"]
             first = f" (the first: {reasons.iloc[0].strip().splitlines()[-1]})" if len(reasons) else ""
-            found.append(f"{bad} of {len(status)} trials {how}{first}.")
+            warnings.append(f"{bad} of {len(status)} trials {how}{first}.")
     if f.best is not None and str(f.best["status"]) != "finished":
-        found.append(f"No trial was finished: the best is the {f.best['status']} one that went furthest.")
+        warnings.append(f"No trial was finished: the best is the {f.best['status']} one that went furthest.")
     if schedulers.moves_hyperparameters(f.record.get("scheduler")):
-        found.append("PBT moved the hyperparameters in training: the last ones, shown here, do not repeat the figure.")
+        warnings.append("PBT moved the hyperparameters in training: the last, shown here, do not repeat the figure.")
     if len(f.goal.objectives) > 1:
         most = "highest" if f.goal.first.sign > 0 else "lowest"
-        found.append(
+        warnings.append(
             f"The best is the finished trial of {most} {f.in_words}; it need not stand on the front of "
             f"{' and '.join(map(str, f.goal.objectives))}."
         )
     if f.goal.constraints:
-        found.append(_of_constraints(f))
+        warnings.append(_of_constraints(f))
     for name, text in (f.record.get("space") or {}).items():
         if end := edge(f.config.get(name), text):
-            found.append(
+            warnings.append(
                 f"The best has {name} = {short(f.config[name])}, at the {end} end of the searched {text}: "
                 "the optimum may lie beyond it."
             )
-    return found
+    return warnings
 
 
 def _of_constraints(f: Findings) -> str:

@@ -141,13 +141,13 @@ def _value(value: Any) -> Any:
 def _again(r: dict[str, Any]) -> str:
     """The command, without the folder's name: that folder is there by now."""
     words = iter(map(str, r.get("command") or []))
-    kept = []
+    without_name = []
     for word in words:
         if word == "--name":
             next(words, None)
         elif not word.startswith("--name="):
-            kept.append(word)
-    return shlex.join(kept)
+            without_name.append(word)
+    return shlex.join(without_name)
 
 
 def overview(parts: Sequence[Search | Comparison]) -> TextTable:
@@ -213,7 +213,7 @@ def _check(evaluations: pd.DataFrame | None, algorithm: str) -> list[dict[str, A
 
 def _tables(run: Path) -> list[TextTable]:
     """A comparison's tables as a person reads them, as far as they are there."""
-    files, found = RunFiles(run), []
+    files, shown = RunFiles(run), []
     for caption, file, readable in (
         ("Test accuracy on fresh seeds in %, mean ± 95 % interval", files.table_file, comparison_tables.shown),
         ("Differences between tuned algorithms, paired by seed", files.pairs_file, comparison_tables.shown_pairs),
@@ -224,8 +224,8 @@ def _tables(run: Path) -> list[TextTable]:
             whole = pd.read_csv(file, dtype={"published": object})  # also where all are empty
             part = readable(whole)
             some = f" (those with {whole['algorithm'].iloc[0]}, of {len(whole)})" if len(part) < len(whole) else ""
-            found.append(_plain(caption + some, part))
-    return found
+            shown.append(_plain(caption + some, part))
+    return shown
 
 
 def _winner(run: Path) -> tuple[str, str]:

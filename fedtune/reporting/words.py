@@ -28,12 +28,12 @@ def search_settings(record: dict[str, Any]) -> str:
 
 def edge(value: Any, text: str) -> str:
     """Whether a value lies at the `lower` or `upper` end of a range, written as in run.json; "" if at none."""
-    found = re.match(r"(\S+) … (\S+)( \(log\))?", str(text))
-    if not found or isinstance(value, bool) or not isinstance(value, int | float):
+    written = re.match(r"(\S+) … (\S+)( \(log\))?", str(text))
+    if not written or isinstance(value, bool) or not isinstance(value, int | float):
         return ""
     try:
-        low, high, at = float(found[1]), float(found[2]), float(value)
-        if found[3]:
+        low, high, at = float(written[1]), float(written[2]), float(value)
+        if written[3]:
             low, high, at = math.log(low), math.log(high), math.log(at) if at > 0 else -math.inf
     except ValueError:
         return ""

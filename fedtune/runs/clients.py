@@ -53,7 +53,7 @@ def columns(scored: str, round: int, clients: Mapping[str, Any]) -> dict[str, An
 
 def load(*runs: str | Path) -> pd.DataFrame:
     """The clients of these runs; UserError for a folder that has no table of them."""
-    found = []
+    tables = []
     for run in map(Path, runs):
         file = RunFiles(run).clients_file
         if not file.exists():
@@ -61,9 +61,9 @@ def load(*runs: str | Path) -> pd.DataFrame:
                 f"{run} has no {file.name}: it is written when a search's final check (--final-seeds) or a "
                 "comparison has ended"
             )
-        found.append(pd.read_parquet(file).assign(run=run.absolute().name))
-    if not found:
+        tables.append(pd.read_parquet(file).assign(run=run.absolute().name))
+    if not tables:
         raise UserError("there must be at least one run's folder, but none was given")
-    whole = pd.concat(found, ignore_index=True)
+    whole = pd.concat(tables, ignore_index=True)
     whole = whole.reindex(columns=[*CLIENTS, *(c for c in whole if c not in CLIENTS)])
     return whole.fillna({n: "" for n, kind in CLIENTS.items() if kind == "str"}).astype(CLIENTS)

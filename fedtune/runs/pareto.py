@@ -17,8 +17,8 @@ def with_totals(rounds: pd.DataFrame) -> pd.DataFrame:
 
 def signed(objectives: Sequence[str | Objective]) -> tuple[list[str], dict[str, int]]:
     """The objectives' names, and 1 by name where more is better, else -1."""
-    found = [written(str(o)) for o in objectives]
-    return [o.name for o in found], {o.name: o.sign for o in found}
+    parsed = [written(str(o)) for o in objectives]
+    return [o.name for o in parsed], {o.name: o.sign for o in parsed}
 
 
 def front(points: pd.DataFrame, objectives: Sequence[str | Objective]) -> pd.DataFrame:

@@ -126,8 +126,8 @@ def trial_summary(rounds: pd.DataFrame | None, goal: Goal = BY_ACCURACY) -> dict
 
 def best_trial(trials: pd.DataFrame, unit: str = "rounds", goal: Goal = BY_ACCURACY) -> pd.Series | None:
     """The trial to trust, the first of `best_trials`; None if there is none."""
-    found = best_trials(trials, unit, goal)
-    return None if found.empty else found.iloc[0]
+    ranked = best_trials(trials, unit, goal)
+    return None if ranked.empty else ranked.iloc[0]
 
 
 def best_trials(trials: pd.DataFrame, unit: str = "rounds", goal: Goal = BY_ACCURACY) -> pd.DataFrame:
@@ -169,8 +169,8 @@ def ranked(trials: pd.DataFrame, goal: Goal) -> pd.DataFrame:
 
 def plain(config: dict[str, Any]) -> dict[str, Any]:
     """Values as Python's own types, without the columns that this trial did not have: no number, or no bool."""
-    found = {k: v.item() if hasattr(v, "item") else v for k, v in config.items()}
-    return {k: v for k, v in found.items() if v is not None and not (isinstance(v, float) and math.isnan(v))}
+    values = {k: v.item() if hasattr(v, "item") else v for k, v in config.items()}
+    return {k: v for k, v in values.items() if v is not None and not (isinstance(v, float) and math.isnan(v))}
 
 
 def trial_id(result: Any) -> str:

@@ -57,12 +57,12 @@ class ReproductionOptions:
     """A reproduction: which part of a paper's table is run, how long, and on what machine."""
 
     table: str = option("", "one of those that --list shows", "TABLE")
-    dataset: str | None = option(None, "only its columns of that, or that in the first one's place", "NAME")
+    dataset: str | None = option(None, "only this data set's columns, or it in place of the table's first", "NAME")
     parts: str | None = option(None, "only these: a figure's letters, or a table's data sets", "A,B,…")
     algos: str | None = option(None, "only the rows of these algorithms", "A,B,…")
     quick: bool = option(False, "a small true version: few rounds, seeds and columns")
     all_columns: bool = option(False, "with --quick: few rounds and seeds, but every column")
-    rounds: int | None = option(None, "of the longest column; others in proportion", "N", positive)
+    rounds: int | None = option(None, "rounds of the longest column; the others' in proportion", "N", positive)
     seeds: int | None = option(None, "runs of every figure (default: the paper's)", "N", positive)
     preset: str | None = option(
         None, "as_text (the defaults), as_published, or both with a comma: a row for each that there is", "A[,B]"
@@ -70,9 +70,9 @@ class ReproductionOptions:
     data_dir: str | None = option(None, "torchvision's layout (default $FEDTUNE_DATA_DIR, data)", "DIR")
     download: bool = option(False, "fetch the data sets if they are not there")
     debug: bool = option(False, "show the stack of an error")
-    cpus_per_trial: float = option(1.0, "of a run (default 1)", "N", above_zero)
-    gpus_per_trial: float = option(0.0, "a fraction; default 0", "N", share)
-    name: str | None = option(None, "of the folder (default: of the table, the data set and the version)")
+    cpus_per_trial: float = option(1.0, "CPUs of a run (default 1)", "N", above_zero)
+    gpus_per_trial: float = option(0.0, "GPUs of a run, a fraction or whole ones (default 0)", "N", share)
+    name: str | None = option(None, "name of the folder (default: table, data set and what was asked for)")
     storage_path: str = option("runs", "where that folder goes (default runs)", "DIR")
     address: str | None = option(None, "of a Ray cluster: auto, host:port or ray://host:port (default: start one here)")
     dashboard: bool = option(True, "do not start Ray's dashboard")

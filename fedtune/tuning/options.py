@@ -196,15 +196,19 @@ class SearchOptions(ExperimentOptions):
     seeds_per_trial: int = option(
         1, "seeds that each trial is trained on; it is judged by their means (default 1)", "K", positive, group="search"
     )
-    budget_unit: str = option("rounds", "what a trial uses up, and rungs lie in", choices=UNITS, group="search")
-    budget: float | None = option(None, "megabytes or seconds of a trial", "N", above_zero, group="search")
+    budget_unit: str = option(
+        "rounds", "unit of a trial's length and of the rungs (default rounds)", choices=UNITS, group="search"
+    )
+    budget: float | None = option(None, "a trial's length in megabytes or seconds", "N", above_zero, group="search")
     grace: float | None = option(None, "first rung (default: derived from the space)", "N", above_zero, group="search")
     final_seeds: int = option(3, "fresh seeds of the final check (default 3)", "N", whole, group="search")
     time_budget: float | None = option(None, "stop the search after this long", "SECONDS", real, group="search")
 
     max_concurrent: int | None = option(None, "trials at once (default: what fits)", "N", positive, group="machine")
-    cpus_per_trial: float = option(1.0, "default 1", "N", real, group="machine")
-    gpus_per_trial: float | str = option(0.0, "a fraction, or auto; default 0", "N", gpus, group="machine")
+    cpus_per_trial: float = option(1.0, "CPUs of a trial (default 1)", "N", real, group="machine")
+    gpus_per_trial: float | str = option(
+        0.0, "GPUs of a trial: a fraction, or auto to measure one (default 0)", "N", gpus, group="machine"
+    )
     name: str | None = option(None, "of the run's folder (default: algorithm, scenario and time)", group="machine")
     storage_path: str = option("runs", "where the run's folder goes (default runs)", "DIR", group="machine")
     address: str | None = option(
