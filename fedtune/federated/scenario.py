@@ -15,7 +15,10 @@ from fedtune.core.hyper import check_all, hyper, knobs
 from fedtune.data import datasets, own_data, own_partition
 from fedtune.nn import catalogue
 
-OWN = ("dataset", "model", "partition")  # where a user's own file is taken too, by its canonical name
+OWN = {  # where a user's own file is taken too, by its canonical name
+    "dataset": "; or your own: FILE.npz, a folder of pictures, or a function that gives arrays, FILE.py:NAME",
+    "partition": "; or your own: FILE.npz",
+}
 # fields that came after fedtune 0.2.0: what it wrote lacks them
 LATER = (
     "normalise", "image_size", "shards", "power", "thinning", "rotation", "feature_noise", "swaps", "groups",
@@ -112,7 +115,7 @@ class Scenario:
         ):
             own = name in OWN and own_files.is_reference(getattr(self, name), known)
             if not own and getattr(self, name) not in known:
-                raise unknown(kind, getattr(self, name), known)
+                raise UserError(f"{unknown(kind, getattr(self, name), known)}{OWN.get(name, '')}")
         catalogue.members(self.model)
         self._check_numbers()
         self._check_against_data()
