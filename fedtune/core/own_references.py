@@ -25,7 +25,7 @@ class Reference(NamedTuple):
 
 def is_reference(text: str, known: Collection[str] = ()) -> bool:
     """Whether it is a file or folder and no name.  known: the names there are, which come first."""
-    if text in known:
+    if not text or text in known:
         return False
     ends = "|".join(re.escape(suffix) for suffix in (*CODE, *DATA, PICKLED))
     return bool(re.fullmatch(rf".*({ends})(:.*)?", text, re.DOTALL)) or "/" in text or Path(text).is_dir()

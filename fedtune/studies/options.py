@@ -48,8 +48,8 @@ class ComparisonOptions(SearchOptions):
     @classmethod
     def from_record(cls, content: Mapping[str, Any]) -> Self:
         """The options in a compare.json, with its algorithms by name where `all` was asked for."""
-        known = super().from_record(content)
-        return known if known.algos != "all" else dataclasses.replace(known, algos=",".join(content["algorithms"]))
+        known, algorithms = super().from_record(content), content["algorithms"]
+        return known if known.algos != "all" else dataclasses.replace(known, algos=",".join(algorithms))
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ CASES = {
     "--algo local --evaluation global": "evaluation rule 'global' scores one global model, but under local body, head",
     "--algo fedper --evaluation pooled": "under fedper head stays with each client",
     GFPL + "--space {tmp}/none.py": "there is no file",
-    GFPL + "--space {tmp}/broken.py": "does not load: SyntaxError",
+    GFPL + "--space {tmp}/broken.py": "/broken.py:1 is not Python: '[' was never closed",
     GFPL + "--space {tmp}/empty.py": "is empty",
     GFPL + "--space {tmp}/mixed.py": "a space is a grid or has ranges, not both",
     GFPL + "--space {tmp}/outside.py": "lam must be a number in 0.05 … 20 (log), or 0.0, but got 1000",

@@ -18,6 +18,7 @@ from fedtune.core import metrics
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
+from fedtune.core.objectives import BY_ACCURACY
 from fedtune.federated import partitioning, simulation
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
@@ -119,10 +120,10 @@ def test_the_final_check_has_the_budget_of_the_search() -> None:
     data, experiment = partitioning.make(SMALL, 0), Experiment("fedavg", SMALL)
     rows = list(play(experiment, {}, data))
     limit = rows[2]["comm_mb"]
-    got = final_check.last_round(ray_tasks.train(experiment, {}, data, 1, Budget("mb", limit)))
+    got = final_check.last_round(ray_tasks.train(experiment, {}, data, 1, Budget("mb", limit)), BY_ACCURACY)
     assert (got["comm_mb"], got["test_acc"]) == (limit, rows[2]["test_acc"])
     assert (
-        final_check.last_round(ray_tasks.train(experiment, {}, data, 1, Budget("rounds", 5)))["test_acc"]
+        final_check.last_round(ray_tasks.train(experiment, {}, data, 1, Budget("rounds", 5)), BY_ACCURACY)["test_acc"]
         == rows[4]["test_acc"]
     )
 

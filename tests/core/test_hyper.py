@@ -157,7 +157,8 @@ def test_an_unknown_name_is_told_the_nearest_and_all_of_them() -> None:
 def test_scenario_knobs_have_defaults_in_their_ranges_and_help() -> None:
     declared = knobs(Scenario)
     assert set(declared) == {
-        "batch", "local_epochs", "local_steps", "optimizer", "lr", "lr_decay", "momentum", "weight_decay", "batch_norm"
+        "batch", "local_epochs", "local_steps", "optimizer", "lr", "lr_decay", "momentum", "weight_decay", "batch_norm",
+        "body_pace",
     }  # fmt: skip
     for knob in declared.values():
         assert knob.check(knob.default) == knob.default and knob.help and knob.searchable
