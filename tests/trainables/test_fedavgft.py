@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from support.helpers import DIGITS, assert_same_numbers, client_net, numbers, play, random_federation, simulate
 from support.tuned import tuned_scores
 
 from fedtune.core.errors import UserError
+from fedtune.federated import evaluation
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 
@@ -49,10 +51,18 @@ def test_scores_are_those_of_models_tuned_by_hand(executor: str, model: str, tun
             assert abs(row["val_loss"] - loss) < 1e-12
 
 
-def test_some_clients_scored_are_tuned_as_when_all_are() -> None:
-    data = random_federation([8, 6, 7, 9])
-    rows = [play(simulate("fedavgft", DIGITS.override(eval_clients=n), data), 2)[-1] for n in (2, 0)]
-    assert rows[0]["train_loss"] == rows[1]["train_loss"] and rows[0]["comm_mb"] == rows[1]["comm_mb"]
+@pytest.mark.parametrize("groups", [None, [[1, 4], [0, 3], [2]]], ids=["one group", "three"])
+def test_a_client_is_tuned_alike_whoever_else_is_scored_and_however_they_are_grouped(groups: list | None) -> None:
+    data = random_federation([8, 6, 7, 9, 5], other=11)
+    few, all_ = (simulate("fedavgft", DIGITS.override(eval_clients=n), data, groups=groups, lr=0.1) for n in (2, 0))
+    play(few, 2), play(all_, 2)
+    found, want = (evaluation.score(sim.setting, sim.state).clients for sim in (few, all_))
+    assert len(found["client"]) == 2
+    for name in ("val_acc", "test_acc"):
+        assert torch.equal(found[name], want[name][found["client"]])
+    plain = simulate("fedavg", DIGITS, data, lr=0.1)
+    play(plain, 2)
+    assert not torch.equal(evaluation.score(plain.setting, plain.state).clients["test_acc"], want["test_acc"])
 
 
 def test_a_rule_for_one_global_model_is_refused_unless_nothing_is_tuned() -> None:
