@@ -65,6 +65,6 @@ def colours(names: list[str]) -> dict[str, str]:
 
 
 def see_through(colour: str, share: float = 0.18) -> str:
-    """The colour of a band in it."""
+    """A colour as CSS writes it with an opacity: that of a band around a line of the colour."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},{share})"

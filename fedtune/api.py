@@ -182,7 +182,7 @@ class Objective:
 
     @property
     def direction(self) -> str:
-        """What the study is to do."""
+        """Which way a study takes it: `optuna.create_study(direction=objective.direction)`."""
         return {"max": "maximize", "min": "minimize"}[self.objective.mode]
 
     @property

@@ -57,7 +57,10 @@ def add_fields(parser: argparse.ArgumentParser) -> None:
     """An argument for each field of a scenario."""
     from fedtune.federated.scenario import Scenario
 
-    group = parser.add_argument_group("scenario fields (each overrides the scenario's)")
+    group = parser.add_argument_group(
+        "scenario fields",
+        "Each overrides the scenario's; docs/data.md explains those of data and partitions, federated/scenario.py all.",
+    )
     for f in dataclasses.fields(Scenario):
         group.add_argument(
             options.flag(f.name), dest=f"field_{f.name}", metavar=str(f.default), default=argparse.SUPPRESS

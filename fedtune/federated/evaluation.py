@@ -27,7 +27,7 @@ class Scored(NamedTuple):
 
 
 def evaluate(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")) -> dict[str, float]:
-    """The metrics alone."""
+    """The metrics of the clients' models on these splits, without the table of clients that `score` also gives."""
     return score(s, state, splits).row
 
 

@@ -31,7 +31,7 @@ class Check:
 
     @property
     def what(self) -> str:
-        """That metric in words."""
+        """The metric that the check compares, in words."""
         return "Test accuracy" if self.column == "test_acc" else self.column
 
     def of(self, name: str, column: str = "") -> pd.Series:

@@ -37,7 +37,7 @@ class TextColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table of text cells."""
+    """A table of a page: its caption, columns and rows of text."""
 
     caption: str
     columns: list[TextColumn]

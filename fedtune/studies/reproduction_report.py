@@ -46,7 +46,7 @@ def footnotes(figures: pd.DataFrame) -> list[str]:
 
 
 def markdown(figures: pd.DataFrame) -> str:
-    """All tables and their footnotes."""
+    """All tables and their footnotes, in Markdown."""
     lines = []
     for heading, table in texts(figures):
         lines += [f"## {heading}", "", comparison_tables.markdown(table).rstrip(), ""]
@@ -74,7 +74,7 @@ class Report:
         RunFiles(folder).markdown_file.write_text(f"{head}\n\n{markdown(self.frame)}", encoding="utf-8")
 
     def show(self, console: Console) -> None:
-        """The same for a terminal."""
+        """Print the tables and their footnotes on a terminal."""
         console.print(f"[bold]{self.title}[/bold]")
         console.print("\n".join(self.about()), markup=False, highlight=False)
         for heading, table in texts(self.frame):

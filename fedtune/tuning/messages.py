@@ -129,5 +129,5 @@ def front(p: Plan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
 
 
 def listed(values: dict[str, Any], text: Callable[[Any], str] = str) -> str:
-    """Names and values on one line."""
+    """Names and values on one line, as `lam = 2, lr = 0.1`."""
     return ", ".join(f"{k} = {text(v)}" for k, v in values.items())
