@@ -11,6 +11,7 @@ from typing import Any
 from fedtune.core import own_files
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import knobs
+from fedtune.core.own_references import PICKLED
 from fedtune.federated.algorithm import Algorithm
 
 PARTS = ("shared", "sends", "schedule", "structural", "predicts")  # what an algorithm declares as names
@@ -41,7 +42,7 @@ def checked(found: Any, name: str) -> type[Algorithm]:
 def spaces(name: str) -> Mapping[str, Any] | None:
     """The search spaces in the `SPACES` of an algorithm's file, by name; None without one.  UserError for a bad one."""
     module = inspect.getmodule(find(name))
-    given = getattr(module, "SPACES", None)
+    given = None if name.endswith(PICKLED) else getattr(module, "SPACES", None)  # what a notebook holds, no run keeps
     if given is None:
         return None
     path = getattr(module, "__file__", name)

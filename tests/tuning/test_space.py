@@ -118,7 +118,7 @@ def test_pinned_hyperparameters_leave_the_space():
         ("SPACE = {}", "something to vary"),
         ("SPACE = [{'lam': 'x'}]", "lam must be a number"),
         ("SPACE = {'lam': tune.randn()}", "lam must be a range or a choice .* but got Float Normal"),
-        ("SPACE = ", "does not load: SyntaxError"),
+        ("SPACE = ", r"\.py:\d is not Python: invalid syntax"),
         ("default = 3", "unknown search space"),
     ],
 )
