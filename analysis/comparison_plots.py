@@ -7,34 +7,38 @@ import math
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.plot_tools import in_words
 from analysis.theme import COLOURS, finish, nothing, see_through
 from fedtune.core import statistics
+from fedtune.core.objectives import ACCURACY, Objective
 
 
-def comparison(evaluations: pd.DataFrame) -> go.Figure:
+def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go.Figure:
     """Test accuracy of each algorithm's default and tuned configuration: a point per seed, mean and 95 % interval.
 
-    A configuration that diverged on some seed has the points of the others, and words in place of a mean.
+    A configuration that diverged on some seed has the points of the others, and words in place of a mean.  objective:
+    what was searched for, if something else; then the test metric that reports it is shown.
     """
-    title = "Test accuracy of each algorithm, default and tuned, on fresh seeds"
-    needed = {"algorithm", "configuration", "chosen", "seed", "test_acc"}
+    metric, words = objective.tested, in_words(objective.tested)
+    title = f"{words[:1].upper()}{words[1:]} of each algorithm, default and tuned, on fresh seeds"
+    needed = {"algorithm", "configuration", "chosen", "seed", metric}
     if not needed <= set(evaluations) or evaluations.empty:
         return nothing(title, "nothing was re-run yet")
     tuned = evaluations["chosen"].astype(bool)
     both = {"default": evaluations[evaluations["configuration"] == "default"], "tuned": evaluations[tuned]}
-    means = both["tuned"].groupby("algorithm")["test_acc"].agg(lambda v: v.mean(skipna=False))
-    means = means.sort_values(ascending=False)  # what diverged on a seed comes last, as in the table
+    means = both["tuned"].groupby("algorithm")[metric].agg(lambda v: v.mean(skipna=False))
+    means = means.sort_values(ascending=objective.tested_sign < 0)  # what diverged comes last, as in the table
     order = [*means.index, *(a for a in dict.fromkeys(evaluations["algorithm"]) if a not in means.index)]
     figure = go.Figure()
     for (name, rows), colour, offset in zip(both.items(), (COLOURS[4], COLOURS[0]), (0.16, -0.16), strict=True):
-        seeds = rows.dropna(subset=["test_acc"])
+        seeds = rows.dropna(subset=[metric])
         y = [order.index(a) + offset for a in seeds["algorithm"]]
         figure.add_scatter(
-            x=seeds["test_acc"], y=y, mode="markers", name=f"{name}, each seed", legendgroup=name, showlegend=False,
+            x=seeds[metric], y=y, mode="markers", name=f"{name}, each seed", legendgroup=name, showlegend=False,
             marker={"color": see_through(colour, 0.45), "size": 7}, text=seeds["seed"],
             hovertemplate=name + ", seed %{text}: %{x:.4f}<extra></extra>",
         )  # fmt: skip
-        lost = {a: (int(g.isna().sum()), g) for a, g in rows.groupby("algorithm")["test_acc"]}
+        lost = {a: (int(g.isna().sum()), g) for a, g in rows.groupby("algorithm")[metric]}
         diamonds = [(a, statistics.mean(g)) for a, (bad, g) in lost.items() if not bad]
         figure.add_scatter(
             x=[m.mean for _, m in diamonds], y=[order.index(a) + offset for a, _ in diamonds], mode="markers",
@@ -50,7 +54,7 @@ def comparison(evaluations: pd.DataFrame) -> go.Figure:
                     showarrow=False, font={"size": 11, "color": colour},
                 )  # fmt: skip
     figure.update_yaxes(tickvals=list(range(len(order))), ticktext=order, autorange="reversed")
-    figure.update_xaxes(title="test accuracy, last round")
+    figure.update_xaxes(title=f"{words}, last round")
     gone = ", none where a seed diverged" if figure.layout.annotations else ""
     n = f"n = {evaluations['seed'].nunique()} seeds; diamonds: mean with its 95 % interval{gone}"
     return finish(figure, title, n, height=110 + 46 * len(order), legend=1)

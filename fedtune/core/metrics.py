@@ -54,7 +54,8 @@ METRICS: dict[str, Metric] = {
     "test_acc_se": Metric("its standard error over seeds, with --seeds-per-trial", search_only=True),
     "test_acc_std": Metric("its standard deviation over clients", last=True, evaluated=True),
     "test_acc_worst10": Metric(
-        "its mean over the worst tenth of the clients, at least one", last=True, evaluated=True
+        "its mean over the worst tenth of the clients, at least one", "test accuracy of the worst tenth", last=True,
+        evaluated=True,
     ),
     "test_acc_all": Metric(
         "mean over clients of test accuracy on the same rows of all classes (scenario field all_classes)"
@@ -103,11 +104,15 @@ METRICS: dict[str, Metric] = {
         "mean over clients of macro F1, the mean of F1 over the classes that stand in its rows or in what is predicted",
         "validation F1", last=True, goal="max", worst=0.0,
     ),
-    "test_acc_rows": Metric("the same as val_acc_rows, of test rows", last=True, evaluated=True),
-    "test_acc_lowest": Metric("test accuracy of the worst client", last=True, evaluated=True),
-    "test_acc_balanced": Metric("the same as val_acc_balanced, of test rows", last=True, evaluated=True),
-    "test_f1": Metric("the same as val_f1, of test rows", last=True, evaluated=True),
-    "test_loss": Metric("the same as val_loss, of test rows", last=True, evaluated=True),
+    "test_acc_rows": Metric(
+        "the same as val_acc_rows, of test rows", "test accuracy over rows", last=True, evaluated=True
+    ),
+    "test_acc_lowest": Metric("test accuracy of the worst client", "lowest test accuracy", last=True, evaluated=True),
+    "test_acc_balanced": Metric(
+        "the same as val_acc_balanced, of test rows", "balanced test accuracy", last=True, evaluated=True
+    ),
+    "test_f1": Metric("the same as val_f1, of test rows", "test F1", last=True, evaluated=True),
+    "test_loss": Metric("the same as val_loss, of test rows", "test loss", last=True, evaluated=True),
     "judged": Metric(
         "with --subject-to, what schedulers compare: the objective, or far behind any where a constraint is broken",
         search_only=True,

@@ -61,6 +61,11 @@ class Objective(NamedTuple):
         name = TEST + self.name.removeprefix("val_")
         return name if self.name.startswith("val_") and (name in METRICS or self.name not in METRICS) else "test_acc"
 
+    @property
+    def tested_sign(self) -> int:
+        """1 where more of that test metric is better, else -1."""
+        return 1 if self.tested == "test_acc" else self.sign
+
     def better(self, one: float, other: float) -> bool:
         """Whether one value is better than another."""
         return self.sign * one > self.sign * other

@@ -78,7 +78,7 @@ class Check:
             return "Too few or equal differences by seed: they cannot say whether the best differs from the default."
         if abs(difference.mean) <= difference.half:
             return "These seeds cannot tell the best configuration from the default."
-        gain = difference.mean * (self.objective.sign if self.column == self.objective.tested else 1)
+        gain = difference.mean * (self.objective.tested_sign if self.column == self.objective.tested else 1)
         return f"On fresh seeds the best configuration is {'better' if gain > 0 else 'worse'} than the default."
 
     def spread(self) -> list[tuple[str, list[str]]]:

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from plotly.graph_objects import Figure
 
 from analysis import frames, plots
+from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.reporting.findings import Findings
 from fedtune.runs.files import RunFiles
 
@@ -118,10 +119,10 @@ def _clients(f: Findings) -> list[Shown]:
     return [_drawn("Clients", lambda: plots.per_client(last, by="configuration"), sentence)]
 
 
-def of_comparison(evaluations: pd.DataFrame) -> list[Shown]:
-    """The figure of a comparison: test accuracy on fresh seeds by algorithm."""
+def of_comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> list[Shown]:
+    """The figure of a comparison: test accuracy, or what reports the objective, on fresh seeds by algorithm."""
     sentence = "A point per seed. Gains and differences above tell whether two differ, overlapping intervals do not."
-    return [_drawn("Comparison", lambda: plots.comparison(evaluations), sentence)]
+    return [_drawn("Comparison", lambda: plots.comparison(evaluations, objective), sentence)]
 
 
 def _drawn(name: str, make: Callable[[], Figure], sentence: str) -> Shown:

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from analysis import frames
 from fedtune.core import own_files
-from fedtune.core.objectives import ACCURACY
+from fedtune.core.objectives import ACCURACY, Goal
 from fedtune.core.statistics import interval
 from fedtune.federated.scenarios import in_words
 from fedtune.reporting import figures as report_figures
@@ -188,7 +188,7 @@ def _comparison(run: Path, anchor: str) -> Comparison:
     return Comparison(
         anchor, run.absolute().name, f"{', '.join(algorithms)} on {where}", state,
         lead, _again(record), warnings, _tables(run), _winner(run),
-        [] if evaluations is None else report_figures.of_comparison(evaluations),
+        [] if evaluations is None else report_figures.of_comparison(evaluations, Goal.from_record(record).first),
         [_search(f, f"{anchor}-{i}") for i, f in enumerate(found, 1)], provenance.of(record),
     )  # fmt: skip
 
@@ -224,6 +224,9 @@ def _tables(run: Path) -> list[TextTable]:
             whole = pd.read_csv(file, dtype={"published": object})  # also where all are empty
             part = readable(whole)
             some = f" (those with {whole['algorithm'].iloc[0]}, of {len(whole)})" if len(part) < len(whole) else ""
+            if "metric" in whole and len(whole):
+                caption = caption.replace("Test accuracy", whole["metric"].iloc[0])
+                caption = caption if comparison_tables.in_percent(whole) else caption.replace(" in %", "")
             shown.append(_plain(caption + some, part))
     return shown
 
@@ -234,7 +237,7 @@ def _winner(run: Path) -> tuple[str, str]:
     table = pd.read_csv(file) if file.exists() else pd.DataFrame({"tuned": []})
     if table["tuned"].isna().all():
         return "", ""
-    row = table.loc[table["tuned"].idxmax()]
+    row = table.iloc[0] if "metric" in table else table.loc[table["tuned"].idxmax()]  # the best stands first
     tuned, default = (interval(row[n], row[f"{n}_half"], ".4f") for n in ("tuned", "default"))
     return f"{row['algorithm']} {tuned}", default
 

@@ -66,6 +66,7 @@ class ComparisonPlan:
             "preset": p.experiment.preset, "seed": p.experiment.seed, "trials": p.trials,
             "seeds": self.options.seeds, "top_k": self.options.top_k, "grace": p.grace, "budget": p.budget._asdict(),
             "scheduler": p.scheduler, "seeds_per_trial": p.seeds,
+            **p.goal.to_record(),
         } | ({"own": own_copies.to_record(self.own)} if self.own else {})  # fmt: skip
 
 

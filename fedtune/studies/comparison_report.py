@@ -10,6 +10,7 @@ import pandas as pd
 from rich.table import Table
 
 from fedtune.core import terminal
+from fedtune.core.objectives import BY_ACCURACY
 from fedtune.core.terminal import say
 from fedtune.federated.scenarios import find
 from fedtune.runs.files import RunFiles
@@ -17,6 +18,7 @@ from fedtune.runs.provenance import provenance_line
 from fedtune.studies import comparison_tables, published
 from fedtune.studies.comparison_plan import ComparisonPlan
 from fedtune.studies.ray_tasks import Outcome
+from fedtune.tuning import messages
 from fedtune.tuning.plan import Plan
 
 
@@ -30,8 +32,9 @@ def report(
     runs = {name: p.folder for name, p in c.plans.items()}
     cells = {name: printed(c, name) for name in runs}
     texts = {n: "; ".join(f"({v.text})" if v.stands_in else v.text for v in found) for n, found in cells.items()}
-    table = comparison_tables.table(evaluations, {n: comparison_tables.spent(run) for n, run in runs.items()}, texts)
-    pairs = comparison_tables.pairs(evaluations)
+    spent, objective = {n: comparison_tables.spent(run) for n, run in runs.items()}, c.first.goal.first
+    table = comparison_tables.table(evaluations, spent, texts, objective)
+    pairs = comparison_tables.pairs(evaluations, objective)
     files = RunFiles(c.folder)
     table.to_csv(files.table_file, index=False)
     pairs.to_csv(files.pairs_file, index=False)
@@ -64,10 +67,13 @@ def _made(record: dict[str, Any], searches: Iterable[Path], fresh: Sequence[Outc
 
 def _titled(c: ComparisonPlan, table: pd.DataFrame, pairs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """The tables as text, each under its title; without those that are empty."""
+    goal = c.first.goal
+    what = "test accuracy on" if goal == BY_ACCURACY else f"{goal.first.tested}, searched for {messages.said(goal)}, on"
+    unit = "in %, " if comparison_tables.in_percent(table) else ""
     over = f"{c.options.seeds} fresh seeds, each with its own partition"
     few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > comparison_tables.MANY else ""
     titled = [
-        (f"test accuracy on {c.setting} in %, mean ± 95 % interval over {over}", comparison_tables.shown(table)),
+        (f"{what} {c.setting} {unit}mean ± 95 % interval over {over}", comparison_tables.shown(table)),
         (f"tuned, paired by seed{few}: ± of each pair by itself, p corrected by Holm for all pairs",
          comparison_tables.shown_pairs(pairs)),
         (f"what that cost; the searches had {c.first.trials} trials of at most {_most(c.first)} each",

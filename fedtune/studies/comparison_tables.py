@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedtune.core import statistics
 from fedtune.core.budget import Budget
-from fedtune.core.metrics import METRIC
+from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.core.statistics import interval, number
 from fedtune.core.terminal import short
 from fedtune.runs import tables
@@ -22,7 +22,8 @@ LEVEL = 0.05
 OVER = 0.1  # share by which trials may exceed a budget before a warning says so
 MANY = 15  # with more pairs than those of six algorithms, only those with the best are shown
 
-# column of table.csv -> what it is.  Accuracies are shares of 1, means over fresh seeds; ± is half a 95 % interval
+# column of table.csv -> what it is.  Accuracies are shares of 1, means over fresh seeds; ± is half a 95 % interval.  Of
+# searches for something else than validation accuracy, "test accuracy" is the test metric that reports it
 COLUMNS: dict[str, str] = {
     "algorithm": "its name",
     "default": "test accuracy of the default configuration",
@@ -37,8 +38,8 @@ COLUMNS: dict[str, str] = {
     "mb_to_95": "megabytes that all clients had sent and received by then",
     "mb_per_round": "megabytes a round, tuned",
     "seconds": "wall time of a run, tuned",
-    "search_score": "validation accuracy of the search's best trial, in the search",
-    "selection_gap": "that − the mean validation accuracy of the same configuration on fresh seeds",
+    "search_score": "validation accuracy, or the objective, of the search's best trial, in the search",
+    "selection_gap": "that − the mean of the same, of the same configuration on fresh seeds",
     "default_gap": "the same of the default, if its trial was finished: the luck of the search's partition alone",
     "default_diverged": "runs of the default on fresh seeds that diverged",
     "tuned_diverged": "runs of the tuned configuration that did",
@@ -51,20 +52,27 @@ COLUMNS: dict[str, str] = {
     "configuration": "the tuned hyperparameters",
 }
 
+OBJECTIVE_COLUMNS: dict[str, str] = {  # and then also
+    "metric": "the test metric that reports what was searched for",
+    "default_test_acc": "test accuracy of the default configuration",
+    "tuned_test_acc": "test accuracy of the configuration that was found",
+}
+
 
 def table(
-    evaluations: pd.DataFrame, spent: Mapping[str, Mapping[str, float]], published: Mapping[str, str]
-) -> pd.DataFrame:
-    """A row per algorithm, in the order of their tuned test accuracy; columns COLUMNS.
+    evaluations: pd.DataFrame, spent: Mapping[str, Mapping[str, float]], published: Mapping[str, str],
+    objective: Objective = ACCURACY,
+) -> pd.DataFrame:  # fmt: skip
+    """A row per algorithm, the best tuned one first; columns COLUMNS.
 
     spent: what each search took (`spent`).  published: text per algorithm, where there is any.
     """
-    rows = []
+    rows, metric, tested = [], objective.name, objective.tested
     for name, runs in evaluations.groupby("algorithm", sort=False):
         default, tuned = runs[runs["configuration"] == DEFAULT], runs[runs["chosen"]]
         first = runs[runs["configuration"] == "top 1"]
-        at_default, at_tuned = (statistics.mean(of["test_acc"]) for of in (default, tuned))
-        gain = _paired(tuned, default)
+        at_default, at_tuned = (statistics.mean(of[tested]) for of in (default, tuned))
+        gain = _paired(tuned, default, tested)
         means = {c: tuned[c].mean(skipna=False) for c in ("rounds_to_95", "mb_to_95", "mb_per_round", "seconds")}
         score = first["score"].iloc[0] if len(first) else math.nan
         lost = {f"{n}_diverged": int(of["test_acc"].isna().sum()) for n, of in (("default", default), ("tuned", tuned))}
@@ -74,25 +82,32 @@ def table(
                 "tuned": at_tuned.mean, "tuned_half": at_tuned.half, "gain": gain.mean, "gain_half": gain.half,
                 "clients_std": tuned["test_acc_std"].mean(skipna=False),
                 "worst10": tuned["test_acc_worst10"].mean(skipna=False), **means,
-                "search_score": score, "selection_gap": score - first[METRIC].mean(skipna=False),
-                "default_gap": default["score"].iloc[0] - default[METRIC].mean(skipna=False), **lost,
+                "search_score": score, "selection_gap": score - first[metric].mean(skipna=False),
+                "default_gap": default["score"].iloc[0] - default[metric].mean(skipna=False), **lost,
                 "runs": len(default),
                 **{f"search_{k}": v for k, v in spent[str(name)].items()},
-                "published": published.get(str(name), ""), "configuration": _listed(tuned),
+                "published": published.get(str(name), ""), "configuration": _listed(tuned), "metric": tested,
+                "default_test_acc": default["test_acc"].mean(skipna=False),
+                "tuned_test_acc": tuned["test_acc"].mean(skipna=False),
             }
         )  # fmt: skip
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    return frame.sort_values("tuned", ascending=False, kind="stable", ignore_index=True)
+    frame = pd.DataFrame(rows, columns=[*COLUMNS, *(OBJECTIVE_COLUMNS if tested != ACCURACY.tested else ())])
+    return frame.sort_values("tuned", ascending=objective.tested_sign < 0, kind="stable", ignore_index=True)
 
 
-def pairs(evaluations: pd.DataFrame) -> pd.DataFrame:
-    """Every two algorithms, tuned: difference of test accuracy paired by seed, ±, p, and p corrected for all pairs."""
+def pairs(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> pd.DataFrame:
+    """Every two algorithms, tuned: difference paired by seed, ±, p, and p corrected for all pairs.
+
+    It is that of test accuracy, or of the test metric that reports the objective, which `metric` names then.
+    """
+    metric, sign = objective.tested, objective.tested_sign
     tuned = {name: runs for name, runs in evaluations[evaluations["chosen"]].groupby("algorithm", sort=False)}
-    means = {name: runs["test_acc"].mean(skipna=False) for name, runs in tuned.items()}
-    order = sorted(tuned, key=lambda name: (math.isnan(means[name]), -means[name]))
-    rows = [(a, b, *_paired(tuned[a], tuned[b])) for a, b in itertools.combinations(order, 2)]
+    means = {name: runs[metric].mean(skipna=False) for name, runs in tuned.items()}
+    order = sorted(tuned, key=lambda name: (math.isnan(means[name]), -sign * means[name]))
+    rows = [(a, b, *_paired(tuned[a], tuned[b], metric)) for a, b in itertools.combinations(order, 2)]
     frame = pd.DataFrame(rows, columns=["algorithm", "other", "difference", "half", "p"])
-    return frame.assign(p_holm=statistics.holm(frame["p"].tolist()))
+    frame = frame.assign(p_holm=statistics.holm(frame["p"].tolist()))
+    return frame if metric == ACCURACY.tested else frame.assign(metric=metric)
 
 
 def spent(run: Path) -> dict[str, float]:
@@ -139,16 +154,21 @@ def _overspent(name: str, ended: pd.DataFrame, budget: Budget) -> list[str]:
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
-    """The table of accuracies as text, in percent."""
+    """The table of accuracies as text, in percent; of another metric than those, as it is."""
+    scale, form = _scale(table)
+    other = "metric" in table and len(table)
+    named = f" {table['metric'].iloc[0]}" if other else ""
+    unit = " %" if in_percent(table) else ""
     gap = [
-        number(100 * g, "+.2f") + ("" if math.isnan(d) else f" ({number(100 * d, '+.2f')})")
+        number(scale * g, f"+{form}") + ("" if math.isnan(d) else f" ({number(scale * d, f'+{form}')})")
         for g, d in zip(table["selection_gap"], _of(table, "default_gap"), strict=True)
     ]
     found = {
         "algorithm": table["algorithm"],
-        "default %": _unless_diverged(table, "default"),
-        "tuned %": _unless_diverged(table, "tuned"),
-        "gain": _with_half(table["gain"], table["gain_half"], sign="+"),
+        f"default{named}{unit}": _unless_diverged(table, "default"),
+        f"tuned{named}{unit}": _unless_diverged(table, "tuned"),
+        "gain": _with_half(table, "gain", "gain_half", sign="+"),
+        **({"tuned test_acc %": table["tuned_test_acc"].map(_percent)} if other else {}),
         "std over clients": table["clients_std"].map(_percent),
         "worst tenth": table["worst10"].map(_percent),
         "gap (default's)": gap,
@@ -188,7 +208,7 @@ def shown_pairs(pairs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "pair": pairs["algorithm"] + " − " + pairs["other"],
-            "difference": _with_half(pairs["difference"], pairs["half"], sign="+"),
+            "difference": _with_half(pairs, "difference", "half", sign="+"),
             "p": pairs["p"].map(lambda v: number(v, ".2g")),
             "p (Holm)": pairs["p_holm"].map(lambda v: number(v, ".2g")),
             f"differ at {LEVEL:.0%}": better,
@@ -213,9 +233,9 @@ def latex(frame: pd.DataFrame) -> str:
     return "\n".join([*inner, r"\end{tabular}"]) + "\n"
 
 
-def _paired(a: pd.DataFrame, b: pd.DataFrame) -> statistics.Difference:
-    """The difference in test accuracy between two sets of runs, paired by seed."""
-    both = a.set_index("seed")["test_acc"].to_frame("a").join(b.set_index("seed")["test_acc"].rename("b"), how="inner")
+def _paired(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> statistics.Difference:
+    """The difference in a metric between two sets of runs, paired by seed."""
+    both = a.set_index("seed")[metric].to_frame("a").join(b.set_index("seed")[metric].rename("b"), how="inner")
     return statistics.paired(both["a"], both["b"])
 
 
@@ -230,7 +250,7 @@ def _listed(tuned: pd.DataFrame) -> str:
 
 def _unless_diverged(table: pd.DataFrame, name: str) -> list[str]:
     """Means with their ±; in words why there is none."""
-    texts = _with_half(table[name], table[f"{name}_half"])
+    texts = _with_half(table, name, f"{name}_half")
     lost, runs = _of(table, f"{name}_diverged"), _of(table, "runs")
     return [
         text if text != "–" else f"diverged in {k:.0f} of {n:.0f}" if k > 0 else "none found"
@@ -243,8 +263,18 @@ def _of(table: pd.DataFrame, column: str) -> pd.Series:
     return table[column] if column in table else pd.Series(math.nan, index=table.index)
 
 
-def _with_half(values: pd.Series, halves: pd.Series, sign: str = "") -> list[str]:
-    return [interval(100 * v, 100 * h, f"{sign}.2f") for v, h in zip(values, halves, strict=True)]
+def in_percent(frame: pd.DataFrame) -> bool:
+    """Whether a table's figures are shown in percent: those of accuracies and F1 are."""
+    return all(n.startswith("test_acc") or n == "test_f1" for n in frame.get("metric", pd.Series(dtype=str)))
+
+
+def _scale(frame: pd.DataFrame) -> tuple[int, str]:
+    return (100, ".2f") if in_percent(frame) else (1, ".4f")
+
+
+def _with_half(frame: pd.DataFrame, column: str, half: str, sign: str = "") -> list[str]:
+    scale, form = _scale(frame)
+    return [interval(scale * v, scale * h, sign + form) for v, h in zip(frame[column], frame[half], strict=True)]
 
 
 def _percent(value: float) -> str:

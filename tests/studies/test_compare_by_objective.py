@@ -1,0 +1,80 @@
+"""A comparison's tables of searches for something else than validation accuracy."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from fedtune.core.objectives import ACCURACY, Goal, Objective, constraints, parse
+from fedtune.studies import comparison_tables, fresh_seeds
+
+SPENT = dict.fromkeys(("a", "b", "c"), dict.fromkeys(("trials", "rounds", "mb", "seconds"), 1.0))
+WORST10, LOSS = parse("val_acc_worst10")[0], parse("val_loss")[0]
+
+
+def evaluations(chosen: bool = True) -> pd.DataFrame:
+    """Three algorithms on three seeds; b has the highest accuracy, a the best worst tenth, c the lowest loss."""
+    rows = []
+    for name, acc, worst, loss in (("a", 0.7, 0.6, 0.9), ("b", 0.9, 0.2, 0.8), ("c", 0.8, 0.4, 0.3)):
+        for configuration, off in (("default", 0.1), ("top 1", 0.0)):
+            for seed in (1, 2, 3):
+                jitter = seed / 1000
+                rows.append({
+                    "algorithm": name, "configuration": configuration, "chosen": configuration == "top 1",
+                    "seed": seed, "score": worst + 0.05, "val_acc": acc, "val_acc_worst10": worst + jitter,
+                    "val_loss": loss + jitter, "test_acc": acc - off + jitter, "test_acc_std": 0.1,
+                    "test_acc_worst10": worst - off + jitter, "test_loss": loss + off - jitter, "comm_mb": 5.0,
+                    "rounds_to_95": 2, "mb_to_95": 1.0, "mb_per_round": 1.0, "seconds": 1.0, "config/lr": 0.1,
+                })  # fmt: skip
+    frame = pd.DataFrame(rows)
+    return frame if chosen else frame.drop(columns="chosen")
+
+
+@pytest.mark.parametrize(
+    ("objective", "order", "metric"), [(WORST10, "acb", "test_acc_worst10"), (LOSS, "cba", "test_loss")]
+)
+def test_default_tuned_gain_gap_and_pairs_are_of_the_objectives_test_metric(
+    objective: Objective, order: str, metric: str
+) -> None:
+    of = evaluations()
+    table = comparison_tables.table(of, SPENT, {}, objective)
+    assert "".join(table["algorithm"]) == order and set(table["metric"]) == {metric}
+    best = of[(of["algorithm"] == order[0]) & of["chosen"]]
+    first = table.iloc[0]
+    assert first["tuned"] == pytest.approx(best[metric].mean())
+    assert first["gain"] == pytest.approx(0.1 if objective == WORST10 else -0.1)
+    assert first["selection_gap"] == pytest.approx((best["score"] - best[objective.name]).mean())
+    assert first["tuned_test_acc"] == pytest.approx(best["test_acc"].mean())
+    pairs = comparison_tables.pairs(of, objective)
+    assert (pairs["algorithm"] + pairs["other"]).tolist() == [order[:2], order[0] + order[2], order[1:]]
+    assert (pairs["difference"] > 0).all() == (objective == WORST10) and set(pairs["metric"]) == {metric}
+
+
+def test_shares_are_shown_in_percent_and_losses_as_they_are() -> None:
+    table = comparison_tables.table(evaluations(), SPENT, {}, WORST10)
+    shown = comparison_tables.shown(table)
+    assert shown["tuned test_acc_worst10 %"].iloc[0].startswith("60.20")
+    assert shown["tuned test_acc %"].iloc[0] == "70.20"
+    loss = comparison_tables.shown(comparison_tables.table(evaluations(), SPENT, {}, LOSS))
+    assert loss["tuned test_loss"].iloc[0].startswith("0.2980") and loss["gain"].iloc[0].startswith("−0.1000")
+    pairs = comparison_tables.shown_pairs(comparison_tables.pairs(evaluations(), LOSS))
+    assert pairs["difference"].iloc[0].startswith("−0.5000")
+
+
+def test_by_validation_accuracy_nothing_is_added() -> None:
+    table, pairs = comparison_tables.table(evaluations(), SPENT, {}), comparison_tables.pairs(evaluations())
+    assert list(table) == list(comparison_tables.COLUMNS) and "metric" not in pairs
+    assert "".join(table["algorithm"]) == "bca" and list(comparison_tables.shown(table))[1] == "default %"
+    assert table.equals(comparison_tables.table(evaluations(), SPENT, {}, ACCURACY))
+
+
+def test_of_a_searchs_candidates_the_best_by_the_objective_that_keeps_the_constraints_is_chosen() -> None:
+    found = evaluations(chosen=False)
+    found["configuration"] = found["algorithm"].where(found["configuration"] != "default", "default")
+    found["algorithm"] = "x"
+    for goal, best in (
+        (Goal(), "b"), (Goal((LOSS,)), "c"), (Goal((WORST10,)), "a"),
+        (Goal(constraints=constraints("val_loss<=0.5")), "c"), (Goal(constraints=constraints("val_loss<=0.1")), "c"),
+    ):  # fmt: skip
+        chosen = fresh_seeds.chosen(found, goal)
+        assert set(found.loc[chosen, "configuration"]) == {best}
