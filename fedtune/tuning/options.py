@@ -88,6 +88,8 @@ class ExperimentOptions:
     def __post_init__(self) -> None:
         """Parse every value; UserError for one that breaks its option's rule."""
         check(self)
+        lists = {n: ",".join(map(str, v)) for n, v in self.fields.items() if isinstance(v, list | tuple)}
+        object.__setattr__(self, "fields", dict(self.fields) | lists)  # model=["net.py:small", "cnn8"] from Python
         if self.seed < 0:
             raise UserError(f"--seed must not be negative, but got {self.seed}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from fedtune.core.errors import UserError
 from fedtune.federated import registry
 from fedtune.federated.experiment import Experiment
 from fedtune.nn import architectures, catalogue
+from fedtune.tuning.options import ExperimentOptions
 
 SOURCE = """
 from __future__ import annotations
@@ -182,3 +184,14 @@ def test_every_algorithm_trains_a_head_of_two_layers_or_says_that_it_cannot(net:
     else:
         Experiment(name, scenario).check()
         play(simulate(name, scenario, data, **EARLY.get(name, {})), 2)
+
+
+def test_the_models_of_the_page_are_models(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    code = next(block for block in page.split("```python\n") if block.startswith("# nets.py")).split("```")[0]
+    (tmp_path / "nets.py").write_text(code)
+    file = own_files.take(str(tmp_path / "nets.py"))[0]
+    assert architectures.width(f"{file}:Small(hidden=64)", (1, 8, 8), 10) == 64
+    assert architectures.width(f"{file}:sequence(head='2')", (7,), 3, dtype=torch.int64) == 16 * 7
+    options = ExperimentOptions(algo="fedproto", fields={"model": [f"{tmp_path}/nets.py:Small", "cnn8"]})
+    assert options.experiment().scenario.model == "nets.py:Small,cnn8"
