@@ -201,11 +201,13 @@ class Objective:
 
         config = suggest(trial, distributions(self.space.domains), self.space.conditions)
         row: dict[str, Any] = {}
-        value = seconds = 0.0
+        value = 0.0
         try:
             for row in simulation.play(self.experiment, config, self._data):
-                seconds += row["seconds"] + row["eval_seconds"]
-                value = seconds if self.objective.name == "seconds" else float(row[self.objective.name])
+                if self.objective.name == "seconds":
+                    value += row["seconds"] + row["eval_seconds"]
+                else:
+                    value = float(row[self.objective.name])
                 trial.report(value, row["round"])
                 if trial.should_prune():
                     raise optuna.TrialPruned
@@ -215,8 +217,8 @@ class Objective:
                 raise optuna.TrialPruned from error
             return self.objective.worst
         finally:
-            for name, value in row.items():
-                trial.set_user_attr(name, value)
+            for name, figure in row.items():
+                trial.set_user_attr(name, figure)
         return value
 
 
