@@ -38,10 +38,12 @@ def belongings(cls: type) -> dict[str, str]:
 def of_net(net: nn.Module) -> dict[str, str]:
     """A fingerprint of everything in a net's modules but their tensors and modes."""
     tensors = ("_parameters", "_buffers", "_modules", "training")
-    return {
-        f"{path}.{name}".strip("."): fingerprint(value)
-        for path, module in net.named_modules() for name, value in vars(module).items() if name not in tensors
-    }  # fmt: skip
+    found: dict[str, str] = {}
+    for path, module in net.named_modules():
+        torchs = type(module).__module__.startswith("torch.")  # it knows what it does: nn.LSTM's _flat_weights
+        held = {n: v for n, v in vars(module).items() if n not in tensors and not (torchs and n.startswith("_"))}
+        found |= {f"{path}.{name}".strip("."): fingerprint(value) for name, value in held.items()}
+    return found
 
 
 def _modules(cls: type) -> Iterator[ModuleType]:

@@ -64,7 +64,7 @@ def stack_equals_loop(s: Subject) -> Broken | Note | None:
 @law("grouping", "how clients are put together in groups changes nothing", needs=(*BASE, "stack = loop"))
 def grouping(s: Subject) -> Broken | Note | None:
     """Clients in two and in three groups, shuffled, against all in one."""
-    for setting, some in ((s.settings.few, GROUPS), (s.settings.everyone, GROUPS[1:])):
+    for setting, some in ((s.settings.few, GROUPS), (s.settings.everyone, GROUPS[1:]), (s.settings.chance, GROUPS[:1])):
         whole = s.run(setting)
         for groups in some:
             split = s.run(setting, groups=groups)
@@ -81,7 +81,9 @@ def grouping(s: Subject) -> Broken | Note | None:
 @law("checkpoint", "a run resumed from its checkpoint is the undisturbed run, bit for bit", needs=BASE)
 def checkpoint(s: Subject) -> Broken | Note | None:
     """Resumed after one round and after two; with unlike architectures after one."""
-    cuts: list[tuple[Setting, Mapping[str, Any], int]] = [(s.settings.few, {}, cut) for cut in (1, 2)]
+    cuts: list[tuple[Setting, Mapping[str, Any], int]] = [
+        (s.settings.few, {}, 1), (s.settings.few, {}, 2), (s.settings.chance, {}, 1)
+    ]  # fmt: skip
     if s.settings.mixed and s.fits_mixed():
         cuts.append((s.settings.mixed, s.cls.for_mixed_models, 1))
     for setting, config, cut in cuts:

@@ -163,7 +163,7 @@ def gradient(s: ModelSubject) -> Broken | Note | None:
     return None
 
 
-@law("one program", "clients' models run stacked as one program, with the numbers of each alone",
+@law("one program", "clients' models run stacked as one program, with the numbers of each alone, or one by one",
      needs=("fits", "state_dict"))  # fmt: skip
 def one_program(s: ModelSubject) -> Broken | Note | None:
     """What vmap cannot run is trained one client after the other, under `--executor auto`."""
@@ -185,7 +185,7 @@ def one_program(s: ModelSubject) -> Broken | Note | None:
     return None
 
 
-@law("statistics", "BatchNorm's running statistics are known", needs=("fits",))
+@law("statistics", "what its running statistics do is known", needs=("fits",))
 def statistics(s: ModelSubject) -> Broken | Note | None:
     """What an author should know of them."""
     kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)

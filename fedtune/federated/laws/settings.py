@@ -32,6 +32,7 @@ class Setting(NamedTuple):
     rounds: int = 3  # two are enough to see what the server made of the first
     resumes: bool = False  # whether its runs are resumed from every round
     atol: float = 1e-12  # in double precision
+    dropout: float = 0.0  # a share of the features that training drops
 
 
 def random_federation(
@@ -87,6 +88,7 @@ class Settings(NamedTuple):
     personal: Setting
     holders: Setting
     alone: Setting
+    chance: Setting
     mixed: Setting | None
     effects: Setting
 
@@ -116,6 +118,8 @@ def settings(base: Scenario | None = None) -> Settings:
         holders=Setting("classes that one client holds, or none", replace(TINY, participation=0.75),
                         _random(SIZES, HOLDERS, 6), rounds=4),
         alone=Setting("a single client", TINY, _random([11]), rounds=2),
+        chance=Setting("a model with Dropout", replace(TINY, participation=0.6), digits, rounds=2, resumes=True,
+                       dropout=0.3),
         mixed=Setting("clients of unlike architectures",
                       replace(TINY, model="htmini3", participation=0.8), digits, resumes=True),
         effects=Setting("4 clients", replace(TINY, shots=12, clients=4), digits, {"batch": 16}),
@@ -142,6 +146,7 @@ def _of(base: Scenario) -> Settings:
         holders=Setting("classes that one client holds, or none", replace(some, clients=4),
                         _random(SIZES, HOLDERS, 6), rounds=4),
         alone=Setting("a single client", replace(small, clients=1), _random([11]), rounds=2),
+        chance=Setting("Dropout after the model's body", some, unequal, rounds=2, resumes=True, dropout=0.3),
         mixed=None,
         effects=Setting("5 clients", small, unequal),
     )  # fmt: skip

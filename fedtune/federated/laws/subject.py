@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedtune.core import randomness
 from fedtune.core.errors import Diverged, UserError, unknown
@@ -25,6 +25,7 @@ from fedtune.federated.laws.settings import Setting, settings
 from fedtune.federated.laws.watching import Streams, Tape, watched
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Simulation
+from fedtune.federated.state import with_shapes
 from fedtune.nn import architectures
 
 CLOCK = ("seconds", "eval_seconds")
@@ -121,12 +122,15 @@ class Subject:
         how = executor or self.executor
         experiment = OfClass(self.name, scenario, seed, how, cls=cls)
         sim = Simulation(experiment, values, data, dtype or self.dtype)
-        if groups:
-            s = sim.setting
+        if groups or setting.dropout:
+            s, how = sim.setting, sim.state.groups[0].executor
             form = architectures.build(
                 scenario.model, s.federation.shape, data.classes, s.task.features, randomness.number(seed, "net")
             )
-            sim.state = engine.start(s, [(form, list(ids), sim.state.groups[0].executor) for ids in groups])
+            if setting.dropout:
+                form.body = nn.Sequential(form.body, nn.Dropout(setting.dropout))
+            sim.state = engine.start(s, [(form, list(ids), how) for ids in groups or [range(data.clients)]])
+            sim.setting = with_shapes(s, sim.state.groups[0].net)
         return sim
 
     def run(
