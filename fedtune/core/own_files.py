@@ -15,11 +15,10 @@ import hashlib
 import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedtune.core import own_imports
+from fedtune.core import own_copies, own_imports
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.own_imports import OwnFile as OwnFile
 from fedtune.core.own_references import CODE, PICKLED, options_text, parsed, whole_path
@@ -90,9 +89,7 @@ def of_data(path: str | Path) -> OwnFile:
     path = whole_path(path)
     name = path.name + ("/" if path.is_dir() else "")
     try:
-        inside = sorted(f for f in path.rglob("*") if f.is_file()) if path.is_dir() else [path]
-        listing = tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in inside)
-        return OwnFile(name, str(path), _digest_of(str(path), listing), None)
+        return OwnFile(name, str(path), own_copies.digest(path), None)
     except OSError as error:
         return _registered(path, error)
 
@@ -123,7 +120,7 @@ def unchanged(files: Iterable[OwnFile], whose: str) -> tuple[OwnFile, ...]:
     files = tuple(files)
     for file in files:
         there = bool(file.path) and Path(file.path).exists()
-        if not there and file.content is None:
+        if not there and file.content is None and not own_copies.find(file.sha256):
             raise UserError(f"{whose} needs {file.path}, which is gone; bring it back")
         if there and of_data(file.path).sha256 != file.sha256:
             raise UserError(
@@ -221,11 +218,13 @@ def content_of(name: str) -> bytes:
 
 
 def path_of(name: str) -> Path:
-    """Where a file or folder lies; UserError if this process does not know it, or it has vanished."""
-    path = Path(_known(parsed(name).path).path)
-    if not path.exists():
-        raise UserError(f"{name} was read from {path}, which is gone; bring it back")
-    return path
+    """Where a file or folder lies, or a copy of it; UserError if this process does not know it, or it has vanished."""
+    file = _known(parsed(name).path)
+    if Path(file.path).exists():
+        return Path(file.path)
+    if copy := own_copies.find(file.sha256):
+        return copy
+    raise UserError(f"{name} was read from {file.path}, which is gone; bring it back")
 
 
 def place(error: BaseException) -> str | None:
@@ -282,16 +281,3 @@ def _registered(path: Path, error: OSError) -> OwnFile:
         if file.path == str(path) and isinstance(error, FileNotFoundError):
             return file
     raise UserError(f"{path} cannot be read: {error.strerror or error}; give a file that is there") from None
-
-
-@lru_cache(maxsize=64)
-def _digest_of(path: str, listing: tuple[tuple[str, int, int], ...]) -> str:
-    """The hash of a file, or of a folder's files with their names.  listing: names, sizes and times."""
-    whole = hashlib.sha256()
-    for name, *_ in listing:
-        with open(name, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256")
-        if len(listing) == 1 and name == path:
-            return digest.hexdigest()
-        whole.update(f"{name.removeprefix(path)}\0{digest.hexdigest()}\n".encode())
-    return whole.hexdigest()

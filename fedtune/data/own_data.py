@@ -79,7 +79,8 @@ def described(name: str, files: tuple[OwnFile, ...]) -> tuple[OwnFile, ...]:
         known = own_files.about(name)[KEY][_ending(name)]
     else:
         data = _read(name, _content(name))
-        known = _about(data, _digest(data) if _ending(name) else "")._asdict()
+        found = _about(data, _digest(data) if _ending(name) else "")
+        known = found._asdict() | {"shape": list(found.shape)}  # as JSON has it
     before = own_files.about(name)
     new = {KEY: before.get(KEY, {}) | {_ending(name): known}}
     files = tuple(f._replace(about=before | new) if f.name == _file(name) else f for f in files)
@@ -154,10 +155,11 @@ def _kind(value: Any) -> str:
 
 
 def _content(name: str) -> str:
-    """What a data set is read from: the hash of the data, or the module of the code, whose name has it."""
+    """What a data set is read from: place and hash of the data, or the module of the code, whose name has its hash."""
     if _is_code(name):
         return str(own_files.load(_file(name), "data set").__name__)
-    return own_files.of_data(own_files.path_of(name)).sha256
+    path = own_files.path_of(name)
+    return f"{path} {own_files.of_data(path).sha256}"
 
 
 def _is_code(name: str) -> bool:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedtune.core import own_copies as copies
 from fedtune.core import own_files
 from fedtune.core.errors import UserError
 from fedtune.core.own_files import OwnFile
 from fedtune.runs.files import RunFiles
+
+LARGEST = 10_000_000  # bytes of data that are copied
 
 
 def to_record(files: Iterable[OwnFile]) -> list[dict[str, Any]]:
@@ -22,12 +26,20 @@ def to_record(files: Iterable[OwnFile]) -> list[dict[str, Any]]:
 
 
 def keep(files: Iterable[OwnFile], run: Path) -> None:
-    """Copy code, and whatever else came by value, into a run's folder: the run goes on from there."""
+    """Copy code, data that are not large, and whatever else came by value: the run goes on from its folder."""
     for file in files:
+        copy = RunFiles(run).own_folder / file.name
+        copy.parent.mkdir(parents=True, exist_ok=True)
         if file.content is not None:
-            copy = RunFiles(run).own_folder / file.name
-            copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(file.content)
+        elif not copy.exists() and _size(Path(file.path)) <= LARGEST:
+            (shutil.copytree if Path(file.path).is_dir() else shutil.copyfile)(file.path, copy)
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file or of a folder's files."""
+    inside = path.rglob("*") if path.is_dir() else [path]
+    return sum(f.stat().st_size for f in inside if f.is_file())
 
 
 def restore(run: Path, record: Mapping[str, Any], trust: bool = False) -> tuple[OwnFile, ...]:
@@ -67,12 +79,23 @@ def _read(run: Path, entry: Mapping[str, Any]) -> OwnFile:
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{run} names its own files by name, path and sha256, but one lacks {error}") from error
     copy = RunFiles(run).own_folder / name
+    if _is_data(file) and ".." not in Path(name).parts and copy.exists():
+        if not Path(file.path).exists():
+            if copies.digest(copy) != digest:
+                raise UserError(f"{copy} is a copy of {file.path}, but it was changed; remove it, or bring that back")
+            copies.tell(digest, copy)
+        return file
     if ".." in Path(name).parts or Path(name).is_absolute() or not copy.is_file():
         return _without_copy(run, file)
     content = copy.read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:
         raise UserError(f"{copy} is the copy of {file.path} that the run was made with, but it was changed; begin anew")
     return file._replace(content=content)
+
+
+def _is_data(file: OwnFile) -> bool:
+    """Whether it is known by its hash alone."""
+    return bool(file.about) and Path(file.path).suffix != ".py"
 
 
 def _without_copy(run: Path, file: OwnFile) -> OwnFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -12,11 +13,14 @@ import pytest
 from support.own_data import made, pictures, saved, taken, wards
 
 from fedtune.core import extensions, own_files
+from fedtune.core import own_copies as copies
 from fedtune.core.errors import UserError
 from fedtune.data import datasets, own_data
 from fedtune.data.federation import Federation
 from fedtune.federated import partitioning
 from fedtune.federated.scenario import LATER, Scenario
+from fedtune.runs import own_copies
+from fedtune.tuning.options import ExperimentOptions
 
 SPLITS = ("train", "val", "test")
 
@@ -257,3 +261,39 @@ def test_what_stands_at_its_default_is_found_again_as_before() -> None:
     """Files of final runs are named by what they are of: what came later changes no name where it is unused."""
     assert not set(Scenario().to_plain()) & set(LATER) and {"lr", "partition"} <= set(Scenario().to_plain())
     assert "thinning" in Scenario(thinning=0.5).to_plain()
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_runs_copy_of_small_data_is_used_when_they_are_gone(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = saved(tmp_path / "w.npz", **wards()) if kind == "file" else pictures(tmp_path / "w")
+    options = ExperimentOptions(
+        algo="fedavg", fields={"dataset": str(data), "partition": "iid", "clients": 3, "model": "mlp"}
+    )
+    experiment = options.experiment()
+    before = made(experiment.scenario)
+    own_copies.keep(experiment.own, tmp_path / "run")
+    record = json.loads(json.dumps({"own": own_copies.to_record(experiment.own)}))
+    data.rename(tmp_path / "elsewhere")
+    monkeypatch.setattr(own_files, "_files", {})
+    own_copies.restore(tmp_path / "run", record)
+    again = options.experiment()
+    assert again == experiment
+    np.testing.assert_array_equal(made(again.scenario).x, before.x)
+    copy = tmp_path / "run" / "own" / ("w.npz" if kind == "file" else "w/cat/00.png")
+    copy.write_bytes(b"another")
+    with pytest.raises(UserError, match="is a copy of .*, but it was changed"):
+        own_copies.restore(tmp_path / "run", record)
+
+
+def test_large_data_stay_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_copies, "LARGEST", 1000)
+    monkeypatch.setattr(copies, "_copies", {})
+    name, files = own_files.take(str(saved(tmp_path / "w.npz", **wards())))
+    files = own_data.described(name, files)
+    own_copies.keep(files, tmp_path / "run")
+    assert not (tmp_path / "run" / "own" / "w.npz").exists()
+    (tmp_path / "w.npz").unlink()
+    with pytest.raises(UserError, match="the run .* needs .*w.npz, which is gone; bring it back"):
+        own_copies.restore(tmp_path / "run", json.loads(json.dumps({"own": own_copies.to_record(files)})))
