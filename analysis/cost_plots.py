@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from analysis.plot_tools import KEYS, UNITS, hover_texts, in_words, legend_lines, run_of, text_column, with_cost
 from analysis.theme import GREY, colours, finish, nothing
 from fedtune.core.errors import UserError
-from fedtune.core.objectives import ACCURACY, Objective
+from fedtune.core.objectives import ACCURACY, Objective, written
 from fedtune.runs import pareto
 
 MOST_POINTS = 4000  # what a browser can bear
@@ -72,53 +72,65 @@ def _in_order(scored: pd.DataFrame, trials: pd.DataFrame | None) -> pd.DataFrame
 
 
 def accuracy_communication(
-    rounds: pd.DataFrame, objective: str = "comm_mb", by: str | None = None, reference: float | None = None
-) -> go.Figure:
+    rounds: pd.DataFrame, objective: str | Objective = "comm_mb", by: str | None = None,
+    reference: float | None = None, first: Objective = ACCURACY,
+) -> go.Figure:  # fmt: skip
     """Every round of every trial: validation accuracy against communication (or seconds), with the front of all rounds.
 
     by: a column of rounds that tells several apart (default: algorithm or run where there are several); each has its
     front.  Rounds of several seeds are averaged over them first, lest a front be of lucky seeds.  The hypervolume's
-    reference point is accuracy 0 at `reference` (default: the most that any round used).
+    reference point is accuracy 0 at `reference` (default: the most that any round used).  first: what stands in
+    accuracy's place; then the worst of any round is the reference point's.
     """
-    name = in_words(objective)
-    title = f"Validation accuracy against {name.split(' [')[0]}, every round"
+    second = written(str(objective))
+    name, words = in_words(second.name), in_words(first.name)
+    title = f"{words[:1].upper()}{words[1:]} against {name.split(' [')[0]}, every round"
     points = rounds.assign(trial=run_of(rounds)).reset_index(drop=True) if len(rounds) else rounds
-    points = pareto.with_totals(points) if objective == "seconds" and len(points) else points
+    points = pareto.with_totals(points) if "seconds" in (second.name, first.name) and len(points) else points
     seeds = points["seed"].nunique() if "seed" in points else 0
     points = _over_seeds(points, run_of(rounds.drop(columns="seed"))) if seeds else points
-    points = points.dropna(subset=["val_acc", objective]) if {"val_acc", objective} <= set(points) else points.iloc[:0]
+    both = [first.name, second.name]
+    points = points.dropna(subset=both) if set(both) <= set(points) else points.iloc[:0]
     if points.empty:
-        return nothing(title, f"no round has both a validation accuracy and {name.split(' [')[0]}")
+        return nothing(title, f"no round has both a {words} and {name.split(' [')[0]}")
     by = by or next((c for c in ("algorithm", "run") if points.get(c, pd.Series()).nunique() > 1), None)
     group = text_column(points, by) if by else pd.Series("rounds", index=points.index)
-    worst = float(points[objective].max()) if reference is None else reference
+    worst = _worst(points, second) if reference is None else reference
+    least = 0.0 if first == ACCURACY else _worst(points, first)
     figure, volumes = go.Figure(), []
     each = MOST_POINTS // group.nunique()
     for value, colour in colours(list(dict.fromkeys(group))).items():
         mine = points[group == value]
         some = mine.iloc[:: math.ceil(len(mine) / each)]
-        best = pareto.front(mine, ["val_acc", objective])
-        volume = pareto.hypervolume(mine, ["val_acc", objective], [0.0, worst])
+        best = pareto.front(mine, [first, second])
+        volume = pareto.hypervolume(mine, [first, second], [least, worst])
         volumes.append(f"{value} {volume:.4g}" if by else f"{volume:.4g}")
         figure.add_scatter(
-            x=some[objective], y=some["val_acc"], mode="markers", name=str(value), legendgroup=str(value),
+            x=some[second.name], y=some[first.name], mode="markers", name=str(value), legendgroup=str(value),
             showlegend=not by,
             marker={"color": colour if by else GREY, "size": 5, "opacity": 0.4}, text=hover_texts(some),
             hovertemplate=f"%{{y:.4f}} at %{{x:.4g}} {name[-3:-1].strip('[')}%{{text}}<extra></extra>",
         )  # fmt: skip
         figure.add_scatter(
-            x=best[objective], y=best["val_acc"], mode="lines+markers", legendgroup=str(value),
+            x=best[second.name], y=best[first.name], mode="lines+markers", legendgroup=str(value),
             name=str(value) if by else f"front: {len(best)} rounds that none beats",
             line={"color": colour, "shape": "hv", "width": 2.5}, marker={"size": 6}, text=hover_texts(best),
             hovertemplate="front: %{y:.4f} at %{x:.4g}%{text}<extra></extra>",
         )  # fmt: skip
-    figure.update_xaxes(title=name, rangemode="tozero").update_yaxes(title="validation accuracy")
-    box = f"of {worst:.4g}, reference point: accuracy 0 at {worst:.4g} {'s' if objective == 'seconds' else 'MB'}"
+    figure.update_xaxes(title=name, rangemode="tozero").update_yaxes(title=words)
+    unit = {"seconds": " s", "comm_mb": " MB"}.get(second.name, "")
+    at = "accuracy 0" if first == ACCURACY else f"{words} {least:.4g}"
+    box = f"of {worst:.4g}, reference point: {at} at {worst:.4g}{unit}"
     thinned = "" if len(points) <= MOST_POINTS else f"; about {MOST_POINTS:,} of them drawn"
     what = f"configurations, means of {seeds} seeds" if seeds else "trials"
     n = f"n = {points['trial'].nunique()} {what}, {len(points):,} rounds{thinned}"
     note = f"{n}; hypervolume {', '.join(volumes)} {box}"
     return finish(figure, title, note, legend=legend_lines(list(dict.fromkeys(group))))
+
+
+def _worst(points: pd.DataFrame, objective: Objective) -> float:
+    """The worst value of any round."""
+    return float(objective.sign * (objective.sign * points[objective.name]).min())
 
 
 def _over_seeds(points: pd.DataFrame, who: pd.Series) -> pd.DataFrame:

@@ -27,22 +27,24 @@ def study(run: str | Path) -> optuna.Study | None:
     return RunFolder(run).study
 
 
-def parallel(study: optuna.Study | None) -> go.Figure:
+def parallel(study: optuna.Study | None, what: str = "accuracy") -> go.Figure:
     """Parallel coordinates: a line a trial through its hyperparameters, coloured by accuracy."""
-    title = "Every trial's hyperparameters and accuracy"
+    title = f"Every trial's hyperparameters and {what}"
     if why := _lacks(study, "parallel"):
         return nothing(title, why)
     assert study is not None
-    figure = charts.plot_parallel_coordinate(_alike(study), target_name="val. accuracy")
-    for line in figure.select_traces({"mode": "lines"}):  # Optuna's palest are hardly seen; y[0]: accuracy in [0, 1]
-        line.line.color = sample_colorscale(SCALE, 1 - line.y[0])[0]
+    figure = charts.plot_parallel_coordinate(_alike(study), target_name=_axis(what))
+    lines = list(figure.select_traces({"mode": "lines"}))
+    low, high = (0, 1) if what == "accuracy" else (min(li.y[0] for li in lines), max(li.y[0] for li in lines) + 1e-12)
+    for line in lines:  # Optuna's palest are hardly seen; y[0]: the objective
+        line.line.color = sample_colorscale(SCALE, 1 - (line.y[0] - low) / (high - low))[0]
     figure.update_traces(marker={"colorscale": SCALE, "reversescale": True}, selector={"mode": "markers"})
-    return finish(figure, title, f"{_n(study)}; from the left: accuracy, then the hyperparameters")
+    return finish(figure, title, f"{_n(study)}; from the left: {what}, then the hyperparameters")
 
 
-def slices(study: optuna.Study | None) -> go.Figure:
+def slices(study: optuna.Study | None, what: str = "accuracy") -> go.Figure:
     """Accuracy against each hyperparameter by itself, a point a trial."""
-    title = "Accuracy against each hyperparameter"
+    title = f"{what[:1].upper()}{what[1:]} against each hyperparameter"
     if why := _lacks(study, "slices"):
         return nothing(title, why)
     assert study is not None
@@ -54,7 +56,7 @@ def slices(study: optuna.Study | None) -> go.Figure:
         figure.add_trace(trace, row=i // 2 + 1, col=i % 2 + 1)
         figure.update_xaxes(title=axis.title.text, type=axis.type, row=i // 2 + 1, col=i % 2 + 1)
     figure.update_traces(marker={"color": COLOURS[0], "opacity": 0.7, "size": 7, "showscale": False})
-    figure.update_yaxes(title="val. accuracy", col=1)
+    figure.update_yaxes(title=_axis(what), col=1)
     return finish(figure, title, _n(study), height=60 + 230 * rows)
 
 
@@ -76,19 +78,23 @@ def contour(study: optuna.Study | None, names: Sequence[str] | None = None) -> g
     return finish(figure, f"Accuracy over {' and '.join(chosen)}", note, height=440)
 
 
-def importance(study: optuna.Study | None) -> go.Figure:
+def importance(study: optuna.Study | None, what: str = "accuracy") -> go.Figure:
     """How much of the variance of accuracy each hyperparameter explains by itself: fANOVA, by Optuna's evaluator."""
-    title = "Share of accuracy's variance by hyperparameter (fANOVA)"
+    title = f"Share of {what}'s variance by hyperparameter (fANOVA)"
     if why := _lacks(study, "importance"):
         return nothing(title, why)
     assert study is not None
     if not _importances(study):
         return nothing(title, "all trials have the same accuracy or the same hyperparameters")
     figure = charts.plot_param_importances(
-        _alike(study), evaluator=FanovaImportanceEvaluator(seed=0), target_name="val. accuracy"
+        _alike(study), evaluator=FanovaImportanceEvaluator(seed=0), target_name=_axis(what)
     )
     figure.update_traces(marker_color=COLOURS[0]).update_xaxes(title="share of variance").update_yaxes(title="")
     return finish(figure, title, _n(study), height=110 + 34 * len(_varied(study)))
+
+
+def _axis(what: str) -> str:
+    return "val. accuracy" if what == "accuracy" else what
 
 
 def _comparable(study: optuna.Study) -> tuple[list[tuple[FrozenTrial, float]], str]:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from plotly.graph_objects import Figure
 
 from analysis import frames, plots
-from fedtune.core.objectives import ACCURACY, Objective
+from fedtune.core.objectives import ACCURACY, Objective, parse
 from fedtune.reporting.findings import Findings
 from fedtune.runs.files import RunFiles
 
@@ -70,21 +70,24 @@ def _progress(f: Findings) -> list[Shown]:
 
 
 def _fronts(f: Findings) -> list[Shown]:
-    """Accuracy against what it costs: communication, and a second objective if there was one."""
-    other = [o for o in f.record.get("objectives") or [] if o != "val_acc"]
+    """What was searched for against what it costs: communication, and a second objective if there was one."""
+    first, *others = f.goal.objectives
+    against = dict.fromkeys([*parse("comm_mb"), *others])
     return [
         _drawn(
-            "Accuracy against communication",
-            partial(plots.accuracy_communication, f.rounds, o),
+            "Accuracy against communication" if other.name == "comm_mb" else f"{first.name} against {other.name}",
+            partial(plots.accuracy_communication, f.rounds, other, first=first),
             "The line holds what no other round of any trial beats: where it bends, more "
-            f"{'megabytes' if o == 'comm_mb' else 'seconds'} begin to buy little accuracy.",
+            + {"comm_mb": "megabytes begin", "seconds": "seconds begin"}.get(other.name, f"of {other.name} begins")
+            + f" to buy little {'accuracy' if first == ACCURACY else f.in_words}.",
         )
-        for o in dict.fromkeys(["comm_mb", *other])
-    ]
+        for other in against if other.name != first.name
+    ]  # fmt: skip
 
 
 def _hyperparameters(f: Findings) -> list[Shown]:
     """Which values did well, from the search's Optuna study."""
+    what = "accuracy" if f.goal.first == ACCURACY else f.in_words
 
     @cache
     def study() -> Any:
@@ -93,17 +96,17 @@ def _hyperparameters(f: Findings) -> list[Shown]:
     return [
         _drawn(
             "Parallel coordinates",
-            lambda: plots.parallel(study()),
+            lambda: plots.parallel(study(), what),
             "Where the lines of the best trials run together, a value matters.",
         ),
         _drawn(
             "Slices",
-            lambda: plots.slices(study()),
+            lambda: plots.slices(study(), what),
             "A slope or a hump says where good values lie, a flat cloud that the value matters little here.",
         ),
         _drawn(
             "Importance",
-            lambda: plots.importance(study()),
+            lambda: plots.importance(study(), what),
             "What is low here made little difference between these trials; with few of them this is a rough guess.",
         ),
     ]

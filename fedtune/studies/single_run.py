@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedtune.core.memory import keep_freed_memory
-from fedtune.core.metrics import METRICS
+from fedtune.core.metrics import METRICS, is_own
 from fedtune.core.terminal import say
 from fedtune.federated import model_file, partitioning
 from fedtune.federated.experiment import Experiment
@@ -74,6 +74,8 @@ def _conclude(last: dict[str, Any], seconds: float) -> None:
         f"{last['test_acc_worst10']:.4f}), {last['comm_mb']:.2f} MB sent and received"
         + (f"; test_acc over all classes {last['test_acc_all']:.4f}" if "test_acc_all" in last else "")
     )
+    if own := {name: value for name, value in last.items() if is_own(name)}:
+        say("metrics of your own: " + ", ".join(f"{name} {value:.4f}" for name, value in own.items()))
     heads = {k.removeprefix("test_acc_"): v for k, v in last.items() if k.startswith("test_acc_") and k not in METRICS}
     if heads:
         say("test_acc by head: " + ", ".join(f"{head} {value:.4f}" for head, value in heads.items()))
