@@ -9,17 +9,20 @@ alone, however they are grouped, on every device, and after a resume.  Numbers a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.func import vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedtune.core import randomness
 
+T = TypeVar("T")
 Streams = Callable[[], Sequence[torch.Generator]]
+_KNOWN: WeakKeyDictionary[nn.Module, dict[Any, bool]] = WeakKeyDictionary()  # whether code draws
 
 
 class CannotRepeat(RuntimeError):
@@ -29,13 +32,16 @@ class CannotRepeat(RuntimeError):
 class Draws(TorchDispatchMode):
     """Runs one function of client code and serves what it draws.
 
-    Watching every operation costs microseconds each, so code that draws nothing when it first runs is left alone.
+    Watching every operation costs microseconds each, so code that draws nothing when it first runs is left alone from
+    then on.  Should it draw later, it is run once more, watched: client code is pure.
     """
 
-    def __init__(self) -> None:
-        """No stream is made before something is drawn."""
+    def __init__(self, code: Any = None, net: nn.Module | None = None) -> None:
+        """What is known of this code on this net is remembered for as long as the net is."""
         super().__init__()
-        self.seen, self._tried, self._stacked, self._clients = False, False, False, 0
+        self._known: dict[Any, bool] = {} if net is None else _KNOWN.setdefault(net, {})
+        self._code = getattr(code, "__code__", getattr(code, "__func__", code))
+        self._stacked, self._clients = False, 0
         self._client, self._make = 0, _no_streams
         self._streams: Sequence[torch.Generator] | None = None
         self._turn = 0  # of the clients, where PyTorch itself asks one after the other
@@ -46,24 +52,34 @@ class Draws(TorchDispatchMode):
 
     def stacked(self, code: Callable[..., Any], clients: int, *trees: Any) -> Any:
         """Client code over the first of these clients, as one program."""
-        if not self._watches:
-            return vmap(code)(*trees)
+        if self.seen is False:
+            try:
+                return vmap(code)(*trees)
+            except RuntimeError as error:
+                if "randomness error mode" not in str(error):
+                    raise
         self._stacked, self._clients, self._turn = True, clients, 0
         with self:
+            self._known.setdefault(self._code, False)
             return vmap(code, randomness="different")(*trees)
 
     def alone(self, code: Callable[..., Any], client: int, *trees: Any) -> Any:
         """Client code of the one of these clients at this position."""
-        if not self._watches:
+        if self.seen is False:
             return code(*trees)
         self._stacked, self._client = False, client
         with self:
+            self._known.setdefault(self._code, False)
             return code(*trees)
 
     @property
-    def _watches(self) -> bool:
-        first, self._tried = not self._tried, True
-        return first or self.seen
+    def seen(self) -> bool | None:
+        """Whether the code draws; None: it has not been run."""
+        return self._known.get(self._code)
+
+    def watch(self) -> None:
+        """From now on the code is one that draws."""
+        self._known[self._code] = True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, a random one with the clients' streams."""
@@ -75,7 +91,7 @@ class Draws(TorchDispatchMode):
         given = _by_name(func, args, kwargs or {})
         if any(given.get(name) == 0 for name in _SWITCHES):  # it could draw, but is told not to
             return func(*args, **(kwargs or {}))
-        self.seen = True
+        self.watch()
         if self._streams is None:
             self._streams = self._make()
         return self._draw(func, given)
@@ -120,6 +136,18 @@ class Draws(TorchDispatchMode):
             if len(drawn) == self._clients:
                 break
         return torch.cat(drawn).to(device)
+
+
+def certain(run: Callable[[], T], *all_draws: Draws) -> T:
+    """What `run` gives.  Should PyTorch's own numbers have moved, it drew what it was not known to: again, watched."""
+    before = torch.get_rng_state()
+    found = run()
+    if torch.equal(before, torch.get_rng_state()):
+        return found
+    torch.set_rng_state(before)
+    for draws in all_draws:
+        draws.watch()
+    return run()
 
 
 def streams_of(streams: Sequence[torch.Generator], purpose: str = "draws") -> Streams:

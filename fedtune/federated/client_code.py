@@ -31,7 +31,6 @@ REASONS = {
     "unbatched tensor": "draws random numbers into a tensor that it made empty",
     "requires_grad_()": "calls requires_grad_ (torch.func.grad would do)",
     "backward() called": "calls backward (torch.func.grad would do)",
-    "randomness error mode": "draws random numbers in some steps and in others not",
 }
 _NO_RULE = ("Batching rule not implemented for aten::", "we do not yet support aten::")
 _SIGNS = ("vmap", "functorch", "Batching rule", "BatchedTensor")
@@ -52,7 +51,6 @@ class Unstackable(UserError):
 @contextmanager
 def running(executor: Executor) -> Iterator[None]:
     """While client code runs: chance without an address, or what vmap cannot run, is a UserError with its place."""
-    chance = torch.get_rng_state() if executor == "loop" else None
     try:
         with _stackable_operations():
             yield
@@ -67,11 +65,6 @@ def running(executor: Executor) -> Iterator[None]:
         if executor == "stack" and (why := reason(error)):
             raise Unstackable(place(error), why) from error
         raise
-    if chance is not None and not torch.equal(chance, torch.get_rng_state()):
-        raise UserError(
-            "client code must draw random numbers in every step or in none, but it draws them in some; draw always, "
-            "and use them where they are needed"
-        )
 
 
 @contextmanager

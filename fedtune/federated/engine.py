@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedtune.core import metrics, randomness
-from fedtune.core.draws import Draws, streams_of
+from fedtune.core.draws import Draws, certain, streams_of
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.trees import NOTHING, Size, Tree, alike, for_each_client, join, leaves, named, size, take, tree_map
 from fedtune.federated import client_code
@@ -149,7 +149,7 @@ def _upload(s: Setting, g: Group, known: tuple[Tree, Tree, Client], t: int) -> t
         up = alg.upload(m, data, received) if sends else {}
         return {"up": up, "kept": alg.remember(m, data, received) if remembers else {}}
 
-    draws = Draws()
+    draws = Draws(_upload, g.net)
 
     def run(part: Part) -> dict[str, Tree]:
         draws.begin(lambda: streams_of([streams[i] for i in torch.arange(len(streams))[part]])())
@@ -157,7 +157,7 @@ def _upload(s: Setting, g: Group, known: tuple[Tree, Tree, Client], t: int) -> t
         data = data._replace(eps=take(eps, part), tally=take(tally, part), client=take(clients, part))
         return for_each_client(one, g.executor, take(g.tensors, part), data, take(down, part), draws=draws)
 
-    found = in_chunks(g, s.federation.train, run)
+    found = certain(lambda: in_chunks(g, s.federation.train, run), draws)
     return found["up"], _of_the_form(g.kept, found["kept"], type(alg).__name__) if remembers else g.kept
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedtune.core import metrics, randomness
-from fedtune.core.draws import Draws
+from fedtune.core.draws import Draws, certain
 from fedtune.core.trees import Tree, for_each_client, join, take, tree_map
 from fedtune.data.federation import Split
 from fedtune.federated import client_code, own_metrics
@@ -99,7 +99,7 @@ def _scores(
         found = {"correct": correct, "loss": loss.sum().double(), "said": next(iter(said.values()))}
         return found | ({"scores": scores} if s.metrics else {})
 
-    draws = Draws()
+    draws = Draws(_scores, g.net)
 
     def run(part: Part) -> dict[str, Any]:
         address, ids = (s.task.seed, "predict", split, state.round), g.ids[part].tolist()
@@ -116,7 +116,7 @@ def _scores(
         return found | {"counts": _counts(data, found.pop("said"), s.task.classes)}
 
     with client_code.running(g.executor):
-        return in_chunks(g, table, run)
+        return certain(lambda: in_chunks(g, table, run), draws)
 
 
 def _counts(data: Data, said: Tensor, classes: int) -> Tensor:

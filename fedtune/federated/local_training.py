@@ -8,9 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedtune.core.draws import Draws, streams_of
+from fedtune.core.draws import Draws, certain, streams_of
 from fedtune.core.trees import Executor, Tree, for_each_client, join, take, take_cheaply, tree_map
-from fedtune.federated.algorithm import Batch, Client, Model, Phase, draw, part_of, parts
+from fedtune.federated.algorithm import Batch, Client, Data, Model, Phase, draw, part_of, parts
+from fedtune.federated.asked import Step, batch_of
 from fedtune.federated.optimizers import Optimizers, rate, trained_names
 from fedtune.federated.scenario import Scenario
 from fedtune.nn.layers import has_convolutions, stacked_layout
@@ -44,13 +45,14 @@ class Job(NamedTuple):
     trained: tuple[str, ...]  # the parts that move
     client: Client  # with a client axis
     streams: list[torch.Generator]  # whose addresses are the clients' in this phase
+    draws: tuple[Draws, Draws]  # of a step, and of the second one
 
-    def draws(self, order: Sequence[int]) -> list[Draws]:
-        """What serves the random numbers of a step and of the second one, to these clients."""
-        mine, both = [self.streams[k] for k in order], [Draws(), Draws()]
-        for draws, purpose in zip(both, ("draws", "draws again"), strict=True):
+    def begin(self, order: Sequence[int]) -> tuple[Draws, Draws]:
+        """What serves the random numbers of a step and of the second one, to these clients from their beginning."""
+        mine = [self.streams[k] for k in order]
+        for draws, purpose in zip(self.draws, ("draws", "draws again"), strict=True):
             draws.begin(streams_of(mine, purpose))
-        return both
+        return self.draws
 
 
 class Plan(NamedTuple):
@@ -92,14 +94,16 @@ def train(
     for name, part in net.named_children():
         part.train(name in trained)  # a frozen part keeps its running statistics
     passes = work.local_epochs if phase.epochs is None else phase.epochs
-    pools = [_drawn(phase, down, pool, streams, executor, i) for i in range(passes)] if phase.pool else [pool]
+    pools = [_drawn(net, phase, down, pool, streams, executor, i) for i in range(passes)] if phase.pool else [pool]
     rows = join([{"x": p.x, "y": p.y} for p in pools])
     todo, device = plan(pools, phase, work, passes, streams), pool.counts.device
     steps = torch.tensor(todo.steps, device=device)
     lr = torch.full((len(steps),), rate(phase, work, cooled), dtype=pool.real, device=device)
     client = Client(kept or {}, lr, steps)
-    job = Job(net, phase, work, cooled, rows["x"], rows["y"], todo, trained, client, streams)
-    done = (_stack_in_memory if executor == "stack" else _loop)(job, tensors, down)
+    draws = Draws(phase.loss, net), Draws(phase.after and phase.after.loss, net)
+    job = Job(net, phase, work, cooled, rows["x"], rows["y"], todo, trained, client, streams, draws)
+    run = _stack_in_memory if executor == "stack" else _loop
+    done = certain(lambda: run(job, tensors, down), *draws)
     keep = {n: t for n, t in done.tensors.items() if part_of(n) in trained}
     return Done(tensors | keep, done.losses / steps.clamp(min=1), done.tally, client)
 
@@ -140,16 +144,22 @@ def _padded(ragged: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
 
 
 def _drawn(
-    phase: Phase, down: dict[str, Tree], like: Pool, streams: list[torch.Generator], executor: Executor, number: int
-) -> Pool:
+    net: nn.Module, phase: Phase, down: dict[str, Tree], like: Pool, streams: list[torch.Generator],
+    executor: Executor, number: int,
+) -> Pool:  # fmt: skip
     """The rows that the phase makes itself, as a Pool; masked ones are left out."""
     assert phase.pool is not None
     noise = [draw(phase.pool_noise, s, (), like.real) for s in streams]
     eps = tree_map(lambda *ts: torch.stack(ts).to(like.x.device), noise[0], *noise[1:])
-    draws = Draws()
-    draws.begin(streams_of(streams, f"pool draws {number}"))
+    pool, draws = phase.pool, Draws(phase.pool, net)
+
+    def run() -> Data:
+        draws.begin(streams_of(streams, f"pool draws {number}"))
+        found: Data = for_each_client(pool, executor, down, eps, draws=draws)
+        return found
+
     with torch.no_grad():
-        data = for_each_client(phase.pool, executor, down, eps, draws=draws)
+        data = certain(run, draws)
     m, n = data.mask.shape
     real_first = (~data.mask).to(torch.int8).argsort(dim=1, stable=True)
     rows = real_first + n * torch.arange(m, device=like.x.device)[:, None]
@@ -182,21 +192,23 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
     total = torch.zeros(len(order), device=x.device, dtype=torch.float64)
     tally: dict[str, Tree] = {}
 
-    def loss(t: dict[str, Tensor], batch: Batch, received: dict[str, Tree]) -> tuple[Tensor, dict[str, Tree]]:
-        return _parted(phase.loss(Model(net, t), batch, received))
+    asks: list[str] = []  # what client code asked of its client's scalars in the first step; tensors cost time
 
-    def again(t: dict[str, Tensor], batch: Batch, received: dict[str, Tree]) -> Tensor:
+    def loss(t: dict[str, Tensor], step: Step, received: dict[str, Tree]) -> tuple[Tensor, dict[str, Tree]]:
+        return _parted(phase.loss(Model(net, t), batch_of(step, asks), received))
+
+    def again(t: dict[str, Tensor], step: Step, received: dict[str, Tree]) -> Tensor:
         assert phase.after
-        return phase.after.loss(Model(net, t), batch, received)
+        return phase.after.loss(Model(net, t), batch_of(step, asks), received)
 
     moving, active, convolves = trained_names(net, job.trained), 0, has_convolutions(net)
     optimizers: Optimizers | None = None
-    draws, draws_again = job.draws(order)
+    draws, draws_again = job.begin(order)
     for s in range(steps[0]):
         still = sum(n > s for n in steps)
         if still != active:
             active, some = still, slice(still)
-            now, received, client = take(mine, some), take(down, some), take(clients, some)  # views
+            now, received, (kept, *scalars) = take(mine, some), take(down, some), take(clients, some)  # views
             leaves = [now[n].detach().requires_grad_() for n in moving]
             now |= dict(zip(moving, leaves, strict=True))
             if optimizers:
@@ -205,11 +217,12 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
         index = rows[s, :active]
         images = x[index]  # [k, B, …]
         noise = {n: e[:active, s] for n, e in eps.items()}
-        batch = Batch(stacked_layout(images) if convolves else images, y[index], noise, client)
-        losses, seen = draws.stacked(loss, active, now, batch, received)
+        told = (kept, *scalars) if s == 0 or asks else (kept,) if kept else ()
+        step = (stacked_layout(images) if convolves else images, y[index], noise, *told)
+        losses, seen = draws.stacked(loss, active, now, step, received)
         optimizers.step(losses)
         if phase.after:
-            optimizers.step_again(draws_again.stacked(again, active, now, batch, received))
+            optimizers.step_again(draws_again.stacked(again, active, now, step, received))
         total[:active] += losses.detach()
         if s == 0:
             tally = tree_map(lambda t: t.detach().new_zeros(len(order), *t.shape[1:]), seen)
@@ -242,7 +255,7 @@ def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
     moving = trained_names(net, job.trained)
     total = torch.zeros(len(todo.steps), device=x.device, dtype=torch.float64)
     tally: dict[str, Tree] = {}
-    draws, draws_again = job.draws(range(len(todo.steps)))
+    draws, draws_again = job.begin(range(len(todo.steps)))
     for k, steps in enumerate(todo.steps):
         mine, received, client = take(tensors, k), take(down, k), take(job.client, k)  # views: written through
         leaves = [mine[n].detach().requires_grad_() for n in moving]

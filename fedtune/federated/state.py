@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -99,8 +100,12 @@ def with_shapes(s: Setting, net: nn.Module) -> Setting:
 
 def no_steps(s: Setting, ids: Tensor) -> Client:
     """What these clients know of themselves before the round's first phase."""
-    zero, none = (torch.zeros((), dtype=d, device=ids.device) for d in (s.dtype, torch.int64))
-    return Client({}, *to_all({"lr": zero, "steps": none}, len(ids)).values())
+    return Client({}, _zero(s.dtype, ids.device).expand(len(ids)), _zero(torch.int64, ids.device).expand(len(ids)))
+
+
+@lru_cache(maxsize=8)
+def _zero(dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.zeros((), dtype=dtype, device=device)
 
 
 def _with_own_parts(s: Setting, form: Net) -> nn.Module:

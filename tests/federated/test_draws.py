@@ -207,7 +207,7 @@ def test_code_that_draws_nothing_is_watched_once(monkeypatch: pytest.MonkeyPatch
     x = torch.ones(2, 3)
     for _ in range(3):
         draws.stacked(lambda t: t * 2, 2, x)
-    assert len(seen) == 1 and not draws.seen
+    assert len(seen) == 1 and draws.seen is False
 
 
 def test_every_law_says_by_name_what_it_serves() -> None:
@@ -251,6 +251,39 @@ def test_what_cannot_be_addressed_is_refused_with_its_place(name: str, says: str
     assert "\n" not in str(told.value)
 
 
-def test_chance_that_comes_and_goes_is_refused() -> None:
-    with pytest.raises(UserError, match="in every step or in none"):
-        play(sim_of("moody", "", "loop"), 3)
+def test_chance_that_comes_and_goes_is_served_as_well(tmp_path: Any) -> None:
+    chance = torch.get_rng_state()
+    whole, again = sim_of("moody", "", "loop"), sim_of("moody", "", "loop")
+    rows = play(whole, 4)
+    assert torch.equal(chance, torch.get_rng_state())
+    play(again, 2)
+    again.save(tmp_path / "state.pt")
+    rest = sim_of("moody", "", "loop")
+    rest.load(tmp_path / "state.pt")
+    assert play(rest, 2) == rows[2:]
+    assert_same_numbers(numbers(rest.state), numbers(whole.state))
+
+
+def test_code_that_begins_to_draw_later_is_served_from_then_on() -> None:
+    x, net = torch.ones(2, 3), torch.nn.Identity()
+    moody = {"on": False}
+
+    def code(t: Tensor) -> Tensor:
+        return t + torch.rand(3) if moody["on"] else t
+
+    wanted = served_to(lambda t: t + torch.rand(3), x)[0]
+    for how in ("stack", "loop"):
+        moody["on"], found = False, []
+        for _ in range(2):
+            draws = Draws(code, net if how == "stack" else torch.nn.Identity())
+            for on in (False, True):
+                moody["on"] = on
+
+                def run(draws: Draws = draws, how: str = how) -> Tensor:
+                    draws.begin(lambda: [randomness.stream(7, k) for k in range(2)])
+                    if how == "stack":
+                        return draws.stacked(code, 2, x)
+                    return torch.stack([draws.alone(code, k, x[k]) for k in range(2)])
+
+                found.append(served.certain(run, draws))
+        assert torch.equal(found[0], x) and torch.equal(found[1], wanted) and torch.equal(found[3], wanted)
