@@ -90,13 +90,7 @@ class Experiment:
                 f"{self.algorithm} averages {', '.join(sorted(lacking))}, but a model of {scenario.model} has "
                 f"{', '.join(forms[0].parts)}; name what it shares by the parts of the model and those that build adds"
             )
-        if alg.shared and not any(part_of(n) in alg.shared for n in forms[0].shapes):
-            raise UserError(
-                f"{self.algorithm} averages {' and '.join(alg.shared)}, but {scenario.model} has no tensors there; use "
-                "an algorithm that shares more, fedavg for instance, or a model that learns there"
-            )
-        if alg.linear_head:
-            _require_linear_heads(self.algorithm, scenario, forms)
+        _require_what_it_computes_with(alg, self.algorithm, scenario, forms)
         if scenario.evaluation != "personal":
             _require_global(alg, scenario, forms, self.algorithm)
         if not _alike(alg, forms, scenario):
@@ -237,9 +231,14 @@ def _require_global(alg: Algorithm, scenario: Scenario, forms: tuple[Form, ...],
             )
 
 
-def _require_linear_heads(name: str, scenario: Scenario, forms: tuple[Form, ...]) -> None:
-    """UserError unless every head is one linear layer with a bias."""
-    for form in forms:
+def _require_what_it_computes_with(alg: Algorithm, name: str, scenario: Scenario, forms: tuple[Form, ...]) -> None:
+    """UserError unless the shared parts have tensors, and heads are one linear layer where the algorithm needs that."""
+    if alg.shared and not any(part_of(n) in alg.shared for n in forms[0].shapes):
+        raise UserError(
+            f"{name} averages {' and '.join(alg.shared)}, but {scenario.model} has no tensors there; use an algorithm "
+            "that shares more, fedavg for instance, or a model that learns there"
+        )
+    for form in forms if alg.linear_head else ():
         head = {n: shape for n, shape in form.shapes.items() if part_of(n) == "head"}
         if head.keys() != {"head.weight", "head.bias"} or len(head["head.weight"]) != 2:
             raise UserError(
@@ -263,9 +262,11 @@ def fitting(scenario: Scenario) -> list[str]:
         for values in ({}, dict(cls.for_mixed_models)):
             alg = cls(**values)
             try:
-                fits = _alike(alg, tuple(_form(alg, scenario, net) for net in nets), scenario)
+                forms = tuple(_form(alg, scenario, net) for net in nets)
+                _require_what_it_computes_with(alg, name, scenario, forms)
             except UserError:  # it asks for something else of the model: a wider feature, say
                 continue
+            fits = _alike(alg, forms, scenario)
             if fits:
                 found.append(" ".join([name, *(f"--set {n}={v}" for n, v in values.items())]))
                 break

@@ -13,7 +13,7 @@ from torch import nn
 from fedtune.core import own_files
 from fedtune.core.errors import UserError
 from fedtune.federated import registry
-from fedtune.federated.experiment import Experiment
+from fedtune.federated.experiment import Experiment, fitting
 from fedtune.nn import architectures, catalogue
 from fedtune.tuning.options import ExperimentOptions
 
@@ -195,3 +195,10 @@ def test_the_models_of_the_page_are_models(tmp_path: Path) -> None:
     assert architectures.width(f"{file}:sequence(head='2')", (7,), 3, dtype=torch.int64) == 16 * 7
     options = ExperimentOptions(algo="fedproto", fields={"model": [f"{tmp_path}/nets.py:Small", "cnn8"]})
     assert options.experiment().scenario.model == "nets.py:Small,cnn8"
+
+
+def test_all_algorithms_are_those_that_the_model_lets_run(net: str) -> None:
+    deep, logistic = (fitting(DIGITS.override(model=f"{net}:{name}", features=0)) for name in ("deep", "logistic"))
+    assert {"fedavg", "fedproto", "local"} <= set(deep)
+    assert not {"fedgen", "fedpa", "fedgenp", "ccvr", "fedpft"} & set(deep)
+    assert {"fedavg", "fedgen", "local"} <= set(logistic) and not {"fedper", "fedrep"} & set(logistic)
