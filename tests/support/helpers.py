@@ -6,58 +6,33 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 
 from fedtune.core import randomness
-from fedtune.core.trees import take
-from fedtune.data.federation import Federation, Split
+from fedtune.data.federation import Federation
 from fedtune.federated import engine, partitioning
 from fedtune.federated.algorithm import Phase, Task
 from fedtune.federated.experiment import Experiment
+from fedtune.federated.laws.settings import random_federation as random_federation
+from fedtune.federated.laws.subject import CLOCK as CLOCK
+from fedtune.federated.laws.subject import copied as copied
+from fedtune.federated.laws.subject import flat as flat
+from fedtune.federated.laws.subject import numbers as numbers
 from fedtune.federated.local_training import Plan, Pool, plan
+from fedtune.federated.registry import find, names
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Simulation
 from fedtune.nn import architectures
 
 TIGHT = {"rtol": 0, "atol": 1e-12}
-CLOCK = ("seconds", "eval_seconds")
 DIGITS = Scenario(model="mlp", features=12, clients=5, ways=4, ways_spread=2, shots=8, shots_spread=4)
 SKEWED = Scenario(model="mlp", features=12, clients=5, partition="dirichlet", alpha=0.3, floor=12)
 
-# what makes an algorithm's rare events happen within three rounds; a new algorithm needs a line only if it has any
-EARLY: dict[str, dict[str, Any]] = {
-    "gfpl": {"every": 2, "start": 2, "pseudo": 4, "components": 2, "retrain_epochs": 2, "threshold": 20.0},
-    "fedgen": {"gen_steps": 10, "gen_hidden": 16},
-    "fedpa": {"gen_steps": 10, "gen_hidden": 16},
-    "fedgenp": {"gen_steps": 10, "gen_hidden": 16},
-}
-
-
-def random_federation(
-    train: Sequence[int], classes: Sequence[Sequence[int]] | None = None, shape: tuple[int, ...] = (1, 8, 8),
-    total: int = 4, seed: int = 0, other: int = 3, scale: float = 1.0,
-) -> Federation:  # fmt: skip
-    """Client k has train[k] random training rows of the classes classes[k], and `other` for validation and test."""
-    rng = np.random.default_rng(seed)
-    labels, splits, start = [], [], 0
-    for sizes in (list(train), [other] * len(train), [other] * len(train)):
-        width = max(sizes)
-        table = np.zeros((len(sizes), width), np.int64)
-        for k, n in enumerate(sizes):
-            own = np.arange(total) if classes is None else np.array(classes[k])
-            labels.append(own[np.arange(n) % len(own)])
-            table[k] = start
-            table[k, :n] = start + np.arange(n)
-            start += n
-        splits.append(Split(table, np.array(sizes)))
-    y = np.concatenate(labels)
-    # a class is a random picture plus noise, so that there is something to learn
-    x = rng.normal(size=(total, *shape))[y] + rng.normal(size=(len(y), *shape))
-    return Federation((scale * x).astype(np.float32), y, total, *splits)
+# what makes an algorithm's rare events happen within three rounds
+EARLY: dict[str, dict[str, Any]] = {name: dict(find(name).checked_with) for name in names()}
 
 
 @cache
@@ -87,28 +62,6 @@ def simulate(
 def play(sim: Simulation, rounds: int) -> list[dict[str, Any]]:
     """The rows of the next rounds, without the clock."""
     return [{k: v for k, v in sim.step().items() if k not in CLOCK} for _ in range(rounds)]
-
-
-def flat(tree: Any, name: str = "") -> dict[str, Tensor]:
-    """Every tensor of a tree under its path."""
-    if isinstance(tree, Tensor):
-        return {name: tree}
-    pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    return {k: v for key, part in pairs for k, v in flat(part, f"{name}/{key}").items()}
-
-
-def numbers(state: engine.State) -> dict[str, Tensor]:
-    """Every tensor of a state: the server's, and each client's under its own number, however clients are grouped."""
-    out = flat(state.server, "server")
-    for group in state.groups:
-        for row, k in enumerate(group.ids.tolist()):
-            out |= {f"client {k}/{n}": t[row] for n, t in group.tensors.items()}
-            out |= flat(take(group.kept, row), f"client {k}/kept")
-    return out
-
-
-def copied(tree: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {n: t.clone() for n, t in tree.items()}
 
 
 def assert_close_numbers(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
