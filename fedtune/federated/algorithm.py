@@ -5,7 +5,8 @@ hide state, and a checkpoint is the engine's `State` and nothing else.  Client c
 written for ONE client, without a client axis; the engine runs it over all clients at once or one by one.  Server code
 (`init`, `broadcast`, `aggregate`) sees the client axis first.
 
-Client code must be traceable by `torch.func.vmap`: no `.item()`, no `if tensor`, no boolean indexing; use masks.
+Client code should be traceable by `torch.func.vmap`: no `.item()`, no `if tensor`, no boolean indexing; use masks.
+What is not runs one client after the other.  It may draw with PyTorch's own functions (dropout, torch.rand, …).
 
 Letters: K clients, m taking part, N padded rows, B batch, C classes, D features, L mixture components.
 """
