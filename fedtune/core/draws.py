@@ -193,7 +193,7 @@ _LAWS: dict[str, Law] = {
     "randint": lambda a, shape, dtype, g: torch.randint(a.get("low", 0), a["high"], shape, generator=g, dtype=dtype),
     "randperm": lambda a, shape, dtype, g: torch.randperm(a["n"], generator=g, dtype=dtype),
     # by uniform numbers of one precision, so that a mask is the same in float32 and float64
-    "bernoulli": lambda a, shape, dtype, g: torch.rand(shape, generator=g).lt(a.get("p", a["self"])).to(dtype),
+    "bernoulli": lambda a, shape, dtype, g: (torch.rand(shape, generator=g) < _chance(a)).to(dtype),
     "uniform": lambda a, shape, dtype, g: (
         a["from"] + (a["to"] - a["from"]) * torch.rand(shape, generator=g, dtype=dtype)
     ),
@@ -210,6 +210,11 @@ _LAWS: dict[str, Law] = {
     ),
     "native_dropout": lambda a, shape, dtype, g: torch.empty(0),  # by "bernoulli"
 }
+
+
+def _chance(a: dict[str, Any]) -> Any:
+    """The probability of a one: a number, or a tensor of them, which may be the operand itself."""
+    return a.get("p", a["self"])
 
 
 def _by_name(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:

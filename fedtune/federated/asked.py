@@ -26,12 +26,12 @@ class _Asked(Client):
         return super().__iter__()
 
     @property
-    def lr(self) -> Tensor:  # type: ignore[override]
+    def lr(self) -> Tensor:
         self.asks.append("lr")
         return super().__getitem__(1)  # type: ignore[return-value]
 
     @property
-    def steps(self) -> Tensor:  # type: ignore[override]
+    def steps(self) -> Tensor:
         self.asks.append("steps")
         return super().__getitem__(2)  # type: ignore[return-value]
 
