@@ -1,6 +1,6 @@
 """What a user's own algorithm and model from files cost a round, against the same ones built in.
 
-    python -m benchmarks.own_files [--json FILE] [--rounds 62]
+    python -m benchmarks.own_files [--json FILE] [--rounds 122]
 
 The files are copies of ours: an algorithm's file, and a network's function.  All runs of a case have one seed and are
 checked to give the same figures; their rounds take turns, and what is counted is the processor's time, so that a busy
@@ -113,7 +113,7 @@ def main() -> int:
     """Measure all cases."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write the figures here")
-    parser.add_argument("--rounds", type=int, default=62)
+    parser.add_argument("--rounds", type=int, default=122)
     args = parser.parse_args()
     torch.set_num_threads(1)
     memory.keep_freed_memory()
