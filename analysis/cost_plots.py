@@ -85,12 +85,7 @@ def accuracy_communication(
     second = written(str(objective))
     name, words = in_words(second.name), in_words(first.name)
     title = f"{words[:1].upper()}{words[1:]} against {name.split(' [')[0]}, every round"
-    points = rounds.assign(trial=run_of(rounds)).reset_index(drop=True) if len(rounds) else rounds
-    points = pareto.with_totals(points) if "seconds" in (second.name, first.name) and len(points) else points
-    seeds = points["seed"].nunique() if "seed" in points else 0
-    points = _over_seeds(points, run_of(rounds.drop(columns="seed"))) if seeds else points
-    both = [first.name, second.name]
-    points = points.dropna(subset=both) if set(both) <= set(points) else points.iloc[:0]
+    points, seeds = _scored(rounds, [first.name, second.name])
     if points.empty:
         return nothing(title, f"no round has both a {words} and {name.split(' [')[0]}")
     by = by or next((c for c in ("algorithm", "run") if points.get(c, pd.Series()).nunique() > 1), None)
@@ -126,6 +121,15 @@ def accuracy_communication(
     n = f"n = {points['trial'].nunique()} {what}, {len(points):,} rounds{thinned}"
     note = f"{n}; hypervolume {', '.join(volumes)} {box}"
     return finish(figure, title, note, legend=legend_lines(list(dict.fromkeys(group))))
+
+
+def _scored(rounds: pd.DataFrame, names: list[str]) -> tuple[pd.DataFrame, int]:
+    """The rounds that have both metrics, totals for seconds, means over seeds; and how many seeds there are."""
+    points = rounds.assign(trial=run_of(rounds)).reset_index(drop=True) if len(rounds) else rounds
+    points = pareto.with_totals(points) if "seconds" in names and len(points) else points
+    seeds = points["seed"].nunique() if "seed" in points else 0
+    points = _over_seeds(points, run_of(rounds.drop(columns="seed"))) if seeds else points
+    return points.dropna(subset=names) if set(names) <= set(points) else points.iloc[:0], seeds
 
 
 def _worst(points: pd.DataFrame, objective: Objective) -> float:
