@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedtune.core.draws import Draws, certain, streams_of
 from fedtune.core.trees import Executor, Tree, for_each_client, join, take, take_cheaply, tree_map
 from fedtune.federated.algorithm import Batch, Client, Data, Model, Phase, draw, part_of, parts
-from fedtune.federated.asked import Step, batch_of
+from fedtune.federated.asked import batch_of
 from fedtune.federated.optimizers import Optimizers, rate, trained_names
 from fedtune.federated.scenario import Scenario
 from fedtune.nn.layers import has_convolutions, stacked_layout
@@ -194,12 +194,8 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
 
     asks: list[str] = []  # what client code asked of its client's scalars in the first step; tensors cost time
 
-    def loss(t: dict[str, Tensor], step: Step, received: dict[str, Tree]) -> tuple[Tensor, dict[str, Tree]]:
-        return _parted(phase.loss(Model(net, t), batch_of(step, asks), received))
-
-    def again(t: dict[str, Tensor], step: Step, received: dict[str, Tree]) -> Tensor:
-        assert phase.after
-        return phase.after.loss(Model(net, t), batch_of(step, asks), received)
+    def of_one(loss: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda t, step, received: loss(Model(net, t), batch_of(step, asks), received)
 
     moving, active, convolves = trained_names(net, job.trained), 0, has_convolutions(net)
     optimizers: Optimizers | None = None
@@ -219,10 +215,10 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
         noise = {n: e[:active, s] for n, e in eps.items()}
         told = (kept, *scalars) if s == 0 or asks else (kept,) if kept else ()
         step = (stacked_layout(images) if convolves else images, y[index], noise, *told)
-        losses, seen = draws.stacked(loss, active, now, step, received)
+        losses, seen = _parted(draws.stacked(of_one(phase.loss), active, now, step, received))
         optimizers.step(losses)
         if phase.after:
-            optimizers.step_again(draws_again.stacked(again, active, now, step, received))
+            optimizers.step_again(draws_again.stacked(of_one(phase.after.loss), active, now, step, received))
         total[:active] += losses.detach()
         if s == 0:
             tally = tree_map(lambda t: t.detach().new_zeros(len(order), *t.shape[1:]), seen)
