@@ -63,6 +63,9 @@ class Generative(Algorithm):
     sends: ClassVar[tuple[str, ...]] = ("generator", "labels")
     structural: ClassVar[tuple[str, ...]] = ("gen_hidden", "noise_width")
     checked_with: ClassVar[Mapping[str, Any]] = {"gen_steps": 10, "gen_hidden": 16}
+    contrasts: ClassVar[Mapping[str, tuple[Any, Any, Mapping[str, Any]]]] = {
+        "gen_steps": (10, 20, {}), "gen_hidden": (16, 32, {}), "gen_batch": (8, 16, {})
+    }  # fmt: skip
     net_heads: ClassVar[int] = 1  # 2: mean and log-variance
     personal: ClassVar[bool] = False  # a net for each client, stacked [K, …], instead of one for all
 

@@ -89,6 +89,7 @@ class FedGenP(Generative):
     net_heads = 2
     personal = True
     contrasts = {
+        **Generative.contrasts,
         "patience": (5, 0, {"lr": 1e-5, "momentum": 0.0, "a": 0.1}),
         "b_decay": (0.9, 1.0, {"b": 1.0}),
     }

@@ -80,6 +80,7 @@ class FedPA(Generative):
 
     sends = ("generator", "labels", "protos")
     contrasts = {
+        **Generative.contrasts,
         "po_floor": (0.1, 0.5, {"lam_po": 1.0, "po_decay": 0.9}),
         "gamma_ad": (0.0, 2.0, {"bounded": False}),
         "ad_decay": (0.9, 1.0, {"bounded": False}),
