@@ -24,9 +24,9 @@ print("held")
 
 def test_the_page_runs_from_top_to_bottom(tmp_path):
     code = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
-    assert len(code) == 7
+    assert len(code) == 8
     script = tmp_path / "page.py"
-    code.insert(5, "population = results.get_dataframe()\n")
+    code.insert(6, "population = results.get_dataframe()\n")
     script.write_text("\n".join(code) + HOLDS)
     environment = os.environ | {"HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
     environment["RAY_ADDRESS"] = "local"  # else the Tuners join whatever Ray this machine has

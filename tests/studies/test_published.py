@@ -229,7 +229,9 @@ def test_rows_are_algorithms_of_ours_or_the_papers_words():
     frame = published.cells()
     rows = set(frame.loc[frame["measure"] == "accuracy", "row"])
     ours = rows & set(registry.names())
-    assert ours == set(registry.names())
+    assert set(registry.names()) - ours == {  # of other papers, which print no figures on these settings
+        "ccvr", "ditto", "fedadam", "fedavgft", "fedbabu", "fedbn", "feddyn", "fedpft", "moon", "scaffold"
+    }  # fmt: skip
     assert rows - ours == {
         "GFPL w/o DCS and PFG", "GFPL w/o DCS", "GFPL w/o PFG", "L_po", "L_ge", "L_ad, L_ge", "L_ge, L_po",
         "EMA and R", "EMA, R, embedding and M",

@@ -10,6 +10,7 @@ from support.searches import QUICK, configuration, searched
 
 from fedtune import run, search
 from fedtune.core.budget import Budget
+from fedtune.core.objectives import BY_ACCURACY
 from fedtune.data import datasets
 from fedtune.federated import partitioning
 from fedtune.federated.experiment import Experiment
@@ -172,7 +173,7 @@ def test_the_final_check_reports_a_diverged_run_as_such():
     data = datasets.load("digits")
     experiment = Experiment("fedproto", SMALL, pinned={"lr": 1.0, "momentum": 0.99, "lam": 50.0})
     federation = partitioning.partition(data, SMALL, 0)
-    row = final_check.last_round(ray_tasks.train(experiment, {}, federation, 1, Budget("rounds", 6)))
+    row = final_check.last_round(ray_tasks.train(experiment, {}, federation, 1, Budget("rounds", 6)), BY_ACCURACY)
     assert np.isnan(row["test_acc"]) and "diverged in round" in row["reason"]
 
 
