@@ -15,7 +15,7 @@ from fedtune.cluster import ray_start
 torch.set_num_threads(1)
 os.environ["COLUMNS"] = "160"  # as where there is no terminal; pytest-xdist says otherwise to its workers
 
-# files of minutes, longest first: of two workers none is to begin one when the other has nothing left
+# files of minutes, longest first: of four workers none is to begin one when the others have nothing left
 LONG = ("survival", "failures", "killed", "promotion", "jobs", "watching", "conformance", "cluster",
         "search", "compare", "extend", "static", "python_page", "report", "deploy", "notebooks")
 

@@ -46,8 +46,11 @@ def headed() -> Cluster:
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    """That, gone afterwards with all of its processes."""
+def cluster(no_ray: None) -> Iterator[Cluster]:
+    """That, gone afterwards with all of its processes.
+
+    What a process starts that is connected to another Ray lets nobody in: its driver waited for ever.
+    """
     made = headed()
     yield made
     made.shutdown()
