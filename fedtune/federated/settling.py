@@ -98,7 +98,10 @@ def _rounds(
     experiment: Experiment, config: dict[str, Any], data: Federation, executor: Executor, simulate: Simulate
 ) -> list[float]:
     """The seconds of each of the first rounds; fewer where training diverges, which says nothing of the code."""
-    scenario = experiment.scenario.override(clients=data.clients, participation=1.0, eval_clients=0, all_classes=0)
+    # the rows are there: a partition file, which says how many clients there are, is asked no more
+    scenario = experiment.scenario.override(
+        clients=data.clients, partition="iid", participation=1.0, eval_clients=0, all_classes=0
+    )
     given = replace(experiment, scenario=scenario, executor=executor, device="cpu")
     seconds: list[float] = []
     with suppress(Diverged):

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.helpers import DIGITS, assert_same_numbers, numbers, play, random_federation
@@ -13,10 +14,10 @@ from support.own_algorithms import NETS, own_net
 
 from fedtune.core import own_files
 from fedtune.core.errors import UserError
-from fedtune.federated import settling
+from fedtune.federated import partitioning, settling
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.simulation import MultiSeedSimulation, Simulation, settled
-from fedtune.tuning.options import SearchOptions
+from fedtune.tuning.options import ExperimentOptions, SearchOptions
 
 DATA = random_federation([5, 9, 2, 7])
 SMALL = DIGITS.override(clients=4)
@@ -86,6 +87,16 @@ def test_code_that_does_not_run_at_all_is_refused_with_its_line_before_any_round
     name = own(tmp_path, "m['body.nothing'].sum()")
     with pytest.raises(UserError, match=rf"^{re.escape(str(tmp_path))}/own.py:12: KeyError: 'body.nothing'$"):
         settled(Experiment(name, SMALL), {}, DATA)
+
+
+def test_code_is_tried_where_a_partition_file_says_how_many_clients_there_are(tmp_path: Path) -> None:
+    row = np.arange(24)
+    np.savez(tmp_path / "who.npz", row=row, client=row % 4, split=row // 4 % 3)
+    own(tmp_path)
+    fields = {"partition": str(tmp_path / "who.npz")}
+    experiment = ExperimentOptions(algo=str(tmp_path / "own.py"), fields=fields).experiment()
+    data = partitioning.make(experiment.scenario, 0)
+    assert data.clients == 4 and settled(experiment, {}, data).executor == "rule"
 
 
 def test_code_that_can_be_stacked_is_run_by_the_rule_and_tried_only_once(
