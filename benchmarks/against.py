@@ -1,0 +1,183 @@
+"""This working tree against another commit: the same rounds trained by both, in turns, in CPU seconds of one thread.
+
+    python -m benchmarks.against COMMIT [--only search,fedpa,fedproto] [--rounds 10] [--turns 7] [--json FILE]
+    python -m benchmarks.against COMMIT --algo moon --scenario digits-dir0.1 [--set mu=5 --set lr=0.1]
+
+The commit is checked out into a worktree of its own, which is removed at the end.  Each side is one process a case that
+trains on, a turn of some rounds at a time, while the other waits; scoring is part of a round.  Said are the medians over
+the turns after the first, in which things are made once, and the ratio of all that was spent, start and first turn too.
+Both are asked whether they gave the same numbers, as a ratio of unlike work would say nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "search": ("gfpl", "digits-w4", {}),  # what the default search trains, by GFPL's defaults
+    "fedpa": ("fedpa", "fedpa-fmnist-a0.3", {}),
+    "fedproto": ("fedproto", "gfpl-fmnist-w4", {}),
+}
+TIMES = ("seconds", "eval_seconds")
+MOVED = {  # where a commit may have what a side needs: modules were moved
+    "Experiment": ("fedtune.federated.experiment", "fedtune.simulation"),
+    "play": ("fedtune.federated.simulation", "fedtune.simulation"),
+    "find": ("fedtune.federated.scenarios", "fedtune.scenario"),
+    "keep_freed_memory": ("fedtune.core.memory", "fedtune.layers"),
+}
+
+
+def _from_this_commit(name: str) -> Any:
+    """By the file and not by trying: an editable installation would fill in from this tree what the other lacks."""
+    for module in MOVED[name]:
+        if Path(*module.split(".")).with_suffix(".py").is_file():
+            return getattr(importlib.import_module(module), name)
+    raise SystemExit(f"this commit has {name} in none of {', '.join(MOVED[name])}")
+
+
+def serve(algorithm: str, scenario: str, config: dict[str, Any], rounds: int) -> None:
+    """One side: for every line that comes in, train that many rounds and answer with CPU seconds and rows."""
+    import torch
+
+    torch.set_num_threads(1)
+    _from_this_commit("keep_freed_memory")()
+    given = _from_this_commit("Experiment")(algorithm, _from_this_commit("find")(scenario).override(rounds=rounds))
+    began = time.process_time()
+    rows = _from_this_commit("play")(given, config, data_dir=os.environ.get("FEDTUNE_DATA_DIR"))
+    for line in sys.stdin:
+        some = [next(rows) for _ in range(int(line))]
+        print(json.dumps({"cpu": time.process_time() - began, "rows": some}), flush=True)
+        began = time.process_time()
+
+
+class Side:
+    """A process that trains one case with the code of one tree."""
+
+    def __init__(self, tree: Path, case: tuple[str, str, dict[str, Any]], rounds: int) -> None:
+        self.cpu: list[float] = []  # of each turn
+        self.rows: list[dict[str, Any]] = []
+        command = [sys.executable, "-P", str(Path(__file__)), "--serve", json.dumps([*case, rounds])]
+        env = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, cwd=tree, env=env, stdin=pipe, stdout=pipe, text=True)
+
+    def turn(self, rounds: int) -> None:
+        """Train some rounds."""
+        assert self.process.stdin and self.process.stdout
+        print(rounds, file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise SystemExit("a side ended early; what it said stands above")
+        found = json.loads(answer)
+        self.cpu.append(found["cpu"])
+        self.rows += found["rows"]
+
+    def end(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait()
+
+    def scoring(self) -> float:
+        """The share of scoring in the time of all rounds."""
+        train, score = (sum(row[name] for row in self.rows) for name in TIMES)
+        return score / (train + score)
+
+
+def unlike(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
+    """In which figures that both give the sides differ, and by how much at most."""
+    apart: dict[str, float] = {}
+    for a, b in zip(ours, theirs, strict=True):
+        for name in a.keys() & b.keys() - set(TIMES):
+            same = a[name] == b[name] or a[name] is None or b[name] is None or math.isnan(a[name] + b[name])
+            apart[name] = max(apart.get(name, 0.0), 0.0 if same else abs(a[name] - b[name]))
+    moved = {name: by for name, by in sorted(apart.items()) if by}
+    if not moved:
+        return f"all {len(apart)} figures the same"
+    return "differ: " + ", ".join(f"{name} by {by:.1g}" for name, by in moved.items())
+
+
+def compare(name: str, case: tuple[str, str, dict[str, Any]], other: Path, rounds: int, turns: int) -> dict[str, Any]:
+    """One case, trained by both sides in turns."""
+    sides = ours, theirs = [Side(tree, case, rounds * turns) for tree in (ROOT, other)]
+    for turn in range(turns):
+        for side in sides if turn % 2 else reversed(sides):
+            side.turn(rounds)
+    for side in sides:
+        side.end()
+    a, b = (statistics.median(side.cpu[1:] or side.cpu) / rounds for side in sides)
+    return {
+        "case": name, "algorithm": case[0], "scenario": case[1], "ours": a, "theirs": b, "ratio": b / a,
+        "ratio_of_all": sum(theirs.cpu) / sum(ours.cpu), "scoring": ours.scoring(), "their_scoring": theirs.scoring(),
+        "numbers": unlike(ours.rows, theirs.rows),
+    }  # fmt: skip
+
+
+@contextmanager
+def worktree(commit: str) -> Iterator[Path]:
+    """The files of a commit in a folder of their own, for as long as they are needed."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run(["git", "worktree", "add", "-q", "--detach", str(tree), commit], cwd=ROOT, check=True)
+        try:
+            yield tree
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(tree)], cwd=ROOT, check=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("commit", nargs="?", help="what this working tree is compared with")
+    parser.add_argument("--only", default=",".join(CASES), help="which cases, with commas")
+    parser.add_argument("--algo", help="a case of your own: this algorithm")
+    parser.add_argument("--scenario", default="digits-w4", help="in this scenario (default digits-w4)")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="with this hyperparameter")
+    parser.add_argument("--rounds", type=int, default=10, help="of a turn (default 10)")
+    parser.add_argument("--turns", type=int, default=7, help="of each side (default 7)")
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve:
+        serve(*json.loads(args.serve))
+        return 0
+    if not args.commit:
+        parser.error("name the commit to compare with")
+    if unknown := set(args.only.split(",")) - set(CASES):
+        parser.error(f"--only takes {', '.join(CASES)}, but got {', '.join(sorted(unknown))}")
+    cases = {name: CASES[name] for name in args.only.split(",")}
+    if args.algo:
+        given = {name: json.loads(value) for name, value in (pair.split("=", 1) for pair in args.set)}
+        cases = {args.algo: (args.algo, args.scenario, given)}
+    print(
+        f"{'case':10} {'scenario':20} {'theirs ms':>10} {'ours ms':>9} {'ratio':>6} {'of all':>6}   scoring, then and now"
+    )
+    found = []
+    with worktree(args.commit) as tree:
+        for name, case in cases.items():
+            row = compare(name, case, tree, args.rounds, args.turns)
+            found.append(row)
+            print(
+                f"{name:10} {case[1]:20} {row['theirs'] * 1e3:10.1f} {row['ours'] * 1e3:9.1f} {row['ratio']:6.2f} "
+                f"{row['ratio_of_all']:6.2f}   {row['their_scoring']:.0%}, {row['scoring']:.0%}; {row['numbers']}",
+                flush=True,
+            )
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
