@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.plot_tools import in_words, legend_lines, quantiles, run_of, title_of
+from analysis.plot_tools import better, in_words, legend_lines, quantiles, run_of, title_of
 from analysis.theme import COLOURS, colours, finish, nothing, see_through
-from fedtune.core.metrics import OBJECTIVES
 from fedtune.runs.tables import CONFIG
 
 DASHES = ["solid", "dash", "dot"]
@@ -36,8 +35,7 @@ def learning_curves(
     if by is None and scored.get("algorithm", pd.Series()).nunique() > 1:
         by = [c for c in ("algorithm", "configuration") if scored.get(c, pd.Series()).nunique() > 1]
     if by is None:
-        least = "min" if metric.endswith("loss") else "max"
-        return _every_run(scored, metric, title, (mode or OBJECTIVES.get(metric, least)) == "min")
+        return _every_run(scored, metric, title, (mode or better(metric)) == "min")
     names = [_full_name(name, scored, trials) for name in ([by] if isinstance(by, str) else by)]
     words = [_group_names(scored, trials, name) for name in names]
     group = pd.Series(list(zip(*words, strict=True)), index=scored.index)

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from analysis.plot_tools import in_words, quantiles, short, title_of
+from analysis.plot_tools import better, in_words, quantiles, short, title_of
 from analysis.theme import COLOURS, SCALE, finish, nothing
 from fedtune.runs.tables import CONFIG
 
@@ -18,11 +18,12 @@ def effect(
     trials: pd.DataFrame, name: str, measures: Sequence[str] = ("last_val_acc", "last_test_acc"),
     costs: Sequence[str] = (), rounds: pd.DataFrame | None = None,
 ) -> go.Figure:  # fmt: skip
-    """Accuracy against one hyperparameter, over the trials of a grid that differ in it alone.
+    """Metrics against one hyperparameter, over the trials of a grid that differ in it alone.
 
     They are those whose other hyperparameters have the grid's commonest values.  Trials that a scheduler stopped are
-    left out, for their accuracies are of shorter training, unless none finished.  costs: columns of a second panel
-    below, say comm_mb.  rounds: with them, and several seeds per trial, bars show the accuracies' standard errors.
+    left out, for their values are of shorter training, unless none finished.  measures: columns of the trials, by
+    default accuracies.  costs: columns of a second panel below, say comm_mb.  rounds: with them, and several seeds per
+    trial, bars show the standard errors of the measures that have one.
     """
     column, title = CONFIG + name, f"The effect of {name} alone"
     if column not in trials:
@@ -45,7 +46,8 @@ def effect(
         figure.add_scatter(x=alike[column], y=alike[measure], mode="lines+markers", name=label, row=row, col=1,
                            marker={"size": 8}, line={"color": colour},
                            error_y=_error_bars(alike["trial"], rounds, measure))  # fmt: skip
-    figure.update_yaxes(title="accuracy", row=1, col=1)
+    alone = in_words(measures[0]) if len(measures) == 1 else ""
+    figure.update_yaxes(title="accuracy" if all(map(_is_accuracy, measures)) else alone, row=1, col=1)
     if costs:
         figure.update_yaxes(title=in_words(costs[0]), rangemode="tozero", row=2, col=1)
     _scale_axis(figure, alike[column])
@@ -56,24 +58,27 @@ def effect(
     return finish(figure, title, note, height=400 + 120 * (rows - 1), legend=1)
 
 
-def interaction(trials: pd.DataFrame, first: str, second: str, value: str = "last_val_acc") -> go.Figure:
-    """A pair of hyperparameters: best and mean accuracy of the trials in each cell, with their count.
+def interaction(
+    trials: pd.DataFrame, first: str, second: str, value: str = "last_val_acc", mode: str = ""
+) -> go.Figure:
+    """A pair of hyperparameters: best and mean value of the trials in each cell, with their count.
 
     Where no cell has two trials both are the same, and one is drawn.
 
-    value: another column of trials, say comm_mb or seconds, of which the least is shown.  Numbers of more than six
-    values are cut into five cells of equal count.  Trials that a scheduler stopped are left out, for their accuracies
-    are of shorter training, unless none finished.
+    value: another column of trials, say last_val_loss or comm_mb.  mode: "min" or "max", which is better, where the
+    metric's declaration does not say.  Numbers of more than six values are cut into five cells of equal count.  Trials
+    that a scheduler stopped are left out, for their values are of shorter training, unless none finished.
     """
     title = f"{title_of(value)}: {first} × {second}"
     if not {CONFIG + first, CONFIG + second} <= set(trials):
         return nothing(title, f"{first} and {second} were not both searched")
     comparable = _equally_trained(trials.dropna(subset=[CONFIG + first, CONFIG + second, value]))
     if len(comparable) < 2:
-        return nothing(title, f"a pair needs at least two trials with an accuracy, but there are {len(comparable)}")
+        return nothing(title, f"it needs at least two trials with a {in_words(value)}, but there are {len(comparable)}")
     x, y = (_in_cells(comparable[CONFIG + name]) for name in (first, second))
     cells = pd.DataFrame({"x": x, "y": y, "value": comparable[value]})
-    best, form = ("max", ".3f") if value.endswith("_acc") else ("min", ".3g")
+    best = mode or better(value.removeprefix("last_").removeprefix("best_"))
+    form = ".3f" if _is_accuracy(value) else ".3g"
     table = cells.groupby(["y", "x"], observed=False)["value"].agg([best, "mean", "count"])
     panels = {best: "best" if best == "max" else "least", "mean": "mean"} if table["count"].max() > 1 else {best: ""}
     figure = make_subplots(
@@ -95,6 +100,10 @@ def interaction(trials: pd.DataFrame, first: str, second: str, value: str = "las
     what = "finished trials" if (comparable["status"] == "finished").all() else "trials, none of them finished,"
     note = f"n = {len(comparable)} {what} of {len(trials)}; each cell: the value and how many trials"
     return finish(figure, title, note, height=80 + 260 * len(panels), panels=len(panels) > 1)
+
+
+def _is_accuracy(column: str) -> bool:
+    return "_acc" in column
 
 
 def _equally_trained(trials: pd.DataFrame) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedtune.core.metrics import METRICS
+from fedtune.core.metrics import METRICS, OBJECTIVES
 from fedtune.runs.tables import CONFIG
 
 KEYS = ("run", "algorithm", "configuration", "trial", "seed")  # columns that tell runs of a configuration apart
@@ -27,6 +27,12 @@ def in_words(column: str) -> str:
 def title_of(column: str) -> str:
     """A column in words that begin a title."""
     return in_words(column)[:1].upper() + in_words(column)[1:]
+
+
+def better(metric: str) -> str:
+    """Whether more or less of a metric is better, "max" or "min"; a test metric is like its validation metric."""
+    like = OBJECTIVES.get(metric.replace("test_", "val_", 1))
+    return like or ("min" if metric.endswith("loss") else "max")
 
 
 def short(value: Any) -> str:

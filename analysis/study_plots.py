@@ -16,7 +16,9 @@ from optuna.trial import FrozenTrial, TrialState
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
+from analysis.plot_tools import in_words
 from analysis.theme import COLOURS, SCALE, finish, nothing
+from fedtune.core.metrics import METRIC
 from fedtune.runs.folder import RunFolder
 
 LEAST = {"parallel": 2, "slices": 2, "contour": 4, "importance": 8}  # trials below which a figure misleads
@@ -27,8 +29,9 @@ def study(run: str | Path) -> optuna.Study | None:
     return RunFolder(run).study
 
 
-def parallel(study: optuna.Study | None, what: str = "accuracy") -> go.Figure:
-    """Parallel coordinates: a line a trial through its hyperparameters, coloured by accuracy."""
+def parallel(study: optuna.Study | None) -> go.Figure:
+    """Parallel coordinates: a line a trial through its hyperparameters, coloured by the objective."""
+    what = _objective(study)
     title = f"Every trial's hyperparameters and {what}"
     if why := _lacks(study, "parallel"):
         return nothing(title, why)
@@ -42,8 +45,9 @@ def parallel(study: optuna.Study | None, what: str = "accuracy") -> go.Figure:
     return finish(figure, title, f"{_n(study)}; from the left: {what}, then the hyperparameters")
 
 
-def slices(study: optuna.Study | None, what: str = "accuracy") -> go.Figure:
-    """Accuracy against each hyperparameter by itself, a point a trial."""
+def slices(study: optuna.Study | None) -> go.Figure:
+    """The objective against each hyperparameter by itself, a point a trial."""
+    what = _objective(study)
     title = f"{what[:1].upper()}{what[1:]} against each hyperparameter"
     if why := _lacks(study, "slices"):
         return nothing(title, why)
@@ -61,8 +65,9 @@ def slices(study: optuna.Study | None, what: str = "accuracy") -> go.Figure:
 
 
 def contour(study: optuna.Study | None, names: Sequence[str] | None = None) -> go.Figure:
-    """Accuracy over a pair of hyperparameters (default: the two most important), interpolated between trials."""
-    title = "Accuracy over a pair of hyperparameters"
+    """The objective over a pair of hyperparameters (default: the two most important), interpolated between trials."""
+    what = _objective(study)
+    title = f"{what[:1].upper()}{what[1:]} over a pair of hyperparameters"
     if why := _lacks(study, "contour"):
         return nothing(title, why)
     assert study is not None
@@ -70,22 +75,23 @@ def contour(study: optuna.Study | None, names: Sequence[str] | None = None) -> g
     chosen = list(names or ranked[:2])
     if len(chosen) < 2 or not set(chosen) <= set(_varied(study)):
         return nothing(title, f"a pair needs two hyperparameters that vary, but there is {', '.join(ranked) or 'none'}")
-    figure = charts.plot_contour(_alike(study), params=chosen, target_name="val. accuracy")
+    figure = charts.plot_contour(_alike(study), params=chosen, target_name=_axis(what))
     figure.update_traces(colorscale=SCALE, reversescale=False, selector={"type": "contour"})
     figure.update_traces(marker={"color": COLOURS[1], "line": {"color": "white", "width": 1}, "size": 7},
                          selector={"type": "scatter"})  # fmt: skip
     note = f"{_n(study)} (points); what lies between points is interpolated"
-    return finish(figure, f"Accuracy over {' and '.join(chosen)}", note, height=440)
+    return finish(figure, f"{what[:1].upper()}{what[1:]} over {' and '.join(chosen)}", note, height=440)
 
 
-def importance(study: optuna.Study | None, what: str = "accuracy") -> go.Figure:
-    """How much of the variance of accuracy each hyperparameter explains by itself: fANOVA, by Optuna's evaluator."""
+def importance(study: optuna.Study | None) -> go.Figure:
+    """What share of the objective's variance each hyperparameter explains by itself: fANOVA, by Optuna's evaluator."""
+    what = _objective(study)
     title = f"Share of {what}'s variance by hyperparameter (fANOVA)"
     if why := _lacks(study, "importance"):
         return nothing(title, why)
     assert study is not None
     if not _importances(study):
-        return nothing(title, "all trials have the same accuracy or the same hyperparameters")
+        return nothing(title, f"all trials have the same {what} or the same hyperparameters")
     figure = charts.plot_param_importances(
         _alike(study), evaluator=FanovaImportanceEvaluator(seed=0), target_name=_axis(what)
     )
@@ -93,16 +99,22 @@ def importance(study: optuna.Study | None, what: str = "accuracy") -> go.Figure:
     return finish(figure, title, _n(study), height=110 + 34 * len(_varied(study)))
 
 
+def _objective(study: optuna.Study | None) -> str:
+    """What the study's trials are judged by, in words."""
+    name = study.metric_names[0] if study and study.metric_names else METRIC
+    return "accuracy" if name == METRIC else in_words(name)
+
+
 def _axis(what: str) -> str:
     return "val. accuracy" if what == "accuracy" else what
 
 
 def _comparable(study: optuna.Study) -> tuple[list[tuple[FrozenTrial, float]], str]:
-    """Trials with an accuracy after equally long training, and in words which they are.
+    """Trials with a value of the objective after equally long training, and in words which they are.
 
     The finished ones; or where those are less than a third, or than eight, all that reached the last round that so many
     did: what a scheduler stopped says much about hyperparameters too.  (With two objectives Optuna keeps no rounds.)
-    Never the diverged, told to Optuna as complete with accuracy 0, which would be all that one sees.
+    Never the diverged, told to Optuna as complete with the worst value, which would be all that one sees.
     """
     known = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
     known = [t for t in known if t.params and not t.user_attrs.get("diverged")]
@@ -116,11 +128,12 @@ def _comparable(study: optuna.Study) -> tuple[list[tuple[FrozenTrial, float]], s
         return finished, f"n = {len(finished)} finished trials of {every}{out}"
     last = max(rounds)
     there = [(t, t.intermediate_values[last]) for t in known if last in t.intermediate_values]
-    return there, f"n = {len(there)} trials of {every}, by accuracy after round {last}: only {len(finished)} finished"
+    by = f"by {_objective(study)} after round {last}: only {len(finished)} finished"
+    return there, f"n = {len(there)} trials of {every}, {by}"
 
 
 def _alike(study: optuna.Study) -> optuna.Study:
-    """A study of those alone, with that accuracy as its only objective."""
+    """A study of those alone, with that value as its only objective."""
     said = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     copy = optuna.create_study(direction=study.directions[0])

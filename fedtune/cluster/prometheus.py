@@ -12,16 +12,17 @@ from ray.tune import Callback
 from ray.tune.experiment import Trial
 from ray.util.metrics import Counter, Gauge
 
-from fedtune.core.metrics import METRIC
+from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.runs.trial_states import status
 
 SEARCH, TRIAL = ("run", "algorithm"), ("run", "algorithm", "trial")
+GOAL = ("objective", "mode")  # the metric that trials are judged by, and max or min: which is better
 GAUGES = {  # Prometheus knows them with "ray_" before
-    "fedtune_val_acc": ("validation accuracy of a running trial's last round", TRIAL),
+    "fedtune_objective": ("the objective after a running trial's last round", (*TRIAL, *GOAL)),
     "fedtune_round": ("rounds that a running trial has trained", TRIAL),
     "fedtune_rounds_per_second": ("1 / the seconds of a running trial's last round", TRIAL),
     "fedtune_comm_mb": ("megabytes that a running trial's clients have sent and received", TRIAL),
-    "fedtune_best_val_acc": ("highest validation accuracy that any trial has reached", SEARCH),
+    "fedtune_best_objective": ("the best value of the objective that any trial has reached", (*SEARCH, *GOAL)),
     "fedtune_trials_running": ("trials that run now", SEARCH),
     "fedtune_gpu_share": ("share of the cluster's GPUs that running trials hold, 0 to 1", SEARCH),
 }
@@ -38,21 +39,23 @@ class Gauges(Callback):
     resume.  Whatever goes wrong in here is swallowed: Tune would end the search over it.
     """
 
-    def __init__(self, run: str, algorithm: str) -> None:
-        """run, algorithm: tags of everything."""
-        self.run, self.algorithm = run, algorithm
+    def __init__(self, run: str, algorithm: str, objective: Objective = ACCURACY) -> None:
+        """run, algorithm: tags of everything.  objective: what trials are judged by."""
+        self.run, self.algorithm, self.objective = run, algorithm, objective
+        self._goal = {"objective": objective.name, "mode": objective.mode}
         self._metrics: dict[str, Any] = {}  # made at first use, in the process that uses them
         self._ended: dict[str, str] = {}  # trial id -> how
-        self._best, self._next, self._begun = -math.inf, 0.0, False
+        self._best: float | None = None
+        self._next, self._begun = 0.0, False
 
     def __reduce__(self) -> tuple:
         """Ray's metrics cannot be pickled; all else is read from the trials again."""
-        return Gauges, (self.run, self.algorithm)
+        return Gauges, (self.run, self.algorithm, self.objective)
 
     def on_trial_result(self, iteration: int, trials: list[Trial], trial: Trial, result: dict, **info: Any) -> None:
         """A round was trained; what a trial reports when it diverges is chance, and counts for nothing."""
         if not result.get("diverged"):
-            self._best = max(self._best, result.get(METRIC) or -math.inf)
+            self._reached(result.get(self.objective.attribute))
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Publish when due; Tune calls this some ten times a second even if nothing happens."""
@@ -67,11 +70,28 @@ class Gauges(Callback):
     def _publish(self, trials: list[Trial]) -> None:
         try:
             if not self._begun:
-                self._best = max([self._best, *map(_peak, trials)])
+                for trial in trials:
+                    self._reached(self._peak(trial))
             self._search(trials)
             self._begun = True
         except Exception:
             logging.getLogger(__name__).debug("metrics could not be published", exc_info=True)
+
+    def _reached(self, value: float | None) -> None:
+        """A trial has come to this value; None or NaN where a round was not scored."""
+        if (
+            value is not None
+            and not math.isnan(value)
+            and (self._best is None or self.objective.better(value, self._best))
+        ):
+            self._best = value
+
+    def _peak(self, trial: Trial) -> float | None:
+        """The best value of a trial, also of one whose results another driver heard; none of one that diverged."""
+        if (trial.last_result or {}).get("diverged"):
+            return None
+        peaks: dict[str, float] = (trial.metric_analysis or {}).get(self.objective.attribute, {})
+        return peaks.get(self.objective.mode)
 
     def _search(self, trials: list[Trial]) -> None:
         running, gpus = 0, 0.0
@@ -87,14 +107,14 @@ class Gauges(Callback):
                 running += 1
                 holds: Any = trial.placement_group_factory
                 gpus += holds.required_resources.get("GPU", 0)
-        self._set("fedtune_best_val_acc", self._best)
+        self._set("fedtune_best_objective", self._best, **self._goal)
         self._set("fedtune_trials_running", running)
         self._set("fedtune_gpu_share", gpus / ray.cluster_resources()["GPU"] if gpus else 0.0)
 
     def _trial(self, trial: Trial) -> None:
         row = trial.last_result or {}
         seconds = row.get("time_this_iter_s")
-        self._set("fedtune_val_acc", row.get(METRIC), trial=trial.trial_id)
+        self._set("fedtune_objective", row.get(self.objective.attribute), trial=trial.trial_id, **self._goal)
         self._set("fedtune_round", row.get("training_iteration"), trial=trial.trial_id)
         self._set("fedtune_rounds_per_second", 1 / seconds if seconds else None, trial=trial.trial_id)
         self._set("fedtune_comm_mb", row.get("comm_mb"), trial=trial.trial_id)
@@ -113,10 +133,3 @@ class Gauges(Callback):
         if name not in self._metrics:
             self._metrics[name] = Gauge(name, *GAUGES[name])
         self._metrics[name].set(value, {"run": self.run, "algorithm": self.algorithm} | tags)
-
-
-def _peak(trial: Trial) -> float:
-    """The highest accuracy of a trial, also of one whose results another driver heard; none of one that diverged."""
-    if (trial.last_result or {}).get("diverged"):
-        return -math.inf
-    return (trial.metric_analysis or {}).get(METRIC, {}).get("max", -math.inf)

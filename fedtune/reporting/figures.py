@@ -87,7 +87,6 @@ def _fronts(f: Findings) -> list[Shown]:
 
 def _hyperparameters(f: Findings) -> list[Shown]:
     """Which values did well, from the search's Optuna study."""
-    what = "accuracy" if f.goal.first == ACCURACY else f.in_words
 
     @cache
     def study() -> Any:
@@ -96,17 +95,17 @@ def _hyperparameters(f: Findings) -> list[Shown]:
     return [
         _drawn(
             "Parallel coordinates",
-            lambda: plots.parallel(study(), what),
+            lambda: plots.parallel(study()),
             "Where the lines of the best trials run together, a value matters.",
         ),
         _drawn(
             "Slices",
-            lambda: plots.slices(study(), what),
+            lambda: plots.slices(study()),
             "A slope or a hump says where good values lie, a flat cloud that the value matters little here.",
         ),
         _drawn(
             "Importance",
-            lambda: plots.importance(study(), what),
+            lambda: plots.importance(study()),
             "What is low here made little difference between these trials; with few of them this is a rough guess.",
         ),
     ]

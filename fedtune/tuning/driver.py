@@ -84,7 +84,8 @@ def drive(
         searcher = _innermost(tuner)
         journal = StudyJournal(searcher, p.files.study_file) if isinstance(searcher, OptunaSearcher) else None
         ray_internals.callbacks(tuner)[:] = [
-            JsonLoggerCallback(), recorder, Gauges(p.name, p.experiment.algorithm), *([view] if show else []),
+            JsonLoggerCallback(), recorder, Gauges(p.name, p.experiment.algorithm, p.goal.first),
+            *([view] if show else []),
             *([TBXLoggerCallback()] if p.tensorboard else []), *([watch] if watch else []),
             *([journal] if journal else []), *tools,
         ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import plotly.graph_objects as go
 import pytest
 import torch
 from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.exceptions import ExperimentalWarning
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState, create_trial
@@ -385,6 +387,25 @@ def test_importance_is_optunas_without_the_diverged(tmp_path: Path) -> None:
         chosen = plots.contour(study, ["lam", "n"])
         assert "lam and n" in title(chosen) and "n = 12 finished trials of 16" in title(chosen)
     assert "vary" in says(plots.contour(study, ["lam", "other"]))
+
+
+def test_figures_follow_the_objective(tmp_path: Path) -> None:
+    study = plots.study(journal(tmp_path, 12))
+    assert "Accuracy over" in title(plots.contour(study)) and "accuracy's" in title(plots.importance(study))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        study.set_metric_names(["val_loss"])
+    for figure in (plots.contour(study), plots.importance(study), plots.slices(study), plots.parallel(study)):
+        assert "validation loss" in title(figure).lower() and "ccuracy" not in figure.to_json()
+    trials, _ = made({t: [v] for t, v in zip("abc", (0.2, 0.6, 0.5), strict=True)}, **{
+        "config/n": [1, 1, 2], "config/s": ["p", "p", "p"], "last_val_loss": [0.7, 0.9, 0.8], "last_val_own": [1, 2, 3],
+    })  # fmt: skip
+    least, _ = plots.interaction(trials, "n", "s", value="last_val_loss").data
+    assert np.array(least.z).tolist() == [[0.7, 0.8]]
+    most, _ = plots.interaction(trials, "n", "s", value="last_val_own").data
+    least, _ = plots.interaction(trials, "n", "s", value="last_val_own", mode="min").data
+    assert np.array(most.z).tolist() == [[2, 3]] and np.array(least.z).tolist() == [[1, 3]]
+    assert plots.effect(trials.drop(index=1), "n", ["last_val_loss"]).layout.yaxis.title.text == "validation loss"
 
 
 def test_where_few_finished_all_trials_are_taken_in_the_last_round_that_enough_reached() -> None:
