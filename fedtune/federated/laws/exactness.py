@@ -64,7 +64,7 @@ def stack_equals_loop(s: Subject) -> Broken | Note | None:
 @law("grouping", "how clients are put together in groups changes nothing", needs=(*BASE, "stack = loop"))
 def grouping(s: Subject) -> Broken | Note | None:
     """Clients in two and in three groups, shuffled, against all in one."""
-    for setting, some in ((s.settings.few, GROUPS), (s.settings.everyone, GROUPS[1:]), (s.settings.chance, GROUPS[:1])):
+    for setting, some in ((s.settings.few, GROUPS), (s.settings.everyone, GROUPS), (s.settings.chance, GROUPS[:1])):
         whole = s.run(setting)
         for groups in some:
             split = s.run(setting, groups=groups)
