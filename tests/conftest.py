@@ -1,6 +1,10 @@
 """One thread: the suite's tensors are tiny, and sums come out in the same order everywhere.  One width of tables."""
 
 import os
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +22,22 @@ os.environ["COLUMNS"] = "160"  # as where there is no terminal; pytest-xdist say
 # files of minutes, longest first: of four workers none is to begin one when the others have nothing left
 LONG = ("survival", "failures", "killed", "promotion", "jobs", "watching", "conformance", "cluster",
         "search", "compare", "extend", "static", "python_page", "report", "deploy", "notebooks")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Ray's workers are forks of one process (support/forked/server.py), for all of pytest's workers."""
+    if "FEDTUNE_FORKS" in os.environ:
+        return  # ours, of pytest-xdist's workers
+    forked, folder = Path(__file__).parent / "support" / "forked", tempfile.mkdtemp(prefix="fedtune-forks-")
+    os.environ["FEDTUNE_FORKS"] = f"{folder}/socket"
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(forked), os.environ.get("PYTHONPATH")]))
+    server = subprocess.Popen([sys.executable, str(forked / "server.py"), f"{folder}/socket"], stdin=subprocess.PIPE)
+
+    def over() -> None:
+        server.communicate()
+        shutil.rmtree(folder)
+
+    config.add_cleanup(over)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

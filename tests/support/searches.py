@@ -132,13 +132,15 @@ def rounds_by_configuration(run: Path) -> dict[str, pd.DataFrame]:
 
 def actors(driver: int) -> list[int]:
     """Processes of trials below a driver."""
-    parents, found = {}, []
+    parents, found, forks = {}, [], Path(os.environ["FEDTUNE_FORKS"]).parent
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            fork = forks / folder.name  # stands for the process that it is a fork for
+            parent = fork.read_text() if fork.exists() else (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            parents[int(folder.name)] = int(parent)
             title = (folder / "cmdline").read_text()
-        except OSError:
-            continue  # it ended meanwhile
+        except (OSError, ValueError):
+            continue  # it ended meanwhile, or begins
         if "FederatedTrainable" in title and "ray::" in title:
             found.append(int(folder.name))
 
