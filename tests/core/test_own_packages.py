@@ -10,7 +10,8 @@ import pytest
 from fedtune.core import own_packages
 
 ROOT = Path(own_packages.__file__).parents[2]
-TINY = ("--algo", "gfpl", "--trials", "1", "--rounds", "1", "--clients", "4", "--scheduler", "none")
+TINY = ("--algo", "gfpl", "--trials", "1", "--rounds", "1", "--clients", "4", "--scheduler", "none",
+        "--final-seeds", "0", "--no-dashboard")  # fmt: skip
 
 
 @pytest.fixture(params=["trainables", "search_spaces", "analysis"])

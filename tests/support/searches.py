@@ -141,7 +141,7 @@ def actors(driver: int) -> list[int]:
             title = (folder / "cmdline").read_text()
         except (OSError, ValueError):
             continue  # it ended meanwhile, or begins
-        if "FederatedTrainable" in title and "ray::" in title:
+        if title.startswith("ray::") and "Trainable" in title:  # of a class that Ray wraps it in
             found.append(int(folder.name))
 
     def below(pid: int) -> bool:

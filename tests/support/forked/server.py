@@ -50,9 +50,9 @@ def keep(connection: socket.socket, folder: Path) -> NoReturn:
     """Fork for the process at the other end, and tell it how the fork has ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _, streams, _, _ = socket.recv_fds(connection, 1, 3)
-    with connection, connection.makefile("rw") as stream, suppress(OSError):
+    with suppress(OSError), connection, connection.makefile("rw") as stream:  # the other end may be gone
         asked = json.loads(stream.readline())
-        if asked["prefix"] == sys.prefix:
+        if asked["where"] == [sys.prefix, os.readlink("/proc/self/ns/pid")]:
             pid = os.fork()
             if pid == 0:
                 connection.close()
