@@ -4,7 +4,7 @@
     python -m benchmarks.against COMMIT --algo moon --scenario digits-dir0.1 [--set mu=5 --set lr=0.1]
 
 The commit is checked out into a worktree of its own, which is removed at the end.  Each side is one process a case that
-trains on, a turn of some rounds at a time, while the other waits; scoring is part of a round.  Said are the medians over
+trains on, a turn of some rounds at a time, while the other waits; scoring is part of a round.  Said are medians over
 the turns after the first, in which things are made once, and the ratio of all that was spent, start and first turn too.
 Both are asked whether they gave the same numbers, as a ratio of unlike work would say nothing.
 """
@@ -161,9 +161,8 @@ def main() -> int:
     if args.algo:
         given = {name: json.loads(value) for name, value in (pair.split("=", 1) for pair in args.set)}
         cases = {args.algo: (args.algo, args.scenario, given)}
-    print(
-        f"{'case':10} {'scenario':20} {'theirs ms':>10} {'ours ms':>9} {'ratio':>6} {'of all':>6}   scoring, then and now"
-    )
+    heads = f"{'theirs ms':>10} {'ours ms':>9} {'ratio':>6} {'of all':>6}"
+    print(f"{'case':10} {'scenario':20} {heads}   scoring, then and now")
     found = []
     with worktree(args.commit) as tree:
         for name, case in cases.items():
