@@ -55,8 +55,10 @@ def over_best(config: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     overrides = {} if "scenario" in given else config.get("overrides", {})
     overrides = {n: own_files.reference(v) if isinstance(v, str) else v for n, v in overrides.items()}
     fields = given.get("fields", {})
-    found = config["hyperparameters"] if _canonical(given.get("algo", algo)) == config["algorithm"] else {}
-    pinned = {n: v for n, v in found.items() if n not in fields}
+    same = _canonical(given.get("algo", algo)) == config["algorithm"]
+    pinned = {n: v for n, v in config["hyperparameters"].items() if n not in fields} if same else {}
+    if same and not fields.keys() & {"model", "dataset"} and "scenario" not in given and "executor" in config:
+        base["executor"] = config["executor"]  # as it was found for this code
     return base | given | {"fields": overrides | fields, "set": pinned | given.get("set", {})}
 
 

@@ -106,12 +106,15 @@ def _connect(address: str | None, dashboard: bool, host: str) -> None:
     try:
         with nullcontext() if address else ray_internals.loopback_only():
             context = ray.init(**how)
-    except (ConnectionError, OSError, RuntimeError) as error:
-        if not address:
-            raise UserError(f"Ray could not be started here: {str(error).splitlines()[0]}; see --debug") from error
+    except Exception as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        if not address:  # a bare Exception where a busy machine takes too long
+            raise UserError(f"Ray could not be started here: {said}; see --debug") from error
+        if not isinstance(error, ConnectionError | OSError | RuntimeError):
+            raise
         raise UserError(
             f"--address must be that of a running Ray cluster, but {address!r} does not answer "
-            f"({str(error).splitlines()[0][:100]}); leave it out to start one here"
+            f"({said[:100]}); leave it out to start one here"
         ) from error
     url = getattr(context, "dashboard_url", None)
     if url:

@@ -28,7 +28,7 @@ def digest(path: Path) -> str:
 
 @lru_cache(maxsize=64)
 def _digest_of(path: str, listing: tuple[tuple[str, int, int], ...]) -> str:
-    """The hash of a file, or of a folder's files with their names.  listing: names, sizes and times."""
+    """The same, read once for the same listing: names, sizes and times."""
     whole = hashlib.sha256()
     for name, *_ in listing:
         with open(name, "rb") as file:

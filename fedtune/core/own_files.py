@@ -29,7 +29,6 @@ from fedtune.core.own_references import split as split
 
 LIMIT = 10_000_000  # bytes of code that are carried along
 
-
 _files: dict[str, OwnFile] = {}
 _classes: dict[bytes, Any] = {}  # by their pickles
 

@@ -127,15 +127,15 @@ def _roots(name: str, content: bytes, path: str) -> frozenset[str]:
 def _imported(node: ast.AST, package: str) -> Iterator[str]:
     """What a statement may import from the folder, as seen from there."""
     if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names if not _installed(alias.name))
+        yield from (alias.name for alias in node.names if not _reserved(alias.name))
     elif isinstance(node, ast.ImportFrom) and node.level:
         base = _absolute(node.module or "", node.level, package)
         yield from [base] if base else [alias.name for alias in node.names]
-    elif isinstance(node, ast.ImportFrom) and node.module and not _installed(node.module):
+    elif isinstance(node, ast.ImportFrom) and node.module and not _reserved(node.module):
         yield node.module
 
 
-def _installed(name: str) -> bool:
+def _reserved(name: str) -> bool:
     """Whether it is a module that no folder of a user's replaces."""
     return name.split(".")[0] in _NEVER
 
@@ -170,7 +170,7 @@ def _importer(files: Mapping[str, OwnFile], package: str) -> Callable[..., Any]:
         name: str, globals: Any = None, locals: Any = None, fromlist: Sequence[str] | None = (), level: int = 0
     ) -> Any:
         full = _absolute(name, level, package)
-        if not level and (_installed(full) or not _is_there(full.split(".")[0], files)):
+        if not level and (_reserved(full) or not _is_there(full.split(".")[0], files)):
             return builtins.__import__(name, globals, locals, fromlist or (), level)
         parts = full.split(".") if full else []
         top = inner = ModuleType("folder")

@@ -7,6 +7,7 @@ parts `body` and `head`, or any module of which the option `head` names the last
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -81,7 +82,9 @@ def _made(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
         options.setdefault(FEATURES, features)
     _require_call(name, make, known, options)
     with _calling(f"model {name} cannot be made for {classes} classes of {'×'.join(map(str, shape))}"):
-        net = make(shape, classes, **options)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Initializing zero-element|Lazy modules are")  # both are refused below
+            net = make(shape, classes, **options)
     if not isinstance(net, nn.Module):
         raise UserError(f"{name} must return a torch.nn.Module, but returned {_form(net)}")
     return net
@@ -161,6 +164,8 @@ def _require_usable(name: str, net: Net, again: nn.Module) -> None:
     for tensor, p in held.items():
         if is_lazy(p):
             raise UserError(f"{tensor} of {name} has no size before it is run; give its layer the number of its inputs")
+        if not p.numel():
+            raise UserError(f"{tensor} of {name} is empty: its shape is {list(p.shape)}; give it a width of 1 or more")
         if not p.requires_grad:
             raise UserError(
                 f"{tensor} of {name} has requires_grad=False, which is not looked at; make it a buffer, or freeze the "

@@ -36,7 +36,7 @@ class RunFiles:
     front_file = _File("front.parquet")  # rounds that none beats, with two objectives
     study_file = _File("study.journal")  # the Optuna study, which grows while the search runs
     suggestions_file = _File("suggestions.jsonl")  # every configuration in the order in which it was suggested
-    space_file = _File("space.py")  # the copy of a --space file
+    space_file = _File("space.py")  # the copy of a --space file, in runs of fedtune 0.2.0
     own_folder = _File("own")  # copies of the user's code
     lock_file = _File("driver.lock")  # held by the driver at work
     reserve_file = _File(".reserve")  # room on the disk for the search's last words

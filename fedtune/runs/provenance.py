@@ -18,7 +18,6 @@ import torch
 
 import fedtune
 from fedtune.federated.experiment import Experiment
-from fedtune.runs import own_copies
 from fedtune.runs.files import FORMAT
 
 PACKAGES = ("ray", "optuna", "torch", "torchvision", "numpy", "scikit-learn", "pandas")
@@ -36,7 +35,7 @@ def of_experiment(experiment: Experiment) -> dict[str, Any]:
         "seed": experiment.seed,
         "executor": experiment.executor,
         "device": experiment.device,
-    } | ({"own": own_copies.to_record(experiment.own)} if experiment.own else {})
+    }
 
 
 def origin() -> dict[str, Any]:

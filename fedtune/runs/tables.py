@@ -204,7 +204,11 @@ def write_best(
     content = {
         "algorithm": experiment.algorithm, "scenario": scenario, "overrides": overrides, "seed": experiment.seed,
         "hyperparameters": whole, **experiment.beginning(), "found": how,
-    } | ({"own": own_copies.to_record(experiment.own)} if experiment.own else {})  # fmt: skip
+    }  # fmt: skip
+    if experiment.executor != "auto":
+        content["executor"] = experiment.executor  # as it was found for the user's own code
+    if experiment.own:
+        content["own"] = own_copies.to_record(experiment.own)
     write_whole(RunFiles(run).best_file, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
     return {n: v for n, v in whole.items() if n in plain(chosen)}
 

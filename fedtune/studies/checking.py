@@ -40,7 +40,7 @@ class Check:
         model      a model, asked by itself and then, with an algorithm, as its clients' model
         set        hyperparameters that are held fixed; the scenario's fields are given by their names
         """
-        what, model = _sorted(what, model)
+        what, model = _algorithm_and_model(what, model)
         self.algorithm, self.model = what, model
         fields = {**fields, **({"model": model} if model else {})}
         self.base = _scenario(scenario, fields) if scenario or fields else None
@@ -108,7 +108,7 @@ def summary(verdicts: list[Verdict]) -> str:
     return f"{count['broken']} of {len(verdicts)} laws broken, {count['holds']} hold{unknown}"
 
 
-def _sorted(what: str, model: str) -> tuple[str, str]:
+def _algorithm_and_model(what: str, model: str) -> tuple[str, str]:
     """The algorithm and the model by their canonical names, either of which may be empty."""
     known = registry.names()
     if model:

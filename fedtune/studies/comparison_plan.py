@@ -43,7 +43,7 @@ class ComparisonPlan:
     @property
     def own(self) -> tuple[OwnFile, ...]:
         """The user's files that the searches are made of."""
-        return own_files.merged(*(p.experiment.own for p in self.plans.values()))
+        return own_files.merged(*(p.own for p in self.plans.values()))
 
     @property
     def scenario(self) -> Scenario:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from fedtune.core import own_files
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.terminal import say
 from fedtune.data import datasets
@@ -24,6 +25,11 @@ def requested(options: ReproductionOptions) -> Grid:
         raise unknown("table", options.table, GRIDS)
     grid = GRIDS[options.table]
     if options.dataset:
+        if own_files.is_reference(options.dataset, datasets.SOURCES):
+            raise UserError(
+                f"a paper's table is trained on data that others have, too, but got {options.dataset!r}; fedtune "
+                "compare takes data of yours"
+            )
         datasets.describe(options.dataset)
         grid = substitution.on(grid, options.dataset)
     if options.parts:
@@ -43,6 +49,11 @@ def _of_algorithms(grid: Grid, names: Sequence[str]) -> Grid:
     """The rows of these algorithms alone; UserError for one that has none."""
     there = {row.algorithm for panel in grid.panels for column in panel.columns for row in rows_of(panel, column)}
     for name in names:
+        if own_files.is_reference(name, there):
+            raise UserError(
+                f"a paper's table has rows of the paper's algorithms, but got {name!r}; fedtune compare sets one of "
+                "yours beside others"
+            )
         if name not in there:
             raise unknown("algorithm of the table", name, there)
     return grid._replace(panels=tuple(panel._replace(algorithms=tuple(names)) for panel in grid.panels))

@@ -22,7 +22,6 @@ from fedtune.runs.trial_states import BROKEN, STACK
 from fedtune.studies import final_check
 from fedtune.tuning import driver, loggers, messages, saved_state
 from fedtune.tuning.plan import Plan
-from fedtune.tuning.space import keep
 
 
 def run_with_ray(p: Plan, record: dict[str, Any] | None = None, resumed: bool = False) -> int:
@@ -81,8 +80,7 @@ def run_search(
         run.add(**provenance.of_experiment(p.experiment) | p.to_record() | record)
         if not resumed:  # not before: whatever is refused leaves nothing behind
             run.make()
-            keep(p.options.space, p.folder)
-            own_copies.keep(p.experiment.own, p.folder)
+            own_copies.keep(p.own, p.folder)
             held.enter_context(run.lock())
         run.write("running")
         held.enter_context(disk.reserved(p.folder))

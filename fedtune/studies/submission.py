@@ -90,7 +90,7 @@ def _search(
         else:
             planned = plan.make(here)
             name, fresh = planned.name, planned.final_seeds
-            algos, own = {"--algo": planned.experiment.algorithm}, planned.experiment.own
+            algos, own = {"--algo": planned.experiment.algorithm}, planned.own
     scenario, root = planned.experiment.scenario, packing.data_root(data)
     given, files = ["--name", name], {}
     if options.data_dir is not None:
@@ -105,10 +105,7 @@ def _search(
             given += [option, sent]
     files |= _own(own)
     if found := spaces.file_of(options.space):
-        sent = f"{GIVEN}/{found[0].name}"
-        if files.setdefault(sent, found[0]).read_bytes() != found[0].read_bytes():
-            raise UserError(f"files that are sent need names of their own, but {found[0]} and {files[sent]} share one")
-        given += ["--space", sent + found[1]]
+        given += ["--space", f"{GIVEN}/{found[0].name}{found[1]}"]
     packing.write(package, files)
     here_too = scenario.dataset == "digits" or scenario.dataset not in datasets.SOURCES
     if here_too or "--data-dir" in given:  # the last that a search would refuse before it starts

@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 import torch
 
 from fedtune.cluster import ray_start
+from fedtune.core import own_files
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import Goal, constraints, parse
-from fedtune.core.own_files import is_own, plain_name
+from fedtune.core.own_files import OwnFile, is_own, plain_name
 from fedtune.core.terminal import say
 from fedtune.federated import own_metrics
 from fedtune.federated.experiment import Experiment
+from fedtune.runs import own_copies
 from fedtune.runs.files import RunFiles
 from fedtune.tuning import loggers, schedulers, searchers
 from fedtune.tuning import space as spaces
@@ -82,6 +84,11 @@ class Plan:
         """The files in the run's folder."""
         return RunFiles(self.folder)
 
+    @property
+    def own(self) -> tuple[OwnFile, ...]:
+        """The user's files that the search is made of: the experiment's and the space's."""
+        return own_files.merged(self.experiment.own, spaces.files(self.options.space))
+
     def default(self) -> Config:
         """The default values of what is searched."""
         return {n: v for n, v in self.experiment.configuration({}).items() if n in self.space.names}
@@ -99,7 +106,7 @@ class Plan:
             **self.goal.to_record(), "seeds_per_trial": self.seeds, "budget": self.budget._asdict(),
             "grace": self.grace, "rungs": schedulers.rungs(self.scheduler, self.budget.limit, self.grace),
             "concurrent": self.concurrent, "time_budget": self.time_budget,
-        }  # fmt: skip
+        } | ({"own": own_copies.to_record(self.own)} if self.own else {})  # fmt: skip
 
     @property
     def shown(self) -> Path:
@@ -112,7 +119,7 @@ def make(options: SearchOptions, resumed: bool = False) -> Plan:
     """Check everything that can be known before anything starts; UserError otherwise.  A resumed run has its folder."""
     gpus = _gpus(options)
     experiment = _on_device(options.experiment(), gpus)
-    options = options.with_typed(experiment)
+    options = dataclasses.replace(options.with_typed(experiment), space=spaces.with_whole_path(options.space))
     space = spaces.widened(spaces.load(options.space, experiment), options.also, experiment)
     searcher = _searcher(options, space, experiment)
     if searcher == "grid" and not space.is_grid:

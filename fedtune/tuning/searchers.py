@@ -150,6 +150,12 @@ def require_combination(searcher: str, scheduler: str, space: Space, structural:
             f"population based training copies weights between trials, but {', '.join(fixed)} changes their shape; "
             f"pin it with --set {fixed[0]}=VALUE"
         )
+    paces = getattr(space.domains.get("body_pace"), "categories", ())
+    if len({pace == 0 for pace in paces}) > 1:
+        raise UserError(
+            "population based training copies weights between trials, but body_pace 0 sends no body and others do; "
+            "leave 0 out, or pin it with --set body_pace=0"
+        )
 
 
 def _culprit(schedulers_fault: bool, scheduler: str, searcher: str) -> str:

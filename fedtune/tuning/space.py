@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
-import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +19,7 @@ from ray.tune.search.sample import Categorical, Domain
 
 from fedtune.core import hyper, own_files, own_packages
 from fedtune.core.errors import UserError, unknown
+from fedtune.core.own_files import OwnFile
 from fedtune.federated import own_algorithms, registry
 from fedtune.federated.algorithm import Algorithm
 from fedtune.federated.experiment import Experiment
@@ -31,10 +31,9 @@ from fedtune.tuning.space_check import checked
 from fedtune.tuning.space_types import Condition, Config, Space, When, met, when
 
 __all__ = [
-    "Condition", "Config", "Space", "When", "also_text", "derived", "domain_text", "file_of", "first_effect",
-    "grid_values", "inside", "keep", "kept", "lines", "load", "met", "names", "tunable", "when", "widened",
+    "Condition", "Config", "Space", "When", "also_text", "derived", "domain_text", "file_of", "files", "first_effect",
+    "grid_values", "inside", "kept", "lines", "load", "met", "names", "tunable", "when", "widened", "with_whole_path",
 ]  # fmt: skip
-
 
 
 def tunable(cls: type[Algorithm], *names: str, **narrowed: tuple[float, float]) -> dict[str, Domain]:
@@ -115,16 +114,20 @@ def file_of(name: str) -> tuple[Path, str] | None:
     return (Path(found[1]), found[2] or "") if found else None
 
 
-def keep(name: str, run: Path) -> None:
-    """Copy a space's file, if it has one, into a run's folder: the run goes on from there."""
+def files(name: str) -> tuple[OwnFile, ...]:
+    """The file of a space and the modules of its folder that it imports; none of a space that is no file's."""
     file = file_of(name)
-    copy = RunFiles(run).space_file
-    if file and file[0] != copy:
-        shutil.copyfile(file[0], copy)
+    return own_files.take(str(file[0]))[1] if file else ()
+
+
+def with_whole_path(name: str) -> str:
+    """The space's name, with the whole path of its file if it has one."""
+    file = file_of(name)
+    return f"{own_files.whole_path(file[0])}{file[1]}" if file else name
 
 
 def kept(name: str, run: Path) -> str:
-    """The space's name with the copy in the run's folder, if there is one."""
+    """The space's name with the copy in the run's folder, where it is a run of fedtune 0.2.0 and has one."""
     file = file_of(name)
     copy = RunFiles(run).space_file
     if not file or not copy.exists():
@@ -168,9 +171,13 @@ def _spaces(module: ModuleType) -> dict[str, Any]:
 
 
 def _file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise UserError(f"--space needs a name or a Python file, but there is no file {path}")
+    try:
+        name, _ = own_files.take(str(path))
+    except UserError as error:
+        if path.exists():
+            raise
+        raise UserError(f"--space needs a name or a Python file, but there is no file {path}") from error
     own_packages.pin("trainables", "search_spaces")
     sys.modules.setdefault("fedtune.space", sys.modules[__name__])  # where files of 0.1.0 take `when` from
-    module: ModuleType = own_files.load(own_files.take(str(path))[0], "search space")
+    module: ModuleType = own_files.load(name, "search space")
     return module

@@ -88,3 +88,12 @@ def test_a_ray_that_is_there_is_used_and_left(monkeypatch: pytest.MonkeyPatch) -
         ray_start.connected("head:6379", 1, 0, dashboard=True).__enter__()
     with pytest.raises(UserError, match="a trial needs 8 CPU, but the cluster has 4; lower --cpus-per-trial"):
         ray_start.connected(None, 8, 0, dashboard=True).__enter__()
+
+
+def test_a_ray_that_does_not_start_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(**_: object) -> None:
+        raise Exception("The current node timed out during startup. Perhaps the raylet failed.\nmore")
+
+    monkeypatch.setattr(ray, "init", late)
+    with pytest.raises(UserError, match="started here: The current node timed out .* failed; see --debug$"):
+        ray_start._connect(None, False, "127.0.0.1")

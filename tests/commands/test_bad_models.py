@@ -80,7 +80,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "def net(shape, classes):\n    net = Net()\n    net.body = nn.Identity()\n    return net": (
         "net", "the body of net.py:net must give features [B, D] of B rows, but gave float32 [3, 1, 8, 8] of 3 rows",
     ),
-    "def net(shape, classes): return Net(0)": ("net", "must give features [B, D] of B rows, but gave float32 [3, 0]"),
+    "def net(shape, classes): return Net(0)": ("net", "body.1.weight of net.py:net is empty: its shape is [0, 64]"),
     "class Body(nn.Module):\n    def forward(self, x):\n        return x.flatten(1) - x.flatten(1).mean(0)\n\n\n"
     "def net(shape, classes):\n    net = Net(64)\n    net.body = Body()\n    return net": (
         "net", "a row's features must depend on nothing but the row, but those of net.py:net change with the rows",
@@ -116,7 +116,6 @@ WRONG: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("code", WRONG)
 @pytest.mark.usefixtures("nothing_starts")
-@pytest.mark.filterwarnings("ignore::UserWarning")  # of Lazy modules, and of a width of 0
 def test_a_wrong_model_is_refused_in_one_line(
     code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

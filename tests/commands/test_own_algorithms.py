@@ -23,6 +23,7 @@ from fedtune.federated.scenario import Scenario
 from fedtune.runs import own_copies
 from fedtune.studies import comparison_plan
 from fedtune.studies.options import ComparisonOptions
+from fedtune.tuning import plan
 from fedtune.tuning import space as spaces
 from fedtune.tuning.options import ExperimentOptions, SearchOptions
 
@@ -318,11 +319,12 @@ def test_a_comparison_is_resumed_with_the_files_it_was_made_of(folder):
 def test_run_takes_a_best_configuration_with_its_code(kept, folder, capsys):
     run_folder, record = kept
     best = {"algorithm": "good.py", "scenario": "digits-w4", "overrides": QUICK, "hyperparameters": {"lam": 0.3}}
-    (run_folder / "best.yaml").write_text(yaml.safe_dump(best | record))
+    (run_folder / "best.yaml").write_text(yaml.safe_dump(best | record | {"executor": "loop"}))
     (folder / "good.py").unlink()
     assert run.main(["--config", str(run_folder / "best.yaml"), "--output", "rows.jsonl", "--save", "m.pt"]) == 0
     assert "good.py, 4 clients" in capsys.readouterr().out
     experiment, config, state = model_file.read(folder / "m.pt")
+    assert experiment.executor == "loop"  # as the search found
     assert experiment.pinned["lam"] == 0.3 and {f.name for f in experiment.own} == {"good.py", "beside.py"}
     data = partitioning.make(experiment.scenario, experiment.seed)
     simulation.Simulation(experiment, config, data).load_state_dict(state)
@@ -331,3 +333,27 @@ def test_run_takes_a_best_configuration_with_its_code(kept, folder, capsys):
     assert "beside.py: it has changed since" in said
     with pytest.raises(UserError, match="the model in .*m.pt was made with another .*beside.py"):
         model_file.read(folder / "m.pt")
+
+
+def test_a_space_file_and_what_it_imports_are_kept_with_their_hashes(folder, monkeypatch):
+    (folder / "ranges.py").write_text("LAM = [0.1, 1.0]")
+    grid = "from ray import tune\nfrom ranges import LAM\nSPACE = {'lam': tune.grid_search(LAM)}"
+    (folder / "grid.py").write_text(grid)
+    options = SearchOptions(algo="fedproto", space="grid.py", storage_path=str(folder), name="run")
+    with terminal.silent():
+        planned = plan.make(options)
+    record = json.loads(json.dumps(planned.to_record()))
+    assert [entry["name"] for entry in record["own"]] == ["grid.py", "ranges.py"]
+    own_copies.keep(planned.own, folder / "run")
+    for name in ("grid.py", "ranges.py"):
+        (folder / name).unlink()
+    own_files._files.clear()
+    own_copies.restore(folder / "run", record)
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    with terminal.silent():
+        again = plan.make(SearchOptions.from_record(record), resumed=True)
+    assert again.space == planned.space and again.own == planned.own
+    (folder / "ranges.py").write_text("LAM = [0.1, 10.0]")
+    with pytest.raises(UserError, match=f"another {folder}/ranges.py: it has changed since"):
+        own_copies.restore(folder / "run", record)

@@ -390,6 +390,8 @@ def test_a_command_that_was_cut_short_goes_on(tmp_path: Path, capsys: pytest.Cap
         (["gfpl-fig3", "--parts", "a,d"], "unknown part 'd'"),
         (["gfpl-fig3", "--all-columns"], "--all-columns goes with --quick"),
         (["gfpl-table2", "--algos", "gfpl,fedrep"], "unknown algorithm of the table 'fedrep'"),
+        (["gfpl-table2", "--algos", "gfpl,mine.py"], "rows of the paper's algorithms, but got 'mine.py'"),
+        (["gfpl-table1", "--dataset", "mine.npz"], "a paper's table is trained on data that others have, too"),
         (["gfpl-fig6", "--dataset", "digits", "--preset", "as_publishd"], "did you mean 'as_published'?"),
         (["fedpa-table2", "--dataset", "digits", "--preset", "as_text,as_publishd"], "did you mean 'as_published'?"),
         (["gfpl-fig6", "--dataset", "digits", "--name", "a/b"], "--name must be a plain folder name, but got 'a/b'"),
