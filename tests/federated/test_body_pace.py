@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from support.helpers import (
+    BATCHNORM,
     DIGITS,
     EARLY,
     TIGHT,
@@ -29,9 +30,7 @@ from fedtune.federated.algorithm import Algorithm, Batch, Model, Phase
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.local_training import Pool, train
 from fedtune.federated.registry import find, names
-from fedtune.federated.scenario import Scenario
 
-BATCHNORM = Scenario(model="fedgen-cnn", features=8)
 DATA = random_federation([5, 7, 3])
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.helpers import (
+    BATCHNORM,
     DIGITS,
     TIGHT,
     assert_close_numbers,
@@ -37,7 +38,6 @@ from fedtune.federated.simulation import Simulation
 from fedtune.nn import architectures, catalogue
 
 PHASE = Phase(Algorithm().loss)
-BATCHNORM = Scenario(model="fedgen-cnn", features=8)
 
 
 def streams(*clients: int) -> list[torch.Generator]:

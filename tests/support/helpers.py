@@ -29,6 +29,7 @@ from fedtune.nn import architectures
 
 TIGHT = {"rtol": 0, "atol": 1e-12}
 DIGITS = Scenario(model="mlp", features=12, clients=5, ways=4, ways_spread=2, shots=8, shots_spread=4)
+BATCHNORM = Scenario(model="fedgen-cnn", features=8)
 SKEWED = Scenario(model="mlp", features=12, clients=5, partition="dirichlet", alpha=0.3, floor=12)
 
 # what makes an algorithm's rare events happen within three rounds

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from support.helpers import (
+    BATCHNORM,
     DIGITS,
     TIGHT,
     assert_same_numbers,
@@ -21,10 +22,8 @@ from support.helpers import (
 from torch.testing import assert_close
 
 from fedtune.core import randomness
-from fedtune.federated.scenario import Scenario
 from fedtune.nn.heads import descend
 
-BATCHNORM = Scenario(model="fedgen-cnn", features=8)
 HELD = [[0, 1], [1, 2], [0, 1]]  # nobody holds class 3
 SMALL = {"virtual": 12, "head_epochs": 2, "head_batch": 8}
 

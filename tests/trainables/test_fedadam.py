@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.helpers import (
+    BATCHNORM,
     DIGITS,
     TIGHT,
     assert_close_numbers,
@@ -20,7 +21,6 @@ from torch.testing import assert_close
 
 from fedtune.federated.scenario import Scenario
 
-BATCHNORM = Scenario(model="fedgen-cnn", features=8)
 B1, B2, TAU, LR = 0.8, 0.95, 1e-2, 0.05
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support.helpers import (
+    BATCHNORM,
     DIGITS,
     TIGHT,
     assert_close_numbers,
@@ -21,9 +22,6 @@ from support.helpers import (
 from torch.testing import assert_close
 
 from fedtune.federated.engine import run_round
-from fedtune.federated.scenario import Scenario
-
-BATCHNORM = Scenario(model="fedgen-cnn", features=8)
 
 
 def test_the_server_holds_the_mean_weighted_by_rows_counters_included(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.helpers import DIGITS, assert_same_numbers, client_net, numbers, play, random_federation, simulate
+from support.helpers import (
+    BATCHNORM,
+    DIGITS,
+    assert_same_numbers,
+    client_net,
+    numbers,
+    play,
+    random_federation,
+    simulate,
+)
 from support.tuned import tuned_scores
 
 from fedtune.core.errors import UserError
 from fedtune.federated import evaluation
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
-
-BATCHNORM = Scenario(model="fedgen-cnn", features=8)
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])

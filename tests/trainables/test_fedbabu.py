@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.helpers import (
+    BATCHNORM,
     DIGITS,
     TIGHT,
     assert_same_numbers,
@@ -18,10 +19,6 @@ from support.helpers import (
 from support.tuned import tuned_scores
 from torch import nn, optim
 from torch.testing import assert_close
-
-from fedtune.federated.scenario import Scenario
-
-BATCHNORM = Scenario(model="fedgen-cnn", features=8)
 
 
 @pytest.mark.parametrize("tune_epochs", [0, 2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from support.helpers import (
+    BATCHNORM,
     DIGITS,
     TIGHT,
     assert_same_numbers,
@@ -21,9 +22,7 @@ from torch.testing import assert_close
 
 from fedtune.core.errors import UserError
 from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
 
-BATCHNORM = Scenario(model="fedgen-cnn", features=8)
 LAYERS = ("body.1", "body.4")  # BatchNorm's of fedgen-cnn
 TENSORS = {f"{layer}.{n}" for layer in LAYERS for n in
            ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}  # fmt: skip

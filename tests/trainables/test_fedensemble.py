@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support.helpers import (
+    BATCHNORM,
     DIGITS,
     TIGHT,
     assert_same_numbers,
@@ -28,8 +29,6 @@ from fedtune.federated import engine
 from fedtune.federated.algorithm import Model
 from fedtune.federated.scenario import Scenario
 from fedtune.nn import architectures
-
-BATCHNORM = Scenario(model="fedgen-cnn", features=8)
 
 
 def data() -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support.helpers import (
+    BATCHNORM,
     DIGITS,
     TIGHT,
     assert_close_numbers,
@@ -25,8 +26,6 @@ from torch.testing import assert_close
 from fedtune.federated.algorithm import Batch, Client, Model
 from fedtune.federated.scenario import Scenario
 from trainables.moon import MOON
-
-BATCHNORM = Scenario(model="fedgen-cnn", features=8)
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from support.helpers import (
+    BATCHNORM,
     DIGITS,
     TIGHT,
     assert_close_numbers,
@@ -19,10 +20,6 @@ from support.helpers import (
 from support.rest import slope_at_rest
 from torch import Tensor, nn
 from torch.testing import assert_close
-
-from fedtune.federated.scenario import Scenario
-
-BATCHNORM = Scenario(model="fedgen-cnn", features=8)
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])
