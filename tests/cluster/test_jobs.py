@@ -254,8 +254,8 @@ def test_a_stopped_job_keeps_what_it_found(head: Head, stopped: tuple[Path, str]
 
 def test_a_job_goes_on_with_a_stopped_run_though_its_own_files_are_gone(head: Head, stopped: tuple[Path, str]) -> None:
     own = json.loads((stopped[0] / "run.json").read_text())["own"]
-    assert [file["name"] for file in own] == ["mine.py", "beside.py"]
-    assert {f.name for f in (stopped[0] / "own").iterdir()} == {"mine.py", "beside.py"}
+    assert [file["name"] for file in own] == ["mine.py", "beside.py", "space.py"]
+    assert {f.name for f in (stopped[0] / "own").iterdir()} == {"mine.py", "beside.py", "space.py"}
     status, out, err = head.run("submit", "--name", "again", "--", "resume", str(stopped[0]))
     assert status == 0, out + err
     assert json.loads((stopped[0] / "run.json").read_text())["state"] == "finished"
