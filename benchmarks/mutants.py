@@ -289,7 +289,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def preload() -> None:
     """Import what every child would."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "FEDTUNE_FORKS": ""}  # no test starts Ray: no server of its workers
     for name in ("optuna", "pandas", "pytest", "ray.tune", "scipy.stats", "sklearn.cluster", "torch"):
         importlib.import_module(name)
     sys.modules["torch"].set_num_threads(1)
