@@ -25,17 +25,25 @@ def own_net(name: str) -> str:
     return own_files.take(f"{NETS}:{name}")[0]
 
 
-def fedproto_in(folder: Path) -> Path:
-    """A user's file that is FedProto under another name, with its space, and imports a module of its folder."""
+def fedproto_in(folder: Path, slowed_by: Path | None = None) -> Path:
+    """A user's file that is FedProto under another name, with its space, and imports a module of its folder.
+
+    As long as the file `slowed_by` is there, each of its rounds takes a second more.
+    """
     (folder / "beside.py").write_text("from trainables.fedproto import FedProto\n")
     file = folder / "mine.py"
     file.write_text(
+        "import time\n"
         "from dataclasses import dataclass\n"
+        "from pathlib import Path\n"
         "from search_spaces import fedproto\n"
         "from beside import FedProto\n"
         "@dataclass(frozen=True)\n"
         "class Mine(FedProto):\n"
         '    """FedProto."""\n'
+        "    def aggregate(self, server, ups, task):\n"
+        f"        time.sleep(float(Path({str(slowed_by)!r}).exists()))\n"
+        "        return super().aggregate(server, ups, task)\n"
         "SPACES = {'default': fedproto.default}\n"
     )
     return file
