@@ -49,7 +49,7 @@ def learning_curves(
     figure, who = go.Figure(), run_of(scored)
     for g in drawn:
         mine = scored[group == g]
-        table = mine.groupby("round")[metric].agg(["mean", "std", "count"]).reset_index()
+        table = _mean_curve(rounds[run_of(rounds).isin(set(who[mine.index]))], metric)
         label = f"{', '.join(g)} (n = {who[mine.index].nunique()})"
         _band(figure, table, label, {"color": paint[g[0]], "dash": dashes[g[1:]]}, len(drawn) <= MOST_GROUPS)
     left_out = f"; {len(shown) - len(drawn)} more groups left out" if len(shown) > len(drawn) else ""
@@ -59,6 +59,17 @@ def learning_curves(
         f"n = {who.nunique()} runs; mean ± standard deviation over the runs that got that far{left_out}",
         legend=legend_lines([", ".join(g) + "(n = 5)" for g in drawn]),
     )  # fmt: skip
+
+
+def _mean_curve(rounds: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Mean, spread and count of a metric, round by round, over runs: where all that trained the round have it.
+
+    Test rows are not scored in every round, and some runs are tested where others are not; a mean over these alone
+    would jump.  Where no round has all of them, every round that has one counts.
+    """
+    table = rounds.groupby("round")[metric].agg(["mean", "std", "count", "size"]).reset_index()
+    whole = table["count"] == table["size"]
+    return table[whole if whole.any() else table["count"] > 0]
 
 
 def _every_run(scored: pd.DataFrame, metric: str, title: str, least: bool) -> go.Figure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -78,14 +78,11 @@ def quantiles(values: pd.Series, parts: int) -> pd.Series:
 
 
 def with_cost(rounds: pd.DataFrame, against: str, metric: str = "val_acc") -> pd.DataFrame:
-    """Rounds with the metric, and what each of them cost."""
+    """Rounds with the metric, and what each of them cost, with those before it that have none."""
     if not len(rounds) or metric not in rounds:
         return rounds.iloc[:0]
     rounds = rounds.reset_index(drop=True)
-    who = run_of(rounds)
-    cost: dict[str, Callable[[], Any]] = {
-        "rounds": lambda: rounds.groupby(who)["round"].diff().fillna(rounds["round"]),
-        "mb": lambda: rounds.groupby(who)["comm_mb"].diff().fillna(rounds["comm_mb"]),
-        "seconds": lambda: rounds["seconds"] + rounds["eval_seconds"],
-    }
-    return rounds.assign(_cost=cost[against]()).dropna(subset=[metric])
+    seconds = rounds["seconds"] + rounds["eval_seconds"]
+    so_far = {"rounds": rounds["round"], "mb": rounds["comm_mb"], "seconds": seconds.groupby(run_of(rounds)).cumsum()}
+    scored = rounds.assign(_cost=so_far[against]).dropna(subset=[metric])
+    return scored.assign(_cost=scored["_cost"].groupby(run_of(scored)).diff().fillna(scored["_cost"]))

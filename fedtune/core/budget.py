@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 UNITS = ("rounds", "mb", "seconds")
@@ -29,6 +30,15 @@ class Budget(NamedTuple):
     def reached(self, row: dict[str, Any], seconds: float) -> bool:
         """Whether the trial has used its budget up."""
         return self._used(row, seconds) >= self.limit
+
+    def passed(self, rungs: Sequence[float], row: dict[str, Any], seconds: float) -> bool:
+        """Whether the trial has come to one of these rungs, in the budget's unit, in this round."""
+        used, first = self._used(row, seconds), self.unit != "rounds" and row["round"] == self.since
+        if self.unit != "rounds" and row["round"] < self.since:
+            return False
+        of_round = {"rounds": 1.0, "mb": (row["up_bytes"] + row["down_bytes"]) / 1e6,
+                    "seconds": row["seconds"] + row["eval_seconds"]}[self.unit]  # fmt: skip
+        return any((first or used - of_round < rung) and rung <= used for rung in rungs)
 
     def share(self, row: dict[str, Any], seconds: float) -> float:
         """How much of the budget is used after a round, 0 … 1; 0 where it is without end."""

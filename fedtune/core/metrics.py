@@ -196,7 +196,7 @@ def over_seeds(rows: list[dict[str, Any]]) -> dict[str, Any]:
         values = [float(row[name]) for row in rows if row.get(name) is not None]
         if values:
             out[name] = sum(values) if name in METRICS and METRICS[name].summed else statistics.fmean(values)
-    for name in ("val_acc", "test_acc"):
+    for name in ("val_acc", "test_acc") if "test_acc" in out else ("val_acc",):
         out[f"{name}_se"] = statistics.stdev(row[name] for row in rows) / len(rows) ** 0.5
     return {n: out[n] for n in dict.fromkeys([*rows[0], *out]) if n in out}
 

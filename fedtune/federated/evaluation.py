@@ -15,7 +15,7 @@ from fedtune.data.federation import Split
 from fedtune.federated import client_code, own_metrics
 from fedtune.federated.adaptation import adapted
 from fedtune.federated.algorithm import Data, Model
-from fedtune.federated.chunks import Part, in_chunks, rows_of
+from fedtune.federated.chunks import Part, over_rows
 from fedtune.federated.state import Group, Setting, State
 
 
@@ -101,14 +101,13 @@ def _scores(
 
     draws = Draws(_scores, g.net)
 
-    def run(part: Part) -> dict[str, Any]:
+    def run(part: Part, data: Data) -> dict[str, Any]:
         address, ids = (s.task.seed, "predict", split, state.round), g.ids[part].tolist()
         draws.begin(lambda: [randomness.stream(*address, k) for k in ids])
         down = s.algorithm.deployed(state.server, g.ids[part], task)  # here: a chunk of it would be a copy
         tensors = take(g.tensors, part)
         if not s.algorithm.adapt(task):  # what was adapted holds what it received
             tensors |= s.algorithm.receive(down)
-        data = rows_of(s, table, g, part)
         found = for_each_client(one, g.executor, tensors, down, data, draws=draws)
         if s.metrics:
             counts, scores = table.counts[g.ids[part]].tolist(), found.pop("scores")
@@ -116,7 +115,7 @@ def _scores(
         return found | {"counts": _counts(data, found.pop("said"), s.task.classes)}
 
     with client_code.running(g.executor):
-        return certain(lambda: in_chunks(g, table, run), draws)
+        return certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws)
 
 
 def _counts(data: Data, said: Tensor, classes: int) -> Tensor:

@@ -36,6 +36,7 @@ class Experiment:
     start_from: str = ""  # FILE.pt[:part]: weights that take the draw's place
     metrics: tuple[str, ...] = ()  # FILE.py:NAME: metrics of the user's own, beside those that there are
     own: tuple[own_files.OwnFile, ...] = ()  # the user's files that it is made of
+    test_every: int = 1  # test rows are scored in every so many rounds, and in the last
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """On a worker: what was pickled brings its files along."""
@@ -49,7 +50,7 @@ class Experiment:
         """
         values = asdict(replace(self, own=())) | {"own": [(file.name, file.sha256) for file in self.own]}
         values["scenario"] = self.scenario.to_plain()
-        since = {"start": "common", "start_from": "", "metrics": (), "own": []}
+        since = {"start": "common", "start_from": "", "metrics": (), "own": [], "test_every": 1}
         return {name: value for name, value in values.items() if name not in since or value != since[name]}
 
     def knobs(self) -> dict[str, Knob]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from fedtune.core import own_files, randomness
 from fedtune.core.errors import Diverged
 from fedtune.core.metrics import over_seeds
+from fedtune.core.trees import alike, tree_map
 from fedtune.data import federation
 from fedtune.federated import engine, evaluation, executors, own_metrics, partitioning, starting
 from fedtune.federated.experiment import Experiment, task_of, with_seed
@@ -21,6 +23,24 @@ from fedtune.nn import architectures
 
 # what is no fault in a line of code: training that leaves the finite numbers, a full memory or disk
 PASSING = (Diverged, torch.OutOfMemoryError, MemoryError, OSError)
+
+
+class Round(NamedTuple):
+    """A round that is over."""
+
+    row: dict[str, Any]  # its metrics; those on test rows only where these were scored
+    clients: dict[str, Tensor]  # the table of clients, as `evaluation.Scored` has it
+    state: State  # that was scored; the next round may overwrite it
+
+    def kept(self) -> Round:
+        """The same with a state that no round overwrites."""
+        groups = (g._replace(tensors=tree_map(_own, g.tensors), kept=tree_map(_own, g.kept)) for g in self.state.groups)
+        return self._replace(state=self.state._replace(groups=tuple(groups)))
+
+
+def _own(t: Tensor) -> Tensor:
+    """A copy, but of what is one for all clients."""
+    return t if alike(t) else t.clone()
 
 
 class Simulation:
@@ -54,25 +74,45 @@ class Simulation:
         if scenario.all_classes:
             draws = randomness.stream(experiment.seed, "all classes")
             everywhere = federation.of_all_classes(arrays, scenario.all_classes, draws)
+        self.test_every = experiment.test_every
         own = own_metrics.load(experiment.metrics)
         setting = Setting(alg, arrays, scenario, task, everywhere, dtype, own)
         self.state = starting.start(experiment, setting, nets)
         self.setting = with_shapes(setting, self.state.groups[0].net)
 
     def step(self) -> dict[str, Any]:
-        """Run a round and evaluate it: its row of metrics.  Raises Diverged; UserError for the user's own code."""
+        """Run a round and score it on validation rows, and where test rows are due on these: its row of metrics.
+
+        Raises Diverged; UserError for the user's own code.
+        """
         with own_files.blamed(*PASSING):
             return self._step()
 
     def _step(self) -> dict[str, Any]:
-        self.state, row = engine.run_round(self.setting, self.state)
+        state, row = engine.run_round(self.setting, self.state)
         began = time.perf_counter()
-        self.scored = evaluation.score(self.setting, self.state)
-        row |= self.scored.row
-        task = self.setting.task_in(self.state.round)
-        server = self.setting.algorithm.observe(self.state.server, row["val_acc"], task)
-        self.state = self.state._replace(server=server)
-        return {"round": self.state.round} | row | {"eval_seconds": time.perf_counter() - began}
+        due = state.round % self.test_every == 0 or state.round == self.setting.scenario.rounds
+        found = evaluation.score(self.setting, state, ("val", "test") if due else ("val",))
+        row, task = {"round": state.round} | row | found.row, self.setting.task_in(state.round)
+        self.state = state._replace(server=self.setting.algorithm.observe(state.server, row["val_acc"], task))
+        self.last = Round(row | {"eval_seconds": time.perf_counter() - began}, found.clients, state)
+        return self.last.row
+
+    def test(self) -> dict[str, Any]:
+        """The last round's row with the figures on test rows, which are found now unless they are there."""
+        self.last = self.tested(self.last)
+        return self.last.row
+
+    def tested(self, done: Round) -> Round:
+        """The same of any round whose state was kept."""
+        if "test_acc" in done.row:
+            return done
+        began = time.perf_counter()
+        with own_files.blamed(*PASSING):
+            found = evaluation.score(self.setting, done.state, ("test",))
+        row = {name: value for name, value in done.row.items() if name != "eval_seconds"} | found.row
+        seconds = done.row["eval_seconds"] + time.perf_counter() - began
+        return Round(row | {"eval_seconds": seconds}, done.clients | found.clients, done.state)
 
     def save(self, path: Path) -> None:
         """Write the state to a file that loads without running code."""
@@ -124,6 +164,10 @@ class MultiSeedSimulation:
     def step(self) -> dict[str, Any]:
         """Run a round on every seed: the mean row.  Raises Diverged if one does."""
         return over_seeds([run.step() for run in self.runs])
+
+    def test(self) -> dict[str, Any]:
+        """The mean row of the last round with the figures on test rows, which are scored now if they were not."""
+        return over_seeds([run.test() for run in self.runs])
 
     def save(self, path: Path) -> None:
         """Write all states to a file that loads without running code."""

@@ -115,6 +115,9 @@ def _trials(f: Findings) -> Markup:
         ("s", "seconds", 1),
         *((n, frames.CONFIG + n, None) for n in f.searched if frames.CONFIG + n in f.trials),
     ]  # fmt: skip
+    if (f.trials["test_round"].dropna() != f.trials["rounds"][f.trials["test_round"].notna()]).any():
+        at = next(i for i, (name, *_) in enumerate(named) if name == "test_acc")
+        named.insert(at + 1, ("tested in round", "test_round", None))
     if (f.trials["reason"] != "").any():
         named.append(("reason", "reason", None))
     columns, cells = [], []

@@ -99,7 +99,7 @@ class RunFolder(RunFiles):
 
         goal = Goal.from_record(self.record)
         trials = tables.ranked(self.trials, goal)
-        shown = dict.fromkeys([*COLUMNS, goal.first.column, "last_val_acc", "last_test_acc"])
+        shown = dict.fromkeys([*COLUMNS, goal.first.column, "last_val_acc", "last_test_acc", "test_round"])
         names = [frames.CONFIG + name for name in frames.hyperparameters(trials)]
         table = trials[[*shown, *names]].head(SHOWN).rename(columns=lambda c: c.removeprefix(frames.CONFIG))
         head = f"{self.path}: {self.record['algorithm']}, {self.state}, {len(trials)} trials"

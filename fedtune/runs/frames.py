@@ -37,6 +37,7 @@ TRIALS: dict[str, str] = {  # column -> dtype
     "best_round": "float64",  # the round of the best objective; NaN if none was trained
     **{f"best_{name}": "float64" for name, m in METRICS.items() if m.best},  # in that round
     **{f"last_{name}": "float64" for name, m in METRICS.items() if m.last},
+    "test_round": "float64",  # the round of the last test figures; NaN if there are none
     "seconds": "float64",  # of training and evaluation
     "comm_mb": "float64",  # sent and received by all clients
     "reason": "str",  # why it failed or diverged
@@ -85,6 +86,8 @@ def _one(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 def _tables(files: RunFiles) -> tuple[pd.DataFrame, pd.DataFrame]:
     """What a search wrote when it was over."""
     trials, rounds = pd.read_parquet(files.trials_file), pd.read_parquet(files.rounds_file)
+    if "test_round" not in trials and "last_test_acc" in trials:  # test rows were scored in every round then
+        trials["test_round"] = trials["rounds"].where(trials["last_test_acc"].notna())
     return trials, rounds.drop_duplicates(["trial", "round"], keep="last")
 
 

@@ -97,11 +97,19 @@ def _best(rows: Logged, how: dict[str, str], rounds: int, space: set[str], objec
         table.add_column(column, justify="left" if column in ("trial", "status") else "right")
     last = {t: of[-1] for t, of in rows.items() if abs(of[-1].get(key, FAR)) < FAR}
     for trial, row in sorted(last.items(), key=lambda item: -objective.sign * item[1][key])[:SHOWN]:
-        tested = f"{row['test_acc']:.4f}" if "test_acc" in row else ""
+        tested = _tested(rows[trial])
         values = [short(row.get("config", {}).get(n)) for n in names]
         at = f"{reached([row])}/{rounds}"
         table.add_row(trial, how.get(trial, ""), at, f"{row[key]:.4f}", tested, *values)
     return table if last else None
+
+
+def _tested(rows: list[dict[str, Any]]) -> str:
+    """A trial's last test accuracy, with its round if that is not the trial's last; nothing if it has none."""
+    last = next((row for row in reversed(rows) if "test_acc" in row), None)
+    if last is None:
+        return ""
+    return f"{last['test_acc']:.4f}" + ("" if last is rows[-1] else f" (round {reached([last])})")
 
 
 def first_at(rows: list[dict[str, Any]], attribute: str, rung: float) -> int | None:

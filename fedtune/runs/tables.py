@@ -14,7 +14,7 @@ import yaml
 
 from fedtune.core.budget import Budget
 from fedtune.core.metrics import METRIC, METRICS, is_own
-from fedtune.core.objectives import BY_ACCURACY, EXCESSES, Goal, final
+from fedtune.core.objectives import BY_ACCURACY, EXCESSES, TEST, Goal, final
 from fedtune.federated.scenarios import find as find_scenario
 from fedtune.runs import own_copies
 from fedtune.runs.files import RunFiles, write_whole
@@ -79,8 +79,8 @@ def frames(
     before, old = pd.read_parquet(of_earlier.rounds_file), pd.read_parquet(of_earlier.trials_file)
     ours = dict(zip(onward, map(trial_id, _each(grid)), strict=False))
     before["trial"] = before["trial"].replace(ours)
-    rounds = pd.concat([before, rounds], ignore_index=True).drop_duplicates(["trial", "round"], keep="last")
-    rounds = rounds.sort_values(["trial", "round"], ignore_index=True)
+    # what a longer search trains again may have been tested then alone
+    rounds = pd.concat([before, rounds], ignore_index=True).groupby(["trial", "round"], as_index=False).last()
     trials = trials_frame(grid, rounds, goal)
     if onward:
         trials["continues"] = trials["trial"].map({new: name for name, new in ours.items()})
@@ -109,13 +109,22 @@ def trials_frame(grid: ResultGrid, rounds: pd.DataFrame, goal: Goal = BY_ACCURAC
 
 
 def trial_summary(rounds: pd.DataFrame | None, goal: Goal = BY_ACCURACY) -> dict[str, Any]:
-    """A trial's rounds in a row: their number, last and best metrics, seconds and communication."""
+    """A trial's rounds in a row: their number, last and best metrics, seconds and communication.
+
+    Its last figures on test rows are those of `test_round`, the last round in which these were scored; in the best
+    round they may not have been.
+    """
     if rounds is None or rounds.empty:
         return {"rounds": 0}
     first = goal.first
     values = first.sign * (rounds[first.name].cumsum() if first.name == "seconds" else rounds[first.name])
     end, best = rounds.iloc[-1], rounds.loc[values.idxmax()]
     row: dict[str, Any] = {"rounds": int(rounds["round"].max())}
+    tested = rounds[rounds["test_acc"].notna()] if "test_acc" in rounds else rounds.iloc[:0]
+    if len(tested):
+        of_tests = [name for name in rounds if name.startswith(TEST)]
+        end = end.mask(end.index.isin(of_tests), tested.iloc[-1])
+        row["test_round"] = int(tested["round"].iloc[-1])
     row |= {f"last_{name}": end[name] for name, m in METRICS.items() if m.last and name in end}
     row |= {f"best_{name}": best[name] for name in ("round", *(n for n, m in METRICS.items() if m.best and n in best))}
     others = [name for name in rounds if is_own(name)] + [n for n in goal.names if final(n) == f"last_{n}"]
@@ -199,7 +208,7 @@ def write_best(
     whole = experiment.configuration(plain(chosen))
     how = {
         "trial": best["trial"], "rounds": int(best["rounds"]), "val_acc": float(best["last_val_acc"]),
-        "test_acc": float(best["last_test_acc"]), "run": run.name,
+        **tested(best), "run": run.name,
     } | how | {name: float(best[final(name)]) for name in goal.names if name != METRIC}  # fmt: skip
     content = {
         "algorithm": experiment.algorithm, "scenario": scenario, "overrides": overrides, "seed": experiment.seed,
@@ -211,6 +220,14 @@ def write_best(
         content["own"] = own_copies.to_record(experiment.own)
     write_whole(RunFiles(run).best_file, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
     return {n: v for n, v in whole.items() if n in plain(chosen)}
+
+
+def tested(trial: pd.Series) -> dict[str, Any]:
+    """A trial's last test accuracy, and its round where that is not the trial's last; nothing if it has none."""
+    value, at, rounds = trial.get("last_test_acc", math.nan), trial.get("test_round", math.nan), trial["rounds"]
+    if math.isnan(value):
+        return {}
+    return {"test_acc": float(value)} | ({} if math.isnan(at) or at == rounds else {"test_round": int(at)})
 
 
 def _each(grid: ResultGrid) -> list[Any]:

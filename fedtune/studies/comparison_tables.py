@@ -34,7 +34,7 @@ COLUMNS: dict[str, str] = {
     "gain_half": "its ±",
     "clients_std": "standard deviation over clients, tuned",
     "worst10": "mean over the worst tenth of the clients, tuned",
-    "rounds_to_95": "first round with 95 % of the algorithm's own last test accuracy, tuned",
+    "rounds_to_95": "first round tested with 95 % of the algorithm's own last test accuracy, tuned",
     "mb_to_95": "megabytes that all clients had sent and received by then",
     "mb_per_round": "megabytes a round, tuned",
     "seconds": "wall time of a run, tuned",

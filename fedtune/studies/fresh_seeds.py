@@ -20,7 +20,7 @@ from fedtune.tuning.plan import Plan
 from fedtune.tuning.space_types import Config
 
 DEFAULT = "default"
-NEAR = 0.95  # share of a run's last test accuracy; `rounds_to_95` is the first round that reaches it
+NEAR = 0.95  # share of a run's last test accuracy; `rounds_to_95` is the first round, of those tested, that reaches it
 
 
 class Candidate(NamedTuple):
@@ -110,7 +110,7 @@ def run_summary(outcome: ray_tasks.Outcome, goal: Goal = BY_ACCURACY) -> dict[st
         none = kept_of({}, *goal.names) | dict.fromkeys(("rounds_to_95", "mb_to_95", "mb_per_round"), math.nan)
         return length | {n: v for n, v in none.items() if n not in length} | {"reason": outcome.reason}
     last = rows[-1]
-    there = next(r for r in rows if r["test_acc"] >= NEAR * last["test_acc"])
+    there = next(r for r in rows if r.get("test_acc", -math.inf) >= NEAR * last["test_acc"])
     return length | {n: v for n, v in kept_of(last, *goal.names).items() if n not in length} | {
         "rounds_to_95": there["round"], "mb_to_95": there["comm_mb"], "mb_per_round": last["comm_mb"] / len(rows),
         "reason": "",

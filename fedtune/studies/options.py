@@ -15,7 +15,7 @@ from fedtune.federated import registry
 from fedtune.tuning.options import SearchOptions, above_zero, check, option, positive
 
 # what decides which runs
-OF_GRID = ("table", "dataset", "parts", "algos", "quick", "all_columns", "rounds", "seeds", "preset")
+OF_GRID = ("table", "dataset", "parts", "algos", "quick", "all_columns", "rounds", "seeds", "preset", "test_every")
 
 
 def share(value: Any) -> float:
@@ -67,6 +67,9 @@ class ReproductionOptions:
     preset: str | None = option(
         None, "as_text (the defaults), as_published, or both with a comma: a row for each that there is", "A[,B]"
     )
+    test_every: int = option(
+        10, "score test rows every N rounds, and in the last (default 10), where no figure needs all", "N", positive
+    )
     data_dir: str | None = option(None, "torchvision's layout (default $FEDTUNE_DATA_DIR, data)", "DIR")
     download: bool = option(False, "fetch the data sets if they are not there")
     debug: bool = option(False, "show the stack of an error")
@@ -101,4 +104,5 @@ class ReproductionOptions:
         grid = content["grid"]
         if not isinstance(grid, dict) or (strange := set(grid) - set(OF_GRID)):
             raise UserError(f"the record's options are not known here: {', '.join(sorted(strange))}")
-        return cls(**grid)
+        values: dict[str, Any] = {"test_every": 1, **grid}  # earlier records have none
+        return cls(**values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fedtune.federated.scenario import Scenario
@@ -20,6 +21,12 @@ MEASURES = {
 }
 # measures that have no table of their own, but a column beside the accuracies -> its heading
 BESIDE = {"spread": "std over clients", "all_classes": "all classes", "val": "validation", "total_mb": "MB in all"}
+
+# how a paper takes an accuracy from a run's rounds, where it is not the last round's; both choose on test rows
+RULES: dict[str, tuple[str, Callable[[list[float]], float]]] = {
+    "FedPA": ("mean of the five best rounds", lambda acc: sum(sorted(acc)[-5:]) / len(acc[-5:])),
+    "FedSA": ("best round", max),
+}
 
 
 class Row(NamedTuple):
@@ -76,3 +83,8 @@ class Grid(NamedTuple):
     panels: tuple[Panel, ...]
     seeds: int = 3  # runs of every figure, as many as the paper has
     note: str = ""
+
+    @property
+    def needs_every_round(self) -> bool:
+        """Whether its figures are made of the test accuracies of all rounds."""
+        return self.paper in RULES or any("rounds" in panel.measures for panel in self.panels)

@@ -24,7 +24,7 @@ from fedtune.data.datasets import Dataset
 from fedtune.federated import partitioning
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Simulation, play
+from fedtune.federated.simulation import Round, Simulation, play
 from fedtune.runs import clients, provenance
 from fedtune.runs.files import write_json
 from fedtune.tuning.space_types import Config
@@ -99,23 +99,30 @@ def train(
         seconds = 0.0
         if budget.unit == "seconds":
             next(play(experiment, config, data))  # unused: a process's first round takes seconds more
-        simulation, best = Simulation(experiment, config, data), 0
-        last: dict[str, Any] = {}
-        peak: dict[str, Any] = {}
+        simulation = Simulation(experiment, config, data)
+        best: Round | None = None
         for _ in range(simulation.setting.scenario.rounds):
             row = simulation.step()
             rows.append(row)
             seconds += row["seconds"] + row["eval_seconds"]
-            if objective:
-                last = clients.columns("last", row["round"], simulation.scored.clients)
-                name = objective.name
-                if len(rows) == 1 or (name != "seconds" and objective.better(row[name], rows[best][name])):
-                    best, peak = len(rows) - 1, last | {"scored": "best"}
+            if objective and (best is None or _improved(objective, row, best.row)):
+                best = simulation.last.kept()
             if budget.reached(row, seconds):
                 break
+        rows[-1] = simulation.test()
+        if best is None:
+            return Outcome(rows, "")
+        best = simulation.tested(best)
     except Diverged as error:
         return Outcome(rows, str(error))
-    return Outcome(rows, "", clients=[last, peak] if objective else [])
+    of_clients = [clients.columns(how, done.row["round"], done.clients)
+                  for how, done in (("last", simulation.last), ("best", best))]  # fmt: skip
+    return Outcome(rows, "", clients=of_clients)
+
+
+def _improved(objective: Objective, row: dict[str, Any], best: dict[str, Any]) -> bool:
+    """Whether a round is better than the best before it; of seconds, which add up, the first is."""
+    return objective.name != "seconds" and objective.better(row[objective.name], best[objective.name])
 
 
 def _by_federation(runs: Iterable[SeededRun]) -> list[SeededRun]:

@@ -12,7 +12,7 @@ import pandas as pd
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import JUDGED
-from fedtune.core.objectives import Goal
+from fedtune.core.objectives import TEST, Goal
 from fedtune.core.terminal import say
 from fedtune.runs.files import RunFiles
 from fedtune.runs.folder import RunFolder
@@ -32,7 +32,8 @@ def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool
     run = RunFolder(path)
     record = resuming.record_of(run, trust, "scheduler")
     options = resuming.options_of(run, changed)
-    options = dataclasses.replace(options, name=name or f"{options.name}-replayed", final_seeds=0, logger=())
+    name = name or f"{options.name}-replayed"
+    options = dataclasses.replace(options, name=name, final_seeds=0, logger=(), test_every=1)
     before = rounds_frame(logged(path))
     length = before.groupby("trial")["round"].max()
     tried = [
@@ -70,6 +71,8 @@ def compare(before: pd.DataFrame, p: plan.Plan) -> int:
         return 1
     for old, new in zip(p.again, names, strict=True):
         one, other = (f[f["trial"] == t][columns].reset_index(drop=True) for f, t in ((before, old.trial), (now, new)))
+        tests = [c for c in columns if c.startswith(TEST)]  # of every round now; then perhaps of some
+        other[tests] = other[tests].where(one[tests].notna()) if len(one) == len(other) else other[tests]
         if not one.equals(other):
             apart.append(old.trial)
     if apart:

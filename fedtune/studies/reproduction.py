@@ -28,7 +28,7 @@ def run(options: ReproductionOptions) -> int:
     """Run what has not been run, write and show the table; the exit status."""
     grid, presets = requested(options), options.preset or "as_text"
     device = "cuda" if options.gpus_per_trial else "cpu"
-    spots = list(planned(grid, presets, device))
+    spots = list(planned(grid, presets, device, options.test_every))
     folder = _folder(options)
     with ExitStack() as held:
         data = _load(spots, options)
@@ -70,7 +70,9 @@ def _folder(options: ReproductionOptions) -> Path:
     folder, grid = options.folder, options.grid
     if not RunFiles(folder, REPRODUCTION).record_file.exists():
         plan.require_folder(folder.parent, options.name or folder.name)
-    elif (had := dict.fromkeys(grid) | read(folder)["grid"]) != grid:  # an earlier version had fewer options
+        return folder
+    had = dict.fromkeys(grid) | {"test_every": 1} | read(folder)["grid"]  # an earlier version had fewer options
+    if had != grid:
         said = ", ".join(f"{n} {had[n]}" for n in grid if had.get(n) != grid[n])
         raise UserError(f"a folder is of one table's runs, but {folder} was made for {said}; give another --name")
     return folder

@@ -68,19 +68,22 @@ class Spot(NamedTuple):
     runs: tuple[SeededRun, ...]
 
 
-def planned(grid: Grid, presets: str, device: str) -> Iterator[Spot]:
+def planned(grid: Grid, presets: str, device: str, test_every: int = 1) -> Iterator[Spot]:
     """Every row on every column of every part; the same configuration under two names is one run.
 
+    test_every: the rounds in which test rows are scored, where the grid needs no others.
     presets: names separated by commas; a row for each that its algorithm has.  UserError for what would fail later.
     """
-    names = _presets(presets)
+    names, every = _presets(presets), 1 if grid.needs_every_round else test_every
     checked: set[Any] = set()
     runs: dict[Any, SeededRun] = {}
     for panel in grid.panels:
         for column in panel.columns:
             for row in (r for plain in rows_of(panel, column) for r in _under(plain, names)):
                 config = column.config | row.config
-                first = Experiment(row.algorithm, column.setting(), 0, device=device, preset=row.preset)
+                first = Experiment(
+                    row.algorithm, column.setting(), 0, device=device, preset=row.preset, test_every=every
+                )
                 _check(first, config, column, checked)
                 name = f"{row.label}, {row.preset}" if row.preset and len(names) > 1 else row.label
                 of_seeds = []

@@ -16,10 +16,10 @@ from fedtune.core.statistics import interval
 from fedtune.runs.files import RunFiles
 from fedtune.runs.provenance import provenance_line
 from fedtune.studies import comparison_tables, published
-from fedtune.studies.paper_grid import BESIDE, MEASURES, Grid
+from fedtune.studies.paper_grid import BESIDE, MEASURES, RULES, Grid
 from fedtune.studies.ray_tasks import Outcome
 from fedtune.studies.reproduction_plan import Spot
-from fedtune.studies.reproduction_table import RULES, frame
+from fedtune.studies.reproduction_table import frame
 
 LEFT = ("setting", "row", "preset", "known")  # aligned columns
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -12,15 +12,9 @@ from fedtune.core import statistics
 from fedtune.federated.scenario import Scenario
 from fedtune.studies import published
 from fedtune.studies.fresh_seeds import run_summary
-from fedtune.studies.paper_grid import Grid
+from fedtune.studies.paper_grid import RULES, Grid
 from fedtune.studies.ray_tasks import Outcome
 from fedtune.studies.reproduction_plan import Spot
-
-# how a paper takes an accuracy from a run's rounds, where it is not the last round's; both choose on test rows
-RULES: dict[str, tuple[str, Callable[[list[float]], float]]] = {
-    "FedPA": ("mean of the five best rounds", lambda acc: sum(sorted(acc)[-5:]) / len(acc[-5:])),
-    "FedSA": ("best round", max),
-}
 
 # column of table.csv -> what it is
 COLUMNS = {

@@ -52,6 +52,7 @@ def fit(
             onward={key(t.config): (t.checkpoint, t.seconds) for t in p.onward if t.checkpoint},
             warm="seconds" in (p.budget.unit, *p.goal.names),
             goal=p.goal,
+            rungs=schedulers.rungs(p.scheduler, p.budget.limit, p.grace),
         ),
         bundle,
     )

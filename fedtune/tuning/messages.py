@@ -67,7 +67,7 @@ def conclude(
     say(
         "in the search: "
         + "".join(f"{n} {short(float(best[tables.final(n)]))}, " for n in p.goal.names if n != METRIC)
-        + f"val_acc {best['last_val_acc']:.4f}, test_acc {best['last_test_acc']:.4f} "
+        + f"val_acc {best['last_val_acc']:.4f}, " + said_of_test(tables.tested(best)) + " "
         f"after {best['rounds']} rounds" + (f", means of {p.seeds} seeds" if p.seeds > 1 else "")
     )
     if len(checked):
@@ -97,6 +97,12 @@ def conclude(
     say(f"again: fedtune run --config {best_file}" + (f" --data-dir {data_dir}" if data_dir else ""))
 
 
+def said_of_test(tested: dict[str, Any]) -> str:
+    """A trial's test accuracy in words, with its round if that is not the last."""
+    at = f" (round {tested['test_round']})" if "test_round" in tested else ""
+    return f"test_acc {tested['test_acc']:.4f}{at}" if tested else "test rows not scored"
+
+
 def _length(p: Plan) -> str:
     """What a trial may use, in words."""
     rounds = f"{p.experiment.scenario.rounds} rounds"
@@ -114,7 +120,7 @@ def front(p: Plan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
     found = pareto.front(points, p.goal.objectives)
     columns = ["trial", "round", *names, "test_acc"]
     configs = trials[["trial", *(c for c in trials if c.startswith(tables.CONFIG))]]
-    found = found[columns].merge(configs, on="trial", how="left")
+    found = found.reindex(columns=columns).merge(configs, on="trial", how="left")
     found.to_parquet(p.files.front_file, index=False)
     title = f"front of {' and '.join(names)} over every round of every trial: {len(found)} points"
     table = Table(title=title, title_justify="left")
@@ -122,10 +128,15 @@ def front(p: Plan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
         table.add_column(column, justify="left" if column == "trial" else "right")
     every = max(1, math.ceil(len(found) / 12))
     for row in found[::-1][::every].to_dict("records"):  # the best first, at most twelve evenly taken
-        shown = [f"{row[c]:.4g}" if isinstance(row[c], float) else str(row[c]) for c in columns]
+        shown = [_cell(row[c]) if isinstance(row[c], float) else str(row[c]) for c in columns]
         config = tables.plain({n: row.get(tables.CONFIG + n) for n in p.space.names})
         table.add_row(*shown, *(short(config.get(n)) for n in p.space.names))
     console().print(table)
+
+
+def _cell(value: float) -> str:
+    """A figure in four digits; nothing where there is none."""
+    return "" if math.isnan(value) else f"{value:.4g}"
 
 
 def listed(values: dict[str, Any], text: Callable[[Any], str] = str) -> str:

@@ -82,6 +82,9 @@ class ExperimentOptions:
     metric: tuple[str, ...] = option(
         (), "a metric of your own, a function (scores, labels) of a client's rows; repeatable", "FILE.py:NAME", texts
     )
+    test_every: int = option(
+        10, "score test rows every N rounds, and in the last (default 10); validation rows always", "N", positive
+    )
     executor: str = option("auto", "how clients run (default auto: own code as timed, else rule)", choices=EXECUTORS)
     debug: bool = option(False, "show the stack of an error")
 
@@ -116,7 +119,7 @@ class ExperimentOptions:
         own = own_files.merged(own, files)
         experiment = Experiment(
             algo, scenario, self.seed, self.executor, self.device, pinned, self.preset, given, self.start, start_from,
-            metrics, own,
+            metrics, own, self.test_every,
         )  # fmt: skip
         experiment.check()
         known = knobs(type(scenario)) | knobs(cls)
@@ -154,6 +157,7 @@ class ExperimentOptions:
             raise UserError(f"the record's options must be names and values, but are {values!r}")
         if content.get("executor") and "executor" in values:
             values = values | {"executor": content["executor"]}  # what was found for `auto`
+        values = {"test_every": 1, **values}  # earlier records have none
         if strange := set(values) - {f.name for f in fields(cls)}:
             raise UserError(f"the record's options are not known here: {', '.join(sorted(strange))}")
         return cls(**values)
@@ -165,7 +169,7 @@ class ExperimentOptions:
 
         own = {flag(f.name, f.default): f for f in options(cls)}
         of_scenario = {flag(f.name): f.name for f in fields(Scenario)}
-        values: dict[str, Any] = {}
+        values: dict[str, Any] = {"test_every": 1}  # as it was then
         overridden: dict[str, str] = {}
         pinned: dict[str, str] = {}
         for name, value in pairs(words, own, [*own, *of_scenario]):

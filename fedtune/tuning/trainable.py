@@ -56,6 +56,7 @@ class FederatedTrainable(tune.Trainable):
         onward: dict[str, tuple[str, float]] | None = None,
         warm: bool = False,
         goal: Goal = BY_ACCURACY,
+        rungs: Sequence[float] = (),
     ) -> None:
         """All but the configuration comes once per actor, through Ray's object store.
 
@@ -63,6 +64,7 @@ class FederatedTrainable(tune.Trainable):
         onward   configurations (as `key` writes them) that continue from a checkpoint: its folder, and the seconds of
                  training until then
         goal     what the search goes for
+        rungs    how much of its budget a trial has used where it may be stopped: there test rows are scored
         warm     train a round for nothing first, as seconds count and a process's first round takes several
         """
         resources = self.trial_resources
@@ -71,6 +73,7 @@ class FederatedTrainable(tune.Trainable):
         self._gpus = has.get("GPU", 0)
         keep_freed_memory()
         self.experiment, self.data, self.budget, self.onward, self.goal = experiment, data, budget, onward or {}, goal
+        self.rungs = rungs
         self._cost, self._saved = 0.03, time.monotonic()  # seconds of the last checkpoint, and when it ended
         self._trouble = ""  # to be reported with the next row
         if warm:
@@ -85,6 +88,10 @@ class FederatedTrainable(tune.Trainable):
             if self._broken:
                 raise self._broken
             row = self.simulation.step()
+            seconds = ray_internals.seconds_of(self) + time.monotonic() - began
+            complete = row["round"] >= self.simulation.rounds or self.budget.reached(row, seconds)
+            if complete or self.budget.passed(self.rungs, row, seconds):
+                row = self.simulation.test()
         except Diverged as error:
             return self._worst() | {"reason": str(error)}
         except UserError as error:
@@ -96,8 +103,6 @@ class FederatedTrainable(tune.Trainable):
                 f"a trial must fit into its share of a GPU, but with {self._gpus:g} it ran out of memory "
                 f"({str(error).split('. ')[0]}); give a larger --gpus-per-trial, or a smaller --model or --batch"
             ) from error
-        seconds = ray_internals.seconds_of(self) + time.monotonic() - began
-        complete = row["round"] >= self.simulation.rounds or self.budget.reached(row, seconds)
         due = not complete and time.monotonic() - self._saved > self._cost / SAVING
         row |= self.budget.spent(row, seconds) | self._judged(row, seconds)
         row |= {"done": complete, "complete": complete, SHOULD_CHECKPOINT: due}

@@ -21,7 +21,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState, create_trial
 
-from analysis import frames, models, plots, theme
+from analysis import frames, models, plot_tools, plots, theme
 from analysis.papers import gfpl_costs
 from fedtune import run
 from fedtune.core import statistics
@@ -555,3 +555,34 @@ def test_measured_costs_are_the_formulas_where_nothing_fuses() -> None:
     assert told["measured"].tolist() == pytest.approx(want) and told["formula"].tolist() == pytest.approx(want)
     fused = gfpl_costs.measured(Experiment("gfpl", scenario), {"n": [1]}, {"start": 2, "every": 2, "threshold": 300.0})
     assert fused["measured"].item() < want[0]
+
+
+def untested(rounds: pd.DataFrame, tested: set[tuple[str, int]]) -> pd.DataFrame:
+    """Rounds with figures on test rows in these rounds of these trials alone."""
+    there = [pair in tested for pair in zip(rounds["trial"], rounds["round"], strict=True)]
+    return rounds.assign(test_acc=rounds["test_acc"].where(there))
+
+
+def test_curves_connect_the_rounds_that_were_tested() -> None:
+    some = untested(ROUNDS, {("a", 2), ("a", 4), ("c", 2), ("c", 3), ("c", 4)})
+    lines = {line.name.split()[0]: line for line in plots.learning_curves(some, TRIALS, metric="test_acc").data}
+    assert list(lines["a"].x) == [2, 4] and list(lines["a"].y) == [0.3, 0.35] and list(lines["c"].x) == [2, 3, 4]
+
+
+def test_a_mean_curve_is_of_rounds_in_which_all_were_tested() -> None:
+    """c is tested in round 3 and a is not: a mean there would be c's."""
+    some = untested(ROUNDS, {("a", 2), ("a", 4), ("c", 2), ("c", 3), ("c", 4)})
+    both = some[some["trial"].isin(["a", "c"])]
+    (line,) = [t for t in plots.learning_curves(both.assign(kind="x"), by="kind", metric="test_acc").data if t.name]
+    assert list(line.x) == [2, 4] and list(line.y) == pytest.approx([(0.3 + 0.25) / 2, (0.35 + 0.4) / 2])
+    never = both[~((both["trial"] == "c") & (both["round"] != 3)) & ~((both["trial"] == "a") & (both["round"] == 3))]
+    assert len(plots.learning_curves(never.assign(kind="x"), by="kind", metric="test_acc").data)
+
+
+def test_what_untested_rounds_cost_counts_for_the_next_one_that_is() -> None:
+    some = untested(ROUNDS, {("a", 2), ("a", 4)})
+    for against, each in (("rounds", 2), ("mb", 4.0), ("seconds", 2.0)):
+        found = plot_tools.with_cost(some, against, "test_acc")
+        assert found["_cost"].tolist() == [each, each] and found["round"].tolist() == [2, 4]
+        whole = plot_tools.with_cost(some, against)
+        assert whole["_cost"].tolist() == [each / 2] * len(ROUNDS)

@@ -111,3 +111,12 @@ def test_a_folder_that_is_no_run_is_refused(content: str | None, tmp_path: Path)
         frames.load(tmp_path)
     with pytest.raises(UserError, match="at least one run"):
         frames.load()
+
+
+def test_tables_that_do_not_say_were_tested_in_every_round(logs: Path) -> None:
+    trials, rounds = frames.load(logs)
+    trials.drop(columns="test_round").to_parquet(logs / "trials.parquet")
+    rounds.to_parquet(logs / "rounds.parquet")
+    (logs / "run.json").write_text(json.dumps(RECORD | {"state": "interrupted"}))
+    found = frames.load(logs)[0].set_index("trial")["test_round"]
+    assert found[list("abcde")].tolist() == [3, 1, 1, 1, 1] and pd.isna(found["f"])

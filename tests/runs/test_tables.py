@@ -1,5 +1,6 @@
 """What a search leaves behind, on hand-made runs."""
 
+import math
 from types import SimpleNamespace
 
 import pandas as pd
@@ -114,3 +115,36 @@ def test_a_trial_without_rounds_is_not_started():
     rounds = tables.rounds_frame({})
     assert rounds.empty
     assert tables.trials_frame(Grid([result("e", [])]), rounds)["status"].tolist() == ["not started"]
+
+
+def some_tested(*tested: int, rounds: int = 3) -> list[dict]:
+    """A trial's rows, with figures on test rows in these rounds."""
+    rows = [row(t, 0.2 * t) for t in range(1, rounds + 1)]
+    return [r if r["round"] in tested else {n: v for n, v in r.items() if not n.startswith("test_")} for r in rows]
+
+
+@pytest.mark.parametrize(("tested", "at"), [((2, 3), 3), ((2,), 2), ((), None)])
+def test_the_last_figures_on_test_rows_stand_with_their_round(tested, at):
+    frame = tables.rounds_frame({"a": some_tested(*tested)})
+    found = tables.trial_summary(frame)
+    assert (found["rounds"], found["last_val_acc"], found["best_round"]) == (3, pytest.approx(0.6), 3)
+    said = tables.tested(pd.Series(found))
+    if at is None:
+        assert "test_round" not in found and said == {}
+    else:
+        assert (found["test_round"], found["last_test_acc"]) == (at, pytest.approx(0.1 * at))
+        assert found["last_test_acc_std"] == 0.1
+        assert said == {"test_acc": found["last_test_acc"]} | ({"test_round": 2} if at == 2 else {})
+        assert math.isnan(found["best_test_acc"]) == (at == 2)
+
+
+def test_a_longer_search_keeps_what_was_tested_before(tmp_path):
+    """Rounds 2 and 3 are trained again from a checkpoint after round 1; 3 is not the last one any more."""
+    before = tables.rounds_frame({"old": some_tested(3)})
+    before.to_parquet(tmp_path / "rounds.parquet")
+    tables.trials_frame(Grid([result("old", some_tested(3))]), before).to_parquet(tmp_path / "trials.parquet")
+    again = some_tested(5, rounds=5)[1:]
+    rounds, trials = tables.frames(Grid([result("new", again)]), {"new": again}, tmp_path, ["old"])
+    assert rounds["round"].tolist() == [1, 2, 3, 4, 5] and set(rounds["trial"]) == {"new"}
+    assert rounds["test_acc"].dropna().round(3).tolist() == [0.3, 0.5] and rounds["val_acc"].notna().all()
+    assert trials["test_round"].tolist() == [5] and list(rounds)[:2] == ["trial", "round"]

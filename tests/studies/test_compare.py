@@ -23,7 +23,7 @@ from fedtune.studies.options import ComparisonOptions
 
 ARGUMENTS = (
     "--algos fedproto,local --clients 4 --rounds 4 --trials 4 --searcher random --scheduler none --max-concurrent 1 "
-    "--seeds 2 --top-k 2 --set local_epochs=2 --no-dashboard --name both"
+    "--seeds 2 --top-k 2 --test-every 3 --set local_epochs=2 --no-dashboard --name both"
 ).split()
 
 pytestmark = pytest.mark.usefixtures("one_ray")
@@ -83,9 +83,11 @@ def test_an_evaluation_equals_the_run_bit_for_bit(both):
         row, logged = frame.query(which), rounds.query(which)
         values = {n.removeprefix("config/"): v for n, v in row.iloc[0].items() if n.startswith("config/")}
         played = list(play(with_seed(experiment, 2), tables.plain(values)))
-        assert logged["test_acc"].tolist() == [r["test_acc"] for r in played]
+        assert logged["val_acc"].tolist() == [r["val_acc"] for r in played]
+        tested = logged.dropna(subset=["test_acc"]).set_index("round")["test_acc"]
+        assert tested.to_dict() == {t: played[t - 1]["test_acc"] for t in (3, 4)}  # every third, and the last
         assert row["test_acc"].item() == played[-1]["test_acc"] and row["comm_mb"].item() == played[-1]["comm_mb"]
-        there = next(r["round"] for r in played if r["test_acc"] >= 0.95 * played[-1]["test_acc"])
+        there = next(t for t in (3, 4) if played[t - 1]["test_acc"] >= 0.95 * played[-1]["test_acc"])
         assert row["rounds_to_95"].item() == there
 
 

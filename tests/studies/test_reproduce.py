@@ -13,7 +13,14 @@ from fedtune.data import datasets
 from fedtune.federated import partitioning, registry
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenarios import SCENARIOS
-from fedtune.studies import published, reproduction_plan, reproduction_report, reproduction_table, substitution
+from fedtune.studies import (
+    fresh_seeds,
+    published,
+    reproduction_plan,
+    reproduction_report,
+    reproduction_table,
+    substitution,
+)
 from fedtune.studies.options import ReproductionOptions
 from fedtune.studies.paper_grid import MEASURES, Column, Grid, Panel, Row
 from fedtune.studies.paper_tables import GRIDS
@@ -431,3 +438,22 @@ def test_the_list_names_every_table(arguments: list[str], capsys: pytest.Capture
     assert reproduce.main(arguments) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in GRIDS)
+
+
+def test_figures_made_of_all_rounds_have_all_rounds_tested():
+    """Others have their test rows scored as often as --test-every says."""
+    every = {name: {s.runs[0].experiment.test_every for s in reproduction_plan.planned(grid, "as_text", "cpu", 7)}
+             for name in ("fedpa-table2", "gfpl-table1", "fedsa-table5") for grid in [small_of(name)]}  # fmt: skip
+    assert every == {"fedpa-table2": {1}, "gfpl-table1": {7}, "fedsa-table5": {1}}
+
+
+def small_of(name: str) -> Grid:
+    """A table's first column."""
+    grid = GRIDS[name]
+    return grid._replace(panels=tuple(p._replace(columns=p.columns[:1]) for p in grid.panels[:1]), seeds=1)
+
+
+def test_the_first_round_near_the_end_is_one_that_was_tested():
+    rows = [row_of(0.2, 1), row_of(0.79, 2), row_of(0.79, 3), row_of(0.8, 4)]
+    some = [r if r["round"] in (1, 3, 4) else {n: v for n, v in r.items() if n != "test_acc"} for r in rows]
+    assert [fresh_seeds.run_summary(Outcome(r, ""))["rounds_to_95"] for r in (rows, some)] == [2, 3]

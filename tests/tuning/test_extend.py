@@ -59,8 +59,10 @@ def test_the_best_go_on_as_if_they_had_never_stopped(before, longer) -> None:
         whole = list(play(Experiment("fedproto", SMALL.override(rounds=7)), configuration(trial)))
         assert [r["round"] for r in rows] == [r["round"] for r in whole] == list(range(1, 8))
         for there, here in zip(rows, whole, strict=True):
-            for name in ("val_acc", "val_loss", "test_acc", "train_loss", "comm_mb"):
+            for name in ("val_acc", "val_loss", "train_loss", "comm_mb"):
                 assert there[name] == here[name]
+            if there["round"] in (4, 7):  # the last one then, and now
+                assert there["test_acc"] == here["test_acc"]
 
 
 def test_every_trial_stands_once_and_the_short_ones_count_as_stopped(before, longer) -> None:

@@ -58,7 +58,11 @@ def test_every_trial_equals_the_same_configuration_played_alone_bit_for_bit(gfpl
         rows = gfpl.rounds[gfpl.rounds["trial"] == trial["trial"]].to_dict("records")
         for there, here in zip(rows, play(experiment, configuration(trial)), strict=False):
             for metric in ("val_acc", "val_loss", "test_acc", "train_loss", "comm_mb", "test_acc_etf"):
-                assert there[metric] == here[metric], (trial["trial"], metric)
+                if metric.startswith("test_") and here["round"] not in (2, 6):  # the rung, and the last one
+                    assert np.isnan(there[metric]), (trial["trial"], here["round"])
+                else:
+                    assert there[metric] == here[metric], (trial["trial"], metric)
+        assert trial["test_round"] == trial["rounds"] and trial["last_test_acc"] == rows[-1]["test_acc"]
 
 
 def test_the_folder_says_what_was_found_and_how(gfpl):

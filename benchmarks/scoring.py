@@ -1,0 +1,124 @@
+"""How much of a run's CPU time is scoring: a table of shares, setting by setting.
+
+    python -m benchmarks.scoring [--test-every 1,10] [--only digits,w4-5,…] [--turns 3] [--json FILE]
+
+A row is a run of its setting, on the digits a whole one, elsewhere of some rounds; the first ones apart, which warm the
+process up: CPU seconds of one thread that went into training and exchange and into scoring, a round, and the share of
+the latter.  Schedules of --test-every take turns, and the median turn of each is shown.  What is asked of the default
+schedule is ASKED at most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedtune.core import memory
+from fedtune.federated import evaluation, partitioning
+from fedtune.federated.experiment import Experiment
+from fedtune.federated.scenarios import find
+from fedtune.federated.simulation import Simulation
+
+ASKED = 0.15
+WARM = 2  # rounds that are not counted
+
+# name -> algorithm, scenario, its fields that differ, rounds that are counted
+CASES: dict[str, tuple[str, str, dict[str, Any], int]] = {
+    "digits": ("gfpl", "digits-w4", {}, 58),  # a trial of the default search
+    "w4-100": ("gfpl", "gfpl-fmnist-w4", {}, 10),
+    "w4-20": ("gfpl", "gfpl-fmnist-w4", {"shots": 20}, 10),
+    "w4-5": ("gfpl", "gfpl-fmnist-w4", {"shots": 5}, 10),
+    "w4-proto": ("fedproto", "gfpl-fmnist-w4", {}, 10),
+    "fedpa": ("fedpa", "fedpa-fmnist-a0.3", {}, 10),
+    "fedpa-avg": ("fedavg", "fedpa-fmnist-a0.3", {}, 10),
+    "dir0.1": ("fedavg", "fmnist-dir0.1", {}, 10),
+}
+
+
+@contextmanager
+def scoring_timed(spent: list[float]) -> Iterator[None]:
+    """While this lasts, the CPU seconds of every scoring are appended."""
+    plain = evaluation.score
+
+    def timed(*args: Any, **options: Any) -> evaluation.Scored:
+        began = time.process_time()
+        found = plain(*args, **options)
+        spent.append(time.process_time() - began)
+        return found
+
+    evaluation.score = timed
+    try:
+        yield
+    finally:
+        evaluation.score = plain
+
+
+def share(simulation: Simulation, rounds: int) -> dict[str, float]:
+    """CPU seconds a round of training and of scoring, over the next rounds of a simulation, and the latter's share."""
+    spent: list[float] = []
+    for _ in range(WARM):
+        simulation.step()
+    began = time.process_time()
+    with scoring_timed(spent):
+        for _ in range(rounds):
+            simulation.step()
+    whole, scoring = time.process_time() - began, sum(spent)
+    return {"training": (whole - scoring) / rounds, "scoring": scoring / rounds, "share": scoring / whole}
+
+
+def row(name: str, schedules: list[int], turns: int, data_dir: str | None) -> list[dict[str, Any]]:
+    """One setting under every schedule: the turn with the median share."""
+    algorithm, scenario, changed, rounds = CASES[name]
+    setting = find(scenario).override(**changed)
+    data = partitioning.make(setting, 0, data_dir)
+    found: dict[int, list[dict[str, float]]] = {every: [] for every in schedules}
+    knows = "test_every" in {f.name for f in fields(Experiment)}  # the code may be older than the schedule
+    for _ in range(turns):
+        for every, turn in found.items():
+            options = {"test_every": every} if knows else {}
+            turn.append(share(Simulation(Experiment(algorithm, setting, **options), {}, data), rounds))
+    out = []
+    for every, turn in found.items():
+        middle = statistics.median_low(one["share"] for one in turn)
+        out.append({"setting": name, "test_every": every} | next(one for one in turn if one["share"] == middle))
+    return out
+
+
+def main() -> int:
+    """Measure the settings that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--test-every", default="1,10", help="schedules, with commas")
+    parser.add_argument("--only", default=",".join(CASES), help="which settings, with commas")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--data-dir", help="torchvision's layout")
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    args = parser.parse_args()
+    if unknown := set(args.only.split(",")) - set(CASES):
+        parser.error(f"--only takes {', '.join(CASES)}, but got {', '.join(sorted(unknown))}")
+    torch.set_num_threads(1)
+    memory.keep_freed_memory()
+    found = []
+    print(f"{'setting':10} {'test-every':>10} {'training ms':>12} {'scoring ms':>11} {'share':>7}   (a round; asked "
+          f"{ASKED:.0%} at the default)", flush=True)  # fmt: skip
+    for name in args.only.split(","):
+        for one in row(name, [int(n) for n in args.test_every.split(",")], args.turns, args.data_dir):
+            found.append(one)
+            print(f"{name:10} {one['test_every']:10} {1e3 * one['training']:12.1f} {1e3 * one['scoring']:11.1f} "
+                  f"{one['share']:7.1%}", flush=True)  # fmt: skip
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
