@@ -81,6 +81,11 @@ class Draws(TorchDispatchMode):
         """From now on the code is one that draws."""
         self._known[self._code] = True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not to be wrapped for a compiler that is not used: its import takes over a second."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, a random one with the clients' streams."""
         if func in _CERTAIN:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from fedtune.core.draws import Draws, certain, streams_of
 from fedtune.core.trees import Executor, Tree, for_each_client, join, take, take_cheaply, tree_map
 from fedtune.federated.algorithm import Batch, Client, Data, Model, Phase, draw, part_of, parts
-from fedtune.federated.asked import batch_of
 from fedtune.federated.optimizers import Optimizers, rate, trained_names
 from fedtune.federated.scenario import Scenario
+from fedtune.federated.stacked_step import StackedStep, gradients
 from fedtune.nn.layers import has_convolutions, stacked_layout
 
 
@@ -193,13 +193,11 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
     tally: dict[str, Tree] = {}
 
     asks: list[str] = []  # what client code asked of its client's scalars in the first step; tensors cost time
-
-    def of_one(loss: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda t, step, received: loss(Model(net, t), batch_of(step, asks), received)
-
     moving, active, convolves = trained_names(net, job.trained), 0, has_convolutions(net)
     optimizers: Optimizers | None = None
     draws, draws_again = job.begin(order)
+    run = StackedStep(net, phase.loss, draws, asks)
+    run_again = StackedStep(net, phase.after.loss, draws_again, asks) if phase.after else None
     for s in range(steps[0]):
         still = sum(n > s for n in steps)
         if still != active:
@@ -209,20 +207,23 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
             now |= dict(zip(moving, leaves, strict=True))
             if optimizers:
                 optimizers.cut(leaves)
+            run.turn_to(now, leaves, received)
+            if run_again:
+                run_again.turn_to(now, leaves, received)
         optimizers = optimizers or Optimizers(phase, job.work, job.cooled, moving, leaves, 1)
         index = rows[s, :active]
         images = x[index]  # [k, B, …]
         noise = {n: e[:active, s] for n, e in eps.items()}
         told = (kept, *scalars) if s == 0 or asks else (kept,) if kept else ()
         step = (stacked_layout(images) if convolves else images, y[index], noise, *told)
-        losses, seen = _parted(draws.stacked(of_one(phase.loss), active, now, step, received))
-        optimizers.step(losses)
-        if phase.after:
-            optimizers.step_again(draws_again.stacked(of_one(phase.after.loss), active, now, step, received))
-        total[:active] += losses.detach()
+        losses, seen, grads = run(step)
+        optimizers.step(grads)
+        if run_again:
+            optimizers.step_again(run_again(step)[2])
+        total[:active] += losses
         if s == 0:
-            tally = tree_map(lambda t: t.detach().new_zeros(len(order), *t.shape[1:]), seen)
-        tree_map(lambda whole, part: whole[: len(part)].add_(part.detach()), tally, seen)
+            tally = tree_map(lambda t: t.new_zeros(len(order), *t.shape[1:]), seen)
+        tree_map(lambda whole, part: whole[: len(part)].add_(part), tally, seen)
     back = at.argsort()
     return Done(take(mine, back), total[back], take(tally, back), job.client)
 
@@ -261,9 +262,10 @@ def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
             index = todo.rows[k, s]
             batch = Batch(x[index], y[index], {n: e[k, s] for n, e in todo.eps.items()}, client)
             loss, seen = _parted(draws.alone(phase.loss, k, model, batch, received))
-            optimizers.step(loss)
+            optimizers.step(gradients(loss, leaves))
             if phase.after:
-                optimizers.step_again(draws_again.alone(phase.after.loss, k, model, batch, received))
+                again = draws_again.alone(phase.after.loss, k, model, batch, received)
+                optimizers.step_again(gradients(again, leaves))
             total[k] += loss.detach()
             if not tally:
                 tally = tree_map(lambda t: t.detach().new_zeros(len(todo.steps), *t.shape), seen)

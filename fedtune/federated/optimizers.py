@@ -1,8 +1,13 @@
-"""What moves the clients' parameters in a phase: its optimiser and that of its second step, with paces and clipping."""
+"""What moves the clients' parameters in a phase: its optimiser and that of its second step, with paces and clipping.
+
+The rules are torch.optim's SGD and Adam to the last bit (a test compares), as operations on lists of tensors: its
+classes take as long as a small net's backward pass, and their first use imports a compiler for over a second.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -32,48 +37,110 @@ class Optimizers:
             for times, s in paced for share, inside in ((work.body_pace, True), (1.0, False))
         ]  # fmt: skip
         self.sets = [(times, s) for times, s in split if s]  # what has one rate
-        lr = rate(phase, work, cooled)
-        groups = [{"params": [leaves[i] for i in s], "lr": lr * times} for times, s in self.sets]
-        decay, after = work.weight_decay, self.phase.after
-        self.first: torch.optim.Optimizer | None = None  # where all that the phase trains is frozen
-        if groups and work.optimizer == "adam":
-            self.first = torch.optim.Adam(groups, weight_decay=decay, foreach=True)
-        elif groups:
-            self.first = torch.optim.SGD(groups, momentum=work.momentum, weight_decay=decay, foreach=True)
-        self.second: torch.optim.Optimizer | None = None
-        self.then = [i for i, n in enumerate(names) if after and part_of(n) in after.train]
-        if after and self.then:
-            kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[after.optimizer]
-            self.second = kind([leaves[i] for i in self.then], lr=after.lr, foreach=True)
-        self.leaves = leaves
+        lr, after = rate(phase, work, cooled), self.phase.after
+        make = _adam if work.optimizer == "adam" else _sgd(work.momentum)
+        self.leaves, self.memory = leaves, _Memory(len(leaves))
+        self.first = [(s, partial(make, lr * times, work.weight_decay)) for times, s in self.sets]
+        self.again = _Memory(len(leaves))
+        self.second: list[tuple[list[int], _Rule]] = []
+        then = [i for i, n in enumerate(names) if after and part_of(n) in after.train]
+        if after and then and self.first:
+            self.second = [(then, partial({"adam": _adam, "sgd": _sgd(0.0)}[after.optimizer], after.lr, 0.0))]
 
     def cut(self, leaves: list[Tensor]) -> None:
         """Move on to the clients still at work: leaves, and what is remembered of them, are cut to these."""
         self.leaves = leaves
-        for group, (_, s) in zip(self.first.param_groups if self.first else (), self.sets, strict=True):
-            assert self.first
-            _cut(self.first, group, [leaves[i] for i in s])
-        if self.second:
-            _cut(self.second, self.second.param_groups[0], [leaves[i] for i in self.then])
+        for memory in (self.memory, self.again):
+            memory.cut(leaves)
 
-    def step(self, losses: Tensor) -> None:
-        """One step down these losses [k], or this loss: each moves its own client only."""
-        if not self.first:
-            return
-        self.first.zero_grad()
-        losses.sum().backward()  # client k's loss reaches only row k, and SGD and Adam act per coordinate
+    @torch.inference_mode()
+    def step(self, grads: Sequence[Tensor | None]) -> None:
+        """One step along these gradients of the leaves, which it may change."""
         if self.phase.clip:
             for s in self.bounded:
-                clip_norms([g for i in s if (g := self.leaves[i].grad) is not None], self.phase.clip, self.lead)
-        self.first.step()
+                clip_norms([g for i in s if (g := grads[i]) is not None], self.phase.clip, self.lead)
+        _move(self.first, self.memory, self.leaves, grads)
 
-    def step_again(self, losses: Tensor) -> None:
+    @torch.inference_mode()
+    def step_again(self, grads: Sequence[Tensor | None]) -> None:
         """The phase's second step."""
-        if not (self.first and self.second):
-            return
-        self.first.zero_grad()
-        losses.sum().backward()
-        self.second.step()
+        _move(self.second, self.again, self.leaves, grads)
+
+
+class _Memory:
+    """What an optimiser remembers of each leaf: moving averages, by name, and how often it moved."""
+
+    def __init__(self, leaves: int) -> None:
+        self.averages: _Averages = [{} for _ in range(leaves)]
+        self.steps = [0] * leaves
+
+    def cut(self, leaves: list[Tensor]) -> None:
+        self.averages = [
+            {n: t[: len(leaf)] for n, t in old.items()} for old, leaf in zip(self.averages, leaves, strict=True)
+        ]
+
+
+_Averages = list[dict[str, Tensor]]
+# moves these leaves along these gradients, remembering in these averages; all have made as many steps before
+_Rule = Callable[[list[Tensor], list[Tensor], _Averages, int], None]
+
+
+def _move(
+    rules: Sequence[tuple[list[int], _Rule]], memory: _Memory, leaves: list[Tensor], grads: Sequence[Tensor | None]
+) -> None:
+    """Every leaf that has a gradient by its rule.  A leaf without one stays, and nothing is remembered of it."""
+    for all_of, rule in rules:
+        moved = [i for i in all_of if grads[i] is not None]
+        for steps in dict.fromkeys(memory.steps[i] for i in moved):
+            some = [i for i in moved if memory.steps[i] == steps]
+            rule([leaves[i] for i in some], [g for i in some if (g := grads[i]) is not None],
+                 [memory.averages[i] for i in some], steps)  # fmt: skip
+        for i in moved:
+            memory.steps[i] += 1
+
+
+def _sgd(momentum: float) -> Callable[..., None]:
+    """torch.optim.SGD's step."""
+
+    def step(
+        lr: float,
+        decay: float,
+        leaves: list[Tensor],
+        grads: list[Tensor],
+        memory: list[dict[str, Tensor]],
+        steps: int,
+    ) -> None:
+        if decay:
+            grads = [*torch._foreach_add(grads, leaves, alpha=decay)]
+        if momentum and not steps:
+            for own, g in zip(memory, grads, strict=True):
+                own["mean"] = g.clone()
+        elif momentum:
+            means = [own["mean"] for own in memory]
+            torch._foreach_mul_(means, momentum)
+            torch._foreach_add_(means, grads, alpha=1)
+            grads = means
+        torch._foreach_add_(leaves, grads, alpha=-lr)
+
+    return step
+
+
+def _adam(lr: float, decay: float, leaves: list[Tensor], grads: list[Tensor], memory: _Averages, steps: int) -> None:
+    """torch.optim.Adam's step, with its defaults."""
+    if not steps:
+        for own, leaf in zip(memory, leaves, strict=True):
+            own |= {"mean": torch.zeros_like(leaf), "square": torch.zeros_like(leaf)}
+    means, squares = [own["mean"] for own in memory], [own["square"] for own in memory]
+    if decay:
+        grads = [*torch._foreach_add(grads, leaves, alpha=decay)]
+    torch._foreach_lerp_(means, grads, 1 - 0.9)
+    torch._foreach_mul_(squares, 0.999)
+    torch._foreach_addcmul_(squares, grads, grads, 1 - 0.999)
+    t = float(steps + 1)
+    spread = torch._foreach_sqrt(squares)
+    torch._foreach_div_(spread, (1 - 0.999**t) ** 0.5)
+    torch._foreach_add_(spread, 1e-8)
+    torch._foreach_addcdiv_(leaves, means, spread, -(lr / (1 - 0.9**t)))
 
 
 def clip_norms(grads: list[Tensor], bound: float, lead: int) -> None:
@@ -94,13 +161,3 @@ def rate(phase: Phase, work: Scenario, cooled: float) -> float:
 def trained_names(net: nn.Module, trained: tuple[str, ...]) -> list[str]:
     """The full names of the parameters of these parts."""
     return [n for n, _ in net.named_parameters() if part_of(n) in trained]
-
-
-def _cut(optimizer: torch.optim.Optimizer, group: dict[str, Any], leaves: list[Tensor]) -> None:
-    """A group of an optimiser's leaves replaced by their first clients, its state cut to these."""
-    for old, leaf in zip(group["params"], leaves, strict=True):
-        state = optimizer.state.pop(old, {})
-        optimizer.state[leaf] = {
-            n: v[: len(leaf)] if isinstance(v, Tensor) and v.dim() else v for n, v in state.items()
-        }
-    group["params"] = leaves

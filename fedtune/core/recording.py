@@ -1,0 +1,157 @@
+"""The operations of PyTorch that a piece of tensor code consists of, as they reach the kernels, written down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Slot(NamedTuple):
+    """A tensor's number on a tape."""
+
+    number: int
+
+
+class Number(NamedTuple):
+    """A real number's place among those of a tape."""
+
+    number: int
+
+
+class Line(NamedTuple):
+    """An operation, its arguments with slots for tensors, and the slots of what it gives."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outs: tuple[int | None, ...]
+    single: bool  # whether it gives one tensor, not a tuple of them
+    writes: frozenset[int]  # the slots that it changes in place
+
+    @property
+    def made(self) -> list[int]:
+        """The slots of what it gives and does not write into."""
+        return [s for s in self.outs if s is not None and s not in self.writes]
+
+
+class Given(NamedTuple):
+    """What code holds besides the tensors that it is given."""
+
+    constants: list[Tensor]
+    numbers: list[float]
+
+
+class Recorder(TorchDispatchMode):
+    """Writes down what runs while it is entered.
+
+    Tensors are known by identity; one that is neither given nor made meanwhile is a constant.
+    """
+
+    def __init__(self, given: Sequence[Tensor]) -> None:
+        """given: what the code is given, which gets the first slots."""
+        super().__init__()
+        self.tensors: list[Tensor] = []  # by slot; held, so that no identity is given twice
+        self.lines: list[Line] = []
+        self.constants: list[int] = []
+        self.numbers: list[float] = []  # real numbers among the arguments
+        self.unfit = ""  # why it cannot be replayed
+        self._slots: dict[int, int] = {}
+        for tensor in given:
+            self._add(tensor)
+
+    def _add(self, tensor: Tensor) -> int:
+        self._slots[id(tensor)] = len(self.tensors)
+        self.tensors.append(tensor)
+        return len(self.tensors) - 1
+
+    def slot(self, tensor: Tensor) -> int:
+        """The tensor's slot; one that was not seen before is a constant."""
+        if id(tensor) not in self._slots:
+            self.constants.append(self._add(tensor))
+        return self._slots[id(tensor)]
+
+    def given(self) -> Given:
+        """Constants and real numbers: what may differ between two recordings of the same code."""
+        return Given([self.tensors[s] for s in self.constants], self.numbers)
+
+    def filled(self, value: Any) -> Any:
+        """Arguments of a line with the tensors and numbers that they were."""
+        if isinstance(value, Slot):
+            return self.tensors[value.number]
+        if isinstance(value, Number):
+            return self.numbers[value.number]
+        if isinstance(value, dict):
+            return {n: self.filled(v) for n, v in value.items()}
+        return type(value)(map(self.filled, value)) if type(value) in (list, tuple) else value
+
+    def _slotted(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return Slot(self.slot(value))
+        if type(value) is float:
+            self.numbers.append(value)
+            return Number(len(self.numbers) - 1)
+        return type(value)(map(self._slotted, value)) if type(value) in (list, tuple) else value
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not to be wrapped for a compiler that is not used: its import takes over a second."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and note it."""
+        kwargs = kwargs or {}
+        if func.namespace == "profiler":
+            return func(*args, **kwargs)
+        given, named = self._slotted(tuple(args)), {n: self._slotted(v) for n, v in kwargs.items()}
+        out = func(*args, **kwargs)
+        outs = [out] if isinstance(out, Tensor) else out
+        if func not in _WRITES:
+            _WRITES[func] = _declared(func)
+        writing = _WRITES[func]
+        tensors = isinstance(outs, list | tuple) and all(t is None or isinstance(t, Tensor) for t in outs)
+        if writing is None or not tensors or (func is _INDEX and any(_is_mask(t) for t in args[1])):
+            self.unfit = f"{func} depends on more than the tensors it is given, or gives something else"
+            return out
+        written = [v for i, v in enumerate(given) if i in writing] + [v for n, v in named.items() if n in writing]
+        writes = frozenset(slots_in(written))
+        made = tuple(None if t is None else self._slots.get(id(t), -1) for t in outs)
+        made = tuple(self._add(t) if s == -1 else s for s, t in zip(made, outs, strict=True))
+        self.lines.append(Line(func, given, named, made, isinstance(out, Tensor), writes))
+        return out
+
+
+_NOT_REPEATABLE = {
+    torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape,
+    torch.Tag.inplace_view,
+}  # fmt: skip
+_WRITES: dict[Any, frozenset[int | str] | None] = {}  # of operations met: the arguments changed; None: not repeatable
+
+_INDEX = torch.ops.aten.index.Tensor  # of a size that depends on values only where a mask is given
+_UNDECLARED = ("running_mean", "running_var")  # batch normalisation writes into these and does not say so
+
+
+def _is_mask(index: Tensor | None) -> bool:
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
+def _declared(func: Any) -> frozenset[int | str] | None:
+    if func is not _INDEX and _NOT_REPEATABLE.intersection(func.tags):
+        return None
+    declared = [(i, a) for i, a in enumerate(func._schema.arguments)]
+    return frozenset(
+        where for i, a in declared
+        if (a.alias_info is not None and a.alias_info.is_write) or a.name in _UNDECLARED for where in (i, a.name)
+    )  # fmt: skip
+
+
+def slots_in(value: Any) -> list[int]:
+    """The slots in an argument."""
+    if isinstance(value, Slot):
+        return [value.number]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [s for v in value for s in slots_in(v)] if isinstance(value, list | tuple) else []
