@@ -6,12 +6,14 @@
 The commit is checked out into a worktree of its own, which is removed at the end.  Each side is one process a case that
 trains on, a turn of some rounds at a time, while the other waits; scoring is part of a round.  Said are medians over
 the turns after the first, in which things are made once, and the ratio of all that was spent, start and first turn too.
+A commit that can leave out test rows does so as a search would, so turns of ten rounds are alike.
 Both are asked whether they gave the same numbers, as a ratio of unlike work would say nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import json
 import math
@@ -49,13 +51,15 @@ def _from_this_commit(name: str) -> Any:
     raise SystemExit(f"this commit has {name} in none of {', '.join(MOVED[name])}")
 
 
-def serve(algorithm: str, scenario: str, config: dict[str, Any], rounds: int) -> None:
+def serve(algorithm: str, scenario: str, config: dict[str, Any], rounds: int, test_every: int) -> None:
     """One side: for every line that comes in, train that many rounds and answer with CPU seconds and rows."""
     import torch
 
     torch.set_num_threads(1)
     _from_this_commit("keep_freed_memory")()
     given = _from_this_commit("Experiment")(algorithm, _from_this_commit("find")(scenario).override(rounds=rounds))
+    if hasattr(given, "test_every"):
+        given = dataclasses.replace(given, test_every=test_every)
     began = time.process_time()
     rows = _from_this_commit("play")(given, config, data_dir=os.environ.get("FEDTUNE_DATA_DIR"))
     for line in sys.stdin:
@@ -67,10 +71,11 @@ def serve(algorithm: str, scenario: str, config: dict[str, Any], rounds: int) ->
 class Side:
     """A process that trains one case with the code of one tree."""
 
-    def __init__(self, tree: Path, case: tuple[str, str, dict[str, Any]], rounds: int) -> None:
+    def __init__(self, tree: Path, case: tuple[str, str, dict[str, Any]], *often: int) -> None:
+        """often: how many rounds in all, and which of them score test rows."""
         self.cpu: list[float] = []  # of each turn
         self.rows: list[dict[str, Any]] = []
-        command = [sys.executable, "-P", str(Path(__file__)), "--serve", json.dumps([*case, rounds])]
+        command = [sys.executable, "-P", str(Path(__file__)), "--serve", json.dumps([*case, *often])]
         env = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, cwd=tree, env=env, stdin=pipe, stdout=pipe, text=True)
@@ -110,9 +115,11 @@ def unlike(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
     return "differ: " + ", ".join(f"{name} by {by:.1g}" for name, by in moved.items())
 
 
-def compare(name: str, case: tuple[str, str, dict[str, Any]], other: Path, rounds: int, turns: int) -> dict[str, Any]:
+def compare(
+    name: str, case: tuple[str, str, dict[str, Any]], other: Path, rounds: int, turns: int, test_every: int
+) -> dict[str, Any]:
     """One case, trained by both sides in turns."""
-    sides = ours, theirs = [Side(tree, case, rounds * turns) for tree in (ROOT, other)]
+    sides = ours, theirs = [Side(tree, case, rounds * turns, test_every) for tree in (ROOT, other)]
     for turn in range(turns):
         for side in sides if turn % 2 else reversed(sides):
             side.turn(rounds)
@@ -147,6 +154,7 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="with this hyperparameter")
     parser.add_argument("--rounds", type=int, default=10, help="of a turn (default 10)")
     parser.add_argument("--turns", type=int, default=7, help="of each side (default 7)")
+    parser.add_argument("--test-every", type=int, default=10, help="as a search's (default 10); older commits have 1")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -166,7 +174,7 @@ def main() -> int:
     found = []
     with worktree(args.commit) as tree:
         for name, case in cases.items():
-            row = compare(name, case, tree, args.rounds, args.turns)
+            row = compare(name, case, tree, args.rounds, args.turns, args.test_every)
             found.append(row)
             print(
                 f"{name:10} {case[1]:20} {row['theirs'] * 1e3:10.1f} {row['ours'] * 1e3:9.1f} {row['ratio']:6.2f} "
