@@ -24,23 +24,32 @@ LOOPBACK = "127.0.0.1"
 # Ray reads them when it starts, none when it is imported; what a user has set stays
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # by the processes of ray.init: nothing calls home
-    "RAY_prestart_worker_first_driver": "0",  # by the node: no trial could use the workers that it starts ahead
+    "RAY_prestart_worker_first_driver": "0",  # by the node: as many workers as it has CPUs, also for two trials at once
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # by Tuner.fit: TensorBoard's files alone halve the driver's throughput
     "RAY_AIR_NEW_OUTPUT": "0",  # by Tuner.fit: we show a search's progress ourselves
+}
+AHEAD = {  # where every CPU is to have a trial: its worker loads what trains while the driver still prepares
+    "RAY_prestart_worker_first_driver": "1",
+    "RAY_preload_python_modules": "fedtune.federated.simulation",
+    "RAY_num_workers_soft_limit": "{cpus}",  # Ray's own is the CPUs nobody has: it would end them as trials begin
 }
 
 
 @contextmanager
-def connected(address: str | None, cpus: float, gpus: float, dashboard: bool, host: str = LOOPBACK) -> Iterator[int]:
+def connected(
+    address: str | None, cpus: float, gpus: float, dashboard: bool, host: str = LOOPBACK, trials: int = 0
+) -> Iterator[int]:
     """Ray for as long as this lasts: a cluster's, or started here.  Gives how many trials fit into it at once.
 
     cpus, gpus: of a trial.  host: where the dashboard of a Ray started here listens; all else listens on loopback.
+    trials: as many as are to run at once, if Ray has room for them; a Ray started here makes ready for them.
     A Ray that this process is connected to already is used, and left as it is.
     UserError if nobody answers, or if not even one trial fits.
     """
-    with settings():
+    with settings(ahead=not address and not gpus and trials >= ray_internals.cpus_here()):
         own = not ray.is_initialized()
         if own:
+            require_cpus(cpus, address)
             _connect(address, dashboard, host)
         elif address:
             raise UserError(
@@ -55,12 +64,16 @@ def connected(address: str | None, cpus: float, gpus: float, dashboard: bool, ho
 
 
 @contextmanager
-def settings() -> Iterator[None]:
-    """What a search asks of this process, taken back afterwards: environment, warnings and the loggers' levels."""
-    before = {name: os.environ.get(name) for name in SETTINGS}
+def settings(ahead: bool = False) -> Iterator[None]:
+    """What a search asks of this process, taken back afterwards: environment, warnings and the loggers' levels.
+
+    ahead: whether a Ray started meanwhile starts workers before they are asked for.
+    """
+    wanted = SETTINGS | {n: v.format(cpus=int(ray_internals.cpus_here())) for n, v in AHEAD.items() if ahead}
+    before = {name: os.environ.get(name) for name in wanted}
     logger, optunas = logging.getLogger("ray"), optuna.logging.get_verbosity()
     level = logger.level
-    os.environ.update({name: SETTINGS[name] for name, value in before.items() if value is None})
+    os.environ.update({name: wanted[name] for name, value in before.items() if value is None})
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=DeprecationWarning)
@@ -126,14 +139,23 @@ def _fitting(cpus: float, gpus: float) -> int:
     have = ray.cluster_resources()
     for kind, wanted in (("CPU", cpus), ("GPU", gpus)):
         if wanted > have.get(kind, 0):
-            raise UserError(
-                f"a trial needs {wanted:g} {kind}, but the cluster has {have.get(kind, 0):g}; "
-                f"lower --{kind.lower()}s-per-trial"
-            )
+            raise _too_many(wanted, kind, have.get(kind, 0))
     fits = have["CPU"] / cpus
     if gpus:
         fits = min(fits, have["GPU"] / gpus)
     return max(1, int(fits))
+
+
+def require_cpus(cpus: float, address: str | None) -> None:
+    """UserError for more CPUs a trial than a Ray started here would have, without starting it."""
+    if not address and not ray.is_initialized() and cpus > (have := ray_internals.cpus_here()):
+        raise _too_many(cpus, "CPU", have)
+
+
+def _too_many(wanted: float, kind: str, have: float) -> UserError:
+    return UserError(
+        f"a trial needs {wanted:g} {kind}, but the cluster has {have:g}; lower --{kind.lower()}s-per-trial"
+    )
 
 
 def require_host(host: str) -> None:

@@ -9,6 +9,7 @@ and sets the first rung of an early-stopping search.
 from __future__ import annotations
 
 from dataclasses import Field, dataclass, field, fields
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from fedtune.core.errors import UserError, unknown
@@ -124,6 +125,11 @@ def hyper(
 
 def knobs(cls: type) -> dict[str, Knob]:
     """The hyperparameters that a dataclass declares, by name, in the order of their declaration."""
+    return dict(_knobs(cls))
+
+
+@cache
+def _knobs(cls: type) -> dict[str, Knob]:
     return {f.name: _named(f) for f in fields(cls) if "knob" in f.metadata}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from functools import cache
 from pathlib import Path
 
 import fedtune
@@ -15,6 +16,7 @@ import fedtune
 NAMES = ("trainables", "search_spaces", "analysis")
 
 
+@cache
 def folder(name: str) -> Path:
     """Where our package of this name lies: beside fedtune."""
     return Path(fedtune.__path__[0]).resolve().parent / name

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from fedtune.core import extensions, own_files, own_packages
@@ -48,5 +49,11 @@ def find(name: str) -> type[Algorithm]:
 
 def _built_in() -> list[str]:
     """The files of `trainables/`."""
-    files = pkgutil.iter_modules([str(own_packages.folder("trainables"))])
-    return sorted(file.name for file in files if not file.name.startswith("_"))
+    folder = own_packages.folder("trainables")
+    return _files(str(folder), folder.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _files(folder: str, changed: int) -> list[str]:
+    """The modules in a folder; listed anew when it has changed, as planning a search asks a thousand times."""
+    return sorted(file.name for file in pkgutil.iter_modules([folder]) if not file.name.startswith("_"))

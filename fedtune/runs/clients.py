@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from fedtune.core.errors import UserError
 from fedtune.runs.files import RunFiles
+
+if TYPE_CHECKING:  # a worker makes columns, and has no use for half a second of pandas
+    import pandas as pd
 
 CLIENTS: dict[str, str] = {  # column -> dtype; val_NAME and test_NAME of one's own metrics stand behind
     "run": "str",  # the folder's name
@@ -35,6 +36,8 @@ def table(runs: Iterable[tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]])
 
     runs: what tells a run apart, and its clients as `columns` gives them.
     """
+    import pandas as pd
+
     parts = [pd.DataFrame(dict(columns)).assign(**whose) for whose, scored in runs for columns in scored]
     if not parts:
         return pd.DataFrame(columns=[name for name in CLIENTS if name != "run"])
@@ -53,6 +56,8 @@ def columns(scored: str, round: int, clients: Mapping[str, Any]) -> dict[str, An
 
 def load(*runs: str | Path) -> pd.DataFrame:
     """The clients of these runs; UserError for a folder that has no table of them."""
+    import pandas as pd
+
     tables = []
     for run in map(Path, runs):
         file = RunFiles(run).clients_file

@@ -42,7 +42,7 @@ def metrics_in(result: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in result.items() if name not in _not_metrics()}
 
 
-def rounds_frame(reported: dict[str, list[dict[str, Any]]]) -> pd.DataFrame:
+def rounds_frame(reported: Mapping[str, list[dict[str, Any]]]) -> pd.DataFrame:
     """A row per trial and round: trial, round, and every metric.  Empty if nothing was reported.
 
     reported: what each trial reported, as the driver saw it.  (Tune's own log of a trial is written anew from a stale
@@ -63,7 +63,7 @@ def rounds_frame(reported: dict[str, list[dict[str, Any]]]) -> pd.DataFrame:
 
 
 def frames(
-    grid: ResultGrid, reported: dict[str, list[dict[str, Any]]], earlier: Path | None, onward: list[str],
+    grid: ResultGrid, reported: Mapping[str, list[dict[str, Any]]], earlier: Path | None, onward: list[str],
     goal: Goal = BY_ACCURACY,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tables of rounds and trials.  Those of an earlier run that this one goes on from stand above.

@@ -38,8 +38,8 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
         data = datasets.load(p.experiment.scenario.dataset, p.options.data_dir, p.options.download)
         partitions = search_study.partition(p, data, c.options.seeds)
         disk.require_room(c.folder)
-        ray_here = ray_start.connected(p.address, p.cpus, p.gpus, p.options.dashboard, p.options.dashboard_host)
-        fits = held.enter_context(ray_here)
+        shown = p.options.dashboard, p.options.dashboard_host
+        fits = held.enter_context(ray_start.connected(p.address, p.cpus, p.gpus, *shown, p.at_once))
         files.add(**provenance.origin() | c.to_record() | dict(record or {}))
         if not begun:
             files.make()

@@ -7,12 +7,10 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedtune.core.budget import Budget
 from fedtune.core.errors import Diverged, UserError
@@ -27,7 +25,9 @@ from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Round, Simulation, play
 from fedtune.runs import clients, provenance
 from fedtune.runs.files import write_json
-from fedtune.tuning.space_types import Config
+
+if TYPE_CHECKING:  # what a worker need not load to train: Ray Tune, pandas and rich take it 1.5 s
+    from fedtune.tuning.space_types import Config
 
 
 class SeededRun(NamedTuple):
@@ -180,6 +180,9 @@ def _with_progress(
     outcomes: Iterable[tuple[SeededRun, Outcome]], title: str, done: int, total: int
 ) -> Iterator[tuple[SeededRun, Outcome]]:
     """Pass outcomes on and show the progress: a bar in a terminal, lines elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     terminal = sys.stderr.isatty()
     latest, console = TextColumn("{task.description}"), Console(stderr=True)

@@ -22,6 +22,7 @@ from fedtune.runs.trial_states import BROKEN, STACK
 from fedtune.studies import final_check
 from fedtune.tuning import driver, loggers, messages, saved_state
 from fedtune.tuning.plan import Plan
+from fedtune.tuning.recorder import Reported
 
 
 def run_with_ray(p: Plan, record: dict[str, Any] | None = None, resumed: bool = False) -> int:
@@ -35,8 +36,8 @@ def run_with_ray(p: Plan, record: dict[str, Any] | None = None, resumed: bool = 
         data = datasets.load(p.experiment.scenario.dataset, p.options.data_dir, p.options.download)
         partitions = partition(p, data, p.final_seeds)
         disk.require_room(p.storage)
-        ray_here = ray_start.connected(p.address, p.cpus, p.gpus, p.options.dashboard, p.options.dashboard_host)
-        fits = held.enter_context(ray_here)
+        shown = p.options.dashboard, p.options.dashboard_host
+        fits = held.enter_context(ray_start.connected(p.address, p.cpus, p.gpus, *shown, p.at_once))
         return run_search(p, record or {}, data, partitions, fits, resumed)
 
 
@@ -143,7 +144,7 @@ def search_and_check(
     return 0
 
 
-def _broken(reported: driver.Rows) -> dict[str, list[str]]:
+def _broken(reported: Reported) -> dict[str, list[str]]:
     """Why trials met what cannot heal, and their stacks."""
     found: dict[str, list[str]] = {}
     for rows in reported.values():

@@ -29,7 +29,7 @@ from fedtune.tuning.loggers import TrialLogger
 from fedtune.tuning.optuna_searcher import OptunaSearcher
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.promotion import Promotion, ResumableLimit, RunningLimit
-from fedtune.tuning.recorder import Recorder
+from fedtune.tuning.recorder import Recorder, Reported
 from fedtune.tuning.replaying import ReplaySearcher, StopAtRecordedRound
 from fedtune.tuning.study_journal import StudyJournal
 from fedtune.tuning.trainable import FederatedTrainable, key
@@ -40,7 +40,7 @@ Rows = dict[str, list[dict[str, Any]]]  # what each trial reported
 def fit(
     p: Plan, data: list[Federation], concurrent: int, resumed: bool, watch: disk.Watch | None = None,
     tools: Sequence[TrialLogger] = (), show: bool = True,
-) -> tuple[tune.ResultGrid, Rows]:  # fmt: skip
+) -> tuple[tune.ResultGrid, Reported]:  # fmt: skip
     """Run the search, or what is left of it.  Returns Tune's results, and all that each trial reported."""
     bundle = tune.PlacementGroupFactory([{"CPU": p.cpus, "GPU": p.gpus} if p.gpus else {"CPU": p.cpus}])
     trainable = tune.with_resources(
@@ -62,7 +62,7 @@ def fit(
 def drive(
     p: Plan, trainable: Any, concurrent: int, resumed: bool = False, watch: disk.Watch | None = None,
     tools: Sequence[TrialLogger] = (), show: bool = True,
-) -> tuple[tune.ResultGrid, Rows]:  # fmt: skip
+) -> tuple[tune.ResultGrid, Reported]:  # fmt: skip
     """Run Tune on a trainable, from the start or from where its last driver stopped.
 
     tools: what is told of every trial.  show: whether to draw it.
@@ -78,7 +78,7 @@ def drive(
                 tool.catch_up(p.folder, before)
         else:
             tuner = _new(p, trainable, concurrent)
-        recorder = Recorder(before)
+        recorder = Recorder(before, [o.attribute for o in p.goal.objectives])
         title = f"{p.experiment.algorithm} on {p.scenario}"
         rounds = p.experiment.scenario.rounds
         view = live_view.fitting_view()(title, p.trials, rounds, p.space.names, before, p.goal)

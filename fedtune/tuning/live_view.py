@@ -41,7 +41,7 @@ class View(Callback):
         """
         self.objective = goal.first
         self.title, self.trials, self.rounds, self.names = title, trials, rounds, names
-        self.began = time.monotonic()
+        self.began, self._begun = time.monotonic(), False
         self.last: dict[str, dict[str, Any]] = {}  # trial -> its last result
         self.running: dict[str, dict[str, Any]] = {}  # trial -> its configuration
         self.ended: dict[str, str] = {}  # trial -> how
@@ -68,8 +68,9 @@ class View(Callback):
         for other in trials:
             if other.status == "PAUSED":
                 self.running.pop(other.trial_id, None)
-            if other.is_finished():  # under another driver
+            if not self._begun and other.is_finished():  # under another driver
                 self.ended.setdefault(other.trial_id, _how(other))
+        self._begun = True
         self.running[trial.trial_id] = dict(trial.config)
         self._show(self.draw)
 

@@ -80,6 +80,11 @@ class Plan:
         return self.storage / self.name
 
     @property
+    def at_once(self) -> int:
+        """The most trials that may run at the same time."""
+        return min(self.trials, self.concurrent or self.trials)
+
+    @property
     def files(self) -> RunFiles:
         """The files in the run's folder."""
         return RunFiles(self.folder)
@@ -117,6 +122,7 @@ class Plan:
 
 def make(options: SearchOptions, resumed: bool = False) -> Plan:
     """Check everything that can be known before anything starts; UserError otherwise.  A resumed run has its folder."""
+    ray_start.require_cpus(options.cpus_per_trial, options.address)
     gpus = _gpus(options)
     experiment = _on_device(options.experiment(), gpus)
     options = dataclasses.replace(options.with_typed(experiment), space=spaces.with_whole_path(options.space))

@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial
 from ray.tune import Callback
 
 PERIOD = 1.0  # seconds between two times that something is written
+LONG, SHARE = 0.01, 0.05  # from so many seconds on it may have this share of the driver's: it looks at all that runs
 LOCK = ".lock"  # what Optuna appends to the name of a journal that is being written
 
 
@@ -88,7 +89,7 @@ class Mirror:
 
 
 class StudyJournal(Callback):
-    """Keeps a searcher's study in the run's folder: once a second while rounds come in, and whenever a trial ends.
+    """Keeps a searcher's study in the run's folder: once a second while rounds come in, and when a trial ends.
 
     Rounds cost nothing: what they reported is looked up when something is written.  Whatever goes wrong meanwhile is
     swallowed, as Tune would end the search over it; `close` then writes the whole file anew.
@@ -98,7 +99,7 @@ class StudyJournal(Callback):
         """searcher: an OptunaSearcher, whose study Tune may replace by a restored one before it begins."""
         self.searcher, self.path = searcher, path
         self._mirror: Mirror | None = None
-        self._next, self._broken = 0.0, False
+        self._next, self._rest, self._broken = 0.0, 0.0, False
 
     def __reduce__(self) -> tuple:
         """Tune may save its callbacks; this one begins its file anew."""
@@ -106,13 +107,14 @@ class StudyJournal(Callback):
 
     def on_step_end(self, iteration: int, trials: list, **info: Any) -> None:
         """Write when due; Tune calls this some ten times a second even if nothing happens."""
-        if time.monotonic() >= self._next:
+        if time.monotonic() >= max(self._next, self._rest):
             self._update()
             self._next = time.monotonic() + PERIOD
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        """Write that a trial ended, and when."""
-        self._update()
+        """Write that a trial ended, and when; a little later where writing takes long."""
+        if time.monotonic() >= self._rest:
+            self._update()
 
     def close(self) -> None:
         """Write how the search ended."""
@@ -123,11 +125,14 @@ class StudyJournal(Callback):
     def _update(self) -> None:
         if self._broken:
             return
+        began = time.thread_time()
         try:
             self._write()
         except Exception:
             self._broken, self._mirror = True, None
             logging.getLogger(__name__).debug("the study could not be written", exc_info=True)
+        if (took := time.thread_time() - began) > LONG:
+            self._rest = time.monotonic() + took / SHARE
 
     def _write(self) -> None:
         if self._mirror is None:

@@ -177,3 +177,17 @@ def test_stacks_come_from_the_loggers_and_the_variable_that_are_silenced(monkeyp
 
 def test_the_ray_is_the_one_that_was_read() -> None:
     assert ray.__version__.startswith("2.60."), "Ray has another version: read what each function here leans on again"
+
+
+def test_a_ray_started_here_would_count_these_cpus() -> None:
+    assert 1 <= ray_internals.cpus_here() <= (os.cpu_count() or 1)
+
+
+def test_averages_of_an_ended_trial_are_forgotten_but_those_asked_for() -> None:
+    trial = Trial("counting", stub=True)
+    for step in (1, 2):
+        trial.run_metadata.update_metric("val_acc", step / 2, step=step)
+        trial.run_metadata.update_metric("loss", 1.0, step=step)
+    ray_internals.forget_averages(trial, ["val_acc"])
+    assert trial.metric_analysis["val_acc"]["max"] == 1.0
+    assert set(trial.metric_analysis) == set(trial.metric_n_steps) == {"val_acc"}

@@ -14,7 +14,7 @@ import optuna
 import pytest
 import ray
 
-from fedtune.cluster import ray_start
+from fedtune.cluster import ray_internals, ray_start
 from fedtune.core.errors import UserError
 
 BOTH = """
@@ -75,6 +75,37 @@ def test_settings_hold_meanwhile_and_are_taken_back(monkeypatch: pytest.MonkeyPa
     assert os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] == "0"
     assert (logging.getLogger("ray").level, warnings.filters) == (level, filters)
     assert optuna.logging.get_verbosity() == optunas
+
+
+def test_more_cpus_than_there_are_are_refused_before_ray_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **how: pytest.fail("started"))
+    monkeypatch.setattr(ray_internals, "cpus_here", lambda: 4)
+    with pytest.raises(UserError, match="a trial needs 8 CPU, but the cluster has 4; lower --cpus-per-trial"):
+        ray_start.connected(None, 8, 0, dashboard=True).__enter__()
+    ray_start.require_cpus(4, None)
+    ray_start.require_cpus(8, "head:6379")  # a cluster's are known when it has answered
+
+
+@pytest.mark.parametrize(("address", "gpus", "trials", "ahead"), [
+    (None, 0, 4, True), (None, 0, 9, True), (None, 0, 3, False), (None, 0.5, 4, False), ("head:1", 0, 4, False),
+])  # fmt: skip
+def test_workers_start_ahead_where_trials_take_every_cpu(
+    monkeypatch: pytest.MonkeyPatch, address: str | None, gpus: float, trials: int, ahead: bool
+) -> None:
+    seen = {}
+    for name in ray_start.AHEAD:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0, "GPU": 1.0})
+    monkeypatch.setattr(ray_internals, "cpus_here", lambda: 4)
+    monkeypatch.setattr(ray_start, "_connect", lambda *_: seen.update({n: os.environ.get(n) for n in ray_start.AHEAD}))
+    with ray_start.connected(address, 1, gpus, dashboard=False, trials=trials):
+        pass
+    assert (seen["RAY_prestart_worker_first_driver"] == "1") is ahead
+    assert seen["RAY_num_workers_soft_limit"] == ("4" if ahead else None)
+    assert not set(ray_start.AHEAD) & set(os.environ)
 
 
 def test_a_ray_that_is_there_is_used_and_left(monkeypatch: pytest.MonkeyPatch) -> None:

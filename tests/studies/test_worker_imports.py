@@ -1,0 +1,36 @@
+"""What a worker process loads before it trains: a search starts several, and each import costs every one of them."""
+
+import subprocess
+import sys
+
+import pytest
+
+NEEDLESS = ("pandas", "ray.tune", "rich", "optuna", "sklearn", "scipy", "torchvision", "torch._dynamo")
+
+TRAINS = """
+import sys
+import ray
+from fedtune.core.budget import Budget
+from fedtune.federated import partitioning, scenarios
+from fedtune.federated.experiment import Experiment
+from fedtune.studies import ray_tasks
+
+experiment = Experiment("fedavg", scenarios.find("digits-w4").override(rounds=1))
+data = partitioning.make(experiment.scenario, experiment.seed)
+outcome = ray_tasks.train(experiment, {}, data, 1, Budget())
+assert len(outcome.rounds) == 1
+print(*sys.modules)
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded() -> set[str]:
+    """The modules of a process that has trained a round, as a worker of the final check does."""
+    result = subprocess.run([sys.executable, "-c", TRAINS], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return set(result.stdout.split())
+
+
+@pytest.mark.parametrize("name", NEEDLESS)
+def test_a_worker_trains_without(loaded: set[str], name: str) -> None:
+    assert name not in loaded
