@@ -53,7 +53,8 @@ class Tape:
         self._results = [None if t is None else recorder.slot(t) for t in results]
         self._constants, self._numbers = recorder.constants, len(recorder.numbers)
         self._find_views()
-        self._written = {self._root[s] for line in self._lines for s in line.writes}
+        self._kept = [line for i, line in enumerate(self._lines) if not self._is_spare_copy(i, line)]
+        self._written = {self._root[s] for line in self._kept for s in line.writes}
         if any(s in self._constants or fixed <= s < self._inputs for s in self._written):
             raise Unfit("it writes into a tensor that is neither given nor its own")
         self.changes = sorted(s for s in self._written if s < fixed)  # the fixed tensors that a replay writes into
@@ -61,7 +62,7 @@ class Tape:
         self._names: dict[str, Any] = {"as_strided": torch.as_strided}
         self._make = self._compiled()
         self.given = recorder.given()
-        del self._tensors
+        del self._tensors, self._kept
 
     def bind(self, fixed: Sequence[Tensor], given: Given | None = None) -> Replay:
         """A replay on these fixed tensors, a function of the fresh ones; given: what the code holds now."""
@@ -82,14 +83,51 @@ class Tape:
         self._root = list(range(len(self._tensors)))
         self._same = list(range(len(self._tensors)))
         seen = {self._look(s): s for s in range(self._inputs)}
+        written = {self._memory(s) for line in self._lines for s in line.writes}
         for line in self._lines:
+            if (same := self._unchanged(line, written)) is not None:
+                self._root[line.made[0]], self._same[line.made[0]] = self._root[same], self._same[same]
+                continue
             given = [s for s in slots_in((line.args, line.kwargs)) if self._tensors[s].numel()]
             for out in line.made:
-                memory = self._tensors[out].untyped_storage().data_ptr()
-                of = next((s for s in given if self._tensors[s].untyped_storage().data_ptr() == memory), None)
+                of = next((s for s in given if self._memory(s) == self._memory(out)), None)
                 if of is not None:
                     self._root[out] = self._root[of]
                 self._same[out] = seen.setdefault(self._look(out), out)
+
+    def _memory(self, slot: int) -> int:
+        return self._tensors[slot].untyped_storage().data_ptr()
+
+    def _unchanged(self, line: Line, written: set[int]) -> int | None:
+        """The operand of a product with 1, as vmap's biases are, if neither it nor the product is written into."""
+        if line.func is not _ATEN.mul.Scalar or type(line.args[1]) is not int or line.args[1] != 1:
+            return None
+        operand, out = line.args[0].number, line.made[0]
+        if {self._memory(operand), self._memory(out)} & written or self._root[operand] in self._results:
+            return None
+        alike = self._tensors[operand].stride() == self._tensors[out].stride()
+        return operand if alike and self._tensors[operand].dtype == self._tensors[out].dtype else None
+
+    def _is_spare_copy(self, number: int, line: Line) -> bool:
+        """Whether a line copies into a result what nobody else holds or changes; if so, that is the result.
+
+        Autograd copies a gradient that somebody else refers to, as the recorder does.
+        """
+        if line.func is not _ATEN.copy_.default or not isinstance(line.args[1], Slot):
+            return False
+        to, of = line.args[0].number, line.args[1].number
+        roots = [self._root[s] for s in self._results if s is not None]
+        written = [self._memory(s) for other in self._lines for s in other.writes]
+        later = [self._memory(s) for other in self._lines[number + 1 :] for s in other.writes]
+        own = self._root[of] >= self._inputs and self._root[of] not in (*self._constants, *roots)
+        shown = [s for s, root in enumerate(self._root) if root == to]
+        a, b = ((t.dtype, t.shape, t.stride()) for t in (self._tensors[to], self._tensors[of]))
+        whole = roots.count(to) == 1 and written.count(self._memory(to)) == 1 and self._memory(of) not in later
+        if a != b or not own or not whole or any(self._same[s] != to for s in shown):
+            return False
+        for s in shown:
+            self._root[s], self._same[s] = self._root[of], self._same[of]
+        return True
 
     def _look(self, slot: int) -> tuple[Any, ...]:
         t = self._tensors[slot]
@@ -117,7 +155,7 @@ class Tape:
         """The lines that something depends on, in their order."""
         needed = {self._same[s] for s in self._results if s is not None}
         lines = []
-        for line in reversed(self._lines):
+        for line in reversed(self._kept):
             if line.writes or any(self._same[s] == s and s in needed for s in line.made):
                 needed.update(self._reads(line))
                 lines.append(line)
@@ -230,7 +268,7 @@ _ATEN = torch.ops.aten
 # operations by elements, and how many of their first operands they may write over
 _ELEMENTWISE = {
     _ATEN.add.Tensor: 2, _ATEN.mul.Tensor: 2, _ATEN.sub.Tensor: 1, _ATEN.div.Tensor: 1, _ATEN.relu.default: 1,
-    _ATEN.threshold_backward.default: 1,
+    _ATEN.threshold_backward.default: 1, _ATEN.neg.default: 1, _ATEN.scatter_add.default: 1,
 }  # fmt: skip
 
 

@@ -92,6 +92,22 @@ def test_a_result_that_was_made_once_may_be_changed() -> None:
     assert torch.equal(replay(torch.ones(2))[0], -torch.ones(2))  # type: ignore[arg-type]
 
 
+def test_two_results_made_of_one_tensor_can_be_changed_each_by_itself() -> None:
+    """A copy of a gradient is left out only where nobody else has what it copies."""
+
+    def code(a: Tensor, x: Tensor) -> list[Tensor]:
+        y = a * x
+        one, two, three = (torch.empty_like(y).copy_(y * 1) for _ in range(3))
+        return [one, two, three, y]
+
+    a, x = torch.randn(3), torch.randn(3)
+    found = noted(code, [a], [x], [0]).bind([a])(x)
+    for i in range(4):
+        found[i].add_(i)  # type: ignore[union-attr]
+    for i, t in enumerate(found):
+        assert t is not None and torch.equal(t, a * x + i)
+
+
 def test_other_numbers_in_the_same_code() -> None:
     """A weight that changes from round to round is no reason for another tape."""
 
