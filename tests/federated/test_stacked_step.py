@@ -1,0 +1,57 @@
+"""Steps that are replayed are those that vmap and autograd make; what may depend on more is never replayed."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from fedtune.core.trees import named
+from fedtune.federated import partitioning, registry, scenarios, stacked_step
+from fedtune.federated.experiment import Experiment
+from fedtune.federated.simulation import Simulation
+
+
+def trained(algorithm: str, **fields: Any) -> Simulation:
+    scenario = scenarios.find("digits-w4").override(clients=4, **fields)
+    values = dict(registry.find(algorithm).checked_with)
+    simulation = Simulation(Experiment(algorithm, scenario), values, partitioning.make(scenario, 0))
+    for _ in range(3):
+        simulation.step()
+    return simulation
+
+
+def kinds(simulation: Simulation) -> list[stacked_step.Kind]:
+    return [kind for g in simulation.state.groups for kind in stacked_step._KINDS.get(g.net, {}).values()]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "fields"),
+    [
+        ("scaffold", {"weight_decay": 0.01}),
+        ("fedpa", {}),  # a loss that knows the round, BatchNorm in what clients received
+        ("fedbn", {"model": "fedgen-cnn", "optimizer": "adam"}),  # running statistics
+        ("fedfa", {}),  # a second step on every batch
+        ("gfpl", {"momentum": 0.9}),  # a phase over drawn rows
+    ],
+)
+def test_replayed_steps_change_no_bit(algorithm: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    replayed = trained(algorithm, **fields)
+    assert any(kind.believed for kind in kinds(replayed)) and not any(kind.unfit for kind in kinds(replayed))
+    monkeypatch.setattr(stacked_step, "_ours", lambda thing: False)
+    plain = trained(algorithm, **fields)
+    assert kinds(plain) == []
+    for a, b in zip(replayed.state.groups, plain.state.groups, strict=True):
+        assert all(torch.equal(t, named(b.tensors)[n]) for n, t in named(a.tensors).items())
+    for n, t in named(replayed.state.server).items():
+        assert torch.equal(t, named(plain.state.server)[n])
+
+
+def test_only_code_that_is_known_not_to_keep_a_state_has_an_identity() -> None:
+    ours = registry.find("fedprox")()
+    assert stacked_step.identity(ours.loss) == stacked_step.identity(registry.find("fedprox")().loss)
+    assert stacked_step.identity(ours.loss) != stacked_step.identity(registry.find("fedprox")(mu=0.5).loss)
+    at = registry.find("fedgen")().loss_at
+    assert stacked_step.identity(partial(at, 1)) != stacked_step.identity(partial(at, 2))
+    assert stacked_step.identity(lambda m, batch, down: batch.x.sum()) is None
+    assert stacked_step.identity(partial(ours.loss, down={})) is None
