@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,6 +70,24 @@ def of_all_classes(f: Federation, rows: int, generator: torch.Generator) -> Spli
     share = max(1, rows // f.classes)
     chosen = torch.cat([held[y == c][:share] for c in range(f.classes)]).to(f.x.device)
     return Split(chosen.expand(f.clients, -1), torch.full_like(f.test.counts, len(chosen)))
+
+
+def joined(federations: Sequence[Federation]) -> Federation:
+    """Several federations of one data set as one, their clients one federation after the other.  They hold tensors."""
+    x, y = (torch.cat([getattr(f, name) for f in federations]) for name in ("x", "y"))
+    sizes = [len(f.x) for f in federations]
+    splits = (joined_split([getattr(f, n) for f in federations], sizes) for n in ("train", "val", "test"))
+    return Federation(x, y, federations[0].classes, *splits)
+
+
+def joined_split(splits: Sequence[Split], sizes: Sequence[int]) -> Split:
+    """Tables of several federations, whose rows lie one after the other, as one.  sizes: rows of each."""
+    longest, tables, first = max(s.rows.shape[1] for s in splits), [], 0
+    for s, size in zip(splits, sizes, strict=True):
+        padding = s.rows[:, :1].expand(-1, longest - s.rows.shape[1])
+        tables.append(torch.cat([s.rows, padding], 1) + first)
+        first += size
+    return Split(torch.cat(tables), torch.cat([s.counts for s in splits]))
 
 
 def partitioned(data: Dataset, rows: np.ndarray, parts: Partition, first_class: int = 0) -> Federation:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedtune.core import metrics, randomness
+from fedtune.core import metrics
 from fedtune.core.draws import Draws, certain
+from fedtune.core.errors import Diverged
 from fedtune.core.trees import Tree, for_each_client, join, take, tree_map
 from fedtune.data.federation import Split
-from fedtune.federated import client_code, own_metrics
-from fedtune.federated.adaptation import adapted
+from fedtune.federated import client_code, own_metrics, seed_stack
+from fedtune.federated.adaptation import adapt_all
 from fedtune.federated.algorithm import Data, Model
 from fedtune.federated.chunks import Part, over_rows
+from fedtune.federated.seed_stack import SeedStack, Work, one_after_another
 from fedtune.federated.state import Group, Setting, State
 
 
@@ -26,30 +28,70 @@ class Scored(NamedTuple):
     clients: dict[str, Tensor]  # client; and of each split SPLIT_rows, SPLIT_acc and metrics of the user's own
 
 
+class Scores(NamedTuple):
+    """What models predict of the rows of some clients."""
+
+    # of each client: correct rows per head, and of the first head the summed loss and counts by class (`_counts`)
+    sums: dict[str, Tree]
+    each: dict[int, tuple[Tensor, Tensor]]  # where the user's own metrics need them: scores and labels of its real rows
+
+
+Deployed = Callable[[Tensor, Tensor], dict[str, Tree]]
+
+
 def evaluate(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")) -> dict[str, float]:
     """The metrics of the clients' models on these splits, without the table of clients that `score` also gives."""
     return score(s, state, splits).row
 
 
-@torch.no_grad()
 def score(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")) -> Scored:
     """Metrics of the clients that are scored on their validation and test rows, by the scenario's rule.
 
     A client's model is its own parts with the shared ones that it would receive now, trained by the algorithm's
-    `adapt` where it says so.
+    `adapt` where it says so.  Raises Diverged.
     """
+    (found,) = score_all(seed_stack.alone(s), {0: state}, splits).values()
+    if isinstance(found, Diverged):
+        raise found
+    return found
+
+
+@torch.no_grad()
+def score_all(
+    seeds: SeedStack, states: Mapping[int, State], splits: tuple[str, ...] = ("val", "test")
+) -> dict[int, Scored | Diverged]:
+    """The same of several runs, by their places among the seeds, whose clients work as one stack."""
+    first = seeds.settings[next(iter(states))]
+    if first.metrics:  # the user's own are computed of one run after the other
+        seeds = SeedStack(seeds.settings)
+    ready = adapt_all(seeds, states, {i: _scored_groups(seeds.settings[i], state) for i, state in states.items()})
+    found: dict[int, Scored | Diverged] = {i: g for i, g in ready.items() if isinstance(g, Diverged)}
+    groups = {i: g for i, g in ready.items() if not isinstance(g, Diverged)}
+    wanted = (*splits, "all") if "test" in splits and first.everywhere else splits
+    scores = {split: _scores(seeds, states, groups, split) for split in wanted}
+    for i, of in groups.items():
+        found[i] = _summed(seeds.settings[i], of, {split: scores[split][i] for split in wanted})
+    return {i: found[i] for i in states}
+
+
+def _scored_groups(s: Setting, state: State) -> dict[int, Group]:
+    """The clients that are scored, by the places of their groups."""
+    ids = s.scored_clients()
+    if len(ids) == s.task.clients:
+        return dict(enumerate(state.groups))
+    at = {i: torch.isin(g.ids, ids).nonzero()[:, 0] for i, g in enumerate(state.groups)}
+    return {i: state.groups[i].at(a) for i, a in at.items() if len(a)}
+
+
+def _summed(s: Setting, groups: Mapping[int, Group], scores: Mapping[str, list[Scores]]) -> Scored:
+    """A run's metrics.  scores: of each split, and of the rows of all classes, those of each group."""
     row: dict[str, float] = {}
-    ids, groups = s.scored_clients(), state.groups
-    if len(ids) < s.task.clients:
-        at = [torch.isin(g.ids, ids).nonzero()[:, 0] for g in groups]
-        pairs = [(g, a) for g, a in zip(groups, at, strict=True) if len(a)]
-        groups = tuple(g.at(a) for g, a in pairs)
-    groups = adapted(s, state, groups)
+    ids = s.scored_clients()
     clients = {"client": ids}
-    for split in splits:
+    for split in (n for n in scores if n != "all"):
         table: Split = getattr(s.federation, split)
-        each: dict[int, tuple[Tensor, Tensor]] = {}
-        found = _in_order(groups, [_scores(s, state, g, table, split, each) for g in groups])
+        found = _in_order(groups, [of.sums for of in scores[split]])
+        each = {k: rows for of in scores[split] for k, rows in of.each.items()}
         rows = table.counts[ids]
         clients |= {f"{split}_rows": rows, f"{split}_acc": next(iter(found["correct"].values())).double() / rows}
         of_own, values = _own(s, split, [each[k] for k in ids.tolist()] if s.metrics else [])
@@ -59,9 +101,8 @@ def score(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")) -
         row |= metrics.accuracy(split, found["correct"], rows, s.task.clients)
         row[f"{split}_loss"] = (found["loss"] / rows).mean().item()
         row |= metrics.by_class(split, found["counts"]) | of_own
-    if "test" in splits and s.everywhere:
-        scores = [_scores(s, state, g, s.everywhere, "all", {})["correct"] for g in groups]
-        correct = torch.cat([next(iter(heads.values())) for heads in scores])
+    if s.everywhere and "all" in scores:
+        correct = torch.cat([next(iter(of.sums["correct"].values())) for of in scores["all"]])
         row["test_acc_all"] = (correct.double() / s.everywhere.counts[ids]).mean().item()
     return Scored(row, clients)
 
@@ -80,17 +121,39 @@ def _own(s: Setting, split: str, rows: own_metrics.Rows) -> tuple[dict[str, floa
 
 
 def _scores(
-    s: Setting, state: State, g: Group, table: Split, split: str, each: dict[int, tuple[Tensor, Tensor]]
-) -> dict[str, Tree]:
-    """Of each client: correct rows per head, and of the first head the summed loss and counts by class (`_counts`).
+    seeds: SeedStack, states: Mapping[int, State], groups: Mapping[int, Mapping[int, Group]], split: str
+) -> dict[int, list[Scores]]:
+    """Of each run the scores of each group's clients on a split's rows.  groups: of each run, by their places."""
 
-    each: where the user's own metrics need them, its scores and labels on its real rows are put here.
-    """
+    def deployed(ids: Tensor, runs: Tensor) -> dict[str, Tree]:
+        """What clients would receive in the next round, from their own run's server."""
+        found = []
+        for i in dict.fromkeys(runs.tolist()):
+            s, mine = seeds.settings[i], ids[runs == i] % seeds.settings[i].task.clients
+            found.append(s.algorithm.deployed(states[i].server, mine, s.task_in(states[i].round + 1)))
+        return one_after_another(found)
+
+    t = next(iter(states.values())).round
+    found: dict[int, list[Scores]] = {i: [] for i in groups}
+    for place in dict.fromkeys(place for of in groups.values() for place in of):
+        here = {i: of[place] for i, of in groups.items() if place in of}
+        works = [Work(i, place, g, torch.full_like(g.ids, i)) for i, g in here.items()]
+        scores = seeds.run(works, lambda s, g, runs: _of_group(s, g, runs, deployed, split, t))
+        for i, of in zip(here, scores, strict=True):
+            assert not isinstance(of, Diverged)  # predictions are not looked at
+            found[i].append(of)
+    return found
+
+
+def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str, t: int) -> Scores:
+    """The scores of clients on a split's rows after round t.  runs [k]: the place of each client's run."""
     g.net.eval()
-    task = s.task_in(state.round + 1)  # what is deployed would be received in the next round
+    table: Split | None = s.everywhere if split == "all" else getattr(s.federation, split)
+    assert table
+    adapts, each = bool(s.algorithm.adapt(s.task_in(t + 1))), {}
 
-    def one(t: dict[str, Tensor], received: dict[str, Tree], data: Data) -> dict[str, Any]:
-        out = s.algorithm.predict(Model(g.net, t), data.x, received)
+    def one(tensors: dict[str, Tensor], received: dict[str, Tree], data: Data) -> dict[str, Any]:
+        out = s.algorithm.predict(Model(g.net, tensors), data.x, received)
         heads = out if isinstance(out, dict) else {"head": out}
         said = {h: z.argmax(1) for h, z in heads.items()}
         correct = {h: ((y == data.y) & data.mask).sum() for h, y in said.items()}
@@ -99,23 +162,24 @@ def _scores(
         found = {"correct": correct, "loss": loss.sum().double(), "said": next(iter(said.values()))}
         return found | ({"scores": scores} if s.metrics else {})
 
-    draws = Draws(_scores, g.net)
+    draws = Draws(_of_group, g.net)
 
     def run(part: Part, data: Data) -> dict[str, Any]:
-        address, ids = (s.task.seed, "predict", split, state.round), g.ids[part].tolist()
-        draws.begin(lambda: [randomness.stream(*address, k) for k in ids])
-        down = s.algorithm.deployed(state.server, g.ids[part], task)  # here: a chunk of it would be a copy
+        ids = g.ids[part]
+        draws.begin(lambda: s.streams(ids, "predict", split, t))
+        down = deployed(ids, runs[part])  # here: a chunk of it would be a copy
         tensors = take(g.tensors, part)
-        if not s.algorithm.adapt(task):  # what was adapted holds what it received
+        if not adapts:  # what was adapted holds what it received
             tensors |= s.algorithm.receive(down)
         found = for_each_client(one, g.executor, tensors, down, data, draws=draws)
         if s.metrics:
-            counts, scores = table.counts[g.ids[part]].tolist(), found.pop("scores")
-            each.update({k: (scores[i, :n], data.y[i, :n]) for i, (k, n) in enumerate(zip(ids, counts, strict=True))})
+            counts, scores = table.counts[ids].tolist(), found.pop("scores")
+            of = enumerate(zip(ids.tolist(), counts, strict=True))
+            each.update({k: (scores[i, :n], data.y[i, :n]) for i, (k, n) in of})
         return found | {"counts": _counts(data, found.pop("said"), s.task.classes)}
 
     with client_code.running(g.executor):
-        return certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws)
+        return Scores(certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws), each)
 
 
 def _counts(data: Data, said: Tensor, classes: int) -> Tensor:
@@ -126,6 +190,6 @@ def _counts(data: Data, said: Tensor, classes: int) -> Tensor:
     return at.new_zeros(len(y), 3 * classes).scatter_add_(1, at, counted).view(len(y), 3, classes)
 
 
-def _in_order(groups: Sequence[Group], found: Sequence[Tree]) -> Tree:
+def _in_order(groups: Mapping[int, Group], found: Sequence[Tree]) -> Tree:
     """What was found of each group's clients, in the order of all clients' numbers."""
-    return take(join(list(found)), torch.cat([g.ids for g in groups]).argsort())
+    return take(join(list(found)), torch.cat([g.ids for g in groups.values()]).argsort())

@@ -178,7 +178,7 @@ def _forms(alg: Algorithm, scenario: Scenario, contents: tuple[str, ...]) -> tup
 
 def _architectures(scenario: Scenario) -> list[architectures.Net]:
     """The nets of the clients' architectures; UserError unless they run on the data set's rows."""
-    (shape, classes), dtype = _shape(scenario), _dtype(scenario)
+    (shape, classes), dtype = shape_of(scenario), dtype_of(scenario)
     width, nets = architectures.width(scenario.model, shape, classes, scenario.features, dtype), []
     for name in catalogue.members(scenario.model)[: scenario.clients]:
         nets.append(architectures.build(name, shape, classes, width))
@@ -188,11 +188,11 @@ def _architectures(scenario: Scenario) -> list[architectures.Net]:
 
 def _form(alg: Algorithm, scenario: Scenario, architecture: architectures.Net) -> Form:
     """The form of an architecture with the algorithm's own parts; the architecture stays as it was."""
-    shape, classes = _shape(scenario)
+    shape, classes = shape_of(scenario)
     net: nn.Module = copy.copy(architecture)
     net._modules = dict(architecture._modules)  # large nets are built once for all algorithms
     with torch.random.fork_rng(devices=[]):
-        task = task_of(scenario, classes, shape, 0, _dtype(scenario))
+        task = task_of(scenario, classes, shape, 0, dtype_of(scenario))
         net = alg.build(net, task)
     shapes = {n: t.shape for n, t in net.state_dict().items()}
     buffers = frozenset(n for n, _ in net.named_buffers())
@@ -200,12 +200,13 @@ def _form(alg: Algorithm, scenario: Scenario, architecture: architectures.Net) -
     return Form(tuple(parts(net)), shapes, buffers, architecture.head_was, stays, adapts)
 
 
-def _shape(scenario: Scenario) -> tuple[architectures.Shape, int]:
+def shape_of(scenario: Scenario) -> tuple[architectures.Shape, int]:
+    """Of a data set's row, and how many classes there are."""
     *shape, classes = datasets.describe(scenario.dataset, scenario.image_size)
     return tuple(shape), classes
 
 
-def _dtype(scenario: Scenario) -> torch.dtype:
+def dtype_of(scenario: Scenario) -> torch.dtype:
     """The type of the data set's rows, as tokens are whole numbers."""
     return torch.int64 if datasets.has_tokens(scenario.dataset) else torch.float32
 

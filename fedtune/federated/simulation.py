@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +15,9 @@ from fedtune.core.errors import Diverged
 from fedtune.core.metrics import over_seeds
 from fedtune.core.trees import alike, tree_map
 from fedtune.data import federation
-from fedtune.federated import engine, evaluation, executors, own_metrics, partitioning, starting
+from fedtune.federated import engine, evaluation, executors, own_metrics, partitioning, seed_stack, starting
 from fedtune.federated.experiment import Experiment, task_of, with_seed
+from fedtune.federated.seed_stack import SeedStack
 from fedtune.federated.settling import settle
 from fedtune.federated.state import Setting, State, with_shapes
 from fedtune.nn import architectures
@@ -85,17 +86,20 @@ class Simulation:
 
         Raises Diverged; UserError for the user's own code.
         """
-        with own_files.blamed(*PASSING):
-            return self._step()
+        (row,) = step_all(seed_stack.alone(self.setting), {0: self}).values()
+        if isinstance(row, Diverged):
+            raise row
+        return row
 
-    def _step(self) -> dict[str, Any]:
-        state, row = engine.run_round(self.setting, self.state)
-        began = time.perf_counter()
-        due = state.round % self.test_every == 0 or state.round == self.setting.scenario.rounds
-        found = evaluation.score(self.setting, state, ("val", "test") if due else ("val",))
+    def due(self, t: int) -> bool:
+        """Whether test rows are scored at the end of round t."""
+        return t % self.test_every == 0 or t == self.setting.scenario.rounds
+
+    def take(self, state: State, row: dict[str, Any], found: evaluation.Scored, seconds: float) -> dict[str, Any]:
+        """Go on from what a round left; its row with what the evaluation found in so many seconds."""
         row, task = {"round": state.round} | row | found.row, self.setting.task_in(state.round)
         self.state = state._replace(server=self.setting.algorithm.observe(state.server, row["val_acc"], task))
-        self.last = Round(row | {"eval_seconds": time.perf_counter() - began}, found.clients, state)
+        self.last = Round(row | {"eval_seconds": seconds}, found.clients, state)
         return self.last.row
 
     def test(self) -> dict[str, Any]:
@@ -142,14 +146,64 @@ def settled(experiment: Experiment, config: dict[str, Any], data: federation.Fed
     return settle(experiment, config, data, Simulation)
 
 
+def step_all(seeds: SeedStack, runs: Mapping[int, Simulation]) -> dict[int, dict[str, Any] | Diverged]:
+    """A round of several runs, by their places among the seeds: of each what `Simulation.step` gives or raises.
+
+    What they cost together is shared out evenly: a run's seconds are those that it adds, not those that it waits.
+    """
+    with own_files.blamed(*PASSING):
+        done = engine.run_rounds(seeds, {i: run.state for i, run in runs.items()})
+        began = time.perf_counter()
+        states = {i: d[0] for i, d in done.items() if not isinstance(d, Diverged)}
+        due = any(runs[i].due(state.round) for i, state in states.items())
+        scored = evaluation.score_all(seeds, states, ("val", "test") if due else ("val",)) if states else {}
+        seconds = (time.perf_counter() - began) / len(runs)
+        found: dict[int, dict[str, Any] | Diverged] = {}
+        for i, run in runs.items():
+            trained, judged = done[i], scored.get(i)
+            if isinstance(trained, Diverged):
+                found[i] = trained
+            elif isinstance(judged, Diverged):
+                found[i] = judged
+            elif judged:
+                found[i] = run.take(*trained, judged, seconds)
+    return found
+
+
+class Seeds:
+    """Runs of one experiment and configuration on several seeds, whose clients train as one stack if that pays."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        config: dict[str, Any],
+        data: Mapping[int, federation.Federation],
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """data: the federation of every seed, by seed."""
+        if experiment.executor == "auto":
+            experiment = settled(experiment, config, next(iter(data.values())))  # one for all seeds
+        self.runs = [Simulation(with_seed(experiment, seed), config, d, dtype) for seed, d in data.items()]
+        self._stack = seed_stack.stacked([r.setting for r in self.runs], [r.state for r in self.runs])
+        for run, setting in zip(self.runs, self._stack.settings, strict=True):
+            run.setting = setting
+
+    def step(self, some: Iterable[int] | None = None) -> dict[int, dict[str, Any] | Diverged]:
+        """Run a round of the runs at these places, or of all: of each its row of metrics, or how it diverged.
+
+        Those that run together must have as many rounds behind them.
+        """
+        at = range(len(self.runs)) if some is None else some
+        return step_all(self._stack, {i: self.runs[i] for i in at})
+
+
 class MultiSeedSimulation:
     """One configuration on several seeds, side by side: each has its own partition, initialisation and draws."""
 
     def __init__(self, experiment: Experiment, config: dict[str, Any], data: Sequence[federation.Federation]) -> None:
         """data: the federations of the experiment's seed and of those that follow it."""
-        if experiment.executor == "auto":
-            experiment = settled(experiment, config, data[0])  # one for all seeds
-        self.runs = [Simulation(with_seed(experiment, experiment.seed + i), config, d) for i, d in enumerate(data)]
+        self.seeds = Seeds(experiment, config, {experiment.seed + i: d for i, d in enumerate(data)})
+        self.runs = self.seeds.runs
 
     @property
     def rounds(self) -> int:
@@ -163,7 +217,12 @@ class MultiSeedSimulation:
 
     def step(self) -> dict[str, Any]:
         """Run a round on every seed: the mean row.  Raises Diverged if one does."""
-        return over_seeds([run.step() for run in self.runs])
+        rows = []
+        for row in self.seeds.step().values():
+            if isinstance(row, Diverged):
+                raise row
+            rows.append(row)
+        return over_seeds(rows)
 
     def test(self) -> dict[str, Any]:
         """The mean row of the last round with the figures on test rows, which are scored now if they were not."""

@@ -53,10 +53,17 @@ class Setting(NamedTuple):
     everywhere: Split | None = None  # test rows of all classes, the same for every client
     dtype: torch.dtype = torch.float32  # of real numbers: rows may be whole ones (tokens)
     metrics: tuple[OwnMetric, ...] = ()  # of the user's own
+    seeds: tuple[int, ...] = ()  # of a joint setting, whose clients are those of several runs: see `seed_stack`
 
     def task_in(self, t: int) -> Task:
         """The task as an algorithm is given it in round t = 1, 2, …"""
         return self.task._replace(t=t)
+
+    def streams(self, ids: Tensor, *address: str | int) -> list[torch.Generator]:
+        """The clients' own streams at an address: that of client k is (seed, address, k)."""
+        own = self.task.clients
+        of = [(self.seeds[k // own], k % own) if self.seeds else (self.task.seed, k) for k in ids.tolist()]
+        return [randomness.stream(seed, *address, k) for seed, k in of]
 
     def scored_clients(self) -> Tensor:
         """The clients that are scored, ascending: all, or as many as the scenario says, the same in every round."""

@@ -29,7 +29,8 @@ def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
     }  # fmt: skip
     named = {p.experiment.scenario.dataset: data}
     found = ray_tasks.run_all(
-        list(runs.values()), named, None, p.cpus, p.gpus, p.budget, "final check", p.concurrent, p.goal.first
+        list(runs.values()), named, None, p.cpus, p.gpus, p.budget, "final check", p.concurrent, p.goal.first,
+        "seconds" in p.goal.names,
     )
     if found:
         whose = {"algorithm": p.experiment.algorithm}

@@ -81,7 +81,7 @@ def evaluate(
     named = {first.experiment.scenario.dataset: data}
     outcomes = ray_tasks.run_all(
         list(runs.values()), named, folder, first.cpus, first.gpus, first.budget, "fresh seeds", first.concurrent,
-        first.goal.first,
+        first.goal.first, "seconds" in first.goal.names,
     )
     rows, rounds, scored = [], [], []
     for p, c, seed in entries:

@@ -1,4 +1,7 @@
-"""Many runs outside a search, as Ray tasks; where there is a folder, each leaves a file and is run only once."""
+"""Many runs outside a search, as Ray tasks; where there is a folder, each leaves a file and is run only once.
+
+Seeds of one configuration share a task where their clients can train as one stack: see `federated.seed_stack`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,9 +24,10 @@ from fedtune.core.terminal import say
 from fedtune.data import federation
 from fedtune.data.datasets import Dataset
 from fedtune.federated import partitioning
-from fedtune.federated.experiment import Experiment
+from fedtune.federated.experiment import Experiment, with_seed
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Round, Simulation, play
+from fedtune.federated.seed_stack import seeds_at_once
+from fedtune.federated.simulation import Round, Seeds, Simulation, play
 from fedtune.runs import clients, provenance
 from fedtune.runs.files import write_json
 
@@ -55,7 +60,7 @@ class Outcome(NamedTuple):
 def run_all(
     runs: Sequence[SeededRun], data: Mapping[str, Dataset], folder: Path | None = None, cpus: float = 1,
     gpus: float = 0, budget: Budget | None = None, title: str = "runs", concurrent: int | None = None,
-    objective: Objective | None = None,
+    objective: Objective | None = None, timed: bool = False,
 ) -> dict[str, Outcome]:  # fmt: skip
     """The outcome of each run, by label.
 
@@ -66,14 +71,17 @@ def run_all(
     budget       of each run, which may end before its scenario's rounds.
     concurrent   runs at once at most; as many as Ray has room for, if not given.
     objective    by which a run's best round is told; without one, outcomes hold nothing of single clients.
+    timed        whether a run's seconds are judged, so that each is trained by itself.
     """
     done: dict[str, Outcome] = {}
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
         done = finished(runs, folder, budget)
-    left = _by_federation(r for r in runs if r.label not in done)
+    left = [r for r in runs if r.label not in done]
     commit = provenance.commit()
-    outcomes = _outcomes(left, data, cpus, gpus, budget, concurrent, objective)
+    limit, slots = budget or Budget(), _slots(cpus, gpus) if left else 0
+    some = packs(left, min(slots, concurrent or slots), apart=timed or limit.unit == "seconds")
+    outcomes = _outcomes(some, data, cpus, gpus, limit, concurrent or 2 * slots, objective)
     for run, outcome in _with_progress(outcomes, title, len(done), len(runs)):
         done[run.label] = outcome._replace(commit=commit)
         if folder:
@@ -92,32 +100,59 @@ def train(
     objective: Objective | None = None,
 ) -> Outcome:  # fmt: skip
     """Train one configuration to its last round, or until its budget is used up (in a Ray task)."""
+    return train_seeds(experiment, config, [experiment.seed], cpus, budget, objective, data)[0]
+
+
+def train_seeds(
+    experiment: Experiment, config: Config, seeds: Sequence[int], cpus: float, budget: Budget,
+    objective: Objective | None, *data: federation.Federation,
+) -> list[Outcome]:  # fmt: skip
+    """The same of several seeds, whose clients train as one stack.  data: the federation of each."""
     keep_freed_memory()
     torch.set_num_threads(max(1, int(cpus)))
-    rows: list[dict[str, Any]] = []
-    try:
-        seconds = 0.0
-        if budget.unit == "seconds":
-            next(play(experiment, config, data))  # unused: a process's first round takes seconds more
-        simulation = Simulation(experiment, config, data)
-        best: Round | None = None
-        for _ in range(simulation.setting.scenario.rounds):
-            row = simulation.step()
-            rows.append(row)
-            seconds += row["seconds"] + row["eval_seconds"]
-            if objective and (best is None or _improved(objective, row, best.row)):
-                best = simulation.last.kept()
-            if budget.reached(row, seconds):
-                break
-        rows[-1] = simulation.test()
-        if best is None:
-            return Outcome(rows, "")
-        best = simulation.tested(best)
-    except Diverged as error:
-        return Outcome(rows, str(error))
-    of_clients = [clients.columns(how, done.row["round"], done.clients)
-                  for how, done in (("last", simulation.last), ("best", best))]  # fmt: skip
-    return Outcome(rows, "", clients=of_clients)
+    if budget.unit == "seconds":
+        with suppress(Diverged):  # unused: a process's first round takes seconds more
+            next(play(with_seed(experiment, seeds[0]), config, data[0]))
+    together = Seeds(experiment, config, dict(zip(seeds, data, strict=True)))
+    courses = [_Course(run, budget, objective) for run in together.runs]
+    while left := [i for i, course in enumerate(courses) if not course.over]:
+        for i, row in together.step(left).items():
+            courses[i].take(row)
+    return [course.outcome() for course in courses]
+
+
+class _Course:
+    """A run on its way: its rounds, and the best of them."""
+
+    def __init__(self, simulation: Simulation, budget: Budget, objective: Objective | None) -> None:
+        self.simulation, self.budget, self.objective = simulation, budget, objective
+        self.rows: list[dict[str, Any]] = []
+        self.seconds, self.reason, self.over = 0.0, "", False
+        self.best: Round | None = None
+
+    def take(self, row: dict[str, Any] | Diverged) -> None:
+        """The next round's row, or how the run diverged in it."""
+        if isinstance(row, Diverged):
+            self.reason, self.over = str(row), True
+            return
+        self.rows.append(row)
+        self.seconds += row["seconds"] + row["eval_seconds"]
+        if self.objective and (self.best is None or _improved(self.objective, row, self.best.row)):
+            self.best = self.simulation.last.kept()
+        self.over = row["round"] >= self.simulation.setting.scenario.rounds or self.budget.reached(row, self.seconds)
+
+    def outcome(self) -> Outcome:
+        """What came of it: the last round and the best one are scored on test rows now, unless they were."""
+        if self.reason:
+            return Outcome(self.rows, self.reason)
+        try:
+            self.rows[-1] = self.simulation.test()
+            best = self.best and self.simulation.tested(self.best)
+        except Diverged as error:
+            return Outcome(self.rows, str(error))
+        both = {"last": self.simulation.last, "best": best}
+        of_clients = [clients.columns(how, done.row["round"], done.clients) for how, done in both.items() if done]
+        return Outcome(self.rows, "", clients=of_clients if best else [])
 
 
 def _improved(objective: Objective, row: dict[str, Any], best: dict[str, Any]) -> bool:
@@ -125,44 +160,56 @@ def _improved(objective: Objective, row: dict[str, Any], best: dict[str, Any]) -
     return objective.name != "seconds" and objective.better(row[objective.name], best[objective.name])
 
 
-def _by_federation(runs: Iterable[SeededRun]) -> list[SeededRun]:
-    """The runs in an order in which those on the same federation follow each other, so that each is made once."""
-    groups: dict[tuple[Scenario, int], list[SeededRun]] = {}
+def packs(runs: Sequence[SeededRun], slots: int, apart: bool) -> list[list[SeededRun]]:
+    """Runs that train as one stack: those of one configuration, as many seeds as a stack should hold.
+
+    slots: tasks that run at once; none is idle for the sake of a larger stack.  apart: each run by itself.
+    Packs on the same federations follow each other, so that each is made once.
+    """
+    alike: dict[str, list[SeededRun]] = {}
     for run in runs:
-        groups.setdefault((run.experiment.scenario, run.experiment.seed), []).append(run)
-    return [run for group in groups.values() for run in group]
+        kind = json.dumps([with_seed(run.experiment, 0).to_plain(), run.config], sort_keys=True)
+        alike.setdefault(kind, []).append(run)
+    found: dict[tuple[Scenario, tuple[int, ...]], list[list[SeededRun]]] = {}
+    for group in alike.values():
+        at_once = 1 if apart else seeds_at_once(group[0].experiment, group[0].config)
+        parts = max(-(-len(group) // at_once), min(len(group), -(-slots // len(alike))))
+        for i in range(parts):
+            pack = group[len(group) * i // parts : len(group) * (i + 1) // parts]
+            where = pack[0].experiment.scenario, tuple(run.experiment.seed for run in pack)
+            found.setdefault(where, []).append(pack)
+    return [pack for of in found.values() for pack in of]
 
 
 def _outcomes(
-    runs: Sequence[SeededRun], data: Mapping[str, Dataset], cpus: float, gpus: float, budget: Budget | None,
-    concurrent: int | None, objective: Objective | None,
+    some: Sequence[list[SeededRun]], data: Mapping[str, Dataset], cpus: float, gpus: float, budget: Budget, room: int,
+    objective: Objective | None,
 ) -> Iterator[tuple[SeededRun, Outcome]]:  # fmt: skip
-    """Runs with their outcomes, as they end; those on the same federation must follow each other.
+    """Runs with their outcomes, as their packs end.
 
-    Only as many are handed to Ray as keep it busy, so that few federations exist at once.
+    room: packs that are handed to Ray at once, as many as keep it busy: so few federations exist at once.
     """
-    task = ray.remote(num_cpus=cpus, num_gpus=gpus)(train)
-    room = concurrent or 2 * _slots(cpus, gpus)
-    waiting: dict[Any, SeededRun] = {}
+    task = ray.remote(num_cpus=cpus, num_gpus=gpus)(train_seeds)
+    waiting: dict[Any, list[SeededRun]] = {}
     latest: Any = None
-    shared: Any = None
-    for run in runs:
-        e = run.experiment
-        if latest != (e.scenario, e.seed):
-            latest = e.scenario, e.seed
-            shared = ray.put(partitioning.partition(data[e.scenario.dataset], *latest))
-        waiting[task.remote(e, run.config, shared, cpus, budget or Budget(), objective)] = run
+    shared: list[Any] = []
+    for pack in some:
+        e, seeds = pack[0].experiment, [run.experiment.seed for run in pack]
+        if latest != (e.scenario, seeds):
+            latest = e.scenario, seeds
+            shared = [ray.put(partitioning.partition(data[e.scenario.dataset], e.scenario, seed)) for seed in seeds]
+        waiting[task.remote(e, pack[0].config, seeds, cpus, budget, objective, *shared)] = pack
         if len(waiting) >= room:
-            yield _next(waiting)
+            yield from _next(waiting)
     while waiting:
-        yield _next(waiting)
+        yield from _next(waiting)
 
 
-def _next(waiting: dict[Any, SeededRun]) -> tuple[SeededRun, Outcome]:
-    """The next run to end, which waits no longer; UserError for what cannot heal."""
+def _next(waiting: dict[Any, list[SeededRun]]) -> Iterator[tuple[SeededRun, Outcome]]:
+    """The next runs to end, which wait no longer; UserError for what cannot heal."""
     (done, *_), _ = ray.wait(list(waiting))
     try:
-        return waiting.pop(done), ray.get(done)
+        yield from zip(waiting.pop(done), ray.get(done), strict=True)
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, UserError):
             raise error.cause from error  # its line alone

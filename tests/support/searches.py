@@ -130,8 +130,8 @@ def rounds_by_configuration(run: Path) -> dict[str, pd.DataFrame]:
     return found
 
 
-def actors(driver: int) -> list[int]:
-    """Processes of trials below a driver."""
+def actors(driver: int, name: str = "Trainable") -> list[int]:
+    """Processes below a driver that run trials, or the task of that name."""
     parents, found, forks = {}, [], Path(os.environ["FEDTUNE_FORKS"]).parent
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -141,7 +141,7 @@ def actors(driver: int) -> list[int]:
             title = (folder / "cmdline").read_text()
         except (OSError, ValueError):
             continue  # it ended meanwhile, or begins
-        if title.startswith("ray::") and "Trainable" in title:  # of a class that Ray wraps it in
+        if title.startswith("ray::") and name in title:  # of a class that Ray wraps it in
             found.append(int(folder.name))
 
     def below(pid: int) -> bool:

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from fedtune.core import own_files
 from fedtune.core.errors import UserError
 from fedtune.federated.algorithm import Model
-from fedtune.federated.experiment import _dtype, _shape
+from fedtune.federated.experiment import dtype_of, shape_of
 from fedtune.federated.laws import belongings, hints
 from fedtune.federated.laws.law import Broken, Fell, Law, Note, law
 from fedtune.federated.laws.watching import Streams
@@ -31,7 +31,7 @@ class ModelSubject:
     def __init__(self, name: str, scenario: Scenario) -> None:
         """name: of an architecture; the scenario gives the shape of a row, the classes and the features' width."""
         self.name = name
-        (self.shape, self.classes), self.dtype = _shape(scenario), _dtype(scenario)
+        (self.shape, self.classes), self.dtype = shape_of(scenario), dtype_of(scenario)
         self.features = scenario.features
         self.stacks = False  # until the laws find it possible
 
