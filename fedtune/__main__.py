@@ -7,6 +7,7 @@ import sys
 
 from fedtune import __version__
 from fedtune.core.errors import unknown
+from fedtune.core.terminal import one_line
 
 COMMANDS = {
     "search": "search an algorithm's hyperparameters",
@@ -38,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"fedtune {__version__}")
         return 0
     if args[0] not in COMMANDS:
-        print(f"error: {unknown('command', args[0], COMMANDS)}", file=sys.stderr)
+        print(f"error: {one_line(unknown('command', args[0], COMMANDS, 'fedtune --help'))}", file=sys.stderr)
         return 2
     return importlib.import_module(f"fedtune.{args[0]}").main(args[1:])
 

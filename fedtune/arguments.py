@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fedtune.core.command import Parser as Parser
 from fedtune.core.command import guarded as guarded
 from fedtune.core.errors import UserError
-from fedtune.tuning import options
+from fedtune.runs import reading
+from fedtune.tuning import option_types, options
 from fedtune.tuning.options import ExperimentOptions, SearchOptions
 
 OF_MACHINE = ("data_dir", "address", "max_concurrent", "dashboard", "debug")  # options that a resumed run may change
@@ -80,11 +79,12 @@ def given(args: argparse.Namespace, cls: type, *only: str) -> dict[str, Any]:
 def read_config(path: str) -> dict[str, Any]:
     """The content of a best.yaml; UserError if it is none."""
     try:
-        content = yaml.safe_load(Path(path).read_text())
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"--config needs a best.yaml of a search, but {path} cannot be read: {error}") from error
-    wanted = {"algorithm": str, "scenario": str, "hyperparameters": dict}
-    if not isinstance(content, dict) or any(not isinstance(content.get(k), t) for k, t in wanted.items()):
+        content = reading.best(Path(path))
+    except (OSError, ValueError) as error:
+        why = reading.short(error)
+        raise UserError(f"--config needs a best.yaml of a search, but {path} cannot be read: {why}") from error
+    wanted = ("algorithm", "scenario", "hyperparameters")
+    if any(name not in content for name in wanted):
         raise UserError(f"--config needs {', '.join(wanted)} as in a search's best.yaml, but {path} lacks some")
     return content
 
@@ -101,4 +101,5 @@ def typed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return value
 
 
-positive, above_zero = typed(options.positive), typed(options.above_zero)
+few, positive = typed(option_types.few), typed(option_types.positive)
+above_zero = typed(option_types.above_zero)

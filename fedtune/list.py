@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import sys
 from typing import TYPE_CHECKING
@@ -22,13 +23,18 @@ if TYPE_CHECKING:
     from fedtune.federated.algorithm import Algorithm
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line of `fedtune list`."""
+    p = Parser(prog="fedtune list", description="Show what there is.")
+    p.add_argument("algo", nargs="?", metavar="ALGORITHM", help="only this, or FILE.py[:NAME], with its text")
+    p.add_argument("--debug", action="store_true", help="show the stack of an error")
+    return p
+
+
 @guarded
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune list` and return its exit status."""
-    parser = Parser(prog="fedtune list", description="Show what there is.")
-    parser.add_argument("algo", nargs="?", metavar="ALGORITHM", help="only this, or FILE.py[:NAME], with its text")
-    parser.add_argument("--debug", action="store_true", help="show the stack of an error")
-    args = parser.parse_args(argv)
+    args = parser().parse_args(argv)
     console = terminal.console()
     for name in [own_files.take_each(args.algo, registry.names())[0]] if args.algo else registry.names():
         _algorithm(console, name, whole=bool(args.algo))
@@ -37,9 +43,7 @@ def main(argv: list[str] | None = None) -> int:
         console.print(_scenarios())
         console.print(_datasets())
         console.print("models: " + ", ".join(f"{n} (D = {d})" for n, d in catalogue.WIDTHS.items()))
-        console.print(
-            "families of models: " + "; ".join(f"{n}: {', '.join(m)}" for n, m in catalogue.FAMILIES.items())
-        )
+        console.print("families of models: " + "; ".join(f"{n}: {', '.join(m)}" for n, m in catalogue.FAMILIES.items()))
         console.print(
             "your own model: FILE.py:NAME or FILE.py:NAME(option=value,…), a function (shape, classes, **options) that "
             "returns a torch.nn.Module with the parts body and head, or any with head='LAYER' naming its last layer; "
@@ -88,19 +92,15 @@ def _knobs(title: str, declared: dict[str, Knob], instance: Algorithm | None = N
 
 
 def _scenarios() -> Table:
-    base = Scenario()
     table = Table(title="scenarios (any field can be overridden: --clients 50)", title_justify="left", box=None)
     for column in ("name", "data set", "model", "clients", "rounds", "partition", "other fields that differ"):
         table.add_column(column, overflow="fold")
     shown = ("dataset", "model", "clients", "rounds", "partition")
     for name, scenario in SCENARIOS.items():
-        other = {
-            f.name: getattr(scenario, f.name)
-            for f in dataclasses.fields(Scenario)
-            if f.name not in shown and getattr(scenario, f.name) != getattr(base, f.name)
-        }
         cells = [str(getattr(scenario, field)) for field in shown]
-        table.add_row(name, *cells, ", ".join(f"{k} {v}" for k, v in other.items()) or "-")
+        rest = {f.name: f.default for f in dataclasses.fields(Scenario) if f.name not in shown}
+        other = [f"{n} {v}" for n, default in rest.items() if (v := getattr(scenario, n)) != default]
+        table.add_row(name, *cells, ", ".join(other) or "-")
     return table
 
 

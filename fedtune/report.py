@@ -8,6 +8,7 @@ The answer comes first, then figures, then the table of trials, then where the n
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -16,14 +17,19 @@ from fedtune.core.terminal import say
 from fedtune.reporting import output
 
 
-@guarded
-def main(argv: list[str] | None = None) -> int:
-    """Run `fedtune report` and return its exit status."""
+def parser() -> argparse.ArgumentParser:
+    """The command line of `fedtune report`."""
     p = Parser(prog="fedtune report", description="One page on what searches and comparisons found.")
     p.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="the folder of a search or a comparison")
     p.add_argument("-o", "--output", type=Path, metavar="FILE.html", help="default, for one RUN: RUN/report.html")
     p.add_argument("--debug", action="store_true", help="show the stack of an error")
-    args = p.parse_args(argv)
+    return p
+
+
+@guarded
+def main(argv: list[str] | None = None) -> int:
+    """Run `fedtune report` and return its exit status."""
+    args = parser().parse_args(argv)
     out = output.place(args.runs, args.output)
     from fedtune.reporting import page  # it loads pandas and plotly, which refusals above do without
 

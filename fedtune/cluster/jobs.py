@@ -10,16 +10,14 @@ import difflib
 import logging
 import os
 import re
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import fedtune
-from fedtune.cluster import ray_internals
+from fedtune.cluster import addresses, ray_internals
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.terminal import say
 
@@ -70,20 +68,11 @@ def reached(address: str) -> Iterator[JobSubmissionClient]:
 
 def _require_answer(address: str) -> None:
     """UserError for no web address, and where nobody listens, without a long wait."""
-    parts = urlsplit(address)
-    try:
-        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
-    except ValueError:  # a port that is no number
-        host = None
-    if parts.scheme not in ("http", "https") or not host:
-        raise UserError(f"--address must be the dashboard's, like http://head:8265, but got {address!r}")
-    try:
-        socket.create_connection((host, port), timeout=5).close()
-    except OSError as error:
-        raise UserError(
-            f"--address must be the dashboard's of a running Ray cluster, but nobody answers at {host}:{port} "
-            f"({error}); on the head, `ray status` says whether it runs; from elsewhere, forward its port with ssh -L"
-        ) from error
+    where = addresses.parsed(address, ("http", "https"), "--address must be the dashboard's, like http://head:8265")
+    addresses.require_answer(
+        where, "--address must be the dashboard's of a running Ray cluster",
+        "on the head, `ray status` says whether it runs; from elsewhere, forward its port with ssh -L",
+    )  # fmt: skip
 
 
 def ours(client: JobSubmissionClient) -> dict[str, JobDetails]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +21,7 @@ from fedtune.runs.trial_states import SNAPSHOTS, trials_in
 TUNER_FILE = "tuner.pkl"  # a run's settings
 DECISIONS = ("_cached_trial_decisions", "_queued_trial_decisions")  # of the controller, in a snapshot
 LARGEST_UPLOAD = 100 * 2**20  # bytes that a cluster's job server takes at once
+TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")  # where Ray looks for a token before it looks into the home
 STACKS = ("ray.tune", "ray.train")  # the loggers that print stacks of trials
 STACKS_VARIABLE = "TUNE_PRINT_ALL_TRIAL_ERRORS"  # whether they do
 
@@ -135,6 +138,27 @@ def forget_decisions(snapshot: Path) -> None:
 
 
 # Ray itself -----------------------------------------------------------------------------------------------------------
+
+
+def keep_token_private() -> None:
+    """Make the file of the user's token, or take others' rights off it, before Ray writes it as the umask has it.
+
+    Ray takes what is there.  A token that the environment gives, or its file, is the user's own affair.
+    """
+    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token" or any(map(os.environ.get, TOKENS)):
+        return
+    file = Path.home() / ".ray" / "auth_token"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.exists():
+            with tempfile.NamedTemporaryFile("w", dir=file.parent) as made:  # 0600
+                made.write(secrets.token_hex(32))
+                made.flush()
+                os.link(made.name, file)  # whole or not at all; another process may be as far
+        if file.stat().st_mode & 0o077:
+            file.chmod(0o600)
+    except OSError:
+        pass  # a home that cannot be written to: Ray says so itself
 
 
 def show_token() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import optuna
 import ray
 
-from fedtune.cluster import ray_internals
+from fedtune.cluster import addresses, ray_internals
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
 
@@ -115,6 +115,7 @@ def _connect(address: str | None, dashboard: bool, host: str) -> None:
         # that asks for none cannot call such a driver back: RAY_AUTH_MODE=disabled
         ray_internals.show_token()
     else:
+        ray_internals.keep_token_private()
         how |= {"include_dashboard": dashboard, "dashboard_host": host}
     try:
         with nullcontext() if address else ray_internals.loopback_only():
@@ -178,15 +179,7 @@ def require_address(address: str | None) -> None:
     """UserError where nobody listens, without Ray's long wait."""
     if address in (None, "auto", "local"):
         return
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
-        raise UserError(f"--address must be auto, host:port or ray://host:port, but got {address!r}")
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except (OSError, OverflowError) as error:
-        raise UserError(
-            f"--address must be that of a running Ray cluster, but nobody answers at {host}:{port} ({error}); "
-            "leave it out to start one here"
-        ) from error
-
-
+    where = addresses.parsed(address, ("", "ray"), "--address must be auto, host:port or ray://host:port")
+    addresses.require_answer(
+        where, "--address must be that of a running Ray cluster", "leave it out to start one here"
+    )  # fmt: skip

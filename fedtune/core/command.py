@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 import sys
-from typing import NoReturn, Protocol
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
 
 from fedtune.core import own_files
 from fedtune.core.errors import Diverged, UserError
+from fedtune.core.terminal import one_line
+
+OURS = str(Path(__file__).parents[1])  # the package's folder
+BUG = 70  # the exit status of what nobody foresaw, as sysexits.h has it
+OF_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)  # told without a path
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line."""
+    """An argument parser whose complaints are one line, and which takes no empty value for a default."""
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """The arguments as attributes; ends the process where they break a rule."""
+        words = sys.argv[1:] if args is None else list(args)
+        for before, word in zip(["", *words], words, strict=False):
+            flag, _, value = word.partition("=") if word.startswith("--") and "=" in word else (before, "", word)
+            if value == "" and word != "--":
+                what = f"argument {flag}" if flag.startswith("-") else "an argument"
+                self.error(f"{what} must not be empty; leave it out for the default")
+        return super().parse_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """One line on stderr, exit status 2."""
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+        self.exit(2, f"{self.prog}: {one_line(message)}; see {self.prog} --help\n")
 
 
 class Command(Protocol):
@@ -26,29 +47,71 @@ class Command(Protocol):
 
 
 def guarded(main: Command) -> Command:
-    """A command whose UserError, or error in the user's own code, is one line and status 2; `--debug`: the stack."""
+    """A command whose every error is a line: what a user can mend has status 2, a bug 70; `--debug`: the stack."""
 
     def run(argv: list[str] | None = None) -> int:
         given = sys.argv[1:] if argv is None else argv
         try:
             return main(argv)
-        except UserError as error:
-            if "--debug" in given:
-                raise
-            print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-            return 2
-        except Diverged as error:
-            if "--debug" in given:
-                raise
-            print(f"stopped: {error}", file=sys.stderr)
-            return 1
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             return 130
-        except Exception as error:  # in a line of the user's own code, which is not ours to show the stack of
-            if "--debug" in given or own_files.place(error) is None:
+        except BaseException as error:
+            if isinstance(error, BrokenPipeError) and _reader_is_gone():
+                return 1
+            ours = own_files.place(error) is None  # of the user's own code even SystemExit is an error
+            if "--debug" in given or (ours and not isinstance(error, Exception)):
                 raise
-            print(f"error: {own_files.describe(error)}", file=sys.stderr)
-            return 2
+            status, line = _told(error)
+            print(line, file=sys.stderr)
+            return status
 
     return run
+
+
+def _reader_is_gone() -> bool:
+    """Whether nobody reads our output any more, as after `| head`; nothing more is written then."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
+def _told(error: BaseException) -> tuple[int, str]:
+    """The exit status and the line of an error."""
+    if isinstance(error, Diverged):
+        return 1, f"stopped: {one_line(error)}"
+    if isinstance(error, UserError):
+        return 2, f"error: {one_line(error)}"
+    if own_files.place(error) is not None:  # in a line of the user's own code, which is not ours to show the stack of
+        return 2, f"error: {one_line(own_files.describe(error))}"
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in OF_MACHINE):
+        named = " and ".join(os.fsdecode(f) for f in (error.filename, error.filename2) if isinstance(f, str | bytes))
+        about = f"{named} cannot be used: " if named else ""
+        return 2, f"error: {one_line(f'{about}{error.strerror}')}; mend that, or give another"
+    return BUG, f"error: {one_line(_unforeseen(error))}"
+
+
+def _unforeseen(error: BaseException) -> str:
+    """A bug in a line: what it is, where, and where its stack was written."""
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(OURS) and f.filename != __file__
+    ]
+    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    what = f"{type(error).__name__}{place}: {str(error)[:200] or 'no more is known'}"
+    if isinstance(error, MemoryError):
+        what = f"memory ran out{place}; a smaller setting may fit"
+    if isinstance(error, RecursionError):
+        what = f"something is nested too deeply{place}"
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="fedtune-", suffix=".txt", delete=False, errors="replace") as file:
+            file.write("".join(traceback.format_exception(error)))
+        where = f"its stack is in {file.name}"
+    except OSError:
+        where = "--debug shows its stack"
+    return (
+        f"this is a bug in fedtune, {what}; {where}: please report it with that and the command; what a run had found "
+        "is in its folder"
+    )

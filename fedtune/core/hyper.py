@@ -12,7 +12,7 @@ from dataclasses import Field, dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from fedtune.core.errors import UserError, unknown
+from fedtune.core.errors import UserError, shown, unknown
 
 if TYPE_CHECKING:  # Ray takes seconds to import, and only a search needs it
     from ray.tune.search.sample import Domain
@@ -92,7 +92,7 @@ class Knob:
 
     def _refuse(self, value: Any) -> UserError:
         kind = "one of" if self.choices else "a whole number in" if self.integer else "a number in"
-        return UserError(f"{self.name} must be {kind} {self.range_text()}, but got {value!r}")
+        return UserError(f"{self.name} must be {kind} {self.range_text()}, but got {shown(value)}")
 
 
 def hyper(

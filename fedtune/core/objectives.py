@@ -15,7 +15,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedtune.core.errors import UserError, unknown
+from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.metrics import JUDGED, METRIC, METRICS, OBJECTIVES
 
 FAR = 1e12  # a value worse than any, where schedulers need one: an infinite one would spoil their quantiles
@@ -167,6 +167,8 @@ def _require_known(name: str, what: str, own: Collection[str]) -> None:
 def written(text: str) -> Objective:
     """An objective as a record holds it."""
     name, _, mode = text.partition(":")
+    if not re.fullmatch(r"\w+", name) or mode not in ("", "max", "min"):
+        raise UserError(f"an objective is recorded as METRIC, METRIC:max or METRIC:min, but got {shown(text)}")
     return Objective(name, mode or OBJECTIVES.get(name, "max"))
 
 

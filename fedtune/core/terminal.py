@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+WORD = 250  # letters of a path or a name that a message shows in full
+LINE = 600  # letters of a message
+
 
 def say(line: str) -> None:
     """Print a line: results on stdout, notes and warnings on stderr."""
-    print(line, file=sys.stderr if line.startswith(("note", "warning", "final")) else sys.stdout, flush=True)
+    print(printable(line), file=sys.stderr if line.startswith(("note", "warning", "final")) else sys.stdout, flush=True)
 
 
 @contextmanager
@@ -33,4 +36,19 @@ def console() -> Console:
 
 def short(value: Any) -> str:
     """A hyperparameter's value as tables show it: four digits of a float, nothing for None."""
-    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else printable(str(value))
+
+
+def one_line(text: object) -> str:
+    """A text as one line that a terminal shows as it is; words and lines that are very long lose their middles."""
+    words = printable(" ".join(str(text).split())).split(" ")
+    line = " ".join(w if len(w) <= WORD else f"{w[: WORD // 2]}…{w[-WORD // 4 :]}" for w in words)
+    return line if len(line) <= LINE else f"{line[: LINE * 2 // 3]} … {line[-LINE // 4 :]}"
+
+
+def printable(text: str) -> str:
+    """A text without what would move a terminal's cursor, colour it, turn its direction or fail to be written."""
+    if text.isprintable():
+        return text
+    fine = (c if c.isprintable() or c in "\n\t " else c.encode("unicode_escape").decode() for c in text)
+    return "".join(fine)

@@ -65,7 +65,7 @@ class Experiment:
         values = self._preset(cls) | self.pinned | config
         for name in values:
             if name not in known:
-                raise unknown(f"hyperparameter of {self.algorithm}", name, known)
+                raise unknown(f"hyperparameter of {self.algorithm}", name, known, f"fedtune list {self.algorithm}")
         own = knobs(cls)
         scenario = self.scenario.override(**{n: v for n, v in values.items() if n not in own})
         return cls(**{n: v for n, v in values.items() if n in own}), scenario

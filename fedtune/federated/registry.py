@@ -31,7 +31,7 @@ def find(name: str) -> type[Algorithm]:
 
         return own_algorithms.find(name)
     if name not in names():
-        raise unknown("algorithm", name, names())
+        raise unknown("algorithm", name, names(), "fedtune list")
     from fedtune.federated.algorithm import Algorithm  # here, as it loads torch and listing names needs none
 
     if offered := extensions.find(GROUP, name, "algorithm", _built_in()):

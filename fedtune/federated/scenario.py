@@ -5,12 +5,11 @@ Every field can be overridden; those declared with `hyper` can be searched as we
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from fedtune.core import own_files
-from fedtune.core.errors import UserError, unknown
+from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.hyper import check_all, hyper, knobs
 from fedtune.data import datasets, own_data, own_partition
 from fedtune.nn import catalogue
@@ -30,6 +29,18 @@ PARTITIONS = (
 EVALUATIONS = ("personal", "global", "pooled")
 NOISY_SPLITS = ("train", "train+val")
 NORMALISATIONS = ("train", "none")
+
+
+# field -> its least and its largest value, both included.  What is allocated grows with them, so each has an end; the
+# partitions have closer ones, which depend on the data
+RANGES: dict[str, tuple[float, float]] = {
+    "clients": (1, 1_000_000), "rounds": (1, 1_000_000), "ways": (2, 100_000), "shots": (2, 1_000_000),
+    "val_shots": (1, 1_000_000), "test_shots": (1, 1_000_000), "floor": (3, 1_000_000), "owners": (1, 1_000_000),
+    "shards": (1, 1_000_000), "groups": (1, 1_000_000), "features": (0, 1_000_000), "ways_spread": (0, 100_000),
+    "shots_spread": (0, 1_000_000), "all_classes": (0, 100_000_000), "eval_clients": (0, 1_000_000), "power": (0, 100),
+    "thinning": (0, 100), "swaps": (0, 100_000), "feature_noise": (0, 1e6), "label_noise_spread": (0, 1),
+    "image_size": (0, 4096),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -121,18 +132,13 @@ class Scenario:
         self._check_against_data()
 
     def _check_numbers(self) -> None:
-        least = {"ways": 2, "shots": 2, "floor": 3}  # the partitions' own bounds
-        for name in (
-            "clients", "rounds", "ways", "shots", "val_shots", "test_shots", "floor", "owners", "shards", "groups",
-        ):  # fmt: skip
-            if getattr(self, name) < least.get(name, 1):
-                raise UserError(f"{name} must be at least {least.get(name, 1)}, but got {getattr(self, name)}")
-        for name in (
-            "features", "ways_spread", "shots_spread", "all_classes", "eval_clients", "power", "thinning", "swaps",
-            "feature_noise", "label_noise_spread", "image_size",
-        ):  # fmt: skip
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UserError(f"{name} must not be negative, but got {getattr(self, name)}")
+        for name, (low, high) in RANGES.items():
+            value = getattr(self, name)
+            if not value >= low:
+                rule = f"be at least {low}" if low else "not be negative"
+                raise UserError(f"{name} must {rule}, but got {value}")
+            if value > high:
+                raise UserError(f"{name} must be at most {high:,}, but got {value:,}")
         if self.eval_clients == 1 or self.eval_clients > self.clients:
             raise UserError(
                 f"eval_clients must be 2 to the {self.clients} clients there are, or 0 for all, but got "
@@ -140,7 +146,7 @@ class Scenario:
             )
         if not 0 < self.participation <= 1:
             raise UserError(f"participation must be in (0, 1], but got {self.participation}")
-        if not 0 < self.alpha < math.inf:
+        if not 0 < self.alpha <= 1e6:
             raise UserError(f"alpha must be above 0, but got {self.alpha}; 0.1 is strong label skew, 100 near iid")
         if not 0 < self.share <= 1:
             raise UserError(f"share must be in (0, 1], but got {self.share}; 1 gives all training rows to clients")
@@ -149,8 +155,8 @@ class Scenario:
                 f"val_share and test_share must be above 0 and leave training rows, but got {self.val_share} and "
                 f"{self.test_share}"
             )
-        if not math.isfinite(self.rotation):
-            raise UserError(f"rotation must be a number of degrees, but got {self.rotation}")
+        if not abs(self.rotation) <= 1e6:
+            raise UserError(f"rotation must be a number of degrees, at most a million, but got {self.rotation}")
         for name in ("label_noise", "noisy_clients"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name} must be in [0, 1], but got {getattr(self, name)}")
@@ -249,7 +255,7 @@ def _typed(name: str, value: Any, kind: type) -> Any:
         return kind(float(value)) if kind is int else kind(value)
     except (TypeError, ValueError, OverflowError):
         word = {int: "a whole number", float: "a number"}.get(kind, "text")
-        raise UserError(f"{name} must be {word}, but got {value!r}") from None
+        raise UserError(f"{name} must be {word}, but got {shown(value)}") from None
 
 
 def tunable_names() -> list[str]:

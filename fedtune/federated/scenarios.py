@@ -97,7 +97,7 @@ SCENARIOS: dict[str, Scenario] = {
 def find(name: str) -> Scenario:
     """The scenario of that name; UserError with the nearest one otherwise."""
     if name not in SCENARIOS:
-        raise unknown("scenario", name, SCENARIOS)
+        raise unknown("scenario", name, SCENARIOS, "fedtune list")
     return SCENARIOS[name]
 
 

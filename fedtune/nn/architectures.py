@@ -194,7 +194,7 @@ def build(name: str, shape: Shape, classes: int, features: int = 0, seed: int = 
         if catalogue.is_own(name):
             return own_models.build(name, shape, classes, features)
         if name not in BODIES:
-            raise unknown("model", name, BODIES)
+            raise unknown("model", name, BODIES, "fedtune list")
         d = features or catalogue.WIDTHS[name]
         if name not in ("mlp", TOKENS) and len(shape) != 3:
             raise _misfit(name, shape, "it is for images; take mlp for vectors, or a model of your own: FILE.py:NAME")

@@ -52,7 +52,7 @@ def members(model: str) -> tuple[str, ...]:
     found: list[str] = []
     for name in own_files.split(model):
         if name not in WIDTHS and name not in FAMILIES and not is_own(name) and not own_files.is_reference(name):
-            raise unknown("model", name, names())
+            raise unknown("model", name, names(), "fedtune list")
         found += FAMILIES.get(name, (name,))
     return tuple(found)
 

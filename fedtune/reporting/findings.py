@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from analysis import frames
 from fedtune.core import statistics
@@ -24,7 +23,7 @@ from fedtune.federated.scenarios import in_words
 from fedtune.reporting import declared
 from fedtune.reporting.check import Check
 from fedtune.reporting.words import edge, search_settings
-from fedtune.runs import tables
+from fedtune.runs import reading, tables
 from fedtune.runs.files import RunFiles
 from fedtune.tuning import schedulers
 from fedtune.tuning.options import SearchOptions
@@ -134,8 +133,8 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
     trials, rounds = frames.load(run)
     now = state(run, record)
     file = RunFiles(run).best_file
-    text = file.read_text(errors="replace") if file.exists() and now not in OPEN else ""
-    best_file = _mapping(text)
+    text = file.read_text(errors="replace") if file.is_file() and now not in OPEN else ""
+    best_file = _read_best(RunFiles(run).best_file) if text else {}
     best = _best(trials, best_file, (record.get("budget") or {}).get("unit", "rounds"), Goal.from_record(record))
     values = {} if best is None else {c: best[c] for c in best.index if c.startswith(frames.CONFIG)}
     rows = checked or ([] if now in OPEN else record.get("final"))
@@ -175,12 +174,12 @@ def of_state(run: Path, now: str, record: dict[str, Any]) -> list[str]:
     return [said[now]] if now in said else []
 
 
-def _mapping(text: str) -> dict[str, Any]:
+def _read_best(file: Path) -> dict[str, Any]:
+    """What best.yaml holds; nothing where it is damaged, as the page shows its text."""
     try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError:
+        return reading.best(file)
+    except (OSError, ValueError):
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _best(trials: pd.DataFrame, best: dict[str, Any], unit: str, goal: Goal) -> pd.Series | None:

@@ -23,8 +23,9 @@ from fedtune.reporting import findings, provenance
 from fedtune.reporting.figures import Shown, embedded
 from fedtune.reporting.findings import Findings
 from fedtune.reporting.provenance import Provenance
+from fedtune.runs import reading
 from fedtune.runs.files import COMPARISON, RunFiles
-from fedtune.studies import comparison_tables
+from fedtune.studies import comparison_files, comparison_tables
 from fedtune.studies.fresh_seeds import DEFAULT
 
 
@@ -199,7 +200,7 @@ def _comparison(run: Path, anchor: str) -> Comparison:
 def _evaluations(run: Path) -> pd.DataFrame | None:
     """The runs on fresh seeds; None if they have not all ended."""
     file = RunFiles(run).evaluations_file
-    return pd.read_parquet(file) if file.exists() else None
+    return reading.table(file, ("algorithm", "configuration", "seed", "test_acc")) if file.exists() else None
 
 
 def _check(evaluations: pd.DataFrame | None, algorithm: str) -> list[dict[str, Any]]:
@@ -224,7 +225,7 @@ def _tables(run: Path) -> list[TextTable]:
         ("What each search found", files.table_file, comparison_tables.searched),
     ):
         if file.exists():
-            whole = pd.read_csv(file, dtype={"published": object})  # also where all are empty
+            whole = (comparison_files.pairs if file == files.pairs_file else comparison_files.table)(file)
             part = readable(whole)
             some = f" (those with {whole['algorithm'].iloc[0]}, of {len(whole)})" if len(part) < len(whole) else ""
             if "metric" in whole and len(whole):
@@ -237,7 +238,7 @@ def _tables(run: Path) -> list[TextTable]:
 def _winner(run: Path) -> tuple[str, str]:
     """The algorithm of highest tuned accuracy with its figure, and that of its default, as a search's are written."""
     file = RunFiles(run).table_file
-    table = pd.read_csv(file) if file.exists() else pd.DataFrame({"tuned": []})
+    table = comparison_files.table(file) if file.exists() else pd.DataFrame({"tuned": []})
     if table["tuned"].isna().all():
         return "", ""
     row = table.iloc[0] if "metric" in table else table.loc[table["tuned"].idxmax()]  # the best stands first

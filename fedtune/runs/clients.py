@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedtune.core.errors import UserError
+from fedtune.runs import reading
 from fedtune.runs.files import RunFiles
 
 if TYPE_CHECKING:  # a worker makes columns, and has no use for half a second of pandas
@@ -29,6 +30,8 @@ CLIENTS: dict[str, str] = {  # column -> dtype; val_NAME and test_NAME of one's 
     "test_rows": "int64",
     "test_acc": "float64",
 }
+
+KINDS = {name: reading.TEXT if kind == "str" else reading.NUMBER for name, kind in CLIENTS.items()}
 
 
 def table(runs: Iterable[tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]]) -> pd.DataFrame:
@@ -66,7 +69,7 @@ def load(*runs: str | Path) -> pd.DataFrame:
                 f"{run} has no {file.name}: it is written when a search's final check (--final-seeds) or a "
                 "comparison has ended"
             )
-        tables.append(pd.read_parquet(file).assign(run=run.absolute().name))
+        tables.append(reading.table(file, kinds=KINDS).assign(run=run.absolute().name))
     if not tables:
         raise UserError("there must be at least one run's folder, but none was given")
     whole = pd.concat(tables, ignore_index=True)

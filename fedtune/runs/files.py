@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +12,10 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from fedtune.core.errors import UserError
+from fedtune.core.errors import UserError, shown
+from fedtune.runs import reading
 
+BYTES = 200  # of a folder's name: what is written beside it has longer ones, and file systems take 255
 FORMAT = 2  # of run.json; 1, of fedtune 0.1.0, has the command line in place of the options
 SEARCH, COMPARISON, REPRODUCTION = "run.json", "compare.json", "reproduce.json"  # the record of each kind of run
 
@@ -75,11 +79,9 @@ class RunFiles:
     def record(self) -> dict[str, Any]:
         """What the record holds; UserError if it is missing, damaged or of a newer fedtune."""
         try:
-            content = json.loads(self.record_file.read_text())
-            if not isinstance(content, dict):
-                raise ValueError("it holds no mapping")
+            content = reading.record(self.record_file)
         except (OSError, ValueError) as error:
-            raise self.damaged(error) from error
+            raise self.damaged(reading.short(error)) from error
         if (written := content.get("format", 1)) not in range(1, FORMAT + 1):
             raise UserError(
                 f"a record must have a format up to {FORMAT}, but {self.record_file} has {written}; update fedtune"
@@ -158,6 +160,15 @@ def _locked(file: Path) -> FileLock | None:
     except (OSError, NotImplementedError):
         pass  # a file system without locks, or a folder that is not ours
     return lock
+
+
+def require_name(name: str) -> None:
+    """UserError for a --name that is no folder's on every file system and in every shell."""
+    if not re.fullmatch(r"(?!-)[\w.+=-]{1,100}", name) or name in (".", "..") or len(os.fsencode(name)) > BYTES:
+        raise UserError(
+            "--name must be a plain folder name of letters, digits, '.', '_', '+', '=' and '-', the latter not first, "
+            f"at most 100, but got {shown(name)}"
+        )
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import Goal
+from fedtune.runs import reading
 from fedtune.runs.files import RunFiles
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class RunFolder(RunFiles):
         own_copies.known(self.path, self.record)
         try:
             return Scenario(**self.record_with("scenario")["scenario"])
-        except TypeError as error:
+        except (TypeError, UserError) as error:
             raise self.damaged(error) from error
 
     @property
@@ -69,29 +70,31 @@ class RunFolder(RunFiles):
     @property
     def best(self) -> dict[str, Any]:
         """What best.yaml holds: algorithm, scenario, hyperparameters, and how it was found; UserError without one."""
-        import yaml
-
         try:
-            content = yaml.safe_load(self.best_file.read_text())
-            if not isinstance(content, dict):
-                raise ValueError("it holds no mapping")
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            raise UserError(f"{self.path} has no best configuration: {self.best_file.name}: {error}") from error
-        return content
+            return reading.best(self.best_file)
+        except (OSError, ValueError) as error:
+            name = self.best_file.name
+            raise UserError(f"{self.path} has no best configuration: {name}: {reading.short(error)}") from error
 
     @property
     def study(self) -> optuna.Study | None:
-        """The Optuna study, as far as it has come; None where there is none: population based training."""
+        """The Optuna study, as far as it has come; None where there is none: population based training.
+
+        UserError if it is damaged.
+        """
         if not self.study_file.exists():
             return None
         import optuna
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            storage = JournalStorage(JournalFileBackend(str(self.study_file)))
-        return optuna.load_study(study_name=optuna.get_all_study_names(storage)[0], storage=storage)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                storage = JournalStorage(JournalFileBackend(str(self.study_file)))
+            return optuna.load_study(study_name=optuna.get_all_study_names(storage)[0], storage=storage)
+        except Exception as error:  # whatever Optuna raises at a line that it did not write
+            raise reading.damaged(self.study_file, error) from error
 
     def _repr_html_(self) -> str:
         """A notebook's view: how the run stands, and its best trials."""

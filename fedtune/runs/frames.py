@@ -19,7 +19,8 @@ import pandas as pd
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRICS
 from fedtune.core.objectives import Goal
-from fedtune.runs import logs, tables
+from fedtune.core.terminal import say
+from fedtune.runs import logs, reading, tables
 from fedtune.runs.clients import load as clients
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import ended
@@ -78,17 +79,37 @@ def _one(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     stale = about.get("state") in ("running", "failed")
     files = RunFiles(run)
     over = files.trials_file.exists() and files.rounds_file.exists() and not stale
-    trials, rounds = _tables(files) if over else _logs(run, Goal.from_record(about))
+    trials, rounds = (over and _tables(files)) or _logs(run, Goal.from_record(about))
     names = {"run": run.absolute().name, "algorithm": about["algorithm"], "scenario": about["scenario"]["dataset"]}
     return trials.assign(**names), rounds.assign(run=names["run"])
 
 
-def _tables(files: RunFiles) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What a search wrote when it was over."""
-    trials, rounds = pd.read_parquet(files.trials_file), pd.read_parquet(files.rounds_file)
+def _tables(files: RunFiles) -> tuple[pd.DataFrame, pd.DataFrame] | None:
+    """What a search wrote when it was over; None if that is damaged, and what Ray logged is there to take its place."""
+    try:
+        trials, rounds = trials_table(files), rounds_table(files)
+    except UserError as error:
+        if not any(files.path.glob("*/result.json")):
+            raise
+        say(f"note: {error}; meanwhile the trials' own logs take its place")
+        return None
     if "test_round" not in trials and "last_test_acc" in trials:  # test rows were scored in every round then
         trials["test_round"] = trials["rounds"].where(trials["last_test_acc"].notna())
     return trials, rounds.drop_duplicates(["trial", "round"], keep="last")
+
+
+def trials_table(files: RunFiles) -> pd.DataFrame:
+    """trials.parquet as it is; UserError if it is damaged."""
+    return reading.table(files.trials_file, ("trial", "status", "rounds"), _kinds(TRIALS))
+
+
+def rounds_table(files: RunFiles) -> pd.DataFrame:
+    """rounds.parquet as it is; UserError if it is damaged."""
+    return reading.table(files.rounds_file, ("trial", "round", "val_acc", "seconds", "eval_seconds"), _kinds(ROUNDS))
+
+
+def _kinds(columns: dict[str, str]) -> dict[str, str]:
+    return {n: reading.NUMBER if t in ("int64", "float64") else reading.TEXT for n, t in columns.items()}
 
 
 def _logs(run: Path, goal: Goal) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fedtune.runs import reading
 from fedtune.runs.files import RunFiles
 
 
@@ -14,9 +13,8 @@ def logged(run: Path) -> dict[str, list[dict[str, Any]]]:
     """The results of every trial, as Tune wrote them; a line that was cut off when its writer died is left out."""
     results: dict[str, list[dict[str, Any]]] = {}
     for file in sorted(run.glob("*/result.json")):
-        for row in _rows(file):
-            if "trial_id" in row:
-                results.setdefault(row["trial_id"], []).append(row)
+        for row in reading.rows(file):
+            results.setdefault(row["trial_id"], []).append(row)
     return results
 
 
@@ -24,8 +22,7 @@ def suggestions(run: Path) -> list[dict[str, Any]]:
     """What a run suggested, in its order: trial and config.  What was suggested twice, after a resume, counts once."""
     by_trial = {
         row["trial"]: {"trial": row["trial"], "config": row["config"]}
-        for row in _rows(RunFiles(run).suggestions_file)
-        if "trial" in row and "config" in row
+        for row in reading.suggestions(RunFiles(run).suggestions_file)
     }
     return list(by_trial.values())
 
@@ -37,17 +34,7 @@ def metric_history(
 
     Of equal values at a rung the earlier one is the better, so that order counts.
     """
-    rows = [r for results in logged.values() for r in results if metric in r and not r.get("diverged")]
+    needed = {metric, attribute, "timestamp"}
+    rows = [r for results in logged.values() for r in results if needed <= r.keys() and not r.get("diverged")]
     rows.sort(key=lambda r: r["timestamp"])
     return [(r["trial_id"], r[attribute], r[metric]) for r in rows]
-
-
-def _rows(file: Path) -> Iterator[dict[str, Any]]:
-    """The mappings of a file with one in every line."""
-    for line in file.read_text(errors="replace").splitlines() if file.exists() else []:
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            continue  # cut off when its writer died
-        if isinstance(row, dict):
-            yield row

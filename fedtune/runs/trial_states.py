@@ -28,9 +28,9 @@ def ended(run: Path, logged: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
     states: dict[str, str] = {}
     try:
         for trial in snapshot(run):
-            states[trial["trial_id"]] = ALIVE.get(trial["status"], trial["status"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # it is being written
+            states[str(trial["trial_id"])] = ALIVE.get(str(trial["status"]), str(trial["status"]))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass  # it is being written, or damaged
     for name, rows in logged.items():
         state = states.get(name, "running")
         over = rows[-1].get("diverged") or rows[-1].get("complete") or state == "TERMINATED"

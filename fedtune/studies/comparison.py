@@ -13,7 +13,7 @@ from fedtune.cluster import ray_start
 from fedtune.core.terminal import say
 from fedtune.data import datasets
 from fedtune.data.federation import Federation
-from fedtune.runs import disk, own_copies, provenance
+from fedtune.runs import disk, own_copies, provenance, reading
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.studies import comparison_plan, comparison_report, fresh_seeds, search_study
 from fedtune.studies.comparison_plan import ComparisonPlan
@@ -102,9 +102,9 @@ def _test_findings(c: ComparisonPlan, data: datasets.Dataset, record: dict[str, 
     evaluations, rounds, clients, outcomes = fresh_seeds.evaluate(
         plans, data, options.seeds, options.top_k, files.evaluations_folder
     )
-    evaluations.to_parquet(files.evaluations_file, index=False)
-    rounds.to_parquet(files.evaluation_rounds_file, index=False)
-    clients.to_parquet(files.clients_file, index=False)
+    reading.write_table(evaluations, files.evaluations_file)
+    reading.write_table(rounds, files.evaluation_rounds_file)
+    reading.write_table(clients, files.clients_file)
     return comparison_report.report(c, evaluations, outcomes, record)
 
 

@@ -15,7 +15,7 @@ from fedtune.core.terminal import say
 from fedtune.federated import registry
 from fedtune.federated.experiment import fitting
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.scenarios import in_words
+from fedtune.federated.scenarios import find, in_words
 from fedtune.runs import own_copies
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan, schedulers
@@ -99,6 +99,7 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
 
 def _require_comparable(options: ComparisonOptions) -> None:
     """UserError for options under which algorithms cannot be compared."""
+    find(options.scenario)
     if options.gpus_per_trial == AUTO:
         raise UserError("a comparison needs one share of a GPU for all, but got --gpus-per-trial auto; give a number")
     if schedulers.find(options.scheduler).moves_hyperparameters:
@@ -129,7 +130,7 @@ def _new_folder(options: ComparisonOptions) -> Path:
     """The folder of a comparison that begins; UserError if it is there, or cannot be made."""
     storage, stamp = Path(options.storage_path), datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     name = options.name or f"compare-{options.scenario}-{stamp}"
-    plan.require_folder(storage, name)
+    plan.require_folder(storage, name, options.name)
     return storage.absolute() / name
 
 

@@ -59,7 +59,7 @@ def printed(c: ComparisonPlan, name: str) -> list[published.Cell]:
 def _made(record: dict[str, Any], searches: Iterable[Path], fresh: Sequence[Outcome], searched: float) -> str:
     """Which command made it, with what code, and how long that took."""
     of_searches = [RunFiles(run).record for run in searches]
-    commits = [c for r in of_searches for c in (*r.get("earlier_commits", []), r["git_commit"])]
+    commits = [c for r in of_searches for c in (*r.get("earlier_commits", []), r.get("git_commit"))]
     origin = provenance_line(record, [*commits, *(o.commit for o in fresh)])
     spent = sum(o.seconds for o in fresh)
     return f"{origin}, {searched:.0f} s of searches and {spent:.0f} s of runs on fresh seeds, all processes together"

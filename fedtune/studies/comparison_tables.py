@@ -14,7 +14,7 @@ from fedtune.core.budget import Budget
 from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.core.statistics import interval, number
 from fedtune.core.terminal import short
-from fedtune.runs import tables
+from fedtune.runs import frames, tables
 from fedtune.runs.files import RunFiles
 from fedtune.studies.fresh_seeds import DEFAULT
 
@@ -112,7 +112,7 @@ def pairs(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> pd.Data
 
 def spent(run: Path) -> dict[str, float]:
     """What a search used up, from the logs of its trials rather than from its options."""
-    trials = pd.read_parquet(RunFiles(run).trials_file)
+    trials = frames.trials_table(RunFiles(run))
     totals = {c: trials[c].sum() if c in trials else 0 for c in ("rounds", "comm_mb", "seconds")}
     return {"trials": len(trials), "rounds": int(totals["rounds"]), "mb": totals["comm_mb"]} | {
         "seconds": totals["seconds"]
@@ -126,7 +126,7 @@ def unequal(runs: Mapping[str, Path], trials: int, budget: Budget) -> list[str]:
     """
     found, lengths = [], {}
     for name, run in runs.items():
-        had = pd.read_parquet(RunFiles(run).trials_file)
+        had = frames.trials_table(RunFiles(run))
         if len(had) != trials:
             found.append(f"{name} began {len(had)} of {trials} trials")
         ended = had[had["status"] == "finished"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 
 from fedtune.core.errors import UserError
 from fedtune.federated import registry
-from fedtune.runs import tables
+from fedtune.runs import frames, tables
 from fedtune.runs.disk import reason
 from fedtune.runs.folder import RunFolder
 from fedtune.runs.logs import suggestions
@@ -74,7 +75,7 @@ def _require_extendable(run: RunFolder, record: dict[str, Any]) -> None:
             f"a search is extended from its trials.parquet and rounds.parquet, but {path} lacks one; search anew"
         )
     try:
-        trials, _ = pd.read_parquet(run.trials_file), pd.read_parquet(run.rounds_file)
+        trials, _ = frames.trials_table(run), frames.rounds_table(run)
         study = run.study
         if study is None:
             raise FileNotFoundError(f"{run.study_file.name} is missing")
@@ -97,7 +98,7 @@ def longer(p: plan.Plan, run: RunFolder, top: int | None) -> plan.Plan:
             f"{p.experiment.algorithm} plans over all its rounds, so a longer trial is another one; search anew with "
             f"--rounds {p.experiment.scenario.rounds}"
         )
-    trials, rounds = pd.read_parquet(run.trials_file), pd.read_parquet(run.rounds_file)
+    trials, rounds = frames.trials_table(run), frames.rounds_table(run)
     configs = {t["trial"]: t["config"] for folder in lineage(run) for t in suggestions(folder.path)}
     finished = trials[(trials["status"] == "finished") & trials["trial"].isin(configs)]
     best = tables.ranked(tables.keeping(finished, p.goal), p.goal)
@@ -120,12 +121,14 @@ def longer(p: plan.Plan, run: RunFolder, top: int | None) -> plan.Plan:
 
 def lineage(run: RunFolder) -> Iterator[RunFolder]:
     """A run, and those that it extends, which lie beside it."""
-    while run.path.is_dir():
+    seen: set[str] = set()
+    while run.path.is_dir() and run.name not in seen:
         yield run
+        seen.add(run.name)
         earlier = run.record.get("extends")
         if not earlier:
             return
-        run = RunFolder(run.path.absolute().parent / earlier)
+        run = RunFolder(run.path.absolute().parent / Path(earlier).name)
 
 
 def checkpoint(run: RunFolder, trial: str, rounds: pd.DataFrame) -> tuple[str | None, float]:
@@ -135,7 +138,7 @@ def checkpoint(run: RunFolder, trial: str, rounds: pd.DataFrame) -> tuple[str | 
     """
     of_trial = rounds[rounds["trial"] == trial]
     for folder in lineage(run):
-        for file in sorted(folder.path.absolute().glob(f"*-{trial}/checkpoint_*"), reverse=True):
+        for file in sorted(folder.path.absolute().glob(f"*-{glob.escape(trial)}/checkpoint_*"), reverse=True):
             try:
                 reached = torch.load(file / "state.pt", weights_only=True, map_location="cpu")[0]["round"]
             except Exception:  # whatever a damaged file raises

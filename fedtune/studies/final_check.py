@@ -10,7 +10,7 @@ from fedtune.core.metrics import kept_of
 from fedtune.core.objectives import Goal
 from fedtune.data import datasets
 from fedtune.federated.experiment import with_seed
-from fedtune.runs import clients
+from fedtune.runs import clients, reading
 from fedtune.studies import ray_tasks
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.space_types import Config
@@ -35,7 +35,7 @@ def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
     if found:
         whose = {"algorithm": p.experiment.algorithm}
         scored = [(whose | {"configuration": n, "seed": s}, found[r.label].clients) for (n, s), r in runs.items()]
-        clients.table(scored).to_parquet(p.files.clients_file, index=False)
+        reading.write_table(clients.table(scored), p.files.clients_file)
     rows = [{"configuration": n, "seed": s} | last_round(found[run.label], p.goal) for (n, s), run in runs.items()]
     frame = pd.DataFrame(rows, columns=None if rows else ["configuration", "seed"])
     return frame.sort_values(["configuration", "seed"], ignore_index=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,21 +11,11 @@ from typing import Any, Self
 from fedtune.core import own_files
 from fedtune.core.errors import UserError
 from fedtune.federated import registry
-from fedtune.tuning.options import SearchOptions, above_zero, check, option, positive
+from fedtune.tuning.option_types import above_zero, check, few, option, positive, share
+from fedtune.tuning.options import SearchOptions
 
 # what decides which runs
 OF_GRID = ("table", "dataset", "parts", "algos", "quick", "all_columns", "rounds", "seeds", "preset", "test_every")
-
-
-def share(value: Any) -> float:
-    """A fraction of a GPU, or so many whole ones; UserError otherwise."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not (0 <= number < 1 or (math.isfinite(number) and number == int(number) and number > 0)):
-        raise UserError(f"must be a fraction below 1 or a whole number, but got {value!r}")
-    return number
 
 
 @dataclass(frozen=True)
@@ -36,8 +25,8 @@ class ComparisonOptions(SearchOptions):
     algo: str = ""  # each search has its own
     final_seeds: int = 0  # fresh seeds come after all searches
     algos: str = option("", "algorithms, files among them, or all that run on the scenario's models", "A,B,…")
-    seeds: int = option(5, "fresh seeds and partitions on which the findings are tested (default 5)", "N", positive)
-    top_k: int = option(3, "best configurations of each search that are tested (default 3)", "N", positive)
+    seeds: int = option(5, "fresh seeds and partitions on which the findings are tested (default 5)", "N", few)
+    top_k: int = option(3, "best configurations of each search that are tested (default 3)", "N", few)
 
     def of_search(self, algorithm: str, folder: Path) -> SearchOptions:
         """The options of one algorithm's search, whose run lies in the comparison's folder."""
@@ -63,7 +52,7 @@ class ReproductionOptions:
     quick: bool = option(False, "a small true version: few rounds, seeds and columns")
     all_columns: bool = option(False, "with --quick: few rounds and seeds, but every column")
     rounds: int | None = option(None, "rounds of the longest column; the others' in proportion", "N", positive)
-    seeds: int | None = option(None, "runs of every figure (default: the paper's)", "N", positive)
+    seeds: int | None = option(None, "runs of every figure (default: the paper's)", "N", few)
     preset: str | None = option(
         None, "as_text (the defaults), as_published, or both with a comma: a row for each that there is", "A[,B]"
     )

@@ -14,6 +14,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.metrics import JUDGED
 from fedtune.core.objectives import TEST, Goal
 from fedtune.core.terminal import say
+from fedtune.runs import frames
 from fedtune.runs.files import RunFiles
 from fedtune.runs.folder import RunFolder
 from fedtune.runs.logs import logged, suggestions
@@ -84,5 +85,5 @@ def compare(before: pd.DataFrame, p: plan.Plan) -> int:
 
 def _continues(run: RunFiles, trial: str) -> bool:
     """Whether the trial went on from another one."""
-    columns = pd.read_parquet(run.trials_file) if run.trials_file.exists() else pd.DataFrame()
+    columns = frames.trials_table(run) if run.trials_file.exists() else pd.DataFrame()
     return "continues" in columns and bool(columns.loc[columns["trial"] == trial, "continues"].notna().any())

@@ -69,7 +69,7 @@ def _folder(options: ReproductionOptions) -> Path:
     """A new folder, or one that was made for the same runs; UserError otherwise."""
     folder, grid = options.folder, options.grid
     if not RunFiles(folder, REPRODUCTION).record_file.exists():
-        plan.require_folder(folder.parent, options.name or folder.name)
+        plan.require_folder(folder.parent, options.name or folder.name, options.name)
         return folder
     had = dict.fromkeys(grid) | {"test_every": 1} | read(folder)["grid"]  # an earlier version had fewer options
     if had != grid:

@@ -22,7 +22,7 @@ from fedtune.studies.ray_tasks import SeededRun
 def requested(options: ReproductionOptions) -> Grid:
     """The table that the options ask for; UserError for a table or data set that does not exist."""
     if options.table not in GRIDS:
-        raise unknown("table", options.table, GRIDS)
+        raise unknown("table", options.table, GRIDS, "fedtune reproduce --list")
     grid = GRIDS[options.table]
     if options.dataset:
         if own_files.is_reference(options.dataset, datasets.SOURCES):

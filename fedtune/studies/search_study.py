@@ -16,7 +16,7 @@ from fedtune.core.terminal import say, short
 from fedtune.data import datasets, federation
 from fedtune.federated import partitioning
 from fedtune.federated.simulation import settled
-from fedtune.runs import disk, own_copies, provenance, tables
+from fedtune.runs import disk, own_copies, provenance, reading, tables
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import BROKEN, STACK
 from fedtune.studies import final_check
@@ -112,8 +112,8 @@ def search_and_check(
         raise
     rounds, trials = tables.frames(grid, reported, p.earlier, [t.trial for t in p.onward], p.goal)
     p.folder.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
-    rounds.to_parquet(run.rounds_file, index=False)
-    trials.to_parquet(run.trials_file, index=False)
+    reading.write_table(rounds, run.rounds_file)
+    reading.write_table(trials, run.trials_file)
     if watch.found:
         run.write("interrupted", reason=f"its folder {watch.found}")
         raise watch.error(p.shown)

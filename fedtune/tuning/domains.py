@@ -7,6 +7,9 @@ from typing import Any
 from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Quantized, Uniform
 
 from fedtune.core.errors import UserError
+from fedtune.core.hyper import Knob
+
+POINTS = 10_000  # of a grid, counted before any is made
 
 
 def domain_text(domain: Domain) -> str:
@@ -22,6 +25,7 @@ def grid_values(name: str, domain: Domain) -> list[Any]:
     if isinstance(domain, Categorical):
         return list(domain.categories)
     if isinstance(domain, Integer):
+        require_points(domain.upper - domain.lower)
         return list(range(domain.lower, domain.upper))
     raise UserError(f"a grid needs a list of values, but {name} is the range {domain_text(domain)}; use tune.choice")
 
@@ -49,6 +53,34 @@ def as_domain(name: str, value: Any) -> Domain:
             f"{type(value).__name__} {type(value.get_sampler()).__name__.strip('_')}"
         )
     return Categorical([value])  # a constant
+
+
+def fitted(knob: Knob, domain: Domain) -> Domain:
+    """The domain with values of its hyperparameter's type; UserError for one that holds others than declared.
+
+    A range of real numbers would give a whole-numbered hyperparameter values that every trial fails on.
+    """
+    values = [knob.check(value) for value in ends(knob.name, domain)]
+    if isinstance(domain, Categorical):
+        same = len(values) == len(domain.categories) and all(map(_alike, values, domain.categories))
+        return domain if same else Categorical(values).uniform()
+    sampler = domain.get_sampler()
+    step = sampler.q if isinstance(sampler, Quantized) else None
+    if knob.choices or (knob.integer and isinstance(domain, Float) and (not step or step != int(step))):
+        kind = f"one of {knob.range_text()}" if knob.choices else "whole numbers"
+        use = "tune.choice" if knob.choices else "tune.randint or tune.lograndint"
+        raise UserError(f"{knob.name} takes {kind}, but its range {domain_text(domain)} has others; use {use}")
+    return domain
+
+
+def _alike(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
+def require_points(count: int) -> None:
+    """UserError for a grid that is too large to be made."""
+    if count > POINTS:
+        raise UserError(f"a grid must have at most {POINTS:,} points, but all combinations of the space are {count:,}")
 
 
 def also_text(name: str, domain: Domain) -> str:

@@ -13,7 +13,7 @@ from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import console, say, short
 from fedtune.federated.own_scenario import data_in_words
-from fedtune.runs import pareto, tables
+from fedtune.runs import pareto, reading, tables
 from fedtune.tuning import schedulers
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.space_types import Config
@@ -121,7 +121,7 @@ def front(p: Plan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
     columns = ["trial", "round", *names, "test_acc"]
     configs = trials[["trial", *(c for c in trials if c.startswith(tables.CONFIG))]]
     found = found.reindex(columns=columns).merge(configs, on="trial", how="left")
-    found.to_parquet(p.files.front_file, index=False)
+    reading.write_table(found, p.files.front_file)
     title = f"front of {' and '.join(names)} over every round of every trial: {len(found)} points"
     table = Table(title=title, title_justify="left")
     for column in (*columns, *p.space.names):

@@ -3,50 +3,72 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import Field, field, fields
+from dataclasses import MISSING, Field, field, fields
 from typing import Any
 
-from fedtune.core.errors import UserError, unknown
+from fedtune.core.errors import UserError, shown, unknown
 
 AUTO = "auto"  # --gpus-per-trial: measured
+MANY, FEW, LONG = 1_000_000, 1_000, 1_000_000_000  # the most of trials or rounds; of seeds; of seconds or megabytes
+
+
+def whole(low: int, high: int) -> Callable[[Any], int]:
+    """A parser of whole numbers low … high, both included; its UserError names the end that a value lies beyond."""
+
+    def parse(value: Any) -> int:
+        number: int = _number(value, int, f"a whole number of at least {low:,}", lambda n: n >= low)
+        if number > high:
+            raise UserError(f"must be a whole number of at most {high:,}, but got {shown(value)}")
+        return number
+
+    return parse
 
 
 def positive(value: Any) -> int:
-    """A whole number of at least 1; UserError otherwise."""
-    return _number(value, int, "a whole number of at least 1", lambda n: n >= 1)
+    """A whole number of at least 1, at most MANY; UserError otherwise."""
+    return whole(1, MANY)(value)
+
+
+def few(value: Any) -> int:
+    """The same, at most FEW: of what is made one by one before a search begins."""
+    return whole(1, FEW)(value)
 
 
 def above_zero(value: Any) -> float:
-    """A number above 0; UserError otherwise."""
-    return _number(value, float, "a number above 0", lambda n: 0 < n < math.inf)
+    """A number above 0, at most LONG; UserError otherwise."""
+    number: float = _number(value, float, "a number above 0", lambda n: 0 < n < math.inf)
+    return _number(number, float, f"a number of at most {LONG:,}", lambda n: n <= LONG)
 
 
-def whole(value: Any) -> int:
-    """A whole number; UserError otherwise."""
-    return _number(value, int, "a whole number")
+SHARE = f"a fraction below 1 or a whole number of at most {FEW:,}"
 
 
-def real(value: Any) -> float:
-    """A number; UserError otherwise."""
-    return _number(value, float, "a number")
+def share(value: Any, rule: str = SHARE) -> float:
+    """A fraction of a GPU, or so many whole ones; UserError with the rule otherwise."""
+    number: float = _number(value, float, rule, lambda n: 0 <= n <= FEW and (n < 1 or n == int(n)))
+    return number
 
 
 def gpus(value: Any) -> float | str:
-    """A number, or auto; UserError otherwise."""
-    return AUTO if value == AUTO else _number(value, float, f"a number, or {AUTO}")
+    """The same, or auto; UserError otherwise."""
+    return AUTO if value == AUTO else share(value, f"{SHARE}, or {AUTO}")
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """Texts, each once, from one or several."""
-    return tuple(dict.fromkeys([value] if isinstance(value, str) else map(str, value)))
+    """Texts, each once, from one or several; UserError for anything else."""
+    several = [value] if isinstance(value, str | os.PathLike) else value
+    if not isinstance(several, list | tuple) or not all(isinstance(v, str | os.PathLike) for v in several):
+        raise UserError(f"must be a text, or several, but got {shown(value)}")
+    return tuple(dict.fromkeys(map(os.fspath, several)))
 
 
 def names_of(*known: str) -> Callable[[Any], tuple[str, ...]]:
     """A parser of names, each once, from one name or several; its UserError names those that there are."""
 
     def names(value: Any) -> tuple[str, ...]:
-        given = [value] if isinstance(value, str) else value
+        given = texts(value)
         for name in given:
             if name not in known:
                 raise UserError(f"must be {' or '.join(known)}, but got {name!r}")
@@ -61,9 +83,9 @@ def _number(value: Any, kind: type, rule: str, holds: Callable[[Any], bool] = la
         if isinstance(value, bool) or not (isinstance(value, str) or number == value or value != value):
             raise ValueError
     except (TypeError, ValueError, OverflowError):
-        raise UserError(f"must be {rule}, but got {value!r}") from None
+        raise UserError(f"must be {rule}, but got {shown(value)}") from None
     if not holds(number):
-        raise UserError(f"must be {rule}, but got {value!r}")
+        raise UserError(f"must be {rule}, but got {shown(value)}")
     return number
 
 
@@ -95,12 +117,37 @@ def check(given: Any) -> None:
         if value is None and f.default is None:
             continue
         try:
-            if about["parse"]:
-                object.__setattr__(given, f.name, about["parse"](value))
-            elif about["choices"] and value not in about["choices"]:
-                raise unknown("choice", str(value), about["choices"])
+            if value == "" != f.default:
+                raise UserError("must not be empty; leave it out for the default")
+            parsed = (about["parse"] or _plain(f.default))(value)
+            object.__setattr__(given, f.name, parsed)
+            if about["choices"] and parsed not in about["choices"]:
+                raise unknown("choice", parsed, about["choices"])
         except UserError as error:
             raise UserError(f"{flag(f.name)} {error}") from None
+
+
+def _plain(default: Any) -> Callable[[Any], Any]:
+    """What parses an option that has no parser of its own: a switch, names and values, or a text."""
+
+    def parse(value: Any) -> Any:
+        if isinstance(default, bool):
+            fits, rule = isinstance(value, bool), "true or false"
+        elif default is MISSING:
+            fits, rule = is_mapping(value), "names and values"
+        else:
+            value = os.fspath(value) if isinstance(value, os.PathLike) else value
+            fits, rule = isinstance(value, str), "a text"
+        if not fits:
+            raise UserError(f"must be {rule}, but got {shown(value)}")
+        return value
+
+    return parse
+
+
+def is_mapping(value: Any) -> bool:
+    """Whether it is names and values."""
+    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
 
 
 def options(cls: type) -> Iterator[Field[Any]]:
@@ -112,7 +159,7 @@ def pair(text: str) -> tuple[str, str]:
     """NAME=VALUE as a name and a value; UserError otherwise."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
-        raise UserError(f"--set needs NAME=VALUE, but got {text!r}; for instance --set lr=0.05")
+        raise UserError(f"--set needs NAME=VALUE, but got {shown(text)}; for instance --set lr=0.05")
     return name, value
 
 

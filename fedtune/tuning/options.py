@@ -6,29 +6,30 @@ parser from them needs neither torch nor Ray.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from fedtune.core import own_files
 from fedtune.core.budget import UNITS
-from fedtune.core.errors import UserError
+from fedtune.core.errors import UserError, shown
 from fedtune.core.metrics import METRIC
 from fedtune.federated.executors import EXECUTORS
 from fedtune.tuning.option_types import (  # fmt: skip
     AUTO,
+    FEW,
     above_zero,
     check,
+    few,
     flag,
     gpus,
+    is_mapping,
     names_of,
     option,
     options,
     pair,
     pairs,
     positive,
-    real,
     texts,
     whole,
 )
@@ -45,6 +46,7 @@ __all__ = [
 
 DEFAULT_SCENARIO = "digits-w4"
 LOOPBACK = "127.0.0.1"
+SEEDS = 2**32 - 1 - 2_000  # the largest seed: those that follow it, of trials and of checks, are to fit 32 bits too
 STARTS = ("common", "own")
 LOGGERS = ("mlflow", "wandb")  # tools that a search can tell of its trials (fedtune/tuning/loggers.py)
 
@@ -70,13 +72,13 @@ class ExperimentOptions:
     fields: Mapping[str, Any] = field(default_factory=dict)  # scenario fields that override the scenario's
     set: Mapping[str, Any] = option({}, "pin a hyperparameter; see fedtune list", "NAME=VALUE")
     preset: str = option("", "as_text (the defaults) or as_published (the released code's choices)", "NAME")
-    seed: int = option(0, "seed of partition, initialisation and sampling (default 0)", "N", whole)
+    seed: int = option(0, "seed of partition, initialisation and sampling (default 0)", "N", whole(0, SEEDS))
     data_dir: str | None = option(None, "torchvision's layout (default $FEDTUNE_DATA_DIR, data)", "DIR")
     download: bool = option(False, "fetch the data set if it is not there")
     device: str = option("cpu", "cpu or cuda")
     start_from: str = option(
         "", "weights that models start from: a state_dict, or of run --save; all parts that fit, or the one named",
-        "FILE.pt[:PART]", str,
+        "FILE.pt[:PART]",
     )  # fmt: skip
     start: str = option("common", "whether clients draw their own parts alike, or each its own", choices=STARTS)
     metric: tuple[str, ...] = option(
@@ -91,10 +93,10 @@ class ExperimentOptions:
     def __post_init__(self) -> None:
         """Parse every value; UserError for one that breaks its option's rule."""
         check(self)
+        if not is_mapping(self.fields):
+            raise UserError(f"a scenario's fields must be names and values, but are {shown(self.fields)}")
         lists = {n: ",".join(map(str, v)) for n, v in self.fields.items() if isinstance(v, list | tuple)}
         object.__setattr__(self, "fields", dict(self.fields) | lists)  # model=["net.py:small", "cnn8"] from Python
-        if self.seed < 0:
-            raise UserError(f"--seed must not be negative, but got {self.seed}")
 
     def experiment(self) -> Experiment:
         """The experiment that is described; UserError for whatever is wrong with it."""
@@ -200,18 +202,18 @@ class SearchOptions(ExperimentOptions):
     )  # fmt: skip
     subject_to: str = option("", "what a configuration must keep to, e.g. comm_mb<=20", "A<=X[,B>=Y]", group="search")
     seeds_per_trial: int = option(
-        1, "seeds that each trial is trained on; it is judged by their means (default 1)", "K", positive, group="search"
+        1, "seeds that each trial is trained on; it is judged by their means (default 1)", "K", few, group="search"
     )
     budget_unit: str = option(
         "rounds", "unit of a trial's length and of the rungs (default rounds)", choices=UNITS, group="search"
     )
     budget: float | None = option(None, "a trial's length in megabytes or seconds", "N", above_zero, group="search")
     grace: float | None = option(None, "first rung (default: derived from the space)", "N", above_zero, group="search")
-    final_seeds: int = option(3, "fresh seeds of the final check (default 3)", "N", whole, group="search")
-    time_budget: float | None = option(None, "stop the search after this long", "SECONDS", real, group="search")
+    final_seeds: int = option(3, "fresh seeds of the final check (default 3)", "N", whole(0, FEW), group="search")
+    time_budget: float | None = option(None, "stop the search after this long", "SECONDS", above_zero, group="search")
 
     max_concurrent: int | None = option(None, "trials at once (default: what fits)", "N", positive, group="machine")
-    cpus_per_trial: float = option(1.0, "CPUs of a trial (default 1)", "N", real, group="machine")
+    cpus_per_trial: float = option(1.0, "CPUs of a trial (default 1)", "N", above_zero, group="machine")
     gpus_per_trial: float | str = option(
         0.0, "GPUs of a trial: a fraction, or auto to measure one (default 0)", "N", gpus, group="machine"
     )
@@ -227,22 +229,6 @@ class SearchOptions(ExperimentOptions):
         (), f"log every trial to {' or '.join(LOGGERS)} as well; may be given twice", "NAME", names_of(*LOGGERS),
         group="machine",
     )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        """Check what can be told without data, algorithm or machine; UserError otherwise."""
-        super().__post_init__()
-        for name in ("cpus_per_trial", "gpus_per_trial", "final_seeds"):
-            value = getattr(self, name)
-            if value == AUTO:
-                continue
-            if not math.isfinite(value) or value < 0 or (value == 0 and name == "cpus_per_trial"):
-                rule = "above 0" if name == "cpus_per_trial" else "at least 0"
-                raise UserError(f"{flag(name)} must be {rule}, but got {value:g}")
-        if self.time_budget is not None and not self.time_budget > 0:
-            raise UserError(f"--time-budget must be above 0 seconds, but got {self.time_budget:g}")
-        share = self.gpus_per_trial
-        if isinstance(share, float) and share > 1 and share != int(share):
-            raise UserError(f"--gpus-per-trial must be a fraction below 1 or a whole number, got {share:g}")
 
 
 def _plain(value: Any) -> Any:

@@ -22,11 +22,13 @@ from fedtune.core.terminal import say
 from fedtune.federated import own_metrics
 from fedtune.federated.experiment import Experiment
 from fedtune.runs import own_copies
-from fedtune.runs.files import RunFiles
+from fedtune.runs.files import RunFiles, require_name
 from fedtune.tuning import loggers, schedulers, searchers
 from fedtune.tuning import space as spaces
+from fedtune.tuning.domains import require_points
 from fedtune.tuning.options import AUTO, SearchOptions, flag
 from fedtune.tuning.space import Config, Space
+from fedtune.tuning.space_types import distinct
 
 
 class EarlierTrial(NamedTuple):
@@ -138,7 +140,7 @@ def make(options: SearchOptions, resumed: bool = False) -> Plan:
     budget, grace = _budget(options, space, experiment)
     storage, name = Path(options.storage_path), options.name or _name(experiment, options.scenario)
     if not resumed:
-        require_folder(storage, name)
+        require_folder(storage, name, options.name)
     loggers.require(options.logger)
     ray_start.require_address(options.address)
     ray_start.require_host(options.dashboard_host)
@@ -214,15 +216,14 @@ def _points(space: Space, experiment: Experiment, population: bool) -> tuple[lis
         return [point], [outside]
     default = {n: v for n, v in experiment.configuration({}).items() if n in space.names}
     full = [default] + [default | point for point in space.points]
-    return [p for i, p in enumerate(full) if p not in full[:i]], []
+    return distinct(full), []
 
 
 def _as_grid(space: Space) -> Space:
     """All combinations of a space of finite domains."""
     values = {n: spaces.grid_values(n, d) for n, d in space.domains.items()}
     count = math.prod(map(len, values.values()))
-    if count > 10_000:
-        raise UserError(f"a grid must have at most 10,000 points, but all combinations of the space are {count:,}")
+    require_points(count)
     return Space({}, [dict(zip(values, c, strict=True)) for c in itertools.product(*values.values())])
 
 
@@ -275,12 +276,15 @@ def _name(experiment: Experiment, scenario: str) -> str:
     return f"{plain_name(experiment.algorithm)}-{place}-{stamp}"
 
 
-def require_folder(storage: Path, name: str) -> None:
-    """UserError unless the run's folder is new and can be made.  Leaves nothing behind."""
+def require_folder(storage: Path, name: str, given: str | None) -> None:
+    """UserError unless the run's folder is new and can be made.  Leaves nothing behind.
+
+    given: the --name, where there was one; other names are made of what was checked already.
+    """
     if "://" in str(storage) or ":/" in str(storage):
         raise UserError(f"--storage-path must be a folder (on a cluster one that all nodes share), but got {storage}")
-    if not name or Path(name).name != name or name in (".", ".."):
-        raise UserError(f"--name must be a plain folder name, but got {name!r}")
+    if given is not None:
+        require_name(given)
     if (storage / name).exists():
         raise UserError(f"a run needs a new folder, but {storage / name} exists; give another --name")
     parent = storage

@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import re
 import sys
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -97,7 +98,8 @@ def widened(space: Space, also: str | None, experiment: Experiment) -> Space:
     for text in also.split(","):
         name, given, range_text = text.partition("=")
         if name not in known:
-            raise unknown(f"hyperparameter of {experiment.algorithm}", name, known)
+            algorithm = experiment.algorithm
+            raise unknown(f"hyperparameter of {algorithm}", name, known, f"fedtune list {algorithm}")
         if name in domains or name in experiment.pinned:
             where = "the space" if name in domains else "--set"
             raise UserError(f"--also names what is not searched or pinned yet, but {name} is in {where}; leave it out")
@@ -179,5 +181,7 @@ def _file(path: Path) -> ModuleType:
         raise UserError(f"--space needs a name or a Python file, but there is no file {path}") from error
     own_packages.pin("trainables", "search_spaces")
     sys.modules.setdefault("fedtune.space", sys.modules[__name__])  # where files of 0.1.0 take `when` from
-    module: ModuleType = own_files.load(name, "search space")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Ray's, of how a range is written
+        module: ModuleType = own_files.load(name, "search space")
     return module

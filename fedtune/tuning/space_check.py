@@ -3,51 +3,78 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from ray.tune.search.sample import Domain
 
-from fedtune.core.errors import UserError, unknown
+from fedtune.core.errors import UserError, shown, unknown
+from fedtune.core.hyper import Knob
 from fedtune.federated.experiment import Experiment
-from fedtune.tuning.domains import as_domain, ends
+from fedtune.tuning.domains import as_domain, fitted, require_points
 from fedtune.tuning.space_types import Condition, Config, Space, When, distinct, met
 
 
 def checked(name: str, raw: dict[str, Any] | list[Config], experiment: Experiment) -> Space:
     """The space without pinned hyperparameters; UserError if it is empty, contradictory or out of range."""
+    _require_names(name, raw, experiment)
     if isinstance(raw, dict) and any(_is_grid(v) for v in raw.values()):
         raw = _combinations(name, raw)
     known = experiment.knobs()
-    for n in raw if isinstance(raw, dict) else {n for point in raw for n in point}:
-        if n not in known:
-            raise unknown(f"hyperparameter of {experiment.algorithm} in space {name!r}", n, known)
     if isinstance(raw, list):
+        require_points(len(raw))
         points = [{n: known[n].check(v) for n, v in p.items() if n not in experiment.pinned} for p in raw]
         space = Space({}, distinct(points))
     else:
-        free = {n: v for n, v in raw.items() if n not in experiment.pinned}
-        conditions = _conditions(name, free, experiment)
-        domains = {n: as_domain(n, v.domain if isinstance(v, When) else v) for n, v in free.items() if n in conditions}
-        for n, domain in domains.items():
-            for value in ends(n, domain):
-                known[n].check(value)
-        ordered = {n: domains[n] for n in _ordered(name, conditions)}
-        space = Space(ordered, [], {n: c for n, c in conditions.items() if c})
+        space = _of_ranges(name, raw, known, experiment)
     if not space.names:
         pinned = f"; pinned are {', '.join(experiment.pinned)}" if experiment.pinned else ""
         raise UserError(f"a search needs something to vary, but space {name!r} is empty{pinned}; use fedtune run")
     return space
 
 
+def _require_names(space: str, raw: Any, experiment: Experiment) -> None:
+    """UserError unless a space is a mapping of hyperparameters, or a list of such."""
+    known = experiment.knobs()
+    for point in raw if isinstance(raw, list) else [raw]:
+        if not isinstance(point, dict):
+            raise UserError(
+                f"a space is a dict of hyperparameters, or a list of dicts, but {space!r} holds {shown(point)}"
+            )
+        for n in point:
+            if not isinstance(n, str):
+                raise UserError(f"a space names hyperparameters by text, but {space!r} has the key {shown(n)}")
+            if n not in known:
+                algorithm = experiment.algorithm
+                kind = f"hyperparameter of {algorithm} in space {space!r}"
+                raise unknown(kind, n, known, f"fedtune list {algorithm}")
+
+
+def _of_ranges(name: str, raw: dict[str, Any], known: Mapping[str, Knob], experiment: Experiment) -> Space:
+    free = {n: v for n, v in raw.items() if n not in experiment.pinned}
+    conditions = _conditions(name, free, experiment)
+    domains = {
+        n: fitted(known[n], as_domain(n, v.domain if isinstance(v, When) else v))
+        for n, v in free.items() if n in conditions
+    }  # fmt: skip
+    ordered = {n: domains[n] for n in _ordered(name, conditions)}
+    return Space(ordered, [], {n: c for n, c in conditions.items() if c})
+
+
 def _combinations(name: str, raw: dict[str, Any]) -> list[Config]:
     """All combinations of a space's grids and constants; UserError if there are ranges beside them."""
-    ranges = [n for n, v in raw.items() if isinstance(v, Domain)]
+    ranges = [n for n, v in raw.items() if isinstance(v, Domain | When)]
     if ranges:
         raise UserError(
             f"a space is a grid or has ranges, not both, but in {name!r} {', '.join(ranges)} "
             "are ranges beside grid_search; make them grid_search([...]) too, or use tune.choice"
         )
     lists = {n: v["grid_search"] if _is_grid(v) else [v] for n, v in raw.items()}
+    for n, values in lists.items():
+        if not isinstance(values, list | tuple) or not values:
+            raise UserError(f"grid_search needs a list of values, but that of {n} in {name!r} is {shown(values)}")
+    require_points(math.prod(map(len, lists.values())))
     return [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
 
 

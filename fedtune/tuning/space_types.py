@@ -58,5 +58,8 @@ class Space(NamedTuple):
 
 
 def distinct(points: list[Config]) -> list[Config]:
-    """The points without repetitions, in their order."""
-    return [p for i, p in enumerate(points) if p not in points[:i]]
+    """The points without repetitions, in their order; their values are plain ones."""
+    found: dict[tuple[Any, ...], Config] = {}
+    for point in points:
+        found.setdefault(tuple(sorted(point.items())), point)
+    return list(found.values())

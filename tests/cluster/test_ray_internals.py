@@ -191,3 +191,22 @@ def test_averages_of_an_ended_trial_are_forgotten_but_those_asked_for() -> None:
     ray_internals.forget_averages(trial, ["val_acc"])
     assert trial.metric_analysis["val_acc"]["max"] == 1.0
     assert set(trial.metric_analysis) == set(trial.metric_n_steps) == {"val_acc"}
+
+
+def test_the_token_is_nobody_elses_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*ray_internals.TOKENS, "RAY_AUTH_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = tmp_path / ".ray" / "auth_token"
+    ray_internals.keep_token_private()
+    made = file.read_text()
+    assert len(made) == 64 and file.stat().st_mode & 0o777 == 0o600 and [*file.parent.iterdir()] == [file]
+    file.chmod(0o644)  # as Ray writes it
+    ray_internals.keep_token_private()
+    assert file.read_text() == made and file.stat().st_mode & 0o777 == 0o600
+    for name, value in (("RAY_AUTH_TOKEN", "x"), ("RAY_AUTH_MODE", "disabled")):
+        file.chmod(0o644)
+        with monkeypatch.context() as given:
+            given.setenv(name, value)
+            ray_internals.keep_token_private()
+        assert file.stat().st_mode & 0o777 == 0o644

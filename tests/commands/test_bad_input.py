@@ -1,6 +1,7 @@
 """Bad input gets one line, the rule, what came and what would do; exit status 2; nothing started, nothing left."""
 
 import json
+import signal
 
 import pytest
 from support.commands import refusal
@@ -18,6 +19,14 @@ FILES = {
     "when.py": "from ray import tune\nfrom fedtune.space import when\n"
     "SPACE = {'optimizer': tune.choice(['sgd', 'adam']), "
     "'momentum': when(tune.uniform(0, 0.9), optimizer='sgd')}",
+    "exits.py": "import sys; sys.exit()",
+    "raises.py": "raise BaseException('x')",
+    "keys.py": "SPACE = {None: 1}",
+    "numbers.py": "SPACE = [1, 2]",
+    "no-list.py": "SPACE = {'lam': {'grid_search': 3}}",
+    "mixed-types.py": "from ray import tune\nSPACE = {'lam': tune.choice([1.0, 'strong'])}",
+    "real.py": "from ray import tune\nSPACE = {'components': tune.uniform(1, 9)}",
+    "large.py": "from ray import tune\nSPACE = {n: tune.grid_search([*range(1, 1001)]) for n in ('lam', 'batch')}",
     "circle.py": "from ray import tune\nfrom fedtune.space import when\n"
     "SPACE = {'lam': when(tune.uniform(1, 2), lr=0.1), 'lr': when(tune.uniform(0.1, 0.2), lam=1.0)}",
     "whenever.py": "from ray import tune\nfrom fedtune.space import when\n"
@@ -26,6 +35,9 @@ FILES = {
     "plain-file": "",
     "broken.yaml": "algorithm: [",
     "other.yaml": "a: 1",
+    "list.yaml": "algorithm: gfpl\nscenario: digits-w4\nhyperparameters: {}\noverrides: null",
+    "deep.yaml": "[" * 10_000 + "]" * 10_000,
+    "bomb.yaml": "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]",
 }
 GFPL = "--algo gfpl "
 
@@ -91,7 +103,7 @@ CASES = {
     GFPL + "--set projection=8": "needs at least 9 dimensions, but got 8",
     GFPL + "--dataset mnist --model cnn8 --data-dir {tmp}": "--download",
     GFPL + "--model mcmahan-cnn": "model 'mcmahan-cnn' does not fit images of 1×8×8",
-    GFPL + "--seed -1": "--seed must not be negative, but got -1",
+    GFPL + "--seed -1": "--seed: must be a whole number of at least 0, but got '-1'",
     "--algo local --evaluation global": "evaluation rule 'global' scores one global model, but under local body, head",
     "--algo fedper --evaluation pooled": "under fedper head stays with each client",
     GFPL + "--space {tmp}/none.py": "there is no file",
@@ -107,14 +119,14 @@ CASES = {
     GFPL + "--trials 0": "must be a whole number of at least 1, but got '0'",
     GFPL + "--trials few": "must be a whole number of at least 1, but got 'few'",
     GFPL + "--max-concurrent 0": "must be a whole number of at least 1",
-    GFPL + "--cpus-per-trial 0": "--cpus-per-trial must be above 0, but got 0",
-    GFPL + "--gpus-per-trial -1": "--gpus-per-trial must be at least 0, but got -1",
+    GFPL + "--cpus-per-trial 0": "--cpus-per-trial: must be a number above 0, but got '0'",
+    GFPL + "--gpus-per-trial -1": "a fraction below 1 or a whole number of at most 1,000, or auto, but got '-1'",
     GFPL + "--gpus-per-trial 64": "--gpus-per-trial must be at most the GPUs there are",
-    GFPL + "--gpus-per-trial some": "must be a number, or auto, but got 'some'",
+    GFPL + "--gpus-per-trial some": "or a whole number of at most 1,000, or auto, but got 'some'",
     GFPL + "--gpus-per-trial auto": "auto measures a round on a GPU, but there is none here",
     GFPL + "--gpus-per-trial 1.5": "a fraction below 1 or a whole number",
-    GFPL + "--final-seeds -1": "--final-seeds must be at least 0, but got -1",
-    GFPL + "--time-budget 0": "--time-budget must be above 0 seconds, but got 0",
+    GFPL + "--final-seeds -1": "--final-seeds: must be a whole number of at least 0, but got '-1'",
+    GFPL + "--time-budget 0": "--time-budget: must be a number above 0, but got '0'",
     GFPL + "--grace 99": "--grace must be a whole number, at most the 60 rounds of a trial, but got 99",
     GFPL + "--grace 0": "must be a number above 0, but got '0'",
     GFPL + "--grace 2.5": "--grace must be a whole number, at most the 60 rounds of a trial, but got 2.5",
@@ -149,11 +161,38 @@ CASES = {
     GFPL + "--storage-path {tmp}/plain-file": "--storage-path must be a folder that can be written to",
     GFPL + "--storage-path s3://bucket/x": "--storage-path must be a folder",
     GFPL + "--storage-path {tmp} --name taken": "exists; give another --name",
-    GFPL + "--name a/b": "--name must be a plain folder name, but got 'a/b'",
+    GFPL + "--name a/b": "--name must be a plain folder name of letters, digits",
     GFPL + "--address 127.0.0.1:1": "nobody answers at 127.0.0.1:1",
     GFPL + "--address ray://127.0.0.1:1": "nobody answers at 127.0.0.1:1",
     GFPL + "--address nowhere": "--address must be auto, host:port or ray://host:port, but got 'nowhere'",
     GFPL + "--colour red": "unrecognized arguments: --colour red",
+    GFPL + "--scenario qqqqqqqqqq": "; fedtune list shows all ",
+    GFPL + "--seed 4294967296": "must be a whole number of at most 4,294,965,295, but got '4294967296'",
+    GFPL + "--seed 1e3": "must be a whole number of at least 0, but got '1e3'",
+    GFPL + "--trials 1000000000000": "must be a whole number of at most 1,000,000, but got",
+    GFPL + "--final-seeds 100000": "must be a whole number of at most 1,000, but got",
+    GFPL + "--seeds-per-trial 100000": "must be a whole number of at most 1,000, but got",
+    GFPL + "--clients 1e12": "clients must be at most 1,000,000, but got 1,000,000,000,000",
+    GFPL + "--clients 1e30": "clients must be at most 1,000,000, but got",
+    GFPL + "--rounds 1e19": "rounds must be at most 1,000,000, but got",
+    GFPL + "--space {tmp}/exits.py": "exits.py:1: SystemExit: it ends the program",
+    GFPL + "--space {tmp}/raises.py": "raises.py:1: BaseException: x",
+    GFPL + "--space {tmp}/keys.py": "a space names hyperparameters by text, but ",
+    GFPL + "--space {tmp}/numbers.py": "a space is a dict of hyperparameters, or a list of dicts, but ",
+    GFPL + "--space {tmp}/no-list.py": "grid_search needs a list of values, but that of lam in ",
+    GFPL + "--space {tmp}/mixed-types.py": "lam must be a number in 0.05 … 20 (log), or 0.0, but got 'strong'",
+    GFPL + "--space {tmp}/real.py": "components takes whole numbers, but its range 1 … 9 has others; use tune.randint",
+    GFPL + "--space {tmp}/large.py": "a grid must have at most 10,000 points, but all combinations of the space",
+    GFPL + "--searcher=": "argument --searcher must not be empty; leave it out for the default",
+    GFPL + "--scenario=": "argument --scenario must not be empty",
+    GFPL + "--name=": "argument --name must not be empty",
+    GFPL + "--storage-path=": "argument --storage-path must not be empty",
+    GFPL + "--name=-x": "the latter not first, at most 100, but got '-x'",
+    GFPL + "--name ..": "--name must be a plain folder name of letters, digits",
+    GFPL + "--name " + "a" * 101: "at most 100, but got 'aaa",
+    GFPL + "--storage-path {tmp}/" + "a" * 300: "cannot be used: File name too long",
+    GFPL + "--address http://[::1": "--address must be auto, host:port or ray://host:port, but got 'http://[::1'",
+    GFPL + "--address " + "a" * 64 + ".b:6379": "--address must be auto, host:port or ray://host:port, but got",
 }
 
 RUN_CASES = {
@@ -177,6 +216,7 @@ RUNS = {
     "at-work": {"arguments": ["--algo", "gfpl"], "state": "running", "scheduler": "asha", "searcher": "tpe"},
     "no-arguments": {"state": "finished"},
     "a-list": [],
+    "wrong": {"format": 2, "options": {"algo": "gfpl"}, "state": "finished", "seed": [1]},
     "cut": None,
 }
 OTHER_CASES = {
@@ -187,8 +227,8 @@ OTHER_CASES = {
     "status {tmp}/nowhere": "run.json is missing or damaged",
     "status {tmp}/cut": "run.json is missing or damaged",
     "status {tmp}/a-list": "run.json is missing or damaged",
-    "status {tmp}/over --watch 0": "--watch must be above 0 seconds, but got 0",
-    "status {tmp}/over --watch soon": "invalid float value: 'soon'",
+    "status {tmp}/over --watch 0": "--watch: must be a number above 0, but got '0'",
+    "status {tmp}/over --watch soon": "must be a number above 0, but got 'soon'",
     "compare": "--algos is needed, but none was given",
     "compare --algos gpfl": "unknown algorithm 'gpfl': did you mean 'gfpl'",
     "compare --algos local,local": "--algos names each algorithm once, but got local,local",
@@ -200,7 +240,7 @@ OTHER_CASES = {
     "compare --algos local --trial 3 --unheard-of": "unrecognized arguments: --unheard-of",
     "compare --algos local --scenario digits-w5": "unknown scenario 'digits-w5'",
     "compare --algos local --storage-path {tmp} --name taken": "exists; give another --name",
-    "compare --algos local --storage-path {tmp} --name a/b": "--name must be a plain folder name, but got 'a/b'",
+    "compare --algos local --storage-path {tmp} --name a/b": "the latter not first, at most 100, but got 'a/b'",
     "compare --algos gfpl,fedavg --scenario digits-fedgen": "evaluation rule 'pooled' scores one global model",
     "compare --algos gfpl,local --space paper": "a fair comparison gives every algorithm as many trials, but",
     "compare --algos local --set lam=1": "unknown hyperparameter of local 'lam'",
@@ -237,6 +277,17 @@ OTHER_CASES = {
     "extend {tmp}/over --trials 2 --rounds 2": "not allowed with argument",
     "replay {tmp}/nowhere": "run.json is missing or damaged",
     "replay {tmp}/over": "has none; search anew",
+    "status {tmp}/" + "a" * 300: "cannot be used: File name too long",
+    "report {tmp}/over -o " + "a" * 300 + ".html": "cannot be used: File name too long",
+    "jobs list --address http://[::1": "--address must be the dashboard's, like http://head:8265, but got 'http://[::1'",
+    "jobs list --address http://" + "a" * 64 + ".b": "--address must be the dashboard's",
+    "status {tmp}/deep": "run.json is missing or damaged (it is nested too deeply)",
+    "status {tmp}/wrong": "run.json is missing or damaged (its seed: should be a valid integer)",
+    "resume {tmp}/wrong": "run.json is missing or damaged (its seed: should be a valid integer)",
+    "extend {tmp}/wrong --trials 2": "run.json is missing or damaged (its seed: should be a valid integer)",
+    "run --config {tmp}/list.yaml": "list.yaml cannot be read: its overrides: should be a valid dictionary",
+    "run --config {tmp}/deep.yaml": "deep.yaml cannot be read: it is nested too deeply",
+    "run --config {tmp}/bomb.yaml": "bomb.yaml cannot be read: it refers to parts of itself",
 }
 
 
@@ -248,6 +299,8 @@ def folder(tmp_path):
     for name, record in RUNS.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text("{" if record is None else json.dumps(record))
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "run.json").write_text("[" * 100_000 + "]" * 100_000)
     (tmp_path / "half-comparison").mkdir()
     (tmp_path / "half-comparison" / "compare.json").write_text(json.dumps({"arguments": ["--algos", "local"]}))
     (tmp_path / "cut-comparison").mkdir()
@@ -279,3 +332,15 @@ def test_a_grace_period_below_the_first_effect_is_warned_about(folder, capsys):
     arguments = f"--algo gfpl --grace 5 --storage-path {folder} --name taken"  # the last is refused after the warning
     assert search.main(arguments.split()) == 2
     assert "--grace 5 lets trials be stopped before round 20" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_ctrl_c_ends_a_file_that_never_does(tmp_path, capsys):
+    (tmp_path / "loops.py").write_text("while True: pass")
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 1)
+    try:
+        assert search.main(["--algo", "gfpl", "--space", str(tmp_path / "loops.py")]) == 130
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert capsys.readouterr().err == "interrupted\n"

@@ -1,0 +1,160 @@
+"""Reading what lies in a run's folder: bounded in size and depth, checked once, and named where it is damaged.
+
+Nothing read here is run: JSON, YAML's plain values, tables.  Ray's own state is another matter (docs/security.md).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedtune.core.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LARGEST = 64 * 2**20  # bytes of a record; those of 10,000 trials have a thousandth of it
+LARGEST_YAML = 2**20  # of a best.yaml, which is read slowly
+ROWS = 200_000_000  # of a table
+NUMBER, TEXT = "a number", "text"  # what a column of a table may be asked to hold
+
+
+def record(file: Path) -> dict[str, Any]:
+    """A record; ValueError or OSError for one that cannot be used."""
+    from fedtune.runs import schema  # here, as pydantic takes a moment to load
+
+    return schema.checked(schema.RECORD, _parsed(file, json.loads, LARGEST))
+
+
+def best(file: Path) -> dict[str, Any]:
+    """A best.yaml; ValueError or OSError for one that cannot be used."""
+    from fedtune.runs import schema
+
+    return schema.checked(schema.BEST, _parsed(file, _yaml, LARGEST_YAML))
+
+
+def rows(file: Path) -> Iterator[dict[str, Any]]:
+    """The results in the lines of a trial's log; what is none, cut off or damaged, is left out."""
+    from fedtune.runs import schema
+
+    return _lines(file, lambda content: schema.checked(schema.ROW, content))
+
+
+def suggestions(file: Path) -> Iterator[dict[str, Any]]:
+    """The suggestions in the lines of a searcher's log; what is none is left out."""
+    from fedtune.runs import schema
+
+    return _lines(file, lambda content: schema.checked(schema.SUGGESTION, content))
+
+
+def table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str] | None = None) -> pd.DataFrame:
+    """A table of a run's; UserError that names it if it is damaged.
+
+    needed: columns that it must have.  kinds: name -> NUMBER or TEXT, what columns hold where they are there.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        if not file.is_file():
+            raise OSError("it is no file" if file.exists() else "there is none")
+        with parquet.ParquetFile(file, page_checksum_verification=True) as opened:
+            if opened.metadata.num_rows > ROWS:
+                raise ValueError(f"it says that it has {opened.metadata.num_rows:,} rows")
+            frame: pd.DataFrame = opened.read().to_pandas()
+            noted = (opened.schema_arrow.pandas_metadata or {}).get("columns", [])
+            names = [opened.schema.names, opened.schema_arrow.names, [c["name"] for c in noted]]
+            if any(of != list(frame) for of in names):  # pages have checksums; names have none, but stand there thrice
+                raise ValueError("its columns have two names")
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, pyarrow.ArrowException) as error:
+        raise damaged(file, error) from error
+    return _with_columns(frame, file, needed, kinds or {})
+
+
+def text_table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str] | None = None) -> pd.DataFrame:
+    """A .csv of a run's; UserError that names it if it is damaged.  needed, kinds: as of `table`."""
+    import pandas as pd
+
+    texts = {name: object for name, kind in (kinds or {}).items() if kind == TEXT}  # also where all are empty
+    try:
+        frame = pd.read_csv(file, dtype=texts)
+    except (OSError, ValueError) as error:  # pandas' own errors among them
+        raise damaged(file, error) from error
+    return _with_columns(frame, file, needed, kinds or {})
+
+
+def _with_columns(frame: pd.DataFrame, file: Path, needed: Collection[str], kinds: Mapping[str, str]) -> pd.DataFrame:
+    """The same table; UserError unless it has the columns that are needed, and each holds what it should."""
+    if lacking := [name for name in needed if name not in frame]:
+        raise damaged(file, f"it has no column {', '.join(lacking)}")
+    for name, kind in kinds.items():
+        if name in frame and not _holds(frame[name], kind):
+            raise damaged(file, f"its column {name} must hold {kind}, but holds {frame[name].dtype}")
+    return frame
+
+
+def _holds(column: pd.Series, kind: str) -> bool:
+    """Whether a column is of numbers, or of text; one that is empty is of both."""
+    import pandas as pd
+
+    filled = column.dropna()
+    if kind == NUMBER:
+        return filled.empty or (pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column))
+    return bool(filled.map(type).eq(str).all())
+
+
+def write_table(frame: pd.DataFrame, file: Path) -> None:
+    """Write a table, whole or not at all, with a checksum for each of its pages."""
+    part = file.with_suffix(file.suffix + ".part")
+    frame.to_parquet(part, index=False, write_page_checksum=True)
+    part.replace(file)
+
+
+def damaged(file: Path, why: object) -> UserError:
+    """The error for a file of a run's that cannot be used."""
+    return UserError(f"{file} is damaged ({short(why)}); bring it back from a copy")
+
+
+def short(why: object) -> str:
+    """The first line of an error, without the path that stands before it anyway."""
+    if isinstance(why, OSError) and why.strerror:
+        return why.strerror
+    if isinstance(why, RecursionError):
+        return "it is nested too deeply"
+    return (str(why).strip().splitlines() or [type(why).__name__])[0][:200]
+
+
+def _parsed(file: Path, parse: Callable[[str], Any], most: int) -> Any:
+    """The file's content; ValueError for what is too large or nested too deeply, too."""
+    with file.open("rb") as opened:
+        content = opened.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it has more than {most:,} bytes")
+    try:
+        return parse(content.decode("utf-8"))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _yaml(text: str) -> Any:
+    import yaml
+
+    try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
+            raise ValueError("it refers to parts of itself")  # a few lines could stand for gigabytes
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, TypeError, OverflowError) as error:  # the latter of dates and keys
+        raise ValueError(short(error)) from error
+
+
+def _lines(file: Path, check: Callable[[Any], dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    if not file.is_file():
+        return
+    with file.open(errors="replace") as opened:
+        for line in opened:
+            try:
+                yield check(json.loads(line))
+            except (ValueError, RecursionError):
+                continue  # cut off when its writer died

@@ -1,0 +1,238 @@
+"""What a run's files may hold, an entry a line: records, best.yaml, the rows that trials logged.
+
+Each is parsed and checked once, where it is read (`fedtune.runs.reading`); whoever uses it finds the types below.
+Every entry may be missing, as an earlier version wrote fewer; one that is not declared passes as it is, as a later one
+may write more.
+"""
+
+from __future__ import annotations
+
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    Required,  # pydantic wants these before Python 3.12
+)
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict
+
+from fedtune.core.metrics import JUDGED, METRICS
+
+OWN = ("val_", "test_", JUDGED, "spent")  # how metrics of one's own begin, and what schedulers compare
+LARGEST = 2**53  # of whole numbers: what JSON's readers agree upon
+
+_entries = with_config(ConfigDict(strict=True, extra="allow"))
+
+
+def _text(text: str) -> str:
+    if "\0" in text or not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise ValueError("it holds a character that no text can: null, or half of a pair")
+    return text
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, str):
+        return _text(value)
+    if value is None or isinstance(value, bool | float) or (isinstance(value, int) and abs(value) <= LARGEST):
+        return value
+    raise ValueError(f"it must be a text, a number, true, false or null, but is {_kind(value)}")
+
+
+def _flat(value: Any) -> Any:
+    """A scalar, a list of them, or names with them."""
+    inner = value if isinstance(value, list) else value.values() if isinstance(value, dict) else [value]
+    for one in inner:
+        _scalar(one)
+    return value
+
+
+def _kind(value: Any) -> str:
+    return {dict: "a mapping", list: "a list", int: "too large"}.get(type(value), f"of type {type(value).__name__}")
+
+
+Text = Annotated[str, AfterValidator(_text)]
+Scalar = Annotated[Any, BeforeValidator(_scalar)]
+Option = Annotated[Any, BeforeValidator(_flat)]
+Whole = Annotated[int, Field(ge=0, le=LARGEST)]
+Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+@_entries
+class Hardware(TypedDict, total=False):
+    """The machine that a run began on."""
+
+    machine: Text
+    cpus: Whole | None
+    gpus: list[Text]
+    system: Text
+
+
+@_entries
+class Own(TypedDict, total=False):
+    """A file of the user's that a run is made of."""
+
+    name: Text
+    path: Text
+    sha256: Text
+    about: dict[Text, Any]
+
+
+@_entries
+class Setting(TypedDict, total=False):
+    """A scenario by its fields, which `Scenario` checks."""
+
+    dataset: Text
+    rounds: Positive
+
+
+@_entries
+class BudgetEntry(TypedDict):
+    """A trial's budget."""
+
+    unit: Literal["rounds", "mb", "seconds"]
+    limit: Annotated[float, Field(gt=0)]
+    since: Positive
+
+
+@_entries
+class Check(TypedDict):
+    """A run of the final check; its other metrics are numbers too."""
+
+    configuration: Literal["best", "default"]
+    seed: Whole
+    test_acc: float | None
+    val_acc: float | None
+    reason: Text
+
+
+@_entries
+class Grid(TypedDict, total=False):
+    """Which part of a paper's table a reproduction runs."""
+
+    table: Text
+
+
+@_entries
+class Record(TypedDict, total=False):
+    """run.json, compare.json and reproduce.json."""
+
+    format: Whole
+    # where it comes from
+    command: list[Text]
+    arguments: list[Text]  # of fedtune 0.1.0, in place of the options
+    options: dict[Text, Option]
+    started: Text
+    resumed: list[Text]
+    versions: dict[Text, Text]
+    git_commit: Text | None
+    earlier_commits: list[Text | None]
+    hardware: Hardware
+    # the experiment
+    algorithm: Text
+    scenario: Annotated[Setting, BeforeValidator(_flat)]
+    scenario_name: Text
+    pinned: dict[Text, Scalar]
+    preset: Text
+    scored: Text
+    start: Text
+    start_from: Text
+    seed: Whole
+    executor: Text
+    device: Text
+    own: list[Own]
+    # the search
+    space: dict[Text, Text]
+    trials: Whole
+    searcher: Text
+    scheduler: Text
+    objectives: Annotated[list[Text], Field(min_length=1, max_length=2)]
+    constraints: list[Text]
+    seeds_per_trial: Positive
+    budget: BudgetEntry
+    grace: Amount
+    rungs: list[Amount]
+    concurrent: Whole | None
+    time_budget: Amount | None
+    # the comparison
+    algorithms: Annotated[list[Text], Field(min_length=1)]
+    seeds: Whole
+    top_k: Whole
+    unequal: list[Text]
+    # the reproduction
+    grid: Annotated[Grid, BeforeValidator(_flat)]
+    runs: Whole
+    # how it went
+    state: Text
+    reason: Text
+    search_seconds: Amount
+    seconds: Amount
+    status: dict[Text, Whole]
+    final: list[Annotated[Check, BeforeValidator(_flat)]]
+    extends: Text
+    replays: Text
+
+
+@_entries
+class Best(TypedDict, total=False):
+    """best.yaml."""
+
+    algorithm: Text
+    scenario: Text
+    overrides: dict[Text, Scalar]
+    seed: Whole
+    hyperparameters: dict[Text, Scalar]
+    start: Text
+    start_from: Text
+    executor: Text
+    found: dict[Text, Scalar]
+    own: list[Own]
+
+
+@_entries
+class Row(TypedDict, total=False):
+    """A line of a trial's result.json, which is a result if it says of which trial and round; metrics are numbers."""
+
+    trial_id: Required[Text]
+    training_iteration: Required[Whole]
+    timestamp: float
+    round: Whole
+    time_total_s: float
+    config: dict[Text, Scalar]
+    reason: Text
+
+
+def _metrics(row: Any) -> Any:
+    """A row whose metrics are numbers: those that fedtune has, what is used of a budget, and one's own."""
+    for name, value in row.items() if isinstance(row, dict) else ():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if (name in METRICS or name.startswith(OWN)) and not number and value is not None:
+            raise ValueError(f"its {name} must be a number, but is {_kind(value)}")
+    return row
+
+
+@_entries
+class Suggestion(TypedDict):
+    """A line of suggestions.jsonl."""
+
+    trial: Text
+    config: dict[Text, Scalar]
+
+
+RECORD, BEST, SUGGESTION = TypeAdapter(Record), TypeAdapter(Best), TypeAdapter(Suggestion)
+ROW: TypeAdapter[Any] = TypeAdapter(Annotated[Row, BeforeValidator(_metrics)])
+
+
+def checked(adapter: TypeAdapter[Any], content: Any) -> dict[str, Any]:
+    """The content as its declaration has it; ValueError that names the first entry which breaks it."""
+    if not isinstance(content, dict):
+        raise ValueError("it holds no mapping")
+    try:
+        found: dict[str, Any] = adapter.validate_python(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"][:4])
+        text = first["msg"].removeprefix("Value error, ").removeprefix("Input ").rstrip(".")
+        raise ValueError(f"its {where}: {text[:1].lower()}{text[1:]}") from error
+    return found

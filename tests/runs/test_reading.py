@@ -1,0 +1,166 @@
+"""What lies in a run's folder is checked where it is read: entries, sizes, depth, pages of tables."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from fedtune.core.errors import UserError
+from fedtune.runs import frames, logs, reading, schema
+from fedtune.runs.files import RunFiles
+
+OLD = Path(__file__).parent / "v0_1"
+EXAMPLE = Path(__file__).parents[2] / "analysis" / "example"
+
+
+@pytest.mark.parametrize("file", [OLD / "run.json", *EXAMPLE.glob("*/run.json"), *EXAMPLE.glob("*/compare.json")])
+def test_records_of_every_version_are_read_as_they_are(file: Path) -> None:
+    assert reading.record(file) == json.loads(file.read_text())
+
+
+def test_a_best_configuration_is_read_as_it_is() -> None:
+    assert reading.best(OLD / "best.yaml") == yaml.safe_load((OLD / "best.yaml").read_text())
+
+
+@pytest.mark.parametrize(
+    ("entry", "value", "why"),
+    [
+        ("seed", [1], "its seed: should be a valid integer"),
+        ("seed", -1, "its seed: should be greater than or equal to 0"),
+        ("space", 3, "its space: should be a valid dictionary"),
+        ("hardware", "x", "its hardware: should be a valid dictionary"),
+        ("final", [{}], "its final.0.configuration: field required"),
+        (
+            "final",
+            [{"configuration": "best", "seed": 1, "test_acc": "x"}],
+            "its final.0.test_acc: should be a valid number",
+        ),
+        (
+            "scenario",
+            {"rounds": 3, "dataset": "x", "lr": [1]},
+            "its scenario: it must be a text, a number, true, false",
+        ),
+        ("scenario", None, "its scenario: should be a valid dictionary"),
+        ("budget", {"unit": "x", "limit": 1, "since": 1}, "its budget.unit: should be 'rounds', 'mb' or 'seconds'"),
+        ("objectives", [], "its objectives: list should have at least 1 item"),
+        ("algorithm", "a\0b", "its algorithm: it holds a character that no text can"),
+        ("command", ["\ud800"], "its command.0: it holds a character that no text can"),
+        ("trials", 10**30, "its trials"),
+        ("trials", True, "its trials: should be a valid integer"),
+        (
+            "pinned",
+            {"lr": {"a": 1}},
+            "its pinned.lr: it must be a text, a number, true, false or null, but is a mapping",
+        ),
+        ("options", {"set": {"lr": [[1]]}}, "its options.set: it must be a text"),
+    ],
+)
+def test_an_entry_of_another_kind_is_named(entry: str, value: Any, why: str) -> None:
+    good = json.loads((OLD / "run.json").read_text())
+    with pytest.raises(ValueError) as caught:
+        schema.checked(schema.RECORD, good | {entry: value})
+    assert str(caught.value).startswith(why)
+
+
+def test_what_is_not_declared_passes() -> None:
+    assert schema.checked(schema.RECORD, {"of a later version": [{"a": 1}]}) == {"of a later version": [{"a": 1}]}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[" * 10**5 + "]" * 10**5, "nested too deeply"),
+        ("{" * 3, "Expecting"),
+        ("[]", "no mapping"),
+        ('{"seed": ' + "9" * 5000 + "}", "Exceeds the limit"),
+        ("x" * (reading.LARGEST + 1), "more than 67,108,864 bytes"),
+    ],
+    ids=["deep", "cut", "list", "digits", "large"],
+)
+def test_a_record_is_bounded(text: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(UserError, match=f"run.json is missing or damaged .*{why}"):
+        RunFiles(tmp_path).record  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "text", ["a: &a [1]\nb: *a", "? [a]\n: 1", "a: 2001-99-99", "- 1", "!!python/object:os.x {}", "\t"]
+)
+def test_a_best_configuration_is_plain(text: str, tmp_path: Path) -> None:
+    (tmp_path / "best.yaml").write_text(text)
+    with pytest.raises(ValueError):
+        reading.best(tmp_path / "best.yaml")
+
+
+def test_a_page_that_was_changed_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "rounds.parquet"
+    frame = pd.DataFrame({"trial": ["a"] * 500, "round": range(500), "val_acc": [i / 999 for i in range(500)]})
+    reading.write_table(frame, file)
+    pd.testing.assert_frame_equal(reading.table(file), frame)
+    content = file.read_bytes()
+    told = 0
+    for at in range(0, len(content), 7):
+        file.write_bytes(content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :])
+        try:
+            pd.testing.assert_frame_equal(reading.table(file), frame)
+        except UserError as error:
+            told += str(error).startswith(f"{file} is damaged (")
+    assert told > len(content) / 7 / 2
+
+
+@pytest.mark.parametrize(
+    ("frame", "why"),
+    [
+        (pd.DataFrame({"trial": ["a"]}), "it has no column round"),
+        (pd.DataFrame({"trial": ["a"], "round": ["one"]}), "its column round must hold a number, but holds"),
+        (pd.DataFrame({"trial": [1], "round": [1]}), "its column trial must hold text, but holds int64"),
+        (None, "there is none"),
+    ],
+)
+def test_a_table_without_what_is_needed_is_told(frame: pd.DataFrame | None, why: str, tmp_path: Path) -> None:
+    file = tmp_path / "t.parquet"
+    if frame is not None:
+        frame.to_parquet(file)
+    with pytest.raises(UserError) as caught:
+        reading.table(file, ("trial", "round"), {"trial": reading.TEXT, "round": reading.NUMBER})
+    assert f"{file} is damaged ({why}" in str(caught.value)
+
+
+def test_a_damaged_table_gives_way_to_what_ray_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = shutil.copytree(OLD, tmp_path / "run")
+    trials, rounds = frames.load(run)
+    (run / "rounds.parquet").write_bytes(b"PAR1")
+    again, from_logs = frames.load(run)
+    by = ["trial", "round"]
+    pd.testing.assert_frame_equal(
+        from_logs.sort_values(by, ignore_index=True)[[*by, "val_acc", "test_acc"]],
+        rounds.sort_values(by, ignore_index=True)[[*by, "val_acc", "test_acc"]],
+    )
+    assert sorted(again["last_val_acc"]) == sorted(trials["last_val_acc"])
+    assert "rounds.parquet is damaged" in capsys.readouterr().err
+
+
+def test_lines_that_are_none_are_left_out(tmp_path: Path) -> None:
+    row = {"trial_id": "a", "training_iteration": 1, "timestamp": 1, "val_acc": 0.5, "config": {"lr": 0.1}}
+    bad = [
+        "[]",
+        "3",
+        '{"trial_id": [1]}',
+        '{"trial_id": "a", "training_iteration": "x"}',
+        "[" * 10**5,
+        "{",
+        '{"config": 3}',
+    ]
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "result.json").write_bytes("\n".join([*bad, json.dumps(row)]).encode() + b"\n\xff\xfe")
+    assert logs.logged(tmp_path) == {"a": [row]}
+    (tmp_path / "suggestions.jsonl").write_text(
+        '{"trial": ["a"], "config": {}}\n{"trial": "b", "config": {"lr": 1}}\n[1]\n'
+    )
+    assert logs.suggestions(tmp_path) == [{"trial": "b", "config": {"lr": 1}}]
