@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LARGEST = 64 * 2**20  # bytes of a record; those of 10,000 trials have a thousandth of it
 LARGEST_YAML = 2**20  # of a best.yaml, which is read slowly
+DEEPEST = 20  # mappings and lists in one another in it; a best.yaml has four
 ROWS = 200_000_000  # of a table
 NUMBER, TEXT = "a number", "text"  # what a column of a table may be asked to hold
 
@@ -142,8 +143,13 @@ def _yaml(text: str) -> Any:
     import yaml
 
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
-            raise ValueError("it refers to parts of itself")  # a few lines could stand for gigabytes
+        depth = 0
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):  # one by one: what is deep takes ever longer
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                raise ValueError("it is nested too deeply")
+            if isinstance(event, yaml.AliasEvent):
+                raise ValueError("it refers to parts of itself")  # a few lines could stand for gigabytes
         return yaml.safe_load(text)
     except (yaml.YAMLError, TypeError, OverflowError) as error:  # the latter of dates and keys
         raise ValueError(short(error)) from error
