@@ -100,13 +100,19 @@ class Experiment:
                 f"architectures of {scenario.model} differ in it; give --model one architecture, or run there "
                 f"{', '.join(fitting(scenario))}"
             )
-        if self.start_from:
+        if self.initial_weights:
             self.describe_start(config)
         if self.metrics:
             own_metrics.check(self.metrics, datasets.describe(scenario.dataset)[-1])
 
     def _contents(self) -> tuple[str, ...]:
         return tuple(file.sha256 for file in self.own)
+
+    @property
+    def initial_weights(self) -> str:
+        """FILE.pt[:part] that round 0 starts from: as given, or the scenario's body; "" for the draw."""
+        body = self.scenario.pretrained
+        return self.start_from or (f"{body}:body" if body != "none" else "")
 
     def beginning(self) -> dict[str, str]:
         """The options that say where round 0 comes from, with whole paths: none for the common draw."""
@@ -126,7 +132,7 @@ class Experiment:
             shared = {n for n in form.shapes if part_of(n) in scenario.sent(alg.shared) and n not in kept}
             clients = range(i, scenario.clients, len(forms))
             targets.append(weights.Target(form.shapes, shared, clients, form.head_was))
-        name, part = weights.parse(self.start_from)
+        name, part = weights.parse(self.initial_weights)
         return weights.describe(weights.find(name), targets, part)
 
     def describe_scoring(self, config: dict[str, Any] | None = None) -> str:

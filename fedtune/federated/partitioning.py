@@ -36,7 +36,7 @@ def partition(data: Dataset, scenario: Scenario, seed: int) -> Federation:
     if data.raw and scenario.normalise == "train":
         made = standardised(made)
     shifts = Shifts(**{name: getattr(scenario, name) for name in Shifts._fields})
-    return shifted(made, shifts, data.classes - scenario.skip_classes, seed)
+    return shifted(made, shifts, scenario.keep_classes or data.classes - scenario.skip_classes, seed)
 
 
 def rows_of_clients(data: Dataset, scenario: Scenario, seed: int) -> Partition:
@@ -56,7 +56,8 @@ def require_partitions(data: Dataset, scenario: Scenario, seeds: Iterable[int]) 
 
 def _rows_and_parts(data: Dataset, scenario: Scenario, seed: int) -> tuple[np.ndarray, Partition]:
     """The rows of the data set that are partitioned, and the parts: places in them."""
-    rows = np.flatnonzero(data.y >= scenario.skip_classes)  # all, mostly
+    end = scenario.skip_classes + (scenario.keep_classes or data.classes)
+    rows = np.flatnonzero((data.y >= scenario.skip_classes) & (data.y < end))  # all, mostly
     if own_partition.is_own(scenario.partition):
         parts = own_partition.partition(scenario.partition, rows, len(data.y))
     else:

@@ -12,6 +12,7 @@ from fedtune.core import own_files
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.hyper import check_all, hyper, knobs
 from fedtune.data import datasets, own_data, own_partition
+from fedtune.federated import pretrained
 from fedtune.nn import catalogue
 
 OWN = {  # where a user's own file is taken too, by its canonical name
@@ -21,7 +22,7 @@ OWN = {  # where a user's own file is taken too, by its canonical name
 # fields that came after fedtune 0.2.0: what it wrote lacks them
 LATER = (
     "normalise", "image_size", "shards", "power", "thinning", "rotation", "feature_noise", "swaps", "groups",
-    "label_noise", "label_noise_spread", "noisy_clients", "noisy_splits", "body_pace",
+    "label_noise", "label_noise_spread", "noisy_clients", "noisy_splits", "body_pace", "keep_classes", "pretrained",
 )  # fmt: skip
 PARTITIONS = (
     "ways-shots", "dirichlet", "iid", "fedgen", "natural", "shards", "quantity", "power-law", "domains",
@@ -53,6 +54,7 @@ class Scenario:
     clients: int = 20  # K
     participation: float = 1.0  # share of the clients that take part in a round
     skip_classes: int = 0  # the first so many classes are left out and the others renumbered; the head keeps its width
+    keep_classes: int = 0  # so many classes after those are used, the others are left out; 0: all
     # features of one's own data: brought to mean 0 and spread 1 by all clients' training rows (train), or as given
     normalise: str = "train"
     image_size: int = 0  # side that pictures of one's own folder are brought to; 0: as they are, all of one size
@@ -86,6 +88,7 @@ class Scenario:
     noisy_splits: str = "train"  # or train+val: labels that may be wrong
 
     rounds: int = 60  # T
+    pretrained: str = "none"  # the body that all models start from, by name (fedtune/federated/pretrained.py)
     # personal: each client's own model on its own rows; global: the shared model on each client's rows;
     # pooled: the shared model on all clients' rows together
     evaluation: str = "personal"
@@ -123,6 +126,7 @@ class Scenario:
             ("normalise", "choice of normalise", NORMALISATIONS),
             ("evaluation", "evaluation rule", EVALUATIONS),
             ("noisy_splits", "choice of noisy_splits", NOISY_SPLITS),
+            ("pretrained", "pretrained body", ("none", *pretrained.names())),
         ):
             own = name in OWN and own_files.is_reference(getattr(self, name), known)
             if not own and getattr(self, name) not in known:
@@ -176,8 +180,14 @@ class Scenario:
                 f"got {self.skip_classes}"
             )
         classes -= self.skip_classes
+        if not (self.keep_classes == 0 or 2 <= self.keep_classes <= classes):
+            raise UserError(
+                f"keep_classes must be 2 to the {classes} classes there are, or 0 for all, but got {self.keep_classes}"
+            )
+        classes = self.keep_classes or classes
         if self.partition == "ways-shots" and self.ways > classes:
-            left = "that skip_classes leaves " if self.skip_classes else ""
+            names = [n for n in ("skip_classes", "keep_classes") if getattr(self, n)]
+            left = f"that {' and '.join(names)} leave{'s' * (len(names) == 1)} " if names else ""
             raise UserError(
                 f"ways must be at most the {classes} classes {left}of {self.dataset}, but got {self.ways}; give --ways "
                 f"{classes} or another --partition"

@@ -62,12 +62,38 @@ _FEDSA_DATA: dict[str, tuple[str, dict[str, Any]]] = {
     "digits": ("htmini3", {"dataset": "digits", "model": "cnn8", "rounds": 100, "floor": 9}),
 }
 
+# Settings with room between clients alone and the best: few rows to learn from, many to be scored on.
+_FEW = _GFPL_MNIST.override(
+    dataset="fashion-mnist", ways=6, ways_spread=1, shots=10, val_shots=10, test_shots=60, all_classes=1000, rounds=60,
+)  # fmt: skip
+# Every model starts from one body, which was trained on classes that no client holds.  all_classes counts by ten
+# classes, so this is 200 rows of each of the five.
+_COMMON = _FEW.override(skip_classes=5, ways=3, all_classes=2000, pretrained="fmnist-first5")
+
 SCENARIOS: dict[str, Scenario] = {
     "digits-w4": Scenario(),
     "digits-dir0.1": Scenario(partition="dirichlet", floor=20),
     # GFPL and FedProto (spec 3.4); Fashion-MNIST stands in for MNIST's shape
     **{f"gfpl-fmnist-w{w}": _GFPL_MNIST.override(dataset="fashion-mnist", ways=w) for w in (3, 4, 5)},
     "gfpl-mnist-w4": _GFPL_MNIST.override(dataset="mnist"),
+    "gfpl-fmnist-few": _FEW,
+    # 20 clients could not all hold 8 classes with 60 of the 1,000 test rows that each class has
+    "gfpl-fmnist-few-w8": _FEW.override(ways=8, test_shots=50),
+    # where the common body comes from: one client that holds classes 0 to 4, 28,000 training rows
+    "fmnist-first5": Scenario(
+        dataset="fashion-mnist", model="fedproto-cnn", keep_classes=5, clients=1, partition="iid", batch=32,
+        momentum=0.9, rounds=5, val_share=0.1, test_share=0.1,
+    ),
+    "gfpl-fmnist-common": _COMMON.override(body_pace=0.1),
+    "gfpl-fmnist-common-frozen": _COMMON.override(body_pace=0.0),
+    # 500 rows of a class are all there are
+    **{
+        f"gfpl-mnist5k-w{w}": _FEW.override(
+            dataset="mnist-5k", ways=w, ways_spread=2, shots=20, val_shots=8, test_shots=12
+        ) for w in (3, 4, 5)
+    },
+    "gfpl-20-classes": _FEW.override(dataset="fashion-mnist+mnist-5k", ways=8, test_shots=20),
+    "gfpl-40-classes": _FEW.override(dataset="fashion-mnist-rot4", ways=8, test_shots=30),
     "gfpl-cifar10-w4": _GFPL_MNIST.override(
         dataset="cifar10", model="resnet18", ways_spread=1, shots_spread=1, val_shots=15, test_shots=15, batch=32,
         rounds=110,

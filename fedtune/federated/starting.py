@@ -22,8 +22,8 @@ def start(experiment: Experiment, s: Setting, nets: list[tuple[Net, list[int], E
         _move_constants(g.net, s.federation.x.device, s.dtype)
     if experiment.start == "own":
         state = own_draws(s, state)
-    if experiment.start_from:
-        name, part = weights.parse(experiment.start_from)
+    if experiment.initial_weights:
+        name, part = weights.parse(experiment.initial_weights)
         state = from_weights(s, state, weights.find(name), part)
     return state
 

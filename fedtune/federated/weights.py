@@ -18,6 +18,7 @@ from fedtune.core import own_files
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.own_files import OwnFile
 from fedtune.core.own_references import whole_path
+from fedtune.federated import pretrained
 from fedtune.federated.algorithm import part_of
 
 PLACES = ("", "body.", "body.0.")  # where a file's names may stand in a model's
@@ -74,8 +75,8 @@ def absolute(reference: str) -> str:
 
 
 def find(name: str) -> Weights:
-    """The weights in a registered file; UserError if it holds none."""
-    return _read(name, own_files.content_of(name))
+    """The weights in a registered file, or of that name among fedtune's own; UserError if it holds none."""
+    return _read(name, pretrained.content(name) if name in pretrained.names() else own_files.content_of(name))
 
 
 @lru_cache(maxsize=2)  # a process starts many trials from one file

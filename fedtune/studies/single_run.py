@@ -41,7 +41,7 @@ def run(
     if words := data_in_words(experiment.scenario):
         say(f"data: {words}")
     say(f"scored: {experiment.describe_scoring()}")
-    if experiment.start_from:
+    if experiment.initial_weights:
         say(f"started: {experiment.describe_start()}")
     rows = _rounds(simulation)
     if output:

@@ -95,8 +95,8 @@ def _search(
     given, files = ["--name", name], {}
     if options.data_dir is not None:
         _on_cluster("--data-dir", Path(options.data_dir))
-    elif scenario.dataset in datasets.SOURCES and scenario.dataset != "digits" and not options.download:
-        files = packing.data_files([scenario.dataset], root)
+    elif (read := datasets.from_files(scenario.dataset)) and not options.download:
+        files = packing.data_files(read, root)
         given += ["--data-dir", "data"]
     e = planned.experiment
     typed = [*algos.items(), *((flag(n), getattr(scenario, n)) for n in options.fields)]
@@ -107,7 +107,7 @@ def _search(
     if found := spaces.file_of(options.space):
         given += ["--space", f"{GIVEN}/{found[0].name}{found[1]}"]
     packing.write(package, files)
-    here_too = scenario.dataset == "digits" or scenario.dataset not in datasets.SOURCES
+    here_too = not datasets.from_files(scenario.dataset)
     if here_too or "--data-dir" in given:  # the last that a search would refuse before it starts
         loaded = datasets.load(scenario.dataset, root)
         first = planned.experiment.seed

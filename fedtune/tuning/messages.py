@@ -25,7 +25,7 @@ def announce(p: Plan, space: str, concurrent: int) -> None:
     if data := data_in_words(p.experiment.scenario):
         say(f"data: {data}")
     say(f"scored: {p.experiment.describe_scoring()}")
-    if p.experiment.start_from:
+    if p.experiment.initial_weights:
         say(f"started: {p.experiment.describe_start()}")
     stops = schedulers.rungs(p.scheduler, p.budget.limit, p.grace)
     say(

@@ -20,7 +20,7 @@ from fedtune.data.datasets import SOURCES, describe, has_owners, load, names
 from fedtune.federated import partitioning
 from fedtune.federated.scenario import Scenario
 
-IN_MEMORY = [name for name in names() if name not in ("digits", "celeba", "tiny-imagenet")]
+IN_MEMORY = [name for name in names() if SOURCES[name].reader and name not in ("celeba", "tiny-imagenet")]
 MNIST_LIKE = ("mnist", "fashion-mnist", "emnist-letters", "emnist-byclass")
 TRAIN, TEST = 6, 4
 
@@ -194,7 +194,7 @@ def test_describe_needs_no_files(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert has_owners(name) == (name == "celeba")
 
 
-@pytest.mark.parametrize("name", [n for n in names() if n != "digits"])
+@pytest.mark.parametrize("name", [n for n in names() if SOURCES[n].reader])
 def test_absent_files_name_the_folder_and_both_ways_out(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         load(name, tmp_path)
