@@ -169,7 +169,7 @@ class Record(TypedDict, total=False):
     search_seconds: Amount
     seconds: Amount
     status: dict[Text, Whole]
-    final: list[Annotated[Check, BeforeValidator(_flat)]]
+    final: list[Annotated[Check, BeforeValidator(_flat)]] | None
     extends: Text
     replays: Text
 
@@ -225,14 +225,14 @@ ROW: TypeAdapter[Any] = TypeAdapter(Annotated[Row, BeforeValidator(_metrics)])
 
 
 def checked(adapter: TypeAdapter[Any], content: Any) -> dict[str, Any]:
-    """The content as its declaration has it; ValueError that names the first entry which breaks it."""
+    """The content, in its own order; ValueError that names the first entry which breaks its declaration."""
     if not isinstance(content, dict):
         raise ValueError("it holds no mapping")
     try:
-        found: dict[str, Any] = adapter.validate_python(content)
+        adapter.validate_python(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"][:4])
         text = first["msg"].removeprefix("Value error, ").removeprefix("Input ").rstrip(".")
         raise ValueError(f"its {where}: {text[:1].lower()}{text[1:]}") from error
-    return found
+    return content

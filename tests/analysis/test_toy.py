@@ -60,7 +60,7 @@ def test_command_draws_and_prints(tmp_path, capsys):
 @pytest.mark.parametrize(
     "bad",
     [
-        ["--rounds", "0"], ["--rounds", "forty"], ["--rounds", ""], ["--rounds", "1,2,3,4,5"], ["--seed", "-1"],
+        ["--rounds", "0"], ["--rounds", "forty"], ["--rounds", "1,2,3,4,5"], ["--seed", "-1"],
         ["--output", "toy.xyz"], ["--output", "nowhere/toy.png"],
     ],
 )  # fmt: skip
@@ -70,7 +70,7 @@ def test_bad_arguments_give_one_line(bad, capsys):
     assert err.count("\n") == 1 and bad[0] in err
 
 
-@pytest.mark.parametrize("bad", [["--seed", "x"], ["--colour", "red"]])
+@pytest.mark.parametrize("bad", [["--seed", "x"], ["--rounds", ""], ["--colour", "red"]])
 def test_bad_options_give_one_line(bad, capsys):
     with pytest.raises(SystemExit) as end:
         toy.main(bad)

@@ -401,7 +401,7 @@ def test_a_command_that_was_cut_short_goes_on(tmp_path: Path, capsys: pytest.Cap
         (["gfpl-table1", "--dataset", "mine.npz"], "a paper's table is trained on data that others have, too"),
         (["gfpl-fig6", "--dataset", "digits", "--preset", "as_publishd"], "did you mean 'as_published'?"),
         (["fedpa-table2", "--dataset", "digits", "--preset", "as_text,as_publishd"], "did you mean 'as_published'?"),
-        (["gfpl-fig6", "--dataset", "digits", "--name", "a/b"], "--name must be a plain folder name, but got 'a/b'"),
+        (["gfpl-fig6", "--dataset", "digits", "--name", "a/b"], "at most 100, but got 'a/b'"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(

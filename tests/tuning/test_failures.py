@@ -306,9 +306,9 @@ STATE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "record cut off": (cut("run.json"), "run.json is missing or damaged"),
     "record gone": (lambda run: (run / "run.json").unlink(), "run.json is missing or damaged"),
     "record without options": (record(options=None), "does not say how the search was begun"),
-    "record with other options": (record(options=[1, 2]), "options must be names and values, but are [1, 2]"),
+    "record with other options": (record(options=[1, 2]), "its options: should be a valid dictionary"),
     "record with unknown options": (record(options={"colour": "red"}), "options are not known here: colour"),
-    "record of 0.1.0 with other arguments": (record(options=None, arguments=[1, 2]), "how the search was begun"),
+    "record of 0.1.0 with other arguments": (record(options=None, arguments=[1, 2]), "its arguments.0: should be"),
     "record of 0.1.0 with others": (record(options=None, arguments=["--colour", "red"]), "no option of a search"),
 }
 

@@ -144,7 +144,9 @@ def test_a_folder_without_a_run_has_no_status(tmp_path: Path, capsys: pytest.Cap
     assert status.main([str(tmp_path)]) == 2 and "run.json is missing or damaged" in capsys.readouterr().err
     made_up(tmp_path, "running", {}, {})
     assert status.main([str(tmp_path)]) == 0 and "no round was reported yet" in capsys.readouterr().out
-    assert status.main([str(tmp_path), "--watch", "0"]) == 2 and "--watch must be above 0" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as end:
+        status.main([str(tmp_path), "--watch", "0"])
+    assert end.value.code == 2 and "--watch: must be a number above 0, but got '0'" in capsys.readouterr().err
 
 
 def test_optuna_learns_how_each_trial_ended() -> None:
@@ -234,7 +236,8 @@ def test_another_users_run_is_not_resumed_without_trust(tmp_path: Path, monkeypa
 
 def test_cut_off_lines_of_a_log_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "a-1").mkdir()
-    (tmp_path / "a-1" / "result.json").write_text('{"trial_id": "1", "round": 1}\n{"trial_id": "1", "rou\n[]\n')
-    assert logs.logged(tmp_path) == {"1": [{"trial_id": "1", "round": 1}]}
+    row = {"trial_id": "1", "training_iteration": 1, "timestamp": 1.5, "round": 1}
+    (tmp_path / "a-1" / "result.json").write_text(json.dumps(row) + '\n{"trial_id": "1", "rou\n[]\n')
+    assert logs.logged(tmp_path) == {"1": [row]}
     shutil.rmtree(tmp_path / "a-1")
     assert logs.logged(tmp_path) == {}
