@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -11,10 +13,19 @@ from fedtune.core.errors import UserError
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
-    """scikit-learn's: pixels 0..16 [1797, 1, 8, 8] and classes int64 [1797]."""
-    from sklearn.datasets import load_digits  # here, so that the others need not wait for it
+    """scikit-learn's: pixels 0..16 [1797, 1, 8, 8] and classes int64 [1797].
 
-    images, y = load_digits(return_X_y=True)
+    From its own file: what `load_digits` gives, without the 1.4 CPU seconds of importing scikit-learn.
+    """
+    package = importlib.util.find_spec("sklearn")
+    file = Path(package.origin or "").parent / "datasets" / "data" / "digits.csv.gz" if package else Path()
+    if file.is_file():
+        table = np.loadtxt(file, delimiter=",")
+        images, y = table[:, :-1], table[:, -1]
+    else:  # a scikit-learn that keeps it elsewhere
+        from sklearn.datasets import load_digits
+
+        images, y = load_digits(return_X_y=True)
     return images.reshape(-1, 1, 8, 8), y.astype(np.int64)
 
 

@@ -11,11 +11,12 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.datasets import load_digits
 from support.data_files import idx
 
 from fedtune.core.errors import UserError
 from fedtune.core.torchvision_import import datasets as torchvision
-from fedtune.data import datasets
+from fedtune.data import datasets, packaged
 from fedtune.data.datasets import SOURCES, describe, has_owners, load, names
 from fedtune.federated import partitioning
 from fedtune.federated.scenario import Scenario
@@ -169,6 +170,9 @@ def test_digits_are_centred_and_in_order() -> None:
     assert got.x.shape == (1797, 1, 8, 8) and got.y.shape == (1797,) and got.train_rows == 1797
     assert got.x.dtype == np.float32 and got.y.dtype == np.int64
     assert set(got.y) == set(range(10))
+    images, classes = load_digits(return_X_y=True)
+    np.testing.assert_array_equal(packaged.digits()[0].reshape(len(images), -1), images)
+    np.testing.assert_array_equal(got.y, classes)
     pixels = got.x * 0.3760 + 0.3053
     assert pixels.min() == pytest.approx(0, abs=1e-6) and pixels.max() == pytest.approx(1, abs=1e-6)
     assert got.x.mean() == pytest.approx(0, abs=1e-3) and got.x.std() == pytest.approx(1, abs=1e-3)
