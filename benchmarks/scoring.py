@@ -48,19 +48,19 @@ CASES: dict[str, tuple[str, str, dict[str, Any], int]] = {
 @contextmanager
 def scoring_timed(spent: list[float]) -> Iterator[None]:
     """While this lasts, the CPU seconds of every scoring are appended."""
-    plain = evaluation.score
+    plain = evaluation.score_all
 
-    def timed(*args: Any, **options: Any) -> evaluation.Scored:
+    def timed(*args: Any, **options: Any) -> Any:
         began = time.process_time()
         found = plain(*args, **options)
         spent.append(time.process_time() - began)
         return found
 
-    evaluation.score = timed
+    evaluation.score_all = timed
     try:
         yield
     finally:
-        evaluation.score = plain
+        evaluation.score_all = plain
 
 
 def share(simulation: Simulation, rounds: int) -> dict[str, float]:
