@@ -163,7 +163,13 @@ def test_it_says_where_round_0_comes_from_and_start_from_comes_first(tmp_path: P
 
 @pytest.mark.parametrize("name", registry.names())
 def test_every_algorithm_takes_a_common_frozen_body(name: str) -> None:
-    play(begun(name, find("gfpl-fmnist-common-frozen").override(clients=3, all_classes=0)), 1)
+    sim = begun(name, find("gfpl-fmnist-common-frozen").override(clients=3, all_classes=0))
+    before = [{n: t.clone() for n, t in of_client(sim, k).items()} for k in range(3)]
+    play(sim, 1)
+    for k, was in enumerate(before):
+        now = of_client(sim, k)
+        assert any(n.startswith("body.") for n in now) and now.keys() == was.keys()
+        assert all(torch.equal(now[n], was[n]) for n in now if n.startswith("body."))
 
 
 def test_the_body_reads_its_own_classes() -> None:
