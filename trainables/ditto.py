@@ -16,10 +16,10 @@ parameters, not over running statistics.  Both start from the same values.  The 
 import copy
 from dataclasses import dataclass
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedtune.federated.algorithm import Algorithm, Batch, Model, Task, hyper
+from fedtune.nn.layers import cross_entropy
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Ditto(Algorithm):
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """The sum L + L' of both models' losses: each moves its own model."""
-        common = F.cross_entropy(self.common(m, batch.x), batch.y)
-        own = F.cross_entropy(m.head(m.body(batch.x)), batch.y)
+        common = cross_entropy(self.common(m, batch.x), batch.y)
+        own = cross_entropy(m.head(m.body(batch.x)), batch.y)
         names = [n for n, _ in m.net.named_parameters() if n.startswith(("body.", "head."))]
         apart = sum(((m[n] - down["shared"][f"common.{n}"]) ** 2).sum() for n in names)
         return common + own + self.lam / 2 * apart

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedtune.core.trees import put, take
 from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Ragged, Task, hyper
 from fedtune.nn.divergences import kl_rows
+from fedtune.nn.layers import cross_entropy
 from fedtune.nn.prototypes import class_means, class_sums
 
 
@@ -66,7 +66,7 @@ class FedDistill(Algorithm):
     def loss(self, m: Model, batch: Batch, down: dict) -> Any:
         """CE plus KL to the row's target; while what is told are running means, with the sums they are made of."""
         logits = m.head(m.body(batch.x))  # [B, C]
-        loss = F.cross_entropy(logits, batch.y)
+        loss = cross_entropy(logits, batch.y)
         targets, present = down["targets"]
         if self.lam:
             apart = kl_rows(targets[batch.y] / self.temperature, logits / self.temperature)  # [B]

@@ -25,6 +25,7 @@ from torch import Tensor
 from fedtune.core import randomness
 from fedtune.core.trees import mean_over_clients
 from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Phase, Step, Task, hyper
+from fedtune.nn.layers import cross_entropy
 from fedtune.nn.prototypes import class_sums
 
 
@@ -58,7 +59,7 @@ class FedFA(Algorithm):
     def loss(self, m: Model, batch: Batch, down: dict) -> tuple[Tensor, dict]:  # type: ignore[override]
         """CE and the pull, and beside it the sums that the means of z are made of."""
         z, a = m.body(batch.x), down["anchors"]  # [B, D], [C, D]
-        loss = F.cross_entropy(m.head(z), batch.y)
+        loss = cross_entropy(m.head(z), batch.y)
         sums, counts = class_sums(z.detach(), batch.y, torch.ones_like(batch.y, dtype=torch.bool), len(a))
         if self.lam:
             apart = ((z - a[batch.y]) ** 2).sum(1)  # [B]
@@ -68,7 +69,7 @@ class FedFA(Algorithm):
     def calibrate(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """The head's loss on all anchors."""
         a = down["anchors"]
-        return F.cross_entropy(m.head(a), torch.arange(len(a), device=a.device))
+        return cross_entropy(m.head(a), torch.arange(len(a), device=a.device))
 
     def upload(self, m: Model, data: Data, down: dict) -> dict:
         """The anchors moved towards the means of what was met in training."""

@@ -15,13 +15,13 @@ stay with the clients and may differ, as in HtFLlib.
 
 from dataclasses import dataclass
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedtune.federated.algorithm import Batch, Model, Noise, Task, hyper
 from fedtune.nn.divergences import kl
 from fedtune.nn.generator_losses import Term, diversity, fidelity, total
 from fedtune.nn.generators import draw_labels, generate, label_share
+from fedtune.nn.layers import cross_entropy
 from trainables._generative import Generative
 from trainables._released import CLIENTS, GENERATOR
 
@@ -69,13 +69,13 @@ class FedGen(Generative):
     def loss_at(self, t: int, m: Model, batch: Batch, down: dict) -> Tensor:
         """CE on real rows, CE on generated ones, KL from generated to real rows of the same labels."""
         logits = m.head(m.body(batch.x))
-        loss = F.cross_entropy(logits, batch.y)
+        loss = cross_entropy(logits, batch.y)
         if not self.imagines(t):
             return loss
         if self.gen_weight:
             y = draw_labels(down["labels"], batch.eps["label"])
             h = generate(down["generator"], batch.eps["noise"], y)
-            loss = loss + self.gen_weight * self.gen_decay**t * F.cross_entropy(m.head(h), y)
+            loss = loss + self.gen_weight * self.gen_decay**t * cross_entropy(m.head(h), y)
         if self.kl_weight:
             target = m.head(generate(down["generator"], batch.eps["latent"], batch.y))
             loss = loss + self.kl_weight * self.kl_decay**t * kl(target.detach(), logits)

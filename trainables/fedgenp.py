@@ -20,7 +20,6 @@ has one layer for μ and ln σ², is not repeated.
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
@@ -38,6 +37,7 @@ from fedtune.nn.generators import (
     intra_inter_distance,
     label_share,
 )
+from fedtune.nn.layers import cross_entropy
 from trainables._generative import Generative
 from trainables._released import CLIENTS, GENERATOR
 
@@ -131,7 +131,7 @@ class FedGenP(Generative):
     def loss_at(self, t: int, m: Model, batch: Batch, down: dict) -> Tensor:
         """CE on real rows, CE on the client's own generator's, KL from those to real rows of the same labels."""
         logits = m.head(m.body(batch.x))
-        loss = F.cross_entropy(logits, batch.y)
+        loss = cross_entropy(logits, batch.y)
         if not self.imagines(t):
             return loss
         net, eps = {n: t.values for n, t in down["generator"].items()}, batch.eps
@@ -139,7 +139,7 @@ class FedGenP(Generative):
         if self.a:
             y = draw_labels(down["labels"], eps["label"])
             h, _, _ = self.imagine(net, eps["noise"], eps["xi"], y)
-            loss = loss + trained * self.a * self.a_decay**t * F.cross_entropy(m.head(h), y)
+            loss = loss + trained * self.a * self.a_decay**t * cross_entropy(m.head(h), y)
         if self.b:
             h, _, _ = self.imagine(net, eps["latent"], eps["latent_xi"], batch.y)
             loss = loss + trained * self.b * self.b_decay**t * kl(m.head(h).detach(), logits)

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Noise, Ragged, Task, hyper
+from fedtune.nn.layers import cross_entropy
 from fedtune.nn.prototypes import class_means, class_sums, mean_by_count
 from trainables._released import CLIENTS
 
@@ -65,7 +65,7 @@ class FedHKD(Algorithm):
         """CE, agreement of the head on mean features, pull of the body to them."""
         z = m.body(batch.x)  # [B, D]
         logits = m.head(z)
-        loss = F.cross_entropy(logits, batch.y)
+        loss = cross_entropy(logits, batch.y)
         (known, seen), (target, _) = down["features"], down["soft"]  # [C, D], [C], [C, C]
         if self.lam:
             mine = m.head(known) / self.temperature

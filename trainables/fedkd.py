@@ -36,7 +36,7 @@ from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Phase, Ra
 from fedtune.federated.scenario import Scenario
 from fedtune.nn import architectures, catalogue
 from fedtune.nn.divergences import imitate
-from fedtune.nn.layers import Linear
+from fedtune.nn.layers import Linear, cross_entropy
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class FedKD(Algorithm):
         fixed: Callable[[Tensor], Tensor] = (lambda t: t) if self.coupled else Tensor.detach
         h, small = m.body(batch.x), m.part("mentee.body")(batch.x)  # [B, D]
         own, mentee, aligned = m.head(h), m.part("mentee.head")(small), m.part("align")(small)
-        ce, ce_mentee = F.cross_entropy(own, batch.y), F.cross_entropy(mentee, batch.y)
+        ce, ce_mentee = cross_entropy(own, batch.y), cross_entropy(mentee, batch.y)
         both = fixed(ce + ce_mentee).clamp(min=1e-6)  # the worse both are, the less they listen to each other
         learnt = imitate(own, mentee, self.coupled, self.kl_over) + F.mse_loss(h, fixed(aligned))
         taught = imitate(mentee, own, self.coupled, self.kl_over) + F.mse_loss(aligned, fixed(h))

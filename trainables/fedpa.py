@@ -24,13 +24,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedtune.core.trees import to_all
 from fedtune.federated.algorithm import Batch, Data, Model, Ragged, Task, hyper
 from fedtune.nn.generator_losses import Term, diversity, fidelity, remoteness, total
 from fedtune.nn.generators import draw_labels, generate, label_share
+from fedtune.nn.layers import cross_entropy
 from fedtune.nn.prototypes import class_means, class_sums, mean_by_count, mean_distance, row_distance
 from trainables._generative import Generative
 from trainables._released import CLIENTS, GENERATOR
@@ -123,11 +123,11 @@ class FedPA(Generative):
     def loss_at(self, t: int, m: Model, batch: Batch, down: dict) -> Any:
         """Eq. 9 to 12; while prototypes are running means, with the sums they are made of."""
         z = m.body(batch.x)  # [B, D]
-        loss = F.cross_entropy(m.head(z), batch.y)
+        loss = cross_entropy(m.head(z), batch.y)
         if self.imagines(t):
             y = draw_labels(down["labels"], batch.eps["label"])
             h = generate(down["generator"], batch.eps["noise"], y)
-            loss = loss + self.lam_ge * self.ge_decay**t * F.cross_entropy(m.head(h), y)
+            loss = loss + self.lam_ge * self.ge_decay**t * cross_entropy(m.head(h), y)
         if t and self.lam_po:
             protos, seen = down["protos"]
             loss = loss + self.pull(t) * (row_distance(z, protos[batch.y], self.distance) * seen[batch.y]).mean()

@@ -14,10 +14,10 @@ nearest prototype over all classes; the head is logged beside it.
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Ragged, Task, hyper
+from fedtune.nn.layers import cross_entropy
 from fedtune.nn.prototypes import class_means, mean_by_count
 
 
@@ -46,7 +46,7 @@ class FedProto(Algorithm):
         z = m.body(batch.x)  # [B, D]
         protos, seen = down["protos"]
         pull = ((z - protos[batch.y]) ** 2).mean(1) * seen[batch.y]  # [B]
-        return F.cross_entropy(m.head(z), batch.y) + self.lam * pull.mean()
+        return cross_entropy(m.head(z), batch.y) + self.lam * pull.mean()
 
     def upload(self, m: Model, data: Data, down: dict) -> dict:
         """Class means and counts of the classes that the client holds."""

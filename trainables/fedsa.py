@@ -30,6 +30,7 @@ from fedtune.core import randomness
 from fedtune.core.trees import to_all
 from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Ragged, Task, hyper
 from fedtune.nn.generators import label_counts
+from fedtune.nn.layers import cross_entropy
 from fedtune.nn.prototypes import class_means, class_sums, mean_by_count, nearest_other, pairwise_distance
 
 
@@ -83,15 +84,15 @@ class FedSA(Algorithm):
     def loss(self, m: Model, batch: Batch, down: dict) -> Any:
         """Eq. 9; while prototypes are running means, with the sums they are made of."""
         z, anchors = m.body(batch.x), down["anchors"]  # [B, D], [C, D]
-        loss = F.cross_entropy(m.head(z), batch.y)
+        loss = cross_entropy(m.head(z), batch.y)
         if self.lam_r:
             loss = loss + self.lam_r * F.mse_loss(z, anchors[batch.y])  # Eq. 5
         if self.lam_m:
             own = F.one_hot(batch.y, len(anchors)) * down["margin"] if self.has_margin() else 0
-            loss = loss + self.lam_m * F.cross_entropy(-(pairwise_distance(z, anchors) + own), batch.y)  # Eq. 7
+            loss = loss + self.lam_m * cross_entropy(-(pairwise_distance(z, anchors) + own), batch.y)  # Eq. 7
         if self.lam_cc:
             labels = torch.arange(len(anchors), device=z.device)
-            loss = loss + self.lam_cc * F.cross_entropy(m.head(anchors), labels)  # Eq. 8
+            loss = loss + self.lam_cc * cross_entropy(m.head(anchors), labels)  # Eq. 8
         if self.prototypes == "final":
             return loss
         sums, counts = class_sums(z.detach(), batch.y, torch.ones_like(batch.y, dtype=torch.bool), len(anchors))

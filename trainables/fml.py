@@ -19,7 +19,6 @@ is the codes'.  "as_published" is PFLlib and HtFLlib.
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedtune.core import randomness
@@ -27,6 +26,7 @@ from fedtune.core.trees import mean_over_clients
 from fedtune.federated.algorithm import Algorithm, Batch, Model, Phase, Task, hyper
 from fedtune.nn import architectures, catalogue
 from fedtune.nn.divergences import imitate
+from fedtune.nn.layers import cross_entropy
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class FML(Algorithm):
 
     def blend(self, labels: float, logits: Tensor, teacher: Tensor, y: Tensor) -> Tensor:
         """What one net learns from the labels and from the other net."""
-        loss = labels * F.cross_entropy(logits, y)
+        loss = labels * cross_entropy(logits, y)
         return loss + (1 - labels) * imitate(logits, teacher, self.coupled, self.kl_over) if labels < 1 else loss
 
     def predict(self, m: Model, x: Tensor, down: dict) -> dict[str, Tensor]:

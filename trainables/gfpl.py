@@ -28,7 +28,7 @@ from fedtune.core import randomness
 from fedtune.federated.algorithm import DOWN, UP, Algorithm, Batch, Data, Model, Noise, Phase, Ragged, Task, hyper
 from fedtune.federated.scenario import Scenario
 from fedtune.nn.fusion import LINKAGES, fuse
-from fedtune.nn.layers import Linear
+from fedtune.nn.layers import Linear, cross_entropy
 from fedtune.nn.mixtures import fit, pack, sample, unpack
 from fedtune.nn.prototypes import etf
 from trainables._heads import one_component
@@ -161,7 +161,7 @@ class GFPL(Algorithm):
 
     def dual_loss(self, m: Model, f: Tensor, y: Tensor) -> Tensor:
         """λ · dot regression (Eq. 12) + CE on features f [B, D]."""
-        loss = F.cross_entropy(m.head(f), y)
+        loss = cross_entropy(m.head(f), y)
         if self.dcs:
             aligned = self.frame_scores(m, f).gather(1, y[:, None])  # [B, 1] = h_y · z_y
             loss = loss + self.lam * 0.5 * ((aligned - 1) ** 2).mean()

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedtune.core.trees import Tree
 from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Task, hyper, part_of
+from fedtune.nn.layers import cross_entropy
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class MOON(Algorithm):
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """CE plus the contrast of two models' features."""
         z, last = m.body(batch.x), batch.client.kept
-        loss = F.cross_entropy(m.head(z), batch.y)
+        loss = cross_entropy(m.head(z), batch.y)
         if not self.mu:
             return loss
         near = F.cosine_similarity(z, m.still(down["shared"]).body(batch.x))  # [B]

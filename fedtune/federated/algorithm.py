@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from fedtune.core.hyper import check_all, hyper, knobs
 from fedtune.core.trees import Ragged, Tree, mean_over_clients, to_all
 from fedtune.federated.model import Model
+from fedtune.nn.layers import cross_entropy
 
 if TYPE_CHECKING:
     from fedtune.federated.scenario import Scenario
@@ -215,7 +216,7 @@ class Algorithm:
 
     def loss(self, m: Model, batch: Batch, down: dict[str, Tree]) -> Tensor:
         """The loss of one batch, a scalar.  down: what this client last received in this round."""
-        return nn.functional.cross_entropy(m.head(m.body(batch.x)), batch.y)
+        return cross_entropy(m.head(m.body(batch.x)), batch.y)
 
     def receive(self, down: dict[str, Tree]) -> dict[str, Tensor]:
         """Tensors of the model that a client takes over from what it received; down with a client axis [m, …]."""

@@ -15,9 +15,10 @@ Measured on one thread (EPYC 9004, torch 2.13, K = 20, SGD with momentum; speed-
     + layout + pooling        2.5 - 3.2    2.2 - 2.4    1.2 - 1.7    the span is page faults: up to 6000 a step
     + memory kept             2.8 - 3.3    2.0 - 2.4    1.7 - 1.9
 
-Tried and dropped, as none was faster: a convolution with its own vmap rule and the bias inside (0.95 of the above);
-im2col and bmm (forward and backward together slower than oneDNN's grouped convolution); cross-entropy by gather (0 to
-3 %); chunks of clients (each pays a step's 1.7 ms of overhead; only from B = 64 on do five at a time gain 4 to 7 %).
+That is of steps as vmap and autograd run them; most are replayed from tapes now, and what these reach is measured in
+docs/engine.md.  Tried and dropped, as none was faster: a convolution with its own vmap rule and the bias inside (0.95
+of the above); im2col and bmm (forward and backward together slower than oneDNN's grouped convolution); chunks of
+clients (each pays a step's 1.7 ms of overhead; only from B = 64 on do five at a time gain 4 to 7 %).
 """
 
 from typing import Any
@@ -70,6 +71,18 @@ class MaxPool2x2(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, C, H // 2, W // 2]."""
         return max_pool2x2(x)
+
+
+def cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
+    """`F.cross_entropy(scores, y)`, the mean over rows; under vmap the same to the last bit, in half the time.
+
+    PyTorch has no rule of its own for a stack of these: it runs a decomposition in Python, which looks for labels to be
+    ignored and, when first used, imports a system for symbolic algebra.
+    scores   [B, C]; y [B] whole numbers from 0 to C - 1.
+    """
+    if not _has_client_axis(scores):
+        return F.cross_entropy(scores, y)
+    return -scores.log_softmax(1).gather(1, y[:, None]).squeeze(1).sum() / len(y)
 
 
 class _StackedLinear(torch.autograd.Function):

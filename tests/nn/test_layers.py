@@ -150,6 +150,26 @@ def test_outside_a_stack_they_are_pytorchs_own():
     assert type(layer(x[0, 0]).grad_fn).__name__ == "AddmmBackward0"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("clients, rows, classes", [(20, 4, 10), (1, 7, 2), (3, 33, 10), (14, 1, 5)])
+def test_cross_entropy_is_pytorchs_to_the_last_bit(clients, rows, classes, dtype):
+    scores = 5 * torch.randn(clients, rows, classes, dtype=dtype)
+    scores[0, 0, 1:] = -1e4  # a probability of 1, the others' 0
+    y, slope = torch.randint(classes, (clients, rows)), torch.randn(clients, dtype=dtype)
+
+    def found(loss):
+        given = scores.clone().requires_grad_()
+        losses = loss(given, y)
+        return losses.detach(), torch.autograd.grad((losses * slope).sum(), given)[0]
+
+    for ours, theirs in zip(found(vmap(layers.cross_entropy)), found(vmap(F.cross_entropy)), strict=True):
+        assert torch.equal(ours, theirs)
+    alone = found(lambda s, t: torch.stack([layers.cross_entropy(*one) for one in zip(s, t, strict=True)]))
+    eager = found(lambda s, t: torch.stack([F.cross_entropy(*one) for one in zip(s, t, strict=True)]))
+    assert all(torch.equal(*pair) for pair in zip(alone, eager, strict=True))
+    assert_close(alone, found(vmap(layers.cross_entropy)))
+
+
 def test_layout_keeps_values_and_puts_clients_beside_channels():
     x = torch.randn(K, B, 2, 5, 6)
     got = stacked_layout(x)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-NEEDLESS = ("pandas", "ray.tune", "rich", "optuna", "sklearn", "scipy", "torchvision", "torch._dynamo")
+NEEDLESS = ("pandas", "ray.tune", "rich", "optuna", "sklearn", "scipy", "torchvision", "torch._dynamo", "sympy")
 
 TRAINS = """
 import sys

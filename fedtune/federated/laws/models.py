@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
-from torch.nn.functional import cross_entropy
 
 from fedtune.core import own_files
 from fedtune.core.errors import UserError
@@ -20,6 +19,7 @@ from fedtune.federated.laws.law import Broken, Fell, Law, Note, law
 from fedtune.federated.laws.watching import Streams
 from fedtune.federated.scenario import Scenario
 from fedtune.nn import architectures
+from fedtune.nn.layers import cross_entropy
 from fedtune.nn.net import Net
 
 ROWS, CLIENTS = 5, 3
