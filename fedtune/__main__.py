@@ -16,6 +16,8 @@ COMMANDS = {
     "replay": "run a search's trials again and compare every number",
     "compare": "tune several algorithms alike and test which differ",
     "reproduce": "run a paper's table or figure",
+    "tabulate": "train a whole grid once, as a table",
+    "simulate": "what searches would have found on such a table",
     "run": "train one configuration",
     "partition": "who holds what: table, picture, file",
     "check": "whether one's own algorithm or model keeps the laws",

@@ -1,5 +1,7 @@
 """GFPL: alignment to the frame, what is exchanged, and when."""
 
+from ray import tune
+
 from fedtune.tuning.space import lines, tunable
 from trainables.gfpl import GFPL
 
@@ -21,3 +23,10 @@ wide = tunable(
     "variance_floor", "linkage", "weighing", "order", "retrain", "clip", "predictor", "momentum",
     lr=(1e-3, 0.3), local_epochs=(1, 5),
 )  # fmt: skip
+# for `fedtune tabulate`: a grid that searches are simulated on (docs/simulate.md)
+table = {
+    "lam": tune.choice([0.5, 2.0, 5.0, 10.0, 20.0]),
+    "components": tune.choice([1, 4, 16]),
+    "start": tune.choice([1, 3, 6, 10, 14]),
+    "lr": tune.choice([0.01, 0.03, 0.1, 0.3]),
+}

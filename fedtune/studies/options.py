@@ -1,4 +1,4 @@
-"""The options of a comparison and of a reproduction, each with its default and its help, declared once."""
+"""The options of a comparison, of a reproduction and of a table, each with its default and its help, declared once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedtune.core import own_files
 from fedtune.core.errors import UserError
 from fedtune.federated import registry
 from fedtune.tuning.option_types import above_zero, check, few, option, positive, share
-from fedtune.tuning.options import SearchOptions
+from fedtune.tuning.options import ExperimentOptions, SearchOptions
 
 # what decides which runs
 OF_GRID = ("table", "dataset", "parts", "algos", "quick", "all_columns", "rounds", "seeds", "preset", "test_every")
@@ -95,3 +95,23 @@ class ReproductionOptions:
             raise UserError(f"the record's options are not known here: {', '.join(sorted(strange))}")
         values: dict[str, Any] = {"test_every": 1, **grid}  # earlier records have none
         return cls(**values)
+
+
+@dataclass(frozen=True)
+class TabulationOptions(ExperimentOptions):
+    """A table: an experiment, its grid, and the machine that it is trained on."""
+
+    space: str = option("", "a grid: every value a tune.grid_search or tune.choice", "NAME|FILE.py[:NAME]")
+    seeds: int = option(3, "seeds that every configuration is trained on (default 3)", "N", few)
+    cpus_per_trial: float = option(1.0, "CPUs of a run (default 1)", "N", above_zero, group="machine")
+    gpus_per_trial: float = option(0.0, "GPUs of a run, a fraction or whole ones", "N", share, group="machine")
+    name: str | None = option(None, "of the folder of its runs (default: table, algorithm and scenario)", "NAME",
+                              group="machine")  # fmt: skip
+    storage_path: str = option("runs", "where that folder goes (default runs)", "DIR", group="machine")
+    address: str | None = option(None, "of a Ray cluster (default: start one here)", "ADDRESS", group="machine")
+    dashboard: bool = option(True, "do not start Ray's dashboard", group="machine")
+
+    @property
+    def folder(self) -> Path:
+        """Where its runs lie, a file each."""
+        return Path(self.storage_path) / (self.name or f"table-{own_files.plain_name(self.algo)}-{self.scenario}")

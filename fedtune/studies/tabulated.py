@@ -1,0 +1,153 @@
+"""A table of what every configuration of a grid reaches, round by round and seed by seed: searches are simulated on it.
+
+One file: a row per configuration, seed and round, and in the file's metadata where its numbers come from.  As
+FedHPO-Bench (Wang et al., ICML 2023, arXiv:2206.03966) does for FederatedScope.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from ray import tune
+
+from fedtune.core.errors import UserError
+from fedtune.core.metrics import METRIC
+from fedtune.runs import reading
+from fedtune.tuning.space_types import Config, Space
+
+SEED, ROUND, ABOUT = "seed", "round", "fedtune"
+NEEDED = (SEED, ROUND, METRIC)
+
+
+@dataclass(frozen=True)
+class Tabulated:
+    """What every configuration of a full grid reached.
+
+    levels   each hyperparameter's values, in order; numbers ascend
+    seeds    the seeds that every configuration was trained on
+    values   validation accuracy [levels of the first, of the second, …, seed, round], float64; not a number after a
+             run diverged
+    default  the place of the default configuration, or of the nearest on the grid
+    about    algorithm, scenario, command, commit and the like
+    """
+
+    levels: Mapping[str, Sequence[Any]]
+    seeds: Sequence[int]
+    values: np.ndarray
+    default: tuple[int, ...]
+    about: Mapping[str, Any]
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of a run."""
+        return int(self.values.shape[-1])
+
+    @property
+    def configurations(self) -> int:
+        """How many configurations there are."""
+        return math.prod(self.values.shape[:-2])
+
+    @property
+    def name(self) -> str:
+        """Algorithm and scenario."""
+        return f"{self.about['algorithm']} on {self.about['scenario_name']}"
+
+    def space(self) -> Space:
+        """The grid as a search sees it: the place among the levels of what has an order, else a choice of them."""
+        domains: dict[str, Any] = {
+            n: tune.randint(0, len(of)) if ordered(of) else tune.choice(list(range(len(of))))
+            for n, of in self.levels.items()
+        }
+        return Space(domains, [])
+
+    def place(self, config: Config) -> tuple[int, ...]:
+        """Where a suggestion of a search over `space` stands in `values`."""
+        return tuple(int(config[n]) for n in self.levels)
+
+    def first(self) -> Config:
+        """The default configuration, or the nearest there is, as a point of `space`."""
+        return dict(zip(self.levels, self.default, strict=True))
+
+    def curve(self, config: Config, seeds: Sequence[int]) -> np.ndarray:
+        """The mean over seeds (their places) after each round, up to the first round in which one of them diverged."""
+        mean = self.values[self.place(config)][list(seeds)].mean(0)
+        lost = np.flatnonzero(np.isnan(mean))
+        return mean[: lost[0]] if len(lost) else mean
+
+    def reached(self, seeds: Sequence[int]) -> np.ndarray:
+        """The mean over seeds (their places) after the last round, of every configuration; what diverged has 0."""
+        return np.nan_to_num(self.values[..., list(seeds), -1], nan=0.0).mean(-1)
+
+    def write(self, file: Path) -> None:
+        """Write the table, whole or not at all."""
+        shape = self.values.shape
+        places = np.indices(shape).reshape(len(shape), -1)
+        columns: dict[str, Any] = {n: np.array(of)[i] for (n, of), i in zip(self.levels.items(), places, strict=False)}
+        columns |= {SEED: np.array(self.seeds, np.int32)[places[-2]], ROUND: places[-1].astype(np.int16) + 1}
+        frame = pd.DataFrame(columns | {METRIC: self.values.ravel().astype(np.float32)})
+        frame.attrs = {ABOUT: json.dumps({"default": list(self.default), **self.about})}
+        reading.write_table(frame, file)
+
+
+def ordered(levels: Sequence[Any]) -> bool:
+    """Whether a hyperparameter's values are numbers, which have an order."""
+    return len(levels) > 2 and all(isinstance(v, int | float) and not isinstance(v, bool) for v in levels)
+
+
+def of_points(points: Sequence[Config]) -> dict[str, list[Any]]:
+    """The levels of a grid's hyperparameters; UserError unless its points are all combinations of them."""
+    levels: dict[str, list[Any]] = {}
+    for point in points:
+        for name, value in point.items():
+            if value not in levels.setdefault(name, []):
+                levels[name].append(value)
+    count = math.prod(map(len, levels.values()))
+    if len(points) != count or any(point.keys() != levels.keys() for point in points):
+        raise UserError(
+            f"a table is of a full grid, but the space has {len(points):,} points where all combinations are "
+            f"{count:,}; give a dict whose values are all tune.grid_search([...]) or tune.choice([...])"
+        )
+    return {n: sorted(of) if ordered(of) else of for n, of in levels.items()}
+
+
+def nearest(levels: Mapping[str, Sequence[Any]], config: Config) -> tuple[int, ...]:
+    """The place of a configuration on a grid, or of the nearest: of numbers by their ratio where all are positive."""
+    return tuple(_nearest(list(of), config.get(n)) for n, of in levels.items())
+
+
+def _nearest(levels: list[Any], value: Any) -> int:
+    if value in levels or not ordered(levels) or not isinstance(value, int | float):
+        return levels.index(value) if value in levels else 0
+    if value > 0 and min(levels) > 0:
+        return min(range(len(levels)), key=lambda i: abs(math.log(levels[i] / value)))
+    return min(range(len(levels)), key=lambda i: abs(levels[i] - value))
+
+
+def read(file: Path) -> Tabulated:
+    """The table in a file; UserError if it is none."""
+    frame = reading.table(file, NEEDED, dict.fromkeys(NEEDED, reading.NUMBER))
+    try:
+        about = json.loads(frame.attrs[ABOUT])
+        default = tuple(map(int, about.pop("default")))
+        about = {"algorithm": str(about["algorithm"]), "scenario_name": str(about["scenario_name"])} | about
+    except (KeyError, TypeError, ValueError) as error:
+        raise reading.damaged(file, f"it does not say what it is of: {error}") from error
+    names = [n for n in frame if n not in NEEDED]
+    keys = [list(dict.fromkeys(frame[n].tolist())) for n in (*names, SEED, ROUND)]
+    shape = tuple(map(len, keys))
+    if len(frame) != math.prod(shape) or len(default) != len(names) or not names:
+        raise reading.damaged(file, f"it has {len(frame):,} rows, where a full grid has {math.prod(shape):,}")
+    if any(not 0 <= i < n for i, n in zip(default, shape, strict=False)):
+        raise reading.damaged(file, "its default lies outside the grid")
+    codes = [pd.Categorical(frame[n], categories=of).codes for n, of in zip((*names, SEED, ROUND), keys, strict=True)]
+    values = np.full(shape, np.nan)
+    values[tuple(codes)] = frame[METRIC].to_numpy(float)
+    levels = dict(zip(names, keys, strict=False))
+    return Tabulated(levels, keys[-2], values, default, about)

@@ -1,0 +1,97 @@
+"""Training every configuration of a grid on several seeds, for a table that searches are simulated on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedtune.cluster import ray_start
+from fedtune.core.errors import UserError
+from fedtune.core.metrics import METRIC
+from fedtune.core.terminal import say
+from fedtune.data import datasets
+from fedtune.federated import partitioning
+from fedtune.federated.experiment import Experiment, with_seed
+from fedtune.runs import provenance
+from fedtune.runs.files import RunFiles
+from fedtune.studies import ray_tasks, tabulated
+from fedtune.studies.options import TabulationOptions
+from fedtune.studies.ray_tasks import SeededRun
+from fedtune.tuning import plan
+from fedtune.tuning import space as spaces
+from fedtune.tuning.domains import grid_values, require_points
+from fedtune.tuning.space_types import Config, Space
+
+
+def run(options: TabulationOptions, output: Path) -> int:
+    """Train what has not been trained, write the table, say where it is; the exit status."""
+    if not options.space:
+        raise UserError("--space is needed, the grid of a table, but none was given; docs/simulate.md has one")
+    ray_start.require_cpus(options.cpus_per_trial, options.address)
+    experiment = options.experiment()
+    space = spaces.load(options.space, experiment)
+    levels = tabulated.of_points(_points(space))
+    if not RunFiles(options.folder).runs_folder.exists():
+        plan.require_folder(options.folder.parent, options.folder.name, options.name)
+    data = datasets.load(experiment.scenario.dataset, options.data_dir, options.download)
+    seeds = [experiment.seed + i for i in range(options.seeds)]
+    partitioning.require_partitions(data, experiment.scenario, seeds)
+    shared = options.cpus_per_trial, options.gpus_per_trial
+    with ray_start.connected(options.address, *shared, options.dashboard):
+        outcomes = _outcomes(options, experiment, _points(space), seeds, data)
+    table = tabulated.Tabulated(
+        levels, seeds, _values(levels, seeds, outcomes, experiment.scenario.rounds),
+        tabulated.nearest(levels, experiment.configuration({})),
+        provenance.of_experiment(experiment) | {"scenario_name": options.scenario, "space": space.text()},
+    )  # fmt: skip
+    table.write(output)
+    diverged = int(np.isnan(table.values[..., -1]).sum())
+    say(f"{table.name}: {table.configurations} configurations, {len(seeds)} seeds, {table.rounds} rounds: {output}")
+    if diverged:
+        say(f"note: {diverged} of {len(outcomes)} runs diverged")
+    return 0
+
+
+def _points(space: Space) -> Sequence[Config]:
+    """All points of a grid, or all combinations of a space of choices; UserError for a range."""
+    if space.is_grid:
+        return space.points
+    require_points(1)
+    values = {n: grid_values(n, d) for n, d in space.domains.items()}
+    points: list[Config] = [{}]
+    for name, of in values.items():
+        require_points(len(points) * len(of))
+        points = [p | {name: v} for p in points for v in of]
+    return points
+
+
+def _outcomes(
+    options: TabulationOptions, experiment: Experiment, points: Sequence[Config], seeds: Sequence[int],
+    data: datasets.Dataset,
+) -> list[tuple[Config, int, ray_tasks.Outcome]]:  # fmt: skip
+    """Every configuration and seed with what came of it."""
+    files = RunFiles(options.folder)
+    files.path.mkdir(parents=True, exist_ok=True)
+    labels = {f"{i:05d} seed {s}": (p, s) for i, p in enumerate(points) for s in seeds}
+    runs = [SeededRun(label, with_seed(experiment, s), p) for label, (p, s) in labels.items()]
+    say(f"{len(points)} configurations on {len(seeds)} seeds.  If it is interrupted, the same command continues")
+    shared = options.cpus_per_trial, options.gpus_per_trial
+    named = {experiment.scenario.dataset: data}
+    with files.lock():
+        found = ray_tasks.run_all(runs, named, files.runs_folder, *shared, title="table")
+    return [(*labels[label], outcome) for label, outcome in found.items()]
+
+
+def _values(
+    levels: dict[str, list], seeds: Sequence[int], outcomes: Sequence[tuple[Config, int, ray_tasks.Outcome]],
+    rounds: int,
+) -> np.ndarray:  # fmt: skip
+    """Validation accuracy by place on the grid, seed and round; not a number after a run diverged."""
+    values = np.full((*map(len, levels.values()), len(seeds), rounds), np.nan)
+    for config, seed, outcome in outcomes:
+        place = (*(of.index(config[n]) for n, of in levels.items()), seeds.index(seed))
+        reached = [row[METRIC] for row in outcome.rounds]
+        values[place][: len(reached)] = reached
+    return values

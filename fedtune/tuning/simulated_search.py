@@ -1,0 +1,151 @@
+"""A search whose rounds are looked up instead of trained: the real searcher and scheduler, on a clock of their own.
+
+What stands in for Ray is only what hands trials to slots.  So what a search would have found is known in a fraction of
+a second, and hundreds of them show which searcher and which scheduler are worth having.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import TrialScheduler
+from ray.tune.search import Searcher
+
+from fedtune.core.metrics import METRIC
+from fedtune.tuning.promotion import Promotion
+from fedtune.tuning.space_types import Config
+
+Curve = Sequence[float]  # the metric after rounds 1, 2, …; one that is shorter than a trial diverges
+
+
+class Reported(NamedTuple):
+    """A round of a trial, as it was reported."""
+
+    clock: float  # when, where a round takes a slot one unit of time
+    trial: int
+    config: Config
+    round: int
+    value: float
+    status: str  # running, paused, stopped, finished or diverged
+
+
+class SimulatedTrial:
+    """As much of Ray's trial as schedulers ask for."""
+
+    def __init__(self, name: str, config: Config, curve: Curve) -> None:
+        """A trial that has not begun."""
+        self.trial_id, self.config, self.curve = name, config, curve
+        self.status = Trial.PENDING
+        self.last_result: dict[str, Any] = {}
+
+    def set_status(self, status: str) -> None:
+        """As Ray's."""
+        self.status = status
+
+
+class SimulatedSearch:
+    """A search over looked-up curves.  Schedulers take it for Ray's controller, as far as they ask."""
+
+    def __init__(
+        self, searcher: Searcher, scheduler: TrialScheduler, curve: Callable[[Config], Curve], rounds: int,
+        trials: int, slots: int = 1, worst: float = 0.0,
+    ) -> None:  # fmt: skip
+        """What is searched.
+
+        curve    the metric round by round, for a configuration that the searcher suggested
+        rounds   of a trial that nobody stops
+        trials   how many configurations are tried
+        slots    trials at once
+        worst    the metric of a trial that diverged
+        """
+        self.searcher, self.scheduler, self.curve = searcher, scheduler, curve
+        self.rounds, self.left, self.slots, self.worst = rounds, trials, slots, worst
+        self.trials: list[SimulatedTrial] = []
+        self.search_alg: Any = SimpleNamespace(
+            is_finished=lambda: self.left == 0, on_trial_complete=searcher.on_trial_complete,
+            searcher=SimpleNamespace(max_concurrent=slots, room=None),
+        )  # fmt: skip
+        self._tune_controller = SimpleNamespace(_mark_trial_to_checkpoint=lambda trial: None)
+
+    def get_live_trials(self) -> list[SimulatedTrial]:
+        """The trials that have not ended."""
+        return [t for t in self.trials if t.status != Trial.TERMINATED]
+
+    def stop_trial(self, trial: SimulatedTrial) -> None:
+        """End a paused trial, as a scheduler asks for."""
+        self.scheduler.on_trial_remove(self, trial)  # type: ignore[arg-type]
+        trial.status = Trial.TERMINATED
+
+    def run(self) -> Iterator[Reported]:
+        """Every round in the order in which they end."""
+        busy: list[tuple[float, int, SimulatedTrial]] = []
+        clock, order = 0.0, itertools.count()
+        while True:
+            while len(busy) < self.slots and (trial := self._next()) is not None:
+                trial.status = Trial.RUNNING
+                heapq.heappush(busy, (clock + 1, next(order), trial))
+            if not busy:
+                return
+            clock, _, trial = heapq.heappop(busy)
+            yield self._round(clock, trial)
+            if trial.status == Trial.RUNNING:
+                heapq.heappush(busy, (clock + 1, next(order), trial))
+
+    def _next(self) -> SimulatedTrial | None:
+        """The trial that a free slot goes to; None if there is none."""
+        room = self.search_alg.searcher.room
+        if self.left and (room is None or room()):
+            self._add()
+        if isinstance(self.scheduler, Promotion):
+            chosen: Any = self.scheduler.choose_trial_to_run(self)
+            return cast(SimulatedTrial | None, chosen)
+        return next((t for t in reversed(self.trials) if t.status == Trial.PENDING), None)
+
+    def _add(self) -> None:
+        """Have the searcher suggest one more trial."""
+        self.left -= 1
+        name = str(len(self.trials))
+        config = self.searcher.suggest(name)
+        assert config is not None
+        trial = SimulatedTrial(name, config, self.curve(config))
+        self.trials.append(trial)
+        self.scheduler.on_trial_add(self, trial)  # type: ignore[arg-type]
+
+    def _round(self, clock: float, trial: SimulatedTrial) -> Reported:
+        """One more round of a trial, and what the scheduler makes of it."""
+        t = trial.last_result.get("training_iteration", 0) + 1
+        diverged = t > len(trial.curve)
+        complete = t == self.rounds and not diverged
+        value = self.worst if diverged else trial.curve[t - 1]
+        trial.last_result = result = {
+            "training_iteration": t, "round": t, METRIC: value, "done": complete or diverged, "complete": complete,
+            "diverged": diverged,
+        }  # fmt: skip
+        if result["done"]:
+            status = "diverged" if diverged else "finished"
+            self.scheduler.on_trial_complete(self, trial, result)  # type: ignore[arg-type]
+            self._end(trial)
+        else:
+            status = self._judge(trial, result)
+        return Reported(clock, int(trial.trial_id), trial.config, t, value, status)
+
+    def _judge(self, trial: SimulatedTrial, result: dict[str, Any]) -> str:
+        """Ask the scheduler what becomes of a trial that is not over, and tell the searcher."""
+        decision = self.scheduler.on_trial_result(self, trial, result)  # type: ignore[arg-type]
+        if decision == TrialScheduler.STOP:
+            self._end(trial)
+            return "stopped"
+        self.searcher.on_trial_result(trial.trial_id, result)
+        if decision == TrialScheduler.PAUSE:
+            trial.status = Trial.PAUSED
+            return "paused"
+        return "running"
+
+    def _end(self, trial: SimulatedTrial) -> None:
+        self.searcher.on_trial_complete(trial.trial_id, trial.last_result)
+        trial.status = Trial.TERMINATED

@@ -1,0 +1,157 @@
+"""Simulated searches on tables whose best configuration is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedtune import simulate, tabulate
+from fedtune.core.errors import UserError
+from fedtune.studies import search_regret, tabulated
+from fedtune.studies.search_regret import Strategy, choices
+from fedtune.studies.tabulated import Tabulated
+
+ABOUT = {"algorithm": "fedavg", "scenario_name": "made up"}
+
+
+def flat(worth: np.ndarray, seeds: int = 3, rounds: int = 4, spread: float = 0.0, draw: int = 1) -> Tabulated:
+    """Configurations of one hyperparameter that reach the same in every round, but for a seed's luck."""
+    luck = spread * np.random.default_rng(draw).normal(size=(len(worth), seeds, 1))
+    values = np.broadcast_to(worth[:, None, None] + luck, (len(worth), seeds, rounds)).copy()
+    return Tabulated({"a": list(range(len(worth)))}, range(seeds), values, (0,), ABOUT)
+
+
+def mean_regret(table: Tabulated, strategy: Strategy, budget: float, searches: int) -> np.ndarray:
+    """Over searches, at each share of the budget."""
+    return np.mean([[c.regret for c in choices(table, strategy, budget, 1, i)] for i in range(searches)], 0)
+
+
+def test_a_random_search_has_the_regret_of_its_closed_form() -> None:
+    """One of ten configurations is better by 1, and k are drawn after the default: it is missed with chance .9^k."""
+    worth = np.zeros(10)
+    worth[3] = 1.0
+    found = mean_regret(flat(worth), Strategy("random", "none", 0), 8, 500)
+    want = [0.9 ** (budget - 1) for budget in (1, 2, 4, 8)]
+    assert found == pytest.approx(want, abs=3 * 0.5 / 500**0.5)
+    assert found[0] == 1  # the default alone
+
+
+def test_a_choice_is_judged_on_seeds_that_it_was_not_made_on() -> None:
+    """Where all is luck, the best of many on one seed is no better on the others than any: its regret is the best's."""
+    regrets, bests = [], []
+    for draw in range(150):
+        table = flat(np.zeros(200), spread=1.0, draw=draw)
+        regrets.append(choices(table, Strategy("random", "none", 0), 16, 1, 0)[-1].regret)
+        bests.append(table.reached([1, 2])[table.reached([0, 1, 2]).argmax()])
+    assert np.mean(regrets) == pytest.approx(np.mean(bests), abs=4 * 0.71 / 150**0.5)
+
+
+def test_training_is_counted_in_rounds_of_every_seed() -> None:
+    worth = np.linspace(0, 1, 50)
+    one, two = (choices(flat(worth), Strategy("random", "none", 0, seeds), 16, 1, 5) for seeds in (1, 2))
+    assert [c.trials for c in one] == [2, 4, 8, 16]
+    assert [c.trials for c in two] == [1, 2, 4, 8]
+    assert [c.rounds for c in one] == [2, 4, 8, 16]
+
+
+def test_more_seeds_for_the_best_pay_where_seeds_differ_and_cost_where_they_agree() -> None:
+    worth = np.linspace(0, 1, 100)
+    top, alone = (Strategy("random", "none", 0, more_seeds=more) for more in ("top", "none"))
+    same, luck = flat(worth, 4), flat(worth, 4, spread=1.0)
+    assert mean_regret(same, top, 16, 150)[-1] > mean_regret(same, alone, 16, 150)[-1]
+    assert mean_regret(luck, top, 32, 150)[-1] < mean_regret(luck, alone, 32, 150)[-1]
+
+
+def test_a_raced_rung_pays_for_the_other_seed() -> None:
+    table = flat(np.linspace(0, 1, 100), 3, rounds=9)
+    raced, alone = (
+        choices(table, Strategy("random", "promote", 1, more_seeds=more), 8, 1, 3)[-1] for more in ("rung", "none")
+    )
+    assert raced.trials < alone.trials
+
+
+def test_combinations_that_make_no_sense_are_left_out_or_refused() -> None:
+    found = search_regret.strategies(["tpe"], ["asha", "none", "promote"], [1, 2], [1], ["none", "rung"])
+    assert [str(s) for s in found] == [
+        "tpe, asha, first rung 1", "tpe, asha, first rung 2", "tpe, none", "tpe, promote, first rung 1",
+        "tpe, promote, first rung 1, best of rungs on another seed", "tpe, promote, first rung 2",
+        "tpe, promote, first rung 2, best of rungs on another seed",
+    ]  # fmt: skip
+    for names, judges, why in ((["grid"], ["asha"], "draws its configurations"), (["tpe"], ["pbt"], "changes its")):
+        with pytest.raises(UserError, match=why):
+            search_regret.strategies(names, judges, [1], [1], ["none"])
+    with pytest.raises(UserError, match="judged on seeds that it does not select on"):
+        search_regret.require_seeds([flat(np.zeros(3))], [Strategy("tpe", "none", 0, 2, "top")])
+
+
+GRID = "from ray import tune\nSPACE = {'lr': tune.choice([0.01, 0.1, 0.3]), 'local_epochs': tune.choice([1, 2])}\n"
+
+
+@pytest.mark.usefixtures("one_ray")
+def test_a_grid_is_trained_once_and_searched_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "grid.py").write_text(GRID)
+    words = (
+        f"--algo local --space {tmp_path}/grid.py --clients 3 --rounds 3 --seeds 2 --storage-path {tmp_path} "
+        f"--name runs-of-it --no-dashboard -o {tmp_path}"
+    )
+    assert tabulate.main(f"{words}/one.parquet".split()) == 0
+    assert "local on digits-w4: 6 configurations, 2 seeds, 3 rounds" in capsys.readouterr().out
+    runs = sorted((tmp_path / "runs-of-it" / "runs").glob("*.json"))
+    assert len(runs) == 12
+    runs[4].unlink()
+    before = {f: f.stat().st_mtime_ns for f in runs if f.exists()}
+    assert tabulate.main(f"{words}/two.parquet".split()) == 0
+    assert {f: f.stat().st_mtime_ns for f in before} == before and runs[4].exists()
+    one, two = (tabulated.read(tmp_path / f"{n}.parquet") for n in ("one", "two"))
+    assert np.array_equal(one.values, two.values) and one.values.shape == (3, 2, 2, 3)
+    assert one.about["scenario_name"] == "digits-w4" and one.about["command"]
+    assert one.default == (0, 0)  # lr 0.01, one epoch
+    capsys.readouterr()
+    line = f"{tmp_path}/one.parquet --searcher random,tpe --scheduler none,asha --budget 4 --searches 3 --processes 1"
+    assert simulate.main(f"{line} -o {tmp_path}/all.csv".split()) == 0
+    shown, every = capsys.readouterr().out, pd.read_csv(tmp_path / "all.csv")
+    assert "local on digits-w4: regret in points, mean of 3 searches" in shown and "tpe, asha, first rung 1" in shown
+    assert len(every) == 4 * 3 * 4 and set(every["budget"]) == {0.5, 1, 2, 4}
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("none.parquet", "none.parquet is damaged"),
+        ("{t} --grace 0", "--grace must be a whole number of at least 1"),
+        ("{t} --grace 99", "--grace must be a whole number of at most"),
+        ("{t} --more-seeds all", "--more-seeds is one of none, top, rung"),
+        ("{t} --searcher tpee", "tpee"),
+        ("{t} --seeds-per-trial 3", "give fewer --seeds-per-trial"),
+        ("{t} -o nowhere/x.csv", "--output needs a new file"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_in_a_line(
+    words: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flat(np.zeros(4)).write(tmp_path / "t.parquet")
+    assert simulate.main(words.format(t=tmp_path / "t.parquet").split()) == 2
+    said = capsys.readouterr()
+    assert not said.out and len(said.err.splitlines()) == 1 and why in said.err
+
+
+@pytest.mark.parametrize(
+    ("space", "why"),
+    [
+        ("", "--space is needed"),
+        ("--space default", "a grid needs a list of values"),
+        ("--space paper", "a table is of a full grid"),
+    ],
+)
+@pytest.mark.usefixtures("nothing_starts")
+def test_what_is_no_grid_is_refused(space: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"--algo gfpl {space} --storage-path {tmp_path}/runs -o {tmp_path}/t.parquet"
+    assert tabulate.main(line.split()) == 2
+    said = capsys.readouterr()
+    assert why in said.err and len([w for w in said.err.splitlines() if not w.startswith("note")]) == 1
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,101 @@
+"""Tables of grids: what is written is read, what is damaged is told, and a mean ends where one of its runs did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedtune.core.errors import UserError
+from fedtune.core.metrics import METRIC
+from fedtune.studies import tabulated
+from fedtune.studies.tabulated import Tabulated, nearest, of_points
+
+LEVELS = {"lr": [0.01, 0.1, 1.0], "optimizer": ["sgd", "adam"], "local_epochs": [1, 2, 4, 8]}
+
+
+def table(seeds: int = 3, rounds: int = 5) -> Tabulated:
+    values = np.random.default_rng(0).random((3, 2, 4, seeds, rounds)).astype(np.float32).astype(float)
+    values[2, 0, 3, 1, 2:] = np.nan
+    values[0, 0, 0, 0] = np.nan
+    return Tabulated(LEVELS, range(7, 7 + seeds), values, (1, 0, 2), {"algorithm": "fedavg", "scenario_name": "d"})
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    t = table()
+    t.write(tmp_path / "t.parquet")
+    back = tabulated.read(tmp_path / "t.parquet")
+    assert back.levels == LEVELS and list(back.seeds) == [7, 8, 9] and back.default == (1, 0, 2)
+    assert np.array_equal(back.values, t.values, equal_nan=True)
+    assert back.about == t.about and back.name == "fedavg on d"
+    assert (back.configurations, back.rounds) == (24, 5)
+
+
+def test_a_curve_is_the_mean_over_seeds_until_one_of_them_diverged() -> None:
+    t = table()
+    config = {"lr": 2, "optimizer": 0, "local_epochs": 3}
+    assert np.array_equal(t.curve(config, [0, 2]), t.values[2, 0, 3][[0, 2]].mean(0))
+    assert np.array_equal(t.curve(config, [0, 1]), t.values[2, 0, 3][[0, 1], :2].mean(0))
+    assert len(t.curve({"lr": 0, "optimizer": 0, "local_epochs": 0}, [0])) == 0
+    assert t.reached([1])[2, 0, 3] == 0 and t.reached([0, 2])[1, 1, 1] == t.values[1, 1, 1][[0, 2], -1].mean()
+
+
+def test_a_search_sees_places_in_the_order_of_numbers_and_choices_of_all_else() -> None:
+    domains = table().space().domains
+    assert (domains["lr"].lower, domains["lr"].upper) == (0, 3)
+    assert domains["optimizer"].categories == [0, 1]
+    assert table().first() == {"lr": 1, "optimizer": 0, "local_epochs": 2}
+
+
+def test_levels_are_those_of_a_full_grid() -> None:
+    points = [{"lr": lr, "optimizer": o} for lr in (1.0, 0.01, 0.1) for o in ("sgd", "adam")]
+    assert of_points(points) == {"lr": [0.01, 0.1, 1.0], "optimizer": ["sgd", "adam"]}
+    for wrong in (points[:-1], [*points[:-1], {"lr": 1.0}]):
+        with pytest.raises(UserError, match="a table is of a full grid, but the space has"):
+            of_points(wrong)
+
+
+@pytest.mark.parametrize(
+    ("value", "place"), [(0.1, 1), (0.03, 0), (0.04, 1), (5.0, 2), (None, 0), ("sgd", 0)],
+)  # fmt: skip
+def test_the_default_is_the_nearest_by_ratio(value: object, place: int) -> None:
+    assert nearest({"lr": [0.01, 0.1, 1.0]}, {"lr": value}) == (place,)
+
+
+def test_the_default_is_the_nearest_by_difference_where_there_is_a_zero() -> None:
+    assert nearest({"momentum": [0.0, 0.5, 0.9]}, {"momentum": 0.3}) == (1,)
+
+
+def spoiled(frame: pd.DataFrame, how: str) -> pd.DataFrame:
+    attrs = dict(frame.attrs)
+    if how == "cut":
+        frame = frame.iloc[:-1]
+    elif how == "words":
+        frame = frame.assign(**{METRIC: "much"})
+    elif how == "column":
+        frame = frame.drop(columns="seed")
+    elif how == "attrs":
+        attrs = {}
+    elif how == "default":
+        attrs = {tabulated.ABOUT: attrs[tabulated.ABOUT].replace("[1, 0, 2]", "[1, 0, 4]")}
+    elif how == "json":
+        attrs = {tabulated.ABOUT: "[" * 50}
+    frame.attrs = attrs
+    return frame
+
+
+@pytest.mark.parametrize("how", ["cut", "words", "column", "attrs", "default", "json", "bytes", "none"])
+def test_what_is_damaged_is_told_in_a_line(how: str, tmp_path: Path) -> None:
+    file = tmp_path / "t.parquet"
+    table().write(file)
+    if how == "bytes":
+        file.write_bytes(file.read_bytes()[:300])
+    elif how == "none":
+        file.unlink()
+    else:
+        spoiled(pd.read_parquet(file), how).to_parquet(file, index=False)
+    with pytest.raises(UserError, match="t.parquet is damaged") as error:
+        tabulated.read(file)
+    assert len(str(error.value).splitlines()) == 1

@@ -1,0 +1,144 @@
+"""A simulated search does what Ray's would, and what the papers' rules say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.searches import QUICK, configuration, searched
+
+from fedtune.core.budget import Budget
+from fedtune.core.metrics import METRIC
+from fedtune.tuning import plan, schedulers, searchers
+from fedtune.tuning.options import SearchOptions
+from fedtune.tuning.promotion import Promotion
+from fedtune.tuning.racing import race
+from fedtune.tuning.simulated_search import Reported, SimulatedSearch
+from fedtune.tuning.space_types import Config, Space
+
+
+class Listed:
+    """A searcher that suggests numbers in order, and remembers how their trials ended."""
+
+    def __init__(self) -> None:
+        self.ended: dict[str, dict[str, Any]] = {}
+
+    def suggest(self, trial_id: str) -> Config:
+        return {"n": int(trial_id)}
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        assert trial_id not in self.ended
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any]) -> None:
+        assert trial_id not in self.ended
+        self.ended[trial_id] = result
+
+
+def simulated(scheduler: str, curves: np.ndarray, grace: int = 1, slots: int = 1) -> tuple[list[Reported], Listed]:
+    """All curves [trial, round] as trials under a scheduler."""
+    trials, rounds = curves.shape
+    searcher = Listed()
+    judge = schedulers.scheduler(scheduler, Budget("rounds", rounds), grace, Space({}, []))
+    search = SimulatedSearch(searcher, judge, lambda c: curves[c["n"]], rounds, trials, slots)  # type: ignore[arg-type]
+    return list(search.run()), searcher
+
+
+def noise(trials: int, rounds: int) -> np.ndarray:
+    return np.random.default_rng(trials).random((trials, rounds))
+
+
+def lengths(reports: list[Reported]) -> dict[int, int]:
+    return {r.trial: r.round for r in reports}
+
+
+@pytest.mark.usefixtures("one_ray")
+@pytest.mark.parametrize("scheduler", ["asha", "promote", "median"])
+def test_it_is_the_search_that_ray_runs(scheduler: str, tmp_path: Path) -> None:
+    """With the curves that a search of Ray's logged the same configurations come, go as far, and end alike."""
+    words = f"--algo local --rounds 9 --trials 9 --grace 1 --scheduler {scheduler} --max-concurrent 1 {QUICK}"
+    real = searched(tmp_path, words)
+    curves = {
+        tuple(configuration(t).items()): real.rounds[real.rounds["trial"] == t["trial"]][METRIC].tolist()
+        for t in real.trials.to_dict("records")
+    }
+    options = SearchOptions(algo="local", fields={"rounds": 9, "clients": 4}, grace=1, scheduler=scheduler, trials=9)
+    p = plan.make(replace(options, storage_path=str(tmp_path), name="other"))
+    searcher: Any = searchers.searcher(p.searcher, p.space, p.points, p.outside, 0, "study", p.goal)
+    judge = schedulers.scheduler(scheduler, p.budget, p.grace, p.space)
+    search = SimulatedSearch(searcher, judge, lambda c: curves[tuple(c.items())], 9, 9)
+    last = {r.trial: r for r in search.run()}
+    ours = [(last[i].config, last[i].round) for i in range(9)]
+    assert ours == [(configuration(t), t["rounds"]) for t in real.trials.to_dict("records")]
+    done = [i for i in range(9) if last[i].status == "finished"]
+    assert done == [i for i, status in enumerate(real.trials["status"]) if status == "finished"]
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_without_a_scheduler_every_trial_runs_to_its_end_on_the_slots_there_are(slots: int) -> None:
+    reports, searcher = simulated("none", noise(6, 4), slots=slots)
+    assert lengths(reports) == dict.fromkeys(range(6), 4)
+    assert [r.trial for r in reports if r.status == "finished"] == list(range(6))
+    assert max(r.clock for r in reports) == 24 / slots
+    assert all(sum(r.clock == t for r in reports) == slots for t in range(1, 24 // slots + 1))
+    assert [searcher.ended[str(i)]["complete"] for i in range(6)] == [True] * 6
+
+
+def test_asha_in_one_slot_is_its_rule() -> None:
+    """A trial goes on from a rung if it is in the best third of those that came there, itself among them."""
+    curves = noise(40, 9)
+    reports, _ = simulated("asha", curves)
+    came: dict[int, list[float]] = {1: [], 3: []}
+    for i, curve in enumerate(curves):
+        want = 9
+        for rung in (1, 3):
+            came[rung].append(curve[rung - 1])
+            cut = np.nanpercentile(came[rung][:-1], (1 - 1 / 3) * 100) if len(came[rung]) > 1 else -1
+            if curve[rung - 1] < cut:
+                want = rung
+                break
+        assert lengths(reports)[i] == want
+
+
+def test_what_diverges_ends_with_the_worst_value_and_is_told() -> None:
+    curves = [np.array([0.5, 0.6, 0.7]), np.array([0.9]), np.array([0.1, 0.2, 0.3])]
+    searcher = Listed()
+    judge = schedulers.scheduler("none", Budget("rounds", 3), 1, Space({}, []))
+    search = SimulatedSearch(searcher, judge, lambda c: curves[c["n"]], 3, 3, worst=0.25)  # type: ignore[arg-type]
+    reports = list(search.run())
+    assert [r.status for r in reports if r.trial == 1] == ["running", "diverged"]
+    assert searcher.ended["1"]["diverged"] and searcher.ended["1"][METRIC] == 0.25
+    assert not searcher.ended["1"]["complete"] and searcher.ended["2"]["complete"]
+
+
+def raced(first: np.ndarray, second: np.ndarray) -> tuple[dict[int, int], dict[tuple[str, int], int]]:
+    """How far trials come where rungs are raced, and how often each was trained on the other seed."""
+    trials, rounds = first.shape
+    judge = schedulers.scheduler("promote", Budget("rounds", rounds), 1, Space({}, []))
+    assert isinstance(judge, Promotion)
+    asked: dict[tuple[str, int], int] = {}
+
+    def another(trial: str, t: int) -> float:
+        asked[trial, t] = asked.get((trial, t), 0) + 1
+        return float(second[int(trial), t - 1])
+
+    race(judge, another)
+    search = SimulatedSearch(Listed(), judge, lambda c: first[c["n"]], rounds, trials)  # type: ignore[arg-type]
+    return lengths(list(search.run())), asked
+
+
+def test_a_raced_rung_whose_seeds_agree_promotes_as_any_other() -> None:
+    curves = noise(27, 9)
+    assert raced(curves, curves)[0] == lengths(simulated("promote", curves)[0])
+
+
+def test_a_raced_rung_lets_through_what_is_better_on_two_seeds() -> None:
+    def flat(values: list[float]) -> np.ndarray:
+        return np.repeat(np.array(values)[:, None], 3, 1)
+
+    first, second = flat([0.9, 0.8, 0.1]), flat([0.0, 0.8, 0.1])  # trial 0 was lucky
+    far, asked = raced(first, second)
+    assert far == {0: 1, 1: 3, 2: 1} and set(asked) == {("0", 1), ("1", 1)}
+    assert lengths(simulated("promote", first)[0]) == {0: 3, 1: 1, 2: 1}
