@@ -30,7 +30,7 @@ from fedtune.core.command import Parser, guarded
 from fedtune.core.errors import UserError
 from fedtune.core.statistics import interval
 from fedtune.runs.provenance import provenance_line
-from fedtune.studies import comparison_tables, ray_tasks, reproduction, reproduction_plan, reproduction_table
+from fedtune.studies import comparison_text, ray_tasks, reproduction, reproduction_plan, reproduction_table
 from fedtune.studies.options import ReproductionOptions
 
 HOLDS, FAILS, UNTOLD = "holds", "does not hold", "cannot be told here"
@@ -161,7 +161,7 @@ def main(argv: list[str] | None = None) -> int:
             raise UserError(f"a table's runs are judged of one folder, but {folder} is {found.table}, too; give one")
         tables[found.table] = found
     table = judged(lambda name, *what: tables[name].values(*what) if name in tables else {})
-    lines = ["# GFPL's claims", "", comparison_tables.markdown(table), "From the runs of", ""]
+    lines = ["# GFPL's claims", "", comparison_text.markdown(table), "From the runs of", ""]
     lines += [f"- {provenance_line(t.record, (o.commit for o in t.outcomes.values()))}" for t in tables.values()]
     text = "\n".join(lines) + "\n"
     print(text)

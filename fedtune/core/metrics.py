@@ -58,7 +58,13 @@ METRICS: dict[str, Metric] = {
         evaluated=True,
     ),
     "test_acc_all": Metric(
-        "mean over clients of test accuracy on the same rows of all classes (scenario field all_classes)"
+        "mean over clients of test accuracy on the same rows of all classes (scenario field all_classes)",
+        "test accuracy on all classes", last=True, evaluated=True,
+    ),
+    "test_acc_foreign": Metric(
+        "the same on those of these rows whose class the client does not hold, predicted among all classes; over the "
+        "clients that lack a class",
+        "test accuracy on foreign classes", last=True, evaluated=True,
     ),
     "train_loss": Metric(
         "mean over clients and steps of the loss of the round's first phase", "training loss", last=True
@@ -164,6 +170,16 @@ def by_class(prefix: str, counts: Tensor) -> dict[str, float]:
     each = torch.stack([right, 2 * right]) / whole.clamp(min=1)
     recall, f1 = (each.sum(2) / (whole > 0).sum(2)).mean(1).tolist()
     return {f"{prefix}_acc_balanced": recall, f"{prefix}_f1": f1}
+
+
+def on_foreign(counts: Tensor, held: Tensor) -> dict[str, float]:
+    """Accuracy on rows of classes that a client does not hold, the mean over clients; nothing where none lacks any.
+
+    counts [k, 3, C] as in `by_class`, of the rows of all classes; held [k, C] bool.
+    """
+    rows, _, right = (counts.double() * ~held[:, None]).sum(2).unbind(1)  # [k] each
+    lacking = rows > 0
+    return {"test_acc_foreign": (right[lacking] / rows[lacking]).mean().item()} if lacking.any() else {}
 
 
 def kept_of(last: Mapping[str, Any], *more: str) -> dict[str, Any]:

@@ -72,6 +72,13 @@ def of_all_classes(f: Federation, rows: int, generator: torch.Generator) -> Spli
     return Split(chosen.expand(f.clients, -1), torch.full_like(f.test.counts, len(chosen)))
 
 
+def classes_held(f: Federation) -> Tensor:
+    """Which classes each client has training rows of, [K, C] bool; f holds tensors."""
+    real = torch.arange(f.train.rows.shape[1], device=f.train.counts.device) < f.train.counts[:, None]
+    seen = torch.zeros(f.clients, f.classes, device=f.y.device)
+    return seen.scatter_add_(1, f.y[f.train.rows], real.to(seen)) > 0
+
+
 def joined(federations: Sequence[Federation]) -> Federation:
     """Several federations of one data set as one, their clients one federation after the other.  They hold tensors."""
     x, y = (torch.cat([getattr(f, name) for f in federations]) for name in ("x", "y"))

@@ -12,7 +12,7 @@ from fedtune.core import metrics
 from fedtune.core.draws import Draws, certain
 from fedtune.core.errors import Diverged
 from fedtune.core.trees import Tree, for_each_client, join, take, tree_map
-from fedtune.data.federation import Split
+from fedtune.data.federation import Split, classes_held
 from fedtune.federated import client_code, own_metrics, seed_stack
 from fedtune.federated.adaptation import adapt_all
 from fedtune.federated.algorithm import Data, Model
@@ -104,6 +104,8 @@ def _summed(s: Setting, groups: Mapping[int, Group], scores: Mapping[str, list[S
     if s.everywhere and "all" in scores:
         correct = torch.cat([next(iter(of.sums["correct"].values())) for of in scores["all"]])
         row["test_acc_all"] = (correct.double() / s.everywhere.counts[ids]).mean().item()
+        counts = _in_order(groups, [of.sums["counts"] for of in scores["all"]])
+        row |= metrics.on_foreign(counts, classes_held(s.federation)[ids])
     return Scored(row, clients)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from fedtune.core import own_files
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Knob, knobs
 from fedtune.data import datasets
-from fedtune.federated import own_metrics, registry, weights
+from fedtune.federated import own_metrics, recorded, registry, weights
 from fedtune.federated.algorithm import Algorithm, Task, part_of, parts
 from fedtune.federated.scenario import Scenario
 from fedtune.nn import architectures, catalogue
@@ -37,6 +38,7 @@ class Experiment:
     metrics: tuple[str, ...] = ()  # FILE.py:NAME: metrics of the user's own, beside those that there are
     own: tuple[own_files.OwnFile, ...] = ()  # the user's files that it is made of
     test_every: int = 1  # test rows are scored in every so many rounds, and in the last
+    defaults: dict[str, Any] = field(default_factory=dict)  # that a run's record holds: they win over declarations
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """On a worker: what was pickled brings its files along."""
@@ -50,7 +52,11 @@ class Experiment:
         """
         values = asdict(replace(self, own=())) | {"own": [(file.name, file.sha256) for file in self.own]}
         values["scenario"] = self.scenario.to_plain()
-        since = {"start": "common", "start_from": "", "metrics": (), "own": [], "test_every": 1}
+        cls, now = registry.find(self.algorithm), replace(self, pinned={}).configuration({})
+        now = {n: v for n, v in now.items() if n not in self.pinned}
+        preset = {} if self.preset == "as_text" else self._preset(cls)
+        values["defaults"] = recorded.moved(cls, self.scenario, preset, now)
+        since = {"start": "common", "start_from": "", "metrics": (), "own": [], "test_every": 1, "defaults": {}}
         return {name: value for name, value in values.items() if name not in since or value != since[name]}
 
     def knobs(self) -> dict[str, Knob]:
@@ -62,7 +68,7 @@ class Experiment:
         """The algorithm and scenario under a configuration; UserError for unknown names and bad values."""
         known = self.knobs()  # registers its own files, too
         cls = registry.find(self.algorithm)
-        values = self._preset(cls) | self.pinned | config
+        values = self._preset(cls) | self.defaults | self.pinned | config
         for name in values:
             if name not in known:
                 raise unknown(f"hyperparameter of {self.algorithm}", name, known, f"fedtune list {self.algorithm}")
@@ -71,11 +77,13 @@ class Experiment:
         return cls(**{n: v for n, v in values.items() if n in own}), scenario
 
     def _preset(self, cls: type[Algorithm]) -> dict[str, Any]:
-        if self.preset in ("", "as_text"):  # the defaults are the paper's text
+        # without a preset of its own, an algorithm's defaults are the paper's text
+        known: dict[str, Mapping[str, Any]] = {"as_text": {}} | dict(cls.presets)
+        if not self.preset:
             return {}
-        if self.preset not in cls.presets:
-            raise unknown(f"preset of {self.algorithm}", self.preset, ["as_text", *cls.presets])
-        return {n: v for n, v in cls.presets[self.preset].items() if n not in self.given}
+        if self.preset not in known:
+            raise unknown(f"preset of {self.algorithm}", self.preset, list(known))
+        return {n: v for n, v in known[self.preset].items() if n not in self.given}
 
     def configuration(self, config: dict[str, Any]) -> dict[str, Any]:
         """Every hyperparameter with its value under a configuration."""

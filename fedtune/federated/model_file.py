@@ -11,6 +11,7 @@ import torch
 import fedtune
 from fedtune.core import own_files
 from fedtune.core.errors import UserError
+from fedtune.federated import recorded, registry
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Simulation
@@ -32,6 +33,9 @@ def read(path: Path) -> tuple[Experiment, dict[str, Any], dict[str, Any]]:
         if own and hasattr(os, "getuid") and path.stat().st_uid != os.getuid():
             raise UserError(f"{path} holds code of another user's, which would run; train that configuration yourself")
         about["own"] = own_files.unchanged(own, f"the model in {path}")
+        cls, held = registry.find(about["algorithm"]), about.get("defaults")
+        about["preset"] = recorded.preset_of(about["preset"], held)
+        about["defaults"] = recorded.defaults_of(cls, about["preset"], held)
         about |= {"scenario": Scenario(**about["scenario"]), "given": tuple(about["given"]), "device": "cpu"}
         return Experiment(**about), dict(kept["config"]), dict(kept["state"])
     except UserError:

@@ -11,9 +11,11 @@ from fedtune.federated.scenario import Scenario
 
 _GFPL_MNIST = Scenario(
     model="fedproto-cnn", shots=100, shots_spread=2, ways_spread=2, val_shots=40, test_shots=40, rounds=100,
+    all_classes=1000,
 )  # fmt: skip
 _DIRICHLET = Scenario(
     dataset="fashion-mnist", model="fedproto-cnn", partition="dirichlet", batch=10, momentum=0.0, floor=40, rounds=100,
+    all_classes=1000,
 )  # fmt: skip
 
 # FedGen's setting, which FedPA and FedGenP share: "20 local epochs" are 20 mini-batches in their code.  The model is
@@ -21,7 +23,7 @@ _DIRICHLET = Scenario(
 # are all clients' own test rows together, as in the code (FedGenP does not say).
 _FEDGEN = Scenario(
     model="fedgen-cnn", partition="fedgen", clients=20, local_steps=20, batch=32, momentum=0.0, evaluation="pooled",
-    val_share=0.15, all_classes=200,
+    val_share=0.15, all_classes=1000,
 )  # fmt: skip
 _FEDPA = _FEDGEN.override(participation=0.5, rounds=200, optimizer="adam", lr=3e-4)
 _FEDPA_DATA: dict[str, tuple[tuple[float, float], dict[str, Any]]] = {
@@ -50,16 +52,16 @@ _FEDGENP_DATA: dict[str, tuple[tuple[float, float], dict[str, Any]]] = {
 # ours); every client in every round, or 10 of 100.  One architecture, or a family of them.
 _FEDSA = Scenario(partition="dirichlet", alpha=0.1, batch=10, momentum=0.0, floor=40)
 _FEDSA_KINDS: dict[str, dict[str, Any]] = {
-    "silo": {"clients": 20, "rounds": 200},
+    "silo": {"clients": 20, "rounds": 200, "all_classes": 1000},
     "device": {"clients": 100, "participation": 0.1, "rounds": 1000},
 }
 _FEDSA_DATA: dict[str, tuple[str, dict[str, Any]]] = {
     "cifar10": ("htfe8", {"dataset": "cifar10", "model": "mcmahan-cnn"}),
     "cifar100": ("htfe8", {"dataset": "cifar100", "model": "mcmahan-cnn"}),
-    "tinyimagenet": ("htfe8", {"dataset": "tiny-imagenet", "model": "mcmahan-cnn", "all_classes": 400}),
+    "tinyimagenet": ("htfe8", {"dataset": "tiny-imagenet", "model": "mcmahan-cnn"}),
     # ours, small enough for two cores
     "fmnist": ("htmini3", {"dataset": "fashion-mnist", "model": "fedproto-cnn", "rounds": 100}),
-    "digits": ("htmini3", {"dataset": "digits", "model": "cnn8", "rounds": 100, "floor": 9}),
+    "digits": ("htmini3", {"dataset": "digits", "model": "cnn8", "rounds": 100, "floor": 9, "all_classes": 100}),
 }
 
 # Settings with room between clients alone and the best: few rows to learn from, many to be scored on.

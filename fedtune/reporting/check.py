@@ -13,6 +13,7 @@ from fedtune.core.statistics import interval, number
 
 SPREAD = {  # of test accuracy, beside its mean over clients
     "test_acc_std": "std over clients", "test_acc_worst10": "worst tenth", "test_acc_lowest": "lowest client",
+    "test_acc_all": "all classes", "test_acc_foreign": "foreign classes",
     "test_acc_rows": "mean over rows", "test_acc_balanced": "balanced", "test_f1": "macro F1",
 }  # fmt: skip
 

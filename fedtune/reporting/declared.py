@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedtune.core.hyper import Knob, knobs
+from fedtune.federated import recorded, registry
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.runs import own_copies
@@ -28,10 +30,11 @@ def defaults_of(run: Path, record: dict[str, Any]) -> dict[str, Any]:
     own = own_copies.known(run, record)
     try:
         scenario = Scenario(**record["scenario"])
-        given = tuple(knobs(Scenario))
-        experiment = Experiment(
-            record["algorithm"], scenario, pinned=pinned, preset=preset, given=given, own=own
-        )  # fmt: skip
-        return experiment.configuration({})
+        given, held = tuple(knobs(Scenario)), record.get("defaults")
+        preset = recorded.preset_of(preset, held)
+        experiment = Experiment(record["algorithm"], scenario, pinned=pinned, preset=preset, given=given, own=own)
+        experiment.knobs()  # registers its own files
+        defaults = recorded.defaults_of(registry.find(record["algorithm"]), preset, held)
+        return replace(experiment, defaults=defaults).configuration({})
     except (TypeError, ValueError):  # of an older or newer fedtune
         return {}

@@ -22,10 +22,11 @@ from fedtune.core.terminal import short
 from fedtune.federated.scenarios import in_words
 from fedtune.reporting import declared
 from fedtune.reporting.check import Check
-from fedtune.reporting.words import edge, search_settings
+from fedtune.reporting.words import search_settings
 from fedtune.runs import reading, tables
 from fedtune.runs.files import RunFiles
 from fedtune.tuning import schedulers
+from fedtune.tuning.domains import edge
 from fedtune.tuning.options import SearchOptions
 
 OPEN = ("running", "abandoned")  # states of what has not ended

@@ -25,7 +25,7 @@ from fedtune.reporting.findings import Findings
 from fedtune.reporting.provenance import Provenance
 from fedtune.runs import reading
 from fedtune.runs.files import COMPARISON, RunFiles
-from fedtune.studies import comparison_files, comparison_tables
+from fedtune.studies import comparison_files, comparison_text
 from fedtune.studies.fresh_seeds import DEFAULT
 
 
@@ -219,18 +219,20 @@ def _tables(run: Path) -> list[TextTable]:
     """A comparison's tables as a person reads them, as far as they are there."""
     files, shown = RunFiles(run), []
     for caption, file, readable in (
-        ("Test accuracy on fresh seeds in %, mean ± 95 % interval", files.table_file, comparison_tables.shown),
-        ("Differences between tuned algorithms, paired by seed", files.pairs_file, comparison_tables.shown_pairs),
-        ("What the tuned configurations cost, and what each search took", files.table_file, comparison_tables.costs),
-        ("What each search found", files.table_file, comparison_tables.searched),
+        ("Test accuracy on fresh seeds in %, mean ± 95 % interval", files.table_file, comparison_text.shown),
+        ("Differences between tuned algorithms, paired by seed", files.pairs_file, comparison_text.shown_pairs),
+        ("Against the baselines, p corrected for these alone", files.against_file, comparison_text.shown_pairs),
+        ("What the tuned configurations cost, and what each search took", files.table_file, comparison_text.costs),
+        ("What each search found", files.table_file, comparison_text.searched),
     ):
         if file.exists():
-            whole = (comparison_files.pairs if file == files.pairs_file else comparison_files.table)(file)
+            of_pairs = file in (files.pairs_file, files.against_file)
+            whole = (comparison_files.pairs if of_pairs else comparison_files.table)(file)
             part = readable(whole)
             some = f" (those with {whole['algorithm'].iloc[0]}, of {len(whole)})" if len(part) < len(whole) else ""
             if "metric" in whole and len(whole):
                 caption = caption.replace("Test accuracy", whole["metric"].iloc[0])
-                caption = caption if comparison_tables.in_percent(whole) else caption.replace(" in %", "")
+                caption = caption if comparison_text.in_percent(whole) else caption.replace(" in %", "")
             shown.append(_plain(caption + some, part))
     return shown
 

@@ -54,6 +54,7 @@ class RunFiles:
     markdown_file = _File("table.md")
     latex_file = _File("table.tex")
     pairs_file = _File("pairs.csv")  # a comparison's algorithms, two by two
+    against_file = _File("against.csv")  # each of them against the baselines
 
     def __init__(self, path: str | Path, record_name: str = SEARCH) -> None:
         """record_name: SEARCH, COMPARISON or REPRODUCTION."""

@@ -30,6 +30,7 @@ def of_experiment(experiment: Experiment) -> dict[str, Any]:
         "scenario": dataclasses.asdict(experiment.resolve({})[1]),
         "pinned": experiment.pinned,
         "preset": experiment.preset,
+        "defaults": experiment.configuration({}),
         "scored": experiment.describe_scoring(),
         **experiment.beginning(),
         "seed": experiment.seed,

@@ -135,6 +135,7 @@ class Record(TypedDict, total=False):
     scenario_name: Text
     pinned: dict[Text, Scalar]
     preset: Text
+    defaults: dict[Text, Scalar]  # every hyperparameter where it is not searched; older ones have none
     scored: Text
     start: Text
     start_from: Text
@@ -157,6 +158,7 @@ class Record(TypedDict, total=False):
     time_budget: Amount | None
     # the comparison
     algorithms: Annotated[list[Text], Field(min_length=1)]
+    defaults_of: dict[Text, dict[Text, Scalar]]  # of each of them
     seeds: Whole
     top_k: Whole
     unequal: list[Text]

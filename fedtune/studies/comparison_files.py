@@ -9,7 +9,8 @@ import pandas as pd
 from fedtune.runs import reading
 from fedtune.studies.comparison_tables import COLUMNS, OBJECTIVE_COLUMNS
 
-LATER = ("default_gap", "default_diverged", "tuned_diverged", "runs")  # columns that older tables lack
+# columns that older tables lack
+LATER = ("default_gap", "default_diverged", "tuned_diverged", "runs", "all", "all_half", "foreign", "foreign_half")
 TEXTS = ("algorithm", "other", "published", "configuration", "metric")
 PAIRS = ("algorithm", "other", "difference", "half", "p", "p_holm")
 

@@ -10,7 +10,7 @@ from typing import Any
 from fedtune.core import own_files, terminal
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import knobs
-from fedtune.core.own_files import OwnFile
+from fedtune.core.own_files import OwnFile, plain_name
 from fedtune.core.terminal import say
 from fedtune.federated import registry
 from fedtune.federated.experiment import fitting
@@ -34,6 +34,7 @@ class ComparisonPlan:
     options: ComparisonOptions
     folder: Path
     plans: dict[str, Plan]
+    baselines: tuple[str, ...] = ()  # those of them that others are tested against
 
     @property
     def first(self) -> Plan:
@@ -63,6 +64,7 @@ class ComparisonPlan:
         return {
             "options": typed.to_record(), "algorithms": list(self.plans), "scenario_name": p.scenario,
             "scenario": dataclasses.asdict(self.scenario), "pinned": p.experiment.pinned,
+            "defaults_of": {plain_name(n): q.experiment.configuration({}) for n, q in self.plans.items()},
             "preset": p.experiment.preset, "seed": p.experiment.seed, "trials": p.trials,
             "seeds": self.options.seeds, "top_k": self.options.top_k, "grace": p.grace, "budget": p.budget._asdict(),
             "scheduler": p.scheduler, "seeds_per_trial": p.seeds,
@@ -81,6 +83,11 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
     searches = {algo: options.of_search(typed, folder) for algo, typed in names.items()}
     with terminal.silent():  # the same is planned below, and says it then
         spaces_of = {algo: _planned(search).space for algo, search in searches.items()}
+        trials = {_planned(search).trials for search in searches.values()}
+    baselines = _baselines(options, names)
+    for algo, typed in baselines.items():
+        if algo not in names and (space := _space_of_baseline(search := options.of_search(typed, folder), trials)):
+            searches[algo], spaces_of[algo] = search, space
     plans = {}
     for algo, search in searches.items():
         if also := _also(algo, spaces_of, search):
@@ -92,7 +99,7 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
             "a fair comparison gives every algorithm as many trials, but their grids have "
             f"{', '.join(f'{n} {p.trials}' for n, p in plans.items())} points; give spaces with ranges, or --trials"
         )
-    made = ComparisonPlan(options, folder, _with_common_grace(plans))
+    made = ComparisonPlan(options, folder, _with_common_grace(plans), tuple(b for b in baselines if b in plans))
     own_files.register(made.own)
     return made
 
@@ -116,12 +123,38 @@ def _algorithms(options: ComparisonOptions) -> dict[str, str]:
     if options.algos == "all":
         scenario = dataclasses.replace(options, algo="local", set={}).experiment().scenario
         return {n: n for n in fitting(scenario) if " " not in n}
+    return _named(options.algos, "--algos")
+
+
+def _baselines(options: ComparisonOptions, names: dict[str, str]) -> dict[str, str]:
+    """The algorithms that others are tested against, as they were typed, those that are compared anyhow among them."""
+    if options.baselines == "none":
+        return {}
+    return {n: names.get(n, typed) for n, typed in _named(options.baselines, "--baselines").items()}
+
+
+def _space_of_baseline(search: SearchOptions, trials: set[int]) -> spaces.Space | None:
+    """What a baseline searches that joins by itself; None, with a line that says why, where it cannot join."""
+    try:
+        with terminal.silent():
+            p = _planned(search)
+    except UserError as error:
+        say(f"note: {search.algo} is no baseline here: {error}")
+        return None
+    if p.trials not in trials:
+        say(f"note: {search.algo} is no baseline here: its grid has {p.trials} points, and not as many as others'")
+        return None
+    return p.space
+
+
+def _named(text: str, flag: str) -> dict[str, str]:
+    """Algorithms separated by commas, as they were typed; UserError for an unknown one, or one that comes twice."""
     names: dict[str, str] = {}
-    for typed in own_files.split(options.algos):
+    for typed in own_files.split(text):
         name, _ = own_files.take_each(typed, registry.names())
         registry.find(name)
         if own_files.plain_name(name) in map(own_files.plain_name, names):
-            raise UserError(f"--algos names each algorithm once, but got {options.algos}")
+            raise UserError(f"{flag} names each algorithm once, but got {text}")
         names[name] = typed
     return names
 

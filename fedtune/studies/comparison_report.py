@@ -11,15 +11,18 @@ from rich.table import Table
 
 from fedtune.core import terminal
 from fedtune.core.objectives import BY_ACCURACY
-from fedtune.core.terminal import say
+from fedtune.core.terminal import say, short
 from fedtune.federated.scenarios import find
+from fedtune.runs import tables
 from fedtune.runs.files import RunFiles
 from fedtune.runs.provenance import provenance_line
-from fedtune.studies import comparison_tables, published
+from fedtune.studies import comparison_tables, comparison_text, published
 from fedtune.studies.comparison_plan import ComparisonPlan
 from fedtune.studies.ray_tasks import Outcome
-from fedtune.tuning import messages
+from fedtune.tuning import domains, messages
 from fedtune.tuning.plan import Plan
+
+PUBLISHED = "published; in brackets: printed for another data set, not comparable"
 
 
 def report(
@@ -35,16 +38,19 @@ def report(
     spent, objective = {n: comparison_tables.spent(run) for n, run in runs.items()}, c.first.goal.first
     table = comparison_tables.table(evaluations, spent, texts, objective)
     pairs = comparison_tables.pairs(evaluations, objective)
+    against = comparison_tables.against(evaluations, c.baselines, objective)
     files = RunFiles(c.folder)
     table.to_csv(files.table_file, index=False)
     pairs.to_csv(files.pairs_file, index=False)
+    against.to_csv(files.against_file, index=False)
     unequal = comparison_tables.unequal(runs, c.first.trials, c.first.budget)
     warnings = [f"warning: budgets were not equal: {u}" for u in unequal]
     notes = list(dict.fromkeys(published.note(v) for found in cells.values() for v in found))
-    titled = _titled(c, table, pairs)
-    _show(titled, notes)
+    edges = near_edges(c, evaluations)
+    titled = _titled(c, table, pairs, against)
+    _show(titled, {PUBLISHED: notes, "at the edge of what was searched": edges})
     made = _made(record, runs.values(), outcomes, table["search_seconds"].sum())
-    _write(c, titled, [*warnings, *notes], made)
+    _write(c, titled, [*warnings, *notes, *edges], made)
     for line in warnings:
         say(line)
     say(f"folder: {c.folder}")
@@ -56,6 +62,21 @@ def printed(c: ComparisonPlan, name: str) -> list[published.Cell]:
     return published.of(c.first.scenario, name) if c.scenario == find(c.first.scenario) else []
 
 
+def near_edges(c: ComparisonPlan, evaluations: pd.DataFrame) -> list[str]:
+    """Which tuned values lie at an end of what was searched, a sentence each."""
+    found = []
+    for name, p in c.plans.items():
+        mine = evaluations[(evaluations["algorithm"] == name) & evaluations["chosen"]]
+        for column, text in p.space.text().items() if len(mine) else ():
+            value = tables.plain({column: mine.iloc[0].get(tables.CONFIG + column)}).get(column)
+            if end := domains.edge(value, text):
+                found.append(
+                    f"{name} has {column} = {short(value)}, at the {end} end of the searched {text}: the optimum may "
+                    "lie beyond it"
+                )
+    return found
+
+
 def _made(record: dict[str, Any], searches: Iterable[Path], fresh: Sequence[Outcome], searched: float) -> str:
     """Which command made it, with what code, and how long that took."""
     of_searches = [RunFiles(run).record for run in searches]
@@ -65,20 +86,24 @@ def _made(record: dict[str, Any], searches: Iterable[Path], fresh: Sequence[Outc
     return f"{origin}, {searched:.0f} s of searches and {spent:.0f} s of runs on fresh seeds, all processes together"
 
 
-def _titled(c: ComparisonPlan, table: pd.DataFrame, pairs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+def _titled(
+    c: ComparisonPlan, table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame
+) -> list[tuple[str, pd.DataFrame]]:
     """The tables as text, each under its title; without those that are empty."""
     goal = c.first.goal
     what = "test accuracy on" if goal == BY_ACCURACY else f"{goal.first.tested}, searched for {messages.said(goal)}, on"
-    unit = "in %, " if comparison_tables.in_percent(table) else ""
+    unit = "in %, " if comparison_text.in_percent(table) else ""
     over = f"{c.options.seeds} fresh seeds, each with its own partition"
-    few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > comparison_tables.MANY else ""
+    few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > comparison_text.MANY else ""
     titled = [
-        (f"{what} {c.setting} {unit}mean ± 95 % interval over {over}", comparison_tables.shown(table)),
+        (f"{what} {c.setting} {unit}mean ± 95 % interval over {over}", comparison_text.shown(table)),
         (f"tuned, paired by seed{few}: ± of each pair by itself, p corrected by Holm for all pairs",
-         comparison_tables.shown_pairs(pairs)),
+         comparison_text.shown_pairs(pairs)),
+        (f"against {' and '.join(c.baselines)}, tuned: p corrected by Holm for these {len(against)}",
+         comparison_text.shown_pairs(against, every=True)),
         (f"what that cost; the searches had {c.first.trials} trials of at most {_most(c.first)} each",
-         comparison_tables.costs(table)),
-        ("what the searches found", comparison_tables.searched(table)),
+         comparison_text.costs(table)),
+        ("what the searches found", comparison_text.searched(table)),
     ]  # fmt: skip
     return [(title, text) for title, text in titled if not text.empty]
 
@@ -89,8 +114,8 @@ def _most(p: Plan) -> str:
     return f"{p.budget.limit:g} {unit}"
 
 
-def _show(titled: list[tuple[str, pd.DataFrame]], notes: list[str]) -> None:
-    """Print the tables, and the notes on the published figures."""
+def _show(titled: list[tuple[str, pd.DataFrame]], notes: dict[str, list[str]]) -> None:
+    """Print the tables, and the notes below them under their headings."""
     for title, text in titled:
         shown = Table(title=title, title_justify="left")
         for i, column in enumerate(text):
@@ -99,15 +124,16 @@ def _show(titled: list[tuple[str, pd.DataFrame]], notes: list[str]) -> None:
         for row in text.itertuples(index=False):
             shown.add_row(*row)
         terminal.console().print(shown)
-    if notes:
-        say("published; in brackets: printed for another data set, not comparable")
-        say("\n".join(f"- {n}" for n in notes))
+    for heading, lines in notes.items():
+        if lines:
+            say(heading)
+            say("\n".join(f"- {line}" for line in lines))
 
 
 def _write(c: ComparisonPlan, titled: list[tuple[str, pd.DataFrame]], lines: list[str], made: str) -> None:
     """table.md and table.tex.  lines: warnings and notes below the tables."""
     heading = f"# {', '.join(c.plans)} on {c.setting}\n\n{made}.\n"
-    parts = [f"**{title}**\n\n{comparison_tables.markdown(text)}" for title, text in titled]
+    parts = [f"**{title}**\n\n{comparison_text.markdown(text)}" for title, text in titled]
     RunFiles(c.folder).markdown_file.write_text("\n".join([heading, *parts, *(f"- {line}\n" for line in lines)]))
-    latex = [f"% {title}\n{comparison_tables.latex(text)}" for title, text in titled]
+    latex = [f"% {title}\n{comparison_text.latex(text)}" for title, text in titled]
     RunFiles(c.folder).latex_file.write_text("\n".join([*latex, *(f"% {line}\n" for line in (*lines, made))]))

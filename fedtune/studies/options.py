@@ -25,6 +25,10 @@ class ComparisonOptions(SearchOptions):
     algo: str = ""  # each search has its own
     final_seeds: int = 0  # fresh seeds come after all searches
     algos: str = option("", "algorithms, files among them, or all that run on the scenario's models", "A,B,…")
+    baselines: str = option(
+        "local,fedavgft", "algorithms that are tuned beside these, for tests against each (default local,fedavgft); "
+        "none for no others", "A,B|none",
+    )  # fmt: skip
     seeds: int = option(5, "fresh seeds and partitions on which the findings are tested (default 5)", "N", few)
     top_k: int = option(3, "best configurations of each search that are tested (default 3)", "N", few)
 
@@ -32,12 +36,18 @@ class ComparisonOptions(SearchOptions):
         """The options of one algorithm's search, whose run lies in the comparison's folder."""
         shared = {f.name: getattr(self, f.name) for f in dataclasses.fields(SearchOptions)}
         name = own_files.plain_name(own_files.take_each(algorithm, registry.names())[0])
-        return SearchOptions(**shared | {"algo": algorithm, "name": name, "storage_path": str(folder)})
+        then = self.recorded and {**self.recorded, "defaults": (self.recorded["defaults_of"] or {}).get(name)}
+        return SearchOptions(
+            **shared | {"algo": algorithm, "name": name, "storage_path": str(folder), "recorded": then}
+        )
 
     @classmethod
     def from_record(cls, content: Mapping[str, Any]) -> Self:
         """The options in a compare.json, with its algorithms by name where `all` was asked for."""
         known, algorithms = super().from_record(content), content["algorithms"]
+        held = {**known.recorded, "defaults_of": content.get("defaults_of")}
+        joined = content["options"].get("baselines", "none") if "options" in content else "none"  # there were none
+        known = dataclasses.replace(known, recorded=held, baselines=joined)
         return known if known.algos != "all" else dataclasses.replace(known, algos=",".join(algorithms))
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from fedtune.core.statistics import interval
 from fedtune.runs.files import RunFiles
 from fedtune.runs.provenance import provenance_line
-from fedtune.studies import comparison_tables, published
+from fedtune.studies import comparison_text, published
 from fedtune.studies.paper_grid import BESIDE, MEASURES, RULES, Grid
 from fedtune.studies.ray_tasks import Outcome
 from fedtune.studies.reproduction_plan import Spot
@@ -49,7 +49,7 @@ def markdown(figures: pd.DataFrame) -> str:
     """All tables and their footnotes, in Markdown."""
     lines = []
     for heading, table in texts(figures):
-        lines += [f"## {heading}", "", comparison_tables.markdown(table).rstrip(), ""]
+        lines += [f"## {heading}", "", comparison_text.markdown(table).rstrip(), ""]
     if notes := footnotes(figures):
         lines += ["## What is known of the printed figures", "", *(f"- {n}" for n in notes), ""]
     return "\n".join(lines)

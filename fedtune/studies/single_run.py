@@ -73,6 +73,7 @@ def _conclude(last: dict[str, Any], seconds: float) -> None:
         f"test_acc {last['test_acc']:.4f} (std over clients {last['test_acc_std']:.4f}, worst tenth "
         f"{last['test_acc_worst10']:.4f}), {last['comm_mb']:.2f} MB sent and received"
         + (f"; test_acc over all classes {last['test_acc_all']:.4f}" if "test_acc_all" in last else "")
+        + (f", over foreign ones {last['test_acc_foreign']:.4f}" if "test_acc_foreign" in last else "")
     )
     if own := {name: value for name, value in last.items() if is_own(name)}:
         say("metrics of your own: " + ", ".join(f"{name} {value:.4f}" for name, value in own.items()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Any
 
 from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Quantized, Uniform
@@ -9,6 +11,7 @@ from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUnifo
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import Knob
 
+EDGE = 0.05  # of a range, on its scale: whatever lies nearer to an end counts as at it
 POINTS = 10_000  # of a grid, counted before any is made
 
 
@@ -18,6 +21,23 @@ def domain_text(domain: Domain) -> str:
         return " | ".join(map(str, domain.categories))
     low, high = ends("", domain)
     return f"{low:g} … {high:g}{' (log)' if isinstance(_sampler(domain), LogUniform) else ''}"
+
+
+def edge(value: Any, text: str) -> str:
+    """Whether a value lies at the `lower` or `upper` end of a range, written as in run.json; "" if at none."""
+    written = re.match(r"(\S+) … (\S+)( \(log\))?", str(text))
+    if not written or isinstance(value, bool) or not isinstance(value, int | float):
+        return ""
+    try:
+        low, high, at = float(written[1]), float(written[2]), float(value)
+        if written[3]:
+            low, high, at = math.log(low), math.log(high), math.log(at) if at > 0 else -math.inf
+    except ValueError:
+        return ""
+    if not low < high:
+        return ""
+    share = (at - low) / (high - low)
+    return "lower" if share <= EDGE else "upper" if share >= 1 - EDGE else ""
 
 
 def grid_values(name: str, domain: Domain) -> list[Any]:

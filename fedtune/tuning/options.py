@@ -45,6 +45,7 @@ __all__ = [
 ]  # fmt: skip
 
 DEFAULT_SCENARIO = "digits-w4"
+FIRST_SCENARIO = "digits-w4"  # the default one of fedtune 0.1.0, whose records name only others
 LOOPBACK = "127.0.0.1"
 SEEDS = 2**32 - 1 - 2_000  # the largest seed: those that follow it, of trials and of checks, are to fit 32 bits too
 STARTS = ("common", "own")
@@ -89,6 +90,8 @@ class ExperimentOptions:
     )
     executor: str = option("auto", "how clients run (default auto: own code as timed, else rule)", choices=EXECUTORS)
     debug: bool = option(False, "show the stack of an error")
+    # what the record that these options are of says of the setting and of defaults: declarations may be others now
+    recorded: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Parse every value; UserError for one that breaks its option's rule."""
@@ -101,7 +104,7 @@ class ExperimentOptions:
     def experiment(self) -> Experiment:
         """The experiment that is described; UserError for whatever is wrong with it."""
         from fedtune.core.hyper import knobs
-        from fedtune.federated import own_metrics, own_scenario, registry, weights
+        from fedtune.federated import own_metrics, own_scenario, recorded, registry, weights
         from fedtune.federated.experiment import Experiment, require_device
 
         if not self.algo:
@@ -119,9 +122,16 @@ class ExperimentOptions:
             own = own_files.merged(own, [file])
         metrics, files = own_metrics.take(self.metric)
         own = own_files.merged(own, files)
+        preset, defaults = self.preset, {}
+        if self.recorded:
+            known = {**fields, **knobs(type(scenario))}  # hyperparameters stand among the defaults
+            then = {n: v for n, v in (self.recorded["scenario"] or {}).items() if n not in known}
+            scenario, held = scenario.override(**then), self.recorded["defaults"]
+            preset = recorded.preset_of(preset, held)
+            defaults = recorded.defaults_of(cls, preset, held)
         experiment = Experiment(
-            algo, scenario, self.seed, self.executor, self.device, pinned, self.preset, given, self.start, start_from,
-            metrics, own, self.test_every,
+            algo, scenario, self.seed, self.executor, self.device, pinned, preset, given, self.start, start_from,
+            metrics, own, self.test_every, defaults,
         )  # fmt: skip
         experiment.check()
         known = knobs(type(scenario)) | knobs(cls)
@@ -144,7 +154,7 @@ class ExperimentOptions:
 
     def to_record(self) -> dict[str, Any]:
         """The options as run.json holds them."""
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "recorded"}
 
     @classmethod
     def from_record(cls, content: Mapping[str, Any]) -> Self:
@@ -153,16 +163,16 @@ class ExperimentOptions:
             words = content.get("arguments")
             if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
                 raise UserError("it does not say how the search was begun")
-            return cls.from_arguments(words)
+            return replace(cls.from_arguments(words), recorded=_recorded(content))
         values = content["options"]
         if not isinstance(values, dict):
             raise UserError(f"the record's options must be names and values, but are {values!r}")
         if content.get("executor") and "executor" in values:
             values = values | {"executor": content["executor"]}  # what was found for `auto`
         values = {"test_every": 1, **values}  # earlier records have none
-        if strange := set(values) - {f.name for f in fields(cls)}:
+        if strange := set(values) - {f.name for f in fields(cls) if f.name != "recorded"}:
             raise UserError(f"the record's options are not known here: {', '.join(sorted(strange))}")
-        return cls(**values)
+        return cls(**values, recorded=_recorded(content))
 
     @classmethod
     def from_arguments(cls, words: Sequence[str]) -> Self:
@@ -171,7 +181,7 @@ class ExperimentOptions:
 
         own = {flag(f.name, f.default): f for f in options(cls)}
         of_scenario = {flag(f.name): f.name for f in fields(Scenario)}
-        values: dict[str, Any] = {"test_every": 1}  # as it was then
+        values: dict[str, Any] = {"test_every": 1, "scenario": FIRST_SCENARIO}  # as it was then
         overridden: dict[str, str] = {}
         pinned: dict[str, str] = {}
         for name, value in pairs(words, own, [*own, *of_scenario]):
@@ -229,6 +239,11 @@ class SearchOptions(ExperimentOptions):
         (), f"log every trial to {' or '.join(LOGGERS)} as well; may be given twice", "NAME", names_of(*LOGGERS),
         group="machine",
     )  # fmt: skip
+
+
+def _recorded(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What a record says of the setting, by its fields, and of defaults; nothing where it does not."""
+    return {name: content.get(name) for name in ("scenario", "defaults")}
 
 
 def _plain(value: Any) -> Any:

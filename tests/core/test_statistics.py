@@ -10,7 +10,7 @@ from statsmodels.stats.multitest import multipletests
 
 from fedtune.core import statistics
 from fedtune.core.statistics import interval, number
-from fedtune.studies import comparison_tables, fresh_seeds
+from fedtune.studies import comparison_tables, comparison_text, fresh_seeds
 
 RNG = np.random.default_rng(0)
 
@@ -102,9 +102,9 @@ def test_where_every_candidate_diverged_the_search_s_best_stays_and_says_so():
     frame.loc[lost, ["val_acc", "test_acc"]] = math.nan
     frame["chosen"] = fresh_seeds.chosen(frame)
     assert set(frame.loc[frame["chosen"] & (frame["algorithm"] == "c"), "configuration"]) == {"top 1"}
-    shown = comparison_tables.shown(comparison_tables.table(frame, SPENT, {})).set_index("algorithm")
+    shown = comparison_text.shown(comparison_tables.table(frame, SPENT, {})).set_index("algorithm")
     assert shown.loc["c", "tuned %"] == "diverged in 1 of 3" and list(shown.index)[-1] == "c"
-    pairs = comparison_tables.shown_pairs(comparison_tables.pairs(frame))
+    pairs = comparison_text.shown_pairs(comparison_tables.pairs(frame))
     assert pairs["pair"].tolist() == ["a − b", "a − c", "b − c"]
     assert pairs["differ at 5%"].tolist() == ["yes", "not tested", "not tested"]
 
@@ -122,13 +122,13 @@ def test_the_table_of_made_up_figures():
     assert (a["rounds_to_95"], a["mb_to_95"], a["mb_per_round"]) == (4, 2, 0.5)
     assert a["configuration"] == "lr = 0.1" and a["published"] == "81.00"
     assert math.isnan(table.loc["c", "tuned"])
-    text = comparison_tables.shown(table.reset_index())
+    text = comparison_text.shown(table.reset_index())
     assert text["tuned %"].tolist() == ["82.00 ± 4.97", "72.00 ± 4.30", "diverged in 1 of 3"]
     assert text["gain"].tolist() == ["+20.00", "+20.00", "–"] and set(text["gap (default's)"]) == {"+30.00 (+10.00)"}
     assert "published %" in text
-    assert "published %" not in comparison_tables.shown(table.reset_index().assign(published=""))
+    assert "published %" not in comparison_text.shown(table.reset_index().assign(published=""))
     lacking = comparison_tables.table(made_up().assign(chosen=False), SPENT, {})
-    assert set(comparison_tables.shown(lacking)["tuned %"]) == {"none found"}
+    assert set(comparison_text.shown(lacking)["tuned %"]) == {"none found"}
 
 
 def test_pairs_of_made_up_figures():
@@ -137,7 +137,7 @@ def test_pairs_of_made_up_figures():
     assert ab["difference"] == pytest.approx(0.1, abs=1e-12)
     assert ab["p"] == pytest.approx(stats.ttest_1samp([0.09, 0.11, 0.1], 0).pvalue, rel=1e-9)
     assert ab["p_holm"] == pytest.approx(ab["p"]) and math.isnan(found.loc["a", "c"]["p"])  # only one pair was tested
-    assert comparison_tables.shown_pairs(found.reset_index())["differ at 5%"].tolist() == [
+    assert comparison_text.shown_pairs(found.reset_index())["differ at 5%"].tolist() == [
         "yes",
         "not tested",
         "not tested",
@@ -146,9 +146,9 @@ def test_pairs_of_made_up_figures():
 
 def test_tables_as_markdown_and_latex():
     frame = pd.DataFrame({"a_b": ["1 | 2", "50 % & more"], "c": ["3 ± 4", "−1"]})
-    rows = comparison_tables.markdown(frame).splitlines()
+    rows = comparison_text.markdown(frame).splitlines()
     assert rows == ["| a_b | c |", "| --- | --- |", "| 1 \\| 2 | 3 ± 4 |", "| 50 % & more | −1 |"]
-    lines = comparison_tables.latex(frame).splitlines()
+    lines = comparison_text.latex(frame).splitlines()
     assert lines[2] == r"a\_b & c \\" and lines[5] == r"50 \% \& more & $-$1 \\" and lines[4] == r"1 | 2 & 3 $\pm$ 4 \\"
 
 

@@ -322,10 +322,43 @@ def test_every_client_is_also_scored_on_the_same_rows_of_all_classes(name: str) 
     assert (everywhere.rows == rows).all() and everywhere.counts.tolist() == [8] * 3
     assert f.y[rows].bincount().tolist() == [2, 2, 2, 2] and rows.unique().numel() == 8
     assert set(rows.tolist()) <= set(f.test.rows.flatten().tolist())
-    hits = [(client_net(sim, k).eval()(f.x[rows]).argmax(1) == f.y[rows]).double().mean().item() for k in range(3)]
+    right = [(client_net(sim, k).eval()(f.x[rows]).argmax(1) == f.y[rows]).double() for k in range(3)]
+    hits = [r.mean().item() for r in right]
     assert_close(row["test_acc_all"], float(np.mean(hits)), **TIGHT)
     assert (len(set(hits)) > 1) == (name == "local")
-    assert "test_acc_all" not in play(simulate(name, DIGITS.override(all_classes=0), data), 1)[0]
+    foreign = [torch.isin(f.y[rows], torch.tensor(held), invert=True) for held in ([0, 1], [1, 3], [0, 2, 3])]
+    assert [int(lacks.sum()) for lacks in foreign] == [4, 4, 2]
+    found = [r[lacks].mean().item() for r, lacks in zip(right, foreign, strict=True)]
+    assert_close(row["test_acc_foreign"], float(np.mean(found)), **TIGHT)
+    without = play(simulate(name, DIGITS.override(all_classes=0), data), 1)[0]
+    assert not {"test_acc_all", "test_acc_foreign"} & without.keys()
+
+
+def test_clients_that_hold_every_class_have_no_foreign_accuracy() -> None:
+    both = random_federation([9, 6], [[0, 1, 2], [0, 1]], total=3)
+    sim = simulate("local", DIGITS.override(all_classes=9), both, lr=0.05)
+    row, f, rows = play(sim, 2)[-1], sim.setting.federation, sim.setting.everywhere.rows[1]
+    mine = f.y[rows] == 2  # what the second client lacks; the first lacks nothing
+    right = client_net(sim, 1).eval()(f.x[rows]).argmax(1) == f.y[rows]
+    assert mine.any()
+    assert_close(row["test_acc_foreign"], right[mine].double().mean().item(), **TIGHT)
+    whole = random_federation([9, 6], [[0, 1], [0, 1]], total=2)
+    alone = play(simulate("local", DIGITS.override(all_classes=9), whole), 1)[-1]
+    assert "test_acc_all" in alone and "test_acc_foreign" not in alone
+
+
+@pytest.mark.parametrize("name", ["local", "fedproto"])
+def test_who_learns_from_own_rows_alone_answers_no_foreign_class(name: str) -> None:
+    """A head has never met a foreign class, and after a while names none, whatever prototypes say."""
+    data = random_federation([30, 30], [[0, 1], [2, 3]], total=4)
+    sim = simulate(
+        name,
+        DIGITS.override(all_classes=40, local_epochs=5),
+        data,
+        lr=0.1,
+        **({"predictor": "head"} if name == "fedproto" else {}),
+    )
+    assert play(sim, 8)[-1]["test_acc_foreign"] == 0
 
 
 def test_pooled_scores_take_all_rows_as_one_set_and_global_ones_are_personal_under_fedavg() -> None:

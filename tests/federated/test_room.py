@@ -30,7 +30,8 @@ STOCK = {
     "fashion-mnist+mnist-5k": [(7000, 0)] * 10 + [(500, 0)] * 10,
     "fashion-mnist-rot4": [(1500, 250)] * 40,
 }
-ROOM = [name for name, s in SCENARIOS.items() if s.all_classes in (1000, 2000)]
+KINDS = ("gfpl-fmnist-few", "gfpl-fmnist-common", "gfpl-mnist5k", "gfpl-20", "gfpl-40")
+ROOM = [name for name in SCENARIOS if name.startswith(KINDS)]
 BODY = "fmnist-first5"
 SHA256 = "d784503c95a25a394ad89b6285156b7576ad06501042493b822e71317c6b8270"
 TINY = random_federation([4, 6, 5], total=10, shape=(1, 28, 28))

@@ -31,11 +31,11 @@ from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import SCENARIOS
 from fedtune.reporting import check, findings
-from fedtune.reporting.words import edge
 from fedtune.runs import provenance
 from fedtune.runs.files import RunFiles, write_json
 from fedtune.runs.tables import trial_summary
 from fedtune.studies.comparison_tables import COLUMNS
+from fedtune.tuning.domains import edge
 
 ROUNDS = 6
 HOSTILE = "</script><script>window.pwned = 1</script><img src=x onerror='window.pwned = 2'> & \"so\""

@@ -23,7 +23,7 @@ from fedtune.studies.options import ComparisonOptions
 
 ARGUMENTS = (
     "--algos fedproto,local --clients 4 --rounds 4 --trials 4 --searcher random --scheduler none --max-concurrent 1 "
-    "--seeds 2 --top-k 2 --test-every 3 --set local_epochs=2 --no-dashboard --name both"
+    "--seeds 2 --top-k 2 --test-every 3 --set local_epochs=2 --baselines local --no-dashboard --name both"
 ).split()
 
 pytestmark = pytest.mark.usefixtures("one_ray")

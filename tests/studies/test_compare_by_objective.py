@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from fedtune.core.objectives import ACCURACY, Goal, Objective, constraints, parse
-from fedtune.studies import comparison_tables, fresh_seeds
+from fedtune.studies import comparison_tables, comparison_text, fresh_seeds
 
 SPENT = dict.fromkeys(("a", "b", "c"), dict.fromkeys(("trials", "rounds", "mb", "seconds"), 1.0))
 WORST10, LOSS = parse("val_acc_worst10")[0], parse("val_loss")[0]
@@ -52,19 +52,19 @@ def test_default_tuned_gain_gap_and_pairs_are_of_the_objectives_test_metric(
 
 def test_shares_are_shown_in_percent_and_losses_as_they_are() -> None:
     table = comparison_tables.table(evaluations(), SPENT, {}, WORST10)
-    shown = comparison_tables.shown(table)
+    shown = comparison_text.shown(table)
     assert shown["tuned test_acc_worst10 %"].iloc[0].startswith("60.20")
     assert shown["tuned test_acc %"].iloc[0] == "70.20"
-    loss = comparison_tables.shown(comparison_tables.table(evaluations(), SPENT, {}, LOSS))
+    loss = comparison_text.shown(comparison_tables.table(evaluations(), SPENT, {}, LOSS))
     assert loss["tuned test_loss"].iloc[0].startswith("0.2980") and loss["gain"].iloc[0].startswith("−0.1000")
-    pairs = comparison_tables.shown_pairs(comparison_tables.pairs(evaluations(), LOSS))
+    pairs = comparison_text.shown_pairs(comparison_tables.pairs(evaluations(), LOSS))
     assert pairs["difference"].iloc[0].startswith("−0.5000")
 
 
 def test_by_validation_accuracy_nothing_is_added() -> None:
     table, pairs = comparison_tables.table(evaluations(), SPENT, {}), comparison_tables.pairs(evaluations())
     assert list(table) == list(comparison_tables.COLUMNS) and "metric" not in pairs
-    assert "".join(table["algorithm"]) == "bca" and list(comparison_tables.shown(table))[1] == "default %"
+    assert "".join(table["algorithm"]) == "bca" and list(comparison_text.shown(table))[1] == "default %"
     assert table.equals(comparison_tables.table(evaluations(), SPENT, {}, ACCURACY))
 
 

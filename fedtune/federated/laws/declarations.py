@@ -191,7 +191,8 @@ def metrics(s: Subject) -> Broken | Note | None:
     for setting in (s.settings.few, s.settings.averaged):
         for row in s.run(setting, executor="loop").rows:
             where = places.of_hook(s.cls, "report")
-            optional = {"test_acc_all"} if not setting.scenario.all_classes else set()
+            everywhere = {"test_acc_all", "test_acc_foreign"}
+            optional = everywhere if not setting.scenario.all_classes else set()
             if missing := sorted(always - optional - row.keys()):
                 return Broken("", f"round {row['round']} lacks {missing[0]}", "give every round a Phase of training")
             for name, value in row.items():

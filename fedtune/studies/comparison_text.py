@@ -1,0 +1,133 @@
+"""The tables of a comparison as a person reads them, and in Markdown and LaTeX."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from fedtune.core.statistics import interval, number
+
+LEVEL = 0.05
+MANY = 15  # with more pairs than those of six algorithms, only those with the best are shown
+
+
+def shown(table: pd.DataFrame) -> pd.DataFrame:
+    """The table of accuracies as text, in percent; of another metric than those, as it is."""
+    scale, form = _scale(table)
+    other = "metric" in table and len(table)
+    named = f" {table['metric'].iloc[0]}" if other else ""
+    unit = " %" if in_percent(table) else ""
+    gap = [
+        number(scale * g, f"+{form}") + ("" if math.isnan(d) else f" ({number(scale * d, f'+{form}')})")
+        for g, d in zip(table["selection_gap"], _of(table, "default_gap"), strict=True)
+    ]
+    found = {
+        "algorithm": table["algorithm"],
+        f"default{named}{unit}": _unless_diverged(table, "default"),
+        f"tuned{named}{unit}": _unless_diverged(table, "tuned"),
+        "gain": _with_half(table, "gain", "gain_half", sign="+"),
+        **({"tuned test_acc %": table["tuned_test_acc"].map(_percent)} if other else {}),
+        "std over clients": table["clients_std"].map(_percent),
+        "worst tenth": table["worst10"].map(_percent),
+        "all classes %": _share(table, "all"),
+        "foreign %": _share(table, "foreign"),
+        "gap (default's)": gap,
+        "published %": table["published"].astype(object).fillna(""),
+    }
+    none = {"published %": "", "all classes %": "–", "foreign %": "–"}
+    return pd.DataFrame(found).drop(columns=[n for n, text in none.items() if set(found[n]) <= {text}])
+
+
+def costs(table: pd.DataFrame) -> pd.DataFrame:
+    """What the tuned configurations cost and what each search used up, as text."""
+    return pd.DataFrame(
+        {
+            "algorithm": table["algorithm"],
+            "rounds to 95 % of end": table["rounds_to_95"].map(lambda v: number(v, ".0f")),
+            "MB to there": table["mb_to_95"].map(lambda v: number(v, ".3g")),
+            "MB a round": table["mb_per_round"].map(lambda v: number(v, ".3g")),
+            "s a run": table["seconds"].map(lambda v: number(v, ".3g")),
+            "searched: trials": table["search_trials"].map(str),
+            "rounds": table["search_rounds"].map(str),
+            "MB": table["search_mb"].map(lambda v: number(v, ".4g")),
+            "s": table["search_seconds"].map(lambda v: number(v, ".0f")),
+        }
+    )
+
+
+def searched(table: pd.DataFrame) -> pd.DataFrame:
+    """The tuned hyperparameters of each algorithm, as text."""
+    return pd.DataFrame({"algorithm": table["algorithm"], "tuned hyperparameters": table["configuration"]})
+
+
+def shown_pairs(pairs: pd.DataFrame, every: bool = False) -> pd.DataFrame:
+    """The pairs as text; if there are many and not `every` is wanted, only those with the first algorithm."""
+    if len(pairs) > MANY and not every:
+        pairs = pairs[pairs["algorithm"] == pairs["algorithm"].iloc[0]]
+    better = pairs["p_holm"].map(lambda p: "not tested" if math.isnan(p) else "yes" if p < LEVEL else "cannot be told")
+    return pd.DataFrame(
+        {
+            "pair": pairs["algorithm"] + " − " + pairs["other"],
+            "difference": _with_half(pairs, "difference", "half", sign="+"),
+            "p": pairs["p"].map(lambda v: number(v, ".2g")),
+            "p (Holm)": pairs["p_holm"].map(lambda v: number(v, ".2g")),
+            f"differ at {LEVEL:.0%}": better,
+        }
+    )
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """A table of text in Markdown."""
+    rows = [list(frame), ["---"] * frame.shape[1], *frame.astype(str).values.tolist()]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows) + "\n"
+
+
+def latex(frame: pd.DataFrame) -> str:
+    """A table of text in LaTeX, for the package booktabs."""
+    special = {c: "\\" + c for c in "&%$#_{}"} | {c: f"${c}$" for c in "<>"}
+    special |= {"±": "$\\pm$", "−": "$-$", "\\": "\\textbackslash{}", "~": "\\~{}", "^": "\\^{}"}
+    lines = [" & ".join("".join(special.get(c, c) for c in cell) for cell in row) + r" \\"
+             for row in [list(frame), *frame.astype(str).values.tolist()]]  # fmt: skip
+    columns = "l" + "r" * (frame.shape[1] - 1)
+    inner = [r"\begin{tabular}{" + columns + "}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
+    return "\n".join([*inner, r"\end{tabular}"]) + "\n"
+
+
+def _unless_diverged(table: pd.DataFrame, name: str) -> list[str]:
+    """Means with their ±; in words why there is none."""
+    texts = _with_half(table, name, f"{name}_half")
+    lost, runs = _of(table, f"{name}_diverged"), _of(table, "runs")
+    return [
+        text if text != "–" else f"diverged in {k:.0f} of {n:.0f}" if k > 0 else "none found"
+        for text, k, n in zip(texts, lost, runs, strict=True)
+    ]
+
+
+def _of(table: pd.DataFrame, column: str) -> pd.Series:
+    """A column, or not-a-numbers where a table of an earlier version lacks it."""
+    return table[column] if column in table else pd.Series(math.nan, index=table.index)
+
+
+def in_percent(frame: pd.DataFrame) -> bool:
+    """Whether a table's figures are shown in percent: those of accuracies and F1 are."""
+    return all(n.startswith("test_acc") or n == "test_f1" for n in frame.get("metric", pd.Series(dtype=str)))
+
+
+def _scale(frame: pd.DataFrame) -> tuple[int, str]:
+    return (100, ".2f") if in_percent(frame) else (1, ".4f")
+
+
+def _with_half(frame: pd.DataFrame, column: str, half: str, sign: str = "") -> list[str]:
+    scale, form = _scale(frame)
+    return [interval(scale * v, scale * h, sign + form) for v, h in zip(frame[column], frame[half], strict=True)]
+
+
+def _share(table: pd.DataFrame, name: str) -> list[str]:
+    """A column of accuracies with its ±, in percent."""
+    pairs = zip(_of(table, name), _of(table, f"{name}_half"), strict=True)
+    return [interval(100 * mean, 100 * half, ".2f") for mean, half in pairs]
+
+
+def _percent(value: float) -> str:
+    return number(100 * value, ".2f")

@@ -1,0 +1,106 @@
+"""Local and FedAvg-FT join a comparison, with tests of their own; own, all and foreign classes; values near an edge."""
+
+import pandas as pd
+import pytest
+from scipy import stats
+
+from fedtune import arguments, compare
+from fedtune.core import statistics
+from fedtune.studies import comparison_plan, comparison_report, comparison_tables, comparison_text
+from fedtune.studies.options import ComparisonOptions
+
+SPENT = {n: {"trials": 4, "rounds": 40, "mb": 20.0, "seconds": 9.0} for n in ("gfpl", "fedper", "local")}
+NOISE = {"gfpl": (0.01, 0.03, 0.02), "fedper": (0.02, 0.02, 0.01), "local": (0.0, 0.01, 0.03)}
+
+
+def planned(words):
+    args = compare.parser().parse_args(words.split())
+    return comparison_plan.make(ComparisonOptions(**arguments.given(args, ComparisonOptions)))
+
+
+def evaluations():
+    """Three algorithms on three seeds; local cannot answer what it does not hold."""
+    rows = []
+    for name, own, foreign in (("gfpl", 0.8, 0.1), ("fedper", 0.7, 0.2), ("local", 0.6, 0.0)):
+        for configuration in ("default", "top 1"):
+            for seed, noise in enumerate(NOISE[name]):
+                rows.append({
+                    "algorithm": name, "configuration": configuration, "chosen": configuration == "top 1",
+                    "seed": seed, "score": 0.9, "val_acc": own, "test_acc": own + noise, "test_acc_std": 0.1,
+                    "test_acc_worst10": 0.1, "test_acc_all": own / 2 + noise, "test_acc_foreign": foreign + noise,
+                    "comm_mb": 5.0, "rounds_to_95": 2, "mb_to_95": 1.0, "mb_per_round": 1.0, "seconds": 1.0,
+                    "config/lr": 0.0011 if name == "gfpl" else 0.02,
+                })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_each_is_tested_against_each_baseline_and_corrected_for_these_tests_alone():
+    found = comparison_tables.against(evaluations(), ["local"]).set_index("algorithm")
+    assert list(found.index) == ["gfpl", "fedper"] and set(found["other"]) == {"local"}
+    p = {}
+    for name, gap in (("gfpl", 0.2), ("fedper", 0.1)):
+        apart = [gap + a - b for a, b in zip(NOISE[name], NOISE["local"], strict=True)]
+        p[name] = stats.ttest_1samp(apart, 0).pvalue
+        assert found.loc[name, "difference"] == pytest.approx(sum(apart) / 3, abs=1e-12)
+        assert found.loc[name, "p"] == pytest.approx(p[name], rel=1e-9)
+    assert found["p_holm"].tolist() == pytest.approx(statistics.holm([p["gfpl"], p["fedper"]]))
+    every = comparison_tables.pairs(evaluations()).set_index(["algorithm", "other"])
+    assert (every.loc[("fedper", "local"), "p_holm"] >= found.loc["fedper", "p_holm"]).all()  # three tests, not two
+    both = comparison_tables.against(evaluations(), ["local", "fedper"])
+    assert list(zip(both["algorithm"], both["other"], strict=True)) == [("gfpl", "local"), ("gfpl", "fedper")]
+    assert comparison_tables.against(evaluations(), []).empty
+    many = pd.concat([both] * 10)
+    assert len(comparison_text.shown_pairs(many, every=True)) == 20
+
+
+def test_own_all_and_foreign_classes_stand_side_by_side():
+    table = comparison_tables.table(evaluations(), SPENT, {})
+    gfpl = table.set_index("algorithm").loc["gfpl"]
+    assert (gfpl["tuned"], gfpl["all"], gfpl["foreign"]) == pytest.approx((0.82, 0.42, 0.12))
+    assert gfpl["all_half"] == pytest.approx(gfpl["tuned_half"]) and gfpl["foreign_half"] > 0
+    text = comparison_text.shown(table).set_index("algorithm")
+    assert text.loc["gfpl", "all classes %"].startswith("42.00 ± ")
+    assert text.loc["local", "foreign %"].startswith("1.33 ± ")
+    without = evaluations().drop(columns=["test_acc_all", "test_acc_foreign"])  # as an earlier version wrote
+    shown = comparison_text.shown(comparison_tables.table(without, SPENT, {}))
+    assert not {"all classes %", "foreign %"} & set(shown)
+
+
+def test_local_and_fedavgft_join_where_they_run(capsys):
+    plan = planned("--algos gfpl,fedper --trials 4")
+    assert list(plan.plans) == ["gfpl", "fedper", "local", "fedavgft"] and plan.baselines == ("local", "fedavgft")
+    assert plan.to_record()["algorithms"] == list(plan.plans)
+    assert {"lr", "momentum", "local_epochs"} <= set(plan.plans["local"].space.names)
+    assert list(planned("--algos fedavgft,gfpl --trials 4").plans) == ["fedavgft", "gfpl", "local"]
+    assert list(planned("--algos gfpl --trials 4 --baselines none").plans) == ["gfpl"]
+    assert planned("--algos gfpl,fedper --trials 4 --baselines fedper").baselines == ("fedper",)
+    capsys.readouterr()
+    pooled = planned("--algos fedavg --scenario digits-fedgen --trials 4")
+    assert list(pooled.plans) == ["fedavg"] and pooled.baselines == ()
+    said = capsys.readouterr().err
+    assert "note: local is no baseline here: evaluation rule 'pooled' scores one global model" in said
+    assert "note: fedavgft is no baseline here" in said
+    grids = planned("--algos gfpl --space paper")
+    assert list(grids.plans) == ["gfpl"] and "its grid has" in capsys.readouterr().err
+
+
+def test_an_unknown_baseline_is_refused_in_one_line(tmp_path, capsys):
+    words = ["--algos", "gfpl", "--baselines", "lokal", "--storage-path", str(tmp_path)]
+    assert compare.main(words) == 2
+    assert "did you mean 'local'" in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_a_comparison_goes_on_with_the_baselines_that_joined_it():
+    plan = planned("--algos gfpl --trials 4")
+    again = comparison_plan.make(ComparisonOptions.from_record(plan.to_record()))
+    assert list(again.plans) == list(plan.plans) and again.baselines == plan.baselines
+    before = plan.to_record()
+    before["options"] = {n: v for n, v in before["options"].items() if n != "baselines"} | {"algos": "gfpl,fedper"}
+    earlier = comparison_plan.make(ComparisonOptions.from_record(before | {"algorithms": ["gfpl", "fedper"]}))
+    assert list(earlier.plans) == ["gfpl", "fedper"] and earlier.baselines == ()
+
+
+def test_a_tuned_value_near_an_edge_is_told():
+    plan = planned("--algos gfpl,fedper --trials 4 --baselines none")
+    (note,) = comparison_report.near_edges(plan, evaluations())
+    assert note.startswith("gfpl has lr = 0.0011, at the lower end of the searched 0.001 … 0.3 (log)")
