@@ -67,15 +67,18 @@ def sections() -> str:
 
 
 def presets() -> str:
-    """A row per hyperparameter and pair of values: which algorithms' as_published differs how from their defaults."""
+    """A row per hyperparameter and its values: which algorithms' presets differ how from their defaults."""
     rows: dict[tuple[str, ...], list[str]] = {}
+    kinds = list(dict.fromkeys(["as_text", "as_published", *(k for cls in ALGORITHMS.values() for k in cls.presets)]))
     for name, cls in ALGORITHMS.items():
         own = knobs(cls)
-        for knob, value in cls.presets.get("as_published", {}).items():
+        for knob in dict.fromkeys(n for kind in kinds for n in cls.presets.get(kind, {})):
             text = str(own[knob].default) if knob in own else "the scenario's"
-            rows.setdefault((knob, text, str(value), (own.get(knob) or knobs(Scenario)[knob]).help), []).append(name)
-    lines = [(f"`{knob}`", ", ".join(who), text, value, what) for (knob, text, value, what), who in rows.items()]
-    return table(("hyperparameter", "algorithms", "as_text", "as_published", "what it is"), lines)
+            values = [str(cls.presets.get(kind, {}).get(knob, "")) for kind in kinds]
+            key = (knob, text, *values, (own.get(knob) or knobs(Scenario)[knob]).help)
+            rows.setdefault(key, []).append(name)
+    lines = [(f"`{knob}`", ", ".join(who), *rest) for (knob, *rest), who in rows.items()]
+    return table(("hyperparameter", "algorithms", "default", *kinds, "what it is"), lines)
 
 
 def metrics() -> str:

@@ -190,7 +190,7 @@ class Objective:
         """The default configuration, moved into the space: `study.enqueue_trial(objective.default)` tries it first."""
         from fedtune.tuning.space import inside
 
-        return inside(self.space, self.experiment.configuration({}))[0]
+        return inside(self.space, self.experiment.default())[0]
 
     def __call__(self, trial: optuna.Trial) -> float:
         """The objective after the last round; the trial's attributes hold that round's metrics."""

@@ -9,12 +9,17 @@
     client   r pseudo-features per class from P_G; with the body frozen, epochs of L over them move g and proj
 
 Lu et al., arXiv:2602.21873, algorithms 1 and 2, equations 4 to 14.  Where the text is silent or contradicts itself:
-covariances are diagonal; what is fused is a component; its weight is the rows that it stands for, N_k,c · π;
-clusters are complete-linkage (everything in a cluster is within S_C), seeds by falling weight; an event is train,
-fit, upload, fuse, download, retrain, all in one round (order="stale": retrain on the event before, then upload);
-retraining moves g and proj (retrain="projection": proj only); prediction is by g, and the frame's and the summed
-prediction are logged; a class of N rows gets at most N / 5 components; P_G is of the clients that took part in the
-event.  Without DCS: one classifier, CE only.  Without PFG: no events.
+covariances are diagonal; what is fused is a component; its weight is the rows that it stands for, N_k,c · π; seeds are
+taken by falling weight; retraining moves g and proj (Eq. 14; retrain="projection": proj only, algorithm 2); prediction
+is by g, and the frame's and the summed prediction are logged; a class of N rows gets at most N / 5 components; P_G is
+of the clients that took part in the event, who else is retrained on it when it next takes part (catch_up=False: never).
+Ours: clusters are complete-linkage, everything in one within S_C (algorithm 1, line 5: "ball"); an event is train,
+fit, upload, fuse, download, retrain in one round (algorithm 2: "interleaved", a step on B draws from the P_G of the
+event before after every local step; "stale": a pass over those); architectures are fused apart, as are their features.
+S_C is a sum over D dimensions: 300 is 6 a dimension at D = 50, 0.6 at 512.
+Without DCS: one classifier, CE only.  Without PFG: no events.  The control for PFG is retrain_on="own": as many steps
+of the heads on the client's own features.  Bodies are never aligned, and P_G lives in the space of f: heads that read
+draws of all classes right still name hardly any real row of a class that is foreign to them (test_acc_foreign).
 """
 
 from dataclasses import dataclass
@@ -22,50 +27,45 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
 from fedtune.core import randomness
+from fedtune.core.trees import to_all
 from fedtune.federated.algorithm import DOWN, UP, Algorithm, Batch, Data, Model, Noise, Phase, Ragged, Task, hyper
+from fedtune.federated.algorithm import Step as SecondStep
 from fedtune.federated.scenario import Scenario
-from fedtune.nn.fusion import LINKAGES, fuse
+from fedtune.nn.fusion import LINKAGES, fuse_classes
+from fedtune.nn.generators import draw_labels
+from fedtune.nn.heads import Frame
 from fedtune.nn.layers import Linear, cross_entropy
-from fedtune.nn.mixtures import fit, pack, sample, unpack
+from fedtune.nn.mixtures import Mixtures, fit, pack, sample, unpack
 from fedtune.nn.prototypes import etf
-from trainables._heads import one_component
+from trainables._gfpl_idle import idle
 
 EVENT = "first_retrain"  # the method that tells when most hyperparameters first matter
-
-
-class Frame(nn.Module):
-    """The fixed classifier: scores are inner products with the frame's columns."""
-
-    columns: Tensor
-
-    def __init__(self, frame: Tensor) -> None:
-        """Keep the frame [D, C], which is never trained."""
-        super().__init__()
-        self.register_buffer("columns", frame)
-
-    def forward(self, h: Tensor) -> Tensor:
-        """Inner products of h [B, D] with the frame's columns, [B, C]."""
-        return h @ self.columns
 
 
 @dataclass(frozen=True)
 class GFPL(Algorithm):
     """GFPL as the docstring of its module gives it: hyperparameters, clients and server."""
 
-    lam: float = hyper(2.0, 0.05, 20.0, log=True, extra_values=(0.0,), symbol="λ", help="weight of the dot regression")
+    lam: float = hyper(2.0, 0.05, 100.0, log=True, extra_values=(0.0,), symbol="λ", help="weight of the dot regression")
     components: int = hyper(
         4, 1, 16, symbol="n", first_round=EVENT, help="Gaussians per class and client, at most rows / 5"
     )
     threshold: float = hyper(
-        1.0, 0.1, 300.0, log=True, symbol="S_C", first_round=EVENT, help="Bhattacharyya distance below which two fuse"
+        1.0, 0.1, 300.0, log=True, symbol="S_C", first_round=EVENT,
+        help="Bhattacharyya distance, a sum over D dimensions, below which two fuse"
     )
     pseudo: int = hyper(16, 4, 128, log=True, symbol="r", first_round=EVENT, help="pseudo-features per class")
     every: int = hyper(10, 1, 20, symbol="S_T", first_round=EVENT, help="rounds between events")
     start: int = hyper(10, 1, 40, symbol="t1", first_round=EVENT, help="no event before this round")
-    retrain_epochs: int = hyper(1, 1, 10, first_round=EVENT, help="passes over the pseudo-features, each drawn anew")
+    first: int = hyper(
+        0, 1, 40, extra_values=(0,), symbol="t*", first_round=EVENT,
+        help="round of the first event; 0: the first multiple of S_T from t1 on"
+    )
+    retrain_epochs: int = hyper(
+        1, 1, 50, log=True, first_round=EVENT, help="passes over the pseudo-features, each drawn anew"
+    )
     retrain_lr: float | None = hyper(
         None, 1e-3, 0.1, log=True, first_round=EVENT, help="learning rate of retraining; none: the clients'"
     )
@@ -75,8 +75,15 @@ class GFPL(Algorithm):
     linkage: str = hyper("complete", choices=LINKAGES, first_round=EVENT, help="what makes a cluster in algorithm 1")
     weighing: str = hyper("rows", choices=("rows", "pi"), first_round=EVENT, help="a component's weight in fusion")
     order: str = hyper(
-        "fresh", choices=("fresh", "stale"), first_round=EVENT, help="retrain on this event's P_G, or the last one's"
+        "fresh", choices=("fresh", "stale", "interleaved"), first_round=EVENT,
+        help="retrain on this event's P_G, on the last one's, or on that after every local step"
     )
+    retrain_on: str = hyper(
+        "pseudo", choices=("pseudo", "own", "none"), first_round=EVENT,
+        help="what heads are retrained on: draws from P_G, own features for as many steps (the control), or nothing"
+    )
+    catch_up: bool = hyper(True, first_round=EVENT, late=True, help="whether who missed an event gets its P_G later")
+    apart: bool = hyper(True, first_round=EVENT, help="whether mixtures of unlike architectures are fused apart")
     retrain: str = hyper(
         "both", choices=("both", "projection"), first_round=EVENT, help="what retraining moves: g and proj, or proj"
     )
@@ -89,12 +96,13 @@ class GFPL(Algorithm):
     pfg: bool = hyper(True, first_round=EVENT, help="pseudo-feature generation (False: the ablation without PFG)")
 
     sends = ("mixtures",)
-    schedule = ("start", "every", "order")
+    schedule = ("start", "every", "order", "first")
     structural = ("projection", "dcs")
-    checked_with = {
-        "every": 2, "start": 2, "pseudo": 4, "components": 2, "retrain_epochs": 2, "threshold": 20.0
-    }  # fmt: skip
+    checked_with = dict(every=2, start=2, pseudo=4, components=2, retrain_epochs=2, threshold=20.0)
+    former = {"catch_up": False, "apart": False}
+    presets = {"as_text": {"linkage": "ball", "order": "interleaved", "catch_up": False, "apart": False}}
     contrasts = {
+        "first": (1, 3, {}),
         "linkage": ("complete", "single", {"threshold": 40.0}),
         "threshold": (0.1, 300.0, {}),
         "variance_floor": (1e-6, 0.1, {}),
@@ -105,16 +113,21 @@ class GFPL(Algorithm):
     }
 
     def first_event(self) -> int:
-        """The first round with an event: the smallest multiple of S_T that is >= t1."""
-        return -(-self.start // self.every) * self.every
+        """The first round with an event: t*, or the smallest multiple of S_T that is >= t1."""
+        return self.first or -(-self.start // self.every) * self.every
+
+    def meant(self) -> dict[str, int]:
+        """t* as t1 and S_T have it."""
+        return {"first": self.first_event()}
 
     def first_retrain(self) -> int:
-        """The first round whose evaluation an event can change: order="stale" has nothing to draw from before."""
-        return self.first_event() + (self.every if self.order == "stale" else 0)
+        """The first round whose evaluation an event can change: of others than "fresh" the first draws from nothing."""
+        waits = self.order != "fresh" and self.retrain_on == "pseudo"
+        return self.first_event() + (self.every if waits else 0)
 
     def idle(self, scenario: Scenario) -> dict[str, str]:
-        """With few rows a class, every mixture has one component."""
-        return one_component(scenario)
+        """What the values of others, or few rows a class, leave without an effect."""
+        return idle(vars(self), scenario)
 
     def build(self, net: nn.Module, task: Task) -> nn.Module:
         """Add the projection and the frame (Eq. 9 to 11)."""
@@ -128,28 +141,51 @@ class GFPL(Algorithm):
     def init(self, task: Task) -> dict:
         """The server has no mixtures before the first event."""
         empty = torch.zeros(task.classes, 1, 1 + 2 * task.features)
-        return {
-            "mixtures": Ragged(empty, torch.zeros(task.classes, 1, dtype=torch.bool)),
-            "counted": torch.zeros(1 + len(LINKAGES)),  # components that came in; clusters under each linkage
-        }
+        none = Ragged(empty, torch.zeros(task.classes, 1, dtype=torch.bool))
+        due = {"due": torch.zeros(task.clients, dtype=torch.bool)} if self.is_late(task) else {}  # who missed the event
+        # counted: components that came in; clusters under each linkage
+        return {"mixtures": none, "counted": torch.zeros(1 + len(LINKAGES))} | due
 
     def round(self, task: Task) -> tuple[Phase | str, ...]:
         """Training, and in an event the exchange and the retraining (algorithm 2)."""
-        train = self.phases(task)
-        if not self.pfg or task.t < self.start or task.t % self.every:
+        train, since = self.phases(task), task.t - self.first_event()
+        if not self.pfg or since < 0:
             return train
-        retrain = Phase(
-            self.retrain_loss,
-            train=("head",) if not self.dcs else ("proj",) if self.retrain == "projection" else ("head", "proj"),
-            epochs=self.retrain_epochs,
-            lr=self.retrain_lr,
-            pool=self.pseudo_features,
-            pool_noise={
-                "component": Noise((task.classes, self.pseudo), "uniform"),
-                "value": Noise((task.classes, self.pseudo, task.features)),
-            },
-        )
-        return (*train, UP, DOWN, retrain) if self.order == "fresh" else (*train, DOWN, retrain, UP)
+        if since % self.every:
+            return (*train, DOWN, *self.retraining(task), UP) if self.is_late(task) else train
+        if self.order == "interleaved":
+            return (DOWN, *(self.interleaved(phase, task) for phase in train), UP)
+        retrain = self.retraining(task)
+        return (*train, UP, DOWN, *retrain) if self.order == "fresh" else (*train, DOWN, *retrain, UP)
+
+    def is_late(self, task: Task) -> bool:
+        """Whether somebody may have missed an event."""
+        missed = self.catch_up and 0 < task.taking_part < task.clients
+        return missed and self.order == "fresh" and self.retrain_on == "pseudo"
+
+    def retraining(self, task: Task) -> tuple[Phase, ...]:
+        """The phase on draws from P_G, or on the client's own rows for as many steps, the body frozen."""
+        draws, own = (task.classes, self.pseudo), Phase(self.loss, train=self.moves(), lr=self.retrain_lr)
+        noise = {"component": Noise(draws, "uniform"), "value": Noise((*draws, task.features))}
+        pseudo = own._replace(loss=self.retrain_loss, epochs=self.retrain_epochs, pool=self.pseudo_features)
+        steps = self.retrain_epochs * -(-task.classes * self.pseudo // task.batch)
+        kinds = {"pseudo": (pseudo._replace(pool_noise=noise),), "own": (own._replace(steps=steps),), "none": ()}
+        return kinds[self.retrain_on]
+
+    def interleaved(self, train: Phase, task: Task) -> Phase:
+        """Local training in which a step of the heads follows every step (algorithm 2, lines 11 to 18)."""
+        if self.retrain_on == "none":
+            return train
+        b, again = task.batch, self.again if self.retrain_on == "pseudo" else self.again_on_own
+        noise = {
+            "label": Noise((b,), "uniform"), "component": Noise((b, 1), "uniform"),
+            "value": Noise((b, 1, task.features)),
+        }  # fmt: skip
+        return train._replace(noise=train.noise | noise, after=SecondStep(again, self.moves(), "sgd", self.retrain_lr))
+
+    def moves(self) -> tuple[str, ...]:
+        """The parts that retraining moves."""
+        return ("head",) if not self.dcs else ("proj",) if self.retrain == "projection" else ("head", "proj")
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """Eq. 13, the loss of both classifiers on images."""
@@ -158,6 +194,18 @@ class GFPL(Algorithm):
     def retrain_loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """Eq. 14, the loss of both classifiers on pseudo-features."""
         return self.dual_loss(m, batch.x, batch.y)
+
+    def again(self, m: Model, batch: Batch, down: dict) -> Tensor:
+        """Eq. 14 on B draws from P_G, of classes that somebody holds; 0 while there is none."""
+        table, eps = down["mixtures"], batch.eps
+        seen = table.present.any(1)  # [C]
+        y = draw_labels(seen.to(table.values), eps["label"])
+        f = self.drawn(Mixtures(*(t[y] for t in unpack(*table))), eps)[:, 0]  # [B, D]
+        return self.dual_loss(m, f, y) * seen.any()
+
+    def again_on_own(self, m: Model, batch: Batch, down: dict) -> Tensor:
+        """Eq. 14 on the batch's own features."""
+        return self.dual_loss(m, m.body(batch.x).detach(), batch.y)
 
     def dual_loss(self, m: Model, f: Tensor, y: Tensor) -> Tensor:
         """λ · dot regression (Eq. 12) + CE on features f [B, D]."""
@@ -176,42 +224,55 @@ class GFPL(Algorithm):
         return {"seeds": Noise((task.classes, self.components), "uniform")}
 
     def upload(self, m: Model, data: Data, down: dict) -> dict:
-        """A mixture per class that the client holds (Eq. 4 to 6), and its rows."""
+        """A mixture per class that the client holds (Eq. 4 to 6), and its rows; nothing after a P_G that came late."""
+        if down and self.order == "fresh":
+            return {}
         seeds = data.eps["seeds"]  # [C, n]
         member = (F.one_hot(data.y, len(seeds)) * data.mask[:, None]).T  # [C, N]
         local = fit(m.body(data.x), member.bool(), seeds, self.components, self.variance_floor)
         counts = member.sum(1)
         return {"mixtures": Ragged(pack(local), local.weights > 0), "counts": Ragged(counts, counts > 0)}
 
+    def broadcast(self, server: dict, ids: Tensor, task: Task) -> dict:
+        """P_G of the client's own architecture; late, to those alone who missed the event."""
+        values, present = to_all(server["mixtures"], len(ids))  # [m, C, L, …], [m, C, L]
+        if "home" in server:
+            present = present & (server["home"] == (ids % len(task.models))[:, None, None])
+        if self.is_late(task) and (task.t - self.first_event()) % self.every:
+            present = present & server["due"][ids][:, None, None]
+        return {"mixtures": Ragged(values, present)}
+
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
         """Algorithm 1, class by class, over all clients' components in the order (client, component)."""
+        if "mixtures" not in up:
+            return server | {"due": server["due"].index_fill(0, up["ids"], False)}
         local = unpack(up["mixtures"].values)  # [m, C, n], [m, C, n, D], [m, C, n, D]
         rows = up["counts"].values[..., None] if self.weighing == "rows" else 1
         weights = torch.where(up["mixtures"].present, local.weights * rows, 0)
-        fused, counted = [], torch.zeros_like(server["counted"])
-        for c in range(task.classes):
-            here = weights[:, c].flatten() > 0
-            w, mu, v = (t[:, c].flatten(0, 1)[here] for t in (weights, local.means, local.variances))
-            clusters = {how: fuse(w, mu, v, self.threshold, how)[0] for how in LINKAGES}
-            counted += counted.new_tensor([int(here.sum()), *(len(clusters[how].weights) for how in LINKAGES)])
-            mixture = clusters[self.linkage]
-            fused.append(pack(mixture._replace(weights=mixture.weights / mixture.weights.sum().clamp(min=1e-12))))
-        lengths = torch.tensor([len(f) for f in fused], device=weights.device)
-        values = pad_sequence(fused, batch_first=True)  # [C, L, 1 + 2D]
-        present = torch.arange(values.shape[1], device=weights.device) < lengths[:, None]
-        return {"mixtures": Ragged(values, present), "counted": counted}
+        kinds = max(1, len(task.models)) if self.apart else 1
+        fused, home, counted = fuse_classes(
+            weights, local, up["ids"] % kinds if kinds > 1 else None, kinds, self.threshold, self.linkage
+        )
+        found = {"mixtures": Ragged(pack(fused), fused.weights > 0), "counted": counted.to(server["counted"])}
+        if kinds > 1:
+            found["home"] = home
+        if "due" in server:
+            found["due"] = torch.ones_like(server["due"]).index_fill(0, up["ids"], False)
+        return server | found
 
     def pseudo_features(self, down: dict, eps: dict) -> Data:
         """r draws per class from P_G, as many for each class; classes that nobody holds are masked."""
         table = down["mixtures"]
-        mixture = unpack(table.values)
-        mixture = mixture._replace(weights=mixture.weights * table.present)
-        f = sample(mixture, eps["component"], eps["value"])  # [C, r, D]
-        f = f.clamp(min=0) if self.clip else f
+        f = self.drawn(unpack(*table), eps)  # [C, r, D]
         classes, r = f.shape[:2]
         y = torch.arange(classes, device=f.device).repeat_interleave(r)
         seen = table.present.any(1)[:, None].expand(classes, r)
         return Data(f.flatten(0, 1), y, seen.flatten(), {})
+
+    def drawn(self, mixture: Mixtures, eps: dict) -> Tensor:
+        """Draws from each mixture."""
+        f = sample(mixture, eps["component"], eps["value"])
+        return f.clamp(min=0) if self.clip else f
 
     def predict(self, m: Model, x: Tensor, down: dict) -> dict[str, Tensor]:
         """The classifier g, the frame, and the sum of their softmaxes (the frame's at temperature 1/16)."""

@@ -29,20 +29,8 @@ if TYPE_CHECKING:
     from fedtune.federated.scenario import Scenario
 
 __all__ = [
-    "DOWN",
-    "UP",
-    "Algorithm",
-    "Batch",
-    "Client",
-    "Data",
-    "Model",
-    "Noise",
-    "Phase",
-    "Ragged",
-    "Step",
-    "Task",
-    "hyper",
-]
+    "DOWN", "UP", "Algorithm", "Batch", "Client", "Data", "Model", "Noise", "Phase", "Ragged", "Step", "Task", "hyper",
+]  # fmt: skip
 
 DOWN: Literal["down"] = "down"  # the server sends: `broadcast`
 UP: Literal["up"] = "up"  # the clients send: `upload`, and the server takes it in: `aggregate`
@@ -60,6 +48,7 @@ class Task(NamedTuple):
     shape: tuple[int, ...] = (1, 8, 8)
     models: tuple[str, ...] = ()  # the scenario's architectures; client i runs number i mod their count
     rounds: int = 1  # T
+    taking_part: int = 0  # m, the clients of a round; 0: not known
     t: int = 0  # the round that is being run, from 1 on; 0: none yet
     # of the model's tensors by full name, own parts included; {} in `build`, in `keep` those of the client's own model
     shapes: Mapping[str, torch.Size] = {}
@@ -122,7 +111,7 @@ class Step(NamedTuple):
     loss: Callable[[Model, Batch, dict[str, Tree]], Tensor]
     train: tuple[str, ...]  # names of parts that the phase trains too
     optimizer: Literal["sgd", "adam"]  # plain: neither momentum nor weight decay
-    lr: float
+    lr: float | None  # None: the phase's
 
 
 class Phase(NamedTuple):
@@ -134,6 +123,7 @@ class Phase(NamedTuple):
     loss: Loss
     train: tuple[str, ...] = ()  # names of parts; () is all of them
     epochs: int | None = None  # passes over the pool; None: the scenario's local work
+    steps: int | None = None  # or so many steps
     lr: float | None = None  # None: the scenario's
     noise: dict[str, Noise] = {}  # per step: batch.eps
     # what the rows are, if not the client's training rows: drawn anew before every pass
@@ -209,6 +199,10 @@ class Algorithm:
 
     def idle(self, scenario: Scenario) -> dict[str, str]:
         """Hyperparameters that can have no effect in this scenario, each with the reason."""
+        return {}
+
+    def meant(self) -> Mapping[str, Any]:
+        """What values that leave a choice open come to, by name: 0 for "as others say", for instance."""
         return {}
 
     # one client -------------------------------------------------------------------------------------------------

@@ -53,9 +53,8 @@ class Experiment:
         values = asdict(replace(self, own=())) | {"own": [(file.name, file.sha256) for file in self.own]}
         values["scenario"] = self.scenario.to_plain()
         cls, now = registry.find(self.algorithm), replace(self, pinned={}).configuration({})
-        now = {n: v for n, v in now.items() if n not in self.pinned}
-        preset = {} if self.preset == "as_text" else self._preset(cls)
-        values["defaults"] = recorded.moved(cls, self.scenario, preset, now)
+        then = {} if self.preset == "as_text" else self._preset(cls)
+        values["defaults"] = recorded.moved(cls, self.scenario, then, now, self.pinned)
         since = {"start": "common", "start_from": "", "metrics": (), "own": [], "test_every": 1, "defaults": {}}
         return {name: value for name, value in values.items() if name not in since or value != since[name]}
 
@@ -77,18 +76,20 @@ class Experiment:
         return cls(**{n: v for n, v in values.items() if n in own}), scenario
 
     def _preset(self, cls: type[Algorithm]) -> dict[str, Any]:
-        # without a preset of its own, an algorithm's defaults are the paper's text
-        known: dict[str, Mapping[str, Any]] = {"as_text": {}} | dict(cls.presets)
-        if not self.preset:
-            return {}
-        if self.preset not in known:
+        known: dict[str, Mapping[str, Any]] = {"as_text": {}} | dict(cls.presets)  # defaults are the text, if none is
+        if self.preset and self.preset not in known:
             raise unknown(f"preset of {self.algorithm}", self.preset, list(known))
-        return {n: v for n, v in known[self.preset].items() if n not in self.given}
+        return {n: v for n, v in known.get(self.preset, {}).items() if n not in self.given}
 
     def configuration(self, config: dict[str, Any]) -> dict[str, Any]:
         """Every hyperparameter with its value under a configuration."""
         alg, scenario = self.resolve(config)
         return {n: getattr(alg if hasattr(alg, n) else scenario, n) for n in self.knobs()}
+
+    def default(self) -> dict[str, Any]:
+        """Every hyperparameter's default; where that leaves a choice open, what it comes to (none: lr)."""
+        alg, whole = self.resolve({})[0], self.configuration({})
+        return {n: whole["lr"] if v is None else v for n, v in (whole | dict(alg.meant())).items()}
 
     def check(self, config: dict[str, Any] | None = None) -> None:
         """Raise UserError for whatever would stop this experiment after it has started; no data is loaded."""
@@ -230,8 +231,8 @@ def task_of(
 ) -> Task:
     """What an algorithm may know of a scenario on data of this shape and type."""
     width = architectures.width(scenario.model, shape, classes, scenario.features, dtype)
-    members = catalogue.members(scenario.model)
-    return Task(classes, width, scenario.clients, scenario.batch, seed, shape, members, scenario.rounds)
+    members, m = catalogue.members(scenario.model), scenario.participants
+    return Task(classes, width, scenario.clients, scenario.batch, seed, shape, members, scenario.rounds, m)
 
 
 def _require_global(alg: Algorithm, scenario: Scenario, forms: tuple[Form, ...], name: str) -> None:
@@ -282,8 +283,7 @@ def fitting(scenario: Scenario) -> list[str]:
                 _require_what_it_computes_with(alg, name, scenario, forms)
             except UserError:  # it asks for something else of the model: a wider feature, say
                 continue
-            fits = _alike(alg, forms, scenario)
-            if fits:
+            if _alike(alg, forms, scenario):
                 found.append(" ".join([name, *(f"--set {n}={v}" for n, v in values.items())]))
                 break
     return found

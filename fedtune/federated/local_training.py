@@ -125,7 +125,9 @@ def plan(pools: list[Pool], phase: Phase, work: Scenario, passes: int, streams: 
         mine = []
         for table, count in zip(tables, counts, strict=True):
             n = count[k]
-            if work.local_steps and phase.epochs is None:
+            if phase.steps is not None:
+                need = phase.steps * batch
+            elif work.local_steps and phase.epochs is None:
                 need = work.local_steps * batch
             else:
                 need = (passes if len(pools) == 1 else 1) * -(-n // batch) * batch

@@ -45,7 +45,8 @@ class Optimizers:
         self.second: list[tuple[list[int], _Rule]] = []
         then = [i for i, n in enumerate(names) if after and part_of(n) in after.train]
         if after and then and self.first:
-            self.second = [(then, partial({"adam": _adam, "sgd": _sgd(0.0)}[after.optimizer], after.lr, 0.0))]
+            make = {"adam": _adam, "sgd": _sgd(0.0)}[after.optimizer]
+            self.second = [(then, partial(make, lr if after.lr is None else after.lr, 0.0))]
 
     def cut(self, leaves: list[Tensor]) -> None:
         """Move on to the clients still at work: leaves, and what is remembered of them, are cut to these."""

@@ -6,7 +6,7 @@ by the declarations of then, which `Algorithm.former` keeps where they are other
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from fedtune.core.hyper import knobs
@@ -25,9 +25,9 @@ def defaults_of(cls: type[Algorithm], preset: str, defaults: Mapping[str, Any] |
 
 
 def moved(
-    cls: type[Algorithm], scenario: Scenario, preset: Mapping[str, Any], now: Mapping[str, Any]
+    cls: type[Algorithm], scenario: Scenario, preset: Mapping[str, Any], now: Mapping[str, Any], but: Collection[str]
 ) -> dict[str, Any]:
-    """Those of the hyperparameters `now` that were not so in fedtune 0.2.0, under a preset of then."""
+    """Those of the hyperparameters `now` that were not so in fedtune 0.2.0, under a preset of then; without `but`."""
     declared = {n: knob.default for n, knob in knobs(cls).items()}
     then = {n: getattr(scenario, n) for n in knobs(Scenario)} | declared | dict(cls.former) | dict(preset)
-    return {n: v for n, v in now.items() if n not in then or v != then[n]}
+    return {n: v for n, v in now.items() if n not in but and (n not in then or v != then[n])}

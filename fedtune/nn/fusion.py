@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from fedtune.nn.mixtures import Mixtures
 
@@ -71,6 +72,32 @@ def fuse(weights: Tensor, means: Tensor, variances: Tensor, threshold: float, li
     centre = average(mu)
     spread = average(v + (mu - centre[cluster]).square())  # lines 13 to 15: moments of the pooled rows
     return Mixtures(*(t.to(weights.dtype) for t in (total, centre, spread))), labels
+
+
+def fuse_classes(
+    weights: Tensor, local: Mixtures, kind: Tensor | None, kinds: int, threshold: float, linkage: str
+) -> tuple[Mixtures, Tensor, Tensor]:
+    """`fuse` class by class, over all clients of a kind, whose features lie in a space of their own.
+
+    weights  [m, C, n] of the clients' mixtures, whose means and variances are [m, C, n, D].
+    kind     [m] which of `kinds` a client is of; None: all are of one.
+    Returns mixtures [C, L] whose weights add up to 1 for each class and kind, padded with weight 0; the kind of each
+    component [C, L]; and the components that came in with the clusters under each of LINKAGES [1 + 3].
+    """
+    of_class, homes, counted = [], [], torch.zeros(1 + len(LINKAGES), dtype=torch.float64)
+    for c in range(weights.shape[1]):
+        found = []
+        for k in range(kinds):
+            here = weights[:, c] > 0 if kind is None else (weights[:, c] > 0) & (kind == k)[:, None]
+            w, mu, v = (t[:, c].flatten(0, 1)[here.flatten()] for t in (weights, local.means, local.variances))
+            clusters = {how: fuse(w, mu, v, threshold, how)[0] for how in LINKAGES}
+            counted += counted.new_tensor([len(w), *(len(clusters[how].weights) for how in LINKAGES)])
+            total = clusters[linkage].weights.sum().clamp(min=1e-12)
+            found.append(clusters[linkage]._replace(weights=clusters[linkage].weights / total))
+        of_class.append(Mixtures(*(torch.cat(part) for part in zip(*found, strict=True))))
+        homes.append(torch.cat([torch.full_like(one.weights, k, dtype=torch.long) for k, one in enumerate(found)]))
+    padded = (pad_sequence(list(part), batch_first=True) for part in zip(*of_class, strict=True))
+    return Mixtures(*padded), pad_sequence(homes, batch_first=True), counted
 
 
 def _clusters(near: np.ndarray, linkage: str) -> np.ndarray:

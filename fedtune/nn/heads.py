@@ -1,10 +1,10 @@
-"""What a server can do with a head and Gaussians of features: pool the clients' moments, and fit the head to rows."""
+"""Heads: what a server can do with one and Gaussians of features, and one that is never trained."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def pooled_moments(means: Tensor, covariances: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,3 +45,18 @@ def descend(weight: Tensor, bias: Tensor, x: Tensor, y: Tensor, epochs: int, bat
             weight -= lr * slope.T @ x[rows]
             bias -= lr * slope.sum(0)
     return weight, bias
+
+
+class Frame(nn.Module):
+    """The fixed classifier: scores are inner products with the frame's columns."""
+
+    columns: Tensor
+
+    def __init__(self, frame: Tensor) -> None:
+        """Keep the frame [D, C], which is never trained."""
+        super().__init__()
+        self.register_buffer("columns", frame)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Inner products of h [B, D] with the frame's columns, [B, C]."""
+        return h @ self.columns

@@ -229,7 +229,8 @@ def pack(mixture: Mixtures) -> Tensor:
     return torch.cat([mixture.weights[..., None], mixture.means, mixture.variances.sqrt()], -1)
 
 
-def unpack(table: Tensor) -> Mixtures:
-    """The mixture that was packed.  [..., 1 + 2D]"""
+def unpack(table: Tensor, present: Tensor | None = None) -> Mixtures:
+    """The mixture that was packed, [..., 1 + 2D]; what is not present [...] has weight 0."""
     weight, mean, deviation = table.split([1, table.shape[-1] // 2, table.shape[-1] // 2], -1)
-    return Mixtures(weight.squeeze(-1), mean, deviation**2)
+    weight = weight.squeeze(-1)
+    return Mixtures(weight if present is None else weight * present, mean, deviation**2)

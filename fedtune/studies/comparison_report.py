@@ -58,8 +58,10 @@ def report(
 
 
 def printed(c: ComparisonPlan, name: str) -> list[published.Cell]:
-    """What papers print for an algorithm in this setting; nothing if a field of the setting was changed."""
-    return published.of(c.first.scenario, name) if c.scenario == find(c.first.scenario) else []
+    """What papers print for an algorithm in this setting; nothing if a field was changed, unless it only adds rows."""
+    named = find(c.first.scenario)
+    same = c.scenario.override(all_classes=named.all_classes) == named
+    return published.of(c.first.scenario, name) if same else []
 
 
 def near_edges(c: ComparisonPlan, evaluations: pd.DataFrame) -> list[str]:

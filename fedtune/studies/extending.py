@@ -111,7 +111,7 @@ def longer(p: plan.Plan, run: RunFolder, top: int | None) -> plan.Plan:
         plan.EarlierTrial(t.trial, configs[t.trial], int(t.rounds), *checkpoint(run, t.trial, rounds))
         for t in best.itertuples()
     )
-    default = p.experiment.configuration({})
+    default = p.experiment.default()
     moved = [spaces.inside(p.space, default | t.config) for t in onward]
     return dataclasses.replace(
         p, points=[point for point, _ in moved], outside=[outside for _, outside in moved], trials=len(onward),

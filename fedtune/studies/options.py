@@ -14,8 +14,9 @@ from fedtune.federated import registry
 from fedtune.tuning.option_types import above_zero, check, few, option, positive, share
 from fedtune.tuning.options import ExperimentOptions, SearchOptions
 
+OURS = "ours"  # the defaults, among presets
 # what decides which runs
-OF_GRID = ("table", "dataset", "parts", "algos", "quick", "all_columns", "rounds", "seeds", "preset", "test_every")
+OF_GRID = ("table", "dataset", "parts", "algos", "quick", "all_columns", "rounds", "seeds", "test_every")
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class ReproductionOptions:
     rounds: int | None = option(None, "rounds of the longest column; the others' in proportion", "N", positive)
     seeds: int | None = option(None, "runs of every figure (default: the paper's)", "N", few)
     preset: str | None = option(
-        None, "as_text (the defaults), as_published, or both with a comma: a row for each that there is", "A[,B]"
+        None, "ours (the defaults), as_text, as_published, or several with commas: a row for each that there is",
+        "A[,B,C]",
     )
     test_every: int = option(
         10, "score test rows every N rounds, and in the last (default 10), where no figure needs all", "N", positive
@@ -86,7 +88,12 @@ class ReproductionOptions:
     @property
     def grid(self) -> dict[str, Any]:
         """The options that decide which runs there are."""
-        return {name: getattr(self, name) for name in OF_GRID}
+        return {name: getattr(self, name) for name in OF_GRID} | {"presets": self.preset}
+
+    @property
+    def presets(self) -> str:
+        """The presets, with commas."""
+        return self.preset or OURS
 
     @property
     def folder(self) -> Path:
@@ -101,10 +108,11 @@ class ReproductionOptions:
     def from_record(cls, content: Mapping[str, Any]) -> Self:
         """The options that decide which runs there are, from a reproduce.json; UserError if it has others."""
         grid = content["grid"]
-        if not isinstance(grid, dict) or (strange := set(grid) - set(OF_GRID)):
+        if not isinstance(grid, dict) or (strange := set(grid) - {*OF_GRID, "preset", "presets"}):
             raise UserError(f"the record's options are not known here: {', '.join(sorted(strange))}")
         values: dict[str, Any] = {"test_every": 1, **grid}  # earlier records have none
-        return cls(**values)
+        earlier = str(values.pop("preset", None) or "").replace("as_text", OURS)  # that was another name for these
+        return cls(**values | {"preset": values.pop("presets", earlier) or None})
 
 
 @dataclass(frozen=True)

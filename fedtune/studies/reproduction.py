@@ -26,7 +26,7 @@ from fedtune.tuning import plan
 
 def run(options: ReproductionOptions) -> int:
     """Run what has not been run, write and show the table; the exit status."""
-    grid, presets = requested(options), options.preset or "as_text"
+    grid, presets = requested(options), options.presets
     device = "cuda" if options.gpus_per_trial else "cpu"
     spots = list(planned(grid, presets, device, options.test_every))
     folder = _folder(options)
@@ -71,7 +71,7 @@ def _folder(options: ReproductionOptions) -> Path:
     if not RunFiles(folder, REPRODUCTION).record_file.exists():
         plan.require_folder(folder.parent, options.name or folder.name, options.name)
         return folder
-    had = dict.fromkeys(grid) | {"test_every": 1} | read(folder)["grid"]  # an earlier version had fewer options
+    had = ReproductionOptions.from_record(read(folder)).grid
     if had != grid:
         said = ", ".join(f"{n} {had[n]}" for n in grid if had.get(n) != grid[n])
         raise UserError(f"a folder is of one table's runs, but {folder} was made for {said}; give another --name")

@@ -13,7 +13,7 @@ from fedtune.data import datasets
 from fedtune.federated import registry
 from fedtune.federated.experiment import Experiment, fitting, with_seed
 from fedtune.studies import substitution
-from fedtune.studies.options import ReproductionOptions
+from fedtune.studies.options import OURS, ReproductionOptions
 from fedtune.studies.paper_grid import Column, Grid, Panel, Row
 from fedtune.studies.paper_tables import GRIDS
 from fedtune.studies.ray_tasks import SeededRun
@@ -106,7 +106,7 @@ def rows_of(panel: Panel, column: Column) -> tuple[Row, ...]:
 def _presets(text: str) -> list[str]:
     """Presets by name, each once; UserError for one that no algorithm has."""
     names = list(dict.fromkeys(text.split(",")))
-    known = {"as_text", *(p for n in registry.names() for p in registry.find(n).presets)}
+    known = {OURS, "as_text", *(p for n in registry.names() for p in registry.find(n).presets)}
     for name in names:
         if name not in known:
             raise unknown("preset", name, known)

@@ -12,6 +12,7 @@ from fedtune.core import statistics
 from fedtune.federated.scenario import Scenario
 from fedtune.studies import published
 from fedtune.studies.fresh_seeds import run_summary
+from fedtune.studies.options import OURS
 from fedtune.studies.paper_grid import RULES, Grid
 from fedtune.studies.ray_tasks import Outcome
 from fedtune.studies.reproduction_plan import Spot
@@ -22,7 +23,7 @@ COLUMNS = {
     "setting": "the column: data set first",
     "row": "as the paper names it",
     "algorithm": "ours",
-    "preset": "as_text (the defaults) or as_published",
+    "preset": "ours (the defaults), as_text or as_published",
     "configuration": "hyperparameters that are not the defaults",
     "rounds": "of every run",
     "whole": "rounds that a run has in the paper's setting",
@@ -110,7 +111,7 @@ def _cell(grid: Grid, spot: Spot, measure: str, outcomes: Sequence[Outcome]) -> 
         rule = sum(100 * of_run([r["test_acc"] for r in o.rounds]) for o in outcomes) / len(outcomes)
     return {
         "part": spot.panel.label, "setting": spot.column.label, "row": spot.row.label,
-        "algorithm": spot.row.algorithm, "preset": spot.row.preset or "as_text",
+        "algorithm": spot.row.algorithm, "preset": spot.row.preset or OURS,
         "configuration": ", ".join(f"{n} = {v}" for n, v in config.items()),
         "rounds": scenario.rounds, "whole": spot.column.whole or scenario.rounds, "measure": measure,
         "seeds": len(outcomes), "diverged": diverged,

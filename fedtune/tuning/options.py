@@ -72,7 +72,7 @@ class ExperimentOptions:
     scenario: str = option(DEFAULT_SCENARIO, _scenarios, "NAME")
     fields: Mapping[str, Any] = field(default_factory=dict)  # scenario fields that override the scenario's
     set: Mapping[str, Any] = option({}, "pin a hyperparameter; see fedtune list", "NAME=VALUE")
-    preset: str = option("", "as_text (the defaults) or as_published (the released code's choices)", "NAME")
+    preset: str = option("", "as_text (the paper to the letter) or as_published (the released code's choices)", "NAME")
     seed: int = option(0, "seed of partition, initialisation and sampling (default 0)", "N", whole(0, SEEDS))
     data_dir: str | None = option(None, "torchvision's layout (default $FEDTUNE_DATA_DIR, data)", "DIR")
     download: bool = option(False, "fetch the data set if it is not there")

@@ -98,7 +98,7 @@ class Plan:
 
     def default(self) -> Config:
         """The default values of what is searched."""
-        return {n: v for n, v in self.experiment.configuration({}).items() if n in self.space.names}
+        return {n: v for n, v in self.experiment.default().items() if n in self.space.names}
 
     def fresh(self, count: int) -> list[int]:
         """So many seeds that the search has not seen."""
@@ -206,7 +206,7 @@ def _points(space: Space, experiment: Experiment, population: bool) -> tuple[lis
     Also those of the default's values that the space does not hold.
     """
     if not space.is_grid:
-        point, outside = spaces.inside(space, experiment.configuration({}))
+        point, outside = spaces.inside(space, experiment.default())
         if outside:
             values = ", ".join(f"{n} = {v}" for n, v in outside.items())
             if population:  # a population moves on from its values, so they must lie in the space
@@ -214,7 +214,7 @@ def _points(space: Space, experiment: Experiment, population: bool) -> tuple[lis
                 return [point], []
             say(f"note: trial 1, the default, has {values}, outside the space; the searcher gets the nearest")
         return [point], [outside]
-    default = {n: v for n, v in experiment.configuration({}).items() if n in space.names}
+    default = {n: v for n, v in experiment.default().items() if n in space.names}
     full = [default] + [default | point for point in space.points]
     return distinct(full), []
 

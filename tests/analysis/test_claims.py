@@ -107,7 +107,7 @@ def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.C
     folder, out = tmp_path / "fig7", tmp_path / "out"
     arguments = ["gfpl-fig7", "--dataset", "digits", "--quick", "--parts", "a,c", "--seeds", "2"]
     options = ReproductionOptions("gfpl-fig7", dataset="digits", quick=True, parts="a,c", seeds=2)
-    for spot in reproduction_plan.planned(reproduction_plan.requested(options), "as_text", "cpu"):
+    for spot in reproduction_plan.planned(reproduction_plan.requested(options), "ours", "cpu"):
         given = {"components": 1, "ways": 2} | spot.column.config | spot.column.fields
         cost = given["components"] if spot.panel.label.startswith("a") else given["ways"] ** 2
         for run in spot.runs:
@@ -129,7 +129,7 @@ def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.C
 
 def test_the_same_setting_on_several_data_sets_is_several_columns(tmp_path: Path):
     options = ReproductionOptions("gfpl-table2", quick=True, seeds=1)
-    spots = list(reproduction_plan.planned(reproduction_plan.requested(options), "as_text", "cuda"))
+    spots = list(reproduction_plan.planned(reproduction_plan.requested(options), "ours", "cuda"))
     for i, spot in enumerate(spots):
         file = ray_tasks.outcome_file(tmp_path / "runs", spot.runs[0], None)
         file.parent.mkdir(exist_ok=True)

@@ -153,7 +153,7 @@ def test_what_cannot_be_dealt_is_left_out_and_said():
 @pytest.mark.parametrize("name", GRIDS)
 def test_every_table_can_be_played_on_the_digits(name: str):
     grid = substitution.on(GRIDS[name], "digits")._replace(seeds=1)
-    found = list(reproduction_plan.planned(grid, "as_text", "cpu"))
+    found = list(reproduction_plan.planned(grid, "ours", "cpu"))
     assert len(found) == sum(len(reproduction_plan.rows_of(p, c)) for p in grid.panels for c in p.columns) > 0
     data = datasets.load("digits")
     for scenario in {s.column.setting() for s in found}:
@@ -182,14 +182,14 @@ def test_a_quick_version_is_small_and_keeps_the_ends():
 
 def test_the_same_configuration_under_two_names_is_one_run(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Experiment, "check", lambda self, config=None: None)  # eight large architectures take seconds
-    found = list(reproduction_plan.planned(GRIDS["fedsa-table5"], "as_text", "cpu"))
+    found = list(reproduction_plan.planned(GRIDS["fedsa-table5"], "ours", "cpu"))
     runs = {run.label for s in found for run in s.runs}
     by_column = {s.column.label: [r.label for r in s.runs] for s in found}
     assert len(runs) == 3 * 8  # λ_M = 1 and λ_CC = 1 are the defaults, but written down they are two configurations
     grid = Grid("FedSA", "table 5", "", tuple(
         Panel(p, (Row("FedSA", "fedsa"),), (Column(f"{p}, x", "digits-w4", {}, {"lam_m": 1.0}),)) for p in "ab"
     ))  # fmt: skip
-    a, b = reproduction_plan.planned(grid, "as_text", "cpu")
+    a, b = reproduction_plan.planned(grid, "ours", "cpu")
     assert a.runs == b.runs and len({r.label for r in a.runs}) == grid.seeds
     assert by_column["Cifar100, λ_M = 5"][0] == "FedSA, Cifar100, λ_M = 5, seed 0"
 
@@ -198,8 +198,8 @@ def test_the_same_configuration_under_two_names_is_one_run(monkeypatch: pytest.M
 def test_only_the_rows_of_some_algorithms_are_run(name: str, algos: str):
     asked = [ReproductionOptions(name, dataset="digits", algos=given) for given in (None, algos)]
     every, some = map(reproduction_plan.requested, asked)
-    wanted = [s for s in reproduction_plan.planned(every, "as_text", "cpu") if s.row.algorithm in algos.split(",")]
-    got = list(reproduction_plan.planned(some, "as_text", "cpu"))
+    wanted = [s for s in reproduction_plan.planned(every, "ours", "cpu") if s.row.algorithm in algos.split(",")]
+    got = list(reproduction_plan.planned(some, "ours", "cpu"))
     assert [(s.column.label, s.row, s.runs) for s in got] == [(s.column.label, s.row, s.runs) for s in wanted] and got
     assert ReproductionOptions(name, algos=algos).folder != ReproductionOptions(name).folder
 
@@ -224,13 +224,13 @@ def test_what_is_measured_of_a_run():
 
 def report(accuracies: dict[str, list[list[float]]], grid: Grid, **reasons: str) -> reproduction_report.Report:
     """A played grid: accuracies by row, seed and round."""
-    found = list(reproduction_plan.planned(grid, "as_text", "cpu"))
+    found = list(reproduction_plan.planned(grid, "ours", "cpu"))
     outcomes = {}
     for s in found:
         for run, accs in zip(s.runs, accuracies[s.row.label], strict=True):
             rows, why = [row_of(a, t) for t, a in enumerate(accs, 1)], reasons.get(s.row.label, "")
             outcomes[run.label] = Outcome(rows, why, None if why else "abc")
-    return reproduction_report.Report(grid, found, outcomes, ORIGIN, "as_text", quick=True)
+    return reproduction_report.Report(grid, found, outcomes, ORIGIN, "ours", quick=True)
 
 
 def small(name: str, dataset: str, rows: set[str], seeds: int) -> Grid:
@@ -291,7 +291,7 @@ def test_a_figure_without_printed_points_has_no_column_for_them(tmp_path: Path):
 def test_the_last_round_counts_and_the_papers_rule_stands_beside_it_under_each_preset():
     """Accuracy 0.1 t + 0.02 seed over seven rounds: 71 % in the last one, 51 % as a mean of the five best."""
     grid = small("fedpa-table2", "fashion-mnist", {"FedAvg", "FedPA"}, seeds=2)
-    found = list(reproduction_plan.planned(grid, "as_text,as_published", "cpu"))
+    found = list(reproduction_plan.planned(grid, "ours,as_published", "cpu"))
     assert [(s.row.label, s.row.preset) for s in found] == [
         (name, preset) for name in ("FedAvg", "FedPA") for preset in ("", "as_published")
     ]  # fmt: skip
@@ -301,7 +301,7 @@ def test_the_last_round_counts_and_the_papers_rule_stands_beside_it_under_each_p
               for label, seed in runs.items()}  # fmt: skip
     figures = reproduction_table.frame(grid, found, played)
     accuracies = figures[figures["measure"] == "accuracy"]
-    assert accuracies["preset"].tolist() == ["as_text", "as_published"] * 2
+    assert accuracies["preset"].tolist() == ["ours", "as_published"] * 2
     assert accuracies["ours"].tolist() == pytest.approx([71] * 4)
     assert accuracies["half"].tolist() == pytest.approx([12.706204736 * 2**0.5 / 2**0.5] * 4)  # t, 1 degree of freedom
     assert accuracies["by_paper_rule"].tolist() == pytest.approx([51] * 4)  # rounds 3 to 7
@@ -309,13 +309,13 @@ def test_the_last_round_counts_and_the_papers_rule_stands_beside_it_under_each_p
     text = reproduction_report.markdown(figures)
     assert "| setting | row | preset | ours | by the paper's rule | printed | known | validation | MB in all |" in text
     assert "| FedPA | as_published | 71.00 ± 12.71 | 51.00 | 85.52 ± 0.50 |" in text and "| 71.00 | 28.0 |" in text
-    report = reproduction_report.Report(grid, found, played, ORIGIN, "as_text,as_published", quick=False)
-    assert "presets as_text and as_published" in report.about()[1]
+    report = reproduction_report.Report(grid, found, played, ORIGIN, "ours,as_published", quick=False)
+    assert "presets ours and as_published" in report.about()[1]
 
 
 def test_an_algorithm_without_a_preset_has_one_row_of_its_defaults():
     grid = substitution.on(GRIDS["gfpl-table1"], "digits")._replace(seeds=1)
-    found = list(reproduction_plan.planned(grid, "as_text,as_published", "cpu"))
+    found = list(reproduction_plan.planned(grid, "ours,as_published", "cpu"))
     column = found[0].column.label
     presets = [(s.row.algorithm, s.row.preset) for s in found if s.column.label == column]
     assert presets.count(("local", "")) == 1 and ("local", "as_published") not in presets
@@ -325,7 +325,7 @@ def test_an_algorithm_without_a_preset_has_one_row_of_its_defaults():
 
 def test_a_part_without_rows_has_all_that_fit_and_the_best_first():
     grid = GRIDS["fedsa-device"]._replace(seeds=2)
-    found = list(reproduction_plan.planned(grid, "as_text", "cpu"))
+    found = list(reproduction_plan.planned(grid, "ours", "cpu"))
     one, three = ([s for s in found if s.panel == panel] for panel in grid.panels)
     assert {s.row.algorithm for s in one} == set(registry.names()) > {s.row.algorithm for s in three}
     assert all(not s.row.config for s in one)
@@ -429,7 +429,7 @@ def test_another_runs_folder_is_left_alone(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_what_is_varied_without_effect_draws_a_warning(capsys: pytest.CaptureFixture[str]):
-    list(reproduction_plan.planned(substitution.on(GRIDS["gfpl-fig3"], "digits"), "as_text", "cpu"))
+    list(reproduction_plan.planned(substitution.on(GRIDS["gfpl-fig3"], "digits"), "ours", "cpu"))
     assert capsys.readouterr().err.count("warning: components has no effect here") == 1
 
 
@@ -442,7 +442,7 @@ def test_the_list_names_every_table(arguments: list[str], capsys: pytest.Capture
 
 def test_figures_made_of_all_rounds_have_all_rounds_tested():
     """Others have their test rows scored as often as --test-every says."""
-    every = {name: {s.runs[0].experiment.test_every for s in reproduction_plan.planned(grid, "as_text", "cpu", 7)}
+    every = {name: {s.runs[0].experiment.test_every for s in reproduction_plan.planned(grid, "ours", "cpu", 7)}
              for name in ("fedpa-table2", "gfpl-table2", "fedsa-table5") for grid in [small_of(name)]}  # fmt: skip
     assert every == {"fedpa-table2": {1}, "gfpl-table2": {7}, "fedsa-table5": {1}}
 

@@ -42,10 +42,12 @@ def test_every_space_loads_is_picklable_and_its_first_trial_plays(algo, name):
 
 def test_default_point_is_the_default_wherever_the_space_holds_it():
     e = experiment()
-    point, outside = space.inside(space.load("default", e), e.configuration({}))
-    assert not outside and point == {n: e.configuration({})[n] for n in point}
-    point, outside = space.inside(space.load("wide", e), e.configuration({}))
-    assert not outside and point["retrain_lr"] == 0.01  # its default, none, is the clients' learning rate
+    point, outside = space.inside(space.load("default", e), e.default())
+    assert not outside and point == {n: e.default()[n] for n in point}
+    assert point["first"] == 10 and point["retrain_lr"] == 0.01  # what t1 and S_T, and the clients' rate, come to
+    assert experiment(start=3, every=4).default()["first"] == 4 and e.configuration({})["first"] == 0
+    point, outside = space.inside(space.load("wide", e), e.default())
+    assert not outside and "retrain" not in point  # proj alone moves nothing that the classifier reads
     code = Experiment("fedgenp", Scenario(), preset="as_published")
     point, outside = space.inside(space.load("default", code), code.configuration({}))
     assert (point["cap"], outside["cap"]) == (1, 0) and (point["beta"], outside["beta"]) == (0, -1)
@@ -59,13 +61,17 @@ def test_a_hyperparameter_that_matters_late_if_ever_does_not_hold_up_the_rungs()
 
 
 def test_first_effect_of_gfpl_is_its_latest_first_event_anywhere_in_the_space():
-    by_hand = max(GFPL(start=t1, every=st).first_event() for t1, st in itertools.product(range(1, 15), range(1, 11)))
-    assert space.first_effect(space.load("default", experiment()), experiment())[0] == by_hand == 20
-    assert space.first_effect(space.load("wide", experiment()), experiment())[0] == 76  # t1 = 39 or 40, S_T = 19, stale
+    assert space.first_effect(space.load("default", experiment()), experiment())[0] == 20  # t* itself
+    assert space.first_effect(space.load("wide", experiment()), experiment())[0] == 60  # t* = 40, S_T = 20, stale
     pinned = experiment(order="fresh")
-    assert space.first_effect(space.load("wide", pinned), pinned)[0] == 57  # without it: spec 6.1
-    pinned = experiment(start=3, every=3)
+    assert space.first_effect(space.load("wide", pinned), pinned)[0] == 40
+    pinned = experiment(first=3, every=3)
     assert space.first_effect(space.load("default", pinned), pinned)[0] == 3
+    by_t1 = max(GFPL(start=t1, every=st).first_event() for t1, st in itertools.product(range(1, 15), range(1, 11)))
+    paper = space.tunable(GFPL, start=(1, 14), every=(1, 10))
+    assert space.first_effect(space.Space(paper, []), experiment())[0] == by_t1 == 20
+    every = space.tunable(GFPL, "start", "every")
+    assert space.first_effect(space.Space(every, []), experiment())[0] == 57  # spec 6.1
 
 
 @pytest.mark.parametrize(("algo", "round"), [("fedproto", 2), ("local", 1), ("fedprox", 1)])
@@ -75,7 +81,7 @@ def test_first_effect_of_other_algorithms(algo, round):
 
 def test_tunable_takes_declared_ranges_or_narrower_ones():
     found = space.tunable(GFPL, "lam", "lr", start=(1, 14))
-    assert (found["lam"].lower, found["lam"].upper) == (0.05, 20.0)
+    assert (found["lam"].lower, found["lam"].upper) == (0.05, 100.0)
     assert (found["start"].lower, found["start"].upper) == (1, 15)
     for wrong, message in ((("lamb",), "did you mean 'lam'"), (("optimiser",), "did you mean 'optimizer'")):
         with pytest.raises(UserError, match=message):
@@ -157,5 +163,5 @@ def test_an_algorithm_without_a_file_has_a_default_space_of_what_it_declares(alg
 def test_the_derived_space_of_gfpl_is_listed(capsys):
     assert list_command.main(["gfpl"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "space default: lam 0.05 … 20 (log), components 1 … 16," in out and "lr 1e-05 … 1 (log)" in out
+    assert "space default: lam 0.05 … 100 (log), components 1 … 16," in out and "lr 1e-05 … 1 (log)" in out
     assert "linkage ball" not in out.partition("space default")[2], "choices are left to a file"
