@@ -177,7 +177,7 @@ def test_the_record_of_an_earlier_version_is_read():
 
 
 def test_everybody_searches_what_anybody_does_of_the_setting():
-    """GFPL's own space leaves the learning rate alone; beside FedAvg's, which does not, that would not be fair."""
+    """GFPL's own space leaves momentum alone; beside FedAvg's, which does not, that would not be fair."""
     plans = planned("--algos gfpl,fedavg --rounds 30".split()).plans
     assert {"lr", "momentum", "local_epochs"} <= set(plans["gfpl"].space.names)
     for name in ("lr", "momentum", "local_epochs"):
@@ -186,7 +186,7 @@ def test_everybody_searches_what_anybody_does_of_the_setting():
     pinned = planned("--algos gfpl,fedavg --rounds 30 --set lr=0.1".split()).plans
     assert "lr" not in pinned["gfpl"].space.names and "momentum" in pinned["gfpl"].space.names
     alone = planned("--algos gfpl --rounds 30 --baselines none".split()).plans
-    assert "lr" not in alone["gfpl"].space.names
+    assert "momentum" not in alone["gfpl"].space.names
 
 
 def test_what_is_changed_of_a_setting_is_said_and_hides_what_was_printed_for_it():
