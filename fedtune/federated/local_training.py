@@ -13,7 +13,7 @@ from fedtune.core.trees import Executor, Tree, for_each_client, join, take, take
 from fedtune.federated.algorithm import Batch, Client, Data, Model, Phase, draw, part_of, parts
 from fedtune.federated.optimizers import Optimizers, rate, trained_names
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.stacked_step import StackedStep, gradients
+from fedtune.federated.stacked_step import gradients, steps_of
 from fedtune.nn.layers import has_convolutions, stacked_layout
 
 
@@ -197,9 +197,7 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
     asks: list[str] = []  # what client code asked of its client's scalars in the first step; tensors cost time
     moving, active, convolves = trained_names(net, job.trained), 0, has_convolutions(net)
     optimizers: Optimizers | None = None
-    draws, draws_again = job.begin(order)
-    run = StackedStep(net, phase.loss, draws, asks)
-    run_again = StackedStep(net, phase.after.loss, draws_again, asks) if phase.after else None
+    run, run_again = steps_of(net, phase, job.begin(order), asks)
     for s in range(steps[0]):
         still = sum(n > s for n in steps)
         if still != active:

@@ -2,17 +2,16 @@
 
 `vmap` and autograd find out anew in every step which operations that is.  Here they do it a few times for each net,
 loss and number of clients; then the operations, as `core.tape` noted them, are run by themselves.  A tape is believed
-once it gave, on another batch, every bit that vmap and autograd gave.  Noted is code of ours alone, which looks at
-nothing but its tensors and its own fields: an author's may count, print or read what changes, and runs as it stands in
-every step.  So does what draws random numbers while it runs, as their addresses count the draws.
+once it gave, on another batch, every bit that vmap and autograd gave.  Noted is code that looks at nothing but its
+tensors and what is in its key: ours at its own fields, an author's at what `own_steps` finds.  Code that may count,
+print or read what changes runs as it stands in every step.  So does what draws random numbers while it runs, as their
+addresses count the draws.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import partial
-from types import FunctionType, MethodType
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,11 +21,14 @@ from fedtune.core.draws import Draws
 from fedtune.core.recording import Given, Recorder
 from fedtune.core.tape import Replay, Tape, Unfit
 from fedtune.core.trees import Tree, leaves, tree_map
-from fedtune.federated.algorithm import Model
+from fedtune.federated.algorithm import Model, Phase
 from fedtune.federated.asked import Step, batch_of
+from fedtune.federated.own_steps import Watch
+from fedtune.federated.step_identity import Applied, identity
 
 MET = 3  # steps of one kind before one is noted: noting costs as much as three, and saves half of one
 KINDS = 256  # of steps remembered for a net
+MISFITS = 3  # times that code with other numbers may be other operations before it is left as it stands
 
 Out = tuple[Tensor, dict[str, Tree], list[Tensor | None]]  # losses [k], tallies, gradients
 
@@ -36,30 +38,41 @@ class Kind:
 
     def __init__(self) -> None:
         """Nothing is known yet."""
-        self.met, self.believed, self.unfit = 0, False, False
+        self.met, self.misfits, self.believed, self.unfit = 0, 0, False, False
         self.tape: Tape | None = None
         self.given: Given | None = None  # constants and numbers of a tape that was noted of the same code with others
         self.tally: dict[str, Tree] = {}  # the form of what the loss tallies
         self.asks: list[str] = []
 
 
-class Applied(NamedTuple):
-    """Code with its first arguments, such as a loss that knows the round."""
-
-    code: Hashable
-    arguments: tuple[Any, ...]
-
-
 _KINDS: WeakKeyDictionary[nn.Module, dict[Hashable, Kind]] = WeakKeyDictionary()
+_CODES: WeakKeyDictionary[nn.Module, dict[Hashable, Hashable]] = WeakKeyDictionary()
+_REASONS: WeakKeyDictionary[nn.Module, dict[str, None]] = WeakKeyDictionary()
 
 
 class StackedStep:
     """The steps of one phase of stacked clients."""
 
-    def __init__(self, net: nn.Module, loss: Callable[..., Any], draws: Draws, asks: list[str]) -> None:
-        """asks: where it is noted what the loss asks of its client."""
+    def __init__(
+        self, net: nn.Module, loss: Callable[..., Any], draws: Draws, asks: list[str],
+        beside: Callable[..., Any] | None = None,
+    ) -> None:  # fmt: skip
+        """asks: where it is noted what the loss asks of its client.  beside: a loss that runs between its steps."""
         self.draws, self.asks = draws, asks
-        self.code = identity(loss) if all(map(_ours, {type(m) for m in net.modules()})) else None
+        self.identify = lambda: identity(loss, net)
+        mine = self.identify()
+        self.code, self.own, self.form, why, _ = mine
+        if beside and ((other := identity(beside, net)).code is None or mine.changeable or other.changeable):
+            self.code, why = None, why or other.why or "client code could change what the loss beside it reads"
+        self.codes = _CODES.setdefault(net, {})
+        if len(self.codes) >= KINDS:
+            self.codes.clear()
+        if self.form is not None and self.form in self.codes:
+            self.code = None  # it was found out before
+        self.code = self.codes.setdefault(self.code, self.code)  # the one that was met before, which is found faster
+        self.reasons = _REASONS.setdefault(net, {})
+        if why:
+            self.reasons[why] = None
         self.modes = tuple(part.training for part in net.children())
         self.kinds = _KINDS.setdefault(net, {})
         self.replay: Replay | None = None
@@ -127,26 +140,42 @@ class StackedStep:
     def _noted(self, kind: Kind, step: Step, fixed: list[Tensor]) -> Out:
         """The step, and its tape."""
         fresh = _fresh(step)
-        with (recorder := Recorder([*fixed, *fresh])):
-            out = self._eager(step)
+        recorder, out = self._watched(step, [*fixed, *fresh])
         trained = {id(leaf) for leaf in self.moving}
         moving = [i for i, t in enumerate(fixed) if id(t) in trained]
         try:
             kind.tape = Tape(recorder, len(fixed), len(fresh), moving, _flat(out))
-        except Unfit:
+        except Unfit as error:
             kind.unfit = True
+            self.reasons[str(error)] = None
         kind.tally, kind.asks = tree_map(lambda t: None, out[1]), [*self.asks]
         return out
 
     def _noted_again(self, kind: Kind, like: Kind, step: Step, fixed: list[Tensor]) -> Out:
         """The step of code whose tape there is but for its numbers, as in a round with other weights; and these."""
-        with (recorder := Recorder([*fixed, *_fresh(step)])):
-            out = self._eager(step)
+        recorder, out = self._watched(step, [*fixed, *_fresh(step)])
         assert like.tape
         if like.tape.fits(recorder, _flat(out)):
             kind.tape, kind.given, kind.tally, kind.asks = like.tape, recorder.given(), like.tally, like.asks
             kind.believed = True
+        else:
+            like.misfits += 1
+            kind.unfit = like.misfits > MISFITS
         return out
+
+    def _watched(self, step: Step, given: list[Tensor]) -> tuple[Recorder, Out]:
+        """The step and its operations; an author's code must run nothing, and change nothing, that is not known."""
+        if self.own is None:
+            with (recorder := Recorder(given)):
+                return recorder, self._eager(step)
+        with (watch := Watch(self.own)), (recorder := Recorder(given)):
+            out = self._eager(step)
+        if not watch.stranger and self.identify().code != self.code:
+            watch.stranger = "changes what it reads"
+        if watch.stranger:
+            self.codes[self.form] = None
+        recorder.unfit = f"client code {watch.stranger}" if watch.stranger else recorder.unfit
+        return recorder, out
 
     def _tried(self, kind: Kind, step: Step, fixed: list[Tensor]) -> Out:
         """The step, and whether the tape gives the same."""
@@ -159,8 +188,18 @@ class StackedStep:
         kind.believed = all(a is b if a is None or b is None else torch.equal(a, b) for a, b in pairs)
         kind.unfit = not kind.believed
         if kind.believed and self.family:
+            kind.misfits = self.kinds[self.family].misfits if self.family in self.kinds else 0
             self.kinds[self.family] = kind
         return out
+
+
+def steps_of(
+    net: nn.Module, phase: Phase, draws: tuple[Draws, Draws], asks: list[str]
+) -> tuple[StackedStep, StackedStep | None]:
+    """The steps of a phase, and the second ones on each batch if it has such."""
+    again = phase.after.loss if phase.after else None
+    first = StackedStep(net, phase.loss, draws[0], asks, again)
+    return first, StackedStep(net, again, draws[1], asks, phase.loss) if again else None
 
 
 def gradients(losses: Tensor, leaves: list[Tensor]) -> list[Tensor | None]:
@@ -172,27 +211,9 @@ def gradients(losses: Tensor, leaves: list[Tensor]) -> list[Tensor | None]:
     return [leaf.grad for leaf in leaves]
 
 
-def identity(code: Any) -> Hashable | None:
-    """What tells code of ours from other code, its fields and arguments with it; None for what may depend on more."""
-    if isinstance(code, partial):
-        inner = identity(code.func)
-        return None if inner is None or code.keywords else _hashed(Applied(inner, code.args))
-    if isinstance(code, MethodType):
-        return _hashed((code.__func__, code.__self__)) if _ours(type(code.__self__)) else None
-    return code if isinstance(code, FunctionType) and _ours(code) and not code.__closure__ else None
-
-
-def _hashed(value: Hashable) -> Hashable | None:
-    try:
-        hash(value)
-    except TypeError:
-        return None
-    return value
-
-
-def _ours(thing: Any) -> bool:
-    """Whether a class or function is fedtune's or PyTorch's."""
-    return thing.__module__.split(".")[0] in ("fedtune", "trainables", "torch", "torchvision")
+def reasons(net: nn.Module) -> list[str]:
+    """Why steps of this net ran as they stand, those that did."""
+    return [*_REASONS.get(net, ())]
 
 
 def _fresh(step: Step) -> list[Tensor]:

@@ -10,6 +10,7 @@ from fedtune.core.trees import named
 from fedtune.federated import partitioning, registry, scenarios, stacked_step
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.simulation import Simulation
+from fedtune.federated.step_identity import Identity
 
 
 def trained(algorithm: str, **fields: Any) -> Simulation:
@@ -38,7 +39,7 @@ def kinds(simulation: Simulation) -> list[stacked_step.Kind]:
 def test_replayed_steps_change_no_bit(algorithm: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     replayed = trained(algorithm, **fields)
     assert any(kind.believed for kind in kinds(replayed)) and not any(kind.unfit for kind in kinds(replayed))
-    monkeypatch.setattr(stacked_step, "_ours", lambda thing: False)
+    monkeypatch.setattr(stacked_step, "identity", lambda loss, net: Identity(None))
     plain = trained(algorithm, **fields)
     assert kinds(plain) == []
     for a, b in zip(replayed.state.groups, plain.state.groups, strict=True):
@@ -47,11 +48,14 @@ def test_replayed_steps_change_no_bit(algorithm: str, fields: dict[str, Any], mo
         assert torch.equal(t, named(plain.state.server)[n])
 
 
-def test_only_code_that_is_known_not_to_keep_a_state_has_an_identity() -> None:
-    ours = registry.find("fedprox")()
-    assert stacked_step.identity(ours.loss) == stacked_step.identity(registry.find("fedprox")().loss)
-    assert stacked_step.identity(ours.loss) != stacked_step.identity(registry.find("fedprox")(mu=0.5).loss)
+def test_code_of_ours_is_known_by_its_fields_and_arguments() -> None:
+    net, ours = torch.nn.Sequential(), registry.find("fedprox")()
+
+    def code(loss: Any) -> Any:
+        return stacked_step.identity(loss, net).code
+
+    assert code(ours.loss) == code(registry.find("fedprox")().loss)
+    assert code(ours.loss) != code(registry.find("fedprox")(mu=0.5).loss)
     at = registry.find("fedgen")().loss_at
-    assert stacked_step.identity(partial(at, 1)) != stacked_step.identity(partial(at, 2))
-    assert stacked_step.identity(lambda m, batch, down: batch.x.sum()) is None
-    assert stacked_step.identity(partial(ours.loss, down={})) is None
+    assert code(partial(at, 1)) != code(partial(at, 2))
+    assert code(partial(ours.loss, down={})) is None

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from fedtune.core.pure_functions import is_known
 from fedtune.core.trees import Executor
+from fedtune.federated import stacked_step
 from fedtune.federated.laws import places
 from fedtune.federated.laws.law import Broken, Fell, Note, law
 from fedtune.federated.laws.settings import Setting
@@ -32,7 +34,18 @@ def one_program(s: Subject) -> Broken | Note | None:
     except Fell:
         s.executor = "loop"
         raise
-    return None
+    return _run_anew(s)
+
+
+def _run_anew(s: Subject) -> Note | None:
+    """Why an author's steps are not replayed, if they are not."""
+    if is_known(s.cls.__module__):
+        return None
+    sim = s.begin(s.settings.everyone, executor="stack")
+    for _ in range(2):
+        sim.step()
+    why = [why for group in sim.state.groups for why in stacked_step.reasons(group.net)]
+    return Note(places.anew(why[0])) if why else None
 
 
 @law("stack = loop", "all clients as one program and one client after the other give the same numbers",

@@ -12,12 +12,13 @@ from torch.func import vmap
 
 from fedtune.core import own_files
 from fedtune.core.errors import UserError
-from fedtune.federated.algorithm import Model
+from fedtune.federated.algorithm import Algorithm, Model
 from fedtune.federated.experiment import dtype_of, shape_of
-from fedtune.federated.laws import belongings, hints
+from fedtune.federated.laws import belongings, hints, places
 from fedtune.federated.laws.law import Broken, Fell, Law, Note, law
 from fedtune.federated.laws.watching import Streams
 from fedtune.federated.scenario import Scenario
+from fedtune.federated.step_identity import identity
 from fedtune.nn import architectures
 from fedtune.nn.layers import cross_entropy
 from fedtune.nn.net import Net
@@ -182,7 +183,8 @@ def one_program(s: ModelSubject) -> Broken | Note | None:
         what = f"stacked, its scores are apart by {(together - alone).abs().max():.2g} from each alone"
         return Broken("", what, "let nothing depend on how many clients there are, or on memory order")
     s.stacks = True
-    return None
+    why = identity(Algorithm().loss, nets[0]).why
+    return Note(places.anew(why)) if why else None
 
 
 @law("statistics", "what its running statistics do is known", needs=("fits",))

@@ -50,6 +50,11 @@ def of_error(error: BaseException, cls: type) -> str:
     return Path(own_files.place(error) or "").name  # a model's, say
 
 
+def anew(why: str) -> str:
+    """That steps are not replayed, and why, with the place in the author's file."""
+    return "every step runs anew: " + re.sub(r"[^\s(]*/(?=[^/\s]+:\d+)", "", why)
+
+
 def of_hook(cls: type, *names: str) -> str:
     """The line where a class defines the first of these methods that it defines itself; "" if none."""
     for name in names:
