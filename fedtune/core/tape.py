@@ -221,7 +221,7 @@ class Tape:
             )
             if root in ended and root not in others and not self._is_fresh(root) and old == new and not line.kwargs:
                 func = _named_in_place(line.func)
-                rest = [self._literal(a) for i, a in enumerate(line.args) if i != place]
+                rest = [self._operand(line, a) for i, a in enumerate(line.args) if i != place]
                 if line.func is _ATEN.threshold_backward.default:
                     return f"t{out} = {self._named(func)}(t{slot}, {', '.join(rest)}, grad_input=t{slot})"
                 return f"t{out} = {self._named(func)}({', '.join([f't{slot}', *rest])})"
@@ -237,10 +237,27 @@ class Tape:
 
     def _call(self, line: Line) -> str:
         """Code that runs an operation."""
-        given = [self._literal(a) for a in line.args] + [f"{n}={self._literal(v)}" for n, v in line.kwargs.items()]
+        given = [self._operand(line, a) for a in line.args] + [
+            f"{n}={self._literal(v)}" for n, v in line.kwargs.items()
+        ]
         call = f"{self._named(line.func)}({', '.join(given)})"
         made = ", ".join(f"t{s}" if s in line.made and self._same[s] == s else "_" for s in line.outs)
         return f"{made}{'' if line.single else ','} = {call}"
+
+    def _operand(self, line: Line, value: Any) -> str:
+        """An argument; of an operation by elements a copy, if it lies in another order than the result.
+
+        So do gradients that come back through a flattening.  Two orders in one loop take six times as long as a copy.
+        """
+        code = self._literal(value)
+        if line.func not in _ELEMENTWISE or not isinstance(value, Slot):
+            return code
+        given, made = self._tensors[value.number], self._tensors[line.made[0]]
+        alike = given.shape == made.shape and given.dtype == made.dtype and given.device.type == "cpu"
+        if not alike or given.stride() == made.stride() or 0 in given.stride() or given.numel() < _WORTH_COPYING:
+            return code
+        empty, dtype = self._named(torch.empty_strided), self._named(made.dtype)
+        return f"{empty}({tuple(made.shape)}, {made.stride()}, dtype={dtype}).copy_({code})"
 
     def _literal(self, value: Any) -> str:
         if isinstance(value, Slot):
@@ -265,6 +282,7 @@ class Tape:
 
 
 _ATEN = torch.ops.aten
+_WORTH_COPYING = 2**12  # numbers of an operand
 # operations by elements, and how many of their first operands they may write over
 _ELEMENTWISE = {
     _ATEN.add.Tensor: 2, _ATEN.mul.Tensor: 2, _ATEN.sub.Tensor: 1, _ATEN.div.Tensor: 1, _ATEN.relu.default: 1,

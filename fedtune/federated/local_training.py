@@ -14,7 +14,7 @@ from fedtune.federated.algorithm import Batch, Client, Data, Model, Phase, draw,
 from fedtune.federated.optimizers import Optimizers, rate, trained_names
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.stacked_step import gradients, steps_of
-from fedtune.nn.layers import has_convolutions, stacked_layout
+from fedtune.nn.layers import has_convolutions, stacked_layout, stacked_weights
 
 
 class Pool(NamedTuple):
@@ -181,15 +181,14 @@ def _parted(out: Tensor | tuple[Tensor, dict[str, Tree]]) -> tuple[Tensor, dict[
 def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
     """All clients as one program.
 
-    Clients are ordered by their number of steps, so those still at work are a prefix: one that has finished holds
-    still because nothing computes it any more.
+    Clients are ordered by their number of steps: those still at work are a prefix, and nothing computes the others.
     """
     net, phase, x, y, todo = job.net, job.phase, job.x, job.y, job.plan
     order = sorted(range(len(todo.steps)), key=lambda k: -todo.steps[k])
     at = torch.tensor(order, device=x.device)
     steps = [todo.steps[k] for k in order]
-    mine, down, eps, clients = (take(tree, at) for tree in (tensors, down, todo.eps, job.client))  # copies
-    mine |= take_cheaply(_frozen(job, tensors), at)
+    down, eps, clients = (take(tree, at) for tree in (down, todo.eps, job.client))  # copies
+    mine = take(tensors, at) | take_cheaply(_frozen(job, tensors), at)
     rows = todo.rows[at].transpose(0, 1)  # [S, m, B]
     total = torch.zeros(len(order), device=x.device, dtype=torch.float64)
     tally: dict[str, Tree] = {}
@@ -202,6 +201,7 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
         still = sum(n > s for n in steps)
         if still != active:
             active, some = still, slice(still)
+            mine |= stacked_weights(net, mine, still, job.work.batch)
             now, received, (kept, *scalars) = take(mine, some), take(down, some), take(clients, some)  # views
             leaves = [now[n].detach().requires_grad_() for n in moving]
             now |= dict(zip(moving, leaves, strict=True))

@@ -165,6 +165,20 @@ def stacked_layout(x: Tensor) -> Tensor:
     return x.permute(1, 3, 4, 0, 2).contiguous().permute(3, 0, 4, 1, 2)
 
 
+def stacked_weights(net: nn.Module, tensors: dict[str, Tensor], clients: int, batch: int) -> dict[str, Tensor]:
+    """The weights of a net's convolutions in the memory order in which so many stacked clients work on such a batch.
+
+    Beside `stacked_layout` that is [K, O, H, W, I]: the convolution would bring them there in every call, and what it
+    gives as their gradient back.  For one client, or one row each, PyTorch takes other kernels.
+    tensors   with a client axis, weights [K, O, I, H, W]; what is one for all clients is left alone.
+    """
+    names = [f"{name}.weight" for name, m in net.named_modules() if isinstance(m, nn.Conv2d)]
+    mine = {n: tensors[n] for n in names if n in tensors and tensors[n].stride(0) and tensors[n].device.type == "cpu"}
+    if clients == 1 or batch == 1:
+        return {n: t.contiguous() for n, t in mine.items()}
+    return {n: t.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3) for n, t in mine.items()}
+
+
 def has_convolutions(net: nn.Module) -> bool:
     """Whether a net gains from `stacked_layout`."""
     return any(isinstance(m, nn.Conv2d) for m in net.modules())

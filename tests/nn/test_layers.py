@@ -1,6 +1,5 @@
 """A stack of clients computes what the clients compute one at a time, with PyTorch's own layers."""
 
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -168,6 +167,27 @@ def test_cross_entropy_is_pytorchs_to_the_last_bit(clients, rows, classes, dtype
     eager = found(lambda s, t: torch.stack([F.cross_entropy(*one) for one in zip(s, t, strict=True)]))
     assert all(torch.equal(*pair) for pair in zip(alone, eager, strict=True))
     assert_close(alone, found(vmap(layers.cross_entropy)))
+
+
+@pytest.mark.parametrize("batch", [2, 4])
+def test_weights_beside_the_layout_change_no_bit_of_a_stack(batch):
+    form = net().float()
+    tensors = {n: torch.randn(K, *p.shape) for n, p in form.named_parameters()}
+    x = stacked_layout(torch.randn(K, batch, 2, 10, 6))
+
+    def found(mine):
+        leaves = {n: t.detach().requires_grad_() for n, t in mine.items()}
+        scores = vmap(lambda t, rows: functional_call(form, t, (rows,)))(leaves, x)
+        return scores, *torch.autograd.grad(scores.square().sum(), list(leaves.values()))
+
+    turned = layers.stacked_weights(form, tensors, K, batch)
+    assert turned.keys() == {"0.weight", "3.weight"}
+    assert all(torch.equal(t, tensors[n]) and not t.is_contiguous() for n, t in turned.items())
+    for a, b in zip(found(tensors | turned), found(tensors), strict=True):
+        assert torch.equal(a, b)
+    assert not layers.stacked_weights(form, {n: t[:1].expand_as(t) for n, t in tensors.items()}, K, batch)
+    back = layers.stacked_weights(form, turned, 1, batch)
+    assert all(torch.equal(t, tensors[n]) and t.is_contiguous() for n, t in back.items())
 
 
 def test_layout_keeps_values_and_puts_clients_beside_channels():
