@@ -148,7 +148,9 @@ GRIDS: dict[str, Grid] = {
     ),
     "gfpl-fig6": Grid(
         "GFPL", "figure 6", "fusion threshold S_C", (
-            Panel("S_C", _GFPL_ONLY, _swept("S_C", "threshold", (0.1, 1, 3, 10, 30, 100, 300)), _COST),
+            # algorithm 1, line 5, fuses all within S_C of the seed; ours all within S_C of one another
+            Panel("S_C", (*_GFPL_ONLY, Row("GFPL, ball", "gfpl", {"linkage": "ball"})),
+                  _swept("S_C", "threshold", (0.1, 1, 3, 10, 30, 100, 300)), _COST),
         ), 5, _OURS,
     ),
     "gfpl-fig7": Grid(

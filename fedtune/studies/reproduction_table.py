@@ -51,10 +51,12 @@ def printed(grid: Grid, spot: Spot, measure: str) -> published.Cell | None:
 
 
 def measured(measure: str, outcome: Outcome, scenario: Scenario) -> float:
-    """The value of one of MEASURES in a run; not a number if the run diverged."""
+    """The value of one of MEASURES in a run, or of accuracy_HEAD; not a number if the run diverged."""
     if outcome.reason:
         return math.nan
     rows = outcome.rounds
+    if measure.startswith("accuracy_"):  # of a head; without the others the one that there is
+        return float(100 * rows[-1].get(f"test_{measure.replace('accuracy', 'acc')}", rows[-1]["test_acc"]))
     return {
         "accuracy": lambda: 100 * rows[-1]["test_acc"],
         "rounds": lambda: run_summary(outcome)["rounds_to_95"],

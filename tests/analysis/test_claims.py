@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
-from analysis.papers import claims
-from analysis.papers.claims import FAILS, HOLDS, UNTOLD
+from analysis.papers import claims, verdicts
+from analysis.papers.verdicts import FAILS, HOLDS, NOTHING, PARTLY, SMALLER, UNTOLD
 from fedtune.runs.files import write_json
-from fedtune.studies import ray_tasks, reproduction_plan
+from fedtune.studies import ray_tasks, reproduction_plan, reproduction_table
 from fedtune.studies.options import ReproductionOptions
 from fedtune.studies.paper_tables import GRIDS
 
@@ -31,73 +32,140 @@ def around(mean, noise=0.0):
     ],
 )
 def test_better_needs_an_interval_on_one_side_of_zero(one, other, verdict):
-    found = claims.better({"a": one, "b": other}, "a", "b")
+    found = verdicts.better({"a": one, "b": other}, "a", "b")
     assert found.verdict == verdict
     turned = {HOLDS: FAILS, FAILS: HOLDS, UNTOLD: UNTOLD}[verdict]
-    assert claims.better({"a": one, "b": other}, "a", "b", sign=-1).verdict == turned
-    assert claims.better({"a": one}, "a", "b").verdict == UNTOLD
+    assert verdicts.better({"a": one, "b": other}, "a", "b", sign=-1).verdict == turned
+    assert verdicts.better({"a": one}, "a", "b").verdict == UNTOLD
+
+
+def test_what_was_claimed_and_lies_beyond_the_interval_is_smaller():
+    """0 ± 0.5 with five seeds excludes 4.86 and tells of nothing above half a point only where nothing is claimed."""
+    noise = np.array([0.4, -0.4, 0.1, -0.1, 0.0])
+    values = {"a": 90 + noise, "b": np.full(5, 90.0)}
+    half = stats.t.ppf(0.975, 4) * noise.std(ddof=1) / 5**0.5
+    for claimed, verdict in ((4.86, SMALLER), (half + 0.01, SMALLER), (half - 0.01, UNTOLD), (-1.0, SMALLER)):
+        found = verdicts.better(values, "a", "b", claimed=claimed)
+        assert found.verdict == verdict and f"({claimed:+.2f} claimed)".replace("-", "−") in found.why
+    assert verdicts.better({"a": 95 + noise, "b": np.full(5, 90.0)}, "a", "b", claimed=9.0).verdict == HOLDS
+
+
+def test_no_effect_is_two_one_sided_tests():
+    """Schuirmann's: both p below 5 %, which is the 90 % interval within ± half a point."""
+    seen = set()
+    for scale in np.linspace(0.1, 3.0, 30):
+        d = scale * np.array([0.5, -0.3, 0.2, -0.4, 0.1])
+        low, high = (stats.ttest_1samp(d, m, alternative=a).pvalue for m, a in ((-0.5, "greater"), (0.5, "less")))
+        verdict = verdicts.better({"a": 80 + d, "b": np.full(5, 80.0)}, "a", "b").verdict
+        assert verdict == (NOTHING if max(low, high) < 0.05 else UNTOLD)
+        assert verdicts.better({"a": 80 + d, "b": np.full(5, 80.0)}, "a", "b", unit="MB").verdict == UNTOLD
+        seen.add(verdict)
+    assert seen == {NOTHING, UNTOLD}
+
+
+def test_a_printed_ratio_of_whole_numbers_has_an_interval():
+    """33/41 may be 32.5/41.5 to 33.5/40.5, and 404/500 lies there; 2/4 may be 0.33 to 0.71."""
+    printed = {"MNIST": (2, 4), "CIFAR10": (33, 41)}
+    found = verdicts.as_printed({"ŵ = 0": np.full(3, 404 / 500), "ŵ = 2": np.full(3, 0.8083)}, printed)
+    assert found == verdicts.Verdict(
+        PARTLY, "0.81 here; not as printed for MNIST (0.33 to 0.71), as printed for CIFAR10 (0.78 to 0.83)"
+    )
+    assert verdicts.as_printed({"x": np.array([0.5])}, {"MNIST": (2, 4)}).verdict == HOLDS
+    assert verdicts.as_printed({"x": np.array([0.9])}, printed).verdict == FAILS
+    assert verdicts.as_printed({}, printed).verdict == UNTOLD
+
+
+def test_rounds_lie_near_what_was_printed_by_their_interval():
+    assert verdicts.near({"x": np.array([78.0, 82, 80])}, 80).verdict == HOLDS
+    assert verdicts.near({"x": np.array([28.0, 32, 30])}, 80).verdict == FAILS
+    assert verdicts.near({"x": np.array([60.0, 90, 80])}, 80).verdict == UNTOLD
+    assert verdicts.near({}, 80).verdict == UNTOLD
 
 
 def test_one_seed_has_no_interval():
-    found = claims.better({"a": np.array([3.0]), "b": np.array([5.0])}, "a", "b", unit="MB")
-    assert found == claims.Verdict(UNTOLD, "a − b: −2 MB")
-    assert claims.all_of() == claims.Verdict(UNTOLD, "not run")
+    found = verdicts.better({"a": np.array([3.0]), "b": np.array([5.0])}, "a", "b", unit="MB")
+    assert found == verdicts.Verdict(UNTOLD, "a − b: −2 MB")
+    assert verdicts.all_of() == verdicts.Verdict(UNTOLD, "not run")
 
 
 def test_a_peak_is_better_than_all_others():
     values = {"n = 1": around(1), "n = 4": around(2), "n = 8": around(3)}
-    assert claims.peak(values, ["n = 8"]).verdict == HOLDS
-    assert claims.peak(values | {"n = 16": around(4)}, ["n = 8"]).verdict == FAILS
-    assert claims.peak(values | {"n = 16": around(3, 5.0)}, ["n = 8"]).verdict == UNTOLD
-    assert claims.peak({"n = 1": around(1)}, ["n = 8"]).verdict == UNTOLD
+    assert verdicts.peak(values, ["n = 8"]).verdict == HOLDS
+    assert verdicts.peak(values | {"n = 16": around(4)}, ["n = 8"]).verdict == FAILS
+    assert verdicts.peak(values | {"n = 16": around(3, 5.0)}, ["n = 8"]).verdict == UNTOLD
+    assert verdicts.peak({"n = 1": around(1)}, ["n = 8"]).verdict == UNTOLD
 
 
 def test_linear_holds_for_a_line_fails_off_it_and_is_untold_with_few_seeds():
     line = {f"m = {m}": np.full(3, 2.0 + 0.5 * m) for m in (5, 10, 20)}
-    assert claims.linear(line).verdict == HOLDS
-    assert claims.linear(line | {"m = 15": np.full(3, 12.0)}).verdict == FAILS
-    bent = claims.linear({"m = 0": np.zeros(2), "m = 1": np.array([5.9, 6.1]), "m = 2": np.full(2, 10.0)})
+    assert verdicts.linear(line).verdict == HOLDS
+    assert verdicts.linear(line | {"m = 15": np.full(3, 12.0)}).verdict == FAILS
+    bent = verdicts.linear({"m = 0": np.zeros(2), "m = 1": np.array([5.9, 6.1]), "m = 2": np.full(2, 10.0)})
     assert bent.verdict == UNTOLD and "m = 1 6 (+10.0% ± 12.7% off the line)" in bent.why  # t = 12.7 with two seeds
-    assert claims.linear(line | {"m = 15": np.array([9.5, np.nan, 9.5])}).verdict == UNTOLD
-    assert claims.linear({"m = 5": around(1)}).verdict == UNTOLD
+    assert verdicts.linear(line | {"m = 15": np.array([9.5, np.nan, 9.5])}).verdict == UNTOLD
+    assert verdicts.linear({"m = 5": around(1)}).verdict == UNTOLD
 
 
 def test_within_holds_only_if_every_mean_does():
-    assert claims.within({"a": np.array([0.6]), "b": np.array([0.7])}, 0.5, 0.8).verdict == HOLDS
-    assert claims.within({"a": np.array([0.6]), "b": np.array([0.9])}, 0.5, 0.8).verdict == FAILS
-    assert claims.within({}, 0.5, 0.8).verdict == UNTOLD
+    assert verdicts.within({"a": np.array([0.6]), "b": np.array([0.7])}, 0.5, 0.8).verdict == HOLDS
+    assert verdicts.within({"a": np.array([0.6]), "b": np.array([0.9])}, 0.5, 0.8).verdict == FAILS
+    assert verdicts.within({}, 0.5, 0.8).verdict == UNTOLD
 
 
 def test_a_claim_of_parts_fails_with_any_and_holds_with_all():
-    yes, no, open_ = (claims.Verdict(v, "") for v in (HOLDS, FAILS, UNTOLD))
-    assert claims.all_of(yes, yes).verdict == HOLDS
-    assert claims.all_of(yes, open_, no).verdict == FAILS
-    assert claims.all_of(yes, open_).verdict == UNTOLD and claims.all_of().verdict == UNTOLD
+    yes, no, open_ = (verdicts.Verdict(v, "") for v in (HOLDS, FAILS, UNTOLD))
+    assert verdicts.all_of(yes, yes).verdict == HOLDS
+    assert verdicts.all_of(yes, open_, no).verdict == FAILS
+    assert verdicts.all_of(yes, open_).verdict == UNTOLD and verdicts.all_of().verdict == UNTOLD
+    small, none = (verdicts.Verdict(v, "") for v in (SMALLER, NOTHING))
+    assert verdicts.all_of(yes, small, open_).verdict == SMALLER and verdicts.all_of(none, small).verdict == SMALLER
+    assert verdicts.all_of(yes, none).verdict == NOTHING and verdicts.all_of(small, no).verdict == FAILS
 
 
 def test_every_claim_is_judged_whether_its_runs_are_there_or_not():
     nothing = claims.judged(lambda *what: {})
     assert set(nothing["verdict"]) == {UNTOLD} and list(nothing["claim"]) == list(claims.CLAIMS)
     steps = dict(zip(["GFPL w/o DCS and PFG", "GFPL w/o DCS", "GFPL w/o PFG", "GFPL"], range(4), strict=True))
-    made: dict[tuple[str, str], claims.Values] = {
+    made: dict[tuple[str, str], verdicts.Values] = {
         ("gfpl-fig3", "a"): {"λ = 0": around(1), "λ = 2": around(2)},
         ("gfpl-fig6", "S"): {"S_C = 0.1": around(2), "S_C = 300": around(1)},
         ("gfpl-fig4", "b"): {"S_T = 1": around(5), "S_T = 5": around(3)},
     }
 
     def read(table, part, row, measure):
-        return {"ŝ = 1": around(steps[row])} if table == "gfpl-table2" else made.get((table, part), {})
+        if table == "gfpl-fig4" and part == "a":
+            if measure == "accuracy":
+                return {"ŵ = 0": around(90 if row == "GFPL" else 80)}
+            sent = {"parameters": 0.808, "mb": 4.8}[measure]
+            return {"ŵ = 0": np.full(3, sent if row == "GFPL" else 1.0) + 1e-9 * SEEDS}
+        if table == "gfpl-table2":
+            step = around(steps[row])
+            return {"ŝ = 1": np.array([55.62 + steps[row]]) if measure == "printed" else step}
+        return made.get((table, part), {})
 
-    verdicts = pd.Series(claims.judged(read).set_index("claim")["verdict"])
-    assert verdicts[["C1", "C3", "C4"]].tolist() == [HOLDS] * 3 and verdicts["C5"] == FAILS
-    assert verdicts[["C2", "C6", "C8"]].tolist() == [UNTOLD] * 3
+    table = claims.judged(read, lambda name, part: f"{name} {part}").set_index("claim")
+    found = table["verdict"]
+    assert found[["C1", "C1, frame", "C1, sum", "C3", "C4", "fig. 4a"]].tolist() == [HOLDS] * 6 and found["C5"] == FAILS
+    assert found[["C2", "C6", "fig. 3c", "C9", "C10", "C11"]].tolist() == [UNTOLD] * 6
+    assert (found["C8"], found["C8b"]) == (PARTLY, FAILS) and "CIFAR10 (0.78 to 0.83)" in table.loc["C8", "measured"]
+    assert "(+1.00 claimed)" in table.loc["C3", "measured"] and table.loc["C4", "where"] == "gfpl-fig6 S"
+
+
+def test_a_head_s_accuracy_is_its_own_or_that_of_the_only_one():
+    row = {"test_acc": 0.5, "test_acc_etf": 0.25, "val_acc": 0.5, "comm_mb": 1.0}
+    many, one = ray_tasks.Outcome([row], ""), ray_tasks.Outcome([{**row, "test_acc_etf": 0.5}], "")
+    del one.rounds[0]["test_acc_etf"]
+    scenario = GRIDS["gfpl-fig6"].panels[0].columns[0].setting()
+    assert reproduction_table.measured("accuracy_etf", many, scenario) == 25
+    assert reproduction_table.measured("accuracy_etf", one, scenario) == 50
 
 
 def test_the_labels_of_claims_are_those_of_the_grids():
     """A renamed column would leave a claim untold for ever."""
     labels = {c.label.partition(", ")[2] for g in GRIDS.values() for p in g.panels for c in p.columns}
     rows = {r.label for g in GRIDS.values() for p in g.panels for r in p.rows}
-    wanted = "λ = 0, λ = 2, n = 8, S_C = 0.1, S_C = 300, S_T = 1, S_T = 5, t1 = 5, t1 = 20, t1 = 40"
+    wanted = "w̄ = 3, w̄ = 4, w̄ = 5, λ = 0, λ = 2, n = 8, S_C = 0.1, S_C = 300, S_T = 1, S_T = 5, t1 = 5, t1 = 20"
+    wanted += ", t1 = 40"
     assert set(wanted.split(", ")) <= labels
     assert {"GFPL w/o DCS and PFG", "GFPL w/o DCS", "GFPL w/o PFG", "GFPL", "FedProto"} <= rows
 
@@ -117,8 +185,9 @@ def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.C
     said = {"command": ["fedtune", "reproduce", *arguments], "device": "cpu", "versions": {"fedtune": "1"}}
     (folder / "reproduce.json").write_text(json.dumps(said | {"grid": options.grid}))
     assert claims.main([str(folder), "--write", str(out)]) == 0
-    verdicts = pd.read_csv(out / "gfpl-claims.csv").set_index("claim")["verdict"]
-    assert verdicts["C7, n"] == HOLDS and verdicts["C7, w̄"] == FAILS and verdicts["C7, m"] == UNTOLD
+    found = pd.read_csv(out / "gfpl-claims.csv").set_index("claim")["verdict"]
+    assert found["C7, n"] == HOLDS and found["C7, w̄"] == FAILS and found["C7, m"] == UNTOLD
+    assert "| digits, 20 of 100 rounds, 2 seeds |" in (out / "gfpl-claims.md").read_text()
     assert "`fedtune reproduce gfpl-fig7 --dataset digits --quick" in (out / "gfpl-claims.md").read_text()
     assert "| C7, n |" in capsys.readouterr().out
     assert claims.main([str(tmp_path)]) == 2 and "reproduce.json is missing or damaged" in capsys.readouterr().err

@@ -374,7 +374,8 @@ def test_a_command_that_was_cut_short_goes_on(tmp_path: Path, capsys: pytest.Cap
     (folder,) = tmp_path.iterdir()
     assert folder.name == "gfpl-fig6-digits-quick-2rounds-1seeds"
     table = pd.read_csv(folder / "table.csv")
-    assert list(table["measure"]) == ["accuracy", "mb"] * 3 and set(table["rounds"]) == {2}
+    assert list(table["measure"]) == ["accuracy", "mb"] * 6 and set(table["rounds"]) == {2}
+    assert set(table["row"]) == {"GFPL", "GFPL, ball"}  # both readings of algorithm 1, line 5
     assert json.loads((folder / "reproduce.json").read_text())["state"] == "finished"
     runs = sorted((folder / "runs").iterdir())
     assert len(runs) == 3
