@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,26 +19,34 @@ from fedtune.nn.layers import has_convolutions, stacked_layout
 ROWS_AT_ONCE = 8192  # of evaluation and upload, padded: bounds the memory of activations
 KEPT = 2**26  # bytes of a group's validation rows that are kept from round to round
 
+BAND = 128  # rows of padding that are as dear as another call
+STEP = 8  # by which a band is shorter than its chunk: PyTorch's products of other remainders are other kernels
+
 Part = Tensor | slice  # positions of some of a group's clients
+Band = tuple[Part, int, int]  # who; how many rows of each; how many the longest of their chunk has
 # of a run's nets: who is scored together, and what is kept of their rows, for as long as the net is
-_KNOWN: WeakKeyDictionary[nn.Module, dict[Any, tuple[list[Part], list[Data] | None, Any]]] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[nn.Module, dict[Any, tuple[list[Band], list[Data] | None, Any]]] = WeakKeyDictionary()
 
 
-def over_rows(s: Setting, g: Group, table: Split, run: Callable[[Part, Data], Tree], keep: bool = False) -> Tree:
-    """What `run` gives for a group's clients and their rows, in their order, as `in_chunks` goes through them.
+def over_rows(s: Setting, g: Group, table: Split, run: Callable[[Part, Data, int], Tree], keep: bool = False) -> Tree:
+    """What `run` gives for a group's clients and their rows, in their order, and how many rows their chunk was cut to.
 
+    For code that goes through rows one by one, so a chunk's padding is left out; sums over rows are to be made as long
+    as the chunk is, as their rounding depends on that.
     keep: the table is wanted in every round, so its rows are made once a run, up to KEPT bytes of a group's.
     """
     known = _KNOWN.setdefault(g.net, {})
     key = id(s.federation.x), id(table.rows), g.executor, tuple(g.ids.tolist()), ROWS_AT_ONCE
     if key not in known:
-        parts = _parts(g, table)
-        small = keep and _bytes(s, table, g, parts) <= KEPT
-        ready = [rows_of(s, table, g, part) for part in parts] if small else None
-        known[key] = parts, ready, (s.federation.x, table.rows)  # which keep their ids
-    parts, ready, _ = known[key]
-    rows = ready or (rows_of(s, table, g, part) for part in parts)
-    return _joined([run(part, data) for part, data in zip(parts, rows, strict=True)], parts)
+        bands = [band for part in _parts(g, table) for band in _bands(table.counts[g.ids], part)]
+        ready = None
+        if keep and _bytes(s, g, bands) <= KEPT:
+            ready = [rows_of(s, table, g, part, rows) for part, rows, _ in bands]
+        known[key] = bands, ready, (s.federation.x, table.rows)  # which keep their ids
+    bands, ready, _ = known[key]
+    data = ready or (rows_of(s, table, g, part, rows) for part, rows, _ in bands)
+    found = [run(part, mine, longest) for (part, _, longest), mine in zip(bands, data, strict=True)]
+    return _joined(found, [part for part, *_ in bands])
 
 
 def in_chunks(g: Group, table: Split, run: Callable[[Part], Tree]) -> Tree:
@@ -60,10 +69,33 @@ def _joined(found: list[Tree], parts: list[Part]) -> Tree:
     return take(whole, torch.cat(chunks).argsort()) if chunks else whole
 
 
-def _bytes(s: Setting, table: Split, g: Group, parts: list[Part]) -> int:
+def _bytes(s: Setting, g: Group, bands: list[Band]) -> int:
     """What a group's rows take as the models take them."""
-    rows = sum(len(g.ids[part]) * int(table.counts[g.ids[part]].max()) for part in parts)
+    rows = sum(len(g.ids[part]) * n for part, n, _ in bands)
     return rows * s.federation.x[0].numel() * s.federation.x.element_size()
+
+
+def _bands(counts: Tensor, part: Part) -> list[Band]:
+    """A chunk's clients, those with about as many rows together, so that padding and calls cost least.
+
+    counts: of the group.  There are two clients at least in a band, as one alone is another kernel; so is a product of
+    less than four rows.
+    """
+    mine = counts[part].tolist()
+    longest = max(mine)
+    order = sorted(range(len(mine)), key=lambda i: -mine[i])
+    cut = [longest - max(0, longest - max(mine[i], STEP)) // STEP * STEP for i in order]  # rows, with padding
+    least, begin = [0] + [10**18] * len(order), [0] * (len(order) + 1)  # of the first so many clients
+    for end in range(1, len(order) + 1):
+        for i in range(end - 1 if len(order) > 1 else end):
+            if (cost := least[i] + BAND + (end - i) * cut[i]) < least[end]:
+                least[end], begin[end] = cost, i
+    ends = [len(order)]
+    while ends[-1]:
+        ends.append(begin[ends[-1]])
+    places = torch.arange(len(counts), device=counts.device)[part]
+    found: list[Band] = [(places[sorted(order[a:b])], cut[a], longest) for b, a in pairwise(ends)]
+    return found if len(found) > 1 else [(part, longest, longest)]
 
 
 def chunks_of(g: Group, table: Split) -> list[Tensor]:
@@ -80,11 +112,11 @@ def chunks_of(g: Group, table: Split) -> list[Tensor]:
     return [torch.tensor(sorted(part), device=g.ids.device) for part in parts]
 
 
-def rows_of(s: Setting, table: Split, g: Group, part: Part) -> Data:
-    """The rows of some clients of a group, padded to the longest of them."""
+def rows_of(s: Setting, table: Split, g: Group, part: Part, longest: int | None = None) -> Data:
+    """The rows of some clients of a group, padded to so many, or to the longest of them."""
     ids = g.ids[part]
     counts = table.counts[ids]
-    rows = table.rows[ids, : int(counts.max())]
+    rows = table.rows[ids, : int(counts.max()) if longest is None else longest]
     x = s.federation.x[rows]
     if g.executor == "stack" and has_convolutions(g.net):
         x = stacked_layout(x)

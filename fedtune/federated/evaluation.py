@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedtune.core import metrics
@@ -161,12 +162,12 @@ def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str
         correct = {h: ((y == data.y) & data.mask).sum() for h, y in said.items()}
         scores = next(iter(heads.values()))
         loss = metrics.log_loss(scores, data.y) * data.mask
-        found = {"correct": correct, "loss": loss.sum().double(), "said": next(iter(said.values()))}
+        found = {"correct": correct, "loss": loss, "said": next(iter(said.values()))}
         return found | ({"scores": scores} if s.metrics else {})
 
     draws = Draws(_of_group, g.net)
 
-    def run(part: Part, data: Data) -> dict[str, Any]:
+    def run(part: Part, data: Data, longest: int) -> dict[str, Any]:
         ids = g.ids[part]
         draws.begin(lambda: s.streams(ids, "predict", split, t))
         down = deployed(ids, runs[part])  # here: a chunk of it would be a copy
@@ -178,7 +179,8 @@ def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str
             counts, scores = table.counts[ids].tolist(), found.pop("scores")
             of = enumerate(zip(ids.tolist(), counts, strict=True))
             each.update({k: (scores[i, :n], data.y[i, :n]) for i, (k, n) in of})
-        return found | {"counts": _counts(data, found.pop("said"), s.task.classes)}
+        loss = F.pad(found["loss"], (0, longest - data.y.shape[1])).sum(1).double()
+        return found | {"loss": loss, "counts": _counts(data, found.pop("said"), s.task.classes)}
 
     with client_code.running(g.executor):
         return Scores(certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws), each)

@@ -10,7 +10,7 @@ from support.helpers import DIGITS, TIGHT, random_federation
 from torch.testing import assert_close
 
 from fedtune.core.trees import take
-from fedtune.federated import chunks, evaluation
+from fedtune.federated import chunks, evaluation, partitioning
 from fedtune.federated.algorithm import Model
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.simulation import Simulation
@@ -80,3 +80,35 @@ def test_under_the_pooled_rule_all_rows_are_one_clients(monkeypatch: pytest.Monk
         for name, value in expected(split, whole, sim.setting.task.classes).items():
             assert_close(row[name], float(value), **TIGHT, msg=name)
         assert row[f"{split}_acc_std"] == 0 and row[f"{split}_acc"] == row[f"{split}_acc_rows"]
+
+
+@pytest.mark.parametrize("model, fields", [("cnn8", {}), ("mlp", {"dataset": "digits"})])
+def test_padding_that_is_left_out_changes_no_bit(model: str, fields: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients with about as many rows are scored together; sums over rows round as if all had been padded alike."""
+    scenario = DIGITS.override(clients=9, partition="dirichlet", alpha=0.5, model=model, **fields)
+    sim = Simulation(Experiment("fedavg", scenario), {}, partitioning.make(scenario, 0))
+    sim.step()
+    found = {}
+    for band in (1, 8, 10**9):
+        monkeypatch.setattr(chunks, "BAND", band)
+        chunks._KNOWN.clear()
+        found[band] = evaluation.evaluate(sim.setting, sim.state)
+        bands, *_ = next(iter(next(iter(chunks._KNOWN.values())).values()))
+        assert (len(bands) == 1) == (band == 10**9)
+    assert found[1] == found[8] == found[10**9]
+
+
+@pytest.mark.parametrize("counts", [[5], [30, 3], [40, 39, 8, 7, 3], [240, 7, 100, 20, 33, 90, 90, 8, 1]])
+def test_bands_hold_every_client_with_its_rows(counts: list[int]) -> None:
+    for part in (slice(None), torch.arange(len(counts) // 2, len(counts))):
+        mine = torch.tensor(counts)[part]
+        bands = chunks._bands(torch.tensor(counts), part)
+        clients = torch.cat([torch.arange(len(counts))[of] for of, *_ in bands])
+        assert clients.sort().values.equal(torch.arange(len(counts))[part])
+        for of, rows, longest in bands:
+            own = torch.tensor(counts)[of]
+            assert len(own) > 1 or len(mine) == 1
+            assert own.max() <= rows <= longest == mine.max()
+            assert (longest - rows) % chunks.STEP == 0 and rows >= min(longest, chunks.STEP)
+        padded = sum(rows * len(torch.tensor(counts)[of]) + chunks.BAND for of, rows, _ in bands)
+        assert padded <= chunks.BAND + len(mine) * mine.max()
