@@ -17,6 +17,7 @@ from support.searches import MOMENTS, begin_search, copy_at
 from fedtune.cluster import ray_start
 
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"  # also where a test starts a process: on a busy machine two wait for one another
 os.environ["COLUMNS"] = "160"  # as where there is no terminal; pytest-xdist says otherwise to its workers
 
 # files of minutes, longest first: of four workers none is to begin one when the others have nothing left
@@ -25,7 +26,7 @@ LONG = ("survival", "failures", "killed", "promotion", "jobs", "watching", "conf
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Ray's workers are forks of one process (support/forked/server.py), for all of pytest's workers."""
+    """Ray's processes and our commands are forks of one (support/forked/server.py), for all of pytest's workers."""
     if "FEDTUNE_FORKS" in os.environ:
         return  # ours, of pytest-xdist's workers
     forked, folder = Path(__file__).parent / "support" / "forked", tempfile.mkdtemp(prefix="fedtune-forks-")

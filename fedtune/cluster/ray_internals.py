@@ -93,6 +93,22 @@ def unsaved(trainable: Any) -> Any:
     return _TrainingResult(None, trainable._last_result or {})
 
 
+@contextmanager
+def actors_like_others() -> Iterator[None]:
+    """Trials begun meanwhile have no environment variable of their own, so they take workers that are there already.
+
+    Tune gives each one for PyTorch Lightning, and a worker with another environment than the job's is started anew.
+    """
+    from ray.tune.execution import class_cache
+
+    variables = class_cache.DEFAULT_ENV_VARS
+    class_cache.DEFAULT_ENV_VARS = {}
+    try:
+        yield
+    finally:
+        class_cache.DEFAULT_ENV_VARS = variables
+
+
 # the state of a search on disk ----------------------------------------------------------------------------------------
 
 

@@ -39,10 +39,10 @@ TINY = (
     "--algo fedavg --clients 4 --rounds 2 --trials 2 --max-concurrent 1 --scheduler none --searcher random "
     "--final-seeds 0 --no-dashboard"
 )
-# some 6 s of rounds, two trials at once
+# some 2 s of rounds, two trials at once
 LONG = (
     "--algo fedproto --clients 8 --rounds 12 --trials 4 --searcher random --scheduler none --max-concurrent 2 "
-    "--set local_epochs=5 --set lr=0.02 --set momentum=0.5 --final-seeds 0"
+    "--set local_epochs=1 --set lr=0.02 --set momentum=0.5 --final-seeds 0"
 )
 
 
@@ -417,7 +417,7 @@ def test_the_users_files_are_sent_with_what_they_import_and_named_as_the_job_has
     name = os.path.relpath(file)
     for words, sent in (
         (f"search --algo {name}", "--algo given/mine.py"),
-        (f"compare --algos local,{name}:Mine", "--algos local,given/mine.py:Mine"),
+        (f"compare --algos local,{name}:Mine", "--algos local,given/mine.py:Mine,fedavgft"),
     ):
         rest = "--storage-path /shared --name run"
         job = submit.prepare(f"{words} {rest}".split(), None, None, tmp_path / "job.zip")

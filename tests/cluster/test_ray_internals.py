@@ -17,7 +17,7 @@ import pytest
 import ray
 from ray import tune
 from ray.tune import Callback
-from ray.tune.execution import tune_controller
+from ray.tune.execution import class_cache, tune_controller
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
@@ -83,6 +83,18 @@ def test_a_trainable_counts_on_from_what_it_is_told() -> None:
     assert ray_internals.checkpoint_folder(trainable) == "/there"
     unsaved = ray_internals.unsaved(trainable)
     assert unsaved.checkpoint is None and unsaved.metrics["training_iteration"] == 8
+
+
+def test_a_trial_asks_for_no_environment_of_its_own() -> None:
+    """Else none of the workers that are started ahead is used."""
+
+    def asked() -> dict:
+        return class_cache._ActorClassCache().get(Counting)._default_options["runtime_env"]
+
+    assert asked() == {"env_vars": {"PL_DISABLE_FORK": "1"}}, "Tune asks for nothing any more: drop actors_like_others"
+    with ray_internals.actors_like_others():
+        assert not asked().get("env_vars"), "the variables come from elsewhere: see actors_like_others"
+    assert asked()["env_vars"]
 
 
 def test_storage_knows_where_a_checkpoint_goes() -> None:

@@ -48,7 +48,7 @@ print(json.dumps({
 
 
 def test_after_our_search_a_users_own_tuner_keeps_its_dataframes(tmp_path: Path) -> None:
-    environment = {n: v for n, v in os.environ.items() if n not in ray_start.SETTINGS}
+    environment = {n: v for n, v in os.environ.items() if n not in ray_start.SETTINGS} | {"FEDTUNE_FORK": "yes"}
     command = [sys.executable, "-c", BOTH, str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import requests
 from support.chromium import Browser, answers, chromium, free_port
+from support.processes import below
 from support.searches import QUICK, searched
 from support.waiting import wait_for
 
@@ -266,20 +267,6 @@ def test_nothing_of_a_search_listens_beyond_loopback_or_reports_its_use(running:
     for part in ("gcs_server", "raylet/raylet", "dashboard.py"):
         pid = next(pid for pid, name in zip(family, names, strict=True) if part in name)
         assert "RAY_USAGE_STATS_ENABLED=0" in Path(f"/proc/{pid}/environ").read_text().split("\0")
-
-
-def below(pid: int) -> list[int]:
-    """A process and all that it started."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            children.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
-        except OSError:
-            continue  # it ended meanwhile
-    found = [pid]
-    for each in found:
-        found += children.get(each, [])
-    return found
 
 
 def listening(pids: list[int]) -> list[tuple[Any, int]]:

@@ -28,7 +28,7 @@ def test_the_page_runs_from_top_to_bottom(tmp_path):
     script = tmp_path / "page.py"
     code.insert(6, "population = results.get_dataframe()\n")
     script.write_text("\n".join(code) + HOLDS)
-    environment = os.environ | {"HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = os.environ | {"HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0", "FEDTUNE_FORK": "yes"}
     environment["RAY_ADDRESS"] = "local"  # else the Tuners join whatever Ray this machine has
     done = subprocess.run(
         [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900

@@ -25,9 +25,11 @@ def crowded(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A process that finds no modules but those of the environment and of its folder; a command imports all itself."""
+    forked = "no" if "-m" in arguments else "yes"
+    paths = {"PYTHONPATH": str(Path(__file__).parents[1] / "support" / "forked"), "FEDTUNE_FORK": forked}
     return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=300,
-        env=os.environ | {"PYTHONPATH": ""},
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=300, env=os.environ | paths
     )  # fmt: skip
 
 

@@ -79,7 +79,7 @@ def test_the_search_trains_again_to_the_same_numbers_with_dropout(story: Path) -
 
 def test_ones_own_stands_beside_a_built_in(story: Path) -> None:
     table = next((story / "runs" / "against").rglob("table.csv"))
-    assert set(pd.read_csv(table)["algorithm"]) == {"fair.py", "fedavg"}
+    assert set(pd.read_csv(table)["algorithm"]) == {"fair.py", "fedavg", "fedavgft", "local"}
 
 
 def test_the_table_of_methods_has_their_arguments() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from support.processes import kill
 from support.searches import command, copy_to, copy_when, logged_rounds
 from support.waiting import wait_for
 
@@ -142,7 +143,7 @@ def killed(tmp_path_factory):
         copy_when(lambda: logged_rounds(run / "local") > 5, process, run, folder / "search")
         wait_for(lambda: len(list(run.glob("evaluations/*.json"))) > 3)
     finally:
-        process.kill()
+        kill(process)
     process.communicate()
     return {"search": folder / "search", "evaluation": run}
 

@@ -22,6 +22,7 @@ from fedtune.core.errors import UserError
 from fedtune.runs import logs, tables
 from fedtune.runs.folder import RunFolder
 from fedtune.tuning import saved_state
+from support.processes import below, working
 from support.waiting import wait_for
 
 QUICK = "--clients 4 --no-dashboard --final-seeds 0 "
@@ -47,10 +48,10 @@ def configuration(trial: Any) -> dict[str, Any]:
 
 # ---- a search that is disturbed in every way, and must end as if it had not been
 
-# some 5 s of rounds, two trials at once; random, so that what is tried does not depend on who ends first
+# some 3 s of rounds, two trials at once; random, so that what is tried does not depend on who ends first
 TWO_AT_ONCE = (
     "--algo fedproto --clients 8 --rounds 12 --trials 6 --searcher random --scheduler none --max-concurrent 2 "
-    "--set local_epochs=3 --set lr=0.02 --set momentum=0.5 --final-seeds 0 --no-dashboard"
+    "--set local_epochs=1 --set lr=0.02 --set momentum=0.5 --final-seeds 0 --no-dashboard"
 )
 
 
@@ -89,7 +90,7 @@ def standing_still(process: subprocess.Popen, run: Path) -> Iterator[None]:
     test_failures.py has it on purpose.
     """
     while True:
-        pids = [process.pid, *actors(process.pid)]
+        pids = [working(process.pid), *actors(process.pid)]
         try:
             for pid in pids:
                 os.kill(pid, signal.SIGSTOP)
@@ -132,22 +133,13 @@ def rounds_by_configuration(run: Path) -> dict[str, pd.DataFrame]:
 
 def actors(driver: int, name: str = "Trainable") -> list[int]:
     """Processes below a driver that run trials, or the task of that name."""
-    parents, found, forks = {}, [], Path(os.environ["FEDTUNE_FORKS"]).parent
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fork = forks / folder.name  # stands for the process that it is a fork for
-            parent = fork.read_text() if fork.exists() else (folder / "stat").read_text().rpartition(")")[2].split()[1]
-            parents[int(folder.name)] = int(parent)
-            title = (folder / "cmdline").read_text()
-        except (OSError, ValueError):
-            continue  # it ended meanwhile, or begins
-        if title.startswith("ray::") and name in title:  # of a class that Ray wraps it in
-            found.append(int(folder.name))
-
-    def below(pid: int) -> bool:
-        return pid == driver or (pid > 1 and below(parents.get(pid, 0)))
-
-    return [pid for pid in found if below(pid)]
+    found = []
+    for pid in below(driver):
+        with suppress(OSError):  # it ended meanwhile
+            title = Path(f"/proc/{pid}/cmdline").read_text()
+            if title.startswith("ray::") and name in title:  # of a class that Ray wraps it in
+                found.append(pid)
+    return found
 
 
 def assert_as_undisturbed(run: Path, undisturbed: Path) -> None:

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from support.processes import kill
 from support.searches import actors, assert_as_undisturbed, begin_search, logged_rounds, standing_still
 from support.waiting import wait_for
 
@@ -26,8 +27,7 @@ def test_a_killed_driver_is_resumed_where_it_was(
         said = capsys.readouterr().out
         assert "fedproto, random and none: running" in said and "of 6 trials: " in said and " running" in said
         assert resume.main([str(run)]) == 2 and "another is at work" in capsys.readouterr().err
-        os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+        kill(process)
     assert status.main([str(run)]) == 0
     assert "its driver is gone; fedtune resume" in capsys.readouterr().out.replace("\n", " ")
     assert resume.main([str(run), "--no-dashboard"]) == 0

@@ -1,28 +1,96 @@
-"""A process that has imported what Ray's workers import, and becomes each of them by a fork.
+"""A process that has imported what Ray's processes and our commands import, and becomes each of them by a fork.
 
-The tests start hundreds of workers, and importing PyTorch and the rest takes a worker seconds of processor time, more
-than most searches of the tests.  Ray is not imported ahead, for it reads its settings from the environment then; nor
-is fedtune, which some tests have from another place.
+The tests start hundreds, and importing PyTorch, Ray and the rest takes each of them seconds of processor time, more
+than most searches of the tests.  Ray reads its settings from the environment when it is imported: for every set of
+them that comes twice there is one more process, an importer, that has imported it so.  fedtune is not imported ahead,
+for some tests have it from another place.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
-import runpy
 import select
-import shlex
 import signal
 import socket
+import struct
 import sys
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
+
+from becoming import become
 
 AHEAD = ("torch", "torch._dynamo", "torch.fx.experimental.symbolic_shapes", "pandas", "pyarrow.parquet", "pyarrow.fs",
          "scipy.stats", "sklearn.mixture", "optuna", "pydantic.main", "requests", "jsonschema", "IPython", "yaml",
          "rich", "fsspec", "google.protobuf.descriptor_pb2")  # fmt: skip
+OF_A_NODE = ("ray", "ray.actor")  # for workers: what else they import depends on the test
+OF_OTHERS = ("ray", "ray.tune", "ray.dashboard.head", "ray.job_submission", "ray._private.log_monitor",
+             "ray.autoscaler._private.autoscaler", "ray.autoscaler.v2.autoscaler")  # fmt: skip
+MESSAGE = 2**20  # bytes, at most
+IDLE = 60.0  # seconds after which nobody else is expected on a node of Ray
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a process says of itself, the connection to it and its standard streams."""
+
+    message: bytes
+    connection: socket.socket
+    streams: list[int]
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The message."""
+        return json.loads(self.message)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The variables that Ray may read when it is imported."""
+        return {n: v for n, v in self.asked["environ"].items() if n.startswith(("RAY_", "TUNE_"))}
+
+    def close(self) -> None:
+        """It is another process's now."""
+        self.connection.close()
+        for stream in self.streams:
+            os.close(stream)
+
+
+@dataclass
+class Importers:
+    """The processes that have imported Ray, by its settings; None for settings that came once."""
+
+    folder: Path
+    found: dict[frozenset[tuple[str, str]], socket.socket | None] = field(default_factory=dict)
+
+    def take(self, request: Request, server: socket.socket) -> bool:
+        """Whether an importer has taken a request."""
+        key = frozenset(request.settings.items())
+        if key not in self.found:
+            self.found[key] = None
+            return False
+        to = self.found[key] or self.begin(request, server)
+        try:
+            socket.send_fds(to, [request.message], [request.connection.fileno(), *request.streams])
+        except OSError:  # it was idle, or could not import Ray and has said why
+            del self.found[key]
+            return False
+        self.found[key] = to
+        return True
+
+    def begin(self, request: Request, server: socket.socket) -> socket.socket:
+        """A new importer for the settings of a request."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork() == 0:
+            request.close()
+            for other in (server, ours, *filter(None, self.found.values())):
+                other.close()
+            import_ray(request.settings, theirs, self.folder)
+        theirs.close()
+        return ours
 
 
 def main(address: str) -> None:
@@ -31,79 +99,98 @@ def main(address: str) -> None:
     Beside the socket a file of each fork names the process that it is a fork for.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the keepers of the forks
-    with socket.socket(socket.AF_UNIX) as server:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for importers and keepers
+    importers = Importers(Path(address).parent)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(address)
         server.listen(64)  # whoever comes now waits
-        for name in AHEAD:
-            __import__(name)
-        gc.freeze()  # a collection would write to every page, and forks share them
+        load(AHEAD)
         while sys.stdin not in select.select([server, sys.stdin], [], [])[0]:
             connection = server.accept()[0]
-            if os.fork() == 0:
+            message, streams = socket.recv_fds(connection, MESSAGE, 3)[:2]
+            request = Request(message, connection, streams)
+            if message and not importers.take(request, server) and os.fork() == 0:
                 server.close()
-                keep(connection, Path(address).parent)
-            connection.close()
+                keep(request, {}, importers.folder)
+            request.close()
 
 
-def keep(connection: socket.socket, folder: Path) -> NoReturn:
-    """Fork for the process at the other end, and tell it how the fork has ended."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    _, streams, _, _ = socket.recv_fds(connection, 1, 3)
-    with suppress(OSError), connection, connection.makefile("rw") as stream:  # the other end may be gone
-        asked = json.loads(stream.readline())
-        if asked["where"] == [sys.prefix, os.readlink("/proc/self/ns/pid")]:
-            pid = os.fork()
-            if pid == 0:
-                connection.close()
-                become(asked, streams, folder)
-            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            print(status if status >= 0 else 128 - status, file=stream, flush=True)
+def load(names: tuple[str, ...]) -> None:
+    """Import, for forks that share the memory: no collection is to write to it."""
+    for name in names:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
+def import_ray(settings: dict[str, str], requests: socket.socket, folder: Path) -> NoReturn:
+    """Import Ray under these settings, and fork for every request with them."""
+    os.environ.update(settings)
+    before = dict(os.environ)
+    of_a_node = "RAY_RAYLET_PID" in settings
+    load(OF_A_NODE if of_a_node else OF_OTHERS)
+    added = {name: value for name, value in os.environ.items() if before.get(name) != value}
+    while select.select([requests], [], [], IDLE if of_a_node else None)[0]:
+        message, descriptors = socket.recv_fds(requests, MESSAGE, 4)[:2]
+        if not message:
+            break  # the server is gone
+        request = Request(message, socket.socket(fileno=descriptors[0]), descriptors[1:])
+        if os.fork() == 0:
+            requests.close()
+            keep(request, added, folder)
+        request.close()
     os._exit(0)
 
 
-def become(asked: dict[str, Any], streams: list[int], folder: Path) -> NoReturn:
-    """Be what `python SCRIPT WORDS…` would be."""
-    (folder / str(os.getpid())).write_text(str(asked["pid"]))
-    os.setpgid(0, 0)  # Ray ends a worker with its process group
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
+def keep(request: Request, added: dict[str, str], folder: Path) -> NoReturn:
+    """Fork for the process at the other end, pass its signals on, and tell it how the fork has ended.
+
+    added: variables that were set when Ray was imported.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    connection, asked = request.connection, request.asked
+    asked["environ"] = added | asked["environ"]
+    stood_for = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    if asked["prefix"] != sys.prefix or not enter_namespace(stood_for):
+        os._exit(0)
+    pid = os.fork()
+    if pid == 0:
+        connection.close()
+        become(asked, request.streams)
+    for stream in request.streams:
         os.close(stream)
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    os.chdir(asked["folder"])
-    os.environ.clear()
-    os.environ.update(asked["environ"])
-    mine = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:] = [*mine, *(p for p in sys.path[1:] if p not in paths)]
-    os.execvp = go_on  # type: ignore[assignment]
-    status = 0
+    note = folder / str(pid)
+    note.write_text(str(stood_for))
+    fork = os.pidfd_open(pid)
+    with suppress(OSError):  # the other end may be gone
+        connection.send(b"forked")
+    while fork not in select.select([connection, fork], [], [])[0]:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(fork, heard(connection))
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    note.unlink(missing_ok=True)  # the folder may be gone
+    with suppress(OSError):
+        connection.send(b"%d" % status)
+    os._exit(0)
+
+
+def heard(connection: socket.socket) -> int:
+    """The signal that came to the process at the other end; that it is gone can only mean the one nobody hears."""
     try:
-        script(asked["words"])
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        status = 1
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
-    finally:
-        os._exit(status)
+        return int(connection.recv(16) or signal.SIGKILL)
+    except OSError:
+        return signal.SIGKILL
 
 
-def go_on(file: str, args: list[str]) -> None:
-    """What Ray's set-up does at its end, `bash -c "exec python SCRIPT WORDS…"`, in this process."""
-    first, python, *words = shlex.split(args[-1])
-    if (first, python) != ("exec", sys.executable):
-        os.execv(f"/bin/{file}", args)
-    script(words)
+def enter_namespace(pid: int) -> bool:
+    """Have the next fork live where a process does, if that is another namespace of processes; whether it will."""
+    of_it = Path(f"/proc/{pid}/ns")
+    if os.readlink(of_it / "pid") == os.readlink("/proc/self/ns/pid"):
+        return True
+    import ctypes
 
-
-def script(words: list[str]) -> None:
-    """Run a script as the main module, options of Python before it left out."""
-    while words[0].startswith("-"):
-        words = words[1:]
-    sys.argv = words
-    sys.path.insert(0, str(Path(words[0]).parent))
-    runpy.run_path(words[0], run_name="__main__")
+    descriptors = [os.open(of_it / kind, os.O_RDONLY) for kind in ("user", "mnt", "pid")]
+    return not any(ctypes.CDLL(None).setns(descriptor, 0) for descriptor in descriptors)
 
 
 if __name__ == "__main__":
