@@ -11,6 +11,7 @@ from analysis.plot_tools import KEYS, UNITS, hover_texts, in_words, legend_lines
 from analysis.theme import GREY, colours, finish, nothing
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import ACCURACY, Objective, written
+from fedtune.core.terminal import several
 from fedtune.runs import pareto
 
 MOST_POINTS = 4000  # what a browser can bear
@@ -108,7 +109,7 @@ def accuracy_communication(
         )  # fmt: skip
         figure.add_scatter(
             x=best[second.name], y=best[first.name], mode="lines+markers", legendgroup=str(value),
-            name=str(value) if by else f"front: {len(best)} rounds that none beats",
+            name=str(value) if by else f"front: {several(len(best), 'round')} that none beats",
             line={"color": colour, "shape": "hv", "width": 2.5}, marker={"size": 6}, text=hover_texts(best),
             hovertemplate="front: %{y:.4f} at %{x:.4g}%{text}<extra></extra>",
         )  # fmt: skip

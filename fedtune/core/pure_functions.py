@@ -32,10 +32,14 @@ _OPERATORS = {f for n, f in vars(operator).items() if not n.startswith("_") and 
 _MATH = {f for f in vars(math).values() if isinstance(f, BuiltinFunctionType)}
 _ITERATORS = {t for n, t in vars(itertools).items() if not n.startswith("_") and isinstance(t, type)}
 _CLASSES = {Tensor, torch.Size, torch.no_grad, torch.enable_grad, Ragged}
-_SAFE = _BUILTINS | _OPERATORS | _MATH | _ITERATORS | _CLASSES | {functools.reduce}
+_SAFE = _BUILTINS | _OPERATORS | _MATH | _ITERATORS | _CLASSES | {functools.partial, functools.reduce, torch.is_tensor}
 _READS_A_FILE = torch.from_file
+_CHOOSES = "torch._jit_internal"  # where pooling's functions choose whether to give indices, too
 _OPERATIONS = {"torch._C._nn", "torch._C._linalg", "torch._C._special", "torch._C._fft"}
-_FUNCTIONS = {"torch.nn.functional", "torch.functional", "torch.func", "torch._functorch"}  # modules of pure functions
+_FUNCTIONS = {  # modules of pure functions
+    "torch.nn.functional", "torch.nn.utils.convert_parameters", "torch.functional", "torch.func", "torch._functorch",
+    "typing",
+}  # fmt: skip
 _MATHEMATICS = {
     "fedtune.core.trees", "fedtune.federated.algorithm", "fedtune.federated.model", "fedtune.nn.divergences",
     "fedtune.nn.fusion", "fedtune.nn.generator_losses", "fedtune.nn.generators", "fedtune.nn.heads",
@@ -56,8 +60,9 @@ def module_of(function: FunctionType) -> str:
 def is_pure(value: Any) -> bool:
     """Whether a function or class depends on its arguments alone."""
     if isinstance(value, FunctionType):
-        module = module_of(value)
-        return module in _MATHEMATICS or module.startswith("trainables.") or _is_below(module, _FUNCTIONS)
+        module = value.__module__ if module_of(value) == _CHOOSES else module_of(value)
+        known = module in _MATHEMATICS or module.startswith("trainables.") or _is_below(module, _FUNCTIONS)
+        return known or value in _SAFE
     if isinstance(value, BuiltinFunctionType) and value.__module__ in ("torch", *_OPERATIONS):
         operation = value.__module__ != "torch" or value.__qualname__.startswith("_VariableFunctionsClass.")
         return operation and value is not _READS_A_FILE

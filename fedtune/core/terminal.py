@@ -39,6 +39,11 @@ def short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else "" if value is None else printable(str(value))
 
 
+def several(number: int, thing: str) -> str:
+    """So many of a thing: `1 round`, `12 rounds`."""
+    return f"{number} {thing}" + ("" if number == 1 else "s")
+
+
 def one_line(text: object) -> str:
     """A text as one line that a terminal shows as it is; words and lines that are very long lose their middles."""
     words = printable(" ".join(str(text).split())).split(" ")

@@ -27,7 +27,7 @@ Simulate = Callable[[Experiment, dict[str, Any], Federation], Any]
 ROUNDS = 2  # that are tried: the second one receives what the first one sent
 ROWS = 6  # of a client, in a trial
 CLIENTS = 10  # at least two of each architecture, in a measurement
-STEPS = 3  # of a client in a round that is timed
+STEPS = 6  # of a client in a round that is timed: in the second one nearly all are replayed, if they can be
 
 
 def settle(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> Experiment:

@@ -78,7 +78,7 @@ class Check:
     def title(self) -> str:
         """What is asked, in words."""
         parts = [f"algorithm {self.algorithm} ({self._cls.__name__})"] if self._cls else []
-        parts += [f"model {self.model}"] if self.model else []
+        parts += [f"model {self.model}{_called(self.model)}"] if self.model else []
         return " with ".join(parts) + f": {self._where()}"
 
     def _where(self) -> str:
@@ -125,6 +125,15 @@ def _algorithm_and_model(what: str, model: str) -> tuple[str, str]:
             raise UserError(f"one model at a time is checked, but {what} and {model} are models; give one of them")
         what, model = "", what
     return what, model
+
+
+def _called(model: str) -> str:
+    """What is found under a name in a user's file, and how it is called, in words."""
+    found = own_files.load(model, "model") if own_files.is_own(model) else None
+    if not inspect.isfunction(found):
+        return ""
+    taken = [p.name for p in inspect.signature(found).parameters.values() if p.default is p.empty]
+    return "" if taken == ["shape", "classes"] else f" ({found.__name__}({', '.join(taken)}) as (shape, classes))"
 
 
 def _is_model(name: str) -> bool:

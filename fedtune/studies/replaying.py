@@ -13,7 +13,7 @@ from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import JUDGED
 from fedtune.core.objectives import TEST, Goal
-from fedtune.core.terminal import say
+from fedtune.core.terminal import say, several
 from fedtune.runs import frames
 from fedtune.runs.files import RunFiles
 from fedtune.runs.folder import RunFolder
@@ -79,7 +79,7 @@ def compare(before: pd.DataFrame, p: plan.Plan) -> int:
     if apart:
         say(f"replayed: {len(apart)} of {len(p.again)} trials have other numbers: {', '.join(apart)}")
         return 1
-    say(f"replayed: all {len(p.again)} trials, {len(now)} rounds, are the same bit for bit")
+    say(f"replayed: all {several(len(p.again), 'trial')}, {several(len(now), 'round')}, are the same bit for bit")
     return 0
 
 

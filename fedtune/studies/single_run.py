@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fedtune.core.memory import keep_freed_memory
 from fedtune.core.metrics import METRICS, is_own
-from fedtune.core.terminal import say
+from fedtune.core.terminal import say, several
 from fedtune.federated import model_file, partitioning
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.own_scenario import data_in_words
@@ -35,7 +35,8 @@ def run(
     setting, began = simulation.setting, time.perf_counter()
     executor = " and ".join(sorted({g.executor for g in simulation.state.groups}))
     say(
-        f"{experiment.algorithm}, {setting.task.clients} clients, {setting.scenario.rounds} rounds, "
+        f"{experiment.algorithm}, {several(setting.task.clients, 'client')}, "
+        f"{several(setting.scenario.rounds, 'round')}, "
         f"seed {experiment.seed}, executor {executor}, {experiment.device}"
     )
     if words := data_in_words(experiment.scenario):
@@ -69,7 +70,7 @@ def _rounds(simulation: Simulation) -> list[dict[str, Any]]:
 def _conclude(last: dict[str, Any], seconds: float) -> None:
     """Say how the last round stands."""
     say(
-        f"after {last['round']} rounds in {seconds:.1f} s: val_acc {last['val_acc']:.4f}, "
+        f"after {several(last['round'], 'round')} in {seconds:.1f} s: val_acc {last['val_acc']:.4f}, "
         f"test_acc {last['test_acc']:.4f} (std over clients {last['test_acc_std']:.4f}, worst tenth "
         f"{last['test_acc_worst10']:.4f}), {last['comm_mb']:.2f} MB sent and received"
         + (f"; test_acc over all classes {last['test_acc_all']:.4f}" if "test_acc_all" in last else "")

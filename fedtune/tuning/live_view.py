@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, FAR, Goal
-from fedtune.core.terminal import short
+from fedtune.core.terminal import several, short
 from fedtune.runs.trial_states import STATUSES, status
 
 PERIOD = 0.5  # seconds between two pictures
@@ -151,7 +151,7 @@ class Lines(View):
         peak = f"; peak so far {self.peak[0]:.4f} ({self.peak[1]})" if self.peak else ""
         line = (
             f"[{self.elapsed()}] {len(self.ended)}/{self.trials} {trial} {self.ended[trial]} after "
-            f"{last.get('training_iteration', 0)} rounds, {self.objective.name} {value}{peak}"
+            f"{several(last.get('training_iteration', 0), 'round')}, {self.objective.name} {value}{peak}"
         )
         print(line, file=sys.stderr, flush=True)
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import BY_ACCURACY, Goal
-from fedtune.core.terminal import console, say, short
+from fedtune.core.terminal import console, say, several, short
 from fedtune.federated.own_scenario import data_in_words
 from fedtune.runs import pareto, reading, tables
 from fedtune.tuning import schedulers
@@ -29,7 +29,7 @@ def announce(p: Plan, space: str, concurrent: int) -> None:
         say(f"started: {p.experiment.describe_start()}")
     stops = schedulers.rungs(p.scheduler, p.budget.limit, p.grace)
     say(
-        f"{p.trials} trials of up to {_length(p)}, {concurrent} at once; {p.searcher}"
+        f"{several(p.trials, 'trial')} of up to {_length(p)}, {concurrent} at once; {p.searcher}"
         + (f" for {said(p.goal)}" if p.goal != BY_ACCURACY else "")
         + f", {p.scheduler}"
         + (f" with rungs at {', '.join(format(s, 'g') for s in stops)}" if stops else "")
@@ -63,12 +63,13 @@ def conclude(
 ) -> None:
     """Print the best configuration and its figures."""
     ended = ", ".join(f"{n} {how}" for how, n in counts.items())
-    say(f"\nbest of {sum(counts.values())} trials ({ended}): trial {best['trial']}, " + listed(config, short))
+    trials = several(sum(counts.values()), "trial")
+    say(f"\nbest of {trials} ({ended}): trial {best['trial']}, " + listed(config, short))
     say(
         "in the search: "
         + "".join(f"{n} {short(float(best[tables.final(n)]))}, " for n in p.goal.names if n != METRIC)
         + f"val_acc {best['last_val_acc']:.4f}, " + said_of_test(tables.tested(best)) + " "
-        f"after {best['rounds']} rounds" + (f", means of {p.seeds} seeds" if p.seeds > 1 else "")
+        f"after {several(best['rounds'], 'round')}" + (f", means of {p.seeds} seeds" if p.seeds > 1 else "")
     )
     if len(checked):
         table = Table(title=f"test accuracy on fresh seeds ({p.final_seeds}), last round", title_justify="left")
@@ -105,7 +106,7 @@ def said_of_test(tested: dict[str, Any]) -> str:
 
 def _length(p: Plan) -> str:
     """What a trial may use, in words."""
-    rounds = f"{p.experiment.scenario.rounds} rounds"
+    rounds = several(p.experiment.scenario.rounds, "round")
     unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit)
     most = f"{rounds} or {p.budget.limit:g} {unit}" if unit else rounds
     return most + (f", each on {p.seeds} seeds" if p.seeds > 1 else "")

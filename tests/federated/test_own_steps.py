@@ -3,6 +3,8 @@
 Every case is trained twice, as it is and without any tape, and must agree in every bit.
 """
 
+import inspect
+import math
 import random
 import textwrap
 from collections.abc import Iterator
@@ -12,10 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
-from fedtune.core import own_files
+from fedtune.core import own_files, own_packages
+from fedtune.core.pure_functions import is_pure
 from fedtune.core.trees import named
-from fedtune.federated import own_algorithms, partitioning, scenarios, stacked_step
+from fedtune.federated import own_algorithms, partitioning, registry, scenarios, stacked_step
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.laws import exactness, models
 from fedtune.federated.laws.law import Note
@@ -475,6 +480,18 @@ def test_what_no_key_holds_is_never_replayed(name: str, tmp_path: Path, monkeypa
     assert len(why) == 1 and said in why[0], why
 
 
+def test_pure_functions_are_told_from_others() -> None:
+    functions = {n: f for n, f in vars(F).items() if inspect.isroutine(f) and n[0] != "_"}
+    assert {n for n, f in functions.items() if not is_pure(f)} <= {
+        "boolean_dispatch", "handle_torch_function", "has_torch_function", "has_torch_function_unary",
+        "has_torch_function_variadic",
+    }  # fmt: skip
+    for pure in (torch.einsum, torch.linalg.inv, torch.special.expit, torch.func.grad, nn.HuberLoss, math.exp, sorted):
+        assert is_pure(pure)
+    for other in (torch.manual_seed, torch.from_file, torch.get_default_dtype, torch.load, random.random, print, id):
+        assert not is_pure(other)
+
+
 def test_check_says_why_steps_run_anew(tmp_path: Path) -> None:
     one, _ = IMPURE["text"]
     subject = Subject(own_algorithms.find(written(one, tmp_path, "checked")[0]))
@@ -486,3 +503,18 @@ def test_check_says_why_steps_run_anew(tmp_path: Path) -> None:
     note = models.one_program(model)
     assert isinstance(note, Note)
     assert note.what == "every step runs anew: net.py:22 sets .calls"
+
+
+@pytest.mark.parametrize("algorithm", ["fedfa", "fedgen", "gfpl", "moon"])
+def test_a_copy_of_a_built_in_is_replayed_as_it_is(algorithm: str, tmp_path: Path) -> None:
+    copy = tmp_path / f"{algorithm}.py"
+    copy.write_text((own_packages.folder("trainables") / copy.name).read_text())
+    scenario = scenarios.find("digits-w4").override(clients=3, local_steps=6, batch=8, model="mlp")
+    rows, replayed = [], []
+    for name in (algorithm, own_files.take(str(copy))[0]):
+        values = dict(registry.find(algorithm).checked_with)
+        simulation = Simulation(Experiment(name, scenario, executor="stack"), values, partitioning.make(scenario, 0))
+        rows.append([numbers(simulation.step()) for _ in range(3)])
+        replayed.append(any(kind.believed for kind in kinds(simulation)))
+    assert rows[0] == rows[1]
+    assert replayed == [True, True]

@@ -14,7 +14,7 @@ from support.own_algorithms import NETS, own_net
 
 from fedtune.core import own_files
 from fedtune.core.errors import UserError
-from fedtune.federated import partitioning, settling
+from fedtune.federated import partitioning, settling, stacked_step
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.simulation import MultiSeedSimulation, Simulation, settled
 from fedtune.tuning.options import ExperimentOptions, SearchOptions
@@ -133,6 +133,19 @@ def test_a_model_that_no_rule_knows_is_timed_once_for_all_seeds(
 def test_what_is_timed_takes_ten_clients_and_real_rounds() -> None:
     experiment = Experiment("fedavg", DIGITS.override(model=own_net("heavy"), clients=12))
     assert settled(experiment, {}, random_federation([5] * 12)).executor in ("stack", "loop")
+
+
+def test_a_round_that_is_timed_is_replayed_as_those_of_a_run_are() -> None:
+    experiment = Experiment("fedavg", DIGITS.override(model=own_net("heavy"), clients=3))
+    made: list[Simulation] = []
+
+    def kept(*given: Any) -> Simulation:
+        made.append(Simulation(*given))
+        return made[-1]
+
+    settling._rounds(experiment, {}, random_federation([20] * 3), "stack", kept)
+    kinds = stacked_step._KINDS[made[0].state.groups[0].net].values()
+    assert any(kind.believed for kind in kinds), stacked_step.reasons(made[0].state.groups[0].net)
 
 
 def test_our_own_are_neither_tried_nor_timed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ def test_without_a_terminal_an_ended_trial_is_a_line(capsys: pytest.CaptureFixtu
         follow(view)
     assert capsys.readouterr().err.splitlines() == [
         "[0:00] 2/6 a finished after 2 rounds, val_acc 0.6000; peak so far 0.7000 (a)",
-        "[0:00] 3/6 b diverged after 1 rounds, val_acc 0.9000; peak so far 0.7000 (a)",
+        "[0:00] 3/6 b diverged after 1 round, val_acc 0.9000; peak so far 0.7000 (a)",
         "[0:00] 4/6 c failed after 0 rounds, val_acc -; peak so far 0.7000 (a)",
     ]
 
