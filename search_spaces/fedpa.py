@@ -1,12 +1,15 @@
 """FedPA: the weights of its five terms, their decays, and the generator's training.
 
-γ_div stays at 1: under Adam only the ratios of the three γ matter.
+γ_div stays at 1 in `default`: under Adam only the ratios of the three γ matter.
 """
 
 from fedtune.tuning.space import lines, tunable
 from trainables.fedpa import FedPA
 
-default = tunable(FedPA, "lam_po", "lam_ge", "gamma_fid", "gamma_ad", "po_decay", "ge_decay", "gen_lr", "gen_steps")
+default = tunable(
+    FedPA, "lam_po", "lam_ge", "gamma_fid", "gamma_ad", "po_decay", "ge_decay", gen_lr=(1e-5, 1e-2),
+    gen_steps=(10, 200), lr=(1e-5, 0.1),
+)  # fmt: skip
 # Table IV, one term left out at a time; and around the weights of section V
 paper = lines(
     gamma_ad=[0.15, 0.0, 0.05, 0.5],
@@ -17,7 +20,7 @@ paper = lines(
 )
 wide = tunable(
     FedPA, "lam_po", "po_decay", "po_floor", "lam_ge", "ge_decay", "gamma_fid", "fid_decay", "gamma_ad", "ad_decay",
-    "div_decay", "gen_lr", "gen_lr_decay", "gen_weight_decay", "gen_steps", "gen_batch", "noise_width", "noise_law",
-    "label_law", "bounded", "distance", "pairs", "targets", "reduce", "weighing", "prototypes", "optimizer",
-    "batch_norm", lr=(1e-5, 0.1),
+    "gamma_div", "div_decay", "gen_lr", "gen_lr_decay", "gen_weight_decay", "gen_steps", "gen_batch", "noise_width",
+    "noise_law", "label_law", "bounded", "distance", "pairs", "pairs_over", "targets", "reduce", "weighing",
+    "prototypes", "optimizer", "batch_norm", lr=(1e-5, 0.1),
 )  # fmt: skip

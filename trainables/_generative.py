@@ -41,16 +41,16 @@ class Generative(Algorithm):
     latest report.
     """
 
-    gen_lr: float = hyper(3e-4, 1e-5, 1e-2, log=True, first_round=2, help="the generator's learning rate")
+    gen_lr: float = hyper(3e-4, 1e-5, 0.1, log=True, first_round=2, help="the generator's learning rate")
     gen_lr_decay: float = hyper(1.0, 0.9, 1.0, first_round=3, help="what gen_lr is multiplied by after every round")
     gen_weight_decay: float = hyper(
         0.0, 1e-6, 0.1, log=True, extra_values=(0.0,), first_round=2, help="L2 penalty on the generator"
     )
     gen_optimizer: str = hyper("adam", choices=("adam", "sgd"), first_round=2, help="the generator's optimiser")
-    gen_steps: int = hyper(50, 10, 200, log=True, first_round=2, help="the generator's steps in a round")
+    gen_steps: int = hyper(50, 10, 1000, log=True, first_round=2, help="the generator's steps in a round")
     gen_batch: int = hyper(32, 8, 256, log=True, first_round=2, help="rows of one of its steps")
     gen_hidden: int = hyper(256, 16, 1024, log=True, first_round=2, help="width of its hidden layer")
-    noise_width: int = hyper(32, 4, 128, log=True, first_round=2, help="width of the noise it starts from")
+    noise_width: int = hyper(32, 4, 512, log=True, first_round=2, help="width of the noise it starts from")
     noise_law: Law = hyper("normal", choices=("normal", "uniform"), first_round=2, help="N(0, 1), or uniform on [0, 1)")
     label_law: str = hyper(
         "histogram", choices=("histogram", "present", "uniform"), first_round=2,

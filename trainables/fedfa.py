@@ -13,7 +13,8 @@ Zhou et al., arXiv:2211.09299; the paper was not at hand: from a description of 
 means are over rows (the code sums each batch's class means and divides by all batches, those without the class too,
 which shrinks them); anchors move once a round, by all its passes together (the code: once a pass), and a class counts
 as a client's if it met it in the round.  Adam starts anew every round, its rate is not cooled.  As in the code: |.|² is
-a sum over features, and the head predicts.  Without the pull (λ = 0) and without step 2 (head_lr=0) it is FedAvg.
+a sum over features, and the head predicts.  No preset: E, decay and weight decay of
+the code were not at hand.  Without the pull (λ = 0) and without step 2 (head_lr=0) it is FedAvg.
 """
 
 from dataclasses import dataclass

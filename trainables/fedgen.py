@@ -10,7 +10,9 @@
 Zhu et al., ICML 2021, arXiv:2105.10056; from its code, as the paper was not at hand.  Differs: a client counts its rows
 of a class, not those drawn in the round plus one.  "as_published" is FedGen as FedPA's tables have it: without KL, with
 weights averaged over the batch (a [B] times a [B, 1] in the code), uniform noise and labels.  averages="head": bodies
-stay with the clients and may differ, as in HtFLlib.
+stay with the clients and may differ.  "htfllib" is HtFLlib, by its run scripts (its defaults: gen_lr=0.005,
+noise_width=512), on which FedSA's tables build: weight 1 without decay, neither KL nor diversity; there clients' logits
+are averaged before the loss, and Adam starts anew in every round, which is not repeated.
 """
 
 from dataclasses import dataclass
@@ -50,7 +52,13 @@ class FedGen(Generative):
 
     structural = ("gen_hidden", "noise_width", "averages")
     for_mixed_models = {"averages": "head"}
-    presets = {"as_published": CLIENTS | GENERATOR | {"kl_weight": 0.0, "weighing": "mean"}}
+    presets = {
+        "as_published": CLIENTS | GENERATOR | {"kl_weight": 0.0, "weighing": "mean"},
+        "htfllib": {
+            "averages": "head", "gen_weight": 1.0, "gen_decay": 1.0, "kl_weight": 0.0, "eta": 0.0, "gen_lr": 0.1,
+            "gen_steps": 100, "gen_batch": 10, "gen_hidden": 512, "noise_law": "uniform", "momentum": 0.0,
+        },
+    }
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -9,9 +9,11 @@
              h = μ + σ ξ;   μ, ln σ² = G_k(ε, y);   all m generators against all m heads as one program
     stop     once validation accuracy rose by less than 0.001 in `patience` rounds, from round 20 on, generators stay
 
-Taghiyarrenani et al., "FedGenP", equations 1 to 3, algorithm 1.  Differs: the minus stands in the loss (a reversal
-between generator and head k is the same); it is bounded, at cap · ln C a row (cap=0: none); the mean over the others
-replaces the sum; Adam (the text: gen_optimizer="sgd", gen_lr=0.01).  The stop rule is ours, the text names none:
+Taghiyarrenani et al., "FedGenP", equations 1 to 3, algorithm 1.  The minus stands in the loss (a reversal between
+generator and head k is the same).  Ours: it is bounded, at cap · ln C a row, and the prior keeps σ, as without either J
+has no least value; the mean over the others, as in the sum (Eq. 3) client k weighs the less the more others there are;
+rows weigh models, as everywhere else here (algorithm 1: a plain mean); Adam at 3e-4, the code's (table 2: SGD at 0.01).
+"as_text" has the sum, the plain mean, SGD, no bound and no prior.  The stop rule is ours, the text names none:
 clients tell the server their validation accuracy, one number a round, which is not counted.  Of the code:
 weighing="labels", and β = -1, as its reversal sits where it turns nothing; that it draws with σ = exp(0.05 ln σ²), and
 has one layer for μ and ln σ², is not repeated.
@@ -59,9 +61,11 @@ class FedGenP(Generative):
     )
     b_decay: float = hyper(1.0, 0.9, 1.0, first_round=2, help="what b is multiplied by after every round")
     beta: float = hyper(
-        1.0, 0.0, 3.0, extra_values=(-1.0,), symbol="β", first_round=2,
+        1.0, 1e-4, 10.0, log=True, extra_values=(0.0, -1.0), symbol="β", first_round=2,
         help="how hard a generator fools its client; -1: as the code"
     )
+    others: str = hyper("mean", choices=("mean", "sum"), first_round=2, help="the others' losses: their mean, or sum")
+    averaging: str = hyper("rows", choices=("rows", "clients"), help="models averaged over rows, or over clients")
     cap: float = hyper(
         2.0, 1.0, 4.0, extra_values=(0.0,), first_round=2,
         help="bound of a row's reversed loss, in multiples of ln C; 0: none"
@@ -94,6 +98,9 @@ class FedGenP(Generative):
         "b_decay": (0.9, 1.0, {"b": 1.0}),
     }
     presets = {
+        "as_text": {
+            "others": "sum", "averaging": "clients", "gen_optimizer": "sgd", "gen_lr": 0.01, "cap": 0.0, "lam_kl": 0.0,
+        },
         "as_published": CLIENTS | GENERATOR | {
             "a": 10.0, "a_decay": 0.98, "b": 10.0, "b_decay": 0.98, "beta": -1.0, "cap": 0.0, "lam_kl": 0.0,
             "weighing": "labels", "patience": 0,
@@ -154,7 +161,8 @@ class FedGenP(Generative):
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
         """Average, then train the generators of those that came in, until they stop."""
-        server = super().aggregate(server, up, task)
+        rows = up["rows"] if self.averaging == "rows" else torch.ones_like(up["rows"])
+        server = super().aggregate(server, up | {"rows": rows}, task)
         if not self.wanted() or server["stopped"]:
             return server
         ids, m = up["ids"], len(up["ids"])
@@ -184,7 +192,8 @@ class FedGenP(Generative):
         losses = head_losses(heads, h, y)  # [m, B]
         m = len(losses)
         other = torch.arange(m, device=y.device) != k  # [m]
-        weight = torch.ones_like(losses) / max(m - 1, 1) if self.weighing == "equal" else share.to(losses)[:, y]
+        each = max(m - 1, 1) if self.others == "mean" else 1
+        weight = torch.ones_like(losses) / each if self.weighing == "equal" else share.to(losses)[:, y]
         own = (losses * ~other[:, None]).sum(0).clamp(max=entropy_cap(self.cap, share.shape[1]))  # [B]
         if self.weighing == "labels":
             own = own * m * (weight * ~other[:, None]).sum(0)

@@ -9,7 +9,8 @@
 
 Chen et al., ICLR 2023, arXiv:2301.08968; the paper was not at hand: this follows the two codes.  Knowledge is gathered
 after training in one pass, as the authors' code does, and averaged by rows over all who told (there the last client
-wins); noise is drawn per class (there one vector for all of a client's); ν is FedPA's code's 0.25.  soft="kl": KL(Q ||
+wins); noise is drawn per class (there one vector for all of a client's); ν is FedPA's code's 0.25, at which a client
+of five or more even classes tells nothing.  soft="kl": KL(Q ||
 q), the authors' choice, here the mean over classes.  "as_published" is FedPA's code: means of a model still moving.
 Not repeated: zero vectors as targets for classes that nobody told.
 """
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Noise, Ragged, Task, hyper
+from fedtune.federated.scenario import Scenario
 from fedtune.nn.layers import cross_entropy
 from fedtune.nn.prototypes import class_means, class_sums, mean_by_count
 from trainables._released import CLIENTS
@@ -52,6 +54,14 @@ class FedHKD(Algorithm):
     sends = ("features", "soft")
     contrasts = {"least_share": (0.0, 0.5, {})}
     presets = {"as_published": CLIENTS | {"knowledge": "running"}}
+
+    def idle(self, scenario: Scenario) -> dict[str, str]:
+        """Where every client holds so many classes, alike in rows, that none is the least share of its rows."""
+        fewest = max(2, scenario.ways - scenario.ways_spread)
+        if scenario.partition != "ways-shots" or fewest * self.least_share <= 1:
+            return {}
+        why = f"of {fewest} or more classes of as many rows none is ν = {self.least_share:g} of a client's rows"
+        return dict.fromkeys(("lam", "gamma", "temperature", "noise", "soft", "knowledge"), why)
 
     def init(self, task: Task) -> dict:
         """No class has knowledge yet."""

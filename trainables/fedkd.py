@@ -60,7 +60,9 @@ class FedKD(Algorithm):
     structural = ("mentee",)
     depends_on_horizon = True
     contrasts = {"energy_end": (0.5, 1.0, {"energy_start": 0.5, "rounds": 3})}
-    presets = {"as_published": {"coupled": True, "kl_over": "elements", "momentum": 0.0}}
+    presets = dict.fromkeys(
+        ("as_published", "htfllib"), {"coupled": True, "kl_over": "elements", "momentum": 0.0}
+    )
 
     def idle(self, scenario: Scenario) -> dict[str, str]:
         """The scenario's rule for running statistics does not reach what the algorithm sends by itself."""

@@ -8,14 +8,18 @@
 Tan et al., AAAI 2022, arXiv:2105.00243, equations 3 to 8.  Differs: the paper's equation 6 also divides by the number
 of clients that hold c, which no code does; the authors' code averages clients without n (weighting="clients");
 prototypes are means over the trained model's features, not over those of a model still moving.  Prediction is the
-nearest prototype over all classes; the head is logged beside it.
+nearest prototype over all classes, whom FedSA's and PFLlib's codes ask too; the authors' code asks among the client's
+own (among="own"), where there is no foreign class to be wrong about.  The head is logged beside it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from fedtune.core.trees import put
 from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Ragged, Task, hyper
 from fedtune.nn.layers import cross_entropy
 from fedtune.nn.prototypes import class_means, mean_by_count
@@ -26,20 +30,25 @@ class FedProto(Algorithm):
     """FedProto as the docstring of its module gives it: hyperparameters, clients and server."""
 
     lam: float = hyper(
-        1.0, 0.1, 50.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="weight of the prototype pull"
+        1.0, 0.01, 50.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="weight of the prototype pull"
     )
     weighting: str = hyper(
         "rows", choices=("rows", "clients"), first_round=1, help="prototypes averaged over all rows, or over clients"
     )
     predictor: str = hyper("nearest", choices=("nearest", "head"), help="nearest prototype, or the head's argmax")
+    among: str = hyper("all", choices=("all", "own"), help="classes predicted: all ever seen, or the client's own")
 
     sends = ("protos",)
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "as_published": {"weighting": "clients", "among": "own"},
+        "htfllib": {"lam": 10.0, "weighting": "clients", "momentum": 0.0},
+    }
 
     def init(self, task: Task) -> dict:
         """No class has a prototype yet."""
-        return {
-            "protos": Ragged(torch.zeros(task.classes, task.features), torch.zeros(task.classes, dtype=torch.bool))
-        }
+        none = torch.zeros(task.classes, dtype=torch.bool)
+        own = {"own": none.repeat(task.clients, 1)} if self.among == "own" else {}  # which classes a client holds
+        return {"protos": Ragged(torch.zeros(task.classes, task.features), none)} | own
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """CE plus the pull (Eq. 7, 8), mean over dimensions as in every published code."""
@@ -61,7 +70,17 @@ class FedProto(Algorithm):
         weight = counts if self.weighting == "rows" else (counts > 0).to(counts)
         mean, seen = mean_by_count(up["protos"].values, weight)  # [m, C, D] -> [C, D]
         old = server["protos"]
-        return {"protos": Ragged(torch.where(seen[:, None], mean, old.values), old.present | seen)}
+        found = {"protos": Ragged(torch.where(seen[:, None], mean, old.values), old.present | seen)}
+        return found | self.holders(server, up)
+
+    def holders(self, server: dict, up: dict) -> dict:
+        """Which classes a client holds, by what it last sent."""
+        return {"own": put(server["own"], up["ids"], up["protos"].present)} if self.among == "own" else {}
+
+    def deployed(self, server: dict, ids: Tensor, task: Task) -> dict:
+        """Prototypes; the client's own classes, which it knows by itself."""
+        own = {"own": server["own"][ids]} if self.among == "own" else {}
+        return self.broadcast(server, ids, task) | own
 
     def predict(self, m: Model, x: Tensor, down: dict) -> dict[str, Tensor]:
         """Minus the distance to each known prototype; the head while there is none."""
@@ -69,6 +88,7 @@ class FedProto(Algorithm):
         protos, seen = down["protos"]
         logits = m.head(z)
         far = ((z[:, None] - protos) ** 2).sum(2).clamp(min=1e-12).sqrt()  # [B, C]
+        seen = seen & down["own"] if self.among == "own" else seen
         near = torch.where(seen.any(), (-far).masked_fill(~seen, -torch.inf), logits)
         ways = {"nearest": near, "head": logits}
         return {self.predictor: ways.pop(self.predictor)} | ways

@@ -48,7 +48,7 @@ class FedSA(Algorithm):
         1.0, 0.01, 10.0, log=True, extra_values=(0.0,), symbol="λ_CC", help="of the head's loss on anchors"
     )
     drift: float = hyper(
-        1e-4, 1e-4, 0.3, log=True, extra_values=(0.0,), symbol="1-α",
+        1e-4, 1e-5, 0.3, log=True, extra_values=(0.0,), symbol="1-α",
         help="how far anchors move to the prototypes each round"
     )
     margin: str = hyper(

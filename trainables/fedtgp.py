@@ -11,8 +11,8 @@
 Zhang et al., AAAI 2024, arXiv:2401.03230, and its code (TsingZ0/FedTGP), from descriptions.  A class that nobody holds
 has a T_c too, which is only ever pushed away.  Prediction is the nearest T_c over all classes; the head is logged
 beside it.  Differs: |.| is at least 1e-6 (the code's slope can be NaN at 0); prototypes are means over all rows (the
-code drops a short last batch).  Ours: weighting="rows" for q.  server_epochs=0 is the server of FedProto, T_c = q_c
-where there is one: with weighting="rows", FedProto.
+code drops a short last batch).  The margin is the code's, one δ for all classes.  Ours: weighting="rows" for q.
+server_epochs=0 is the server of FedProto, T_c = q_c where there is one: with weighting="rows", FedProto.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class FedTGP(FedProto):
     server_lr: float = hyper(0.01, 1e-4, 1.0, log=True, help="the server's learning rate")
 
     checked_with = {"server_epochs": 10}
-    presets = {"as_published": {"momentum": 0.0}}
+    presets = dict.fromkeys(("as_published", "htfllib"), {"momentum": 0.0})
 
     def init(self, task: Task) -> dict:
         """No class has a prototype that was told; what makes them starts as PyTorch's layers do."""
@@ -72,7 +72,8 @@ class FedTGP(FedProto):
         means, seen = mean_by_count(protos, votes.values * held)
         stream = randomness.stream(task.seed, "prototypes", task.t)
         net = self.trained(server["net"], protos[held], held.nonzero()[:, 1], self.gap(means, seen), task.batch, stream)
-        return {"protos": Ragged(prototypes(net), torch.ones_like(seen)), "net": net}
+        found = {"protos": Ragged(prototypes(net), torch.ones_like(seen)), "net": net}
+        return found | self.holders(server, up)
 
     def gap(self, means: Tensor, seen: Tensor) -> Tensor:
         """δ, the adaptive margin with its bound."""

@@ -9,7 +9,8 @@
 
 Xie et al. 2021, arXiv:2108.08647 (first arXiv:2005.01026).  Neither hyperparameters nor a start are in the paper, and
 the official code clusters by the kernel of one dense layer, from random vectors, and regroups every 150 rounds.  Here
-the distance is Euclidean over all weights and every round regroups.  BatchNorm's running statistics and counters are
+the distance is Euclidean over all weights, centres come by k-means++ alone (no steps of k-means before EM), and every
+round regroups.  BatchNorm's running statistics and counters are
 averaged with their cluster but take no part in the distance: they are on another scale.  A client that never took part
 has no cluster: it gets the mean over all of the last round, FedAvg's.  Where fewer clients than K_c took part in round
 1, or some sent the same, centres coincide and the later ones stay empty until somebody comes nearer to them.
@@ -31,7 +32,7 @@ from fedtune.nn.layers import is_statistic
 class FeSEM(Algorithm):
     """FeSEM as the docstring of its module gives it: hyperparameters, clients and server."""
 
-    clusters: int = hyper(3, 2, 5, extra_values=(1,), symbol="K_c", help="models on the server; 1 is FedAvg")
+    clusters: int = hyper(3, 2, 10, extra_values=(1,), symbol="K_c", help="models on the server; 1 is FedAvg")
 
     shared = ("body", "head")
     # no part of the net, but it stays with a client all the same: no rule for one global model fits

@@ -46,7 +46,9 @@ class FML(Algorithm):
     shared = ("meme",)
     predicts = ("body", "head")
     structural = ("meme",)
-    presets = {"as_published": {"coupled": True, "kl_over": "elements", "momentum": 0.0, "batch_norm": "personal"}}
+    presets = dict.fromkeys(
+        ("as_published", "htfllib"), {"coupled": True, "kl_over": "elements", "momentum": 0.0, "batch_norm": "personal"}
+    )
 
     def build(self, net: nn.Module, task: Task) -> nn.Module:
         """Add the meme, with the same values everywhere."""

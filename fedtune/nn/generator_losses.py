@@ -54,20 +54,22 @@ def fidelity(times: float, heads: dict[str, Tensor], share: Tensor, y: Tensor, w
     return term
 
 
-def diversity(times: float, noise: Tensor, y: Tensor, pairs: str, features: int) -> Term:
+def diversity(
+    times: float, noise: Tensor, y: Tensor, pairs: str, features: int, over_batch: bool = False
+) -> Term:
     """times · exp(-mean over pairs of distance(h) · distance(ε)): falls as unlike noise gives unlike features.
 
     noise [S, B, Z], y [S, B]; distances are means over dimensions, absolute for h and squared for ε.
     pairs   "same": the pairs p != q with y_p = y_q (1 if there are none); "other": those with y_p != y_q, and "all",
             both over B², as in the codes.
-    Source: FedPA, Eq. 8.
+    over_batch  divide the sum over the "same" pairs by B², too.
+    Source: FedPA, Eq. 7, which divides by B².
     """
     alike = y[:, :, None] == y[:, None]  # [S, B, B]
+    kept, count = ~alike if pairs == "other" else torch.ones_like(alike), torch.tensor(y.shape[1] ** 2)
     if pairs == "same":
         kept = alike & ~torch.eye(y.shape[1], dtype=torch.bool, device=y.device)
-        count = kept.sum((1, 2), keepdim=True).clamp(min=1)
-    else:
-        kept, count = ~alike if pairs == "other" else torch.ones_like(alike), torch.tensor(y.shape[1] ** 2)
+        count = count if over_batch else kept.sum((1, 2), keepdim=True).clamp(min=1)
     apart = torch.cdist(noise, noise, compute_mode="donot_use_mm_for_euclid_dist").square() / noise.shape[2]
     weight = (apart * kept / (count.to(apart) * features))[:, :, None]  # [S, B, 1, B]
 

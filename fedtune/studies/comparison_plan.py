@@ -17,6 +17,7 @@ from fedtune.federated.experiment import fitting
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.scenarios import find, in_words
 from fedtune.runs import own_copies
+from fedtune.runs.files import RunFiles
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan, schedulers
 from fedtune.tuning import space as spaces
@@ -170,6 +171,9 @@ def _new_folder(options: ComparisonOptions) -> Path:
 def _planned(search: SearchOptions) -> Plan:
     """A search's plan; one that has begun is planned as it was."""
     run = Path(search.storage_path) / str(search.name)
+    if RunFiles(run).record_file.exists():
+        then = {**search.recorded, "space": RunFiles(run).record.get("space")}
+        search = dataclasses.replace(search, recorded={"scenario": None, "defaults": None, **then})
     return plan.make(dataclasses.replace(search, space=spaces.kept(search.space, run)), resumed=run.exists())
 
 

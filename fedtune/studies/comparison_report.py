@@ -22,6 +22,7 @@ from fedtune.studies.ray_tasks import Outcome
 from fedtune.tuning import domains, messages
 from fedtune.tuning.plan import Plan
 
+STARTUP, ENOUGH = 10, 32  # trials that Optuna's searchers draw at random first; a search's default number
 PUBLISHED = "published; in brackets: printed for another data set, not comparable"
 
 
@@ -46,9 +47,9 @@ def report(
     unequal = comparison_tables.unequal(runs, c.first.trials, c.first.budget)
     warnings = [f"warning: budgets were not equal: {u}" for u in unequal]
     notes = list(dict.fromkeys(published.note(v) for found in cells.values() for v in found))
-    edges = near_edges(c, evaluations)
+    edges = [*_as_random(c.first), *near_edges(c, evaluations)]
     titled = _titled(c, table, pairs, against)
-    _show(titled, {PUBLISHED: notes, "at the edge of what was searched": edges})
+    _show(titled, {PUBLISHED: notes, "of the searches": edges})
     made = _made(record, runs.values(), outcomes, table["search_seconds"].sum())
     _write(c, titled, [*warnings, *notes, *edges], made)
     for line in warnings:
@@ -62,6 +63,16 @@ def printed(c: ComparisonPlan, name: str) -> list[published.Cell]:
     named = find(c.first.scenario)
     same = c.scenario.override(all_classes=named.all_classes) == named
     return published.of(c.first.scenario, name) if same else []
+
+
+def _as_random(p: Plan) -> list[str]:
+    """What to say of searches that end before the searcher has learnt anything."""
+    if p.searcher not in ("tpe", "gp") or p.trials >= ENOUGH:
+        return []
+    return [
+        f"with {p.trials} trials {p.searcher} has hardly begun (its first {STARTUP} are random): read these as random "
+        f"searches, or give --trials {ENOUGH}"
+    ]
 
 
 def near_edges(c: ComparisonPlan, evaluations: pd.DataFrame) -> list[str]:

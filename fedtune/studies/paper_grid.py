@@ -16,11 +16,15 @@ MEASURES = {
     "mb": "megabytes that a client sent and received, a round",
     "spread": "standard deviation of test accuracy over clients, %",
     "all_classes": "test accuracy of the same models on rows of every class, %",
+    "foreign": "test accuracy on those of them whose class a client does not hold, %",
     "val": "validation accuracy after the last round, %",
     "total_mb": "megabytes that all clients sent and received, in all rounds",
 }
 # measures that have no table of their own, but a column beside the accuracies -> its heading
-BESIDE = {"spread": "std over clients", "all_classes": "all classes", "val": "validation", "total_mb": "MB in all"}
+BESIDE = {
+    "spread": "std over clients", "all_classes": "all classes", "foreign": "foreign classes", "val": "validation",
+    "total_mb": "MB in all",
+}  # fmt: skip
 
 # how a paper takes an accuracy from a run's rounds, where it is not the last round's; both choose on test rows
 RULES: dict[str, tuple[str, Callable[[list[float]], float]]] = {
@@ -67,6 +71,7 @@ class Panel(NamedTuple):
     measures: tuple[str, ...] = ("accuracy",)
     quick: int = 20  # rounds of the quick version: enough for what is varied to have an effect
     algorithms: tuple[str, ...] = ()  # whose rows are run, where not all of them are
+    values: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - hyperparameters by algorithm, where it has no rows
 
     @property
     def rounds(self) -> int:

@@ -80,7 +80,8 @@ def planned(grid: Grid, presets: str, device: str, test_every: int = 1) -> Itera
     for panel in grid.panels:
         for column in panel.columns:
             for row in (r for plain in rows_of(panel, column) for r in _under(plain, names)):
-                config = column.config | row.config
+                known = Experiment(row.algorithm, column.setting()).knobs()
+                config = {n: v for n, v in column.config.items() if n in known} | row.config
                 first = Experiment(
                     row.algorithm, column.setting(), 0, device=device, preset=row.preset, test_every=every
                 )
@@ -100,7 +101,7 @@ def rows_of(panel: Panel, column: Column) -> tuple[Row, ...]:
         return tuple(row for row in panel.rows if row.algorithm in (panel.algorithms or (row.algorithm,)))
     fits = (line.split(" ") for line in fitting(column.setting()))
     mixed = {name: dict(registry.find(name).for_mixed_models) if changes else {} for name, *changes in fits}
-    return tuple(Row(n, n, values) for n, values in mixed.items() if n in (panel.algorithms or mixed))
+    return tuple(Row(n, n, v | panel.values.get(n, {})) for n, v in mixed.items() if n in (panel.algorithms or mixed))
 
 
 def _presets(text: str) -> list[str]:

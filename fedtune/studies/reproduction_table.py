@@ -64,6 +64,7 @@ def measured(measure: str, outcome: Outcome, scenario: Scenario) -> float:
         "mb": lambda: rows[-1]["comm_mb"] / len(rows) / scenario.clients,
         "spread": lambda: 100 * rows[-1]["test_acc_std"],
         "all_classes": lambda: 100 * rows[-1].get("test_acc_all", math.nan),
+        "foreign": lambda: 100 * rows[-1].get("test_acc_foreign", math.nan),
         "val": lambda: 100 * rows[-1]["val_acc"],
         "total_mb": lambda: rows[-1]["comm_mb"],
     }[measure]()

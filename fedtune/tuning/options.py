@@ -242,8 +242,8 @@ class SearchOptions(ExperimentOptions):
 
 
 def _recorded(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What a record says of the setting, by its fields, and of defaults; nothing where it does not."""
-    return {name: content.get(name) for name in ("scenario", "defaults")}
+    """What a record says of the setting, by its fields, of defaults and of what was searched; None where nothing."""
+    return {name: content.get(name) for name in ("scenario", "defaults", "space")}
 
 
 def _plain(value: Any) -> Any:

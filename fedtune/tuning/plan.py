@@ -23,7 +23,7 @@ from fedtune.federated import own_metrics
 from fedtune.federated.experiment import Experiment
 from fedtune.runs import own_copies
 from fedtune.runs.files import RunFiles, require_name
-from fedtune.tuning import loggers, schedulers, searchers
+from fedtune.tuning import idle, loggers, schedulers, searchers
 from fedtune.tuning import space as spaces
 from fedtune.tuning.domains import require_points
 from fedtune.tuning.options import AUTO, SearchOptions, flag
@@ -129,11 +129,12 @@ def make(options: SearchOptions, resumed: bool = False) -> Plan:
     experiment = _on_device(options.experiment(), gpus)
     options = dataclasses.replace(options.with_typed(experiment), space=spaces.with_whole_path(options.space))
     space = spaces.widened(spaces.load(options.space, experiment), options.also, experiment)
+    space = idle.without(space, experiment, options.recorded.get("space") or ())
     searcher = _searcher(options, space, experiment)
     if searcher == "grid" and not space.is_grid:
         space = _as_grid(space)
     points, outside = _points(space, experiment, schedulers.find(options.scheduler).moves_hyperparameters)
-    _warn_of_idle(options, space, experiment)
+    _note_defaults(options, space)
     own = own_metrics.modes(experiment.metrics)
     goal = Goal(parse(options.objective, own), constraints(options.subject_to, own))
     searchers.require_goal(goal, searcher, options.scheduler)
@@ -188,13 +189,8 @@ def _searcher(options: SearchOptions, space: Space, experiment: Experiment) -> s
     return options.searcher or fitting
 
 
-def _warn_of_idle(options: SearchOptions, space: Space, experiment: Experiment) -> None:
-    """Say which searched hyperparameters can have no effect, and which scenario fields are only their defaults."""
-    algorithm, scenario = experiment.resolve({})
-    deciding = {"momentum": "optimizer", "local_epochs": "local_steps"}
-    for name, why in (scenario.idle() | algorithm.idle(scenario)).items():
-        if name in space.names and deciding.get(name) not in space.names:
-            say(f"warning: {name} has no effect here: {why}")
+def _note_defaults(options: SearchOptions, space: Space) -> None:
+    """Say which scenario fields are only defaults of what is searched."""
     for name in space.names:
         if name in options.fields:
             say(f"note: {name} is searched, {flag(name)} only sets its default; --set {name}=… pins it")

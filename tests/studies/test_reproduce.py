@@ -36,7 +36,7 @@ def spots(grid: Grid) -> list[reproduction_plan.Spot]:
 
 def row_of(accuracy: float, t: int = 1, **more: float) -> dict[str, float]:
     return {"round": t, "test_acc": accuracy, "val_acc": accuracy, "test_acc_std": 0.1, "test_acc_worst10": 0.1,
-            "test_acc_all": 0.3,
+            "test_acc_all": 0.3, "test_acc_foreign": 0.2,
             "comm_mb": 4.0 * t, "up_floats": 1000.0 * t, "seconds": 1.0, "eval_seconds": 0.5} | more  # fmt: skip
 
 
@@ -217,7 +217,7 @@ def test_what_is_measured_of_a_run():
     scenario = SCENARIOS["digits-w4"]
     found = {m: reproduction_table.measured(m, outcome, scenario) for m in MEASURES}
     assert found == {"accuracy": 80, "rounds": 3, "parameters": 2.5, "mb": 4 / scenario.clients, "spread": 10,
-                     "all_classes": 30, "val": 80, "total_mb": 16}  # fmt: skip
+                     "all_classes": 30, "foreign": 20, "val": 80, "total_mb": 16}  # fmt: skip
     diverged = Outcome(outcome.rounds, "diverged in round 5")
     assert all(np.isnan(reproduction_table.measured(m, diverged, scenario)) for m in MEASURES)
 
@@ -328,8 +328,8 @@ def test_a_part_without_rows_has_all_that_fit_and_the_best_first():
     found = list(reproduction_plan.planned(grid, "ours", "cpu"))
     one, three = ([s for s in found if s.panel == panel] for panel in grid.panels)
     assert {s.row.algorithm for s in one} == set(registry.names()) > {s.row.algorithm for s in three}
-    assert all(not s.row.config for s in one)
-    assert {s.row.algorithm: s.runs[0].config for s in three}["fedgen"] == {"averages": "head"}
+    assert {s.row.algorithm for s in one if s.row.config} == {"fedgen", "fedproto", "fedsa"}
+    assert {s.row.algorithm for s in three if s.row.config} == {"fedgen", "fedproto"}
     names = [s.row.algorithm for s in three]
     score = {name: 0.3 + 0.01 * i for i, name in enumerate(names)}
     played = {run.label: Outcome([row_of(score.get(s.row.algorithm, 0.2), 5)], "diverged" * (s.row.label == names[-1]))
@@ -340,8 +340,8 @@ def test_a_part_without_rows_has_all_that_fit_and_the_best_first():
     assert ranked["diverged"].tolist() == [0] * (len(names) - 1) + [2]
     text = reproduction_report.markdown(figures)
     best, mean = names[-2], 100 * score[names[-2]]
-    assert f"| {best} | {mean:.2f} ± 0.00 | 10.00 | 30.00 | {mean:.2f} | 20.0 |" in text
-    assert f"| {names[-1]} | diverged in 2 of 2 |  |  |  |  |" in text
+    assert f"| {best} | {mean:.2f} ± 0.00 | 10.00 | 30.00 | 20.00 | {mean:.2f} | 20.0 |" in text
+    assert f"| {names[-1]} | diverged in 2 of 2 |  |  |  |  |  |" in text
 
 
 @pytest.mark.parametrize("name", [

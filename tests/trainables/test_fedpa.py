@@ -191,7 +191,7 @@ def test_the_pull_by_hand_masks_a_class_without_a_prototype(distance: str, t: in
 def test_two_clients_take_one_step_on_the_loss_by_hand() -> None:
     sim = simulate(
         "fedpa", DIGITS, two(), **SMALL, local_steps=1, batch=8, lr=0.1, momentum=0.0, lam_ge=3.0, ge_decay=0.9,
-        lam_po=2.0, po_decay=0.9,
+        distance="l2", lam_po=2.0, po_decay=0.9,
     )  # fmt: skip
     play(sim, 1)
     server, f, trained = sim.state.server, sim.setting.federation, []
@@ -322,7 +322,8 @@ def push(alg: Any, monkeypatch: pytest.MonkeyPatch, **setting: Any) -> tuple[Ten
     parts = []
     for gamma in (1.5, 0.0):
         leaves = {n: t.clone().requires_grad_("running" not in n) for n, t in net.items()}
-        loss = generator_loss(FedPA(**alg, gamma_ad=gamma), monkeypatch, **setting)(leaves, noise, y)
+        algorithm = FedPA(**{"distance": "l2"} | alg, gamma_ad=gamma)
+        loss = generator_loss(algorithm, monkeypatch, **setting)(leaves, noise, y)
         moving = {n: t for n, t in leaves.items() if t.requires_grad}
         grads = torch.autograd.grad(loss, list(moving.values()))
         parts.append((loss.detach(), dict(zip(moving, grads, strict=True))))
@@ -397,7 +398,8 @@ def test_the_push_is_from_the_new_prototypes_or_from_the_last(monkeypatch: pytes
 @pytest.mark.parametrize("weighing", ["labels", "mean"])
 @pytest.mark.parametrize("reduce", ["mean", "sum"])
 def test_the_generators_loss_by_hand(reduce: str, weighing: str, pairs: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    alg = FedPA(gamma_fid=2.0, gamma_div=3.0, gamma_ad=0.5, reduce=reduce, weighing=weighing, pairs=pairs)
+    how = {"reduce": reduce, "weighing": weighing, "pairs": pairs, "distance": "l2"}
+    alg = FedPA(gamma_fid=2.0, gamma_div=3.0, gamma_ad=0.5, **how)
     got = generator_loss(alg, monkeypatch)(*POINT).item()
     h, noise = feature(), POINT[1].numpy()
     ce, share = cross_entropies(HEADS, h, Y), COUNTS.numpy() / 8
@@ -418,7 +420,8 @@ def test_the_generators_loss_by_hand(reduce: str, weighing: str, pairs: str, mon
 
 
 def test_a_round_of_the_generators_training_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    sim = simulate("fedpa", DIGITS, two(), gen_steps=12, gen_hidden=16, gen_batch=8, gamma_ad=0.7, bounded=False)
+    small = {"gen_steps": 12, "gen_hidden": 16, "gen_batch": 8}
+    sim = simulate("fedpa", DIGITS, two(), **small, distance="l2", gamma_ad=0.7, bounded=False)
     whole, seen = module(sim.state.server["nets"]), record_uploads(sim, monkeypatch)
     play(sim, 1)
     up, protos = seen[0]["shared"], sim.state.server["protos"]

@@ -50,7 +50,7 @@ def test_default_point_is_the_default_wherever_the_space_holds_it():
     assert not outside and "retrain" not in point  # proj alone moves nothing that the classifier reads
     code = Experiment("fedgenp", Scenario(), preset="as_published")
     point, outside = space.inside(space.load("default", code), code.configuration({}))
-    assert (point["cap"], outside["cap"]) == (1, 0) and (point["beta"], outside["beta"]) == (0, -1)
+    assert (point["cap"], outside["cap"]) == (1, 0) and (point["beta"], outside["beta"]) == (0.01, -1)
 
 
 def test_a_hyperparameter_that_matters_late_if_ever_does_not_hold_up_the_rungs():

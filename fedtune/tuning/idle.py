@@ -1,0 +1,49 @@
+"""Hyperparameters that can have no effect leave a search's space, each with a line that says why."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from fedtune.core.errors import UserError
+from fedtune.core.terminal import say
+from fedtune.federated.experiment import Experiment
+from fedtune.tuning.domains import ends
+from fedtune.tuning.space_types import Config, Space, met
+
+
+def reasons(space: Space, experiment: Experiment) -> dict[str, str]:
+    """Why names of a space have no effect anywhere in it: whatever any one other hyperparameter of it is set to."""
+    configs: list[Config] = [{}, *space.points]
+    configs += [{n: v} for n, domain in space.domains.items() for v in ends(n, domain)]
+    found: dict[str, str] | None = None
+    for config in configs:
+        try:
+            algorithm, scenario = experiment.resolve(config)
+        except UserError:  # values that do not go together; a trial will say so
+            continue
+        idle = scenario.idle() | algorithm.idle(scenario)
+        found = idle if found is None else {n: why for n, why in found.items() if n in idle}
+    return {n: why for n, why in (found or {}).items() if n in space.names}
+
+
+def without(space: Space, experiment: Experiment, kept: Collection[str] = ()) -> Space:
+    """The space without what has no effect in it, but for `kept`: what a record says was searched.
+
+    Points of a grid stay as they are; UserError if nothing is left.
+    """
+    idle = {n: why for n, why in reasons(space, experiment).items() if n not in kept}
+    for name, why in idle.items():
+        say(f"{'warning' if space.is_grid else 'note'}: {name} has no effect here"
+            f"{'' if space.is_grid else ' and leaves the space'}: {why}")  # fmt: skip
+    if space.is_grid or not idle:
+        return space
+    fixed, domains, conditions = experiment.configuration({}), {}, {}
+    for name, domain in space.domains.items():
+        condition = space.conditions.get(name, {})
+        if name not in idle and met({n: v for n, v in condition.items() if n in idle}, fixed):
+            domains[name] = domain
+            if still := {n: v for n, v in condition.items() if n not in idle}:
+                conditions[name] = still
+    if not domains:
+        raise UserError(f"a search needs something to vary, but nothing that was searched has an effect: {why}")
+    return space._replace(domains=domains, conditions=conditions)

@@ -1,0 +1,170 @@
+"""Defaults are ours, as_text is the letter, as_published the code: what each is, by closed forms where it is new."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from support.helpers import DIGITS, TIGHT, client_net, play, randn, random_federation, simulate
+from torch.testing import assert_close
+
+from fedtune.federated import registry, scenarios
+from fedtune.federated.algorithm import Task
+from fedtune.federated.experiment import Experiment
+from fedtune.federated.scenario import Scenario
+from fedtune.nn.generator_losses import diversity
+from fedtune.studies import reproduction_plan
+from fedtune.studies.paper_tables import GRIDS
+from trainables.fedgenp import FedGenP
+from trainables.fedhkd import FedHKD
+from trainables.fedproto import FedProto
+
+C, D = 4, 6
+TASK = Task(classes=C, features=D, clients=3, batch=4, seed=0)
+
+
+def configuration(name: str, preset: str, scenario: Scenario = DIGITS) -> dict:
+    return Experiment(name, scenario, preset=preset).configuration({})
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_every_preset_is_one_of_three_and_differs_from_the_defaults(name: str) -> None:
+    cls = registry.find(name)
+    assert set(cls.presets) <= {"as_text", "as_published", "htfllib"}
+    plain = configuration(name, "")
+    for preset, values in cls.presets.items():
+        assert values and configuration(name, preset) == plain | dict(values)
+
+
+def test_fedpas_weight_belongs_to_its_loss() -> None:
+    ours, text, code = (configuration("fedpa", p) for p in ("", "as_text", "as_published"))
+    assert (ours["distance"], text["distance"], code["distance"]) == ("mse", "l2", "mse")
+    assert (ours["bounded"], text["bounded"], code["bounded"]) == (True, False, False)
+    assert (text["local_epochs"], text["local_steps"], text["pairs_over"]) == (20, 0, "batch")
+    steps = configuration("fedpa", "", scenarios.find("fedpa-fmnist-a0.3"))
+    assert (steps["local_steps"], steps["lam_po"]) == (20, 5.0)
+    given = Experiment("fedpa", DIGITS, preset="as_text", given=("local_epochs",)).configuration({})
+    assert given["local_epochs"] == DIGITS.local_epochs
+
+
+def test_diversity_over_the_batch_is_eq_7() -> None:
+    """exp(-1/B² Σ over pairs of one class), where ours divides by the number of these pairs."""
+    rows, y = randn(1, 8, 3), torch.tensor([[0, 0, 1, 1, 1, 2, 3, 3]])
+    h = randn(8, D)
+    total, pairs = 0.0, 0
+    for p in range(8):
+        for q in range(8):
+            if p != q and y[0, p] == y[0, q]:
+                pairs += 1
+                total += float((h[p] - h[q]).abs().mean() * (rows[0, p] - rows[0, q]).square().mean())
+    assert pairs == 2 + 6 + 2
+    for over_batch, count in ((False, pairs), (True, 64)):
+        value, slope = diversity(2.0, rows, y, "same", D, over_batch)(h, 0)
+        assert_close(value.item(), 2 * math.exp(-total / count), **TIGHT)
+        x = h.clone().requires_grad_()
+        apart = sum((x[p] - x[q]).abs().mean() * (rows[0, p] - rows[0, q]).square().mean()
+                    for p in range(8) for q in range(8) if p != q and y[0, p] == y[0, q])  # fmt: skip
+        assert_close(slope, torch.autograd.grad(2 * (-apart / count).exp(), x)[0], **TIGHT)
+
+
+def test_the_sum_over_the_others_is_m_minus_1_of_their_means() -> None:
+    """J(sum) = (m - 1) · mean of the others - β · own: with m - 1 times the β it is m - 1 times J(mean)."""
+    m, b = 4, 5
+    heads = {"head.weight": randn(m, C, D), "head.bias": randn(m, C)}
+    width = FedGenP().noise_width
+    net = FedGenP().init(TASK)["nets"]
+    one = {n: t[0].double() for n, t in net.items()}
+    noise, xi, y = randn(b, width), randn(b, D), torch.tensor([0, 1, 2, 3, 1])
+    share = torch.full((m, C), 1 / m, dtype=torch.float64)
+    j = {
+        (others, beta): FedGenP(others=others, beta=beta, cap=0.0, lam_kl=0.0).conflict(
+            one, torch.tensor(1), noise, xi, y, heads, share
+        )
+        for others, beta in (("sum", 3.0), ("mean", 1.0))
+    }
+    assert_close(j["sum", 3.0], 3 * j["mean", 1.0], **TIGHT)
+
+
+def test_fedgenp_to_the_letter_averages_models_plainly() -> None:
+    text = configuration("fedgenp", "as_text")
+    names = ("others", "averaging", "gen_optimizer", "gen_lr", "cap", "lam_kl", "beta")
+    assert [text[n] for n in names] == ["sum", "clients", "sgd", 0.01, 0.0, 0.0, 1.0]
+    data = random_federation((12, 4, 8), [[0, 1], [1, 2], [2, 3]])
+    got, plain = (simulate("fedgenp", DIGITS, data, averaging=how, gen_steps=10) for how in ("clients", "rows"))
+    play(got, 1), play(plain, 1)
+    local = simulate("local", DIGITS, data)  # what the clients send in round 1
+    play(local, 1)
+    nets = [dict(client_net(local, k).named_parameters()) for k in range(3)]
+    for name, mean in got.state.server["shared"].items():
+        sent = torch.stack([net[name] for net in nets])
+        assert_close(mean, sent.mean(0), **TIGHT)
+        weights = torch.tensor([12, 4, 8], dtype=torch.float64).view(3, *[1] * (sent.ndim - 1))
+        assert_close(plain.state.server["shared"][name], (sent * weights).sum(0) / 24, **TIGHT)
+
+
+def test_fedproto_asks_among_all_classes_or_among_the_clients_own() -> None:
+    data = random_federation((12, 12, 12), [[0, 1], [1, 2], [2, 3]], other=6)
+    sim = simulate("fedproto", DIGITS.override(all_classes=24), data, among="own")
+    row = play(sim, 2)[-1]
+    held = [[0, 1], [1, 2], [2, 3]]
+    assert sim.state.server["own"].tolist() == [[c in own for c in range(4)] for own in held]
+    protos, f = sim.state.server["protos"].values, sim.setting.federation
+    right = []
+    for k, own in enumerate(held):
+        rows = f.test.rows[k][: f.test.counts[k]]
+        z = client_net(sim, k).eval().get_submodule("body")(f.x[rows])
+        near = torch.cdist(z, protos[own]).argmin(1)
+        right.append((torch.tensor(own)[near] == f.y[rows]).double().mean())
+    assert_close(row["test_acc"], float(torch.stack(right).mean()), **TIGHT)
+    assert row["test_acc_foreign"] == 0  # it never says a class that it does not hold
+    every, other = (simulate("fedproto", DIGITS, data, among=among) for among in ("all", "own"))
+    a, b = play(every, 2)[-1], play(other, 2)[-1]
+    assert a["train_loss"] == b["train_loss"] and a["down_bytes"] == b["down_bytes"]  # it predicts, and nothing else
+
+
+def test_fedtgp_asks_among_the_clients_own_classes_too() -> None:
+    data = random_federation((12, 12, 12), [[0, 1], [1, 2], [2, 3]], other=6)
+    row = play(simulate("fedtgp", DIGITS.override(all_classes=24), data, among="own", server_epochs=2), 2)[-1]
+    assert row["test_acc_foreign"] == 0
+
+
+@pytest.mark.parametrize(("ways", "spread", "silent"), [(4, 1, False), (5, 0, True), (6, 1, True), (5, 1, False)])
+def test_fedhkd_says_where_its_least_share_silences_everybody(ways: int, spread: int, silent: bool) -> None:
+    scenario = Scenario(ways=ways, ways_spread=spread, clients=4)
+    assert ("lam" in FedHKD().idle(scenario)) == silent
+    assert not FedHKD(least_share=0.1).idle(scenario) and not FedHKD().idle(Scenario(partition="iid"))
+    if silent:
+        small = scenario.override(rounds=2, shots=4, shots_spread=0, val_shots=2, test_shots=2, model="mlp", features=8)
+        sim = simulate("fedhkd", small)
+        assert play(sim, 2)[-1]["up_floats"] > 0 and not sim.state.server["features"].present.any()
+
+
+def test_emnist_s_columns_have_the_generators_rate_of_the_text() -> None:
+    """1e-4, as the clients' there; elsewhere 3e-4.  Rows without a generator have none."""
+    for table in ("fedpa-table2", "fedpa-table3", "fedpa-table4"):
+        grid = GRIDS[table]._replace(seeds=1)
+        rates = {}
+        for spot in reproduction_plan.planned(grid, "ours", "cpu"):
+            run = spot.runs[0]
+            rate = run.experiment.configuration(run.config).get("gen_lr")
+            rates.setdefault((spot.column.label.startswith("EMNIST"), spot.row.algorithm), set()).add(rate)
+        for (emnist, name), found in rates.items():
+            wanted = {None} if name in ("fedavg", "fedprox", "fedensemble", "fedhkd") else {1e-4 if emnist else 3e-4}
+            assert found == wanted, (table, name)
+    known = {n for name in registry.names() for n in Experiment(name, DIGITS).knobs()}
+    assert all(set(c.config) <= known for g in GRIDS.values() for p in g.panels for c in p.columns)
+
+
+def test_fedsa_has_one_value_of_each_weight_in_all_tables() -> None:
+    """HtFLlib's FedGen and FedProto, and λ_CC = 0 with one architecture, in the grids and across devices alike."""
+    htfllib = {name: dict(registry.find(name).presets["htfllib"]) for name in ("fedgen", "fedproto")}
+    grids = {"fedsa-table1": {"lam_cc": 0.0}, "fedsa-table2": {}, "fedsa-table3": {}}
+    for table, fedsa in grids.items():
+        rows = {r.algorithm: r.config for p in GRIDS[table].panels for r in p.rows}
+        assert rows["fedsa"] == fedsa and {n: rows[n] for n in htfllib} == htfllib
+    for panel, fedsa in zip(GRIDS["fedsa-device"].panels, ({"lam_cc": 0.0}, {}), strict=True):
+        rows = {r.algorithm: r.config for r in reproduction_plan.rows_of(panel, panel.columns[0])}
+        assert rows["fedsa"] == fedsa and rows["fedproto"]["lam"] == 10.0 and rows["fedgen"] == htfllib["fedgen"]
+    assert htfllib["fedgen"]["gen_lr"] == 0.1 and FedProto(**{k: v for k, v in htfllib["fedproto"].items()
+                                                              if k != "momentum"}).lam == 10.0  # fmt: skip
