@@ -21,8 +21,9 @@ os.environ["OMP_NUM_THREADS"] = "1"  # also where a test starts a process: on a 
 os.environ["COLUMNS"] = "160"  # as where there is no terminal; pytest-xdist says otherwise to its workers
 
 # files of minutes, longest first: of four workers none is to begin one when the others have nothing left
-LONG = ("survival", "failures", "killed", "promotion", "jobs", "watching", "conformance", "cluster",
-        "search", "compare", "extend", "static", "python_page", "report", "deploy", "notebooks")
+LONG = ("jobs", "your_own", "survival", "failures", "killed", "search", "compare", "conformance", "cluster",
+        "promotion", "watching", "extend", "static", "python_page", "deploy", "own_packages", "laws", "seed_stack",
+        "ray_start", "ray_tasks", "report", "notebooks")
 
 
 def pytest_configure(config: pytest.Config) -> None:
