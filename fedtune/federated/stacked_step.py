@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtune.core.draws import Draws
+from fedtune.core.errors import UserError
 from fedtune.core.recording import Given, Recorder
 from fedtune.core.tape import Replay, Tape, Unfit
 from fedtune.core.trees import Tree, leaves, tree_map
@@ -204,6 +205,8 @@ def steps_of(
 
 def gradients(losses: Tensor, leaves: list[Tensor]) -> list[Tensor | None]:
     """Of each leaf by its own clients' losses: client k's loss [k] reaches only row k.  None for what none reaches."""
+    if not isinstance(losses, Tensor):
+        raise UserError(f"a loss is one number, a tensor [], but this algorithm's is a {type(losses).__name__}")
     for leaf in leaves:
         leaf.grad = None
     if leaves:

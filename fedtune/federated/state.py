@@ -90,6 +90,8 @@ def start(s: Setting, nets: list[tuple[Net, list[int], Executor]]) -> State:
         shared = {n: t for n, t in tensors.items() if part_of(n) in sent and n not in kept}
         own = {n: _of_each(s, n, t, len(ids)) for n, t in tensors.items() if n not in shared}
         memory = s.algorithm.keep(with_shapes(s, net).task)
+        if not isinstance(memory, dict):
+            raise UserError(f"keep gives a dict of what a client keeps, {{}} for nothing, but gave {memory!r:.80}")
         memory = tree_map(lambda t: _cast(t, device, s.dtype), to_all(memory, len(ids)))
         numbers = torch.tensor(sorted(ids), device=device)
         groups.append(Group(net, numbers, own, executor, tree_map(torch.clone, memory)))

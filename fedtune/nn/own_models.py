@@ -162,6 +162,8 @@ def _require_usable(name: str, net: Net, again: nn.Module) -> None:
     held = dict(net.named_parameters(remove_duplicate=False))
     seen: dict[int, str] = {}
     for tensor, p in held.items():
+        if p.is_meta:
+            raise UserError(f"{tensor} of {name} is on the device meta, where nothing has values; make it on the CPU")
         if is_lazy(p):
             raise UserError(f"{tensor} of {name} has no size before it is run; give its layer the number of its inputs")
         if not p.numel():

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedtune.core import own_files, own_packages
+from fedtune.core.errors import UserError
 from fedtune.core.pure_functions import is_pure
 from fedtune.core.trees import named
 from fedtune.federated import own_algorithms, partitioning, registry, scenarios, stacked_step
@@ -518,3 +519,16 @@ def test_a_copy_of_a_built_in_is_replayed_as_it_is(algorithm: str, tmp_path: Pat
         replayed.append(any(kind.believed for kind in kinds(simulation)))
     assert rows[0] == rows[1]
     assert replayed == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (case("return 'loss'"), "a loss is one number, a tensor .*, but this algorithm's is a str"),
+        (case("yield batch.x.sum()"), "but this algorithm's is a generator"),
+        (case(members="def keep(self, task):\n    return None"), "keep gives a dict .* but gave None"),
+    ],
+)
+def test_what_client_code_must_give_is_said_in_a_line(one: Case, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=said):
+        trained(one, tmp_path, "wrong", "loop")
