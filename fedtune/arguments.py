@@ -67,11 +67,18 @@ def add_fields(parser: argparse.ArgumentParser) -> None:
 
 
 def given(args: argparse.Namespace, cls: type, *only: str) -> dict[str, Any]:
-    """The options of a class, or those of them that are named, which were given on the command line."""
+    """The options of a class, or those of them that are named, which were given on the command line.
+
+    UserError for more CPUs than there are, before anything that takes seconds to load.
+    """
     values = {n: v for n, v in vars(args).items() if not only or n in only}
     found = {f.name: values[f.name] for f in options.options(cls) if f.name in values}
     if "set" in found:
         found["set"] = dict(options.pair(text) for text in found["set"])
+    if "cpus_per_trial" in found:
+        from fedtune.cluster import ray_start
+
+        ray_start.require_cpus(found["cpus_per_trial"], found.get("address"))
     fields = {n.removeprefix("field_"): v for n, v in values.items() if n.startswith("field_")}
     return found | ({"fields": fields} if fields else {})
 

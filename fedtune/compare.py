@@ -25,10 +25,10 @@ def parser() -> argparse.ArgumentParser:
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune compare` and return its exit status."""
-    args = parser().parse_args(argv)
+    options = ComparisonOptions(**arguments.given(parser().parse_args(argv), ComparisonOptions))
     from fedtune.studies import comparison, comparison_plan
 
-    return comparison.run(comparison_plan.make(ComparisonOptions(**arguments.given(args, ComparisonOptions))))
+    return comparison.run(comparison_plan.make(options))
 
 
 class _Refused(argparse.Action):

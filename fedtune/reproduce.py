@@ -31,9 +31,10 @@ def main(argv: list[str] | None = None) -> int:
     if args.list or args.table is None:
         _list()
         return 0
+    options = ReproductionOptions(**arguments.given(args, ReproductionOptions))
     from fedtune.studies import reproduction
 
-    return reproduction.run(ReproductionOptions(**arguments.given(args, ReproductionOptions)))
+    return reproduction.run(options)
 
 
 def _list() -> None:

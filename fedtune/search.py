@@ -19,11 +19,11 @@ def parser(prog: str = "fedtune search") -> argparse.ArgumentParser:
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune search` and return its exit status."""
-    args = parser().parse_args(argv)
+    options = SearchOptions(**arguments.given(parser().parse_args(argv), SearchOptions))
     from fedtune.studies import search_study
     from fedtune.tuning import plan
 
-    return search_study.run_with_ray(plan.make(SearchOptions(**arguments.given(args, SearchOptions))))
+    return search_study.run_with_ray(plan.make(options))
 
 
 if __name__ == "__main__":

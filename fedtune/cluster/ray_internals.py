@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -151,6 +151,34 @@ def forget_decisions(snapshot: Path) -> None:
         part = snapshot.with_name(snapshot.name + ".part")
         part.write_text(json.dumps(state))
         part.replace(snapshot)
+
+
+@contextmanager
+def states_copied_by(copy: Callable[[Path, Path], None]) -> Iterator[None]:
+    """The driver's files of a search go to a local folder by this meanwhile, before Tune goes on.
+
+    copy: from which folder to which; what it cannot write is missing there, as what Tune copies is.
+    """
+    from pyarrow.fs import LocalFileSystem
+    from ray.train._internal import storage
+
+    kind: Any = storage._FilesystemSyncer
+    tunes = kind.sync_up
+
+    def sync_up(syncer: Any, local_dir: str, remote_dir: str, exclude: list[str] | None = None) -> bool:
+        if exclude or not isinstance(syncer.storage_filesystem, LocalFileSystem):
+            return bool(tunes(syncer, local_dir, remote_dir, exclude))
+        try:
+            copy(Path(local_dir), Path(remote_dir))
+        except OSError:
+            return False
+        return True
+
+    kind.sync_up = sync_up
+    try:
+        yield
+    finally:
+        kind.sync_up = tunes
 
 
 # Ray itself -----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from plotly.graph_objects import Figure
 
 from analysis import frames, plots
 from fedtune.core.objectives import ACCURACY, Objective, parse
+from fedtune.reporting import sampling
 from fedtune.reporting.findings import Findings
 from fedtune.runs.files import RunFiles
 
@@ -35,17 +36,24 @@ def of_search(f: Findings) -> list[Shown]:
     return [*_progress(f), *_fronts(f), *_hyperparameters(f), *_clients(f)]
 
 
+def _sampled(shown: Shown, f: Findings) -> Shown:
+    """A figure of single trials, with what is said of those that it leaves out."""
+    return shown._replace(note="; ".join(filter(None, [shown.note, sampling.note(f)])))
+
+
 def _progress(f: Findings) -> list[Shown]:
     """How trials went, and what the search had found when."""
     first = f.goal.first
     unit = (f.record.get("budget") or {}).get("unit", "rounds")
+    some = sampling.drawn(f)
+    curves = _drawn(
+        "Learning curves",
+        lambda: plots.learning_curves(some.rounds, some.trials, metric=first.name, mode=first.mode),
+        "What ends early was stopped. Lines that still rise at the end say that more rounds would help; lines that "
+        "cross say that stopping early can go wrong.",
+    )
     return [
-        _drawn(
-            "Learning curves",
-            lambda: plots.learning_curves(f.rounds, f.trials, metric=first.name, mode=first.mode),
-            "What ends early was stopped. Lines that still rise at the end say that more rounds would help; lines that "
-            "cross say that stopping early can go wrong.",
-        ),
+        _sampled(curves, f),
         _drawn(
             "Best so far against rounds",
             lambda: plots.best_so_far(f.rounds, "rounds", f.trials, first),
@@ -90,9 +98,9 @@ def _hyperparameters(f: Findings) -> list[Shown]:
 
     @cache
     def study() -> Any:
-        return plots.study(f.run)
+        return sampling.of_study(plots.study(f.run), f)
 
-    return [
+    drawn = [
         _drawn(
             "Parallel coordinates",
             lambda: plots.parallel(study()),
@@ -109,6 +117,7 @@ def _hyperparameters(f: Findings) -> list[Shown]:
             "What is low here made little difference between these trials; with few of them this is a rough guess.",
         ),
     ]
+    return [_sampled(shown, f) for shown in drawn]
 
 
 def _clients(f: Findings) -> list[Shown]:

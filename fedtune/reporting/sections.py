@@ -19,7 +19,7 @@ from fedtune.core.objectives import ACCURACY, Goal
 from fedtune.core.statistics import interval
 from fedtune.federated.scenarios import in_words
 from fedtune.reporting import figures as report_figures
-from fedtune.reporting import findings, provenance
+from fedtune.reporting import findings, provenance, sampling
 from fedtune.reporting.figures import Shown, embedded
 from fedtune.reporting.findings import Findings
 from fedtune.reporting.provenance import Provenance
@@ -121,9 +121,9 @@ def _trials(f: Findings) -> Markup:
         named.insert(at + 1, ("tested in round", "test_round", None))
     if (f.trials["reason"] != "").any():
         named.append(("reason", "reason", None))
-    columns, cells = [], []
+    columns, cells, some = [], [], sampling.listed(f)
     for name, source, digits in named:
-        values = [_value(v) for v in f.trials[source]]
+        values = [_value(v) for v in some[source]]
         numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values if v is not None)
         columns.append({"name": name, "numeric": numeric and source not in ("trial", "reason"), "digits": digits})
         cells.append(values)

@@ -44,6 +44,7 @@ class RunFiles:
     own_folder = _File("own")  # copies of the user's code
     lock_file = _File("driver.lock")  # held by the driver at work
     reserve_file = _File(".reserve")  # room on the disk for the search's last words
+    states_file = _File(".states")  # which of Ray's states are to be replaced, together
     probe_file = _File(".probe")  # written to see whether anything can be
     lost_folder = _File("lost")  # trials that Ray's state does not know
     evaluations_folder = _File("evaluations")  # a comparison's runs on fresh seeds, a file each
@@ -175,8 +176,18 @@ def require_name(name: str) -> None:
 def write_whole(path: Path, text: str) -> None:
     """Write a text file, whole or not at all."""
     part = path.with_suffix(path.suffix + ".part")
-    part.write_text(text)
+    part.write_text(text, encoding="utf-8")
     part.replace(path)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file of lines, of which the last may have been cut off when its writer died."""
+    with path.open("a+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        if end:
+            file.seek(end - 1)
+        whole = not end or file.read(1) == b"\n"
+        file.write(("" if whole else "\n").encode() + line.encode() + b"\n")
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from fedtune.cluster import ray_start
 from fedtune.core.terminal import say
 from fedtune.data import datasets
 from fedtune.data.federation import Federation
-from fedtune.runs import disk, own_copies, provenance, reading
+from fedtune.runs import disk, own_copies, provenance, reading, state_copies
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.studies import comparison_plan, comparison_report, fresh_seeds, search_study
 from fedtune.studies.comparison_plan import ComparisonPlan
@@ -90,6 +90,7 @@ def _search(p: Plan, data: datasets.Dataset, partitions: list[Federation], fits:
     with ExitStack() as held:
         if before:
             held.enter_context(p.files.lock())
+            state_copies.settle(p.folder)
             saved_state.require_state(p.folder)
         record = provenance.record_for_resume(before) if before else {}
         return search_study.run_search(p, record, data, partitions, fits, resumed=bool(before))

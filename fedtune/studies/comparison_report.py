@@ -14,7 +14,7 @@ from fedtune.core.objectives import BY_ACCURACY
 from fedtune.core.terminal import say, short
 from fedtune.federated.scenarios import find
 from fedtune.runs import tables
-from fedtune.runs.files import RunFiles
+from fedtune.runs.files import RunFiles, write_whole
 from fedtune.runs.provenance import provenance_line
 from fedtune.studies import comparison_tables, comparison_text, published
 from fedtune.studies.comparison_plan import ComparisonPlan
@@ -41,9 +41,9 @@ def report(
     pairs = comparison_tables.pairs(evaluations, objective)
     against = comparison_tables.against(evaluations, c.baselines, objective)
     files = RunFiles(c.folder)
-    table.to_csv(files.table_file, index=False)
-    pairs.to_csv(files.pairs_file, index=False)
-    against.to_csv(files.against_file, index=False)
+    write_whole(files.table_file, table.to_csv(index=False))
+    write_whole(files.pairs_file, pairs.to_csv(index=False))
+    write_whole(files.against_file, against.to_csv(index=False))
     unequal = comparison_tables.unequal(runs, c.first.trials, c.first.budget)
     warnings = [f"warning: budgets were not equal: {u}" for u in unequal]
     notes = list(dict.fromkeys(published.note(v) for found in cells.values() for v in found))
@@ -147,6 +147,7 @@ def _write(c: ComparisonPlan, titled: list[tuple[str, pd.DataFrame]], lines: lis
     """table.md and table.tex.  lines: warnings and notes below the tables."""
     heading = f"# {', '.join(c.plans)} on {c.setting}\n\n{made}.\n"
     parts = [f"**{title}**\n\n{comparison_text.markdown(text)}" for title, text in titled]
-    RunFiles(c.folder).markdown_file.write_text("\n".join([heading, *parts, *(f"- {line}\n" for line in lines)]))
+    text = "\n".join([heading, *parts, *(f"- {line}\n" for line in lines)])
+    write_whole(RunFiles(c.folder).markdown_file, text)
     latex = [f"% {title}\n{comparison_text.latex(text)}" for title, text in titled]
-    RunFiles(c.folder).latex_file.write_text("\n".join([*latex, *(f"% {line}\n" for line in (*lines, made))]))
+    write_whole(RunFiles(c.folder).latex_file, "\n".join([*latex, *(f"% {line}\n" for line in (*lines, made))]))

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedtune.core.statistics import interval
-from fedtune.runs.files import RunFiles
+from fedtune.runs.files import RunFiles, write_whole
 from fedtune.runs.provenance import provenance_line
 from fedtune.studies import comparison_text, published
 from fedtune.studies.paper_grid import BESIDE, MEASURES, RULES, Grid
@@ -69,9 +69,9 @@ class Report:
 
     def write(self, folder: Path) -> None:
         """Write table.csv and table.md into the folder."""
-        self.frame.to_csv(RunFiles(folder).table_file, index=False)
+        write_whole(RunFiles(folder).table_file, self.frame.to_csv(index=False))
         head = "\n".join([f"# {self.title}", "", *(f"{line}  " for line in self.about())])
-        RunFiles(folder).markdown_file.write_text(f"{head}\n\n{markdown(self.frame)}", encoding="utf-8")
+        write_whole(RunFiles(folder).markdown_file, f"{head}\n\n{markdown(self.frame)}")
 
     def show(self, console: Console) -> None:
         """Print the tables and their footnotes on a terminal."""

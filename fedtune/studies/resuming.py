@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtune.core.errors import UserError
-from fedtune.runs import own_copies
+from fedtune.runs import own_copies, state_copies
 from fedtune.runs.folder import RunFolder
 from fedtune.runs.provenance import record_for_resume
 from fedtune.studies import comparison, search_study
@@ -37,6 +37,9 @@ def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
     if "extends" in record:
         raise UserError(f"what extends another search is not resumed, but {path} does; extend that one again")
     search_study.require_version(run)
+    if run.states_file.exists():  # its driver died on the way
+        with run.lock():
+            state_copies.settle(path)
     saved_state.require_state(path)
     planned = plan.make(options, resumed=True)
     return search_study.run_with_ray(planned, record_for_resume(record), resumed=True)

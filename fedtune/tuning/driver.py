@@ -24,6 +24,7 @@ from fedtune.core.terminal import say
 from fedtune.data.federation import Federation
 from fedtune.runs import disk, logs, pareto
 from fedtune.runs.files import RunFiles
+from fedtune.runs.state_copies import StateCopies
 from fedtune.tuning import live_view, saved_state, schedulers, searchers
 from fedtune.tuning.loggers import TrialLogger
 from fedtune.tuning.optuna_searcher import OptunaSearcher
@@ -90,7 +91,8 @@ def drive(
             *([TBXLoggerCallback()] if p.tensorboard else []), *([watch] if watch else []),
             *([journal] if journal else []), *tools,
         ]  # fmt: skip
-        with _terminable(), view if show else nullcontext():
+        copied = ray_internals.states_copied_by(StateCopies().copy)
+        with _terminable(), copied, view if show else nullcontext():
             grid = tuner.fit()
         if journal:
             journal.close()

@@ -19,6 +19,7 @@ from ray.tune.search import Searcher
 from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Quantized, Uniform
 
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, Goal
+from fedtune.runs.files import append_line
 from fedtune.runs.trial_states import BROKEN
 from fedtune.tuning.space_types import Condition, Config, met
 
@@ -96,8 +97,7 @@ class OptunaSearcher(Searcher):
         if self._outside:
             config |= self._outside.pop(0)
         if self.log:
-            with self.log.open("a") as file:
-                file.write(json.dumps({"trial": trial_id, "config": config}) + "\n")
+            append_line(self.log, json.dumps({"trial": trial_id, "config": config}))
         return config
 
     def _ask(self) -> tuple[optuna.Trial, Config]:

@@ -222,3 +222,28 @@ def test_the_token_is_nobody_elses_to_read(tmp_path: Path, monkeypatch: pytest.M
             given.setenv(name, value)
             ray_internals.keep_token_private()
         assert file.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_searchs_files_are_copied_by_us_to_a_local_folder_and_by_tune_elsewhere(tmp_path: Path) -> None:
+    from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+    from ray.train._internal.storage import _FilesystemSyncer
+
+    copied: list[tuple[Path, Path]] = []
+    source, here, there = tmp_path / "source", tmp_path / "here", tmp_path / "there"
+    source.mkdir(), there.mkdir()
+    (source / "experiment_state-1.json").write_text("{}")
+    before = _FilesystemSyncer.sync_up
+    with ray_internals.states_copied_by(lambda a, b: copied.append((a, b))):
+        assert _FilesystemSyncer(LocalFileSystem()).sync_up(str(source), str(here))
+        assert copied == [(source, here)] and not here.exists()
+        elsewhere = _FilesystemSyncer(SubTreeFileSystem(str(there), LocalFileSystem()))
+        assert elsewhere.sync_up(str(source), "run")
+        elsewhere.wait()
+        assert len(copied) == 1 and (there / "run" / "experiment_state-1.json").read_text() == "{}"
+    assert _FilesystemSyncer.sync_up is before
+
+    def full(*_: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with ray_internals.states_copied_by(full):
+        assert not _FilesystemSyncer(LocalFileSystem()).sync_up(str(source), str(here))

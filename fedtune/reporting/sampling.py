@@ -1,0 +1,64 @@
+"""Of a search of thousands of trials a report shows some, and says so: its size and its time are bounded."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import Any
+
+import pandas as pd
+
+from fedtune.reporting.findings import Findings
+
+DRAWN = 400  # trials in figures: half of them the best, the others drawn at random
+LISTED = 1000  # trials in the table, the best ones
+
+
+def drawn(f: Findings) -> Findings:
+    """The findings with the trials that figures show."""
+    if len(f.trials) <= DRAWN:
+        return f
+    best = _best_first(f, DRAWN // 2)
+    others = f.trials.drop(best.index).sample(DRAWN - len(best), random_state=0)
+    chosen = f.trials.loc[sorted([*best.index, *others.index])]
+    return dataclasses.replace(f, trials=chosen, rounds=f.rounds[f.rounds["trial"].isin(set(chosen["trial"]))])
+
+
+def listed(f: Findings) -> pd.DataFrame:
+    """The trials that the table shows, in the order of the search."""
+    return f.trials if len(f.trials) <= LISTED else f.trials.loc[sorted(_best_first(f, LISTED).index)]
+
+
+def _best_first(f: Findings, count: int) -> pd.DataFrame:
+    """The trials with the best last value of the objective."""
+    first = f.goal.first
+    return f.trials.sort_values(first.column, ascending=first.sign < 0, kind="stable").head(count)
+
+
+def note(f: Findings) -> str:
+    """What is said of it; nothing where all trials are shown."""
+    if len(f.trials) <= DRAWN:
+        return ""
+    table = f"; the table has the best {LISTED:,}" if len(f.trials) > LISTED else ""
+    return (
+        f"of {len(f.trials):,} trials this shows {DRAWN}, the best {DRAWN // 2} and others drawn at random{table}; "
+        "frames.load has them all"
+    )
+
+
+def of_study(study: Any, f: Findings) -> Any:
+    """A study of the trials that figures show."""
+    import optuna
+
+    if study is None or len(study.trials) <= DRAWN:
+        return study
+    names = set(drawn(f).trials["trial"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        some = optuna.create_study(study_name=study.study_name, directions=study.directions)
+        if study.metric_names:
+            some.set_metric_names(study.metric_names)
+        for name, value in study.user_attrs.items():
+            some.set_user_attr(name, value)
+        some.add_trials([t for t in study.trials if t.user_attrs.get("trial") in names])
+    return some

@@ -1,0 +1,201 @@
+"""A disk that dies between any two writes: a run's folder after every prefix of its changes, and what is said of it."""
+
+from __future__ import annotations
+
+import io
+import random
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from fedtune.core.errors import UserError
+from fedtune.runs import frames, reading
+from fedtune.runs.files import RunFiles
+from fuzz import law
+from fuzz.recording import Change, Disk, torn
+
+TIMES = ("run", "seconds", "eval_seconds")  # what differs between two runs of the same
+HOLLOW = (".reserve", ".probe")  # noise, of which the size alone counts
+
+
+class Story(NamedTuple):
+    """A command whose folder is recorded: its words, and what goes on with that folder once its driver is dead."""
+
+    name: str
+    words: str
+    again: str
+    before: tuple[str, ...] = ()  # commands that come first and are not recorded
+
+
+SEARCH = (
+    "--algo fedproto --clients 4 --rounds 4 --searcher random --scheduler none --max-concurrent 2 --no-dashboard "
+    "--storage-path {at} --name run"
+)
+OWN = "--algo {at}/fair.py --clients 4 --rounds 3 --trials 3 --searcher random --scheduler none --no-dashboard"
+STORIES = {
+    s.name: s
+    for s in (
+        Story("search", f"search {SEARCH} --trials 4 --final-seeds 1", "resume {at}/run --no-dashboard"),
+        Story(
+            "packed seeds",
+            f"search {SEARCH} --trials 3 --final-seeds 0 --seeds-per-trial 2",
+            "resume {at}/run --no-dashboard",
+        ),
+        Story(
+            "own file",
+            f"search {OWN} --final-seeds 0 --max-concurrent 2 --storage-path {{at}} --name run",
+            "resume {at}/run --no-dashboard",
+        ),
+        Story(
+            "extension",
+            "extend {at}/first --trials 2 --name run --no-dashboard",
+            "extend {at}/first --trials 2 --name run --no-dashboard",
+            (f"search {SEARCH} --trials 2 --final-seeds 0".replace("--name run", "--name first"),),
+        ),
+        Story(
+            "comparison",
+            "compare --algos fedavg,local --clients 4 --rounds 3 --trials 2 --seeds 2 --searcher random "
+            "--no-dashboard --storage-path {at} --name run",
+            "resume {at}/run --no-dashboard",
+        ),
+        Story(
+            "reproduction",
+            "reproduce gfpl-fig6 --dataset digits --quick --no-dashboard --storage-path {at} --name run",
+            "reproduce gfpl-fig6 --dataset digits --quick --no-dashboard --storage-path {at} --name run",
+        ),
+    )
+}
+FAIR = """from dataclasses import dataclass
+
+from fedtune import Algorithm, hyper
+
+
+@dataclass(frozen=True)
+class Fair(Algorithm):
+    q: float = hyper(1.0, 0.1, 5.0)
+
+    shared = ("body", "head")
+
+    def aggregate(self, server, up, task):
+        return super().aggregate(server, up | {"rows": up["rows"] ** self.q}, task)
+"""
+
+
+def words(line: str, at: Path) -> list[str]:
+    """The words of a story's line, for a folder."""
+    return [word.replace("{at}", str(at)) for word in line.split()]
+
+
+def command(line: str, at: Path) -> list[str]:
+    """The same in a process of its own."""
+    return [sys.executable, "-m", "fedtune", *words(line, at)]
+
+
+# ---- what a run says
+
+
+def rows(run: Path) -> dict[tuple[str, ...], list[str]]:
+    """All that a run's folder tells of rounds: (search, configuration, round) -> what was measured, without times.
+
+    UserError for a folder that tells nothing.
+    """
+    found: dict[tuple[str, ...], list[str]] = {}
+    runs = sorted(f.parent for f in run.rglob("run.json")) if not (run / "run.json").exists() else [run]
+    for one in runs:
+        trials, rounds = frames.load(one)
+        configurations = trials.set_index("trial").filter(like=frames.CONFIG)
+        named = {t: str(sorted(c.dropna().items())) for t, c in configurations.iterrows()}
+        for row in rounds.drop(columns=[*TIMES]).to_dict("records"):
+            key = ("" if one == run else one.name, named[row.pop("trial")], str(row.pop("round")))
+            found.setdefault(key, []).append(str({n: v for n, v in row.items() if not pd.isna(v)}))
+    for name, read, keys in (
+        ("evaluation_rounds.parquet", reading.table, ["algorithm", "configuration", "seed", "round"]),
+        ("table.csv", reading.text_table, []),
+    ):
+        for i, row in enumerate(read(run / name).to_dict("records") if (run / name).exists() else []):
+            key = (name, *([str(row.pop(k)) for k in keys] or [str(i)]))
+            measured = {n: v for n, v in row.items() if "seconds" not in n and n != "trial" and not pd.isna(v)}
+            found.setdefault(key, []).append(str(measured))
+    return found
+
+
+class Difference(NamedTuple):
+    """How a disturbed run differs from an undisturbed one, in rounds."""
+
+    lost: int
+    doubled: int
+    different: int
+
+
+def difference(disturbed: dict[tuple[str, ...], list[str]], whole: dict[tuple[str, ...], list[str]]) -> Difference:
+    """Rounds that the disturbed run lacks, has more than once, or has with other figures; others count as different."""
+    return Difference(
+        lost=len(whole.keys() - disturbed.keys()),
+        doubled=sum(len(found) > len(whole.get(key, [0])) for key, found in disturbed.items()),
+        different=sum(not set(found) <= set(whole.get(key, [])) for key, found in disturbed.items()),
+    )
+
+
+# ---- prefixes
+
+
+def moments(changes: Sequence[Change], chance: random.Random) -> Iterator[tuple[int, float]]:
+    """Every moment at which the disk may die: after so many changes; and with a part of the next, where it is long."""
+    for i in range(len(changes) + 1):
+        yield i, 0.0
+        if i < len(changes) and len(changes[i].data) > 1:
+            yield i, chance.random()
+
+
+def folders(
+    changes: Sequence[Change], chosen: Sequence[tuple[int, float]], place: Path
+) -> Iterator[tuple[int, float, Path]]:
+    """What the disk holds at these moments, in a folder that is made anew for each."""
+    disk, done = Disk(), 0
+    for i, part in sorted(chosen):
+        for change in changes[done:i]:
+            disk.apply(change)
+        done = i
+        shutil.rmtree(place, ignore_errors=True)
+        now = disk
+        if part and not changes[i].path.endswith(HOLLOW):
+            now = Disk()
+            now.files = {p: bytearray(c) if isinstance(c, bytearray) else c for p, c in disk.files.items()}
+            now.apply(torn(changes[i], part))
+        now.put(place, HOLLOW)
+        yield i, part, place
+
+
+def judged(run: Path, again: str, whole: dict[tuple[str, ...], list[str]], report: bool) -> tuple[str, str]:
+    """What is wrong with the answers to a folder that a dead disk left, empty if nothing is; and what resume says.
+
+    The latter is `accepted` where Ray would start now, or the one line of its refusal.
+    """
+    place = run.parent
+    lines = ["status run", *(["report run -o r.html"] if report else [])]
+    for line in lines:
+        answer = law.ask(line.split(), place, 4 * law.SECONDS)
+        if answer.broken:
+            return f"{line}: {answer.broken}", ""
+    (place / "r.html").unlink(missing_ok=True)
+    try:
+        with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
+            wrong = difference(rows(run), whole)
+    except UserError:
+        wrong = Difference(0, 0, 0)
+    if wrong.doubled or wrong.different:
+        return f"frames: {wrong}", ""
+    answer = law.ask([w.replace("{at}/", "") for w in again.replace("{at} ", ". ").split()], place, 4 * law.SECONDS)
+    if answer.broken:
+        return f"resume: {answer.broken}", ""
+    return "", "accepted" if answer.status is None else (answer.err or answer.out).strip().splitlines()[-1]
+
+
+def begun(run: Path) -> bool:
+    """Whether a driver got as far as to write what the run is; before, nothing was trained."""
+    return any(RunFiles(run, name).record_file.exists() for name in ("run.json", "compare.json", "reproduce.json"))

@@ -1,0 +1,53 @@
+"""A report on thousands of trials: bounded in size, with the best of them, and it says what it leaves out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from fuzz import many
+
+from fedtune import report
+from fedtune.reporting import findings, sampling
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return many.made_up(tmp_path_factory.mktemp("many") / "run", 1500, log=False)
+
+
+def test_the_best_are_drawn_and_listed_and_others_at_random(run: Path) -> None:
+    f = findings.read(run)
+    some, table = sampling.drawn(f), sampling.listed(f)
+    best = f.trials.sort_values("last_val_acc", ascending=False)["trial"]
+    assert len(some.trials) == sampling.DRAWN and set(best[:200]) <= set(some.trials["trial"])
+    assert not set(some.trials["trial"]) <= set(best[:600]), "none at random"
+    assert set(some.rounds["trial"]) == set(some.trials["trial"]) and some.trials.index.is_monotonic_increasing
+    assert set(table["trial"]) == set(best[: sampling.LISTED]) and table.index.is_monotonic_increasing
+    pd.testing.assert_frame_equal(sampling.drawn(f).trials, some.trials)  # the same each time
+
+
+def test_of_few_trials_nothing_is_left_out_and_nothing_said(run: Path, tmp_path: Path) -> None:
+    f = findings.read(many.made_up(tmp_path / "few", 20, log=False))
+    assert sampling.drawn(f) is f and sampling.listed(f) is f.trials and sampling.note(f) == ""
+
+
+def test_a_study_of_what_is_drawn_has_the_same_objective(run: Path) -> None:
+    from fedtune.runs.folder import RunFolder
+
+    f, study = findings.read(run), RunFolder(run).study
+    some = sampling.of_study(study, f)
+    assert {t.user_attrs["trial"] for t in some.trials} == set(sampling.drawn(f).trials["trial"])
+    assert some.directions == study.directions and some.best_value == study.best_value
+
+
+def test_the_page_is_bounded_and_says_so(run: Path, tmp_path: Path) -> None:
+    page = tmp_path / "r.html"
+    assert report.main([str(run), "-o", str(page)]) == 0
+    text = page.read_text()
+    assert "of 1,500 trials this shows 400, the best 200 and others drawn at random" in text
+    assert "the table has the best 1,000; frames.load has them all" in text
+    assert "a notebook can show it" not in text and len(re.findall(r'"0000[0-9a-f]{4}"', text)) >= 1000
+    assert page.stat().st_size < 20e6
