@@ -56,7 +56,7 @@ def dying(monkeypatch: pytest.MonkeyPatch, after: int) -> Callable[[], bool]:
     cut = lambda a, b: Path(b).write_bytes(Path(a).read_bytes()[:100])  # noqa: E731
     monkeypatch.setattr(shutil, "copyfile", lambda a, b: step(lambda: copyfile(a, b), lambda: cut(a, b)))
     monkeypatch.setattr(
-        Path, "write_text", lambda f, t, **how: step(lambda: write_text(f, t, **how), lambda: write_text(f, t[:9], **how))
+        Path, "write_text", lambda f, t, **how: step(lambda: write_text(f, t, **how), lambda: write_text(f, t[:9]))
     )
     monkeypatch.setattr(Path, "replace", lambda f, to: step(lambda: replace(f, to), lambda: None))
     monkeypatch.setattr(Path, "unlink", lambda f, **how: step(lambda: unlink(f, **how), lambda: None))
