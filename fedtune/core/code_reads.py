@@ -113,7 +113,7 @@ def _read(
 def resolved(function: FunctionType, mention: Mention) -> tuple[Any, tuple[str, ...]]:
     """The value that a mention means now, through modules; and the attributes of that value which follow."""
     name, *rest = mention.names
-    for scope in (function.__globals__, function.__builtins__):  # type: ignore[attr-defined]
+    for scope in (function.__globals__, function.__builtins__):
         if name in scope:
             value = scope[name]
             break

@@ -16,6 +16,7 @@ Whatever does not fit runs as it stands in every step.  The key is made anew for
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Hashable
 from functools import partial
@@ -245,18 +246,23 @@ class Watch:
         """codes: of functions that were looked into."""
         self.codes = {id(code): code for code in codes}
         self.stranger = ""
+        self.collects = False
 
     def __enter__(self) -> None:
         """From now on, in this thread."""
         if sys.getprofile():
             self.stranger = "runs under a profiler"
-        else:
-            sys.setprofile(self._called)
+            return
+        self.collects = gc.isenabled()
+        gc.disable()  # at whatever moment it came, it would call what others have registered with it
+        sys.setprofile(self._called)
 
     def __exit__(self, *_: object) -> None:
         """Until now."""
         if sys.getprofile() == self._called:
             sys.setprofile(None)
+        if self.collects:
+            gc.enable()
 
     def _called(self, frame: FrameType, event: str, _: Any) -> None:
         if event != "call" or self.stranger or id(frame.f_code) in self.codes:

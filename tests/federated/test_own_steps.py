@@ -199,6 +199,24 @@ def test_clean_own_code_is_replayed(name: str, tmp_path: Path, monkeypatch: pyte
     assert (replayed, why) == (True, [])
 
 
+def test_what_others_registered_with_pythons_collector_is_no_strangers_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, called = gc.get_threshold(), []
+
+    def collected(phase: str, about: dict[str, int]) -> None:
+        called.append(phase)
+
+    gc.callbacks.append(collected)
+    gc.set_threshold(1)
+    try:
+        assert both(CLEAN[min(CLEAN)], tmp_path, monkeypatch) == (True, [])
+    finally:
+        gc.callbacks.remove(collected)
+        gc.set_threshold(*before)
+    assert called and gc.isenabled()
+
+
 # what the server does between rounds, and client code reads: another content is another key
 CHANGED = {
     "a global": case(

@@ -184,6 +184,7 @@ def test_a_plan_over_all_rounds_is_not_extended(before, tmp_path: Path, capsys: 
     shutil.copytree(before.folder, other)
     record = json.loads((other / "run.json").read_text())
     record["options"]["algo"] = "fedkd"
+    del record["defaults"]  # another algorithm's
     (other / "run.json").write_text(json.dumps(record))
     assert extend.main([str(other), "--rounds", "2"]) == 2
     assert "fedkd plans over all its rounds" in capsys.readouterr().err
