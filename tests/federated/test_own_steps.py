@@ -3,6 +3,7 @@
 Every case is trained twice, as it is and without any tape, and must agree in every bit.
 """
 
+import gc
 import inspect
 import math
 import random
