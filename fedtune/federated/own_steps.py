@@ -220,6 +220,8 @@ class _Reader:
 
     def _mention(self, function: FunctionType, mention: Mention) -> None:
         value, rest = resolved(function, mention)
+        if isinstance(value, FunctionType) and mention.names[0] not in function.__globals__:
+            raise Unprovable(mention.where, f"reads {mention.names[0]}, {in_words(value)}")  # Ray's print, say
         self._note(".".join(mention.names[: len(mention.names) - len(rest)]), value, mention.where)
         for name in rest:
             self._named(name, mention.where, own=True)

@@ -11,7 +11,7 @@ import pandas as pd
 from fedtune.reporting.findings import Findings
 
 DRAWN = 400  # trials in figures: half of them the best, the others drawn at random
-LISTED = 1000  # trials in the table, the best ones
+LISTED = 10_000  # trials in the table, the best ones
 
 
 def drawn(f: Findings) -> Findings:

@@ -18,7 +18,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return many.made_up(tmp_path_factory.mktemp("many") / "run", 1500, log=False)
 
 
-def test_the_best_are_drawn_and_listed_and_others_at_random(run: Path) -> None:
+def test_the_best_are_drawn_and_listed_and_others_at_random(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "LISTED", 1000)
     f = findings.read(run)
     some, table = sampling.drawn(f), sampling.listed(f)
     best = f.trials.sort_values("last_val_acc", ascending=False)["trial"]
@@ -43,7 +44,8 @@ def test_a_study_of_what_is_drawn_has_the_same_objective(run: Path) -> None:
     assert some.directions == study.directions and some.best_value == study.best_value
 
 
-def test_the_page_is_bounded_and_says_so(run: Path, tmp_path: Path) -> None:
+def test_the_page_is_bounded_and_says_so(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "LISTED", 1000)
     page = tmp_path / "r.html"
     assert report.main([str(run), "-o", str(page)]) == 0
     text = page.read_text()
