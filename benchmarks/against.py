@@ -31,7 +31,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "search": ("gfpl", "digits-w4", {}),  # what the default search trains, by GFPL's defaults
-    "fedpa": ("fedpa", "fedpa-fmnist-a0.3", {}),
+    "fedpa": ("fedpa", "fedpa-fmnist-a0.3", {"distance": "l2"}),  # the default of then
     "fedproto": ("fedproto", "gfpl-fmnist-w4", {}),
 }
 TIMES = ("seconds", "eval_seconds")
