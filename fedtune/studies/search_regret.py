@@ -149,14 +149,14 @@ class _Ledger:
         finished = [r for r in fine if r.status == "finished"]
         furthest = max((r.round for r in fine), default=0)
         among = sorted(finished or [r for r in fine if r.round == furthest], key=lambda r: -r.value)
-        if self.strategy.more_seeds != "none" and finished:
+        if self.strategy.more_seeds == "top" and finished:  # whom a rung raced was not trained to its end there
             among = sorted(among[:TOP], key=lambda r: -self._mean(r))
         return among[0].config if among else None
 
     def _mean(self, report: Reported) -> float:
         """A finished trial's figure over all seeds that select."""
         several = [*self.first, *self.more]
-        return float(self.table.values[self.table.place(report.config)][several, -1].mean())
+        return float(np.nan_to_num(self.table.values[self.table.place(report.config)][several, -1]).mean())
 
 
 def strategies(

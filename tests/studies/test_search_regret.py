@@ -13,6 +13,7 @@ from fedtune.core.errors import UserError
 from fedtune.studies import search_regret, tabulated
 from fedtune.studies.search_regret import Strategy, choices
 from fedtune.studies.tabulated import Tabulated
+from fedtune.tuning.simulated_search import Reported
 
 ABOUT = {"algorithm": "fedavg", "scenario_name": "made up"}
 
@@ -71,6 +72,20 @@ def test_a_raced_rung_pays_for_the_other_seed() -> None:
         choices(table, Strategy("random", "promote", 1, more_seeds=more), 8, 1, 3)[-1] for more in ("rung", "none")
     )
     assert raced.trials < alone.trials
+
+
+def test_a_raced_search_chooses_by_what_it_has_paid_for() -> None:
+    """A second seed that is known up to the last rung alone cannot decide among finished trials."""
+    values = np.zeros((3, 3, 3))
+    values[:, 0] = np.array([0.1, 0.2, 0.3])[:, None]  # on the seed that selects
+    values[:, 1, -1] = [0.9, 0.5, 0.0]  # at the end on the other, which nobody trained
+    table = Tabulated({"a": [0, 1, 2]}, range(3), values, (0,), ABOUT)
+    ledger = search_regret._Ledger(table, Strategy("random", "promote", 1, more_seeds="rung"), [0, 1])
+    for i in range(3):
+        ledger.take(Reported(3.0, i, {"a": i}, 3, float(values[i, 0, -1]), "finished"))
+    assert ledger.choice() == {"a": 2}
+    ledger.strategy = ledger.strategy._replace(more_seeds="top")
+    assert ledger.choice() == {"a": 0}
 
 
 def test_combinations_that_make_no_sense_are_left_out_or_refused() -> None:
