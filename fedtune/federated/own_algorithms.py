@@ -118,6 +118,8 @@ def _require_signature(cls: type[Algorithm], name: str, method: Callable[..., An
         return
     if isinstance(given, staticmethod | classmethod | property) or not callable(given):
         raise _refused(cls, f"{name} must be a method of an instance, but is a {type(given).__name__}", given)
+    if inspect.iscoroutinefunction(given) or inspect.isasyncgenfunction(given):
+        raise _refused(cls, f"{name} must be a plain function, but is async", given)
     wanted = [p for p in inspect.signature(method).parameters if p != "self"]
     try:
         inspect.signature(given).bind(None, *wanted)
