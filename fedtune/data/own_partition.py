@@ -95,7 +95,7 @@ def _read(path: Path, sha256: str) -> _Named:
     for name in NAMES:
         if name not in arrays:
             raise UserError(f"{path} needs arrays {', '.join(NAMES)}, but has no {name}")
-    if any(a.ndim != 1 for a in arrays.values()) or len({len(a) for a in arrays.values()} | {0}) != 2:
+    if any(a.ndim != 1 for a in arrays.values()) or len(lengths := {*map(len, arrays.values())}) > 1 or 0 in lengths:
         shapes = ", ".join(f"{name} {a.shape}" for name, a in arrays.items())
         raise UserError(f"{', '.join(NAMES)} of {path} must be of one length and not empty, but are of shapes {shapes}")
     row, client = (_numbers(path, name, arrays[name]) for name in NAMES[:2])

@@ -87,6 +87,7 @@ def test_the_number_of_clients_is_the_files(tmp_path: Path) -> None:
         ({"split": None}, "needs arrays row, client, split, but has no split"),
         ({"rows": ROWS}, "unknown array in .*p.npz 'rows': did you mean 'row'"),
         ({"row": ROWS[:0], "client": ROWS[:0], "split": ROWS[:0]}, "must be of one length and not empty"),
+        *(({name: ROWS[:0]}, "must be of one length and not empty") for name in ("row", "client", "split")),
         ({"row": np.array([{}] * 240)}, "it holds Python objects, which are pickled and never read"),
     ],
 )
