@@ -12,10 +12,12 @@ from ray.tune import ResultGrid
 
 from fedtune.cluster import ray_internals
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import say
+from fedtune.core.terminal import say, several
 from fedtune.runs.files import RunFiles
 from fedtune.runs.logs import logged
 from fedtune.runs.trial_states import SNAPSHOTS
+
+ENDED = ("TERMINATED", "ERROR")  # in Ray's words
 
 
 def require_state(run: Path) -> bool:
@@ -45,7 +47,17 @@ def prepared(run: Path) -> dict[str, list[dict[str, Any]]]:
     *_, snapshot = ray_internals.snapshots(run)
     set_aside(run)
     ray_internals.forget_decisions(snapshot)
+    _tell_of_gone(run, snapshot)
     return logged(run)
+
+
+def _tell_of_gone(run: Path, snapshot: Path) -> None:
+    """Say whose folders are gone although their trials had ended; one that had not begins again, and says so itself."""
+    ended = [t for t, status in ray_internals.trial_statuses(snapshot).items() if t and status in ENDED]
+    there = {folder.name.split("-")[-1] for folder in run.iterdir()}
+    if gone := [t for t in ended if t not in there]:
+        trials = several(len(gone), "trial")
+        say(f"note: the folders of {trials} that had ended are gone: {', '.join(gone)}; the tables lack those rounds")
 
 
 def set_aside(run: Path) -> None:
@@ -90,7 +102,7 @@ def cut_short(grid: ResultGrid, wanted: int, run: Path) -> bool:
     Ray's last snapshot says what still ran then; in memory Ray has marked that as terminated since.
     """
     *_, snapshot = ray_internals.snapshots(run)
-    return len(grid) < wanted or not set(ray_internals.trial_statuses(snapshot).values()) <= {"TERMINATED", "ERROR"}
+    return len(grid) < wanted or not set(ray_internals.trial_statuses(snapshot).values()) <= set(ENDED)
 
 
 def _lost(run: Path, what: str) -> UserError:

@@ -22,7 +22,7 @@ import torch
 from ray import tune
 from support import actors
 from support.actors import MIXED_TRIALS, LocalActor, play
-from support.searches import assert_as_undisturbed, begin_search, copy_to, logged_rounds
+from support.searches import assert_as_undisturbed, begin_search, copy_to, logged_rounds, rounds_by_configuration
 from support.waiting import wait_for
 
 from fedtune import extend, resume, status
@@ -422,3 +422,26 @@ def test_a_checkpoint_without_its_rounds_is_not_gone_on_from(tmp_path: Path) -> 
     whole = [{"training_iteration": t} for t in (1, 2, 3)]
     saved_state.drop_unlogged(tmp_path, {"a": whole, "b": whole[1:]})
     assert [f.parent.name for f in tmp_path.glob("*/checkpoint_*")] == ["local-a"]
+
+
+def test_trials_whose_folders_are_gone_are_named(
+    undisturbed: Path, interrupted: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """One that had ended is without rounds, one that had not begins again; the folder has another name, too."""
+    run = copy_to(tmp_path, interrupted[60])
+    *_, snapshot = ray_internals.snapshots(run)
+    statuses = ray_internals.trial_statuses(snapshot)
+    ended, *_ = (t for t, status in statuses.items() if status == "TERMINATED")
+    begun, *_ = (t for t, status in statuses.items() if status == "RUNNING" and (run / f"fedproto-{t}").exists())
+    for trial in (ended, begun):
+        shutil.rmtree(run / f"fedproto-{trial}")
+    assert resume.main([str(run), "--no-dashboard"]) == 0
+    err = capsys.readouterr().err
+    assert f"note: the folders of 1 trial that had ended are gone: {ended}; the tables lack those rounds" in err
+    assert f"trial {begun}: its checkpoint cannot be used" in err and "begins again" in err
+    now, whole = rounds_by_configuration(run), rounds_by_configuration(undisturbed)
+    assert len(now) == len(whole) == 6
+    for configuration, rows in now.items():
+        if len(rows):
+            pd.testing.assert_frame_equal(rows, whole[configuration], check_exact=True)
+    assert sorted(map(len, now.values())) == [0, *[12] * 5]
