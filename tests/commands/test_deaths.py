@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
+from fuzz import crashes, law, recording
 from fuzz.crashes import difference
 from fuzz.recording import Change, Disk, changes, torn
+
+from fedtune import resume, search
+
+MOMENTS = 12  # that are looked at
 
 
 def hexed(text: str) -> str:
@@ -54,3 +60,30 @@ def test_a_log_of_strace_is_read_as_the_changes_it_tells(tmp_path: Path) -> None
 def test_what_is_lost_doubled_and_different_is_counted(found: dict, want: tuple[int, ...]) -> None:
     whole = {("a",): ["1"], ("b",): ["2"]}
     assert difference({(k,): v for k, v in found.items()}, whole) == want
+
+
+@pytest.mark.usefixtures("one_ray")
+@pytest.mark.filterwarnings("ignore")
+def test_a_search_whose_disk_dies_before_any_change_is_told_of_and_resumed(tmp_path: Path) -> None:
+    """A sample of the moments of a search that is recorded here, of which two are resumed to the end."""
+    words = crashes.SEARCH.replace("--rounds 4", "--rounds 3") + " --trials 3 --final-seeds 0"
+    with recording.before_each_change(tmp_path / "run") as found:
+        assert search.main(crashes.words(words, tmp_path)) == 0
+    assert len(found) > 100
+    whole = crashes.rows(tmp_path / "run")
+    assert len(whole) == 9
+    law.warm()
+    goes_on = []
+    for i, disk in enumerate(found[:: len(found) // MOMENTS]):
+        run = tmp_path / f"dead{i}" / "run"
+        disk.put(run, crashes.HOLLOW)
+        wrong, said = crashes.judged(run, "resume {at}/run --no-dashboard", whole, report=False)
+        assert not wrong
+        if crashes.begun(run):
+            assert said == "accepted" or "is finished; fedtune extend" in said
+            goes_on += [run] if said == "accepted" else []
+    assert len(goes_on) >= 3
+    for i, run in enumerate(random.Random(0).sample(goes_on, 2)):
+        again = run.rename(run.with_name(f"{run.name}{i}"))  # see copy_to
+        assert resume.main([str(again), "--no-dashboard"]) == 0
+        assert difference(crashes.rows(again), whole) == (0, 0, 0)

@@ -82,11 +82,11 @@ def family(pid: int) -> dict[int, str]:
     return found
 
 
-def end(pid: int) -> None:
+def end(pid: int, by: signal.Signals = signal.SIGKILL) -> None:
     """Kill a process and all below it, at once."""
     for one in family(pid):
         with suppress(ProcessLookupError):
-            os.kill(one, signal.SIGKILL)
+            os.kill(one, by)
 
 
 def _one(title: str) -> Callable[[int], None]:
@@ -111,6 +111,8 @@ VICTIMS: dict[str, Callable[[int], None]] = {
     "raylet": _one("raylet/raylet"),
     "control service": _one("gcs_server"),
     "machine": end,
+    "group by SIGTERM": lambda pid: os.killpg(pid, signal.SIGTERM),
+    "all by SIGTERM": lambda pid: end(pid, signal.SIGTERM),
 }
 
 

@@ -9,9 +9,11 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 CALLS = (
     "openat,open,creat,write,pwrite64,writev,pwritev,truncate,ftruncate,rename,renameat,renameat2,unlink,unlinkat,"
@@ -156,6 +158,15 @@ class Disk:
     def __init__(self) -> None:
         self.files: dict[str, bytearray | str | None] = {}  # path -> bytes, what a link says, None for a folder
 
+    @classmethod
+    def of(cls, folder: Path) -> Disk:
+        """What a folder holds now."""
+        disk = cls()
+        for path in folder.rglob("*"):
+            with suppress(FileNotFoundError):  # it was moved meanwhile
+                disk.files[str(path.relative_to(folder))] = None if path.is_dir() else bytearray(path.read_bytes())
+        return disk
+
     def apply(self, change: Change) -> None:
         """Make a change."""
         kind, path, data, at, target = change
@@ -208,3 +219,36 @@ class Disk:
 def torn(change: Change, part: float) -> Change:
     """A write of which the disk got only a part."""
     return change._replace(data=change.data[: int(part * len(change.data))])
+
+
+@contextmanager
+def before_each_change(folder: Path) -> Iterator[list[Disk]]:
+    """What a folder holds before every file that this process opens to write to, moves or removes below it meanwhile.
+
+    Without strace, but of this process's Python alone: whatever others write stands where it had come to.
+    """
+    found: list[Disk] = []
+    root = str(folder)
+    _hear(lambda path: found.append(Disk.of(folder)) if path.startswith(root) and folder.exists() else None)
+    try:
+        yield found
+        found.append(Disk.of(folder))
+    finally:
+        _hear(None)
+
+
+_heard: list[Callable[[str], None] | None] = []  # a hook of Python's cannot be taken back: it hears nothing then
+
+
+def _hear(listener: Callable[[str], None] | None) -> None:
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        changes = event in ("os.rename", "os.remove", "os.mkdir") or (event == "open" and args[2] & os.O_ACCMODE)
+        if changes and (listener := _heard[0]):
+            _heard[0] = None  # what it opens itself is only read, and this is not heard
+            listener(os.fsdecode(args[0]) if isinstance(args[0], str | bytes | os.PathLike) else "")
+            _heard[0] = listener
+
+    if not _heard:
+        _heard.append(None)
+        sys.addaudithook(hook)
+    _heard[0] = listener
