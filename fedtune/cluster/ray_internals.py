@@ -22,6 +22,7 @@ TUNER_FILE = "tuner.pkl"  # a run's settings
 DECISIONS = ("_cached_trial_decisions", "_queued_trial_decisions")  # of the controller, in a snapshot
 LARGEST_UPLOAD = 100 * 2**20  # bytes that a cluster's job server takes at once
 TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")  # where Ray looks for a token before it looks into the home
+SERVICES = ("gcs_server", "raylet")  # the processes without which a driver can do nothing
 STACKS = ("ray.tune", "ray.train")  # the loggers that print stacks of trials
 STACKS_VARIABLE = "TUNE_PRINT_ALL_TRIAL_ERRORS"  # whether they do
 
@@ -210,6 +211,34 @@ def show_token() -> None:
     from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+
+
+@contextmanager
+def signals_apart() -> Iterator[None]:
+    """A Ray started meanwhile hears no signal that goes to our group or session, and leaves it to us what we hear.
+
+    Batch systems, `timeout` and terminals send theirs to all of a group: a driver whose Ray dies with it waits for that
+    for a minute and is aborted.  On Linux the kernel ends Ray's processes with the driver in any case.
+    """
+    from ray._private import services, utils
+
+    begin, hear = services.ConsolePopen, utils.set_sigterm_handler
+    vars(services)["ConsolePopen"] = partial(begin, start_new_session=True)
+    vars(utils)["set_sigterm_handler"] = lambda handler: None
+    try:
+        yield
+    finally:
+        vars(services)["ConsolePopen"] = begin
+        vars(utils)["set_sigterm_handler"] = hear
+
+
+def dead_service() -> str | None:
+    """The process of a Ray that this one started, its control service or its raylet, that has died by itself."""
+    from ray._private import worker
+
+    node = worker._global_node
+    services: dict[str, list[Any]] = node.all_processes if node else {}  # none of a cluster's
+    return next((s for s in SERVICES for p in services.get(s, ()) if p.process.poll() is not None), None)
 
 
 @contextmanager

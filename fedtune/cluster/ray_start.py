@@ -6,19 +6,23 @@ import ipaddress
 import logging
 import os
 import socket
+import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import optuna
 import ray
 
 from fedtune.cluster import addresses, ray_internals
+from fedtune.core import interrupting
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
 
 LOOPBACK = "127.0.0.1"
+LOOK = 0.5  # seconds between looks at Ray's services
+PATIENCE = 4.0  # seconds that a driver has, once one has died, to save what it has found and end by itself
 
 
 # Ray reads them when it starts, none when it is imported; what a user has set stays
@@ -43,24 +47,45 @@ def connected(
 
     cpus, gpus: of a trial.  host: where the dashboard of a Ray started here listens; all else listens on loopback.
     trials: as many as are to run at once, if Ray has room for them; a Ray started here makes ready for them.
-    A Ray that this process is connected to already is used, and left as it is.
+    A Ray that this process is connected to already is used, and left as it is.  SIGTERM is Ctrl-C meanwhile.
     UserError if nobody answers, or if not even one trial fits.
     """
-    with settings(ahead=not address and not gpus and trials >= ray_internals.cpus_here()):
+    ahead = not address and not gpus and trials >= ray_internals.cpus_here()
+    with interrupting.terminable(), settings(ahead), ExitStack() as held:
         own = not ray.is_initialized()
         if own:
             require_cpus(cpus, address)
             _connect(address, dashboard, host)
+            held.enter_context(_watched())
+            held.callback(ray.shutdown)
+            held.enter_context(interrupting.terminable())  # once more, for Ray has a handler of its own
         elif address:
             raise UserError(
                 f"a process has one Ray, but this one is connected already and got --address {address}; "
                 "call ray.shutdown() first"
             )
-        try:
-            yield _fitting(cpus, gpus)
-        finally:
-            if own:
-                ray.shutdown()
+        yield _fitting(cpus, gpus)
+
+
+@contextmanager
+def _watched() -> Iterator[None]:
+    """End the process, with its last words, where a service of the Ray that it started dies meanwhile.
+
+    Without this a driver waits a minute for it, wherever it speaks to Ray next, and is aborted then.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(LOOK):
+            dead = ray_internals.dead_service()
+            if dead and not over.wait(PATIENCE) and ray_internals.dead_service() == dead:
+                interrupting.end(f"Ray's {dead} has died, without which nothing goes on here")
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 @contextmanager
@@ -118,7 +143,7 @@ def _connect(address: str | None, dashboard: bool, host: str) -> None:
         ray_internals.keep_token_private()
         how |= {"include_dashboard": dashboard, "dashboard_host": host}
     try:
-        with nullcontext() if address else ray_internals.loopback_only():
+        with ray_internals.signals_apart(), nullcontext() if address else ray_internals.loopback_only():
             context = ray.init(**how)
     except Exception as error:
         said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

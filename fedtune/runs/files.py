@@ -17,7 +17,7 @@ from fedtune.runs import reading
 
 BYTES = 200  # of a folder's name: what is written beside it has longer ones, and file systems take 255
 FORMAT = 2  # of run.json; 1, of fedtune 0.1.0, has the command line in place of the options
-SEARCH, COMPARISON, REPRODUCTION = "run.json", "compare.json", "reproduce.json"  # the record of each kind of run
+RECORDS = SEARCH, COMPARISON, REPRODUCTION = "run.json", "compare.json", "reproduce.json"  # of each kind of run
 
 
 class _File:
@@ -120,11 +120,18 @@ class RunFiles:
         self.path.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
         write_json(self.record_file, self._noted | {"state": state} | more)
 
+    @property
+    def fresh(self) -> bool:
+        """Whether the folder is not there, or holds no more than a driver leaves that died before it wrote a record."""
+        early = {self.lock_file.name, self.space_file.name, self.own_folder.name, *map(_part_of, RECORDS)}
+        if not os.path.lexists(self.path):
+            return True
+        return self.path.is_dir() and {f.name for f in self.path.iterdir()} <= early
+
     def make(self) -> None:
         """Make the folder, or take that of a driver which died before it began; UserError if another's is there."""
         self.path.mkdir(parents=True, exist_ok=True)
-        before = {self.lock_file.name, self.space_file.name, self.own_folder.name}
-        if not {f.name for f in self.path.iterdir()} <= before:
+        if not self.fresh:
             raise UserError(f"a run needs a new folder, but {self.path} was just made by another; give another --name")
 
     @contextmanager
@@ -175,9 +182,14 @@ def require_name(name: str) -> None:
 
 def write_whole(path: Path, text: str) -> None:
     """Write a text file, whole or not at all."""
-    part = path.with_suffix(path.suffix + ".part")
+    part = path.with_name(_part_of(path.name))
     part.write_text(text, encoding="utf-8")
     part.replace(path)
+
+
+def _part_of(name: str) -> str:
+    """What a file is called until it is whole."""
+    return f"{name}.part"
 
 
 def append_line(path: Path, line: str) -> None:

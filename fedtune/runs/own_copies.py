@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,9 @@ def keep(files: Iterable[OwnFile], run: Path) -> None:
         copy.parent.mkdir(parents=True, exist_ok=True)
         if file.content is not None:
             copy.write_bytes(file.content)
-        elif not copy.exists() and _size(Path(file.path)) <= LARGEST:
-            (shutil.copytree if Path(file.path).is_dir() else shutil.copyfile)(file.path, copy)
+        elif _size(Path(file.path)) <= LARGEST:  # a driver that died early may have left a part of it
+            copied = partial(shutil.copytree, dirs_exist_ok=True) if Path(file.path).is_dir() else shutil.copyfile
+            copied(file.path, copy)
 
 
 def _size(path: Path) -> int:

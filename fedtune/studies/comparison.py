@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtune.cluster import ray_start
+from fedtune.core import interrupting
 from fedtune.core.terminal import say
 from fedtune.data import datasets
 from fedtune.data.federation import Federation
@@ -43,8 +44,8 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
         files.add(**provenance.origin() | c.to_record() | dict(record or {}))
         if not begun:
             files.make()
-            own_copies.keep(c.own, c.folder)
             held.enter_context(files.lock())
+            own_copies.keep(c.own, c.folder)
         with _recorded(c, files) as finish:
             if not _search_all(c, data, partitions, fits):
                 finish("interrupted")
@@ -64,11 +65,15 @@ def _recorded(c: ComparisonPlan, files: RunFiles) -> Iterator[Callable[..., None
         files.add(seconds=round(earlier + time.monotonic() - began, 1))
         files.write(state, **more)
 
-    try:
-        yield finish
-    except BaseException as error:
-        finish("interrupted", reason=f"{type(error).__name__}: {error}")
+    def ended(why: str) -> None:
+        finish("interrupted", reason=why)
         say(f"note: fedtune resume {c.folder} continues")
+
+    try:
+        with interrupting.last_words(ended):
+            yield finish
+    except BaseException as error:
+        ended(f"{type(error).__name__}: {error}")
         raise
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtune.cluster import ray_start
-from fedtune.core import terminal
+from fedtune.core import interrupting, terminal
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
 from fedtune.data import datasets
@@ -58,7 +58,8 @@ def _outcomes(
     say(f"{grid.paper}, {grid.table}: {len(runs)} runs.  If it is interrupted, the same command continues")
     share, files = (options.cpus_per_trial, options.gpus_per_trial), RunFiles(folder).runs_folder
     try:
-        return ray_tasks.run_all(list(runs.values()), data, files, *share, title=options.table)
+        with interrupting.last_words(lambda why: record.write("interrupted", reason=why)):
+            return ray_tasks.run_all(list(runs.values()), data, files, *share, title=options.table)
     except BaseException as error:
         state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         record.write(state, reason=f"{type(error).__name__}: {error}")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pandas as pd
 
 from fedtune.cluster import gpu_share, ray_start
+from fedtune.core import interrupting
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say, short
 from fedtune.data import datasets, federation
@@ -81,8 +82,8 @@ def run_search(
         run.add(**provenance.of_experiment(p.experiment) | p.to_record() | record)
         if not resumed:  # not before: whatever is refused leaves nothing behind
             run.make()
-            own_copies.keep(p.own, p.folder)
             held.enter_context(run.lock())
+            own_copies.keep(p.own, p.folder)
         run.write("running")
         held.enter_context(disk.reserved(p.folder))
         watch = disk.Watch(p.folder)
@@ -104,12 +105,8 @@ def search_and_check(
 ) -> int:  # fmt: skip
     """Search in the run's folder, write its tables, then check what was found; the exit status."""
     began = time.monotonic()
-    try:
+    with _ending_recorded(p, run, watch):
         grid, reported = driver.fit(p, partitions, p.concurrent or 1, resumed, watch, tools)
-    except BaseException as error:
-        watch.look()  # before the record makes a vanished folder again
-        run.write("failed", reason=f"{type(error).__name__}: {error}")
-        raise
     rounds, trials = tables.frames(grid, reported, p.earlier, [t.trial for t in p.onward], p.goal)
     p.folder.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
     reading.write_table(rounds, run.rounds_file)
@@ -121,7 +118,7 @@ def search_and_check(
         messages.front(p, rounds, trials)
     cut = saved_state.cut_short(grid, p.trials, p.folder)
     if cut:
-        what = "time budget reached" if p.time_budget else f"interrupted; fedtune resume {p.shown} goes on"
+        what = "time budget reached" if p.time_budget else _interrupted(p)
         say(f"{what}: {len(trials)} of {p.trials} trials were begun")
     counts = trials["status"].value_counts().to_dict()
     run.add(search_seconds=round(time.monotonic() - began, 1), status=counts)
@@ -137,11 +134,39 @@ def search_and_check(
         run.write("interrupted")
         say(f"best so far: trial {best['trial']}, {messages.listed(config, short)}; folder: {p.shown}")
         return 130
-    checked = final_check.check(p, data, config)
+    with _ending_recorded(p, run, watch):
+        checked = final_check.check(p, data, config)
     run.add(final=checked.to_dict("records"), seconds=round(time.monotonic() - began, 1))
     run.write("finished")
     messages.conclude(p, config, best, checked, counts, p.options.data_dir)
     return 0
+
+
+@contextmanager
+def _ending_recorded(p: Plan, run: RunFiles, watch: disk.Watch) -> Iterator[None]:
+    """What ends a search meanwhile, before its end, is in its record and said."""
+
+    def interrupted(why: str) -> None:
+        run.write("interrupted", reason=why)
+        say(_interrupted(p))
+
+    try:
+        with interrupting.last_words(interrupted):
+            yield
+    except KeyboardInterrupt as error:
+        interrupted(type(error).__name__)
+        raise
+    except BaseException as error:
+        watch.look()  # before the record makes a vanished folder again
+        run.write("failed", reason=f"{type(error).__name__}: {error}")
+        raise
+
+
+def _interrupted(p: Plan) -> str:
+    """What to say of a search that was interrupted."""
+    if p.again or p.earlier:
+        return f"interrupted; the same command with another --name {'repeats' if p.again else 'extends'} it anew"
+    return f"interrupted; fedtune resume {p.shown} goes on"
 
 
 def _broken(reported: Reported) -> dict[str, list[str]]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from ray.tune.search import BasicVariantGenerator
 
 from fedtune.cluster import gpu_share, ray_internals, ray_start
 from fedtune.cluster.prometheus import Gauges
+from fedtune.core import interrupting
 from fedtune.core.metrics import JUDGED
 from fedtune.core.objectives import Goal
 from fedtune.core.own_files import plain_name
@@ -92,24 +90,11 @@ def drive(
             *([journal] if journal else []), *tools,
         ]  # fmt: skip
         copied = ray_internals.states_copied_by(StateCopies().copy)
-        with _terminable(), copied, view if show else nullcontext():
+        with interrupting.ctrl_c_kept(), copied, view if show else nullcontext():
             grid = tuner.fit()
         if journal:
             journal.close()
     return grid, recorder.rows
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """A batch system's or container's way to end a job is Ctrl-C to Tune meanwhile: what was found is kept."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread hears signals
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _restored(p: Plan, trainable: Any, concurrent: int, before: Rows) -> tune.Tuner:

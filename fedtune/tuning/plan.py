@@ -273,7 +273,7 @@ def _name(experiment: Experiment, scenario: str) -> str:
 
 
 def require_folder(storage: Path, name: str, given: str | None) -> None:
-    """UserError unless the run's folder is new and can be made.  Leaves nothing behind.
+    """UserError unless the run's folder is new, or as good as new, and can be made.  Leaves nothing behind.
 
     given: the --name, where there was one; other names are made of what was checked already.
     """
@@ -281,7 +281,7 @@ def require_folder(storage: Path, name: str, given: str | None) -> None:
         raise UserError(f"--storage-path must be a folder (on a cluster one that all nodes share), but got {storage}")
     if given is not None:
         require_name(given)
-    if (storage / name).exists():
+    if not RunFiles(storage / name).fresh:
         raise UserError(f"a run needs a new folder, but {storage / name} exists; give another --name")
     parent = storage
     while not parent.exists():

@@ -9,6 +9,7 @@ import inspect
 import json
 import logging
 import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import ray
 from ray import tune
+from ray._private import services, utils, worker
 from ray.tune import Callback
 from ray.tune.execution import class_cache, tune_controller
 from ray.tune.experiment import Trial
@@ -162,6 +164,23 @@ def test_the_largest_upload_is_that_of_the_job_server() -> None:
     from ray._private.ray_constants import DASHBOARD_CLIENT_MAX_SIZE
 
     assert ray_internals.LARGEST_UPLOAD == DASHBOARD_CLIENT_MAX_SIZE
+
+
+@pytest.mark.usefixtures("one_ray")
+def test_a_ray_started_here_hears_nothing_of_what_our_group_and_session_hear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signals that this process hears stay as they are, too; and it knows when a service of that Ray is dead."""
+    node = worker._global_node
+    assert {os.getsid(p.process.pid) for of in node.all_processes.values() for p in of}.isdisjoint({os.getsid(0)})
+    before = services.ConsolePopen
+    with ray_internals.signals_apart():
+        utils.set_sigterm_handler(signal.SIG_IGN)
+        assert services.ConsolePopen is not before
+    assert services.ConsolePopen is before and signal.getsignal(signal.SIGTERM) != signal.SIG_IGN
+    assert set(ray_internals.SERVICES) <= set(node.all_processes) and ray_internals.dead_service() is None
+    monkeypatch.setattr(node.all_processes["raylet"][0].process, "poll", lambda: -9)
+    assert ray_internals.dead_service() == "raylet"
+    monkeypatch.setattr(worker, "_global_node", None)
+    assert ray_internals.dead_service() is None
 
 
 def test_loopback_is_asked_for_by_variable_constant_and_parameter() -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 import ray
 
 from fedtune.cluster import ray_internals, ray_start
+from fedtune.core import interrupting
 from fedtune.core.errors import UserError
 
 BOTH = """
@@ -128,3 +130,32 @@ def test_a_ray_that_does_not_start_is_told_in_one_line(monkeypatch: pytest.Monke
     monkeypatch.setattr(ray, "init", late)
     with pytest.raises(UserError, match="started here: The current node timed out .* failed; see --debug$"):
         ray_start._connect(None, False, "127.0.0.1")
+
+
+@pytest.mark.parametrize(("found", "told"), [
+    ([None, "raylet", "raylet"], ["Ray's raylet has died, without which nothing goes on here"]),
+    ([None, "raylet", None], []),  # it was ended on purpose
+])  # fmt: skip
+def test_a_driver_whose_ray_has_died_is_ended(
+    found: list[str | None], told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, ended = iter(found), []
+    over = threading.Event()
+
+    def look() -> str | None:
+        one = next(looked, "")
+        if one == "":
+            over.set()
+        return one or None
+
+    def end(why: str) -> None:
+        ended.append(why)
+        over.set()
+
+    monkeypatch.setattr(ray_start, "LOOK", 0.001)
+    monkeypatch.setattr(ray_start, "PATIENCE", 0.001)
+    monkeypatch.setattr(ray_internals, "dead_service", look)
+    monkeypatch.setattr(interrupting, "end", end)
+    with ray_start._watched():
+        assert over.wait(30)
+    assert ended == told

@@ -296,6 +296,7 @@ def folder(tmp_path):
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "run.json").touch()
     for name, record in RUNS.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text("{" if record is None else json.dumps(record))

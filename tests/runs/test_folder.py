@@ -11,6 +11,7 @@ import pytest
 from fedtune.core.errors import UserError
 from fedtune.runs.files import COMPARISON, FORMAT, RunFiles, write_whole
 from fedtune.runs.folder import RunFolder
+from fedtune.tuning.plan import require_folder
 
 OLD = Path(__file__).parent / "v0_1"
 
@@ -99,11 +100,20 @@ def test_a_dead_driver_holds_nothing(tmp_path: Path) -> None:
 
 def test_a_folder_is_new_or_of_a_driver_that_died_early(tmp_path: Path) -> None:
     run = RunFiles(tmp_path / "run")
+    assert run.fresh
     run.make()
     run.lock_file.touch()
     run.space_file.touch()
+    (run.path / "compare.json.part").touch()
+    assert run.fresh
+    require_folder(tmp_path, "run", "run")
     run.make()
     run.write("running")
+    assert not run.fresh
+    for name in ("file", "link"):
+        (tmp_path / name).symlink_to("nowhere") if name == "link" else (tmp_path / name).touch()
+        with pytest.raises(UserError, match="needs a new folder"):
+            require_folder(tmp_path, name, name)
     with pytest.raises(UserError, match="was just made by another; give another --name"):
         run.make()
 

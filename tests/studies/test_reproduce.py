@@ -368,6 +368,10 @@ TINY = ["gfpl-fig6", "--dataset", "digits", "--quick", "--rounds", "2", "--seeds
 @pytest.mark.usefixtures("one_ray")
 def test_a_command_that_was_cut_short_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     arguments = [*TINY, "--storage-path", str(tmp_path)]
+    early = tmp_path / "gfpl-fig6-digits-quick-2rounds-1seeds"
+    early.mkdir()
+    for name in ("driver.lock", "reproduce.json.part"):  # of a driver that died before its record was whole
+        (early / name).touch()
     assert reproduce.main(arguments) == 0
     out = capsys.readouterr().out
     assert "GFPL, figure 6, measured (quick version; digits for MNIST)" in out and "S_C = 300" in out
@@ -425,6 +429,7 @@ def test_bad_numbers_are_refused_in_one_line(flag: str, value: str, capsys: pyte
 
 def test_another_runs_folder_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "search").mkdir()
+    (tmp_path / "search" / "run.json").touch()
     assert reproduce.main([*TINY, "--storage-path", str(tmp_path), "--name", "search"]) == 2
     assert "a run needs a new folder" in capsys.readouterr().err
 

@@ -8,11 +8,12 @@ import signal
 from pathlib import Path
 
 import pytest
-from support.processes import kill
+from support.processes import kill, working
 from support.searches import actors, assert_as_undisturbed, begin_search, logged_rounds, standing_still
 from support.waiting import wait_for
 
-from fedtune import resume, status
+from fedtune import resume, search, status
+from fedtune.studies import final_check
 
 pytestmark = pytest.mark.usefixtures("one_ray")
 
@@ -35,13 +36,15 @@ def test_a_killed_driver_is_resumed_where_it_was(
 
 
 def test_sigterm_keeps_what_was_found_and_the_search_is_resumed(undisturbed: Path, tmp_path: Path) -> None:
-    """SIGTERM, as batch systems and containers send it, is Ctrl-C."""
+    """SIGTERM is Ctrl-C, also as `timeout` and batch systems send it: to the process, and to all of its group."""
     process = begin_search(tmp_path)
     run = tmp_path / "run"
     wait_for(lambda: logged_rounds(run) >= 16)
-    process.terminate()
+    driver = working(process.pid)
+    os.kill(driver, signal.SIGTERM)
+    os.killpg(driver, signal.SIGTERM)
     out, _ = process.communicate(timeout=300)
-    assert process.returncode == 130, out
+    assert process.returncode == 130 and "interrupted; fedtune resume" in out and "best so far" in out, out
     assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
     assert all((run / name).exists() for name in ("trials.parquet", "rounds.parquet", "best.yaml", "study.journal"))
     assert resume.main([str(run), "--no-dashboard"]) == 0
@@ -56,3 +59,21 @@ def test_a_killed_workers_trial_goes_on_from_its_checkpoint(undisturbed: Path, t
     out, _ = process.communicate(timeout=300)
     assert process.returncode == 0, out
     assert_as_undisturbed(tmp_path / "run", undisturbed)
+
+
+def test_what_is_interrupted_in_its_final_check_says_so_and_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def interrupted(*_: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    words = "--algo fedavg --clients 2 --rounds 1 --trials 1 --final-seeds 1 --no-dashboard --name run --storage-path"
+    with monkeypatch.context() as patched:
+        patched.setattr(final_check, "check", interrupted)
+        assert search.main([*words.split(), str(tmp_path)]) == 130
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (record["state"], record["reason"]) == ("interrupted", "KeyboardInterrupt")
+    assert "interrupted; fedtune resume" in capsys.readouterr().out
+    assert resume.main([str(tmp_path / "run"), "--no-dashboard"]) == 0
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["state"] == "finished" and record["final"]
