@@ -242,6 +242,10 @@ class GFPL(Algorithm):
             present = present & server["due"][ids][:, None, None]
         return {"mixtures": Ragged(values, present)}
 
+    def deployed(self, server: dict, ids: Tensor, task: Task) -> dict:
+        """Nothing: a model predicts by itself, whatever P_G is."""
+        return {}
+
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
         """Algorithm 1, class by class, over all clients' components in the order (client, component)."""
         if "mixtures" not in up:
@@ -291,8 +295,6 @@ class GFPL(Algorithm):
         if not came:
             return {}
         sizes = dict(zip(LINKAGES, clusters, strict=True))
-        return {
-            "components_in": came,
-            "components_out": sizes[self.linkage],
-            "fusion_ratio": sizes[self.linkage] / came,
-        } | {f"clusters_{how}": n for how, n in sizes.items()}
+        out = sizes[self.linkage]
+        found = {"components_in": came, "components_out": out, "fusion_ratio": out / came}
+        return found | {f"clusters_{how}": n for how, n in sizes.items()}

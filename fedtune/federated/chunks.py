@@ -38,7 +38,7 @@ def over_rows(s: Setting, g: Group, table: Split, run: Callable[[Part, Data, int
     known = _KNOWN.setdefault(g.net, {})
     key = id(s.federation.x), id(table.rows), g.executor, tuple(g.ids.tolist()), ROWS_AT_ONCE
     if key not in known:
-        bands = [band for part in _parts(g, table) for band in _bands(table.counts[g.ids], part)]
+        bands = [band for part in _parts(g, table) for band in bands_of(table.counts[g.ids], part)]
         ready = None
         if keep and _bytes(s, g, bands) <= KEPT:
             ready = [rows_of(s, table, g, part, rows) for part, rows, _ in bands]
@@ -75,7 +75,7 @@ def _bytes(s: Setting, g: Group, bands: list[Band]) -> int:
     return rows * s.federation.x[0].numel() * s.federation.x.element_size()
 
 
-def _bands(counts: Tensor, part: Part) -> list[Band]:
+def bands_of(counts: Tensor, part: Part) -> list[Band]:
     """A chunk's clients, those with about as many rows together, so that padding and calls cost least.
 
     counts: of the group.  There are two clients at least in a band, as one alone is another kernel; so is a product of

@@ -12,13 +12,14 @@ from torch import Tensor
 from fedtune.core import metrics
 from fedtune.core.draws import Draws, certain
 from fedtune.core.errors import Diverged
-from fedtune.core.trees import Tree, for_each_client, join, take, tree_map
+from fedtune.core.trees import Tree, join, take, tree_map
 from fedtune.data.federation import Split, classes_held
 from fedtune.federated import client_code, own_metrics, seed_stack
 from fedtune.federated.adaptation import adapt_all
 from fedtune.federated.algorithm import Data, Model
 from fedtune.federated.chunks import Part, over_rows
 from fedtune.federated.seed_stack import SeedStack, Work, one_after_another
+from fedtune.federated.stacked_rows import StackedRows
 from fedtune.federated.state import Group, Setting, State
 
 
@@ -155,17 +156,15 @@ def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str
     assert table
     adapts, each = bool(s.algorithm.adapt(s.task_in(t + 1))), {}
 
-    def one(tensors: dict[str, Tensor], received: dict[str, Tree], data: Data) -> dict[str, Any]:
-        out = s.algorithm.predict(Model(g.net, tensors), data.x, received)
+    def one(tensors: dict[str, Tensor], received: dict[str, Tree], rows: dict[str, Tensor]) -> dict[str, Any]:
+        out = s.algorithm.predict(Model(g.net, tensors), rows["x"], received)
         heads = out if isinstance(out, dict) else {"head": out}
-        said = {h: z.argmax(1) for h, z in heads.items()}
-        correct = {h: ((y == data.y) & data.mask).sum() for h, y in said.items()}
         scores = next(iter(heads.values()))
-        loss = metrics.log_loss(scores, data.y) * data.mask
-        found = {"correct": correct, "loss": loss, "said": next(iter(said.values()))}
+        found = {"said": {h: z.argmax(1) for h, z in heads.items()}, "loss": metrics.log_loss(scores, rows["y"])}
         return found | ({"scores": scores} if s.metrics else {})
 
     draws = Draws(_of_group, g.net)
+    of_rows = StackedRows(g.net, g.executor, one, s.algorithm.predict, draws)
 
     def run(part: Part, data: Data, longest: int) -> dict[str, Any]:
         ids = g.ids[part]
@@ -174,13 +173,14 @@ def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str
         tensors = take(g.tensors, part)
         if not adapts:  # what was adapted holds what it received
             tensors |= s.algorithm.receive(down)
-        found = for_each_client(one, g.executor, tensors, down, data, draws=draws)
+        found = of_rows(tensors, down, {"x": data.x, "y": data.y})
         if s.metrics:
-            counts, scores = table.counts[ids].tolist(), found.pop("scores")
-            of = enumerate(zip(ids.tolist(), counts, strict=True))
-            each.update({k: (scores[i, :n], data.y[i, :n]) for i, (k, n) in of})
-        loss = F.pad(found["loss"], (0, longest - data.y.shape[1])).sum(1).double()
-        return found | {"loss": loss, "counts": _counts(data, found.pop("said"), s.task.classes)}
+            of = enumerate(zip(ids.tolist(), table.counts[ids].tolist(), strict=True))
+            each.update({k: (found["scores"][i, :n], data.y[i, :n]) for i, (k, n) in of})
+        correct = {h: ((y == data.y) & data.mask).sum(1) for h, y in found["said"].items()}
+        loss = F.pad(found["loss"] * data.mask, (0, longest - data.y.shape[1])).sum(1).double()
+        counts = _counts(data, next(iter(found["said"].values())), s.task.classes)
+        return {"correct": correct, "loss": loss, "counts": counts}
 
     with client_code.running(g.executor):
         return Scores(certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws), each)

@@ -102,7 +102,7 @@ def test_padding_that_is_left_out_changes_no_bit(model: str, fields: dict, monke
 def test_bands_hold_every_client_with_its_rows(counts: list[int]) -> None:
     for part in (slice(None), torch.arange(len(counts) // 2, len(counts))):
         mine = torch.tensor(counts)[part]
-        bands = chunks._bands(torch.tensor(counts), part)
+        bands = chunks.bands_of(torch.tensor(counts), part)
         clients = torch.cat([torch.arange(len(counts))[of] for of, *_ in bands])
         assert clients.sort().values.equal(torch.arange(len(counts))[part])
         for of, rows, longest in bands:

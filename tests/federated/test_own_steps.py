@@ -22,7 +22,7 @@ from fedtune.core import own_files, own_packages
 from fedtune.core.errors import UserError
 from fedtune.core.pure_functions import is_pure
 from fedtune.core.trees import named
-from fedtune.federated import own_algorithms, partitioning, registry, scenarios, stacked_step
+from fedtune.federated import own_algorithms, partitioning, registry, replayed, scenarios, stacked_step
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.laws import exactness, models
 from fedtune.federated.laws.law import Note
@@ -102,7 +102,7 @@ def both(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[boo
     """Whether its steps were replayed, and why they were not; the same run without a tape must agree in every bit."""
     taped = trained(case, folder, f"taped {folder}")
     with monkeypatch.context() as patch:
-        patch.setattr(stacked_step, "identity", lambda loss, net: Identity(None))
+        patch.setattr(replayed, "identity", lambda loss, net: Identity(None))
         plain = trained(case, folder, f"plain {folder}")
     assert not kinds(plain)
     for a, b in zip(taped.state.groups, plain.state.groups, strict=True):
@@ -113,8 +113,9 @@ def both(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[boo
     return any(kind.believed for kind in kinds(taped)), said
 
 
-def kinds(simulation: Simulation) -> list[stacked_step.Kind]:
-    return [kind for g in simulation.state.groups for kind in stacked_step._KINDS.get(g.net, {}).values()]
+def kinds(simulation: Simulation) -> list[replayed.Kind]:
+    known = [replayed._KINDS.get(g.net, {}) for g in simulation.state.groups]
+    return [kind for of in known for key, kind in of.items() if key[0] is stacked_step.StackedStep]
 
 
 def numbers(row: dict[str, Any]) -> dict[str, Any]:

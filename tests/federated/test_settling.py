@@ -14,7 +14,7 @@ from support.own_algorithms import NETS, own_net
 
 from fedtune.core import own_files
 from fedtune.core.errors import UserError
-from fedtune.federated import partitioning, settling, stacked_step
+from fedtune.federated import partitioning, replayed, settling, stacked_step
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.simulation import MultiSeedSimulation, Simulation, settled
 from fedtune.tuning.options import ExperimentOptions, SearchOptions
@@ -144,8 +144,9 @@ def test_a_round_that_is_timed_is_replayed_as_those_of_a_run_are() -> None:
         return made[-1]
 
     settling._rounds(experiment, {}, random_federation([20] * 3), "stack", kept)
-    kinds = stacked_step._KINDS[made[0].state.groups[0].net].values()
-    assert any(kind.believed for kind in kinds), stacked_step.reasons(made[0].state.groups[0].net)
+    kinds = replayed._KINDS[made[0].state.groups[0].net].items()
+    believed = [key[0] for key, kind in kinds if kind.believed]
+    assert stacked_step.StackedStep in believed, stacked_step.reasons(made[0].state.groups[0].net)
 
 
 def test_our_own_are_neither_tried_nor_timed(monkeypatch: pytest.MonkeyPatch) -> None:

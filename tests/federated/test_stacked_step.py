@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedtune.core.trees import named
-from fedtune.federated import partitioning, registry, scenarios, stacked_step
+from fedtune.federated import partitioning, registry, replayed, scenarios, stacked_step
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.simulation import Simulation
 from fedtune.federated.step_identity import Identity
@@ -22,8 +22,9 @@ def trained(algorithm: str, **fields: Any) -> Simulation:
     return simulation
 
 
-def kinds(simulation: Simulation) -> list[stacked_step.Kind]:
-    return [kind for g in simulation.state.groups for kind in stacked_step._KINDS.get(g.net, {}).values()]
+def kinds(simulation: Simulation) -> list[replayed.Kind]:
+    known = [replayed._KINDS.get(g.net, {}) for g in simulation.state.groups]
+    return [kind for of in known for key, kind in of.items() if key[0] is stacked_step.StackedStep]
 
 
 @pytest.mark.parametrize(
@@ -37,14 +38,14 @@ def kinds(simulation: Simulation) -> list[stacked_step.Kind]:
     ],
 )
 def test_replayed_steps_change_no_bit(algorithm: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    replayed = trained(algorithm, **fields)
-    assert any(kind.believed for kind in kinds(replayed)) and not any(kind.unfit for kind in kinds(replayed))
-    monkeypatch.setattr(stacked_step, "identity", lambda loss, net: Identity(None))
+    taped = trained(algorithm, **fields)
+    assert any(kind.believed for kind in kinds(taped)) and not any(kind.unfit for kind in kinds(taped))
+    monkeypatch.setattr(replayed, "identity", lambda loss, net: Identity(None))
     plain = trained(algorithm, **fields)
     assert kinds(plain) == []
-    for a, b in zip(replayed.state.groups, plain.state.groups, strict=True):
+    for a, b in zip(taped.state.groups, plain.state.groups, strict=True):
         assert all(torch.equal(t, named(b.tensors)[n]) for n, t in named(a.tensors).items())
-    for n, t in named(replayed.state.server).items():
+    for n, t in named(taped.state.server).items():
         assert torch.equal(t, named(plain.state.server)[n])
 
 
@@ -52,7 +53,7 @@ def test_code_of_ours_is_known_by_its_fields_and_arguments() -> None:
     net, ours = torch.nn.Sequential(), registry.find("fedprox")()
 
     def code(loss: Any) -> Any:
-        return stacked_step.identity(loss, net).code
+        return replayed.identity(loss, net).code
 
     assert code(ours.loss) == code(registry.find("fedprox")().loss)
     assert code(ours.loss) != code(registry.find("fedprox")(mu=0.5).loss)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from fedtune.core.errors import Diverged
-from fedtune.core.trees import Executor
+from fedtune.core.trees import Executor, take
 from fedtune.federated import engine
-from fedtune.federated.algorithm import Algorithm
+from fedtune.federated.algorithm import Algorithm, Model
 from fedtune.federated.laws import belongings, finite_ops, places
 from fedtune.federated.laws.law import Broken, Fell, Note, law
 from fedtune.federated.laws.subject import Run, Subject, apart, in_words
@@ -156,8 +156,8 @@ def scores(s: Subject) -> Broken | Note | None:
     x = setting.federation.x[:6]
 
     def predicted(rows: Tensor) -> dict[str, Tensor]:
-        model = engine.Model(group.net, tensors)
-        out = alg.predict(model, rows, engine.take(down, 0))
+        model = Model(group.net, tensors)
+        out = alg.predict(model, rows, take(down, 0))
         return out if isinstance(out, dict) else {"": out}
 
     with torch.no_grad():

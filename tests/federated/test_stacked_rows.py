@@ -1,0 +1,55 @@
+"""Predictions and features of uploads that are replayed, without padding, are those of all rows at once."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from fedtune.core.trees import named
+from fedtune.federated import chunks, partitioning, registry, replayed, scenarios, uploads
+from fedtune.federated.experiment import Experiment
+from fedtune.federated.simulation import Simulation
+from fedtune.federated.step_identity import Identity, identity
+
+
+def played(algorithm: str, participation: float = 1.0, **fields: Any) -> tuple[Simulation, list[dict[str, Any]]]:
+    scenario = scenarios.find("digits-dir0.1").override(clients=5, participation=participation, **fields)
+    values = dict(registry.find(algorithm).checked_with)
+    simulation = Simulation(Experiment(algorithm, scenario), values, partitioning.make(scenario, 0))
+    rows = [simulation.step() for _ in range(6)]
+    return simulation, [{n: v for n, v in row.items() if "seconds" not in n} for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "fields"),
+    [
+        ("fedproto", {}),  # predictions that look at what was received; features of all rows
+        ("fedbn", {"model": "fedgen-cnn"}),  # running statistics; all rows are predicted alone
+        ("gfpl", {"participation": 0.6}),  # three heads; other clients in every round
+    ],
+)
+def test_replayed_rows_change_no_bit(algorithm: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, rows = played(algorithm, **fields)
+    monkeypatch.setattr(replayed, "identity", lambda code, net: Identity(None))
+    monkeypatch.setattr(uploads, "is_known", lambda module: False)
+    simple, simple_rows = played(algorithm, **fields)
+    monkeypatch.undo()
+    monkeypatch.setattr(chunks, "BAND", 1)  # so that even small clients are cut to their own rows
+    banded, banded_rows = played(algorithm, **fields)
+    assert rows == simple_rows == banded_rows
+    for other in (plain, banded):
+        for n, t in named(other.state_dict()["server"]).items():
+            assert torch.equal(t, named(simple.state_dict()["server"])[n])
+        net = other.state.groups[0].net
+        code = identity(other.setting.algorithm.predict, net).code
+        assert any(kind.believed for key, kind in replayed._KINDS[net].items() if key[1] == code)
+    assert replayed._KINDS.get(simple.state.groups[0].net, {}) == {}
+
+
+def test_features_are_computed_once_they_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(uploads, "_features", lambda *a, plain=uploads._features: asked.append(len(a)) or plain(*a))
+    played("fedproto")
+    assert len(asked) == 5  # in every round but the first
+    played("fedavg")
+    assert len(asked) == 5
