@@ -9,6 +9,7 @@ alone, however they are grouped, on every device, and after a resume.  Numbers a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -40,6 +41,8 @@ class Draws(TorchDispatchMode):
         """What is known of this code on this net is remembered for as long as the net is."""
         super().__init__()
         self._known: dict[Any, bool] = {} if net is None else _KNOWN.setdefault(net, {})
+        while isinstance(code, partial):  # a loss that knows its round is another object in every one
+            code = code.func
         self._code = getattr(code, "__code__", getattr(code, "__func__", code))
         self._stacked, self._clients = False, 0
         self._client, self._make = 0, _no_streams

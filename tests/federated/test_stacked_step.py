@@ -60,3 +60,18 @@ def test_code_of_ours_is_known_by_its_fields_and_arguments() -> None:
     at = registry.find("fedgen")().loss_at
     assert code(partial(at, 1)) != code(partial(at, 2))
     assert code(partial(ours.loss, down={})) is None
+
+
+def test_a_loss_that_knows_the_round_is_run_by_itself_once_in_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its first step, which is noted, as it asks nothing of its client; the others are replayed."""
+    simulation = trained("fedpa", local_steps=8)
+    run: list[int] = []
+    plain = stacked_step.StackedStep._eager
+
+    def eager(self: stacked_step.StackedStep, step: Any) -> stacked_step.Out:
+        run.append(len(step))
+        return plain(self, step)
+
+    monkeypatch.setattr(stacked_step.StackedStep, "_eager", eager)
+    simulation.step()
+    assert run == [6]  # told of all that its client knows
