@@ -66,7 +66,7 @@ def drive(
 
     tools: what is told of every trial.  show: whether to draw it.
     """
-    with ray_start.settings(), ray_internals.actors_like_others():
+    with ray_start.settings(), ray_internals.actors_like_others(), ray_internals.uncounted_callbacks():
         before: Rows = {}
         if resumed and saved_state.require_state(p.folder):
             before = saved_state.prepared(p.folder)

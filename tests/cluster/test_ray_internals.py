@@ -99,6 +99,16 @@ def test_a_trial_asks_for_no_environment_of_its_own() -> None:
     assert asked()["env_vars"]
 
 
+def test_callbacks_are_not_counted() -> None:
+    """Else a search imports every tool that Ray knows and that is installed."""
+    from ray.air._internal import usage
+
+    called = [Look()]
+    with ray_internals.uncounted_callbacks():
+        assert usage.tag_callbacks(called) is None and not usage._count_callbacks(called)
+    assert usage._count_callbacks(called) == {"CustomCallback": 1}, "counted elsewhere: see uncounted_callbacks"
+
+
 def test_storage_knows_where_a_checkpoint_goes() -> None:
     from ray.train._internal.storage import StorageContext
 
