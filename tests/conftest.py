@@ -13,6 +13,7 @@ import ray
 import torch
 from filelock import FileLock
 from support.searches import MOMENTS, begin_search, copy_at
+from support.waiting import wait_for
 
 from fedtune.cluster import ray_start
 
@@ -33,7 +34,12 @@ def pytest_configure(config: pytest.Config) -> None:
     forked, folder = Path(__file__).parent / "support" / "forked", tempfile.mkdtemp(prefix="fedtune-forks-")
     os.environ["FEDTUNE_FORKS"] = f"{folder}/socket"
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(forked), os.environ.get("PYTHONPATH")]))
+    sys.dont_write_bytecode = False  # hundreds of processes import fedtune: one is to compile it
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     server = subprocess.Popen([sys.executable, str(forked / "server.py"), f"{folder}/socket"], stdin=subprocess.PIPE)
+    if getattr(config.option, "numprocesses", None):  # pytest-xdist's workers are forks too
+        wait_for(lambda: server.poll() is not None or Path(folder, "socket").exists())
+        os.environ["FEDTUNE_FORK"] = "yes"
 
     def over() -> None:
         server.communicate()
@@ -42,9 +48,23 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(over)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+AFTER_RAY = pytest.StashKey[set[Path]]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long files first, then those with one_ray; what comes after the last of them is noted."""
     ranks = {f"test_{name}": rank for rank, name in enumerate(LONG)}
-    items.sort(key=lambda item: ranks.get(item.path.stem, len(LONG)))
+    with_ray = {item.path for item in items if "one_ray" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: (ranks.get(item.path.stem, len(LONG)), item.path not in with_ray))
+    files = list(dict.fromkeys(item.path for item in items))
+    last = max((at for at, file in enumerate(files) if file in with_ray), default=-1)
+    config.stash[AFTER_RAY] = set(files[last + 1 :])
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Where no file to come has one_ray it ends: an idle Ray takes 3 % of a processor, and each worker has one."""
+    if item.path in item.config.stash[AFTER_RAY] and ray.is_initialized():
+        ray.shutdown()
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ from becoming import become
 AHEAD = ("torch", "torch._dynamo", "torch.fx.experimental.symbolic_shapes", "pandas", "pyarrow.parquet", "pyarrow.fs",
          "scipy.stats", "sklearn.mixture", "optuna", "pydantic.main", "requests", "jsonschema", "IPython", "yaml",
          "rich", "fsspec", "google.protobuf.descriptor_pb2")  # fmt: skip
-OF_A_NODE = ("ray", "ray.actor")  # for workers: what else they import depends on the test
+OF_A_NODE = ("ray", "ray.actor", "ray.tune.trainable")  # for workers: what else they import depends on the test
 OF_OTHERS = ("ray", "ray.tune", "ray.dashboard.head", "ray.job_submission", "ray._private.log_monitor",
              "ray.autoscaler._private.autoscaler", "ray.autoscaler.v2.autoscaler")  # fmt: skip
 MESSAGE = 2**20  # bytes, at most
