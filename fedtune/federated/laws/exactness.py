@@ -18,7 +18,7 @@ from fedtune.federated.laws.settings import Setting
 from fedtune.federated.laws.subject import Run, Subject, apart, copied, in_words, numbers
 from fedtune.federated.laws.watching import Tape
 
-GROUPS = (((0, 1, 2), (3, 4)), ((1, 4), (0, 3), (2,)))
+HALVES, SHUFFLED = ((0, 1, 2), (3, 4)), ((1, 4), (0, 3), (2,))
 EXECUTORS: tuple[Executor, ...] = ("stack", "loop")
 BASE = ("finite", "inputs", "draws", "own state", "seed")
 
@@ -76,18 +76,16 @@ def stack_equals_loop(s: Subject) -> Broken | Note | None:
 
 @law("grouping", "how clients are put together in groups changes nothing", needs=(*BASE, "stack = loop"))
 def grouping(s: Subject) -> Broken | Note | None:
-    """Clients in two and in three groups, shuffled, against all in one."""
-    for setting, some in ((s.settings.few, GROUPS), (s.settings.everyone, GROUPS), (s.settings.chance, GROUPS[:1])):
-        whole = s.run(setting)
-        for groups in some:
-            split = s.run(setting, groups=groups)
-            assert len(split.sim.state.groups) == len(groups)
-            if said := s.difference(split, whole):
-                return Broken(
-                    places.of_hook(s.cls, "broadcast", "deployed", "aggregate"),
-                    f"with clients in {len(groups)} groups in place of one, {said}",
-                    "index the server's entries by `ids` and up['ids'], never by the place of a client in the message",
-                )  # fmt: skip
+    """Clients in three groups, shuffled, and in two against all in one."""
+    for setting, groups in ((s.settings.few, SHUFFLED), (s.settings.everyone, SHUFFLED), (s.settings.chance, HALVES)):
+        whole, split = s.run(setting), s.run(setting, groups=groups)
+        assert len(split.sim.state.groups) == len(groups)
+        if said := s.difference(split, whole):
+            return Broken(
+                places.of_hook(s.cls, "broadcast", "deployed", "aggregate"),
+                f"with clients in {len(groups)} groups in place of one, {said}",
+                "index the server's entries by `ids` and up['ids'], never by the place of a client in the message",
+            )  # fmt: skip
     return None
 
 
