@@ -34,7 +34,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which the page was followed, and in `said.txt` what its commands printed."""
     folder = tmp_path_factory.mktemp("story")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "RAY_ADDRESS": "local"}
+    environment = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "RAY_ADDRESS": "local", "FEDTUNE_FORK": "yes"}
     said = []
     for name, text in steps():
         if name:

@@ -161,7 +161,7 @@ def test_memory_returns_to_the_same_level_after_each_trial(monkeypatch: pytest.M
     monkeypatch.setattr("support.actors.SETTING", wide)
     monkeypatch.setattr("support.actors.DATA", [partitioning.make(wide, 0)])
     actor, levels = LocalActor(config={"algorithm": "local"}), []
-    for i in range(12):
+    for i in range(8):
         name, values = MIXED_TRIALS[i % 2]
         actor.reset({"algorithm": name, **values})
         play(actor, 2)

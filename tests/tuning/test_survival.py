@@ -36,7 +36,7 @@ from fedtune.tuning.space import Space
 pytestmark = pytest.mark.usefixtures("one_ray")
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", [m for m in MOMENTS if m != 25])  # at 25 test_killed.py has a true kill
 def test_a_search_is_resumed_from_what_a_kill_left_at_any_moment(
     moment: int, undisturbed: Path, interrupted: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
