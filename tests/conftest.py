@@ -1,5 +1,6 @@
 """One thread: the suite's tensors are tiny, and sums come out in the same order everywhere.  One width of tables."""
 
+import gc
 import os
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from support.waiting import wait_for
 
 from fedtune.cluster import ray_start
 
+gc.disable()  # until the tests are found: of what that makes nothing is garbage, and looking takes a third of the time
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # also where a test starts a process: on a busy machine two wait for one another
 os.environ["COLUMNS"] = "160"  # as where there is no terminal; pytest-xdist says otherwise to its workers
@@ -59,6 +61,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     files = list(dict.fromkeys(item.path for item in items))
     last = max((at for at, file in enumerate(files) if file in with_ray), default=-1)
     config.stash[AFTER_RAY] = set(files[last + 1 :])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """From here on garbage is looked for, but not among the tests themselves."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
