@@ -62,8 +62,8 @@ WRONG = {
     GOOD + "    def loss(self, m, batch):\n        pass": "wrong.py:8: algorithm Mine: loss is called with (self, m, "
     "batch, down), but takes (self, m, batch)",
     GOOD + "    def aggregate(self, up):\n        pass": "aggregate is called with (self, server, up, task)",
-    GOOD + "    async def loss(self, m, batch, down):\n        pass": "wrong.py:8: algorithm Mine: loss must be a plain "
-    "function, but is async",
+    GOOD + "    async def loss(self, m, batch, down):\n        pass": "wrong.py:8: algorithm Mine: loss must be a "
+    "plain function, but is async",
     GOOD + "    async def upload(self, m, data, down):\n        yield": "upload must be a plain function, but is async",
     GOOD + "    @staticmethod\n    def init(task):\n        return {}": "init must be a method of an instance",
     GOOD + "    upload = 3": "upload must be a method of an instance, but is a int",
