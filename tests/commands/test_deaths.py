@@ -77,11 +77,11 @@ def test_a_search_whose_disk_dies_before_any_change_is_told_of_and_resumed(tmp_p
     for i, disk in enumerate(found[:: len(found) // MOMENTS]):
         run = tmp_path / f"dead{i}" / "run"
         disk.put(run, crashes.HOLLOW)
-        wrong, said = crashes.judged(run, "resume {at}/run --no-dashboard", whole, report=False)
+        again = "resume {at}/run --no-dashboard" if crashes.begun(run) else f"search {words}"
+        wrong, said = crashes.judged(run, again, whole, report=False)
         assert not wrong
-        if crashes.begun(run):
-            assert said == "accepted" or "is finished; fedtune extend" in said
-            goes_on += [run] if said == "accepted" else []
+        assert said == "accepted" or "is finished; fedtune extend" in said
+        goes_on += [run] if said == "accepted" and crashes.begun(run) else []
     assert len(goes_on) >= 3
     for i, run in enumerate(random.Random(0).sample(goes_on, 2)):
         again = run.rename(run.with_name(f"{run.name}{i}"))  # see copy_to

@@ -96,6 +96,16 @@ def command(line: str, at: Path) -> list[str]:
     return [sys.executable, "-m", "fedtune", *words(line, at)]
 
 
+def onward(story: Story, run: Path, name: str = "again") -> str:
+    """The line that goes on with what a dead driver left: it begins anew where nothing was written down yet.
+
+    name: of the folder of an extension, which is begun again beside what is left of it.
+    """
+    if not begun(run):
+        return story.words.replace("--name run", f"--name {run.name}")
+    return story.again.replace("--name run", f"--name {name}") if story.before else story.again
+
+
 # ---- what a run says
 
 
@@ -172,7 +182,7 @@ def folders(
 
 
 def judged(run: Path, again: str, whole: dict[tuple[str, ...], list[str]], report: bool) -> tuple[str, str]:
-    """What is wrong with the answers to a folder that a dead disk left, empty if nothing is; and what resume says.
+    """What is wrong with the answers to a folder that a dead disk left, empty if nothing is; and what `again` says.
 
     The latter is `accepted` where Ray would start now, or the one line of its refusal.
     """
@@ -192,7 +202,7 @@ def judged(run: Path, again: str, whole: dict[tuple[str, ...], list[str]], repor
         return f"frames: {wrong}", ""
     answer = law.ask([w.replace("{at}/", "") for w in again.replace("{at} ", ". ").split()], place, 4 * law.SECONDS)
     if answer.broken:
-        return f"resume: {answer.broken}", ""
+        return f"{again}: {answer.broken}", ""
     return "", "accepted" if answer.status is None else (answer.err or answer.out).strip().splitlines()[-1]
 
 

@@ -70,13 +70,13 @@ def disks(story: Story, at: Path, args: argparse.Namespace) -> int:
             (place / link).symlink_to(at / link)
     goes_on = []
     for i, part, run in crashes.folders(changes, looked, place / "run"):
-        wrong, said = crashes.judged(run, story.again, whole, chance.random() < 0.02)
+        wrong, said = crashes.judged(run, crashes.onward(story, run), whole, chance.random() < 0.02)
         if wrong:
             broken[wrong.splitlines()[0]] += 1
             print(f"{story.name}, change {i} + {part:.2f}: {wrong}", file=sys.stderr, flush=True)
-        elif said != "accepted" and crashes.begun(run):
+        elif said != "accepted":
             refused[re.sub(r"\d[\d_-]+", "N", said)] += 1
-        elif crashes.begun(run):
+        else:
             goes_on.append((i, part))
     print(
         f"{story.name}: {len(changes)} changes, {len(looked)} of {len(moments)} moments looked at: "
@@ -96,7 +96,8 @@ def _resumed(
         return 0  # begun again beside it, as if nothing had been there
     total, failed = crashes.Difference(0, 0, 0), 0
     for i, part, run in crashes.folders(changes, chosen, place / "run"):
-        ended = subprocess.run(crashes.command(story.again, place), capture_output=True, text=True, timeout=1200)
+        line = crashes.onward(story, run)
+        ended = subprocess.run(crashes.command(line, place), capture_output=True, text=True, timeout=1200)
         if ended.returncode:
             failed += 1
             print(f"{story.name}, change {i} + {part:.2f}: {(ended.stdout + ended.stderr)[-600:]}", file=sys.stderr)

@@ -151,7 +151,8 @@ def disturbed(story: Story, whole: Whole, at: Path, chance: random.Random) -> Fa
             continue
         if status == 2 and kills.total() >= wanted and attempt > wanted:
             return Fate(kills, Difference(0, 0, 0), f"after {dict(kills)}: {_last(at)}")
-        line, run = _onward(story, at, run, attempt)
+        line = crashes.onward(story, run, f"run{attempt}")
+        run = at / line.partition("--name ")[2].partition(" ")[0] if story.before else run
     return Fate(kills, Difference(0, 0, 0), f"never ends, after {dict(kills)}: {_last(at)}")
 
 
@@ -163,11 +164,3 @@ def _kill(process: subprocess.Popen, run: Path, victim: str, seconds: float) -> 
     with suppress(ProcessLookupError):
         VICTIMS[victim](process.pid)
     return 1
-
-
-def _onward(story: Story, at: Path, run: Path, attempt: int) -> tuple[str, Path]:
-    """How to go on, and with which folder: an extension is begun again beside what is left of it."""
-    if story.before:
-        name = f"run{attempt}"
-        return story.again.replace("--name run", f"--name {name}"), at / name
-    return (story.again if crashes.begun(run) else story.words), run

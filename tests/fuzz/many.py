@@ -18,7 +18,8 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 ROUNDS, RUNGS = 27, (3, 9, 27)
-PEAK = "import atexit, resource; atexit.register(lambda: print('peak', resource.getrusage(0).ru_maxrss)); "
+HELD = "next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM'))"  # not its parent's
+PEAK = f"import atexit; atexit.register(lambda: print('peak', {HELD})); "
 ASKED = {
     "status": "import sys; from fedtune.status import main; sys.exit(main([sys.argv[1]]))",
     "frames": "import sys; from fedtune.runs import frames; print([len(f) for f in frames.load(sys.argv[1])])",
