@@ -52,7 +52,7 @@ TARGETS = {
     "hyper": Target(("hyper",), ("hyper", "space", "commands")),
     "statistics": Target(("statistics",), ("statistics", "claims")),
     "promotion": Target(("promotion",), ("promotion",)),
-    "metrics": Target(("metrics",), ("engine", "federation", "readme", "pages", "budget")),
+    "metrics": Target(("metrics",), ("metrics", "engine", "federation", "readme", "pages", "budget")),
     "trees": Target(("stacked", "trees"), ("stacked", "trees", "engine")),
     "local_training": Target(
         ("training", "local_training", "optimizers"), ("engine", "generators", "fedrep", "fedprox")

@@ -75,3 +75,21 @@ def test_balanced_accuracy_and_f1_are_scikit_learns_client_by_client(classes: in
             assert_close(balanced_accuracy_score(y, z), known, **TIGHT)
     assert_close(got["test_acc_balanced"], float(np.mean(recall)), **TIGHT)
     assert_close(got["test_f1"], float(np.mean([f1_score(y, z, average="macro") for y, z in pairs])), **TIGHT)
+
+
+def test_a_round_of_several_seeds_has_means_sums_of_seconds_and_standard_errors_by_hand() -> None:
+    def row(val_acc: float, seconds: float, **more: float | None) -> dict[str, float | None]:
+        return {"round": 7, "val_acc": val_acc, "seconds": seconds, "eval_seconds": 0.5, **more}
+
+    rows = [row(0.5, 1.0, test_acc=0.25, own=2), row(0.75, 2.0, test_acc=0.5, own=None), row(1.0, 4.0, test_acc=0.75)]
+    found = metrics.over_seeds(rows)
+    assert found == pytest.approx(
+        {
+            "round": 7, "val_acc": 0.75, "test_acc": 0.5, "own": 2.0, "seconds": 7.0, "eval_seconds": 1.5,
+            "val_acc_se": 0.25 / 3**0.5, "test_acc_se": 0.25 / 3**0.5,
+        },
+        rel=1e-12,
+    )  # fmt: skip
+    assert metrics.over_seeds(rows[:1]) is rows[0]
+    untested = metrics.over_seeds([row(0.5, 1.0), row(0.75, 1.0)])
+    assert untested["val_acc_se"] == pytest.approx(0.125) and "test_acc_se" not in untested
