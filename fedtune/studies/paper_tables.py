@@ -62,6 +62,18 @@ _OURS = "the values are ours, as the figure's axis is not legible"
 _LAMBDA = tuple(c._replace(fields={"ways": 3}) for c in _swept("λ", "lam", (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)))
 _LAMBDA = tuple(c._replace(label=c.label.removesuffix(".0")) for c in _LAMBDA)
 
+# A dose is the passes over an event's pseudo-features, or over as many of a client's own (analysis/contrasts.yaml)
+_DOSED: dict[str, dict[str, Any]] = {
+    "GFPL": {}, "GFPL w/o DCS": {"dcs": False}, "Local with equal head steps": {"dcs": False, "retrain_on": "own"}
+}  # fmt: skip
+_FEW = (
+    *_all("Local", "FedProto"), Row("GFPL w/o PFG", "gfpl", {"pfg": False}),
+    *(
+        Row(f"{label}, dose {d}", "gfpl", config | {"retrain_epochs": d})
+        for d in (1, 10, 50) for label, config in _DOSED.items()
+    ),
+)  # fmt: skip
+
 # FedPA and FedGenP ---------------------------------------------------------------------------------------------------
 
 _OFF = {"gamma_ad": 0.0, "lam_ge": 0.0, "lam_po": 0.0}
@@ -240,6 +252,13 @@ GRIDS: dict[str, Grid] = {
             ))
             for symbol, name in (("λ_M", "lam_m"), ("λ_CC", "lam_cc"))
         ),
+    ),
+    "gfpl-few": Grid(
+        "GFPL's claims", "few shots, at three doses, beside as many steps on own features", "classes a client", (
+            Panel("FashionMNIST", _FEW, (
+                Column("FashionMNIST, w̄ = 6", "gfpl-fmnist-few"), Column("FashionMNIST, w̄ = 8", "gfpl-fmnist-few-w8"),
+            ), ("accuracy", "all_classes", "foreign", "val")),
+        ), 10, note="no paper has this table; a dose is the passes over the pseudo-features of an event",
     ),
     "fedsa-device": Grid(
         "FedSA's setting", "cross-device, every algorithm on Fashion-MNIST", "one architecture, or three", tuple(

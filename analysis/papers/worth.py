@@ -1,0 +1,153 @@
+"""What tuning is worth: gains, orders and the hyperparameters behind them, of one comparison.
+
+    python -m analysis.worth runs/field-few [--write analysis/results]
+
+Gains are tuned − default test accuracy, paired by fresh seed, with 95 % intervals by Student's t.  Kendall's τ (1 for
+one order, 0 for unrelated ones) is between the order of the algorithms by default and the order when tuned; its
+interval holds the middle 95 % of bootstrap samples of the seeds.  Shares of variance are by fANOVA over the trials of
+each search.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from analysis import plots
+from fedtune.core import statistics
+from fedtune.core.command import Parser, guarded
+from fedtune.core.errors import UserError
+from fedtune.core.statistics import interval
+from fedtune.federated import registry
+from fedtune.runs.files import COMPARISON, RunFiles
+from fedtune.runs.provenance import provenance_line
+from fedtune.studies import comparison_text
+from fedtune.studies.fresh_seeds import DEFAULT
+
+SAMPLES = 2_000  # of the bootstrap
+RATES = ("lr", "momentum", "local_epochs")  # hyperparameters of local training, which every algorithm has
+
+
+class Range(NamedTuple):
+    """A figure with a 95 % interval that need not lie evenly around it."""
+
+    value: float
+    low: float
+    high: float
+
+
+def by_seed(evaluations: pd.DataFrame, metric: str = "test_acc") -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Percent by default and when tuned: a row per seed, a column per algorithm of which no run diverged."""
+
+    def table(runs: pd.DataFrame) -> pd.DataFrame:
+        return 100 * runs.pivot(index="seed", columns="algorithm", values=metric)
+
+    default = table(evaluations[evaluations["configuration"] == DEFAULT])
+    tuned = table(evaluations[evaluations["chosen"]])
+    sound = (default.notna() & tuned.notna()).all()
+    return default.loc[:, sound], tuned.loc[:, sound]
+
+
+def gains(default: pd.DataFrame, tuned: pd.DataFrame) -> pd.DataFrame:
+    """What tuning gains each algorithm in points, ± half a 95 % interval, the largest first; and the mean of all."""
+    each = {name: statistics.mean(tuned[name] - default[name]) for name in default}
+    rows = sorted(((n, *m) for n, m in each.items()), key=lambda row: -row[1])
+    rows.append(("mean of all", *statistics.mean((tuned - default).mean(axis=1))))
+    return pd.DataFrame(rows, columns=["algorithm", "gain", "half"])
+
+
+def agreement(default: pd.DataFrame, tuned: pd.DataFrame) -> Range:
+    """Kendall's τ between the orders of the algorithms by default and when tuned."""
+
+    def tau(rows: np.ndarray) -> float:
+        return float(stats.kendalltau(default.to_numpy()[rows].mean(0), tuned.to_numpy()[rows].mean(0)).statistic)
+
+    order, seeds = np.random.default_rng(0), len(default)
+    sampled = [tau(order.integers(seeds, size=seeds)) for _ in range(SAMPLES)]
+    low, high = np.nanquantile(sampled, [0.025, 0.975])
+    return Range(tau(np.arange(seeds)), float(low), float(high))
+
+
+def spread(values: pd.DataFrame) -> tuple[float, float]:
+    """How many points the best algorithm lies above the median one, and above the worst."""
+    means = values.mean()
+    return float(means.max() - means.median()), float(means.max() - means.min())
+
+
+def families(names: list[str]) -> dict[str, str]:
+    """What crosses the wire of each algorithm: the model, a part of it, or something else."""
+    found = {}
+    for name in names:
+        shared = set(registry.find(name)().shared)
+        found[name] = "the model" if shared >= {"body", "head"} else "a part of it" if shared else "something else"
+    return found
+
+
+def shares(folder: Path, names: list[str]) -> pd.DataFrame:
+    """By family: the mean share of the variance between trials that local training explains, and what comes first."""
+    of, rows = families(names), []
+    for name in names:
+        if found := plots.mattered(plots.study(folder / name)):
+            local = {r: found.shares.get(r, 0.0) for r in RATES}
+            others = 1 - sum(local.values())
+            rows.append({"family": of[name], **local, "others": others, "first": next(iter(found.shares))})
+    if not rows:
+        return pd.DataFrame()
+    table = pd.DataFrame(rows)
+    means = table.groupby("family", sort=True)[[*RATES, "others"]].mean()
+    firsts = table.groupby("family")["first"].agg(lambda f: ", ".join(f"{n} {c}×" for n, c in f.value_counts().items()))
+    return means.assign(searches=table["family"].value_counts(), first=firsts).reset_index()
+
+
+def text(folder: Path) -> str:
+    """The page; UserError for a folder that is no finished comparison's."""
+    files = RunFiles(folder, COMPARISON)
+    if not files.is_comparison or not files.evaluations_file.exists():
+        raise UserError(f"a finished comparison's folder is needed, but {folder} is none; fedtune compare makes one")
+    default, tuned = by_seed(pd.read_parquet(files.evaluations_file))
+    if len(default.columns) < 2:
+        raise UserError(f"two algorithms at least are needed, of which no run diverged, but {folder} has fewer")
+    tau, record = agreement(default, tuned), files.record
+    gained = gains(default, tuned)
+    (by_default, most_default), (when_tuned, most_tuned) = spread(default), spread(tuned)
+    shown = pd.DataFrame({
+        "algorithm": gained["algorithm"],
+        "default %": [f"{default[n].mean():.2f}" if n in default else "" for n in gained["algorithm"]],
+        "tuned %": [f"{tuned[n].mean():.2f}" if n in tuned else "" for n in gained["algorithm"]],
+        "gain": [interval(r.gain, r.half, "+z.2f") for r in gained.itertuples()],
+    })  # fmt: skip
+    of = shares(folder, list(default))
+    percent = of.assign(**{c: [f"{100 * v:.0f} %" for v in of[c]] for c in (*RATES, "others")}) if len(of) else of
+    lines = [
+        f"# What tuning is worth: {folder.absolute().name}", "", provenance_line(record, [record.get("commit")]), "",
+        f"{len(default.columns)} algorithms, {len(default)} fresh seeds, test accuracy on each client's own rows "
+        "where the setting's rule is personal.", "",
+        comparison_text.markdown(shown), "",
+        f"The orders by defaults and when tuned agree by Kendall's τ = {tau.value:.2f} (95 % interval "
+        f"{tau.low:.2f} to {tau.high:.2f}).", "",
+        f"The best lies {by_default:.2f} points above the median algorithm by defaults and {when_tuned:.2f} when tuned; "
+        f"above the worst {most_default:.2f} and {most_tuned:.2f}.", "",
+        "Share of the variance between trials (fANOVA), mean over searches, by what crosses the wire:", "",
+        comparison_text.markdown(percent) if len(of) else "no search has trials enough",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+@guarded
+def main(argv: list[str] | None = None) -> int:
+    """The command; see the module."""
+    parser = Parser(prog="python -m analysis.worth", description="What tuning is worth, by a comparison.")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="of a finished comparison")
+    parser.add_argument("--write", type=Path, metavar="DIR", help="write NAME-worth.md there, too")
+    args: argparse.Namespace = parser.parse_args(argv)
+    page = text(args.folder)
+    print(page)
+    if args.write:
+        args.write.mkdir(parents=True, exist_ok=True)
+        (args.write / f"{args.folder.absolute().name}-worth.md").write_text(page, encoding="utf-8")
+    return 0

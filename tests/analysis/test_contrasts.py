@@ -1,0 +1,89 @@
+"""Contrasts on made-up figures whose answers are known, and what the file may ask."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from analysis.papers import contrasts
+from analysis.papers.verdicts import NOTHING, UNTOLD
+from fedtune.federated import registry
+from fedtune.runs.files import COMPARISON, RunFiles, write_json
+from fedtune.studies.paper_tables import GRIDS
+from fedtune.studies.reproduction_plan import rows_of
+
+BASE = np.array([70.0, 72.0, 74.0, 71.0, 73.0])
+NOISE = np.array([0.1, -0.1, 0.0, 0.05, -0.05])
+FOUND = {
+    "base": BASE, "more": BASE + 2 + NOISE, "less": BASE - 2 + NOISE, "same": BASE + NOISE,
+    "wide": BASE + 40 * NOISE, "lost": np.array([70.0, math.nan, 74.0, 71.0, 73.0]),
+}  # fmt: skip
+
+
+def asked(*ones: str, metric: str = "test_acc") -> list[dict[str, str]]:
+    return [{"one": one, "other": "base", "metric": metric, "expected": "+", "why": ""} for one in ones]
+
+
+def test_a_contrast_is_paired_by_seed_and_corrected_over_the_study() -> None:
+    ones = ("more", "less", "same", "wide", "lost", "absent")
+    table = contrasts.judged(asked(*ones), {"test_acc": {"": FOUND}}).set_index("one")
+    assert table["verdict"].to_dict() == {
+        "more": contrasts.ABOVE, "less": contrasts.BELOW, "same": NOTHING, "wide": UNTOLD, "lost": contrasts.LOST,
+        "absent": contrasts.NOT_RUN,
+    }  # fmt: skip
+    tested = stats.ttest_rel(FOUND["more"], BASE)
+    interval = tested.confidence_interval()
+    assert table.loc["more", "difference"] == pytest.approx((interval.low + interval.high) / 2)
+    assert table.loc["more", "half"] == pytest.approx((interval.high - interval.low) / 2)
+    assert table.loc["more", "p"] == pytest.approx(tested.pvalue)
+    assert table.loc["more", "p_holm"] == pytest.approx(4 * tested.pvalue)  # of four that could be tested
+    assert table["p_holm"].isna().sum() == 2
+
+
+def test_every_setting_counts_in_the_correction() -> None:
+    alone = contrasts.judged(asked("more"), {"test_acc": {"w̄ = 6": FOUND}})
+    twice = contrasts.judged(asked("more"), {"test_acc": {"w̄ = 6": FOUND, "w̄ = 8": FOUND}})
+    assert list(twice["setting"]) == ["w̄ = 6", "w̄ = 8"]
+    assert list(twice["p_holm"]) == pytest.approx([2 * alone["p"][0]] * 2)
+
+
+def test_a_comparisons_contrasts_are_of_the_tuned_configurations(tmp_path: Path) -> None:
+    folder = tmp_path / "field-few"
+    folder.mkdir()
+    rows = [
+        {
+            "algorithm": name, "configuration": configuration, "chosen": configuration == "top 1", "seed": seed,
+            "test_acc": 0.5 + 0.1 * (name == "gfpl") * (configuration == "top 1") + seed / 100 + (seed == 2) / 1000,
+            "test_acc_all": 0.4, "test_acc_foreign": 0.1,
+        }
+        for seed in (3, 1, 2) for name in ("gfpl", "local") for configuration in ("default", "top 1")
+    ]  # fmt: skip
+    rows[0]["test_acc"] += 0.5  # a default's figure, which no contrast reads
+    pd.DataFrame(rows).to_parquet(RunFiles(folder, COMPARISON).evaluations_file)
+    record = {"command": ["fedtune", "compare"], "versions": {"fedtune": "0"}, "commit": "c0ffee"}
+    write_json(RunFiles(folder, COMPARISON).record_file, record)
+    study, made, table = contrasts.read(folder)
+    found = table.set_index(["one", "other"]).loc[("gfpl", "local")]
+    assert (study, found["difference"].item()) == ("field-few", pytest.approx(10))
+    assert (table["verdict"] == contrasts.NOT_RUN).sum() == len(table) - 1
+    page = contrasts.text(study, made, table)
+    assert "`fedtune compare`, fedtune 0, commit c0ffee" in page
+    assert "gfpl − local" in page and "+10.00" in page and "setting" not in page.split("| contrast")[1].splitlines()[0]
+
+
+@pytest.mark.parametrize("study", contrasts.studies())
+def test_a_study_asks_for_what_its_command_runs(study: str) -> None:
+    asked = contrasts.studies()[study]
+    names = {c[side] for c in asked["contrasts"] for side in ("one", "other")}
+    words = asked["command"].split()
+    if words[1] == "reproduce":
+        there = {r.label for panel in GRIDS[study].panels for column in panel.columns for r in rows_of(panel, column)}
+        assert asked["columns"] == [c.label.partition(", ")[2] for c in GRIDS[study].panels[0].columns]
+    else:
+        there = set(words[words.index("--algos") + 1].split(","))
+        assert there | {asked["left_out"].split(",")[0]} == set(registry.names()) and words[-1] == study
+    assert names <= there
+    assert {c["metric"] for c in asked["contrasts"]} <= set(contrasts.MEASURES)

@@ -1,0 +1,61 @@
+"""What tuning is worth, on made-up figures whose answers are known."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from analysis.papers import worth
+from fedtune.core.errors import UserError
+
+NOISE = np.array([0.001, -0.001, 0.002, -0.002])
+
+
+def runs(default: dict[str, float], tuned: dict[str, float]) -> pd.DataFrame:
+    rows = [
+        {"algorithm": name, "configuration": c, "chosen": c != "default", "seed": s, "test_acc": of[name] + NOISE[s]}
+        for name in default for c, of in (("default", default), ("top 1", tuned)) for s in (2, 0, 3, 1)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+DEFAULT = {"fedavg": 0.5, "gfpl": 0.7, "local": 0.6, "fedproto": 0.65}
+TUNED = {"fedavg": 0.72, "gfpl": 0.75, "local": 0.62, "fedproto": 0.69}
+
+
+def test_gains_are_paired_by_seed_and_their_mean_has_an_interval() -> None:
+    frame = runs(DEFAULT, TUNED)
+    frame.loc[frame["chosen"], "test_acc"] += 2 * NOISE[frame.loc[frame["chosen"], "seed"]]
+    table = worth.gains(*worth.by_seed(frame)).set_index("algorithm")
+    assert list(table.index) == ["fedavg", "gfpl", "fedproto", "local", "mean of all"]
+    assert list(table["gain"]) == pytest.approx([22, 5, 4, 2, 8.25])
+    half = 100 * 2 * stats.t.ppf(0.975, 3) * NOISE.std(ddof=1) / 2
+    assert list(table["half"]) == pytest.approx([half] * 5)
+
+
+def test_orders_agree_by_kendalls_tau() -> None:
+    assert worth.agreement(*worth.by_seed(runs(DEFAULT, DEFAULT))) == pytest.approx((1, 1, 1))
+    tau = worth.agreement(*worth.by_seed(runs(DEFAULT, TUNED)))
+    assert tau == pytest.approx((1 / 3,) * 3)  # of six pairs fedavg's with local and with fedproto turn round
+    close = runs(DEFAULT, TUNED | {"fedavg": 0.6904})
+    close.loc[close["chosen"] & (close["algorithm"] == "fedavg"), "test_acc"] += [0.004, -0.004, 0.002, -0.002]
+    tau = worth.agreement(*worth.by_seed(close))
+    assert tau.low == pytest.approx(1 / 3) and tau.high == pytest.approx(2 / 3)
+
+
+def test_an_algorithm_that_diverged_on_a_seed_is_left_out() -> None:
+    frame = runs(DEFAULT, TUNED)
+    frame.loc[0, "test_acc"] = float("nan")
+    default, tuned = worth.by_seed(frame)
+    assert list(default) == list(tuned) == ["fedproto", "gfpl", "local"]
+    assert worth.spread(default) == pytest.approx((5, 10))
+
+
+def test_families_are_by_what_crosses_the_wire() -> None:
+    found = worth.families(["fedavg", "fedper", "fedproto", "gfpl"])
+    assert list(found.values()) == ["the model", "a part of it", "something else", "something else"]
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path) -> None:
+    with pytest.raises(UserError, match="a finished comparison's folder is needed"):
+        worth.text(tmp_path)
