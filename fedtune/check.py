@@ -32,8 +32,11 @@ def main(argv: list[str] | None = None) -> int:
     """Run `fedtune check` and return its exit status: 0 if all laws hold, 1 if one is broken."""
     args = parser().parse_args(argv)
     given = arguments.given(args, ExperimentOptions)
+    import torch
+
     from fedtune.studies.checking import Check, line, summary
 
+    torch.set_num_threads(1)  # as in a trial: clients' steps are small, and threads would wait for each other
     began = time.perf_counter()
     fields = {"dataset": args.dataset} if args.dataset else {}
     check = Check(args.what, given.get("scenario", ""), args.model, given.get("set", {}), **fields)

@@ -17,6 +17,7 @@ from fedtune.federated.laws.models import ModelSubject
 from fedtune.federated.laws.settings import TINY
 from fedtune.federated.laws.subject import Subject
 from fedtune.federated.scenario import Scenario
+from fedtune.federated.settling import one_thread
 from fedtune.nn import catalogue
 from fedtune.tuning import space_laws
 from fedtune.tuning.options import DEFAULT_SCENARIO, ExperimentOptions
@@ -67,8 +68,9 @@ class Check:
 
     @cached_property
     def verdicts(self) -> list[Verdict]:
-        """All laws, each with whether it holds."""
-        return list(self.judge())
+        """All laws, each with whether it holds; PyTorch has one thread meanwhile, as in a trial."""
+        with one_thread():
+            return list(self.judge())
 
     @property
     def holds(self) -> bool:
