@@ -6,8 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import optuna
 import optuna.visualization as charts
 import plotly.graph_objects as go
@@ -22,6 +23,20 @@ from fedtune.core.metrics import METRIC
 from fedtune.runs.folder import RunFolder
 
 LEAST = {"parallel": 2, "slices": 2, "contour": 4, "importance": 8}  # trials below which a figure misleads
+RESAMPLES = 20  # of the trials, which say how sure the most important hyperparameter is
+
+
+class Importance(NamedTuple):
+    """What hyperparameters explain of the trials' variance, and how far that depends on which trials there were.
+
+    shares   of the objective's variance, by fANOVA (Hutter, Hoos and Leyton-Brown, ICML 2014), the largest first
+    first    in how many of RESAMPLES bootstrap samples of the trials the same hyperparameter comes first
+    trials   how many they are
+    """
+
+    shares: dict[str, float]
+    first: int
+    trials: int
 
 
 def study(run: str | Path) -> optuna.Study | None:
@@ -99,6 +114,18 @@ def importance(study: optuna.Study | None) -> go.Figure:
     return finish(figure, title, _n(study), height=110 + 34 * len(_varied(study)))
 
 
+def mattered(study: optuna.Study | None) -> Importance | None:
+    """Which hyperparameters mattered, and how sure that is; None where the trials cannot tell."""
+    if study is None or _lacks(study, "importance") or not (shares := _importances(_alike(study))):
+        return None
+    trials, order = _alike(study).get_trials(deepcopy=False), np.random.default_rng(0)
+    first = 0
+    for _ in range(RESAMPLES):
+        some = _study_of([trials[i] for i in order.integers(len(trials), size=len(trials))], study)
+        first += next(iter(_importances(some, trees=16)), "") == next(iter(shares))
+    return Importance(shares, first, len(trials))
+
+
 def _objective(study: optuna.Study | None) -> str:
     """What the study's trials are judged by, in words."""
     name = study.metric_names[0] if study and study.metric_names else METRIC
@@ -134,13 +161,21 @@ def _comparable(study: optuna.Study) -> tuple[list[tuple[FrozenTrial, float]], s
 
 def _alike(study: optuna.Study) -> optuna.Study:
     """A study of those alone, with that value as its only objective."""
+    trials = [
+        optuna.create_trial(params=t.params, distributions=t.distributions, value=value)
+        for t, value in _comparable(study)[0]
+    ]
+    return _study_of(trials, study)
+
+
+def _study_of(trials: Sequence[FrozenTrial], like: optuna.Study) -> optuna.Study:
+    """A study of these trials, whose objective points as another's does."""
     said = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    copy = optuna.create_study(direction=study.directions[0])
-    for t, value in _comparable(study)[0]:
-        copy.add_trial(optuna.create_trial(params=t.params, distributions=t.distributions, value=value))
+    made = optuna.create_study(direction=like.directions[0])
+    made.add_trials(trials)
     optuna.logging.set_verbosity(said)
-    return copy
+    return made
 
 
 def _varied(study: optuna.Study) -> list[str]:
@@ -152,16 +187,17 @@ def _varied(study: optuna.Study) -> list[str]:
     return [name for name, found in values.items() if len(found) > 1]
 
 
-def _importances(study: optuna.Study) -> dict[str, float]:
-    """By fANOVA; empty where it cannot tell."""
+def _importances(study: optuna.Study, trees: int = 64) -> dict[str, float]:
+    """By fANOVA; empty where it cannot tell.  trees: of its forest."""
     if len({value for _, value in _comparable(study)[0]}) < 2:
         return {}
     try:
-        return optuna.importance.get_param_importances(
-            _alike(study), evaluator=FanovaImportanceEvaluator(seed=0)
+        found = optuna.importance.get_param_importances(
+            _alike(study), evaluator=FanovaImportanceEvaluator(n_trees=trees, seed=0)
         )
     except (ValueError, RuntimeError):  # no hyperparameter that all trials have
         return {}
+    return {name: float(share) for name, share in found.items()}
 
 
 def _lacks(study: optuna.Study | None, figure: str) -> str:

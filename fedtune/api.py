@@ -21,7 +21,7 @@ from fedtune.core.metrics import METRIC
 from fedtune.federated import own_classes, registry
 from fedtune.federated.scenario import Scenario
 from fedtune.runs.folder import RunFolder
-from fedtune.tuning.options import ExperimentOptions, SearchOptions
+from fedtune.tuning.options import DEFAULT_SCENARIO, ExperimentOptions, SearchOptions
 
 if TYPE_CHECKING:
     import optuna
@@ -38,10 +38,10 @@ Algo = str | Path | type  # a name, a file, or an Algorithm's class
 class Search:
     """A search for an algorithm's hyperparameters, as the command `fedtune search` makes it.
 
-    Search("gfpl", "digits-w4", trials=16, scheduler="asha", rounds=20).run()
+    Search("gfpl", "digits-shards", trials=16, scheduler="asha", rounds=20).run()
     """
 
-    def __init__(self, algo: Algo, scenario: str = "digits-w4", **options: Any) -> None:
+    def __init__(self, algo: Algo, scenario: str = DEFAULT_SCENARIO, **options: Any) -> None:
         """Check the arguments; UserError for what cannot be searched.  Nothing is started or written.
 
         algo      a name, FILE.py, FILE.py:NAME, or an Algorithm's class.  A class of a module is its file's, which the
@@ -97,10 +97,12 @@ class Run(RunFolder):
 
 
 def play(
-    algo: Algo, scenario: str = "digits-w4", config: Mapping[str, Any] | None = None, save: str | Path | None = None,
-    **options: Any,
+    algo: Algo, scenario: str = DEFAULT_SCENARIO, config: Mapping[str, Any] | None = None,
+    save: str | Path | None = None, **options: Any,
 ) -> pd.DataFrame:  # fmt: skip
     """Train one configuration from its first round to its last, without Ray; one row of metrics a round.
+
+    PyTorch has one thread meanwhile, as in a trial.
 
     algo      a name, FILE.py[:NAME], or an Algorithm's class
     config    hyperparameters of the algorithm or the scenario; the others have their defaults
@@ -110,21 +112,23 @@ def play(
     UserError for what cannot be trained, Diverged if the training leaves the finite numbers.
     """
     from fedtune.federated import model_file
+    from fedtune.federated.settling import one_thread
     from fedtune.federated.simulation import Simulation
 
     given = _options(ExperimentOptions, algo, scenario, options)
     experiment, values = given.experiment(), dict(config or {})
     if save and Path(save).exists():
         raise UserError(f"save needs a new file, but {save} exists; give another")
-    simulation = Simulation(experiment, values, _federation(given, experiment))
-    rows = pd.DataFrame(simulation.step() for _ in range(simulation.setting.scenario.rounds))
+    with one_thread():
+        simulation = Simulation(experiment, values, _federation(given, experiment))
+        rows = pd.DataFrame(simulation.step() for _ in range(simulation.setting.scenario.rounds))
     if save:
         model_file.write(Path(save), experiment, values, simulation)
     return rows
 
 
 def tunable(
-    algo: Algo, scenario: str = "digits-w4", space: str = "default", **options: Any
+    algo: Algo, scenario: str = DEFAULT_SCENARIO, space: str = "default", **options: Any
 ) -> tuple[Any, dict[str, tune.search.sample.Domain]]:
     """A trainable class and a search space for one's own `ray.tune.Tuner`, with any scheduler and any searcher.
 
@@ -149,7 +153,7 @@ def tunable(
 
 
 def objective(
-    algo: Algo, scenario: str = "digits-w4", space: str = "default", objective: str = METRIC, **options: Any
+    algo: Algo, scenario: str = DEFAULT_SCENARIO, space: str = "default", objective: str = METRIC, **options: Any
 ) -> Objective:
     """A function for `optuna.Study.optimize`, in a study of its `direction`: "maximize", or "minimize" a loss, say.
 

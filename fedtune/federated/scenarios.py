@@ -73,6 +73,11 @@ _FEW = _GFPL_MNIST.override(
 _COMMON = _FEW.override(skip_classes=5, ways=3, all_classes=2000, pretrained="fmnist-first5")
 
 SCENARIOS: dict[str, Scenario] = {
+    # the default: rows enough of a class that mixtures have several components, and few enough that clients alone have
+    # something to gain
+    "digits-shards": Scenario(
+        clients=10, partition="shards", shards=6, val_share=0.25, test_share=0.3, all_classes=400, batch=8, rounds=30,
+    ),
     "digits-w4": Scenario(),
     "digits-dir0.1": Scenario(partition="dirichlet", floor=20),
     # GFPL and FedProto (spec 3.4); Fashion-MNIST stands in for MNIST's shape

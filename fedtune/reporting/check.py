@@ -66,21 +66,27 @@ class Check:
 
     def difference(self) -> str:
         """The paired difference with its interval, in words."""
-        return interval(self.paired.mean, self.paired.half, "+.4f")
+        return interval(self.paired.mean, self.paired.half, "+z.4f")
 
     def verdict(self) -> str:
-        """What the difference says, in a sentence."""
+        """What was gained and how sure that is, as the first half of a sentence."""
         if "default" not in self.names:
-            return "The best configuration is the default one."
+            return "The best configuration is the default one"
         difference = self.paired
         if math.isnan(difference.mean):
-            return "Runs diverged on fresh seeds, so whether the best differs from the default is unknown."
+            return "Runs diverged on fresh seeds, so whether the best differs from the default is unknown"
+        what = self.what[:1].lower() + self.what[1:] if self.column == "test_acc" else self.what
         if math.isnan(difference.half):
-            return "Too few or equal differences by seed: they cannot say whether the best differs from the default."
+            return f"{self._on} cannot say whether the best differs from the default ({self.difference()} in {what})"
+        by = f"{self.difference()} in {what}, 95 % interval"
         if abs(difference.mean) <= difference.half:
-            return "These seeds cannot tell the best configuration from the default."
+            return f"{self._on} cannot tell the best configuration from the default ({by})"
         gain = difference.mean * (self.objective.tested_sign if self.column == self.objective.tested else 1)
-        return f"On fresh seeds the best configuration is {'better' if gain > 0 else 'worse'} than the default."
+        return f"{self._on} find the best configuration {'better' if gain > 0 else 'worse'} than the default ({by})"
+
+    @property
+    def _on(self) -> str:
+        return f"{self.seeds} fresh seeds" if self.seeds > 1 else "One fresh seed"
 
     def spread(self) -> list[tuple[str, list[str]]]:
         """Name, and means over seeds of how test accuracy is spread over clients, where that is known."""

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import pandas as pd
 from markupsafe import Markup
 
-from analysis import frames
+from analysis import frames, plots
 from fedtune.core import own_files
 from fedtune.core.objectives import ACCURACY, Goal
 from fedtune.core.statistics import interval
 from fedtune.federated.scenarios import in_words
 from fedtune.reporting import figures as report_figures
-from fedtune.reporting import findings, provenance, sampling
+from fedtune.reporting import findings, provenance, sampling, words
 from fedtune.reporting.figures import Shown, embedded
 from fedtune.reporting.findings import Findings
 from fedtune.reporting.provenance import Provenance
@@ -55,7 +55,23 @@ class Search:
     figures: list[Shown]
     table: str  # JSON of its trials
     provenance: Provenance
+    mattered: str  # which hyperparameter did, and how sure that is; "" where nothing can be said
     is_comparison: bool = False
+
+    @property
+    def lead(self) -> str:
+        """What was gained, what mattered, and how sure both are, in a sentence."""
+        c = self.found.check
+        if self.found.best is None:
+            return "Nothing was found: no trial has reported a finite result."
+        if c:
+            more = f", {self.mattered}" if self.mattered else ""
+            return f"{c.verdict()}{more}."
+        first = f"; {self.mattered}" if self.mattered else ""
+        return (
+            f"Best so far in the search: {self.found.in_words} {self.found.ended:.4f} after "
+            f"{self.found.best['rounds']} rounds{first}. Nothing says yet how it does on other seeds."
+        )
 
     @property
     def name(self) -> str:
@@ -102,7 +118,8 @@ def read(run: Path, anchor: str) -> Search | Comparison:
 
 
 def _search(f: Findings, anchor: str) -> Search:
-    return Search(anchor, f, report_figures.of_search(f), _trials(f), provenance.of(f.record, f))
+    mattered = words.mattered(plots.mattered(sampling.of_study(plots.study(f.run), f)))
+    return Search(anchor, f, report_figures.of_search(f), _trials(f), provenance.of(f.record, f), mattered)
 
 
 def _trials(f: Findings) -> Markup:
@@ -144,11 +161,11 @@ def _value(value: Any) -> Any:
 
 def _again(r: dict[str, Any]) -> str:
     """The command, without the folder's name: that folder is there by now."""
-    words = iter(map(str, r.get("command") or []))
+    command = iter(map(str, r.get("command") or []))
     without_name = []
-    for word in words:
+    for word in command:
         if word == "--name":
-            next(words, None)
+            next(command, None)
         elif not word.startswith("--name="):
             without_name.append(word)
     return shlex.join(without_name)
@@ -250,10 +267,10 @@ def _winner(run: Path) -> tuple[str, str]:
 
 def _plain(caption: str, frame: pd.DataFrame) -> TextTable:
     """A table of text; columns without any are left out."""
-    words = {"algorithm", "pair", "published %", "tuned hyperparameters"}
+    of_text = {"algorithm", "pair", "published %", "tuned hyperparameters"}
     frame = frame.dropna(axis=1, how="all").astype(object)
     rows = frame.where(frame.notna(), "").astype(str).values.tolist()
-    return TextTable(caption, [TextColumn(str(c), c not in words) for c in frame], rows)
+    return TextTable(caption, [TextColumn(str(c), c not in of_text) for c in frame], rows)
 
 
 def _lead(record: dict[str, Any], state: str, evaluated: bool) -> str:

@@ -1,12 +1,15 @@
-"""Words for what a record holds: how a search searched."""
+"""Words for what a run holds: how a search searched, and what mattered in it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from analysis.plots import RESAMPLES, Importance
 from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import several, short
 from fedtune.tuning.messages import said
+
+SURE = 0.95  # of the resamples in which a hyperparameter comes first: fewer, and it only may have mattered most
 
 
 def search_settings(record: dict[str, Any]) -> str:
@@ -21,3 +24,15 @@ def search_settings(record: dict[str, Any]) -> str:
     if (goal := Goal.from_record(record)) != BY_ACCURACY:
         parts.append("for " + said(goal))
     return ", ".join(p for p in parts if p)
+
+
+def mattered(found: Importance | None) -> str:
+    """Which hyperparameter mattered most among the trials, and how sure that is; "" where nothing can be said."""
+    if not found:
+        return ""
+    name, share = next(iter(found.shares.items()))
+    verb = "mattered" if found.first >= SURE * RESAMPLES else "may have mattered"
+    return (
+        f"and {name} {verb} most: {100 * share:.0f} % of the variance between {found.trials} trials (fANOVA; it comes "
+        f"first in {found.first} of {RESAMPLES} resamples of them)"
+    )

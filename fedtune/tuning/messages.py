@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 from rich.table import Table
 
+from fedtune.core import statistics
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import console, say, several, short
@@ -86,6 +87,11 @@ def conclude(
             more = [short(float(runs[column].mean(skipna=False))) for column in shown]
             table.add_row(str(name), mean, each, *more, f"{runs['comm_mb'].mean():.2f}")
         console().print(table)
+        if set(checked["configuration"]) == {"best", "default"} and p.final_seeds > 1:
+            by_seed = checked.pivot(index="seed", columns="configuration", values=other)
+            gain = statistics.paired(by_seed["best"], by_seed["default"])
+            said = statistics.interval(gain.mean, gain.half, "+z.4f")
+            say(f"best − default{f' in {other}' if shown else ''}: {said} (95 % interval, paired by seed)")
         for constraint in p.goal.constraints:
             mine = checked[checked["configuration"] == "best"][constraint.name]
             say(f"{constraint} is kept on {int((mine.map(constraint.excess) <= 0).sum())} of {len(mine)} fresh seeds")

@@ -44,7 +44,7 @@ __all__ = [
     "positive",
 ]  # fmt: skip
 
-DEFAULT_SCENARIO = "digits-w4"
+DEFAULT_SCENARIO = "digits-shards"
 FIRST_SCENARIO = "digits-w4"  # the default one of fedtune 0.1.0, whose records name only others
 LOOPBACK = "127.0.0.1"
 SEEDS = 2**32 - 1 - 2_000  # the largest seed: those that follow it, of trials and of checks, are to fit 32 bits too
@@ -219,7 +219,7 @@ class SearchOptions(ExperimentOptions):
     )
     budget: float | None = option(None, "a trial's length in megabytes or seconds", "N", above_zero, group="search")
     grace: float | None = option(None, "first rung (default: derived from the space)", "N", above_zero, group="search")
-    final_seeds: int = option(3, "fresh seeds of the final check (default 3)", "N", whole(0, FEW), group="search")
+    final_seeds: int = option(5, "fresh seeds of the final check (default 5)", "N", whole(0, FEW), group="search")
     time_budget: float | None = option(None, "stop the search after this long", "SECONDS", above_zero, group="search")
 
     max_concurrent: int | None = option(None, "trials at once (default: what fits)", "N", positive, group="machine")

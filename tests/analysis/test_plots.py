@@ -389,6 +389,22 @@ def test_importance_is_optunas_without_the_diverged(tmp_path: Path) -> None:
     assert "vary" in says(plots.contour(study, ["lam", "other"]))
 
 
+def test_what_mattered_is_said_with_how_sure_it_is(tmp_path: Path) -> None:
+    study = plots.study(journal(tmp_path, 12, diverged=3))
+    found = plots.mattered(study)
+    bars = plots.importance(study).data[0]
+    assert found.shares == pytest.approx(dict(zip(bars.y, bars.x, strict=True))) and next(iter(found.shares)) == "lam"
+    assert (found.first, found.trials) == (plots.RESAMPLES, 12)
+    values, unsure = np.random.default_rng(1).uniform(size=(12, 3)), quiet_study(direction="maximize")
+    for lam, mu, noise in values:
+        both = {name: FloatDistribution(0, 1) for name in ("lam", "mu")}
+        unsure.add_trial(create_trial(params={"lam": lam, "mu": mu}, distributions=both, value=lam + mu + noise / 10))
+    assert plots.mattered(unsure).first < 0.8 * plots.RESAMPLES
+    assert plots.mattered(None) is None
+    (few := tmp_path / "few").mkdir()
+    assert plots.mattered(plots.study(journal(few, 7))) is None
+
+
 def test_figures_follow_the_objective(tmp_path: Path) -> None:
     study = plots.study(journal(tmp_path, 12))
     assert "Accuracy over" in title(plots.contour(study)) and "accuracy's" in title(plots.importance(study))

@@ -34,8 +34,8 @@ def test_list_of_one_algorithm_tells_its_pseudo_code(capsys):
 
 def test_run_gives_the_rounds_of_play(tmp_path, capsys):
     rows = tmp_path / "rows.jsonl"
-    arguments = "run --algo fedproto --set lam=1.5 --lr 0.05 --clients 4 --rounds 3 --seed 2 --output"
-    assert console.main([*arguments.split(), str(rows)]) == 0
+    arguments = "run --algo fedproto --scenario digits-w4 --set lam=1.5 --lr 0.05 --clients 4 --rounds 3 --seed 2"
+    assert console.main([*arguments.split(), "--output", str(rows)]) == 0
     there = [json.loads(line) for line in rows.read_text().splitlines()]
     experiment = Experiment("fedproto", Scenario(clients=4, rounds=3, lr=0.05), seed=2, test_every=10)
     here = list(play(experiment, {"lam": 1.5}))

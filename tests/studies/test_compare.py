@@ -23,8 +23,9 @@ from fedtune.studies import comparison_plan, comparison_report, comparison_table
 from fedtune.studies.options import ComparisonOptions
 
 ARGUMENTS = (
-    "--algos fedproto,local --clients 4 --rounds 4 --trials 4 --searcher random --scheduler none --max-concurrent 1 "
-    "--seeds 2 --top-k 2 --test-every 3 --set local_epochs=2 --baselines local --no-dashboard --name both"
+    "--algos fedproto,local --scenario digits-w4 --clients 4 --rounds 4 --trials 4 --searcher random --scheduler none "
+    "--max-concurrent 1 --seeds 2 --top-k 2 --test-every 3 --set local_epochs=2 --baselines local --no-dashboard "
+    "--name both"
 ).split()
 
 pytestmark = pytest.mark.usefixtures("one_ray")
@@ -199,13 +200,14 @@ def test_what_is_changed_of_a_setting_is_said_and_hides_what_was_printed_for_it(
         assert contest.setting == "gfpl-fmnist-w4 (batch = 32)" and not comparison_report.printed(contest, "gfpl")
         assert contest.to_record()["scenario"]["batch"] == 32
     by_code = planned(["--algos", "fedavg,fedgen", "--preset", "as_published"])
-    assert by_code.setting == "digits-w4" and by_code.to_record()["preset"] == "as_published"
+    assert by_code.setting == "digits-shards" and by_code.to_record()["preset"] == "as_published"
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("--algos local --clients 26 --seed 1 --seeds 5", "(this is of seed 2)"),  # seed 1 can be dealt
+        # seed 1 can be dealt
+        ("--algos local --scenario digits-w4 --clients 26 --seed 1 --seeds 5", "(this is of seed 2)"),
         ("--algos gfpl,local --scheduler pbt", "--scheduler pbt moves hyperparameters in training"),
     ],
 )

@@ -25,7 +25,7 @@ from fedtune.tuning import saved_state
 from support.processes import below, working
 from support.waiting import wait_for
 
-QUICK = "--clients 4 --no-dashboard --final-seeds 0 "
+QUICK = "--scenario digits-w4 --clients 4 --no-dashboard --final-seeds 0 "
 
 
 def searched(folder: Path, arguments: str, status: int = 0) -> SimpleNamespace:

@@ -37,8 +37,8 @@ def gfpl(tmp_path_factory):
     """
     return searched(
         tmp_path_factory.mktemp("gfpl"),
-        "--algo gfpl --trials 6 --clients 4 --rounds 6 --set first=2 --set every=2 --set retrain_epochs=1 "
-        "--max-concurrent 2 --no-dashboard --final-seeds 1",
+        "--algo gfpl --scenario digits-w4 --trials 6 --clients 4 --rounds 6 --set first=2 --set every=2 "
+        "--set retrain_epochs=1 --max-concurrent 2 --no-dashboard --final-seeds 1",
     )
 
 
