@@ -49,11 +49,11 @@ def judged(contrasts: list[dict[str, str]], values: dict[str, Values]) -> pd.Dat
     values: by metric, what was found: in every setting each name's percent by seed, in the same order of seeds.
     """
     settings = list(dict.fromkeys(s for of in values.values() for s in of))
-    rows = []
+    rows: list[dict[str, Any]] = []
     for c in contrasts:
         for setting in settings:
             of = values[c["metric"]].get(setting, {})
-            row = {"one": c["one"], "other": c["other"], "setting": setting, "metric": c["metric"]}
+            row: dict[str, Any] = {"one": c["one"], "other": c["other"], "setting": setting, "metric": c["metric"]}
             row["expected"] = c["expected"]
             if c["one"] not in of or c["other"] not in of:
                 rows.append(row | {"verdict": NOT_RUN})

@@ -130,8 +130,8 @@ def text(folder: Path) -> str:
         comparison_text.markdown(shown), "",
         f"The orders by defaults and when tuned agree by Kendall's τ = {tau.value:.2f} (95 % interval "
         f"{tau.low:.2f} to {tau.high:.2f}).", "",
-        f"The best lies {by_default:.2f} points above the median algorithm by defaults and {when_tuned:.2f} when tuned; "
-        f"above the worst {most_default:.2f} and {most_tuned:.2f}.", "",
+        f"The best lies {by_default:.2f} points above the median algorithm by defaults and {when_tuned:.2f} when "
+        f"tuned; above the worst {most_default:.2f} and {most_tuned:.2f}.", "",
         "Share of the variance between trials (fANOVA), mean over searches, by what crosses the wire:", "",
         comparison_text.markdown(percent) if len(of) else "no search has trials enough",
     ]  # fmt: skip
