@@ -29,7 +29,16 @@ from torch.testing import assert_close
 from fedtune.core import metrics, randomness
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.trees import Size, for_each_client, take
-from fedtune.federated import algorithm, chunks, engine, evaluation, executors, local_training, registry
+from fedtune.federated import (
+    algorithm,
+    chunks,
+    engine,
+    evaluation,
+    executors,
+    local_training,
+    registry,
+    stacked_rows,
+)
 from fedtune.federated.algorithm import Algorithm, Batch, Model, Noise, Phase
 from fedtune.federated.experiment import Experiment, require_device
 from fedtune.federated.local_training import Pool
@@ -401,7 +410,7 @@ def test_the_shared_model_is_not_copied_for_every_client_that_is_scored(monkeypa
         seen.append({n: t.data_ptr() for n, t in down["shared"].items()})
         return for_each_client(code, executor, tensors, down, data, **more)
 
-    monkeypatch.setattr(evaluation, "for_each_client", watched)
+    monkeypatch.setattr(stacked_rows, "for_each_client", watched)
     for at_once, executor in ((90, "stack"), (8192, "stack"), (8192, "loop")):
         monkeypatch.setattr(chunks, "ROWS_AT_ONCE", at_once)
         sim = simulate("fedavg", DIGITS.override(partition="dirichlet", alpha=0.5), executor=executor)

@@ -328,8 +328,9 @@ def test_code_that_is_other_operations_in_every_round_is_left_alone(
         "    return F.cross_entropy(m.head(z), batch.y)",
     )
     simulation = trained(turning, tmp_path, "turning")
-    assert len({id(kind) for kind in kinds(simulation) if kind.tape}) == 2
-    assert len({id(kind) for kind in kinds(simulation) if kind.unfit}) == 2
+    found = {id(kind): kind for kind in kinds(simulation)}.values()
+    assert len([kind for kind in found if kind.tape]) == 1  # the first round's
+    assert all(kind.met <= 1 for kind in found if not kind.tape) and any(kind.unfit for kind in found)
 
 
 # client code that looks at what no key holds, or leaves something behind, and what is said of it

@@ -111,8 +111,8 @@ def test_a_grid_is_trained_once_and_searched_from_the_command_line(
 ) -> None:
     (tmp_path / "grid.py").write_text(GRID)
     words = (
-        f"--algo local --space {tmp_path}/grid.py --clients 3 --rounds 3 --seeds 2 --storage-path {tmp_path} "
-        f"--name runs-of-it --no-dashboard -o {tmp_path}"
+        f"--algo local --scenario digits-w4 --space {tmp_path}/grid.py --clients 3 --rounds 3 --seeds 2 "
+        f"--storage-path {tmp_path} --name runs-of-it --no-dashboard -o {tmp_path}"
     )
     assert tabulate.main(f"{words}/one.parquet".split()) == 0
     assert "local on digits-w4: 6 configurations, 2 seeds, 3 rounds" in capsys.readouterr().out

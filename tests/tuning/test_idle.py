@@ -63,7 +63,7 @@ def test_a_grid_keeps_its_points_with_a_warning_and_a_record_what_was_searched(c
     assert idle.without(grid, e) == grid and "warning: components has no effect here" in capsys.readouterr().err
     whole, e = loaded()
     assert idle.without(whole, e, {"components": "1 … 16"}) == whole
-    options = SearchOptions(algo="gfpl", name="x")
+    options = SearchOptions(algo="gfpl", scenario="digits-w4", name="x")
     record = {"options": options.to_record(), "scenario": vars(scenarios.find("digits-w4"))}
     then = plan.make(SearchOptions.from_record(record | {"space": whole.text()}))
     assert "components" in then.space.names and "components" not in plan.make(options).space.names

@@ -52,7 +52,8 @@ def as_fork() -> None:
             signal.signal(number, lambda number, _: server.send(b"%d" % number))
         status = int(server.recv(16) or 1)
     if status < 0:
-        signal.signal(-status, signal.SIG_DFL)
+        if status != -signal.SIGKILL:  # whose handling nobody sets
+            signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     os._exit(status)
 
