@@ -23,6 +23,7 @@ from fedtune.core.metrics import METRIC
 from fedtune.runs.folder import RunFolder
 
 LEAST = {"parallel": 2, "slices": 2, "contour": 4, "importance": 8}  # trials below which a figure misleads
+FEW, MOST = 1 / 3, 3 / 4  # shares of the trials that a figure takes at least: most do, and those of importance
 RESAMPLES = 20  # of the trials, which say how sure the most important hyperparameter is
 
 
@@ -86,7 +87,7 @@ def contour(study: optuna.Study | None, names: Sequence[str] | None = None) -> g
     if why := _lacks(study, "contour"):
         return nothing(title, why)
     assert study is not None
-    ranked = list(_importances(study)) or list(_varied(study))
+    ranked = list(_importances(_alike(study, MOST))) or list(_varied(study))
     chosen = list(names or ranked[:2])
     if len(chosen) < 2 or not set(chosen) <= set(_varied(study)):
         return nothing(title, f"a pair needs two hyperparameters that vary, but there is {', '.join(ranked) or 'none'}")
@@ -105,20 +106,20 @@ def importance(study: optuna.Study | None) -> go.Figure:
     if why := _lacks(study, "importance"):
         return nothing(title, why)
     assert study is not None
-    if not _importances(study):
+    if not _importances(_alike(study, MOST)):
         return nothing(title, f"all trials have the same {what} or the same hyperparameters")
     figure = charts.plot_param_importances(
-        _alike(study), evaluator=FanovaImportanceEvaluator(seed=0), target_name=_axis(what)
+        _alike(study, MOST), evaluator=FanovaImportanceEvaluator(seed=0), target_name=_axis(what)
     )
     figure.update_traces(marker_color=COLOURS[0]).update_xaxes(title="share of variance").update_yaxes(title="")
-    return finish(figure, title, _n(study), height=110 + 34 * len(_varied(study)))
+    return finish(figure, title, _n(study, MOST), height=110 + 34 * len(_varied(study)))
 
 
 def mattered(study: optuna.Study | None) -> Importance | None:
     """Which hyperparameters mattered, and how sure that is; None where the trials cannot tell."""
-    if study is None or _lacks(study, "importance") or not (shares := _importances(_alike(study))):
+    if study is None or _lacks(study, "importance") or not (shares := _importances(alike := _alike(study, MOST))):
         return None
-    trials, order = _alike(study).get_trials(deepcopy=False), np.random.default_rng(0)
+    trials, order = alike.get_trials(deepcopy=False), np.random.default_rng(0)
     first = 0
     for _ in range(RESAMPLES):
         some = _study_of([trials[i] for i in order.integers(len(trials), size=len(trials))], study)
@@ -136,17 +137,18 @@ def _axis(what: str) -> str:
     return "val. accuracy" if what == "accuracy" else what
 
 
-def _comparable(study: optuna.Study) -> tuple[list[tuple[FrozenTrial, float]], str]:
+def _comparable(study: optuna.Study, share: float = FEW) -> tuple[list[tuple[FrozenTrial, float]], str]:
     """Trials with a value of the objective after equally long training, and in words which they are.
 
-    The finished ones; or where those are less than a third, or than eight, all that reached the last round that so many
-    did: what a scheduler stopped says much about hyperparameters too.  (With two objectives Optuna keeps no rounds.)
+    The finished ones; or where those are less than this share of all, or than eight, all that reached the last round
+    that so many did: what a scheduler stopped says much about hyperparameters too, and most about which of them matter,
+    as only good values of those go on.  (With two objectives Optuna keeps no rounds.)
     Never the diverged, told to Optuna as complete with the worst value, which would be all that one sees.
     """
     known = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
     known = [t for t in known if t.params and not t.user_attrs.get("diverged")]
     finished = [(t, t.values[0]) for t in known if t.state == TrialState.COMPLETE]
-    least = max(LEAST["importance"], len(known) / 3)
+    least = max(LEAST["importance"], len(known) * share)
     reached = Counter(step for t in known for step in t.intermediate_values)
     rounds = [step for step, trials in reached.items() if trials >= least]
     every = len(study.get_trials(deepcopy=False))
@@ -159,11 +161,11 @@ def _comparable(study: optuna.Study) -> tuple[list[tuple[FrozenTrial, float]], s
     return there, f"n = {len(there)} trials of {every}, {by}"
 
 
-def _alike(study: optuna.Study) -> optuna.Study:
+def _alike(study: optuna.Study, share: float = FEW) -> optuna.Study:
     """A study of those alone, with that value as its only objective."""
     trials = [
         optuna.create_trial(params=t.params, distributions=t.distributions, value=value)
-        for t, value in _comparable(study)[0]
+        for t, value in _comparable(study, share)[0]
     ]
     return _study_of(trials, study)
 
@@ -188,12 +190,12 @@ def _varied(study: optuna.Study) -> list[str]:
 
 
 def _importances(study: optuna.Study, trees: int = 64) -> dict[str, float]:
-    """By fANOVA; empty where it cannot tell.  trees: of its forest."""
-    if len({value for _, value in _comparable(study)[0]}) < 2:
+    """By fANOVA over all trials; empty where it cannot tell.  trees: of its forest."""
+    if len({t.values[0] for t in study.get_trials(deepcopy=False)}) < 2:
         return {}
     try:
         found = optuna.importance.get_param_importances(
-            _alike(study), evaluator=FanovaImportanceEvaluator(n_trees=trees, seed=0)
+            study, evaluator=FanovaImportanceEvaluator(n_trees=trees, seed=0)
         )
     except (ValueError, RuntimeError):  # no hyperparameter that all trials have
         return {}
@@ -208,5 +210,5 @@ def _lacks(study: optuna.Study | None, figure: str) -> str:
     return f"this needs at least {least} finished trials, but there are {found}" if found < least else ""
 
 
-def _n(study: optuna.Study) -> str:
-    return _comparable(study)[1]
+def _n(study: optuna.Study, share: float = FEW) -> str:
+    return _comparable(study, share)[1]
