@@ -99,7 +99,7 @@ class Findings:
         for n in self.searched:
             knob = known.get(n)
             symbol = f"{n} ({knob.symbol})" if knob and knob.symbol else n
-            default = short(self.default[n]) if n in self.default else "?"
+            default = "?" if n not in self.default else "none" if self.default[n] is None else short(self.default[n])
             best = short(self.config[n]) if n in self.config else "–"
             rows.append((symbol, best, default, str(space.get(n, "")), knob.help if knob else ""))
         return rows
