@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,8 @@ LONG = ("jobs", "your_own", "survival", "failures", "killed", "search", "compare
 
 def pytest_configure(config: pytest.Config) -> None:
     """Ray's processes and our commands are forks of one (support/forked/server.py), for all of pytest's workers."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background of a script: tests send it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if "FEDTUNE_FORKS" in os.environ:
         return  # ours, of pytest-xdist's workers
     forked, folder = Path(__file__).parent / "support" / "forked", tempfile.mkdtemp(prefix="fedtune-forks-")

@@ -433,12 +433,13 @@ def test_trials_whose_folders_are_gone_are_named(
     statuses = ray_internals.trial_statuses(snapshot)
     ended, *_ = (t for t, status in statuses.items() if status == "TERMINATED")
     begun, *_ = (t for t, status in statuses.items() if status == "RUNNING" and (run / f"fedproto-{t}").exists())
+    had_one = any((run / f"fedproto-{begun}").glob("checkpoint_*"))  # of which Ray knows: it is written first
     for trial in (ended, begun):
         shutil.rmtree(run / f"fedproto-{trial}")
     assert resume.main([str(run), "--no-dashboard"]) == 0
     err = capsys.readouterr().err
     assert f"note: the folders of 1 trial that had ended are gone: {ended}; the tables lack those rounds" in err
-    assert f"trial {begun}: its checkpoint cannot be used" in err and "begins again" in err
+    assert (f"trial {begun}: its checkpoint cannot be used" in err and "begins again" in err) == had_one
     now, whole = rounds_by_configuration(run), rounds_by_configuration(undisturbed)
     assert len(now) == len(whole) == 6
     for configuration, rows in now.items():
