@@ -61,16 +61,14 @@ class Search:
     @property
     def lead(self) -> str:
         """What was gained, what mattered, and how sure both are, in a sentence."""
-        c = self.found.check
         if self.found.best is None:
             return "Nothing was found: no trial has reported a finite result."
-        if c:
-            more = f", {self.mattered}" if self.mattered else ""
-            return f"{c.verdict()}{more}."
-        first = f"; {self.mattered}" if self.mattered else ""
+        more = f", {self.mattered}" if self.mattered else ""
+        if self.found.check:
+            return f"{self.found.check.verdict()}{more}."
         return (
             f"Best so far in the search: {self.found.in_words} {self.found.ended:.4f} after "
-            f"{self.found.best['rounds']} rounds{first}. Nothing says yet how it does on other seeds."
+            f"{self.found.best['rounds']} rounds{more}. Nothing says yet how it does on other seeds."
         )
 
     @property
