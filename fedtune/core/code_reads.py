@@ -7,6 +7,7 @@ Instructions that are not known to touch only a function's own values are refuse
 from __future__ import annotations
 
 import dis
+from collections.abc import Callable, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -110,10 +111,16 @@ def _read(
             _read(inner, (outside - {*code.co_cellvars}) & {*inner.co_freevars}, codes, mentions, attributes)
 
 
-def resolved(function: FunctionType, mention: Mention) -> tuple[Any, tuple[str, ...]]:
-    """The value that a mention means now, through modules; and the attributes of that value which follow."""
+def resolved(
+    function: FunctionType, mention: Mention, asked: Callable[[Mapping[str, Any], str], None]
+) -> tuple[Any, tuple[str, ...]]:
+    """The value that a mention means now, through modules; and the attributes of that value which follow.
+
+    asked(namespace, name): told of each name that is looked for.
+    """
     name, *rest = mention.names
     for scope in (function.__globals__, function.__builtins__):
+        asked(scope, name)
         if name in scope:
             value = scope[name]
             break
@@ -121,6 +128,7 @@ def resolved(function: FunctionType, mention: Mention) -> tuple[Any, tuple[str, 
         raise Unprovable(mention.where, f"reads {name}, which is not defined")
     while isinstance(value, ModuleType) and rest:
         held = vars(value)
+        asked(held, rest[0])
         if rest[0] not in held:
             raise Unprovable(mention.where, f"reads {'.'.join(mention.names)}, which is made when it is asked for")
         value, rest = held[rest[0]], rest[1:]

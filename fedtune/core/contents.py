@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -79,11 +79,15 @@ class Key:
 
 
 class Contents:
-    """Keys of values, up to a limit together; `changeable`: whether any could be written into."""
+    """Keys of values, up to a limit together.
+
+    `changeable`: whether any is a list or the like, which code could write into; `fluid`: whether any, be it an array,
+    may come to hold something else and still be the same one.
+    """
 
     def __init__(self, other: Callable[[Any], Hashable]) -> None:
         """other: the key of what is neither a number, a text, a container of such nor a tensor; or Unreadable."""
-        self.other, self.left, self.changeable = other, LIMIT, False
+        self.other, self.left, self.changeable, self.fluid = other, LIMIT, False, False
 
     def __call__(self, value: Any) -> Hashable:
         """The key; Unreadable, with what it is, for what may change unseen."""
@@ -96,6 +100,7 @@ class Contents:
         if kind in (float, complex):  # 0.0 and -0.0 are equal, and a nan is not itself
             return kind, repr(value)
         self.changeable |= kind in _CHANGEABLE
+        self.fluid |= kind not in _FIRM
         if kind in (list, tuple, set, frozenset) or (isinstance(value, tuple) and hasattr(value, "_fields")):
             return kind, *map(self, value)
         if isinstance(value, Mapping) and kind in _MAPPINGS:
@@ -106,10 +111,6 @@ class Contents:
             return kind, value.dtype.str, value.shape, value.tobytes()
         return self.other(value)
 
-    def each(self, values: Iterable[tuple[str, Any]]) -> tuple[Hashable, ...]:
-        """Keys of named values."""
-        return tuple((name, self(value)) for name, value in values)
-
 
 _PLAIN = (
     bool, int, str, bytes, type(Ellipsis), range, torch.dtype, torch.device, torch.layout, torch.memory_format,
@@ -117,6 +118,7 @@ _PLAIN = (
 )  # fmt: skip
 _MAPPINGS = (dict, type(type.__dict__))
 _CHANGEABLE = (list, set, dict)
+_FIRM = (tuple, frozenset, FunctionType, BuiltinFunctionType, type)  # or what they hold is asked for itself
 
 
 def in_words(value: Any) -> str:

@@ -8,27 +8,28 @@ the shapes of its tensors and values that are the same again, and leaves nothing
                 such function, or a value whose content is in the key: a number, a text, a small tensor, a list of them.
     attributes  what `self.…` can mean, of the algorithm and of the net's modules, is in the key whole; of all else only
                 such attributes are read as tell nothing but shapes, types and values.
-    watched     while a step is noted, no Python runs but such functions, PyTorch's and fedtune's (`Watch`); and
+    watched     while a step is noted, no Python runs but such functions, PyTorch's and fedtune's (`core.watch`); and
                 afterwards all contents are what they were, so nothing was counted or kept.
 
-Whatever does not fit runs as it stands in every step.  The key is made anew for every phase.
+Whatever does not fit runs as it stands in every step.  The key is made for every phase: anew, or, where nothing has
+changed that was read for the last one (`core.snapshot`), from what was found then.
 """
 
 from __future__ import annotations
 
-import gc
-import sys
 from collections.abc import Hashable
 from functools import partial
-from types import CodeType, FrameType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
 from fedtune.core.code_reads import Mention, Unprovable, reads, resolved
-from fedtune.core.contents import Contents, Held, Kept, Key, Unreadable, in_words
-from fedtune.core.pure_functions import ATTRIBUTES, KNOWN, is_known, is_pure, module_of
+from fedtune.core.contents import LIMIT, Contents, Held, Kept, Key, Unreadable, in_words
+from fedtune.core.pure_functions import ATTRIBUTES, is_known, is_pure, module_of
+from fedtune.core.snapshot import Snapshot
 from fedtune.core.trees import Ragged
 from fedtune.federated.algorithm import Algorithm, Batch, Client, Data, Model, Task
 
@@ -39,7 +40,6 @@ _NAMES = {n for t in (Batch, Client, Data, Ragged, Task) for n in t._fields} | {
     for n in (*vars(Model), "net", "tensors", "named_parameters", "named_buffers", "children", "training")
     if n[0] != "_"
 }
-_TEXT = "torch._tensor_str"  # turns values into text, past every other check
 
 
 class Proof(NamedTuple):
@@ -51,20 +51,58 @@ class Proof(NamedTuple):
     changeable: bool  # whether it reads a list or the like, which it could write into
 
 
+_READ: WeakKeyDictionary[nn.Module, dict[Hashable, _Reader]] = WeakKeyDictionary()
+_MOST = 32  # codes whose reading is remembered for a net
+
+
 def prove(loss: Any, net: nn.Module) -> Proof:
     """All that a loss on this net can depend on; Unprovable where that cannot be shown."""
     try:
-        return _Reader(loss, net).proof()
+        root, owner, arguments = _taken_apart(loss)
+        found = Contents(_no_other)
+        try:
+            given = found(arguments)
+        except Unreadable:
+            return _Reader(root, owner, arguments, net).proof
+        known = _READ.setdefault(net, {})
+        place = (root, type(net), id(owner))
+        reader = known.get(place)
+        if reader is None or not reader.holds():
+            if len(known) >= _MOST:
+                known.clear()
+            reader = known[place] = _Reader(root, owner, (), net)
+        proof = reader.proof
+        return proof._replace(contents=Key((given, proof.contents)), changeable=proof.changeable or found.changeable)
     except RecursionError:
         raise Unprovable("", "reads a value that holds itself") from None
+
+
+def _taken_apart(loss: Any) -> tuple[FunctionType, Algorithm | None, tuple[Any, ...]]:
+    """The function that is run at last, the algorithm whose method it is, and its first arguments."""
+    if isinstance(loss, partial) and not loss.keywords:
+        root, owner, arguments = _taken_apart(loss.func)
+        return root, owner, (*arguments, *loss.args)
+    owner = None
+    if isinstance(loss, MethodType) and isinstance(loss.__self__, Algorithm):
+        owner, loss = loss.__self__, loss.__func__
+    if not isinstance(loss, FunctionType):
+        raise Unprovable("", f"has a loss that is {in_words(loss)}")
+    return loss, owner, ()
+
+
+def _no_other(value: Any) -> Hashable:
+    raise Unreadable(in_words(value))
 
 
 class _Reader:
     """Goes from a loss and a net to every function that they can call, and notes what these can read."""
 
-    def __init__(self, loss: Any, net: nn.Module) -> None:
+    def __init__(self, root: FunctionType, owner: Algorithm | None, arguments: tuple[Any, ...], net: nn.Module) -> None:
         self.contents = Contents(self._other)
-        self.found: list[Hashable] = [torch.get_default_dtype()]
+        self.snapshot = Snapshot()
+        self.lasts = True  # the snapshot has all that was read
+        self.dtype = torch.get_default_dtype()
+        self.found: list[Hashable] = [self.dtype]
         self.codes: list[CodeType] = []
         self.waiting: list[FunctionType] = []
         self.met: set[FunctionType] = set()
@@ -74,11 +112,21 @@ class _Reader:
         self.changeable: set[str] = set()  # and those that could be written into
         self.read: dict[str, str] = {}  # attributes that somebody reads, and where
         self.classes: set[type] = set()  # the algorithm's and those of the author's modules
-        self.root, self.net = self._root(loss), net
-        self._modules()
+        self.owner = owner  # held, so that no other gets its identity
+        self._note("an argument of the loss", arguments)
+        if owner is not None:
+            self._algorithm(owner)
+        self._meet(root)
+        self._modules(net)
+        self.proof = self._proof(root, net)
 
-    def proof(self) -> Proof:
-        self._surroundings(self.root)
+    def holds(self) -> bool:
+        """Whether the proof would be the same now."""
+        self.contents.left = LIMIT
+        return self.lasts and self.dtype is torch.get_default_dtype() and self.snapshot.unchanged(self.contents)
+
+    def _proof(self, root: FunctionType, net: nn.Module) -> Proof:
+        self._surroundings(root)
         for function in self.waiting:  # which grows
             self._function(function)
         for name, where in self.read.items():
@@ -86,20 +134,8 @@ class _Reader:
                 raise Unprovable(where, f"reads .{name}, {self.unreadable[name]}")
         changeable = "" in self.changeable or not self.changeable.isdisjoint(self.read)
         if "training" in self.read:  # that of the parts is known to whoever keeps the key
-            self.found += [module.training for module in self.net.modules()]
-        return Proof(self.root.__code__, Key(tuple(self.found)), self.codes, changeable)
-
-    def _root(self, loss: Any) -> FunctionType:
-        if isinstance(loss, partial) and not loss.keywords:
-            self._note("an argument of the loss", loss.args)
-            return self._root(loss.func)
-        if isinstance(loss, MethodType) and isinstance(loss.__self__, Algorithm):
-            self._algorithm(loss.__self__)
-            loss = loss.__func__
-        if not isinstance(loss, FunctionType):
-            raise Unprovable("", f"has a loss that is {in_words(loss)}")
-        self._meet(loss)
-        return loss
+            self.found += [module.training for module in net.modules()]
+        return Proof(root.__code__, Key(tuple(self.found)), self.codes, changeable)
 
     def _meet(self, function: FunctionType) -> None:
         if function not in self.met:
@@ -109,35 +145,44 @@ class _Reader:
     # what is there -------------------------------------------------------------------------------------------------
 
     def _algorithm(self, algorithm: Algorithm) -> None:
+        self.snapshot.namespace(vars(algorithm))
         for name, value in vars(algorithm).items():
             self._attribute(name, value)
         self._class(type(algorithm))
 
-    def _modules(self) -> None:
+    def _modules(self, net: nn.Module) -> None:
         """Everything that the net's modules hold but the values of their tensors, which a step is given."""
-        for path, module in self.net.named_modules():
+        for path, module in net.named_modules():
             own = not is_known(type(module).__module__)
+            self.snapshot.namespace(vars(module))
+            if module is not net:
+                self.snapshot.types.append((module, type(module)))
             self.found += [path, Kept(type(module))]
             if own:
                 self._class(type(module))
                 self._named("forward", "", own=False)
             for name, value in vars(module).items():
                 if name in _MODULES:
+                    self.snapshot.namespace(value)
                     self.names.update(value)
                     self.found += [(n, Kept(v)) for n, v in value.items()]
                 elif name not in _PLUMBING and (own or name[0] != "_"):
                     self._attribute(name, value)
-                elif value and name.endswith(("forward_hooks", "forward_pre_hooks", "backward_hooks")):
-                    raise Unprovable("", f"has a hook on the module {path or type(module).__name__}")
+                elif name.endswith(("forward_hooks", "forward_pre_hooks", "backward_hooks")):
+                    if value:
+                        raise Unprovable("", f"has a hook on the module {path or type(module).__name__}")
+                    self.snapshot.empty.append(value)
 
     def _class(self, cls: type) -> None:
         """What instances find on a class and its bases: methods by name, and what an author's class holds besides."""
         if cls in self.classes:
             return
         self.classes.add(cls)
+        self.snapshot.orders.append((cls, cls.__mro__))
         for owner in cls.__mro__:
             if owner in (object, nn.Module):
                 continue
+            self.snapshot.namespace(vars(owner))
             self.found.append(Kept(owner))
             for name, value in vars(owner).items():
                 if function := _function_in(value):
@@ -155,8 +200,10 @@ class _Reader:
             self.unreadable[name] = str(error)
 
     def _content(self, value: Any, name: str = "") -> Hashable:
-        self.contents.changeable = False
+        self.contents.changeable = self.contents.fluid = False
         content = self.contents(value)
+        if self.contents.fluid:
+            self.snapshot.contents.append((value, content))
         if self.contents.changeable:
             self.changeable.add(name)
         return content
@@ -176,6 +223,7 @@ class _Reader:
             return Kept(value)
         if isinstance(value, type) and value is not object and any(issubclass(c, value) for c in self.classes):
             return Kept(value)
+        self.lasts = False  # what these hold is not asked for again
         if isinstance(value, Algorithm):
             self._algorithm(value)
             return Kept(type(value))
@@ -194,6 +242,7 @@ class _Reader:
     def _function(self, function: FunctionType) -> None:
         """What a function that may be called says by name."""
         said, own = reads(function.__code__), not is_known(module_of(function))
+        self.snapshot.function(function)
         self.found.append(function.__code__)
         if own:
             if said.refusal:
@@ -219,7 +268,7 @@ class _Reader:
             self._note(name, value, where)
 
     def _mention(self, function: FunctionType, mention: Mention) -> None:
-        value, rest = resolved(function, mention)
+        value, rest = resolved(function, mention, self.snapshot.entry)
         if isinstance(value, FunctionType) and mention.names[0] not in function.__globals__:
             raise Unprovable(mention.where, f"reads {mention.names[0]}, {in_words(value)}")  # Ray's print, say
         self._note(".".join(mention.names[: len(mention.names) - len(rest)]), value, mention.where)
@@ -239,41 +288,3 @@ def _function_in(value: Any) -> FunctionType | None:
     """The function of a method, of a static or class method, or of a property."""
     value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
     return value if isinstance(value, FunctionType) else None
-
-
-class Watch:
-    """Notes what Python runs that nobody has looked into."""
-
-    def __init__(self, codes: list[CodeType]) -> None:
-        """codes: of functions that were looked into."""
-        self.codes = {id(code): code for code in codes}
-        self.stranger = ""
-        self.collects = False
-
-    def __enter__(self) -> None:
-        """From now on, in this thread."""
-        if sys.getprofile():
-            self.stranger = "runs under a profiler"
-            return
-        self.collects = gc.isenabled()
-        gc.disable()  # at whatever moment it came, it would call what others have registered with it
-        sys.setprofile(self._called)
-
-    def __exit__(self, *_: object) -> None:
-        """Until now."""
-        if sys.getprofile() == self._called:
-            sys.setprofile(None)
-        if self.collects:
-            gc.enable()
-
-    def _called(self, frame: FrameType, event: str, _: Any) -> None:
-        if event != "call" or self.stranger or id(frame.f_code) in self.codes:
-            return
-        module = str(frame.f_globals.get("__name__", ""))
-        root = module.split(".")[0]
-        if module != _TEXT and (root in KNOWN or root in sys.stdlib_module_names or root.startswith("namedtuple_")):
-            self.codes[id(frame.f_code)] = frame.f_code
-        else:
-            self.stranger = (
-                f"runs {frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_code.co_firstlineno})"
-            )

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fedtune.core.recording import Given, Recorder
 from fedtune.core.tape import Tape, Unfit
 from fedtune.core.trees import Tree
-from fedtune.federated.own_steps import Watch
+from fedtune.core.watch import Watch
 from fedtune.federated.step_identity import Applied, identity
 
 MET = 3  # calls of one kind before one is noted: noting costs as much as three, and saves half of one
