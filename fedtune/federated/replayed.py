@@ -1,7 +1,8 @@
 """Client code that is called again and again: which of its calls are alike, and what was noted of them.
 
-`vmap` and autograd find out anew in every call which operations that is.  Here they do it a few times for each net,
-code and form of what it is given; then the operations, as `core.tape` noted them, are run by themselves.  A tape is
+`vmap` and autograd find out anew in every call which operations that is.  Here they do it a few times for each form
+of net, code and form of what it is given; then the operations, as `core.tape` noted them, are run by themselves.  So
+the trials of a search that a process trains share them, each with its own numbers.  A tape is
 believed once it gave every bit that the code gave.  Noted is code that looks at nothing but its tensors and what is in
 its key: ours at its own fields, an author's at what `own_steps` finds.  Code that may count, print or read what changes
 runs as it stands in every call.  So does what draws random numbers while it runs, as their addresses count the draws.
@@ -21,10 +22,13 @@ from fedtune.core.recording import Given, Recorder
 from fedtune.core.tape import Tape, Unfit
 from fedtune.core.trees import Tree
 from fedtune.core.watch import Watch
-from fedtune.federated.step_identity import Applied, identity
+from fedtune.federated.step_identity import family, identity, kindred
+from fedtune.nn.form import form_of
 
 MET = 3  # calls of one kind before one is noted: noting costs as much as three, and saves half of one
-KINDS = 256  # of calls remembered for a net: those that were met last
+KINDS = 256  # of calls remembered for a form of net: those that were met last
+FORMS = 8  # of nets that are remembered
+MISFITS = 3  # times that code with other numbers may be other operations before it is left as it stands
 
 Found = TypeVar("Found")
 
@@ -43,6 +47,8 @@ class Kind:
 
 Key = tuple[Hashable, ...]  # how calls are made, of what code, in which modes, and what else tells them apart
 _KINDS: WeakKeyDictionary[nn.Module, dict[Key, Kind]] = WeakKeyDictionary()
+_SHARED: WeakKeyDictionary[nn.Module, dict[Key, Kind]] = WeakKeyDictionary()  # by all nets of a form
+_FORMS: dict[Hashable, dict[Key, Kind]] = {}
 _CODES: WeakKeyDictionary[nn.Module, dict[Hashable, Hashable]] = WeakKeyDictionary()
 
 
@@ -55,7 +61,7 @@ class Replayed(ABC, Generic[Found]):
     ) -> None:  # fmt: skip
         """reasons: where it is said why the code runs as it stands.  beside: code that runs between the calls.
 
-        What is known is remembered for as long as the net is.
+        What is known of an author's code is remembered for as long as the net is; of ours, as the net's form is.
         """
         self.identify = lambda: identity(code, net)
         mine = self.identify()
@@ -72,12 +78,22 @@ class Replayed(ABC, Generic[Found]):
         if why:
             self.reasons[why] = None
         self.modes = tuple(part.training for part in net.children())
-        self.kinds = _KINDS.setdefault(net, {})
+        self.kinds = _of_form(net) if self.own is None else _KINDS.setdefault(net, {})
+        self.family: Key | None = None  # where there is what is known of the code with other first arguments
+        self.kindred: Key | None = None  # and with other fields of its algorithm
 
     def kind(self, *rest: Hashable) -> Kind:
         """What is known of calls that are alike in all this, the code and the net's modes."""
-        key = (type(self), self.code, self.modes, *rest)
+        key, self.family, self.kindred = (
+            None if code is None else (type(self), code, self.modes, *rest)
+            for code in (self.code, family(self.code), kindred(self.code))
+        )
+        assert key
         return self.met(key) or self.remember(key, Kind())
+
+    def like(self) -> Kind | None:
+        """What is known of such calls of the code with other numbers in it."""
+        return self.met(self.family) or self.met(self.kindred)
 
     def met(self, key: Key | None) -> Kind | None:
         """What is remembered under a key."""
@@ -89,10 +105,6 @@ class Replayed(ABC, Generic[Found]):
         if len(self.kinds) > KINDS:
             del self.kinds[next(iter(self.kinds))]
         return kind
-
-    def family(self, *rest: Hashable) -> Key | None:
-        """The key under which the code is known whatever its first arguments are; None if it has none."""
-        return (type(self), self.code.code, self.modes, *rest) if isinstance(self.code, Applied) else None
 
     @abstractmethod
     def flat(self, found: Found) -> list[Tensor | None]:
@@ -106,9 +118,32 @@ class Replayed(ABC, Generic[Found]):
         self, kind: Kind, run: Callable[[], Found], fixed: list[Tensor], fresh: list[Tensor], moving: Sequence[int]
     ) -> Found:  # fmt: skip
         """What the code gives; it is noted on the way, or a tape of it tried.  Arguments as `Tape` has them."""
+        if kind.met == 1 and (like := self.like()):
+            return self.noted_again(kind, like, run, [*fixed, *fresh])
         if kind.unfit or (kind.met < MET and not kind.tape):
             return run()
         return self._tried(kind, run, fixed, fresh) if kind.tape else self._noted(kind, run, fixed, fresh, moving)
+
+    def noted_again(self, kind: Kind, like: Kind, run: Callable[[], Found], given: Sequence[Tensor]) -> Found:
+        """What the code gives whose tape there is but for its numbers, as in a round with other weights; and these."""
+        recorder, found = self.watched(run, given)
+        assert like.tape
+        if like.tape.fits(recorder, self.flat(found)):
+            kind.tape, kind.given, kind.form, kind.asks = like.tape, recorder.given(), like.form, like.asks
+            self._believe(kind)
+        elif like is self.met(self.family):
+            like.misfits += 1
+            kind.unfit = like.misfits > MISFITS
+        return found
+
+    def _believe(self, kind: Kind) -> None:
+        """From now on its tape is replayed, also for such calls of the code with other numbers in it, if it fits."""
+        kind.believed = True
+        if before := self.met(self.family):
+            kind.misfits = before.misfits
+        for key in (self.family, self.kindred):
+            if key:
+                self.remember(key, kind)
 
     def _noted(
         self, kind: Kind, run: Callable[[], Found], fixed: list[Tensor], fresh: list[Tensor], moving: Sequence[int]
@@ -129,8 +164,9 @@ class Replayed(ABC, Generic[Found]):
             tried = kind.tape.bind([held.get(i, t) for i, t in enumerate(fixed)])(*fresh)
         found = run()
         pairs = [*zip(tried, self.flat(found), strict=True), *((t, fixed[i]) for i, t in held.items())]
-        kind.believed = all(a is b if a is None or b is None else torch.equal(a, b) for a, b in pairs)
-        kind.unfit = not kind.believed
+        kind.unfit = not all(a is b if a is None or b is None else torch.equal(a, b) for a, b in pairs)
+        if not kind.unfit:
+            self._believe(kind)
         return found
 
     def watched(self, run: Callable[[], Found], given: Sequence[Tensor]) -> tuple[Recorder, Found]:
@@ -146,6 +182,28 @@ class Replayed(ABC, Generic[Found]):
             self.codes[self.form] = None
         recorder.unfit = f"client code {watch.stranger}" if watch.stranger else recorder.unfit
         return recorder, found
+
+
+def known(net: nn.Module) -> dict[Key, Kind]:
+    """What is known of calls on a net, and on others of its form."""
+    return {**_SHARED.get(net, {}), **_KINDS.get(net, {})}
+
+
+def forget() -> None:
+    """What is known of nets' forms: from now on nets share nothing with those that were there before."""
+    _FORMS.clear()
+
+
+def _of_form(net: nn.Module) -> dict[Key, Kind]:
+    """What is known of calls on all nets of this net's form."""
+    if net not in _SHARED:
+        form = form_of(net)
+        _SHARED[net] = {} if form is None else _FORMS.pop(form, {})
+        if form is not None:
+            _FORMS[form] = _SHARED[net]
+        if len(_FORMS) > FORMS:
+            del _FORMS[next(iter(_FORMS))]
+    return _SHARED[net]
 
 
 def looks(tensors: Sequence[Tensor]) -> Hashable:

@@ -40,7 +40,7 @@ class StackedRows(Replayed[Tree]):
         kind.met += 1
         if kind.believed and kind.tape:
             with torch.no_grad():
-                there = iter(kind.tape.bind(fixed)(*fresh))
+                there = iter(kind.tape.bind(fixed, kind.given)(*fresh))
             return tree_map(lambda _: next(there), kind.form)
         # all is said to move, so that nothing is computed beforehand and held
         return self.learned(kind, run, fixed, fresh, range(len(fixed)))

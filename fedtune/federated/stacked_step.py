@@ -18,9 +18,7 @@ from fedtune.core.tape import Replay
 from fedtune.core.trees import Tree, leaves, tree_map
 from fedtune.federated.algorithm import Model, Phase
 from fedtune.federated.asked import Step, batch_of
-from fedtune.federated.replayed import Key, Kind, Replayed, looks, names
-
-MISFITS = 3  # times that code with other numbers may be other operations before it is left as it stands
+from fedtune.federated.replayed import Kind, Replayed, looks, names
 
 _REASONS: WeakKeyDictionary[nn.Module, dict[str, None]] = WeakKeyDictionary()
 
@@ -44,7 +42,6 @@ class StackedStep(Replayed[Out]):
         """From now on these clients [k, …]: their tensors, those among them that are trained, what they received."""
         self.clients, self.moving, self.received = clients, moving, received
         self.now: Kind | None = None
-        self.like: Key | None = None  # the code's family
         self.replay = None
 
     def __call__(self, step: Step) -> Out:
@@ -69,21 +66,17 @@ class StackedStep(Replayed[Out]):
             self.replay = kind.tape.bind(fixed, kind.given)
             self.asks += kind.asks
             return None
-        if kind.met == 1 and (like := self.met(self.like)):
-            return self._noted_again(kind, like, step, fixed)
-        if kind.met == 1 and self.like and len(step) > len(less := _untold(step)):
+        if kind.met == 1 and not self.like() and len(step) > len(less := _untold(step)):
             others = self._kind(less)  # the steps that follow, unless this one asks
-            if others and not others.met and (like := self.met(self.like)):
-                out = self._noted_again(others, like, step, self._fixed(less))
+            if others and not others.met and (like := self.like()):
+                given = [*self._fixed(less), *_fresh(step)]
+                out = self.noted_again(others, like, lambda: self._eager(step), given)
                 others.believed &= not self.asks
                 return out
+            self._kind(step)
         trained = {id(leaf) for leaf in self.moving}
         moving = [i for i, t in enumerate(fixed) if id(t) in trained]
-        out = self.learned(kind, lambda: self._eager(step), fixed, _fresh(step), moving)
-        if kind.believed and self.like:
-            kind.misfits = like.misfits if (like := self.met(self.like)) else 0
-            self.remember(self.like, kind)
-        return out
+        return self.learned(kind, lambda: self._eager(step), fixed, _fresh(step), moving)
 
     def flat(self, found: Out) -> list[Tensor | None]:
         """Losses, tallies and gradients in a row."""
@@ -100,9 +93,7 @@ class StackedStep(Replayed[Out]):
             return None
         form = (*self.clients, *map(tuple, map(names, (self.received, step[3:]))))
         trained = tuple(n for n, t in self.clients.items() if t.requires_grad)
-        rest = (form, looks([*self._fixed(step), *_fresh(step)]), trained)
-        self.like = self.family(*rest)
-        return self.kind(*rest)
+        return self.kind(form, looks([*self._fixed(step), *_fresh(step)]), trained)
 
     def _fixed(self, step: Step) -> list[Tensor]:
         """What stays in place from step to step."""
@@ -112,18 +103,6 @@ class StackedStep(Replayed[Out]):
         found = self.draws.stacked(self.of_one, len(step[1]), self.clients, step, self.received)
         losses, seen = found if isinstance(found, tuple) else (found, {})
         return losses.detach(), tree_map(Tensor.detach, seen), gradients(losses, self.moving)
-
-    def _noted_again(self, kind: Kind, like: Kind, step: Step, fixed: list[Tensor]) -> Out:
-        """The step of code whose tape there is but for its numbers, as in a round with other weights; and these."""
-        recorder, out = self.watched(lambda: self._eager(step), [*fixed, *_fresh(step)])
-        assert like.tape
-        if like.tape.fits(recorder, self.flat(out)):
-            kind.tape, kind.given, kind.form, kind.asks = like.tape, recorder.given(), like.form, like.asks
-            kind.believed = True
-        else:
-            like.misfits += 1
-            kind.unfit = like.misfits > MISFITS
-        return out
 
 
 def steps_of(

@@ -21,6 +21,13 @@ class Applied(NamedTuple):
     arguments: Hashable
 
 
+class Method(NamedTuple):
+    """A method of ours with the algorithm whose it is, which is told from others by its fields."""
+
+    function: Callable[..., Any]
+    owner: Hashable
+
+
 class Identity(NamedTuple):
     """Code as a key; what Python it may run, if not all is ours; or why it has no key."""
 
@@ -29,6 +36,18 @@ class Identity(NamedTuple):
     form: Hashable | None = None  # of an author's code: what stays when values change that it reads
     why: str = ""
     changeable: bool = False  # whether it reads a list or the like, which another's code could write into
+
+
+def family(code: Hashable) -> Hashable | None:
+    """Under what code is known whatever its first arguments are; None if it has none."""
+    return code.code if isinstance(code, Applied) else None
+
+
+def kindred(code: Hashable) -> Hashable | None:
+    """Under what code of ours is known whatever its algorithm's fields and its first arguments are."""
+    if isinstance(code, Applied):
+        return kindred(code.code)
+    return Method(code.function, type(code.owner)) if isinstance(code, Method) else None
 
 
 def identity(loss: Callable[..., Any], net: nn.Module) -> Identity:
@@ -48,7 +67,7 @@ def _of_ours(code: Any) -> Hashable | None:
         inner = _of_ours(code.func)
         return None if inner is None or code.keywords else _hashed(Applied(inner, code.args))
     if isinstance(code, MethodType):
-        return _hashed((code.__func__, code.__self__)) if _ours(type(code.__self__)) else None
+        return _hashed(Method(code.__func__, code.__self__)) if _ours(type(code.__self__)) else None
     return code if isinstance(code, FunctionType) and _ours(code) and not code.__closure__ else None
 
 

@@ -114,7 +114,7 @@ def both(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[boo
 
 
 def kinds(simulation: Simulation) -> list[replayed.Kind]:
-    known = [replayed._KINDS.get(g.net, {}) for g in simulation.state.groups]
+    known = [replayed.known(g.net) for g in simulation.state.groups]
     return [kind for of in known for key, kind in of.items() if key[0] is stacked_step.StackedStep]
 
 
@@ -320,7 +320,7 @@ def test_what_changes_between_rounds_is_in_the_key(name: str, tmp_path: Path, mo
 def test_code_that_is_other_operations_in_every_round_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stacked_step, "MISFITS", 1)
+    monkeypatch.setattr(replayed, "MISFITS", 1)
     turning = case(
         members="def phases(self, task):\n    t = task.t\n"
         "    return (Phase(lambda m, batch, down: self.at(t, m, batch)),)\n"

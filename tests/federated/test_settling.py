@@ -144,7 +144,7 @@ def test_a_round_that_is_timed_is_replayed_as_those_of_a_run_are() -> None:
         return made[-1]
 
     settling._rounds(experiment, {}, random_federation([20] * 3), "stack", kept)
-    kinds = replayed._KINDS[made[0].state.groups[0].net].items()
+    kinds = replayed.known(made[0].state.groups[0].net).items()
     believed = [key[0] for key, kind in kinds if kind.believed]
     assert stacked_step.StackedStep in believed, stacked_step.reasons(made[0].state.groups[0].net)
 

@@ -30,10 +30,12 @@ def played(algorithm: str, participation: float = 1.0, **fields: Any) -> tuple[S
 )
 def test_replayed_rows_change_no_bit(algorithm: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     plain, rows = played(algorithm, **fields)
+    replayed.forget()
     monkeypatch.setattr(replayed, "identity", lambda code, net: Identity(None))
     monkeypatch.setattr(uploads, "is_known", lambda module: False)
     simple, simple_rows = played(algorithm, **fields)
     monkeypatch.undo()
+    replayed.forget()
     monkeypatch.setattr(chunks, "BAND", 1)  # so that even small clients are cut to their own rows
     banded, banded_rows = played(algorithm, **fields)
     assert rows == simple_rows == banded_rows
@@ -42,8 +44,8 @@ def test_replayed_rows_change_no_bit(algorithm: str, fields: dict[str, Any], mon
             assert torch.equal(t, named(simple.state_dict()["server"])[n])
         net = other.state.groups[0].net
         code = identity(other.setting.algorithm.predict, net).code
-        assert any(kind.believed for key, kind in replayed._KINDS[net].items() if key[1] == code)
-    assert replayed._KINDS.get(simple.state.groups[0].net, {}) == {}
+        assert any(kind.believed for key, kind in replayed.known(net).items() if key[1] == code)
+    assert replayed.known(simple.state.groups[0].net) == {}
 
 
 def test_features_are_computed_once_they_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

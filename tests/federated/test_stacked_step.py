@@ -13,9 +13,14 @@ from fedtune.federated.simulation import Simulation
 from fedtune.federated.step_identity import Identity
 
 
-def trained(algorithm: str, **fields: Any) -> Simulation:
+@pytest.fixture(autouse=True)
+def nothing_is_known() -> None:
+    replayed.forget()
+
+
+def trained(algorithm: str, values: dict[str, Any] | None = None, **fields: Any) -> Simulation:
     scenario = scenarios.find("digits-w4").override(clients=4, **fields)
-    values = dict(registry.find(algorithm).checked_with)
+    values = dict(registry.find(algorithm).checked_with) | (values or {})
     simulation = Simulation(Experiment(algorithm, scenario), values, partitioning.make(scenario, 0))
     for _ in range(3):
         simulation.step()
@@ -23,7 +28,7 @@ def trained(algorithm: str, **fields: Any) -> Simulation:
 
 
 def kinds(simulation: Simulation) -> list[replayed.Kind]:
-    known = [replayed._KINDS.get(g.net, {}) for g in simulation.state.groups]
+    known = [replayed.known(g.net) for g in simulation.state.groups]
     return [kind for of in known for key, kind in of.items() if key[0] is stacked_step.StackedStep]
 
 
@@ -40,13 +45,45 @@ def kinds(simulation: Simulation) -> list[replayed.Kind]:
 def test_replayed_steps_change_no_bit(algorithm: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     taped = trained(algorithm, **fields)
     assert any(kind.believed for kind in kinds(taped)) and not any(kind.unfit for kind in kinds(taped))
+    replayed.forget()
     monkeypatch.setattr(replayed, "identity", lambda loss, net: Identity(None))
     plain = trained(algorithm, **fields)
     assert kinds(plain) == []
+    require_equal(taped, plain)
+
+
+def require_equal(taped: Simulation, plain: Simulation) -> None:
     for a, b in zip(taped.state.groups, plain.state.groups, strict=True):
         assert all(torch.equal(t, named(b.tensors)[n]) for n, t in named(a.tensors).items())
     for n, t in named(taped.state.server).items():
         assert torch.equal(t, named(plain.state.server)[n])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "first", "second"),
+    [
+        ("fedprox", {"mu": 0.1}, {"mu": 0.7, "lr": 0.03}),
+        ("fedpa", {"lr": 0.01}, {"lr": 0.05, "lam_po": 0.3}),  # a loss that knows the round
+        ("gfpl", {"lam": 0.5}, {"lam": 2.0, "components": 2}),
+        ("fedprox", {"mu": 0.0}, {"mu": 0.7}),  # another loss, if it leaves out what has no weight
+        ("fedprox", {"weight_decay": 0.0}, {"weight_decay": 0.1}),
+    ],
+)
+def test_a_trial_that_finds_another_ones_tapes_is_the_trial_that_it_was(
+    algorithm: str, first: dict[str, Any], second: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run: list[bool] = []
+    plain = stacked_step.StackedStep._eager
+    monkeypatch.setattr(
+        stacked_step.StackedStep, "_eager", lambda self, step: run.append(True) or plain(self, step)
+    )
+    trained(algorithm, first)
+    alone, run[:] = len(run), []
+    after = trained(algorithm, second)
+    assert 0 < len(run) < alone
+    replayed.forget()
+    monkeypatch.setattr(replayed, "identity", lambda loss, net: Identity(None))
+    require_equal(after, trained(algorithm, second))
 
 
 def test_code_of_ours_is_known_by_its_fields_and_arguments() -> None:
