@@ -44,6 +44,10 @@ class Given(NamedTuple):
     constants: list[Tensor]
     numbers: list[float]
 
+    def looks(self) -> list[tuple[Any, ...]]:
+        """What a tape takes for granted of its constants."""
+        return [(t.dtype, t.shape, t.stride(), t.device) for t in self.constants]
+
 
 class Recorder(TorchDispatchMode):
     """Writes down what runs while it is entered.

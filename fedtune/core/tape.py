@@ -73,10 +73,9 @@ class Tape:
     def fits(self, recorder: Recorder, results: Sequence[Tensor | None]) -> bool:
         """Whether what was noted is this tape but for its constants and real numbers."""
         slots = [None if t is None else recorder.slot(t) for t in results]
-        constants = zip(recorder.given().constants, self.given.constants, strict=False)
         return (
             not recorder.unfit and self._lines == recorder.lines and self._results == slots
-            and self._constants == recorder.constants and all(_form(a) == _form(b) for a, b in constants)
+            and self._constants == recorder.constants and self.given.looks() == recorder.given().looks()
         )  # fmt: skip
 
     def _find_views(self) -> None:
@@ -289,10 +288,6 @@ _ELEMENTWISE = {
     _ATEN.add.Tensor: 2, _ATEN.mul.Tensor: 2, _ATEN.sub.Tensor: 1, _ATEN.div.Tensor: 1, _ATEN.relu.default: 1,
     _ATEN.threshold_backward.default: 1, _ATEN.neg.default: 1, _ATEN.scatter_add.default: 1,
 }  # fmt: skip
-
-
-def _form(t: Tensor) -> tuple[Any, ...]:
-    return t.dtype, t.shape, t.stride(), t.device
 
 
 def _named_in_place(func: Any) -> Any:
