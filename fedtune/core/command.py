@@ -52,6 +52,7 @@ def guarded(main: Command) -> Command:
     def run(argv: list[str] | None = None) -> int:
         given = sys.argv[1:] if argv is None else argv
         try:
+            os.getcwd()  # libraries abort without one
             return main(argv)
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
@@ -79,6 +80,15 @@ def _reader_is_gone() -> bool:
     return False
 
 
+def _folder_is_gone() -> bool:
+    """Whether the current folder was deleted."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def _told(error: BaseException) -> tuple[int, str]:
     """The exit status and the line of an error."""
     if isinstance(error, Diverged):
@@ -91,6 +101,8 @@ def _told(error: BaseException) -> tuple[int, str]:
         named = " and ".join(os.fsdecode(f) for f in (error.filename, error.filename2) if isinstance(f, str | bytes))
         about = f"{named} cannot be used: " if named else ""
         return 2, f"error: {one_line(f'{about}{error.strerror}')}; mend that, or give another"
+    if isinstance(error, FileNotFoundError) and _folder_is_gone():
+        return 2, "error: the folder that this was started in is gone; change to another and start it again"
     return BUG, f"error: {one_line(_unforeseen(error))}"
 
 

@@ -66,6 +66,29 @@ def test_every_error_is_a_line(
         assert str(file) in text and type(error).__name__ in file.read_text() and file.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("gone", ["before", "meanwhile"])
+def test_a_folder_that_is_gone_is_told(
+    gone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, begun = tmp_path / "here", []
+    here.mkdir()
+    monkeypatch.chdir(here)
+
+    @guarded
+    def main(argv: list[str] | None = None) -> int:
+        begun.append(True)
+        here.rmdir()
+        os.getcwd()
+        return 0
+
+    if gone == "before":
+        here.rmdir()
+    assert main([]) == 2
+    assert begun == [True] * (gone == "meanwhile")
+    assert capsys.readouterr().err.startswith("error: the folder that this was started in is gone; change to another")
+
+
+
 @pytest.mark.parametrize("error", [KeyError("x"), UserError("x"), OSError(errno.ENOENT, "gone", "f")])
 def test_debug_shows_the_stack_of_each(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(type(error)):
