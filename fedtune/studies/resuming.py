@@ -36,6 +36,11 @@ def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
         )
     if "extends" in record:
         raise UserError(f"what extends another search is not resumed, but {path} does; extend that one again")
+    if "replays" in record:
+        raise UserError(
+            f"what replays another search is not resumed, but {path} does; "
+            f"replay {record['replays']} again, --name OTHER"
+        )
     search_study.require_version(run)
     if run.states_file.exists():  # its driver died on the way
         with run.lock():

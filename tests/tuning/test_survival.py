@@ -214,6 +214,7 @@ def test_a_new_scheduler_remembers_its_rungs() -> None:
         ('{"state": "finished", "arguments": []}', "is finished; fedtune extend adds trials"),
         ('{"state": "nothing found", "arguments": []}', "is nothing found; fedtune extend adds trials"),
         ('{"state": "running", "arguments": [], "extends": "x"}', "what extends another search is not resumed"),
+        ('{"state": "interrupted", "arguments": [], "replays": "x"}', "does; replay x again, --name OTHER"),
     ],
 )
 def test_a_run_that_cannot_be_resumed_is_refused(
