@@ -14,11 +14,12 @@ from analysis.cost_plots import accuracy_communication, best_so_far
 from analysis.curve_plots import learning_curves
 from analysis.hyperparameter_plots import effect, interaction
 from analysis.model_plots import communication_by, embedding, per_client
+from analysis.regret_plots import regret
 from analysis.rung_plots import rung_survival
 from analysis.study_plots import RESAMPLES, Importance, contour, importance, mattered, parallel, slices, study
 
 __all__ = [
     "RESAMPLES", "Importance", "accuracy_communication", "best_so_far", "communication_by", "comparison", "contour",
     "effect", "embedding", "importance", "interaction", "learning_curves", "mattered", "parallel", "per_client",
-    "rung_survival", "slices", "study",
+    "regret", "rung_survival", "slices", "study",
 ]  # fmt: skip

@@ -602,3 +602,38 @@ def test_what_untested_rounds_cost_counts_for_the_next_one_that_is() -> None:
         assert found["_cost"].tolist() == [each, each] and found["round"].tolist() == [2, 4]
         whole = plot_tools.with_cost(some, against)
         assert whole["_cost"].tolist() == [each / 2] * len(ROUNDS)
+
+
+# simulated searches ---------------------------------------------------------------------------------------------------
+
+
+def simulated(strategies: dict[str, float], tables: tuple[str, ...] = ("a",), searches: int = 4) -> pd.DataFrame:
+    """Searches whose regret is a strategy's own over the budget, more or less."""
+    return pd.DataFrame(
+        [
+            {"table": table, "strategy": name, "search": i, "budget": budget, "regret": (worth + 0.001 * i) / budget}
+            for table in tables for name, worth in strategies.items() for i in range(searches) for budget in (4, 8)
+        ]
+    )  # fmt: skip
+
+
+def test_regret_has_a_line_a_strategy_the_best_first_and_its_interval() -> None:
+    figure = plots.regret(simulated({"worse": 0.4, "better": 0.1}))
+    lines = [t for t in figure.data if t.name]
+    assert [t.name for t in lines] == ["better", "worse"]
+    expected = statistics.mean([100 * (0.1 + 0.001 * i) / 8 for i in range(4)])
+    assert lines[0].y[1] == pytest.approx(expected.mean) and list(lines[0].x) == [4, 8]
+    band = figure.data[0]
+    assert band.y[1] - band.y[2] == pytest.approx(2 * expected.half)
+    assert "n = 4 searches each" in figure.layout.title.text
+
+
+def test_regret_draws_no_more_strategies_than_there_are_colours_and_says_so() -> None:
+    figure = plots.regret(simulated({f"s{i}": 0.1 * i for i in range(10)}, ("a", "b")))
+    assert [t.name for t in figure.data if t.name and t.showlegend] == [f"s{i}" for i in range(8)]
+    assert "the 8 of 10 strategies that end best" in figure.layout.title.text.replace("<br>", " ")
+    assert {a.text for a in figure.layout.annotations} == {"a", "b"}
+
+
+def test_regret_of_nothing_says_so() -> None:
+    assert "there is no simulated search" in str(plots.regret(pd.DataFrame()).layout.annotations)

@@ -1,0 +1,62 @@
+"""Figures of simulated searches: how far each strategy stays behind the best of the table."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from analysis.plot_tools import legend_lines
+from analysis.theme import colours, finish, nothing, see_through
+from fedtune.core import statistics
+
+MOST = 8  # strategies: there are no more colours that all eyes can tell apart
+
+
+def regret(searches: pd.DataFrame, most: int = MOST) -> go.Figure:
+    """Mean regret and its 95 % interval against the training of a search: a line a strategy, a panel a table.
+
+    searches: what `fedtune simulate -o FILE.csv` wrote.  most: strategies that are drawn, those that end best over all
+    tables.
+    """
+    title = "Regret of simulated searches against their training"
+    if searches.empty:
+        return nothing(title, "there is no simulated search")
+    tables, shown = list(dict.fromkeys(searches["table"])), _best(searches)[:most]
+    figure = make_subplots(len(tables), 1, subplot_titles=tables if len(tables) > 1 else None, vertical_spacing=0.12)
+    for row, table in enumerate(tables, 1):
+        for strategy, colour in colours(shown).items():
+            mine = searches[(searches["table"] == table) & (searches["strategy"] == strategy)]
+            _line(figure, mine, strategy, colour, row)
+    figure.update_xaxes(type="log", tickvals=sorted(searches["budget"].unique()), tickformat="~g")
+    figure.update_xaxes(title="training, in trials of full length", row=len(tables))
+    figure.update_yaxes(title="regret [points]", rangemode="tozero")
+    left = searches["strategy"].nunique() - len(shown)
+    note = f"n = {searches['search'].nunique()} searches each; bands are 95 % intervals of the mean"
+    note += f"; the {len(shown)} of {len(shown) + left} strategies that end best" if left else ""
+    height = 300 * len(tables) + 100
+    return finish(figure, title, note, height=height, legend=legend_lines(shown), panels=len(tables) > 1)
+
+
+def _best(searches: pd.DataFrame) -> list[str]:
+    """The strategies by their mean regret after all training, the least first; of equals as they came."""
+    last = searches[searches["budget"] == searches["budget"].max()]
+    means = last.groupby("strategy", sort=False)["regret"].mean()
+    return [str(s) for s in means.sort_values(kind="stable").index]
+
+
+def _line(figure: go.Figure, mine: pd.DataFrame, strategy: str, colour: str, row: int) -> None:
+    """A strategy's mean and its band in one panel."""
+    found = [(float(b), statistics.mean(100 * of["regret"].to_numpy())) for b, of in mine.groupby("budget")]
+    x = [b for b, _ in found]
+    low, high = [m.mean - m.half for _, m in found], [m.mean + m.half for _, m in found]
+    place = {"row": row, "col": 1}
+    figure.add_scatter(
+        x=[*x, *x[::-1]], y=[*high, *low[::-1]], mode="lines", fill="toself", fillcolor=see_through(colour),
+        line={"width": 0}, hoverinfo="skip", showlegend=False, legendgroup=strategy, **place,
+    )  # fmt: skip
+    figure.add_scatter(
+        x=x, y=[m.mean for _, m in found], mode="lines+markers", name=strategy, legendgroup=strategy,
+        showlegend=row == 1, line={"color": colour}, text=[f"± {m.half:.2f}" for _, m in found],
+        hovertemplate="%{y:.2f} %{text} points after %{x:g} trials' training<extra></extra>", **place,
+    )  # fmt: skip
