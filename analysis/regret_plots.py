@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -23,7 +25,8 @@ def regret(searches: pd.DataFrame, most: int = MOST) -> go.Figure:
     if searches.empty:
         return nothing(title, "there is no simulated search")
     tables, shown = list(dict.fromkeys(searches["table"])), _best(searches)[:most]
-    figure = make_subplots(len(tables), 1, subplot_titles=tables if len(tables) > 1 else None, vertical_spacing=0.12)
+    titles, apart = tables if len(tables) > 1 else None, min(0.12, 0.5 / len(tables))
+    figure = make_subplots(len(tables), 1, subplot_titles=titles, vertical_spacing=apart)
     for row, table in enumerate(tables, 1):
         for strategy, colour in colours(shown).items():
             mine = searches[(searches["table"] == table) & (searches["strategy"] == strategy)]
@@ -39,8 +42,8 @@ def regret(searches: pd.DataFrame, most: int = MOST) -> go.Figure:
 
 
 def _best(searches: pd.DataFrame) -> list[str]:
-    """The strategies by their mean regret after all training, the least first; of equals as they came."""
-    last = searches[searches["budget"] == searches["budget"].max()]
+    """The strategies by their mean regret at a table's last budget, the least first; of equals as they came."""
+    last = searches[searches["budget"] == searches.groupby("table")["budget"].transform("max")]
     means = last.groupby("strategy", sort=False)["regret"].mean()
     return [str(s) for s in means.sort_values(kind="stable").index]
 
@@ -51,10 +54,11 @@ def _line(figure: go.Figure, mine: pd.DataFrame, strategy: str, colour: str, row
     x = [b for b, _ in found]
     low, high = [m.mean - m.half for _, m in found], [m.mean + m.half for _, m in found]
     place = {"row": row, "col": 1}
-    figure.add_scatter(
-        x=[*x, *x[::-1]], y=[*high, *low[::-1]], mode="lines", fill="toself", fillcolor=see_through(colour),
-        line={"width": 0}, hoverinfo="skip", showlegend=False, legendgroup=strategy, **place,
-    )  # fmt: skip
+    if not any(map(math.isnan, low)):  # of one search there is no interval
+        figure.add_scatter(
+            x=[*x, *x[::-1]], y=[*high, *low[::-1]], mode="lines", fill="toself", fillcolor=see_through(colour),
+            line={"width": 0}, hoverinfo="skip", showlegend=False, legendgroup=strategy, **place,
+        )  # fmt: skip
     figure.add_scatter(
         x=x, y=[m.mean for _, m in found], mode="lines+markers", name=strategy, legendgroup=strategy,
         showlegend=row == 1, line={"color": colour}, text=[f"± {m.half:.2f}" for _, m in found],

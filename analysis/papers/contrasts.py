@@ -109,7 +109,7 @@ def read(folder: Path) -> tuple[str, str, pd.DataFrame]:
         study = folder.absolute().name
         if study not in known:
             raise unknown("study", study, known, str(FILE.name))
-        made = provenance_line(files.record, [files.record.get("commit")])
+        made = provenance_line(files.record, [files.record.get("git_commit")])
         return study, made, judged(known[study]["contrasts"], of_comparison(folder, known[study]["reads"]))
     found = Reproduced.read(folder)
     if found.table not in known:

@@ -124,7 +124,8 @@ def text(folder: Path) -> str:
     of = shares(folder, list(default))
     percent = of.assign(**{c: [f"{100 * v:.0f} %" for v in of[c]] for c in (*RATES, "others")}) if len(of) else of
     lines = [
-        f"# What tuning is worth: {folder.absolute().name}", "", provenance_line(record, [record.get("commit")]), "",
+        f"# What tuning is worth: {folder.absolute().name}", "",
+        provenance_line(record, [record.get("git_commit")]), "",
         f"{len(default.columns)} algorithms, {len(default)} fresh seeds, test accuracy on each client's own rows "
         "where the setting's rule is personal.", "",
         comparison_text.markdown(shown), "",

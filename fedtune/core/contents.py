@@ -17,6 +17,12 @@ class Unreadable(ValueError):
     """A value that may change without its key telling."""
 
 
+def values_of(tensor: Tensor) -> bytes:
+    """All that a plain tensor holds, in the order of its elements."""
+    values = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return values.view(-1).view(torch.uint8).numpy().tobytes()
+
+
 class Held:
     """A tensor with what it holds now: another one is never the same, as a tape reads it where it lies."""
 
@@ -30,8 +36,7 @@ class Held:
         if tensor.numel() > LIMIT:
             raise Unreadable(f"a tensor of more than {LIMIT:,} numbers")
         self.tensor, self.form = tensor, (tensor.dtype, tensor.shape, tensor.stride(), tensor.requires_grad)
-        values = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-        self.content = values.view(-1).view(torch.uint8).numpy().tobytes()
+        self.content = values_of(tensor)
 
     def __eq__(self, other: object) -> bool:
         """Whether it is the same tensor, with the same numbers."""

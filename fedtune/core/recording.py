@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -10,13 +11,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class Slot(NamedTuple):
+@dataclass(frozen=True)
+class Slot:
     """A tensor's number on a tape."""
 
     number: int
 
 
-class Number(NamedTuple):
+@dataclass(frozen=True)
+class Number:
     """A real number's place among those of a tape."""
 
     number: int
@@ -31,6 +34,7 @@ class Line(NamedTuple):
     outs: tuple[int | None, ...]
     single: bool  # whether it gives one tensor, not a tuple of them
     writes: frozenset[int]  # the slots that it changes in place
+    looks: tuple[Any, ...]  # types, shapes and memory orders of what it gives: a number may decide them
 
     @property
     def made(self) -> list[int]:
@@ -46,7 +50,7 @@ class Given(NamedTuple):
 
     def looks(self) -> list[tuple[Any, ...]]:
         """What a tape takes for granted of its constants."""
-        return [(t.dtype, t.shape, t.stride(), t.device) for t in self.constants]
+        return [_look(t) for t in self.constants]
 
 
 class Recorder(TorchDispatchMode):
@@ -124,7 +128,8 @@ class Recorder(TorchDispatchMode):
         writes = frozenset(slots_in(written))
         made = tuple(None if t is None else self._slots.get(id(t), -1) for t in outs)
         made = tuple(self._add(t) if s == -1 else s for s, t in zip(made, outs, strict=True))
-        self.lines.append(Line(func, given, named, made, isinstance(out, Tensor), writes))
+        looks = tuple(None if t is None else _look(t) for t in outs)
+        self.lines.append(Line(func, given, named, made, isinstance(out, Tensor), writes, looks))
         return out
 
 
@@ -136,6 +141,10 @@ _WRITES: dict[Any, frozenset[int | str] | None] = {}  # of operations met: the a
 
 _INDEX = torch.ops.aten.index.Tensor  # of a size that depends on values only where a mask is given
 _UNDECLARED = ("running_mean", "running_var")  # batch normalisation writes into these and does not say so
+
+
+def _look(t: Tensor) -> tuple[Any, ...]:
+    return t.dtype, t.shape, t.stride(), t.device
 
 
 def _is_mask(index: Tensor | None) -> bool:

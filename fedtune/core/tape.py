@@ -231,7 +231,7 @@ class Tape:
         """Code that makes a view of its root; a fixed root may begin elsewhere in its memory another time."""
         root, t = self._root[slot], self._tensors[slot]
         begin = str(t.storage_offset())
-        if root < self._fixed:
+        if root < self._fixed or root in self._constants:
             begin = f"t{root}.storage_offset() + {t.storage_offset() - self._tensors[root].storage_offset()}"
         return f"t{slot} = as_strided(t{root}, {tuple(t.shape)}, {t.stride()}, {begin})"
 

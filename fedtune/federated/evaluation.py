@@ -164,7 +164,8 @@ def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str
         return found | ({"scores": scores} if s.metrics else {})
 
     draws = Draws(_of_group, g.net)
-    of_rows = StackedRows(g.net, g.executor, one, s.algorithm.predict, draws)
+    what = "scores, too" if s.metrics else "what was said"
+    of_rows = StackedRows(g.net, g.executor, one, s.algorithm.predict, what, draws)
 
     def run(part: Part, data: Data, longest: int) -> dict[str, Any]:
         ids = g.ids[part]

@@ -65,7 +65,7 @@ def prove(loss: Any, net: nn.Module) -> Proof:
         except Unreadable:
             return _Reader(root, owner, arguments, net).proof
         known = _READ.setdefault(net, {})
-        place = (root, type(net), id(owner))
+        place = (root, id(owner), type(net), id(vars(net)))  # which the reader holds
         reader = known.get(place)
         if reader is None or not reader.holds():
             if len(known) >= _MOST:
@@ -145,7 +145,7 @@ class _Reader:
     # what is there -------------------------------------------------------------------------------------------------
 
     def _algorithm(self, algorithm: Algorithm) -> None:
-        self.snapshot.namespace(vars(algorithm))
+        self.snapshot.holder(algorithm)
         for name, value in vars(algorithm).items():
             self._attribute(name, value)
         self._class(type(algorithm))
@@ -154,9 +154,10 @@ class _Reader:
         """Everything that the net's modules hold but the values of their tensors, which a step is given."""
         for path, module in net.named_modules():
             own = not is_known(type(module).__module__)
-            self.snapshot.namespace(vars(module))
-            if module is not net:
-                self.snapshot.types.append((module, type(module)))
+            if module is net:  # which is not to be held: this is forgotten with it
+                self.snapshot.namespace(vars(net))
+            else:
+                self.snapshot.holder(module)
             self.found += [path, Kept(type(module))]
             if own:
                 self._class(type(module))
@@ -242,7 +243,7 @@ class _Reader:
     def _function(self, function: FunctionType) -> None:
         """What a function that may be called says by name."""
         said, own = reads(function.__code__), not is_known(module_of(function))
-        self.snapshot.function(function)
+        self.snapshot.code(function)
         self.found.append(function.__code__)
         if own:
             if said.refusal:
@@ -266,6 +267,7 @@ class _Reader:
             except ValueError:
                 raise Unprovable(where, f"reads {name}, which is not defined yet") from None
             self._note(name, value, where)
+        self.snapshot.function(function)
 
     def _mention(self, function: FunctionType, mention: Mention) -> None:
         value, rest = resolved(function, mention, self.snapshot.entry)
@@ -285,6 +287,8 @@ class _Reader:
 
 
 def _function_in(value: Any) -> FunctionType | None:
-    """The function of a method, of a static or class method, or of a property."""
-    value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+    """The function of a method, of a static or class method, or of a property; not of one that is bound already."""
+    if isinstance(value, staticmethod | classmethod):
+        value = value.__func__
+    value = value.fget if isinstance(value, property) else value
     return value if isinstance(value, FunctionType) else None

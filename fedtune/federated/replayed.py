@@ -40,7 +40,7 @@ class Kind:
         """Nothing is known yet."""
         self.met, self.misfits, self.believed, self.unfit = 0, 0, False, False
         self.tape: Tape | None = None
-        self.given: Given | None = None  # constants and numbers of a tape that was noted of the same code with others
+        self.given: Given | None = None  # the code's constants and numbers, where its tape was noted with others
         self.form: Any = None  # of what the code gives
         self.asks: list[str] = []
 
@@ -78,7 +78,8 @@ class Replayed(ABC, Generic[Found]):
         if why:
             self.reasons[why] = None
         self.modes = tuple(part.training for part in net.children())
-        self.kinds = _of_form(net) if self.own is None else _KINDS.setdefault(net, {})
+        of_ours = self.code is not None and self.own is None
+        self.kinds = _of_form(net) if of_ours else _KINDS.setdefault(net, {})
         self.family: Key | None = None  # where there is what is known of the code with other first arguments
         self.kindred: Key | None = None  # and with other fields of its algorithm
 
@@ -125,7 +126,9 @@ class Replayed(ABC, Generic[Found]):
         return self._tried(kind, run, fixed, fresh) if kind.tape else self._noted(kind, run, fixed, fresh, moving)
 
     def noted_again(self, kind: Kind, like: Kind, run: Callable[[], Found], given: Sequence[Tensor]) -> Found:
-        """What the code gives whose tape there is but for its numbers, as in a round with other weights; and these."""
+        """What the code gives; on the way its operations are noted, and if they are those of the tape of `like`, it
+        replays that tape, with the numbers that were noted now.  As in a round with other weights.
+        """
         recorder, found = self.watched(run, given)
         assert like.tape
         if like.tape.fits(recorder, self.flat(found)):
@@ -139,7 +142,7 @@ class Replayed(ABC, Generic[Found]):
     def _believe(self, kind: Kind) -> None:
         """From now on its tape is replayed, also for such calls of the code with other numbers in it, if it fits."""
         kind.believed = True
-        if before := self.met(self.family):
+        if before := self.met(self.family):  # which it takes the place of
             kind.misfits = before.misfits
         for key in (self.family, self.kindred):
             if key:
@@ -161,7 +164,7 @@ class Replayed(ABC, Generic[Found]):
         assert kind.tape
         held = {i: t.detach().clone() for i, t in enumerate(fixed) if 0 not in t.stride()}  # what can be written into
         with torch.inference_mode():
-            tried = kind.tape.bind([held.get(i, t) for i, t in enumerate(fixed)])(*fresh)
+            tried = kind.tape.bind([held.get(i, t) for i, t in enumerate(fixed)], kind.given)(*fresh)
         found = run()
         pairs = [*zip(tried, self.flat(found), strict=True), *((t, fixed[i]) for i, t in held.items())]
         kind.unfit = not all(a is b if a is None or b is None else torch.equal(a, b) for a, b in pairs)
@@ -190,7 +193,10 @@ def known(net: nn.Module) -> dict[Key, Kind]:
 
 
 def forget() -> None:
-    """What is known of nets' forms: from now on nets share nothing with those that were there before."""
+    """Forget what was found out about forms of nets: nets that come share nothing with those that there are.
+
+    What is known of these stays as long as they do.
+    """
     _FORMS.clear()
 
 

@@ -5,7 +5,7 @@ Calls of one kind are noted once and replayed after, as steps are: see `replayed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -20,11 +20,12 @@ class StackedRows(Replayed[Tree]):
     """Code that gives trees with an entry [N, …] for each of a client's N rows, for many clients."""
 
     def __init__(
-        self, net: nn.Module, executor: Executor, of_one: Callable[..., Tree], code: Callable[..., Any], draws: Draws
-    ) -> None:
-        """of_one(tensors, received, rows), which calls client code: what tells it from other code is that alone."""
+        self, net: nn.Module, executor: Executor, of_one: Callable[..., Tree], code: Callable[..., Any],
+        what: Hashable, draws: Draws,
+    ) -> None:  # fmt: skip
+        """of_one(tensors, received, rows), which calls client code; what: all else that its result depends on."""
         super().__init__(net, code, {})
-        self.executor, self.of_one, self.draws = executor, of_one, draws
+        self.executor, self.of_one, self.what, self.draws = executor, of_one, what, draws
 
     def __call__(self, clients: dict[str, Tensor], received: Tree, rows: dict[str, Tensor]) -> Tree:
         """What the code gives for clients' tensors [k, …], what they received [k, …] and their rows [k, N, …]."""
@@ -36,7 +37,7 @@ class StackedRows(Replayed[Tree]):
         if self.executor == "loop" or self.code is None or self.draws.seen is not False:
             return run()
         fixed, fresh = [*leaves(clients), *leaves(received)], [*rows.values()]
-        kind = self.kind(tuple(names(given)), looks([*fixed, *fresh]))
+        kind = self.kind(self.what, tuple(names(given)), looks([*fixed, *fresh]))
         kind.met += 1
         if kind.believed and kind.tape:
             with torch.no_grad():

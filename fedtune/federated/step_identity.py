@@ -19,6 +19,7 @@ class Applied(NamedTuple):
 
     code: Hashable
     arguments: Hashable
+    types: tuple[type, ...] = ()  # of the arguments, as 1 and 1.0 are equal
 
 
 class Method(NamedTuple):
@@ -40,7 +41,7 @@ class Identity(NamedTuple):
 
 def family(code: Hashable) -> Hashable | None:
     """Under what code is known whatever its first arguments are; None if it has none."""
-    return code.code if isinstance(code, Applied) else None
+    return Applied(code.code, "any") if isinstance(code, Applied) else None
 
 
 def kindred(code: Hashable) -> Hashable | None:
@@ -65,7 +66,8 @@ def _of_ours(code: Any) -> Hashable | None:
     """Code of ours with its fields and arguments; None for other code, and what may depend on more."""
     if isinstance(code, partial):
         inner = _of_ours(code.func)
-        return None if inner is None or code.keywords else _hashed(Applied(inner, code.args))
+        types = tuple(map(type, code.args))
+        return None if inner is None or code.keywords else _hashed(Applied(inner, code.args, types))
     if isinstance(code, MethodType):
         return _hashed(Method(code.__func__, code.__self__)) if _ours(type(code.__self__)) else None
     return code if isinstance(code, FunctionType) and _ours(code) and not code.__closure__ else None

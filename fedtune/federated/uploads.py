@@ -93,7 +93,7 @@ def _features(s: Setting, g: Group, part: Part, draws: Draws) -> Tensor:
     def of_one(tensors: dict[str, Tensor], _: Tree, rows: dict[str, Tensor]) -> Tensor:
         return _body(Model(g.net, tensors), rows["x"])
 
-    run, whole = StackedRows(g.net, g.executor, of_one, _body, draws), torch.empty(0)
+    run, whole = StackedRows(g.net, g.executor, of_one, _body, "features", draws), torch.empty(0)
     for band, n, longest in bands_of(table.counts[g.ids], part):
         z = run(take(g.tensors, band), {}, {"x": rows_of(s, table, g, band, n).x})
         if len(z) == len(places):

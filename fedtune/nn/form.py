@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedtune.core.contents import Contents, Kept, Unreadable, in_words
+from fedtune.core.contents import Contents, Kept, Unreadable, in_words, values_of
 from fedtune.core.pure_functions import is_known, is_pure
 
 _TENSORS = ("_parameters", "_buffers")
@@ -21,7 +21,7 @@ def form_of(net: nn.Module) -> Hashable | None:
     contents = Contents(_other)
     try:
         return tuple(_parts(net, contents))
-    except Unreadable:
+    except (Unreadable, RuntimeError, RecursionError):  # or parameters without values, modules that hold each other
         return None
 
 
@@ -47,7 +47,7 @@ def _look(tensor: Tensor | None, with_values: bool) -> Hashable:
     """What a tensor is like; its values, too, where no state_dict has them."""
     if tensor is None:
         return None
-    values = tensor.detach().cpu().contiguous().numpy().tobytes() if with_values else b""
+    values = values_of(tensor) if with_values else b""
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad, values
 
 

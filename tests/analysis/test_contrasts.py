@@ -63,7 +63,7 @@ def test_a_comparisons_contrasts_are_of_the_tuned_configurations(tmp_path: Path)
     ]  # fmt: skip
     rows[0]["test_acc"] += 0.5  # a default's figure, which no contrast reads
     pd.DataFrame(rows).to_parquet(RunFiles(folder, COMPARISON).evaluations_file)
-    record = {"command": ["fedtune", "compare"], "versions": {"fedtune": "0"}, "commit": "c0ffee"}
+    record = {"command": ["fedtune", "compare"], "versions": {"fedtune": "0"}, "git_commit": "c0ffee"}
     write_json(RunFiles(folder, COMPARISON).record_file, record)
     study, made, table = contrasts.read(folder)
     found = table.set_index(["one", "other"]).loc[("gfpl", "local")]

@@ -635,5 +635,16 @@ def test_regret_draws_no_more_strategies_than_there_are_colours_and_says_so() ->
     assert {a.text for a in figure.layout.annotations} == {"a", "b"}
 
 
+def test_regret_of_many_tables_and_of_single_searches_is_drawn() -> None:
+    figure = plots.regret(simulated({"s": 0.1}, tuple("abcdefghijkl"), searches=1))
+    assert len(figure.data) == 12 and all(t.name == "s" for t in figure.data)  # no band of one search
+
+
+def test_regret_keeps_a_strategy_whose_table_ends_earlier() -> None:
+    early = simulated({"early": 0.2}, ("a",)).query("budget == 4")
+    figure = plots.regret(pd.concat([early, simulated({"late": 0.4}, ("b",))]))
+    assert {t.name for t in figure.data if t.name} == {"early", "late"}
+
+
 def test_regret_of_nothing_says_so() -> None:
     assert "there is no simulated search" in str(plots.regret(pd.DataFrame()).layout.annotations)

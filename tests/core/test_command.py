@@ -88,7 +88,6 @@ def test_a_folder_that_is_gone_is_told(
     assert capsys.readouterr().err.startswith("error: the folder that this was started in is gone; change to another")
 
 
-
 @pytest.mark.parametrize("error", [KeyError("x"), UserError("x"), OSError(errno.ENOENT, "gone", "f")])
 def test_debug_shows_the_stack_of_each(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(type(error)):

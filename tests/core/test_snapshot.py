@@ -26,6 +26,7 @@ class Subject:
         self.world: dict[str, Any] = {"torch": torch, "beside": 1}
         self.list, self.tensor = [1, [2]], torch.ones(2)
         self.hooks: dict[int, str] = {}
+        self.holder = Base()
         self.thing, self.kind = Base(), type("Kind", (Base,), {})
         about = 1
 
@@ -39,6 +40,8 @@ class Subject:
         s.entry(self.world, "torch")
         s.entry(self.world, "absent")
         s.function(function)
+        s.code(function)
+        s.holder(self.holder)
         s.empty.append(self.hooks)
         s.types.append((self.thing, Base))
         s.orders.append((self.kind, self.kind.__mro__))
@@ -80,6 +83,9 @@ CHANGES: dict[str, Callable[[Subject], Any]] = {
     "another named default": lambda s: s.function.__kwdefaults__.update(pace=3),
     "no named defaults": lambda s: setattr(s.function, "__kwdefaults__", None),
     "an attribute of a function": lambda s: setattr(s.function, "count", 1),
+    "another dict of a function": lambda s: setattr(s.function, "__dict__", {}),
+    "another dict of an object": lambda s: setattr(s.holder, "__dict__", {}),
+    "another type of an object": lambda s: setattr(s.holder, "__class__", Other),
     "another variable around it": lambda s: _cell(s, 2),
     "no variable around it": _emptied,
     "a hook": lambda s: s.hooks.update({0: "hook"}),

@@ -122,6 +122,33 @@ def test_operands_in_another_order_give_the_same_in_the_same_order() -> None:
         assert a is not None and torch.equal(a, b) and a.stride() == b.stride()
 
 
+TABLE = torch.arange(30.0).view(10, 3)
+FIRST, FIFTH = TABLE[0], TABLE[4]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        (lambda x: x + FIRST[None], lambda x: x + FIFTH[None], True),  # at another place in the table's memory
+        (lambda x: x * torch.arange(0.0, 3.0)[None].sum(), lambda x: x * torch.arange(0.0, 5.0)[None].sum(), False),
+        (lambda x: ((x > 0) * 1 + (x > 0) * 1).sum(), lambda x: ((x > 0) * True + (x > 0) * True).sum(), False),
+        (lambda x: x.add(x), lambda x: x.add(0.5), False),
+        (lambda x: x.add(0.25), lambda x: x.add(0.5), True),
+    ],
+)
+def test_what_fits_gives_what_was_noted_with_other_numbers(
+    first: Callable[[Tensor], Tensor], second: Callable[[Tensor], Tensor], same: bool
+) -> None:
+    x = torch.tensor([1.0, 2.0, 3.0])
+    tape = noted(lambda x: [first(x)], [], [x])
+    with (recorder := Recorder([x])):
+        found = second(x)
+    assert tape.fits(recorder, [found]) == same
+    if same:
+        (again,) = tape.bind([], recorder.given())(x)
+        assert again is not None and torch.equal(again, found)
+
+
 def test_other_numbers_in_the_same_code() -> None:
     """A weight that changes from round to round is no reason for another tape."""
 

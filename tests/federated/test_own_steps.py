@@ -302,6 +302,69 @@ CHANGED = {
             return made
         """,
     ),
+    "a field, by another dict of the instance": case(
+        TIMES.format("self.seen"), "",
+        "seen = 0\ndef aggregate(self, server, up, task):\n"
+        "    object.__setattr__(self, '__dict__', {**vars(self), 'seen': task.t})\n"
+        "    return super().aggregate(server, up, task)",
+    ),
+    "an attribute, by another dict of a helper": case(
+        TIMES.format("helper.count"), "def helper():\n    return 0\nhelper.count = 0",
+        "def aggregate(self, server, up, task):\n    helper.__dict__ = {'count': task.t}\n"
+        "    return super().aggregate(server, up, task)",
+    ),
+    "a setting, by another dict of a module": case(
+        PLAIN, "NETS = []",
+        "def build(self, net, task):\n    NETS.append(net)\n    return net\n"
+        "def aggregate(self, server, up, task):\n    for net in NETS:\n        part = net.body[2]\n"
+        "        part.__dict__ = {**vars(part), 'share': part.share + 1}\n"
+        "    return super().aggregate(server, up, task)",
+        net="""
+        class Scaled(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.share = 1.0
+            def forward(self, x):
+                return torch.relu(x) * self.share
+        def net(shape, classes):
+            made = nn.Module()
+            made.body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 16), Scaled())
+            made.head = nn.Linear(16, classes)
+            return made
+        """,
+    ),
+    "the class of the instance": case(
+        file="@dataclass(frozen=True)\nclass Base(FedProx):\n    share = 1\n"
+        "    def loss(self, m, batch, down):\n        return super().loss(m, batch, down) * (1 + self.share / 100)\n"
+        "    def aggregate(self, server, up, task):\n"
+        "        object.__setattr__(self, '__class__', [Mine, Other][task.t % 2])\n"
+        "        return super().aggregate(server, up, task)\n"
+        "@dataclass(frozen=True)\nclass Mine(Base):\n    share = 2\n"
+        "@dataclass(frozen=True)\nclass Other(Base):\n    share = 50\n"
+    ),
+    "a named default that is set where there was none": case(
+        TIMES.format("g()"),
+        "def h(*, k=1):\n    return k\nh.__kwdefaults__.clear()\n"
+        "def g():\n    try:\n        return h()\n    except TypeError:\n        return 1\n",
+        "def aggregate(self, server, up, task):\n    h.__kwdefaults__['k'] = 40 * task.t\n"
+        "    return super().aggregate(server, up, task)",
+    ),
+    "which row of a table it reads": case(
+        before="TABLE = torch.linspace(0.1, 3, 100).view(10, 10)",
+        members="def phases(self, task):\n    return (Phase(partial(self.loss_at, TABLE[task.t])),)\n"
+        "def loss_at(self, w, m, batch, down):\n"
+        "    return F.cross_entropy(m.head(m.body(batch.x)) * w[None], batch.y, weight=w)",
+    ),
+    "a number that is a shape": case(
+        TIMES.format("torch.arange(0.0, N).unsqueeze(0).sum()"), "N = 3.0",
+        "def aggregate(self, server, up, task):\n    global N\n    N += 1.0\n"
+        "    return super().aggregate(server, up, task)",
+    ),
+    "a number that is true or one": case(
+        "f = (batch.y == 0) * ONE\n" + TIMES.format("(f + f).sum()"), "ONE = 1",
+        "def aggregate(self, server, up, task):\n    global ONE\n    ONE = True if task.t % 2 == 0 else 1\n"
+        "    return super().aggregate(server, up, task)",
+    ),
     "a branch": case(
         "z = m.body(batch.x)\nreturn F.cross_entropy(m.head(z), batch.y) + (z.pow(2).mean() if ODD[0] else z.mean())",
         "ODD = [True]",
@@ -383,6 +446,20 @@ IMPURE = {
     ),
     "a generator": (
         case(TIMES.format("next(COUNT)"), "COUNT = (n for n in range(1000))"), "an instance of generator"
+    ),
+    "a method that is bound to a list": (
+        case(
+            TIMES.format("self.seen()"), "import types\nL = [1]",
+            "seen = types.MethodType(lambda box: box[0], L)\ndef aggregate(self, server, up, task):\n    L[0] += 3\n"
+            "    return super().aggregate(server, up, task)",
+        ), "reads .seen, an instance of method",
+    ),
+    "a variable of a function around it that has no value": (
+        case(
+            TIMES.format("helper(1)"),
+            "def make(flag):\n    if flag:\n        scale = 2.0\n"
+            "    def helper(x):\n        return x * scale if flag else x\n    return helper\nhelper = make(False)",
+        ), "reads scale, which is not defined yet",
     ),
     "a property": (
         case(

@@ -1,12 +1,13 @@
 """Predictions and features of uploads that are replayed, without padding, are those of all rows at once."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from fedtune.core.trees import named
-from fedtune.federated import chunks, partitioning, registry, replayed, scenarios, uploads
+from fedtune.federated import chunks, own_metrics, partitioning, registry, replayed, scenarios, uploads
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.simulation import Simulation
 from fedtune.federated.step_identity import Identity, identity
@@ -55,3 +56,17 @@ def test_features_are_computed_once_they_were_asked_for(monkeypatch: pytest.Monk
     assert len(asked) == 5  # in every round but the first
     played("fedavg")
     assert len(asked) == 5
+
+
+def test_a_run_with_a_metric_of_ones_own_finds_its_scores_after_one_without(tmp_path: Path) -> None:
+    replayed.forget()
+    file = tmp_path / "mine.py"
+    file.write_text("def recall(scores, y):\n    return (scores.argmax(1) == y).double().mean()\n")
+    names, own = own_metrics.take([f"{file}:recall"])
+    scenario = scenarios.find("digits-w4").override(clients=4, local_steps=3)
+    rows = []
+    for given in ({}, {"metrics": names, "own": own}, {}):
+        simulation = Simulation(Experiment("fedprox", scenario, **given), {}, partitioning.make(scenario, 0))
+        rows.append([simulation.step() for _ in range(6)][-1])
+    assert rows[1]["val_recall"] == pytest.approx(rows[1]["val_acc"])
+    assert len({row["val_acc"] for row in rows}) == 1 and "val_recall" not in rows[2]

@@ -96,6 +96,7 @@ def test_code_of_ours_is_known_by_its_fields_and_arguments() -> None:
     assert code(ours.loss) != code(registry.find("fedprox")(mu=0.5).loss)
     at = registry.find("fedgen")().loss_at
     assert code(partial(at, 1)) != code(partial(at, 2))
+    assert code(partial(at, 1)) != code(partial(at, 1.0))
     assert code(partial(ours.loss, down={})) is None
 
 

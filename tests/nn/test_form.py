@@ -57,6 +57,19 @@ def test_constants_count_with_their_values() -> None:
     assert forms[0] == forms[2] != forms[1]
 
 
+def test_constants_of_any_type_have_values() -> None:
+    forms = []
+    for value in (1.0, 1.0, 2.0):
+        changed = net()
+        changed.register_buffer("scale", torch.tensor([value], dtype=torch.bfloat16), persistent=False)
+        forms.append(form_of(changed))
+    assert forms[0] == forms[1] != forms[2] and forms[0] is not None
+
+
+def test_a_net_without_values_yet_has_no_form() -> None:
+    assert form_of(nn.Sequential(nn.LazyLinear(3))) is None
+
+
 def test_two_places_of_one_tensor_are_told_from_two_tensors() -> None:
     tied = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     tied[1].weight = tied[0].weight
