@@ -101,7 +101,9 @@ def shares(folder: Path, names: list[str]) -> pd.DataFrame:
     table = pd.DataFrame(rows)
     means = table.groupby("family", sort=True)[[*RATES, "others"]].mean()
     firsts = table.groupby("family")["first"].agg(lambda f: ", ".join(f"{n} {c}×" for n, c in f.value_counts().items()))
-    return means.assign(searches=table["family"].value_counts(), first=firsts).reset_index()
+    found = means.assign(searches=table["family"].value_counts(), first=firsts).reset_index()
+    every = table[[*RATES, "others"]].mean().to_dict() | {"family": "all", "searches": len(table), "first": ""}
+    return pd.concat([found, pd.DataFrame([every])], ignore_index=True)
 
 
 def text(folder: Path) -> str:
