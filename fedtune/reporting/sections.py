@@ -7,6 +7,7 @@ import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from fedtune.reporting.provenance import Provenance
 from fedtune.runs import reading
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.studies import comparison_files, comparison_text
+from fedtune.studies.comparison_text import shown_pairs
 from fedtune.studies.fresh_seeds import DEFAULT
 
 
@@ -197,7 +199,7 @@ def _comparison(run: Path, anchor: str) -> Comparison:
     except (KeyError, TypeError, AttributeError) as error:
         raise files.damaged(error) from error
     state, evaluations = findings.state(run, record), _evaluations(run)
-    lead = _lead(record, state, evaluations is not None)
+    lead = _lead(record, state, evaluations is not None) + (_outcome(run) if state == "finished" else "")
     folders = {a: run / own_files.plain_name(a) for a in algorithms}
     there = [a for a, folder in folders.items() if RunFiles(folder).record_file.exists()]
     found = [findings.read(folders[a], _check(evaluations, a)) for a in there]
@@ -205,7 +207,7 @@ def _comparison(run: Path, anchor: str) -> Comparison:
     if lacking := [a for a in algorithms if a not in there]:
         warnings.append(f"The folder has no search of {', '.join(lacking)}.")
     return Comparison(
-        anchor, run.absolute().name, f"{', '.join(algorithms)} on {where}", state,
+        anchor, run.absolute().name, f"{comparison_text.who(algorithms)} on {where}", state,
         lead, _again(record), warnings, _tables(run), _winner(run),
         [] if evaluations is None else report_figures.of_comparison(evaluations, Goal.from_record(record).first),
         [_search(f, f"{anchor}-{i}") for i, f in enumerate(found, 1)], provenance.of(record),
@@ -235,8 +237,8 @@ def _tables(run: Path) -> list[TextTable]:
     files, shown = RunFiles(run), []
     for caption, file, readable in (
         ("Test accuracy on fresh seeds in %, mean ± 95 % interval", files.table_file, comparison_text.shown),
-        ("Differences between tuned algorithms, paired by seed", files.pairs_file, comparison_text.shown_pairs),
-        ("Against the baselines, p corrected for these alone", files.against_file, comparison_text.shown_pairs),
+        ("Differences between tuned algorithms, paired by seed", files.pairs_file, shown_pairs),
+        ("Against the baselines, p corrected for these alone", files.against_file, partial(shown_pairs, every=True)),
         ("What the tuned configurations cost, and what each search took", files.table_file, comparison_text.costs),
         ("What each search found", files.table_file, comparison_text.searched),
     ):
@@ -250,6 +252,15 @@ def _tables(run: Path) -> list[TextTable]:
                 caption = caption if comparison_text.in_percent(whole) else caption.replace(" in %", "")
             shown.append(_plain(caption + some, part))
     return shown
+
+
+def _outcome(run: Path) -> str:
+    """What a comparison found, in sentences after others; "" where its tables are not all there."""
+    files = RunFiles(run)
+    if not all(file.exists() for file in (files.table_file, files.pairs_file, files.against_file)):
+        return ""
+    pairs, against = map(comparison_files.pairs, (files.pairs_file, files.against_file))
+    return " " + comparison_text.outcome(comparison_files.table(files.table_file), pairs, against)
 
 
 def _winner(run: Path) -> tuple[str, str]:

@@ -145,7 +145,7 @@ def _show(titled: list[tuple[str, pd.DataFrame]], notes: dict[str, list[str]]) -
 
 def _write(c: ComparisonPlan, titled: list[tuple[str, pd.DataFrame]], lines: list[str], made: str) -> None:
     """table.md and table.tex.  lines: warnings and notes below the tables."""
-    heading = f"# {', '.join(c.plans)} on {c.setting}\n\n{made}.\n"
+    heading = f"# {comparison_text.who(list(c.plans))} on {c.setting}\n\n{made}.\n"
     parts = [f"**{title}**\n\n{comparison_text.markdown(text)}" for title, text in titled]
     text = "\n".join([heading, *parts, *(f"- {line}\n" for line in lines)])
     write_whole(RunFiles(c.folder).markdown_file, text)

@@ -3,13 +3,45 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pandas as pd
 
 from fedtune.core.statistics import interval, number
 
 LEVEL = 0.05
+NAMED = 7  # algorithms that a title names
 MANY = 15  # with more pairs than those of six algorithms, only those with the best are shown
+
+
+def who(algorithms: Sequence[str]) -> str:
+    """The algorithms by name, or, where they would fill a title, their number."""
+    return ", ".join(algorithms) if len(algorithms) <= NAMED else f"{len(algorithms)} algorithms"
+
+
+def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> str:
+    """Sentences on who comes first when tuned, who cannot be told from it, and who is above and below a baseline.
+
+    The figures are those of the tables; "" where no algorithm has a tuned one.
+    """
+    if table["tuned"].isna().all():
+        return ""
+    figures = shown(table)
+    best, column = str(table["algorithm"].iloc[0]), next(c for c in figures if c.startswith("tuned"))
+    name, percent, _ = column.removeprefix("tuned").partition("%")
+    figure = f"{name.strip()} {figures[column].iloc[0]} {percent}".strip()
+    said = f"{best} comes first on fresh seeds with {figure}"
+    mine = pairs[pairs["algorithm"] == best]
+    open_, untested = int((mine["p_holm"] >= LEVEL).sum()), int(mine["p_holm"].isna().sum())
+    if len(mine):
+        said += f"; {open_} of the other {len(mine)} cannot be told from it"
+        said += f", and {untested} could not be tested" if untested else ""
+    found = [said]
+    for baseline, of in against.groupby("other", sort=False):
+        sure = of[of["p_holm"] < LEVEL]
+        higher = int((sure["difference"] > 0).sum())
+        found.append(f"{higher} of {len(of)} are significantly above {baseline}, {len(sure) - higher} below")
+    return ". ".join(found) + "."
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:

@@ -78,3 +78,28 @@ def test_of_a_searchs_candidates_the_best_by_the_objective_that_keeps_the_constr
     ):  # fmt: skip
         chosen = fresh_seeds.chosen(found, goal)
         assert set(found.loc[chosen, "configuration"]) == {best}
+
+
+def pairs_of(*rows: tuple[str, str, float, float]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=["algorithm", "other", "difference", "p_holm"]).assign(half=0.1, p=0.1)
+
+
+def test_the_outcome_says_who_leads_and_who_is_above_whom() -> None:
+    pairs = pairs_of(
+        ("b", "c", 0.1, 0.3), ("b", "a", 0.2, 0.01), ("b", "d", float("nan"), float("nan")), ("c", "a", 0.1, 0.9)
+    )
+    against = pairs_of(("b", "local", 0.1, 0.001), ("c", "local", 0.1, 0.2), ("a", "local", -0.1, 0.02))
+    table = comparison_tables.table(evaluations(), SPENT, {})
+    assert comparison_text.outcome(table, pairs, against) == (
+        "b comes first on fresh seeds with 90.20 ± 0.25 %; 1 of the other 3 cannot be told from it, and 1 could not be "
+        "tested. 1 of 3 are significantly above local, 1 below."
+    )
+    loss = comparison_tables.table(evaluations(), SPENT, {}, LOSS)
+    none = pairs_of()
+    assert comparison_text.outcome(loss, none, none) == "c comes first on fresh seeds with test_loss 0.2980 ± 0.0025."
+    assert comparison_text.outcome(table.assign(tuned=float("nan")), pairs, against) == ""
+
+
+def test_a_title_names_few_algorithms_and_counts_many() -> None:
+    assert comparison_text.who(["gfpl", "local"]) == "gfpl, local"
+    assert comparison_text.who([f"a{i}" for i in range(29)]) == "29 algorithms"
