@@ -24,7 +24,10 @@ def domain_text(domain: Domain) -> str:
 
 
 def edge(value: Any, text: str) -> str:
-    """Whether a value lies at the `lower` or `upper` end of a range, written as in run.json; "" if at none."""
+    """Whether a value lies at the `lower` or `upper` end of a range, written as in run.json; "" if at none.
+
+    Nor at one beyond which there is nothing: a weight or share begins at 0, a number of things at 1.
+    """
     written = re.match(r"(\S+) … (\S+)( \(log\))?", str(text))
     if not written or isinstance(value, bool) or not isinstance(value, int | float):
         return ""
@@ -36,8 +39,10 @@ def edge(value: Any, text: str) -> str:
         return ""
     if not low < high:
         return ""
-    share = (at - low) / (high - low)
-    return "lower" if share <= EDGE else "upper" if share >= 1 - EDGE else ""
+    share, least = (at - low) / (high - low), float(written[1])
+    if share <= EDGE:
+        return "" if least == 0 or (least == 1 and isinstance(value, int)) else "lower"
+    return "upper" if share >= 1 - EDGE else ""
 
 
 def grid_values(name: str, domain: Domain) -> list[Any]:

@@ -362,7 +362,8 @@ def test_figures_that_fail_or_are_too_large_leave_a_sentence(
 @pytest.mark.parametrize(
     ("value", "text", "end"),
     [
-        (1, "1 … 16", "lower"), (16, "1 … 16", "upper"), (8, "1 … 16", ""), (0.11, "0.1 … 10 (log)", "lower"),
+        (1, "1 … 16", ""), (2, "2 … 16", "lower"), (1.0, "1 … 16", "lower"), (0.01, "0 … 0.95", ""),
+        (16, "1 … 16", "upper"), (8, "1 … 16", ""), (0.11, "0.1 … 10 (log)", "lower"),
         (0.2, "0.1 … 10 (log)", ""), (9.9, "0.1 … 10 (log) where optimizer is sgd", "upper"),
         (0, "0.1 … 10 (log)", "lower"), (-1e-5, "-0.5 … 0", "upper"), (1, "1 … 1", ""),
         ("sgd", "sgd | adam", ""), (True, "False | True", ""), (None, "1 … 2", ""),
