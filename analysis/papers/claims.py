@@ -170,7 +170,7 @@ class Reproduced(NamedTuple):
         record = reproduction.read(folder)
         options = ReproductionOptions.from_record(record)
         grid = reproduction_plan.requested(options)
-        spots = list(reproduction_plan.planned(grid, options.presets, record["device"]))
+        spots = list(reproduction_plan.planned(grid, options.presets, record["device"], options.test_every))
         runs = {run.label: run for spot in spots for run in spot.runs}
         return cls(options.table, record, spots, ray_tasks.finished(list(runs.values()), folder / "runs"))
 

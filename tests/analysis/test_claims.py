@@ -175,7 +175,7 @@ def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.C
     folder, out = tmp_path / "fig7", tmp_path / "out"
     arguments = ["gfpl-fig7", "--dataset", "digits", "--quick", "--parts", "a,c", "--seeds", "2"]
     options = ReproductionOptions("gfpl-fig7", dataset="digits", quick=True, parts="a,c", seeds=2)
-    for spot in reproduction_plan.planned(reproduction_plan.requested(options), "ours", "cpu"):
+    for spot in reproduction_plan.planned(reproduction_plan.requested(options), "ours", "cpu", options.test_every):
         given = {"components": 1, "ways": 2} | spot.column.config | spot.column.fields
         cost = given["components"] if spot.panel.label.startswith("a") else given["ways"] ** 2
         for run in spot.runs:
@@ -196,9 +196,10 @@ def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.C
     assert "is gfpl-fig7, too; give one" in capsys.readouterr().err
 
 
-def test_the_same_setting_on_several_data_sets_is_several_columns(tmp_path: Path):
-    options = ReproductionOptions("gfpl-table2", quick=True, seeds=1)
-    spots = list(reproduction_plan.planned(reproduction_plan.requested(options), "ours", "cuda"))
+@pytest.mark.parametrize("test_every", [1, 10])  # runs are found again whatever rounds were tested
+def test_the_same_setting_on_several_data_sets_is_several_columns(test_every: int, tmp_path: Path):
+    options = ReproductionOptions("gfpl-table2", quick=True, seeds=1, test_every=test_every)
+    spots = list(reproduction_plan.planned(reproduction_plan.requested(options), "ours", "cuda", test_every))
     for i, spot in enumerate(spots):
         file = ray_tasks.outcome_file(tmp_path / "runs", spot.runs[0], None)
         file.parent.mkdir(exist_ok=True)
