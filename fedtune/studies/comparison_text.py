@@ -40,8 +40,8 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> 
     for baseline, of in against.groupby("other", sort=False):
         sure = of[of["p_holm"] < LEVEL]
         higher = int((sure["difference"] > 0).sum())
-        found.append(f"{higher} of {len(of)} are significantly above {baseline}, {len(sure) - higher} below")
-    return ". ".join(found) + "."
+        found.append(f"significantly above {baseline} are {higher} of {len(of)}, below {len(sure) - higher}")
+    return "; ".join(found) + "."
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:

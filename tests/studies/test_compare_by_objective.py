@@ -92,7 +92,7 @@ def test_the_outcome_says_who_leads_and_who_is_above_whom() -> None:
     table = comparison_tables.table(evaluations(), SPENT, {})
     assert comparison_text.outcome(table, pairs, against) == (
         "b comes first on fresh seeds with 90.20 ± 0.25 %; 1 of the other 3 cannot be told from it, and 1 could not be "
-        "tested. 1 of 3 are significantly above local, 1 below."
+        "tested; significantly above local are 1 of 3, below 1."
     )
     loss = comparison_tables.table(evaluations(), SPENT, {}, LOSS)
     none = pairs_of()
