@@ -60,7 +60,7 @@ STORIES = {
         Story(
             "comparison",
             "compare --algos fedavg,local --clients 4 --rounds 3 --trials 2 --seeds 2 --searcher random "
-            "--no-dashboard --storage-path {at} --name run",
+            "--scheduler none --no-dashboard --storage-path {at} --name run",
             "resume {at}/run --no-dashboard",
         ),
         Story(
