@@ -1,6 +1,7 @@
 """Where one driver becomes the limit: 10,000 trials on 1,000 slots, with trials that take their time only on a clock.
 
-    python -m benchmarks.scale [--trials 10000] [--slots 1000] [--rounds 27] [--seconds 10] [--searcher tpe] [--every N]
+    python -m benchmarks.scale [--trials 10000] [--slots 1000] [--rounds 27] [--seconds 10] [--searcher tpe]
+                               [--every N] [-o FILE.svg]
 
 Everything of a search's driver is the real thing: Ray Tune's controller, our searcher, ASHA, every callback, all files.
 Only actors are made up, and their checkpoints empty.  A round ends `--seconds` after it began on a simulated clock, to
@@ -8,7 +9,8 @@ which the CPU seconds of the driver are added: while it works on one result the 
 is lost.  So a machine of a thousand slots is not needed, and a busy one measures as well as a quiet one.
 
 Told are, for every block of trials, the driver's milliseconds a trial and a result, the megabytes that it holds, and
-what part of their time slots waited; then from what round length on one driver can serve so many slots.
+what part of their time slots waited; then from what round length on one driver can serve so many slots.  With -o the
+blocks are drawn.
 """
 
 from __future__ import annotations
@@ -23,9 +25,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import redirect_stderr
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import matplotlib
+from matplotlib.figure import Figure
 from ray import tune
 from ray.air.execution._internal import RayActorManager
 from ray.air.execution._internal.tracked_actor import TrackedActor
@@ -182,6 +187,18 @@ class Blocks(Callback):
         print(f"{figures} {row['lost']:7.1%}", flush=True)
 
 
+def draw(rows: list[dict[str, float]], file: Path, title: str) -> None:
+    """What a trial and a result cost the driver, and what it holds, against the trials that have ended."""
+    with matplotlib.rc_context({"svg.hashsalt": "scale", "svg.fonttype": "none", "font.family": "sans-serif"}):
+        figure = Figure(figsize=(9, 2.6), layout="constrained")
+        for panel, name in zip(figure.subplots(1, 3), ("ms a trial", "ms a result", "MB"), strict=True):
+            panel.plot([row["trials"] for row in rows], [row[name] for row in rows], marker=".")
+            panel.set(title=name, xlabel="trials that have ended", ylim=(0, 1.1 * max(row[name] for row in rows)))
+            panel.grid(alpha=0.3)
+        figure.suptitle(title, fontsize=10)
+        figure.savefig(file, metadata={"Date": None})
+
+
 class Nothing(tune.Trainable):
     """What the made-up actors would be."""
 
@@ -194,6 +211,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0, help="of a round (default 10)")
     parser.add_argument("--searcher", default="tpe")
     parser.add_argument("--every", type=int, default=0, help="trials of a block (default: a tenth)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE.svg", help="draw the blocks")
     args = parser.parse_args()
     ROUNDS.update(n=args.rounds, seconds=args.seconds)
     every = args.every or max(1, args.trials // 10)
@@ -221,6 +239,9 @@ def main() -> int:
         f"{1e3 / last['ms a trial']:.1f} trials a second at the end, {1e3 / first['ms a trial']:.1f} at first; "
         f"{grown:.0f} MB more per 1,000 trials; {args.slots} slots need rounds of at least {args.slots * cost:.1f} s"
     )
+    if args.output:
+        what = f"{args.slots:,} simulated slots, {args.searcher}, at most {args.rounds} rounds"
+        draw(blocks.rows, args.output, f"What trials cost the driver: {what}")
     return 0
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fedtune.core.about import VERSION as __version__
+
 if TYPE_CHECKING:
     from fedtune.api import Run, Search, objective, play, tunable
     from fedtune.core.hyper import hyper
@@ -31,7 +33,6 @@ __all__ = [
     "tunable",
     "when",
 ]
-__version__ = "0.3.0"
 
 _MODULES = {
     "fedtune.api": ("Run", "Search", "objective", "play", "tunable"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-from fedtune import __version__
+from fedtune.core.about import VERSION
 from fedtune.core.errors import unknown
 from fedtune.core.terminal import one_line
 
@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
         print("\nfedtune COMMAND --help says more")
         return 0 if args else 2
     if args[0] == "--version":
-        print(f"fedtune {__version__}")
+        print(f"fedtune {VERSION}")
         return 0
     if args[0] not in COMMANDS:
         print(f"error: {one_line(unknown('command', args[0], COMMANDS, 'fedtune --help'))}", file=sys.stderr)

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import fedtune
 from fedtune.cluster import addresses, ray_internals
+from fedtune.core.about import VERSION
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.terminal import say
 
@@ -86,7 +86,7 @@ def submit(client: JobSubmissionClient, name: str, entrypoint: str, package: Pat
     if name in {j.submission_id for j in client.list_jobs()}:
         raise UserError(f"a job needs a new name, but the cluster has had a {name}; give another --name")
     client.submit_job(
-        entrypoint=entrypoint, submission_id=name, metadata={MARK: fedtune.__version__},
+        entrypoint=entrypoint, submission_id=name, metadata={MARK: VERSION},
         runtime_env={"working_dir": str(package), "env_vars": JOB_ENVIRONMENT},
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import fedtune
+from fedtune.core.about import FOLDER
 
 NAMES = ("trainables", "search_spaces", "analysis")
 
@@ -19,7 +19,7 @@ NAMES = ("trainables", "search_spaces", "analysis")
 @cache
 def folder(name: str) -> Path:
     """Where our package of this name lies: beside fedtune."""
-    return Path(fedtune.__path__[0]).resolve().parent / name
+    return FOLDER.resolve().parent / name
 
 
 def pin(*names: str) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-import fedtune
 from fedtune.core import own_files
+from fedtune.core.about import FOLDER
 from fedtune.core.draws import CannotRepeat
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.trees import Executor
@@ -110,5 +110,5 @@ def place(error: BaseException) -> str:
 
 
 _NOT_THEIRS = (
-    str(Path(torch.__file__).parent), str(Path(fedtune.__file__).parent), sysconfig.get_paths()["stdlib"], "<",
+    str(Path(torch.__file__).parent), str(FOLDER), sysconfig.get_paths()["stdlib"], "<",
 )  # fmt: skip

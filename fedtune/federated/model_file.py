@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-import fedtune
 from fedtune.core import own_files
+from fedtune.core.about import VERSION
 from fedtune.core.errors import UserError
 from fedtune.federated import recorded, registry
 from fedtune.federated.experiment import Experiment
@@ -20,7 +20,7 @@ from fedtune.federated.simulation import Simulation
 def write(path: Path, experiment: Experiment, config: dict[str, Any], simulation: Simulation) -> None:
     """Write a file that loads without running code; the user's own, which it holds, runs when it is used."""
     about = experiment.to_plain() | ({"own": [tuple(file) for file in experiment.own]} if experiment.own else {})
-    kept = {"fedtune": fedtune.__version__, "experiment": about, "config": config}
+    kept = {"fedtune": VERSION, "experiment": about, "config": config}
     torch.save(kept | {"state": simulation.state_dict()}, path)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-import fedtune
+from fedtune.core.about import VERSION
 from fedtune.federated.experiment import Experiment
 from fedtune.runs.files import FORMAT
 
@@ -46,7 +46,7 @@ def origin() -> dict[str, Any]:
         "format": FORMAT,
         "command": command_line(),
         "started": _now(),
-        "versions": {"fedtune": fedtune.__version__, "python": platform.python_version()}
+        "versions": {"fedtune": VERSION, "python": platform.python_version()}
         | {package: version(package) for package in PACKAGES},
         "git_commit": commit(),
         "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "gpus": gpus, "system": platform.system()},

@@ -42,7 +42,7 @@ def test_the_version_is_the_same_everywhere() -> None:
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     newest = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1].split("\n")[0]
     assert cited["version"] == newest == fedtune.__version__
-    assert project()["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "fedtune.__version__"}
+    assert project()["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "fedtune.core.about.VERSION"}
 
 
 def test_the_licence_is_the_same_everywhere() -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-import fedtune
 from fedtune.core import own_files
+from fedtune.core.about import FOLDER
 
 
 def files_of(cls: type) -> dict[str, str]:
@@ -39,7 +39,7 @@ def own_classes(cls: type) -> list[type]:
 
 def of_error(error: BaseException, cls: type) -> str:
     """The last line of an author's file that an error came through; "" if it came through none."""
-    own, package = files_of(cls), str(Path(fedtune.__path__[0]))
+    own, package = files_of(cls), str(FOLDER)
     folders = {str(Path(file).parent) for file in own}
     lines = [
         f for f in traceback.extract_tb(error.__traceback__)

@@ -2,8 +2,9 @@
 
 The tests start hundreds, and importing PyTorch, Ray and the rest takes each of them seconds of processor time, more
 than most searches of the tests.  Ray reads its settings from the environment when it is imported: for every set of
-them that comes twice there is one more process, an importer, that has imported it so.  fedtune is not imported ahead,
-for some tests have it from another place.
+them that comes twice there is one more process, an importer, that has imported it so; for workers, which read their
+node's too and are seldom alone there, from the first on.  fedtune is not imported ahead, for some tests have it from
+another place.
 """
 
 from __future__ import annotations
@@ -27,11 +28,16 @@ from becoming import become
 AHEAD = ("torch", "torch._dynamo", "torch.fx.experimental.symbolic_shapes", "pandas", "pyarrow.parquet", "pyarrow.fs",
          "scipy.stats", "sklearn.mixture", "optuna", "pydantic.main", "requests", "jsonschema", "IPython", "yaml",
          "rich", "fsspec", "google.protobuf.descriptor_pb2")  # fmt: skip
-OF_A_NODE = ("ray", "ray.actor", "ray.tune.trainable")  # for workers: what else they import depends on the test
-OF_OTHERS = ("ray", "ray.tune", "ray.dashboard.head", "ray.job_submission", "ray._private.log_monitor",
-             "ray.autoscaler._private.autoscaler", "ray.autoscaler.v2.autoscaler")  # fmt: skip
+PARTS = {  # what of Ray each kind of process imports
+    "worker": ("ray", "ray.actor", "ray.tune.trainable"),  # what else depends on the test
+    "agent": ("ray", "ray.dashboard.agent", "ray.dashboard.modules.job.job_agent",
+              "ray.dashboard.modules.reporter.reporter_agent", "ray._private.runtime_env.agent.runtime_env_agent"),
+    "other": ("ray", "ray.tune", "ray.dashboard.head", "ray.job_submission", "ray._private.log_monitor",
+              "ray.autoscaler._private.autoscaler", "ray.autoscaler.v2.autoscaler"),
+}  # fmt: skip
+OF_A_NODE = ("RAY_RAYLET_PID", "RAY_NODE_ID")  # what an agent reads long after it has imported Ray
 MESSAGE = 2**20  # bytes, at most
-IDLE = 60.0  # seconds after which nobody else is expected on a node of Ray
+IDLE = 60.0  # seconds after which no other worker is expected on a node of Ray
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,15 @@ class Request:
     @property
     def settings(self) -> dict[str, str]:
         """The variables that Ray may read when it is imported."""
-        return {n: v for n, v in self.asked["environ"].items() if n.startswith(("RAY_", "TUNE_"))}
+        later = OF_A_NODE if self.kind == "agent" else ()
+        environ = self.asked["environ"]
+        return {n: v for n, v in environ.items() if n.startswith(("RAY_", "TUNE_")) and n not in later}
+
+    @property
+    def kind(self) -> str:
+        """Which of PARTS it is."""
+        script = next((word for word in self.asked["words"] if word != "-u"), "")
+        return "worker" if "/workers/" in script else "agent" if "/agent" in script else "other"
 
     def close(self) -> None:
         """It is another process's now."""
@@ -61,22 +75,22 @@ class Request:
 
 @dataclass
 class Importers:
-    """The processes that have imported Ray, by its settings; None for settings that came once."""
+    """The processes that have imported Ray, by their kind and its settings; None for what came once."""
 
     folder: Path
-    found: dict[frozenset[tuple[str, str]], socket.socket | None] = field(default_factory=dict)
+    found: dict[tuple[str, frozenset[tuple[str, str]]], socket.socket | None] = field(default_factory=dict)
 
     def take(self, request: Request, server: socket.socket) -> bool:
         """Whether an importer has taken a request."""
-        key = frozenset(request.settings.items())
-        if key not in self.found:
+        key = (request.kind, frozenset(request.settings.items()))
+        if key not in self.found and request.kind != "worker":
             self.found[key] = None
             return False
-        to = self.found[key] or self.begin(request, server)
+        to = self.found.get(key) or self.begin(request, server)
         try:
             socket.send_fds(to, [request.message], [request.connection.fileno(), *request.streams])
         except OSError:  # it was idle, or could not import Ray and has said why
-            del self.found[key]
+            self.found.pop(key, None)
             return False
         self.found[key] = to
         return True
@@ -88,7 +102,7 @@ class Importers:
             request.close()
             for other in (server, ours, *filter(None, self.found.values())):
                 other.close()
-            import_ray(request.settings, theirs, self.folder)
+            import_ray(request.kind, request.settings, theirs, self.folder)
         theirs.close()
         return ours
 
@@ -123,14 +137,13 @@ def load(names: tuple[str, ...]) -> None:
     gc.freeze()
 
 
-def import_ray(settings: dict[str, str], requests: socket.socket, folder: Path) -> NoReturn:
+def import_ray(kind: str, settings: dict[str, str], requests: socket.socket, folder: Path) -> NoReturn:
     """Import Ray under these settings, and fork for every request with them."""
     os.environ.update(settings)
     before = dict(os.environ)
-    of_a_node = "RAY_RAYLET_PID" in settings
-    load(OF_A_NODE if of_a_node else OF_OTHERS)
+    load(PARTS[kind])
     added = {name: value for name, value in os.environ.items() if before.get(name) != value}
-    while select.select([requests], [], [], IDLE if of_a_node else None)[0]:
+    while select.select([requests], [], [], IDLE if kind == "worker" else None)[0]:
         message, descriptors = socket.recv_fds(requests, MESSAGE, 4)[:2]
         if not message:
             break  # the server is gone
