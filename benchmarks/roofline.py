@@ -1,12 +1,17 @@
-"""What a stacked step cannot cost less than: its kernels, each run by itself on the tensors that it met.
+"""What a stacked step and a round cannot cost less than: their kernels.
 
-    python -m benchmarks.roofline [--repeats 20] [--clients 20] [--json FILE]
+    python -m benchmarks.roofline [--only steps] [--repeats 20] [--clients 20] [--json FILE]
+    python -m benchmarks.roofline --only rounds [--turns 6]
 
-Of every net and batch size: milliseconds of a step of all clients as a plain eager loop over them (forward, backward,
-SGD with momentum), as vmap and autograd run it stacked, as its tape runs it, and of its kernels alone: the operations
-that compute something, without views, the least of several runs of each, added up.  `bound` is the ratio to the loop
-that these kernels allow, `reached` the tape's.  CPU time of one thread; what is said of the step leaves out reading the
-batch and the optimiser.
+Steps: of every net and batch size milliseconds of a step of all clients as a plain eager loop over them (forward,
+backward, SGD with momentum), as vmap and autograd run it stacked, as its tape runs it, and of its kernels alone: the
+operations that compute something, without views, run by themselves on the tensors that they met, the least of several
+runs of each, added up.  `bound` is the ratio to the loop that these kernels allow, `reached` the tape's.  CPU time of
+one thread; what is said of the step leaves out reading the batch and the optimiser.
+
+Rounds: those of `benchmarks.against`, with scoring, in turns with the same rounds seen by a dispatch mode that adds up
+the time inside operations, PyTorch's own dispatch below the mode included.  What a round takes beyond is Python.
+Medians over the turns after the first, as the first makes things once.
 """
 
 from __future__ import annotations
@@ -14,6 +19,8 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -23,10 +30,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.against import CASES as ROUNDS
 from fedtune.core import memory
 from fedtune.core.recording import Recorder
 from fedtune.core.tape import Tape
+from fedtune.federated.experiment import Experiment
+from fedtune.federated.scenarios import find
+from fedtune.federated.simulation import play
 from fedtune.nn import architectures
 from fedtune.nn.layers import has_convolutions, stacked_layout
 
@@ -101,25 +113,73 @@ def _computes(recorder: Recorder, line: Any, slot: int) -> bool:
     return bool(line.writes) or all(t.untyped_storage().data_ptr() != mine for t in given)
 
 
+class Kernels(TorchDispatchMode):
+    """Adds up the seconds that this thread spends inside operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        began = time.thread_time()
+        result = func(*args, **(kwargs or {}))
+        self.seconds += time.thread_time() - began
+        return result
+
+
+def rounds(case: str, turns: int) -> dict[str, Any]:
+    """Milliseconds of a round, and of the operations in one."""
+    algorithm, scenario, config = ROUNDS[case]
+    experiment = Experiment(algorithm, find(scenario).override(rounds=2 * turns), test_every=2 * turns)
+    played = play(experiment, config, data_dir=os.environ.get("FEDTUNE_DATA_DIR"))
+    took, inside = [], []
+    for _ in range(turns):
+        began = time.thread_time()
+        next(played)
+        took.append(time.thread_time() - began)
+        with Kernels() as kernels:
+            next(played)
+        inside.append(kernels.seconds)
+    whole, of_it = (1e3 * statistics.median(seconds[1:]) for seconds in (took, inside))
+    return {"case": case, "round_ms": whole, "kernels_ms": of_it, "share": of_it / whole}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--only", choices=("steps", "rounds"), default="steps")
+    parser.add_argument("--turns", type=int, default=6, help="of rounds (default 6)")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     args = parser.parse_args()
     torch.set_num_threads(1)
     memory.keep_freed_memory()
+    rows = of_rounds(args.turns) if args.only == "rounds" else of_steps(args.clients, args.repeats)
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=2) + "\n")
+    return 0
+
+
+def of_rounds(turns: int) -> list[dict[str, Any]]:
+    """Measure and print the rounds."""
+    print(f"{'case':10} {'round ms':>9} {'kernels':>8} {'share':>6}", flush=True)
+    rows = []
+    for case in ROUNDS:
+        rows.append(found := rounds(case, turns))
+        print(f"{case:10} {found['round_ms']:9.1f} {found['kernels_ms']:8.1f} {found['share']:6.0%}", flush=True)
+    return rows
+
+
+def of_steps(clients: int, repeats: int) -> list[dict[str, Any]]:
+    """Measure and print the steps."""
     heads = ("loop ms", "vmap ms", "tape ms", "kernels", "bound", "reached")
     print(f"{'model':14} {'B':>4} " + " ".join(f"{h:>8}" for h in heads), flush=True)
     rows = []
     for case in CASES:
-        found = row(*case, args.clients, args.repeats)
-        rows.append(found)
+        rows.append(found := row(*case, clients, repeats))
         figures = [found[n] for n in ("loop_ms", "vmap_ms", "tape_ms", "kernels_ms", "bound", "reached")]
         print(f"{found['model']:14} {found['batch']:4} " + " ".join(f"{v:8.2f}" for v in figures), flush=True)
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=2) + "\n")
-    return 0
+    return rows
 
 
 if __name__ == "__main__":

@@ -87,7 +87,8 @@ def test_an_objective_reports_every_round_and_returns_the_last():
 
 
 def test_an_objective_ends_where_the_pruner_says():
-    study = optuna.create_study(direction="maximize", pruner=optuna.pruners.ThresholdPruner(lower=2.0))
+    pruner, sampler = optuna.pruners.ThresholdPruner(lower=2.0), optuna.samplers.RandomSampler(seed=0)
+    study = optuna.create_study(direction="maximize", pruner=pruner, sampler=sampler)  # a trial that does not diverge
     study.optimize(fedtune.objective("fedprox", **SMALL), n_trials=1)
     (trial,) = study.trials
     assert trial.state.name == "PRUNED" and list(trial.intermediate_values) == [1]

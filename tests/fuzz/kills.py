@@ -20,6 +20,7 @@ from fuzz.crashes import Difference, Story
 PATIENCE = 600.0  # seconds until a command counts as hung
 MOST = 3  # kills of one run
 BUSY = "Ray could not be started here"  # on a machine that has too much to do: tried again
+OVER = "is finished; fedtune extend"  # what resume says of a search that was killed after its last write
 
 
 class Whole(NamedTuple):
@@ -143,7 +144,7 @@ def disturbed(story: Story, whole: Whole, at: Path, chance: random.Random) -> Fa
             kills[victim] += _kill(process, run, victim, chance.random() * whole.seconds)
         status = _finish(process)
         end(process.pid)
-        if status == 0:
+        if status == 0 or OVER in _last(at):
             return Fate(kills, crashes.difference(crashes.rows(run), whole.rows), "")
         if status is None or "Traceback" in (at / "said").read_text(errors="replace"):
             return Fate(kills, Difference(0, 0, 0), f"{'hangs' if status is None else 'a stack'} after {dict(kills)}")

@@ -652,6 +652,7 @@ def test_ten_thousand_trials(browser: Browser, run: Path, tmp_path: Path) -> Non
     whole = whole.assign(last_val_acc=rng.random(n), seconds=rng.random(n), **{"config/lam": rng.random(n)})
     whole.to_parquet(many / "trials.parquet", index=False)
     assert report.main([str(many)]) == 0
+    assert (many / "report.html").stat().st_size < 20e6
     show(browser, many / "report.html")
     assert count(browser) == "10000 of 10000 trials, the first 200 shown"
     browser.press(heading("s"))

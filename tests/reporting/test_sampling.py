@@ -15,16 +15,22 @@ from fedtune.reporting import findings, sampling
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return many.made_up(tmp_path_factory.mktemp("many") / "run", 1500, log=False)
+    return many.made_up(tmp_path_factory.mktemp("many") / "run", 300, log=False)
 
 
-def test_the_best_are_drawn_and_listed_and_others_at_random(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "LISTED", 1000)
+@pytest.fixture(autouse=True)
+def bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of the trials that a report draws, and few in its table."""
+    monkeypatch.setattr(sampling, "DRAWN", 40)
+    monkeypatch.setattr(sampling, "LISTED", 200)
+
+
+def test_the_best_are_drawn_and_listed_and_others_at_random(run: Path) -> None:
     f = findings.read(run)
     some, table = sampling.drawn(f), sampling.listed(f)
     best = f.trials.sort_values("last_val_acc", ascending=False)["trial"]
-    assert len(some.trials) == sampling.DRAWN and set(best[:200]) <= set(some.trials["trial"])
-    assert not set(some.trials["trial"]) <= set(best[:600]), "none at random"
+    assert len(some.trials) == sampling.DRAWN and set(best[:20]) <= set(some.trials["trial"])
+    assert not set(some.trials["trial"]) <= set(best[:60]), "none at random"
     assert set(some.rounds["trial"]) == set(some.trials["trial"]) and some.trials.index.is_monotonic_increasing
     assert set(table["trial"]) == set(best[: sampling.LISTED]) and table.index.is_monotonic_increasing
     pd.testing.assert_frame_equal(sampling.drawn(f).trials, some.trials)  # the same each time
@@ -44,12 +50,11 @@ def test_a_study_of_what_is_drawn_has_the_same_objective(run: Path) -> None:
     assert some.directions == study.directions and some.best_value == study.best_value
 
 
-def test_the_page_is_bounded_and_says_so(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "LISTED", 1000)
+def test_the_page_is_bounded_and_says_so(run: Path, tmp_path: Path) -> None:
     page = tmp_path / "r.html"
     assert report.main([str(run), "-o", str(page)]) == 0
     text = page.read_text()
-    assert "of 1,500 trials this shows 400, the best 200 and others drawn at random" in text
-    assert "the table has the best 1,000; frames.load has them all" in text
-    assert "a notebook can show it" not in text and len(re.findall(r'"0000[0-9a-f]{4}"', text)) >= 1000
-    assert page.stat().st_size < 20e6
+    assert "of 300 trials this shows 40, the best 20 and others drawn at random" in text
+    assert "the table has the best 200; frames.load has them all" in text
+    assert "a notebook can show it" not in text and len(re.findall(r'"0000[0-9a-f]{4}"', text)) >= 200
+    assert page.stat().st_size < 6e6

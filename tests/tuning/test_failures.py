@@ -294,6 +294,15 @@ def record(**changes: Any) -> Callable[[Path], None]:
     return damage
 
 
+def at_work(run: Path) -> set[Path]:
+    """The folders of trials that have not ended."""
+    return {file.parent for file in run.glob("*/result.json") if len(file.read_text().splitlines()) < 12}
+
+
+def checkpoints(run: Path) -> list[Path]:
+    return list(run.glob("*/checkpoint_*/state.pt"))
+
+
 LOST = "cannot resume: Ray's saved state "
 STATE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "experiment state of garbage": (garbage("experiment_state-*"), LOST + "experiment_state-"),
@@ -336,18 +345,20 @@ def test_damaged_state_is_refused_in_one_line_and_what_was_played_can_be_read(
 
 
 def test_a_search_goes_on_without_rays_settings_from_damaged_checkpoints(
-    undisturbed: Path, killed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+    undisturbed: Path, interrupted: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     """Also from the older of two states, where a driver left the newer one half written."""
-    run = copy_to(tmp_path, killed)
+    copies = [copy for copy in interrupted.values() if at_work(copy) & {f.parents[1] for f in checkpoints(copy)}]
+    run = copy_to(tmp_path, copies[-1])
     (run / "tuner.pkl").unlink()
-    hurt = [f for f in run.glob("*/checkpoint_*/state.pt") if f.write_bytes(f.read_bytes()[:1000])]
+    for file in checkpoints(run):
+        file.write_bytes(file.read_bytes()[:1000])
     for name in ("experiment_state-2099-01-01_00-00-00.json", "searcher-state-2099-01-01_00-00-00.pkl"):
         (run / name).write_bytes(b"{")
     for file in run.glob("*/result.json"):
         with file.open("a") as f:
             f.write('{"trial_id": "1", "rou')  # cut off
-    assert hurt and resume.main([str(run), "--no-dashboard"]) == 0
+    assert resume.main([str(run), "--no-dashboard"]) == 0
     said = capsys.readouterr().err
     assert "2099-01-01_00-00-00.pkl cannot be read; going on from the state of the driver before" in said
     assert "its checkpoint cannot be used (" in said
