@@ -1,11 +1,13 @@
 """How much of a run's CPU time is scoring: a table of shares, setting by setting.
 
-    python -m benchmarks.scoring [--test-every 1,10] [--only digits,w4-5,…] [--turns 3] [--json FILE]
+    python -m benchmarks.scoring [--test-every 1,10] [--only shards,w4-5,…] [--turns 3] [--all-classes 200]
+                                 [--json FILE]
 
 A row is a run of its setting, on the digits a whole one, elsewhere of some rounds; the first ones apart, which warm the
 process up: CPU seconds of one thread that went into training and exchange and into scoring, a round, and the share of
 the latter.  Schedules of --test-every take turns, and the median turn of each is shown.  What is asked of the default
-schedule is ASKED at most.
+schedule is ASKED at most.  --all-classes: rows of all classes that every client is tested on, in place of the
+scenario's (1,000 where there are enough, 100 or 200 before 0.3.0).
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ WARM = 2  # rounds that are not counted
 
 # name -> algorithm, scenario, its fields that differ, rounds that are counted
 CASES: dict[str, tuple[str, str, dict[str, Any], int]] = {
-    "digits": ("gfpl", "digits-w4", {}, 58),  # a trial of the default search
+    "shards": ("gfpl", "digits-shards", {}, 38),  # a trial of the default search
+    "digits": ("gfpl", "digits-w4", {}, 58),  # of the default search before 0.3.0
     "w4-100": ("gfpl", "gfpl-fmnist-w4", {}, 10),
     "w4-20": ("gfpl", "gfpl-fmnist-w4", {"shots": 20}, 10),
     "w4-5": ("gfpl", "gfpl-fmnist-w4", {"shots": 5}, 10),
@@ -76,10 +79,12 @@ def share(simulation: Simulation, rounds: int) -> dict[str, float]:
     return {"training": (whole - scoring) / rounds, "scoring": scoring / rounds, "share": scoring / whole}
 
 
-def row(name: str, schedules: list[int], turns: int, data_dir: str | None) -> list[dict[str, Any]]:
+def row(
+    name: str, schedules: list[int], turns: int, all_classes: int | None, data_dir: str | None
+) -> list[dict[str, Any]]:
     """One setting under every schedule: the turn with the median share."""
     algorithm, scenario, changed, rounds = CASES[name]
-    setting = find(scenario).override(**changed)
+    setting = find(scenario).override(**changed, **({} if all_classes is None else {"all_classes": all_classes}))
     data = partitioning.make(setting, 0, data_dir)
     found: dict[int, list[dict[str, float]]] = {every: [] for every in schedules}
     knows = "test_every" in {f.name for f in fields(Experiment)}  # the code may be older than the schedule
@@ -100,6 +105,7 @@ def main() -> int:
     parser.add_argument("--test-every", default="1,10", help="schedules, with commas")
     parser.add_argument("--only", default=",".join(CASES), help="which settings, with commas")
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--all-classes", type=int, help="rows of all classes (default: the scenario's)")
     parser.add_argument("--data-dir", help="torchvision's layout")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     args = parser.parse_args()
@@ -111,7 +117,8 @@ def main() -> int:
     print(f"{'setting':10} {'test-every':>10} {'training ms':>12} {'scoring ms':>11} {'share':>7}   (a round; asked "
           f"{ASKED:.0%} at the default)", flush=True)  # fmt: skip
     for name in args.only.split(","):
-        for one in row(name, [int(n) for n in args.test_every.split(",")], args.turns, args.data_dir):
+        schedules = [int(n) for n in args.test_every.split(",")]
+        for one in row(name, schedules, args.turns, args.all_classes, args.data_dir):
             found.append(one)
             print(f"{name:10} {one['test_every']:10} {1e3 * one['training']:12.1f} {1e3 * one['scoring']:11.1f} "
                   f"{one['share']:7.1%}", flush=True)  # fmt: skip
