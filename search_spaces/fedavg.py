@@ -11,7 +11,7 @@ wide = tunable(FedAvg, "momentum", lr=(1e-4, 1.0), local_epochs=(1, 20), batch=(
 # for `fedtune tabulate`: a grid that searches are simulated on (docs/simulate.md)
 table = {
     "lr": tune.choice([0.001, 0.003, 0.01, 0.03, 0.1, 0.3]),
-    "local_epochs": tune.choice([1, 2, 4, 8, 16]),
+    "local_epochs": tune.choice([1, 4]),
     "momentum": tune.choice([0.0, 0.3, 0.6, 0.8, 0.95]),
-    "batch": tune.choice([4, 32]),
+    "batch": tune.choice([4, 8, 16, 32, 64]),
 }

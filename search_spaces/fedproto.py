@@ -12,8 +12,8 @@ wide = tunable(
 )
 # for `fedtune tabulate`: a grid that searches are simulated on (docs/simulate.md)
 table = {
-    "lam": tune.choice([0.1, 0.5, 2.0, 5.0, 20.0]),
+    "lam": tune.choice([0.1, 0.5, 1.0, 2.0, 5.0, 20.0]),
     "lr": tune.choice([0.003, 0.01, 0.03, 0.1, 0.3]),
-    "local_epochs": tune.choice([1, 2, 4, 8]),
-    "momentum": tune.choice([0.0, 0.5, 0.9]),
+    "local_epochs": tune.choice([1, 2]),
+    "momentum": tune.choice([0.0, 0.3, 0.5, 0.7, 0.9]),
 }
