@@ -39,7 +39,7 @@ from fedtune.federated import (
     registry,
     stacked_rows,
 )
-from fedtune.federated.algorithm import Algorithm, Batch, Model, Noise, Phase
+from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Noise, Phase
 from fedtune.federated.experiment import Experiment, require_device
 from fedtune.federated.local_training import Pool
 from fedtune.federated.scenario import Scenario
@@ -60,6 +60,19 @@ def pool_of(counts: list[int], width: int = 0) -> Pool:
     for k, n in enumerate(counts):
         rows[k, :n] = 100 * k + torch.arange(n)
     return Pool(torch.zeros(100 * len(counts), 1), torch.zeros(100 * len(counts)), rows, torch.tensor(counts))
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_of_the_rows_that_a_phase_makes_masked_ones_are_left_out_wherever_they_stand(executor: Any) -> None:
+    """GFPL's draws of a client are masked where its mixtures have fewer components than another's."""
+    mask = torch.tensor([[False, True, False, True], [True, True, False, True]])
+    made = {"x": torch.arange(8.0).view(2, 4, 1), "y": torch.arange(8).view(2, 4), "mask": mask}
+    phase = PHASE._replace(pool=lambda down, eps: Data(down["x"], down["y"], down["mask"], {}))
+    found = local_training._drawn(nn.Identity(), phase, made, pool_of([1, 1]), streams(0, 1), executor, 0)
+    assert found.counts.tolist() == [2, 3]
+    for k, count in enumerate(found.counts.tolist()):
+        rows = found.rows[k, :count]
+        assert_close(found.x[rows], made["x"][k][mask[k]]), assert_close(found.y[rows], made["y"][k][mask[k]])
 
 
 def train_all(sim: Simulation, clients: list[int], phase: Phase = PHASE) -> tuple[dict, torch.Tensor]:
