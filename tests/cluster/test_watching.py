@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -235,8 +236,14 @@ def running() -> Iterator[SimpleNamespace]:
         )
         try:
             run = folder / "run"
-            wait_for(lambda: process.poll() is not None or (len(logs.logged(run)), len(alive(run))) == (4, 2))
-            assert process.poll() is None, (folder / "log").read_text()
+
+            def begun() -> bool:
+                return (len(logs.logged(run)), len(alive(run))) == (4, 2)
+
+            with suppress(AssertionError):
+                wait_for(lambda: process.poll() is not None or begun())
+            rows = {trial: len(of) for trial, of in logs.logged(run).items()}
+            assert process.poll() is None and begun(), (rows, (folder / "log").read_text())
             url = re.findall(r"dashboard: (http://\S+)", (folder / "log").read_text())[0]
             session = Path(os.path.realpath(folder / "ray" / "session_latest"))
             yield SimpleNamespace(run=run, url=url, session=session, process=process)
