@@ -79,9 +79,9 @@ def search(tree: Path, trials: int, rounds: int, more: list[str]) -> dict[str, f
     kinds: dict[Key, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         command = [
-            sys.executable, "-P", "-m", "fedtune.search", "--algo", "gfpl", "--trials", str(trials), "--rounds",
-            str(rounds), "--final-seeds", "2", "--scheduler", "none", "--storage-path", folder, "--name", "search",
-            *more,
+            sys.executable, "-P", "-m", "fedtune.search", "--algo", "gfpl", "--scenario", "digits-w4",  # a default once
+            "--trials", str(trials), "--rounds", str(rounds), "--final-seeds", "2", "--scheduler", "none",
+            "--storage-path", folder, "--name", "search", *more,
         ]  # fmt: skip
         env = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
         began = time.time()
