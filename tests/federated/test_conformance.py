@@ -70,7 +70,7 @@ def test_the_laws_run_what_they_say() -> None:
     assert len(set(sizes)) == len(sizes)
     assert any("running_mean" in n for n in s.run(s.settings.averaged).states[0])
     assert s.run(s.settings.alone).sim.setting.task.clients == 1
-    values = {n: s.run(getattr(s.settings, n)).sim.setting.scenario for n in ("everyone", "adam", "skewed")}
+    values = {n: s.run(getattr(s.settings, n)).sim.setting.scenario for n in ("everyone", "adam", "skewed", "steps")}
     assert values["everyone"].local_epochs == 2 and values["adam"].optimizer == "adam"
     assert values["skewed"].partition == "dirichlet" and values["skewed"].weight_decay and values["skewed"].momentum
-    assert values["adam"].local_steps == 3 and values["adam"].model == "cnn8"
+    assert values["steps"].local_steps == 3 and values["steps"].model == "cnn8"

@@ -18,14 +18,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return many.made_up(tmp_path_factory.mktemp("many") / "run", 300, log=False)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenth of the trials that a report draws, and few in its table."""
     monkeypatch.setattr(sampling, "DRAWN", 40)
     monkeypatch.setattr(sampling, "LISTED", 200)
 
 
-def test_the_best_are_drawn_and_listed_and_others_at_random(run: Path) -> None:
+def test_the_best_are_drawn_and_listed_and_others_at_random(run: Path, bounds: None) -> None:
     f = findings.read(run)
     some, table = sampling.drawn(f), sampling.listed(f)
     best = f.trials.sort_values("last_val_acc", ascending=False)["trial"]
@@ -36,12 +36,12 @@ def test_the_best_are_drawn_and_listed_and_others_at_random(run: Path) -> None:
     pd.testing.assert_frame_equal(sampling.drawn(f).trials, some.trials)  # the same each time
 
 
-def test_of_few_trials_nothing_is_left_out_and_nothing_said(run: Path, tmp_path: Path) -> None:
+def test_of_few_trials_nothing_is_left_out_and_nothing_said(bounds: None, tmp_path: Path) -> None:
     f = findings.read(many.made_up(tmp_path / "few", 20, log=False))
     assert sampling.drawn(f) is f and sampling.listed(f) is f.trials and sampling.note(f) == ""
 
 
-def test_a_study_of_what_is_drawn_has_the_same_objective(run: Path) -> None:
+def test_a_study_of_what_is_drawn_has_the_same_objective(run: Path, bounds: None) -> None:
     from fedtune.runs.folder import RunFolder
 
     f, study = findings.read(run), RunFolder(run).study
@@ -50,11 +50,13 @@ def test_a_study_of_what_is_drawn_has_the_same_objective(run: Path) -> None:
     assert some.directions == study.directions and some.best_value == study.best_value
 
 
-def test_the_page_is_bounded_and_says_so(run: Path, tmp_path: Path) -> None:
-    page = tmp_path / "r.html"
+def test_the_page_is_bounded_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With as many trials as a report really draws."""
+    monkeypatch.setattr(sampling, "LISTED", 1000)
+    run, page = many.made_up(tmp_path / "run", 1500, log=False), tmp_path / "r.html"
     assert report.main([str(run), "-o", str(page)]) == 0
     text = page.read_text()
-    assert "of 300 trials this shows 40, the best 20 and others drawn at random" in text
-    assert "the table has the best 200; frames.load has them all" in text
-    assert "a notebook can show it" not in text and len(re.findall(r'"0000[0-9a-f]{4}"', text)) >= 200
-    assert page.stat().st_size < 6e6
+    assert "of 1,500 trials this shows 400, the best 200 and others drawn at random" in text
+    assert "the table has the best 1,000; frames.load has them all" in text
+    assert "a notebook can show it" not in text and len(re.findall(r'"0000[0-9a-f]{4}"', text)) >= 1000
+    assert page.stat().st_size < 20e6
