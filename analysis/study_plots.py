@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import numpy as np
 import optuna
 import optuna.visualization as charts
 import plotly.graph_objects as go
-from optuna.importance import FanovaImportanceEvaluator
+from optuna.importance import BaseImportanceEvaluator, FanovaImportanceEvaluator
 from optuna.trial import FrozenTrial, TrialState
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
@@ -87,7 +88,7 @@ def contour(study: optuna.Study | None, names: Sequence[str] | None = None) -> g
     if why := _lacks(study, "contour"):
         return nothing(title, why)
     assert study is not None
-    ranked = list(_importances(_alike(study, MOST))) or list(_varied(study))
+    ranked = list(_shares(study)) or list(_varied(study))
     chosen = list(names or ranked[:2])
     if len(chosen) < 2 or not set(chosen) <= set(_varied(study)):
         return nothing(title, f"a pair needs two hyperparameters that vary, but there is {', '.join(ranked) or 'none'}")
@@ -106,20 +107,18 @@ def importance(study: optuna.Study | None) -> go.Figure:
     if why := _lacks(study, "importance"):
         return nothing(title, why)
     assert study is not None
-    if not _importances(_alike(study, MOST)):
+    if not (shares := _shares(study)):
         return nothing(title, f"all trials have the same {what} or the same hyperparameters")
-    figure = charts.plot_param_importances(
-        _alike(study, MOST), evaluator=FanovaImportanceEvaluator(seed=0), target_name=_axis(what)
-    )
+    figure = charts.plot_param_importances(_alike(study, MOST), evaluator=_Known(shares), target_name=_axis(what))
     figure.update_traces(marker_color=COLOURS[0]).update_xaxes(title="share of variance").update_yaxes(title="")
     return finish(figure, title, _n(study, MOST), height=110 + 34 * len(_varied(study)))
 
 
 def mattered(study: optuna.Study | None) -> Importance | None:
     """Which hyperparameters mattered, and how sure that is; None where the trials cannot tell."""
-    if study is None or _lacks(study, "importance") or not (shares := _importances(alike := _alike(study, MOST))):
+    if study is None or _lacks(study, "importance") or not (shares := _shares(study)):
         return None
-    trials, order = alike.get_trials(deepcopy=False), np.random.default_rng(0)
+    trials, order = _alike(study, MOST).get_trials(deepcopy=False), np.random.default_rng(0)
     first = 0
     for _ in range(RESAMPLES):
         some = _study_of([trials[i] for i in order.integers(len(trials), size=len(trials))], study)
@@ -187,6 +186,26 @@ def _varied(study: optuna.Study) -> list[str]:
         for name, value in trial.params.items():
             values.setdefault(name, set()).add(value)
     return [name for name, found in values.items() if len(found) > 1]
+
+
+class _Known(BaseImportanceEvaluator):
+    """Importances that have been computed: a forest takes seconds, and a report shows its shares twice."""
+
+    def __init__(self, shares: dict[str, float]) -> None:
+        self._shares = shares
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        return self._shares
+
+
+def _shares(study: optuna.Study) -> dict[str, float]:
+    """Importances of a study's hyperparameters, computed anew when more of its trials can be compared."""
+    return _shares_of(study, len(_comparable(study, MOST)[0]))
+
+
+@lru_cache(maxsize=1)
+def _shares_of(study: optuna.Study, _trials: int) -> dict[str, float]:
+    return _importances(_alike(study, MOST))
 
 
 def _importances(study: optuna.Study, trees: int = 64) -> dict[str, float]:

@@ -93,7 +93,7 @@ def one_ray(_ray_ends: None) -> None:
     """
     if not ray.is_initialized():
         with ray_start.settings():
-            ray_start._connect(None, dashboard=False, host=ray_start.LOOPBACK)
+            ray_start._connect(None, host=ray_start.LOOPBACK)
 
 
 @pytest.fixture(scope="module")

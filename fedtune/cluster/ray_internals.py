@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,10 +19,22 @@ from fedtune.runs.trial_states import SNAPSHOTS, trials_in
 TUNER_FILE = "tuner.pkl"  # a run's settings
 DECISIONS = ("_cached_trial_decisions", "_queued_trial_decisions")  # of the controller, in a snapshot
 LARGEST_UPLOAD = 100 * 2**20  # bytes that a cluster's job server takes at once
-TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")  # where Ray looks for a token before it looks into the home
 SERVICES = ("gcs_server", "raylet")  # the processes without which a driver can do nothing
 STACKS = ("ray.tune", "ray.train")  # the loggers that print stacks of trials
 STACKS_VARIABLE = "TUNE_PRINT_ALL_TRIAL_ERRORS"  # whether they do
+
+@contextmanager
+def _replaced(where: Any, **by: Any) -> Iterator[None]:
+    """A module or class has other values under these names meanwhile."""
+    before = {name: getattr(where, name) for name in by}
+    for name, value in by.items():
+        setattr(where, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(where, name, value)
+
 
 # a tuner --------------------------------------------------------------------------------------------------------------
 
@@ -102,12 +112,8 @@ def actors_like_others() -> Iterator[None]:
     """
     from ray.tune.execution import class_cache
 
-    variables = class_cache.DEFAULT_ENV_VARS
-    class_cache.DEFAULT_ENV_VARS = {}
-    try:
+    with _replaced(class_cache, DEFAULT_ENV_VARS={}):
         yield
-    finally:
-        class_cache.DEFAULT_ENV_VARS = variables
 
 
 @contextmanager
@@ -118,13 +124,8 @@ def uncounted_callbacks() -> Iterator[None]:
     """
     from ray.air._internal import usage
 
-    module: Any = usage
-    counts = module._count_callbacks
-    module._count_callbacks = lambda _: {}
-    try:
+    with _replaced(usage, _count_callbacks=lambda _: {}):
         yield
-    finally:
-        module._count_callbacks = counts
 
 
 # the state of a search on disk ----------------------------------------------------------------------------------------
@@ -180,8 +181,7 @@ def states_copied_by(copy: Callable[[Path, Path], None]) -> Iterator[None]:
     from pyarrow.fs import LocalFileSystem
     from ray.train._internal import storage
 
-    kind: Any = storage._FilesystemSyncer
-    tunes = kind.sync_up
+    tunes = storage._FilesystemSyncer.sync_up
 
     def sync_up(syncer: Any, local_dir: str, remote_dir: str, exclude: list[str] | None = None) -> bool:
         if exclude or not isinstance(syncer.storage_filesystem, LocalFileSystem):
@@ -192,35 +192,11 @@ def states_copied_by(copy: Callable[[Path, Path], None]) -> Iterator[None]:
             return False
         return True
 
-    kind.sync_up = sync_up
-    try:
+    with _replaced(storage._FilesystemSyncer, sync_up=sync_up):
         yield
-    finally:
-        kind.sync_up = tunes
 
 
 # Ray itself -----------------------------------------------------------------------------------------------------------
-
-
-def keep_token_private() -> None:
-    """Make the file of the user's token, or take others' rights off it, before Ray writes it as the umask has it.
-
-    Ray takes what is there.  A token that the environment gives, or its file, is the user's own affair.
-    """
-    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token" or any(map(os.environ.get, TOKENS)):
-        return
-    file = Path.home() / ".ray" / "auth_token"
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if not file.exists():
-            with tempfile.NamedTemporaryFile("w", dir=file.parent) as made:  # 0600
-                made.write(secrets.token_hex(32))
-                made.flush()
-                os.link(made.name, file)  # whole or not at all; another process may be as far
-        if file.stat().st_mode & 0o077:
-            file.chmod(0o600)
-    except OSError:
-        pass  # a home that cannot be written to: Ray says so itself
 
 
 def show_token() -> None:
@@ -239,14 +215,9 @@ def signals_apart() -> Iterator[None]:
     """
     from ray._private import services, utils
 
-    begin, hear = services.ConsolePopen, utils.set_sigterm_handler
-    vars(services)["ConsolePopen"] = partial(begin, start_new_session=True)
-    vars(utils)["set_sigterm_handler"] = lambda handler: None
-    try:
+    begin = partial(services.ConsolePopen, start_new_session=True)
+    with _replaced(services, ConsolePopen=begin), _replaced(utils, set_sigterm_handler=lambda handler: None):
         yield
-    finally:
-        vars(services)["ConsolePopen"] = begin
-        vars(utils)["set_sigterm_handler"] = hear
 
 
 def dead_service() -> str | None:
@@ -265,21 +236,47 @@ def loopback_only() -> Iterator[None]:
     On Linux Ray's ports (but not the dashboard's) are open on every interface, even with a node address of 127.0.0.1,
     which it replaces; on macOS and Windows it keeps to loopback, and this makes it do so everywhere.  It has read the
     variable when it was imported, so the constant is set too; the processes that it starts read the variable.
-    Its agent wants one fixed port, and without it the dashboard has no logs; here it takes a free one.
     """
-    from ray._private import parameter, ray_constants
+    from ray._private import ray_constants
 
     name = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
-    before, clusters, params = os.environ.get(name), ray_constants.ENABLE_RAY_CLUSTER, vars(parameter)["RayParams"]
+    before = os.environ.get(name)
     os.environ[name] = "0"
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    vars(parameter)["RayParams"] = partial(params, dashboard_agent_listen_port=0)
     try:
-        yield
+        with _replaced(ray_constants, ENABLE_RAY_CLUSTER=False):
+            yield
     finally:
-        ray_constants.ENABLE_RAY_CLUSTER = clusters
-        vars(parameter)["RayParams"] = params
         if before is None:
             del os.environ[name]
         else:
             os.environ[name] = before
+
+
+@contextmanager
+def few_services() -> Iterator[None]:
+    """A Ray started meanwhile has no processes but those that trials need: no dashboard, autoscaler and log monitor.
+
+    `start_dashboard` starts the dashboard later.  The log monitor is for a driver that prints its workers' logs, and
+    each of these processes imports Ray, 0.7 s of a processor and more, before ray.init is done with the next one.
+    The agent wants one fixed port, and without it the dashboard has no logs; here it takes a free one.
+    """
+    from ray._private import node, parameter
+
+    made: Any = parameter.RayParams
+    params = partial(made, dashboard_agent_listen_port=0, include_log_monitor=False, no_monitor=True)
+    with _replaced(parameter, RayParams=params), _replaced(node.Node, start_api_server=lambda *_, **__: None):
+        yield
+
+
+def start_dashboard() -> str:
+    """Start the dashboard of a Ray that was started here with few services, and give its address once it answers.
+
+    On Linux it ends with the thread that calls this.  With it comes the autoscaler, whose word on the cluster it shows.
+    """
+    from ray._private import worker
+
+    node: Any = worker._global_node
+    with signals_apart():
+        node.start_monitor()
+        node.start_api_server(include_dashboard=True, raise_on_failure=True)
+    return str(node.webui_url)

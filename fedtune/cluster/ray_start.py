@@ -5,11 +5,14 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import secrets
 import socket
+import tempfile
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -22,6 +25,7 @@ from fedtune.core.terminal import say
 
 LOOPBACK = "127.0.0.1"
 LOOK = 0.5  # seconds between looks at Ray's services
+TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")  # where Ray looks for a token before it looks into the home
 PATIENCE = 4.0  # seconds that a driver has, once one has died, to save what it has found and end by itself
 
 
@@ -55,9 +59,11 @@ def connected(
         own = not ray.is_initialized()
         if own:
             require_cpus(cpus, address)
-            _connect(address, dashboard, host)
+            _connect(address, host)
             held.enter_context(_watched())
             held.callback(ray.shutdown)
+            if dashboard and not address:
+                held.enter_context(_dashboard())
             held.enter_context(interrupting.terminable())  # once more, for Ray has a handler of its own
         elif address:
             raise UserError(
@@ -86,6 +92,28 @@ def _watched() -> Iterator[None]:
         yield
     finally:
         over.set()
+
+
+@contextmanager
+def _dashboard() -> Iterator[None]:
+    """The dashboard of the Ray that this process started, which starts while trials do, as it takes seconds."""
+    over = threading.Event()
+
+    def show() -> None:
+        try:
+            say(f"dashboard: http://{ray_internals.start_dashboard()}")
+        except Exception as error:
+            said = (str(error).splitlines() or [type(error).__name__])[-1]
+            say(f"note: Ray's dashboard did not start: {said[:200]}")
+        over.wait()  # it ends with this thread
+
+    shown = threading.Thread(target=show, daemon=True)
+    shown.start()
+    try:
+        yield
+    finally:
+        over.set()
+        shown.join()  # ray.shutdown ends a dashboard that it knows of
 
 
 @contextmanager
@@ -133,17 +161,21 @@ def without_stacks() -> Iterator[None]:
             os.environ.pop(ray_internals.STACKS_VARIABLE, None)
 
 
-def _connect(address: str | None, dashboard: bool, host: str) -> None:
+def _connect(address: str | None, host: str) -> None:
     how: dict[str, Any] = {"address": address or "local", "logging_level": logging.ERROR, "log_to_driver": False}
     if address:
         # `ray start` asks for a token wherever the user has one, but a driver shows it only when told to.  A cluster
         # that asks for none cannot call such a driver back: RAY_AUTH_MODE=disabled
         ray_internals.show_token()
     else:
-        ray_internals.keep_token_private()
-        how |= {"include_dashboard": dashboard, "dashboard_host": host}
+        _keep_token_private()
+        how["dashboard_host"] = host
     try:
-        with ray_internals.signals_apart(), nullcontext() if address else ray_internals.loopback_only():
+        with ExitStack() as meanwhile:
+            meanwhile.enter_context(ray_internals.signals_apart())
+            if not address:
+                meanwhile.enter_context(ray_internals.loopback_only())
+                meanwhile.enter_context(ray_internals.few_services())
             context = ray.init(**how)
     except Exception as error:
         said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
@@ -158,6 +190,27 @@ def _connect(address: str | None, dashboard: bool, host: str) -> None:
     url = getattr(context, "dashboard_url", None)
     if url:
         say(f"dashboard: http://{url}")
+
+
+def _keep_token_private() -> None:
+    """Make the file of the user's token, or take others' rights off it, before Ray writes it as the umask has it.
+
+    Ray takes what is there.  A token that the environment gives, or its file, is the user's own affair.
+    """
+    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token" or any(map(os.environ.get, TOKENS)):
+        return
+    file = Path.home() / ".ray" / "auth_token"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.exists():
+            with tempfile.NamedTemporaryFile("w", dir=file.parent) as made:  # 0600
+                made.write(secrets.token_hex(32))
+                made.flush()
+                os.link(made.name, file)  # whole or not at all; another process may be as far
+        if file.stat().st_mode & 0o077:
+            file.chmod(0o600)
+    except OSError:
+        pass  # a home that cannot be written to: Ray says so itself
 
 
 def _fitting(cpus: float, gpus: float) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache, partial
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import pandas as pd
 from markupsafe import Markup
+from optuna import Study
 from plotly.graph_objects import Figure
 
 from analysis import frames, plots
@@ -31,9 +32,9 @@ class Shown(NamedTuple):
     why: str
 
 
-def of_search(f: Findings) -> list[Shown]:
-    """The figures of a search, in their order."""
-    return [*_progress(f), *_fronts(f), *_hyperparameters(f), *_clients(f)]
+def of_search(f: Findings, study: Study | None) -> list[Shown]:
+    """The figures of a search, in their order.  study: of its trials, or of some."""
+    return [*_progress(f), *_fronts(f), *_hyperparameters(f, study), *_clients(f)]
 
 
 def _sampled(shown: Shown, f: Findings) -> Shown:
@@ -93,27 +94,22 @@ def _fronts(f: Findings) -> list[Shown]:
     ]  # fmt: skip
 
 
-def _hyperparameters(f: Findings) -> list[Shown]:
+def _hyperparameters(f: Findings, study: Study | None) -> list[Shown]:
     """Which values did well, from the search's Optuna study."""
-
-    @cache
-    def study() -> Any:
-        return sampling.of_study(plots.study(f.run), f)
-
     drawn = [
         _drawn(
             "Parallel coordinates",
-            lambda: plots.parallel(study()),
+            lambda: plots.parallel(study),
             "Where the lines of the best trials run together, a value matters.",
         ),
         _drawn(
             "Slices",
-            lambda: plots.slices(study()),
+            lambda: plots.slices(study),
             "A slope or a hump says where good values lie, a flat cloud that the value matters little here.",
         ),
         _drawn(
             "Importance",
-            lambda: plots.importance(study()),
+            lambda: plots.importance(study),
             "What is low here made little difference between these trials; with few of them this is a rough guess.",
         ),
     ]

@@ -118,8 +118,9 @@ def read(run: Path, anchor: str) -> Search | Comparison:
 
 
 def _search(f: Findings, anchor: str) -> Search:
-    mattered = words.mattered(plots.mattered(sampling.of_study(plots.study(f.run), f)))
-    return Search(anchor, f, report_figures.of_search(f), _trials(f), provenance.of(f.record, f), mattered)
+    study = sampling.of_study(plots.study(f.run), f)
+    mattered = words.mattered(plots.mattered(study))
+    return Search(anchor, f, report_figures.of_search(f, study), _trials(f), provenance.of(f.record, f), mattered)
 
 
 def _trials(f: Findings) -> Markup:

@@ -395,6 +395,12 @@ def test_what_mattered_is_said_with_how_sure_it_is(tmp_path: Path) -> None:
     bars = plots.importance(study).data[0]
     assert found.shares == pytest.approx(dict(zip(bars.y, bars.x, strict=True))) and next(iter(found.shares)) == "lam"
     assert (found.first, found.trials) == (plots.RESAMPLES, 12)
+    more = study.trials[0]
+    study.add_trial(create_trial(params=more.params, distributions=more.distributions, value=0.9))
+    grown = plots.mattered(study)
+    assert grown.trials == 13 and grown.shares != found.shares  # not what was known of twelve
+    again = plots.importance(study).data[0]
+    assert grown.shares == pytest.approx(dict(zip(again.y, again.x, strict=True)))
     values, unsure = np.random.default_rng(1).uniform(size=(12, 3)), quiet_study(direction="maximize")
     for lam, mu, noise in values:
         both = {name: FloatDistribution(0, 1) for name in ("lam", "mu")}

@@ -193,17 +193,31 @@ def test_a_ray_started_here_hears_nothing_of_what_our_group_and_session_hear(mon
     assert ray_internals.dead_service() is None
 
 
-def test_loopback_is_asked_for_by_variable_constant_and_parameter() -> None:
-    from ray._private import parameter, ray_constants, worker
+def test_loopback_is_asked_for_by_variable_and_constant() -> None:
+    from ray._private import ray_constants
 
     name, before = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, ray_constants.ENABLE_RAY_CLUSTER
     with ray_internals.loopback_only():
         assert os.environ[name] == "0" and ray_constants.ENABLE_RAY_CLUSTER is False
-        assert parameter.RayParams().dashboard_agent_listen_port == 0
     assert ray_constants.ENABLE_RAY_CLUSTER is before and name not in os.environ
-    assert parameter.RayParams().dashboard_agent_listen_port != 0
+
+
+def test_few_services_are_asked_for_where_ray_init_makes_its_parameters() -> None:
+    from ray._private import node, parameter
+
+    server = node.Node.start_api_server
+    with ray_internals.few_services():
+        params = parameter.RayParams()
+        assert params.dashboard_agent_listen_port == 0 and params.include_log_monitor is False and params.no_monitor
+        assert node.Node.start_api_server is not server
+    assert parameter.RayParams().dashboard_agent_listen_port != 0 and node.Node.start_api_server is server
     used = inspect.getsource(worker.init)
-    assert "ray._private.parameter.RayParams(" in used, "ray.init makes its parameters elsewhere: see loopback_only"
+    assert "ray._private.parameter.RayParams(" in used, "ray.init makes its parameters elsewhere: see few_services"
+
+
+@pytest.mark.usefixtures("one_ray")
+def test_without_a_dashboard_there_is_nothing_but_what_runs_trials() -> None:
+    assert set(worker._global_node.all_processes) - {"reaper"} == set(ray_internals.SERVICES)
 
 
 def test_stacks_come_from_the_loggers_and_the_variable_that_are_silenced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,25 +246,6 @@ def test_averages_of_an_ended_trial_are_forgotten_but_those_asked_for() -> None:
     ray_internals.forget_averages(trial, ["val_acc"])
     assert trial.metric_analysis["val_acc"]["max"] == 1.0
     assert set(trial.metric_analysis) == set(trial.metric_n_steps) == {"val_acc"}
-
-
-def test_the_token_is_nobody_elses_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*ray_internals.TOKENS, "RAY_AUTH_MODE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    file = tmp_path / ".ray" / "auth_token"
-    ray_internals.keep_token_private()
-    made = file.read_text()
-    assert len(made) == 64 and file.stat().st_mode & 0o777 == 0o600 and [*file.parent.iterdir()] == [file]
-    file.chmod(0o644)  # as Ray writes it
-    ray_internals.keep_token_private()
-    assert file.read_text() == made and file.stat().st_mode & 0o777 == 0o600
-    for name, value in (("RAY_AUTH_TOKEN", "x"), ("RAY_AUTH_MODE", "disabled")):
-        file.chmod(0o644)
-        with monkeypatch.context() as given:
-            given.setenv(name, value)
-            ray_internals.keep_token_private()
-        assert file.stat().st_mode & 0o777 == 0o644
 
 
 def test_a_searchs_files_are_copied_by_us_to_a_local_folder_and_by_tune_elsewhere(tmp_path: Path) -> None:

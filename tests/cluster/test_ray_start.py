@@ -129,7 +129,7 @@ def test_a_ray_that_does_not_start_is_told_in_one_line(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(ray, "init", late)
     with pytest.raises(UserError, match="started here: The current node timed out .* failed; see --debug$"):
-        ray_start._connect(None, False, "127.0.0.1")
+        ray_start._connect(None, "127.0.0.1")
 
 
 @pytest.mark.parametrize(("found", "told"), [
@@ -159,3 +159,51 @@ def test_a_driver_whose_ray_has_died_is_ended(
     with ray_start._watched():
         assert over.wait(30)
     assert ended == told
+
+
+def test_the_token_is_nobody_elses_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*ray_start.TOKENS, "RAY_AUTH_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = tmp_path / ".ray" / "auth_token"
+    ray_start._keep_token_private()
+    made = file.read_text()
+    assert len(made) == 64 and file.stat().st_mode & 0o777 == 0o600 and [*file.parent.iterdir()] == [file]
+    file.chmod(0o644)  # as Ray writes it
+    ray_start._keep_token_private()
+    assert file.read_text() == made and file.stat().st_mode & 0o777 == 0o600
+    for name, value in (("RAY_AUTH_TOKEN", "x"), ("RAY_AUTH_MODE", "disabled")):
+        file.chmod(0o644)
+        with monkeypatch.context() as given:
+            given.setenv(name, value)
+            ray_start._keep_token_private()
+        assert file.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_the_dashboard_comes_while_trials_run_and_no_search_fails_without_it(
+    starts: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trials_run, order = threading.Event(), []
+
+    def start() -> str:
+        assert trials_run.wait(60)
+        order.append("started")
+        if not starts:
+            raise Exception("the log's last lines\nno port is free")
+        return "127.0.0.1:8265"
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: order.append("shut down"))
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
+    monkeypatch.setattr(ray_internals, "start_dashboard", start)
+    with ray_start.connected(None, 1, 0, dashboard=True) as fits:
+        assert fits == 4 and not order
+        trials_run.set()
+    assert order == ["started", "shut down"]
+    out, err = capsys.readouterr()
+    assert (out, err) == (
+        ("dashboard: http://127.0.0.1:8265\n", "") if starts
+        else ("", "note: Ray's dashboard did not start: no port is free\n")
+    )  # fmt: skip

@@ -237,14 +237,16 @@ def running() -> Iterator[SimpleNamespace]:
         try:
             run = folder / "run"
 
-            def begun() -> bool:
-                return (len(logs.logged(run)), len(alive(run))) == (4, 2)
+            def begun() -> list[str]:
+                """Where its dashboard is, once four trials have begun and two of them go on."""
+                both = (len(logs.logged(run)), len(alive(run))) == (4, 2)
+                return re.findall(r"dashboard: (http://\S+)", (folder / "log").read_text()) if both else []
 
             with suppress(AssertionError):
                 wait_for(lambda: process.poll() is not None or begun())
             rows = {trial: len(of) for trial, of in logs.logged(run).items()}
             assert process.poll() is None and begun(), (rows, (folder / "log").read_text())
-            url = re.findall(r"dashboard: (http://\S+)", (folder / "log").read_text())[0]
+            [url] = begun()
             session = Path(os.path.realpath(folder / "ray" / "session_latest"))
             yield SimpleNamespace(run=run, url=url, session=session, process=process)
             process.terminate()

@@ -26,8 +26,8 @@ from typing import Any, NoReturn
 from becoming import become
 
 AHEAD = ("torch", "torch._dynamo", "torch.fx.experimental.symbolic_shapes", "pandas", "pyarrow.parquet", "pyarrow.fs",
-         "scipy.stats", "sklearn.mixture", "optuna", "pydantic.main", "requests", "jsonschema", "IPython", "yaml",
-         "rich", "fsspec", "google.protobuf.descriptor_pb2")  # fmt: skip
+         "scipy.stats", "sklearn.mixture", "optuna", "optuna.visualization", "plotly.express", "pydantic.main",
+         "requests", "jsonschema", "IPython", "yaml", "rich", "fsspec", "google.protobuf.descriptor_pb2")  # fmt: skip
 PARTS = {  # what of Ray each kind of process imports
     "worker": ("ray", "ray.actor", "ray.tune.trainable"),  # what else depends on the test
     "agent": ("ray", "ray.dashboard.agent", "ray.dashboard.modules.job.job_agent",
@@ -37,6 +37,7 @@ PARTS = {  # what of Ray each kind of process imports
 }  # fmt: skip
 OF_A_NODE = ("RAY_RAYLET_PID", "RAY_NODE_ID")  # what an agent reads long after it has imported Ray
 MESSAGE = 2**20  # bytes, at most
+FAR_APART = 10_000  # ids, 6 ms; a worker draws some dozens
 IDLE = 60.0  # seconds after which no other worker is expected on a node of Ray
 
 
@@ -148,11 +149,24 @@ def import_ray(kind: str, settings: dict[str, str], requests: socket.socket, fol
         if not message:
             break  # the server is gone
         request = Request(message, socket.socket(fileno=descriptors[0]), descriptors[1:])
+        draw_apart()
         if os.fork() == 0:
             requests.close()
             keep(request, added, folder)
         request.close()
     os._exit(0)
+
+
+def draw_apart() -> None:
+    """Have the next fork draw other ids than the one before it draws, in thousands of draws.
+
+    Ray's C++ seeds a stream of ids when Ray is imported, and forks go on with a copy.  Workers that put objects of one
+    id into their node's store at the same time die of it, and whoever waits for the worker does so for ten seconds.
+    """
+    from ray import ObjectRef
+
+    for _ in range(FAR_APART):
+        ObjectRef.from_random()
 
 
 def keep(request: Request, added: dict[str, str], folder: Path) -> NoReturn:
