@@ -1,5 +1,6 @@
 """One thread: the suite's tensors are tiny, and sums come out in the same order everywhere.  One width of tables."""
 
+import compileall
 import gc
 import os
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 import ray
 import torch
+from _pytest.assertion import rewrite
 from filelock import FileLock
 from support.searches import MOMENTS, begin_search, copy_at
 from support.waiting import wait_for
@@ -43,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     server = subprocess.Popen([sys.executable, str(forked / "server.py"), f"{folder}/socket"], stdin=subprocess.PIPE)
     if getattr(config.option, "numprocesses", None):  # pytest-xdist's workers are forks too
+        compile_all(config)  # meanwhile, for all of them
         wait_for(lambda: server.poll() is not None or Path(folder, "socket").exists())
         os.environ["FEDTUNE_FORK"] = "yes"
 
@@ -51,6 +54,19 @@ def pytest_configure(config: pytest.Config) -> None:
         shutil.rmtree(folder)
 
     config.add_cleanup(over)
+
+
+def compile_all(config: pytest.Config) -> None:
+    """Compile what is tested and, as pytest does it, the tests; in a fresh clone every worker would."""
+    tests = Path(__file__).parent
+    for name in ("fedtune", "trainables", "analysis", "search_spaces", "benchmarks", "tests/support"):
+        compileall.compile_dir(tests.parent / name, quiet=1)
+    state = config.stash[rewrite.assertstate_key]
+    for file in tests.rglob("test_*.py"):
+        compiled = rewrite.get_cache_dir(file) / (file.stem + rewrite.PYC_TAIL)
+        if rewrite.try_makedirs(compiled.parent) and rewrite._read_pyc(file, compiled, state.trace) is None:
+            source, code = rewrite._rewrite_test(file, config)
+            rewrite._write_pyc(state, code, source, compiled)
 
 
 AFTER_RAY = pytest.StashKey[set[Path]]()

@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import socket
+import sys
 import tempfile
 import threading
 import warnings
@@ -25,6 +26,7 @@ from fedtune.core.terminal import say
 
 LOOPBACK = "127.0.0.1"
 LOOK = 0.5  # seconds between looks at Ray's services
+NICE = 15  # as Ray's workers are: the dashboard takes no time from the first trials that they do not have too
 TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")  # where Ray looks for a token before it looks into the home
 PATIENCE = 4.0  # seconds that a driver has, once one has died, to save what it has found and end by itself
 
@@ -100,6 +102,8 @@ def _dashboard() -> Iterator[None]:
     over = threading.Event()
 
     def show() -> None:
+        if sys.platform == "linux":  # where a thread has a priority, and what it starts has the same
+            os.nice(NICE)
         try:
             say(f"dashboard: http://{ray_internals.start_dashboard()}")
         except Exception as error:

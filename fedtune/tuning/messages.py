@@ -89,7 +89,7 @@ def conclude(
         console().print(table)
         if set(checked["configuration"]) == {"best", "default"} and p.final_seeds > 1:
             by_seed = checked.pivot(index="seed", columns="configuration", values=other)
-            gain = statistics.paired(by_seed["best"], by_seed["default"])
+            gain = statistics.mean_difference(by_seed["best"], by_seed["default"])
             said = statistics.interval(gain.mean, gain.half, "+z.4f")
             say(f"best − default{f' in {other}' if shown else ''}: {said} (95 % interval, paired by seed)")
         for constraint in p.goal.constraints:

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 from becoming import become
 
 AHEAD = ("torch", "torch._dynamo", "torch.fx.experimental.symbolic_shapes", "pandas", "pyarrow.parquet", "pyarrow.fs",
-         "scipy.stats", "sklearn.mixture", "optuna", "optuna.visualization", "plotly.express", "pydantic.main",
+         "scipy.stats", "sklearn.mixture", "optuna", "pydantic.main",
          "requests", "jsonschema", "IPython", "yaml", "rich", "fsspec", "google.protobuf.descriptor_pb2")  # fmt: skip
 PARTS = {  # what of Ray each kind of process imports
     "worker": ("ray", "ray.actor", "ray.tune.trainable"),  # what else depends on the test
@@ -163,10 +163,10 @@ def draw_apart() -> None:
     Ray's C++ seeds a stream of ids when Ray is imported, and forks go on with a copy.  Workers that put objects of one
     id into their node's store at the same time die of it, and whoever waits for the worker does so for ten seconds.
     """
-    from ray import ObjectRef
+    from ray._raylet import UniqueID
 
     for _ in range(FAR_APART):
-        ObjectRef.from_random()
+        UniqueID.from_random()
 
 
 def keep(request: Request, added: dict[str, str], folder: Path) -> NoReturn:
