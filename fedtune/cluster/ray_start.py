@@ -26,7 +26,8 @@ from fedtune.core.terminal import say
 
 LOOPBACK = "127.0.0.1"
 LOOK = 0.5  # seconds between looks at Ray's services
-NICE = 15  # as Ray's workers are: the dashboard takes no time from the first trials that they do not have too
+LATER = 10.0  # seconds after Ray's start in which trials load what trains, and the dashboard waits
+NICE = 19  # of the dashboard; Ray's workers have 15: it takes little time from those that train first
 TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")  # where Ray looks for a token before it looks into the home
 PATIENCE = 4.0  # seconds that a driver has, once one has died, to save what it has found and end by itself
 
@@ -98,12 +99,17 @@ def _watched() -> Iterator[None]:
 
 @contextmanager
 def _dashboard() -> Iterator[None]:
-    """The dashboard of the Ray that this process started, which starts while trials do, as it takes seconds."""
+    """The dashboard of the Ray that this process started, once trials have begun: it takes seconds of every processor.
+
+    What is over before that has none.
+    """
     over = threading.Event()
 
     def show() -> None:
         if sys.platform == "linux":  # where a thread has a priority, and what it starts has the same
             os.nice(NICE)
+        if over.wait(LATER):
+            return
         try:
             say(f"dashboard: http://{ray_internals.start_dashboard()}")
         except Exception as error:

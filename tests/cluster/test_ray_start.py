@@ -198,8 +198,15 @@ def test_the_dashboard_comes_while_trials_run_and_no_search_fails_without_it(
     monkeypatch.setattr(ray, "shutdown", lambda: order.append("shut down"))
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
     monkeypatch.setattr(ray_internals, "start_dashboard", start)
+    with ray_start.connected(None, 1, 0, dashboard=True):
+        pass
+    assert order == ["shut down"]  # nobody waits for it
+    order.clear()
+    monkeypatch.setattr(ray_start, "LATER", 0)
+    begun = threading.Event()
+    monkeypatch.setattr(ray_internals, "start_dashboard", lambda: begun.set() or start())
     with ray_start.connected(None, 1, 0, dashboard=True) as fits:
-        assert fits == 4 and not order
+        assert fits == 4 and begun.wait(60) and not order
         trials_run.set()
     assert order == ["started", "shut down"]
     out, err = capsys.readouterr()
