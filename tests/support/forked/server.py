@@ -26,8 +26,8 @@ from typing import Any, NoReturn
 from becoming import become
 
 AHEAD = ("torch", "torch._dynamo", "torch.fx.experimental.symbolic_shapes", "pandas", "pyarrow.parquet", "pyarrow.fs",
-         "scipy.stats", "sklearn.mixture", "optuna", "pydantic.main",
-         "requests", "jsonschema", "IPython", "yaml", "rich", "fsspec", "google.protobuf.descriptor_pb2")  # fmt: skip
+         "scipy.stats", "sklearn.mixture", "optuna", "pydantic.main", "requests", "jsonschema", "IPython", "yaml",
+         "rich", "fsspec", "google.protobuf.descriptor_pb2")  # fmt: skip
 PARTS = {  # what of Ray each kind of process imports
     "worker": ("ray", "ray.actor", "ray.tune.trainable"),  # what else depends on the test
     "agent": ("ray", "ray.dashboard.agent", "ray.dashboard.modules.job.job_agent",
