@@ -25,6 +25,7 @@ from fedtune.runs.folder import RunFolder
 
 LEAST = {"parallel": 2, "slices": 2, "contour": 4, "importance": 8}  # trials below which a figure misleads
 FEW, MOST = 1 / 3, 3 / 4  # shares of the trials that a figure takes at least: most do, and those of importance
+GROWN = 250  # trials on which a forest is grown, for its time grows with their square; of more some are drawn at random
 RESAMPLES = 20  # of the trials, which say how sure the most important hyperparameter is
 
 
@@ -109,16 +110,19 @@ def importance(study: optuna.Study | None) -> go.Figure:
     assert study is not None
     if not (shares := _shares(study)):
         return nothing(title, f"all trials have the same {what} or the same hyperparameters")
-    figure = charts.plot_param_importances(_alike(study, MOST), evaluator=_Known(shares), target_name=_axis(what))
+    grown = _grown(study)
+    figure = charts.plot_param_importances(grown, evaluator=_Known(shares), target_name=_axis(what))
     figure.update_traces(marker_color=COLOURS[0]).update_xaxes(title="share of variance").update_yaxes(title="")
-    return finish(figure, title, _n(study, MOST), height=110 + 34 * len(_varied(study)))
+    left_out = len(grown.trials) < len(_comparable(study, MOST)[0])
+    note = _n(study, MOST) + (f"; {len(grown.trials)} of these, drawn at random" if left_out else "")
+    return finish(figure, title, note, height=110 + 34 * len(_varied(study)))
 
 
 def mattered(study: optuna.Study | None) -> Importance | None:
     """Which hyperparameters mattered, and how sure that is; None where the trials cannot tell."""
     if study is None or _lacks(study, "importance") or not (shares := _shares(study)):
         return None
-    trials, order = _alike(study, MOST).get_trials(deepcopy=False), np.random.default_rng(0)
+    trials, order = _grown(study).get_trials(deepcopy=False), np.random.default_rng(0)
     first = 0
     for _ in range(RESAMPLES):
         some = _study_of([trials[i] for i in order.integers(len(trials), size=len(trials))], study)
@@ -162,11 +166,20 @@ def _comparable(study: optuna.Study, share: float = FEW) -> tuple[list[tuple[Fro
 
 def _alike(study: optuna.Study, share: float = FEW) -> optuna.Study:
     """A study of those alone, with that value as its only objective."""
-    trials = [
-        optuna.create_trial(params=t.params, distributions=t.distributions, value=value)
-        for t, value in _comparable(study, share)[0]
-    ]
-    return _study_of(trials, study)
+    return _study_of([_valued(t, value) for t, value in _comparable(study, share)[0]], study)
+
+
+def _grown(study: optuna.Study) -> optuna.Study:
+    """The same for a forest, drawn at random where they are many: none is chosen by its result."""
+    trials = _comparable(study, MOST)[0]
+    if len(trials) > GROWN:
+        trials = [trials[i] for i in sorted(np.random.default_rng(0).choice(len(trials), GROWN, replace=False))]
+    return _study_of([_valued(t, value) for t, value in trials], study)
+
+
+def _valued(trial: FrozenTrial, value: float) -> FrozenTrial:
+    """A trial with that value as its result."""
+    return optuna.create_trial(params=trial.params, distributions=trial.distributions, value=value)
 
 
 def _study_of(trials: Sequence[FrozenTrial], like: optuna.Study) -> optuna.Study:
@@ -205,11 +218,11 @@ def _shares(study: optuna.Study) -> dict[str, float]:
 
 @lru_cache(maxsize=1)
 def _shares_of(study: optuna.Study, _trials: int) -> dict[str, float]:
-    return _importances(_alike(study, MOST))
+    return _importances(_grown(study))
 
 
 def _importances(study: optuna.Study, trees: int = 64) -> dict[str, float]:
-    """By fANOVA over all trials; empty where it cannot tell.  trees: of its forest."""
+    """By fANOVA over a study's trials; empty where it cannot tell.  trees: of its forest."""
     if len({t.values[0] for t in study.get_trials(deepcopy=False)}) < 2:
         return {}
     try:

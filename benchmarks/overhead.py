@@ -1,6 +1,6 @@
 """What a search costs around its rounds: until its first result, from its last one to its end, and in CPU seconds.
 
-    python -m benchmarks.overhead [COMMIT] [--turns 3] [--trials 4] [--rounds 3] [-- more options of a search]
+    python -m benchmarks.overhead [COMMIT] [--turns 3] [--trials 4] [--rounds 3] [more options of a search]
 
 A small search of the digits with its final check is run whole, as a person runs it.  Told are seconds from the command
 to the first round of a trial, seconds from the last round of a trial to the end of the command (the final check trains

@@ -33,7 +33,7 @@ class Shown(NamedTuple):
 
 
 def of_search(f: Findings, study: Study | None) -> list[Shown]:
-    """The figures of a search, in their order.  study: of its trials, or of some."""
+    """The figures of a search, in their order.  study: of all its trials."""
     return [*_progress(f), *_fronts(f), *_hyperparameters(f, study), *_clients(f)]
 
 
@@ -96,24 +96,25 @@ def _fronts(f: Findings) -> list[Shown]:
 
 def _hyperparameters(f: Findings, study: Study | None) -> list[Shown]:
     """Which values did well, from the search's Optuna study."""
+    some = sampling.of_study(study, f)
     drawn = [
         _drawn(
             "Parallel coordinates",
-            lambda: plots.parallel(study),
+            lambda: plots.parallel(some),
             "Where the lines of the best trials run together, a value matters.",
         ),
         _drawn(
             "Slices",
-            lambda: plots.slices(study),
+            lambda: plots.slices(some),
             "A slope or a hump says where good values lie, a flat cloud that the value matters little here.",
         ),
-        _drawn(
-            "Importance",
-            lambda: plots.importance(study),
-            "What is low here made little difference between these trials; with few of them this is a rough guess.",
-        ),
     ]
-    return [_sampled(shown, f) for shown in drawn]
+    importance = _drawn(
+        "Importance",
+        lambda: plots.importance(study),
+        "What is low here made little difference between these trials; with few of them this is a rough guess.",
+    )
+    return [*(_sampled(shown, f) for shown in drawn), importance]
 
 
 def _clients(f: Findings) -> list[Shown]:

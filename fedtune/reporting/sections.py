@@ -118,7 +118,7 @@ def read(run: Path, anchor: str) -> Search | Comparison:
 
 
 def _search(f: Findings, anchor: str) -> Search:
-    study = sampling.of_study(plots.study(f.run), f)
+    study = plots.study(f.run)
     mattered = words.mattered(plots.mattered(study))
     return Search(anchor, f, report_figures.of_search(f, study), _trials(f), provenance.of(f.record, f), mattered)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
+import ray
+from ray.tune import Callback
 
 from fedtune.core.metrics import kept_of
 from fedtune.core.objectives import Goal
@@ -39,6 +41,36 @@ def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
     rows = [{"configuration": n, "seed": s} | last_round(found[run.label], p.goal) for (n, s), run in runs.items()]
     frame = pd.DataFrame(rows, columns=None if rows else ["configuration", "seed"])
     return frame.sort_values(["configuration", "seed"], ignore_index=True)
+
+
+class WorkersAhead(Callback):
+    """Starts the final check's workers on the CPUs that a search's last trials leave idle.
+
+    Ray ends a trial's worker with the trial, and a new one loads for seconds what trains.
+    """
+
+    def __init__(self, p: Plan) -> None:
+        """p: a plan whose trials run on this machine's CPUs; of others' machines nobody knows which would be asked."""
+        self._trials, self._slots = p.trials, p.concurrent or 1
+        self._wanted = 0 if p.address or p.gpus else min(self._slots, 2 * p.final_seeds)
+        self._started: list[ray.ObjectRef] = []
+
+    def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        """A slot is free: for the final check, if no trial is to come."""
+        going = sum(t is not trial and not t.is_finished() for t in trials)
+        if len(trials) < self._trials:
+            return
+        while len(self._started) < min(self._wanted, self._slots - going):
+            self._started.append(ray_tasks.start_worker())
+
+    def wait(self) -> None:
+        """Until they are ready: Ray would start others for runs that come before."""
+        if self._started:
+            ray.wait(self._started, num_returns=len(self._started))
+
+    def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        """The same of a trial that failed."""
+        self.on_trial_complete(iteration, trials, trial)
 
 
 def last_round(outcome: ray_tasks.Outcome, goal: Goal) -> dict[str, Any]:

@@ -106,7 +106,8 @@ def search_and_check(
     """Search in the run's folder, write its tables, then check what was found; the exit status."""
     began = time.monotonic()
     with _ending_recorded(p, run, watch):
-        grid, reported = driver.fit(p, partitions, p.concurrent or 1, resumed, watch, tools)
+        ahead = final_check.WorkersAhead(p)
+        grid, reported = driver.fit(p, partitions, p.concurrent or 1, resumed, watch, tools, also=[ahead])
     rounds, trials = tables.frames(grid, reported, p.earlier, [t.trial for t in p.onward], p.goal)
     p.folder.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
     reading.write_table(rounds, run.rounds_file)
@@ -135,6 +136,7 @@ def search_and_check(
         say(f"best so far: trial {best['trial']}, {messages.listed(config, short)}; folder: {p.shown}")
         return 130
     with _ending_recorded(p, run, watch):
+        ahead.wait()
         checked = final_check.check(p, data, config)
     run.add(final=checked.to_dict("records"), seconds=round(time.monotonic() - began, 1))
     run.write("finished")

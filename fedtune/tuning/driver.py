@@ -38,7 +38,7 @@ Rows = dict[str, list[dict[str, Any]]]  # what each trial reported
 
 def fit(
     p: Plan, data: list[Federation], concurrent: int, resumed: bool, watch: disk.Watch | None = None,
-    tools: Sequence[TrialLogger] = (), show: bool = True,
+    tools: Sequence[TrialLogger] = (), show: bool = True, also: Sequence[tune.Callback] = (),
 ) -> tuple[tune.ResultGrid, Reported]:  # fmt: skip
     """Run the search, or what is left of it.  Returns Tune's results, and all that each trial reported."""
     bundle = tune.PlacementGroupFactory([{"CPU": p.cpus, "GPU": p.gpus} if p.gpus else {"CPU": p.cpus}])
@@ -55,16 +55,16 @@ def fit(
         ),
         bundle,
     )
-    return drive(p, trainable, concurrent, resumed, watch, tools, show)
+    return drive(p, trainable, concurrent, resumed, watch, tools, show, also)
 
 
 def drive(
     p: Plan, trainable: Any, concurrent: int, resumed: bool = False, watch: disk.Watch | None = None,
-    tools: Sequence[TrialLogger] = (), show: bool = True,
+    tools: Sequence[TrialLogger] = (), show: bool = True, also: Sequence[tune.Callback] = (),
 ) -> tuple[tune.ResultGrid, Reported]:  # fmt: skip
     """Run Tune on a trainable, from the start or from where its last driver stopped.
 
-    tools: what is told of every trial.  show: whether to draw it.
+    tools: what is told of every trial.  show: whether to draw it.  also: what else hears of trials.
     """
     with ray_start.settings(), ray_internals.actors_like_others(), ray_internals.uncounted_callbacks():
         before: Rows = {}
@@ -87,7 +87,7 @@ def drive(
             JsonLoggerCallback(), recorder, Gauges(p.name, p.experiment.algorithm, p.goal.first),
             *([view] if show else []),
             *([TBXLoggerCallback()] if p.tensorboard else []), *([watch] if watch else []),
-            *([journal] if journal else []), *tools,
+            *([journal] if journal else []), *tools, *also,
         ]  # fmt: skip
         copied = ray_internals.states_copied_by(StateCopies().copy)
         with interrupting.ctrl_c_kept(), copied, view if show else nullcontext():

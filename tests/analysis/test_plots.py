@@ -21,7 +21,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState, create_trial
 
-from analysis import frames, models, plot_tools, plots, theme
+from analysis import frames, models, plot_tools, plots, study_plots, theme
 from analysis.papers import gfpl_costs
 from fedtune import run
 from fedtune.core import statistics
@@ -409,6 +409,22 @@ def test_what_mattered_is_said_with_how_sure_it_is(tmp_path: Path) -> None:
     assert plots.mattered(None) is None
     (few := tmp_path / "few").mkdir()
     assert plots.mattered(plots.study(journal(few, 7))) is None
+
+
+def test_of_many_trials_a_forest_is_grown_on_some_and_not_on_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study_plots, "GROWN", 20)
+    study = plots.study(journal(tmp_path, 60))
+    assert plots.mattered(study).trials == 20
+    said = title(plots.importance(study))
+    assert "n = 60 finished trials of 61" in said and "; 20 of these, drawn at random" in said
+    every = sorted(t.value for t in study.trials if t.value is not None)
+    values = [t.value for t in study_plots._grown(study).trials]
+    assert set(values) < set(every) and len(set(values) & set(every[-20:])) < 15
+    assert [t.value for t in study_plots._grown(study).trials] == values  # the same each time
+    monkeypatch.setattr(study_plots, "GROWN", 60)
+    assert "drawn at random" not in title(plots.importance(study)) and plots.mattered(study).trials == 60
 
 
 def test_figures_follow_the_objective(tmp_path: Path) -> None:

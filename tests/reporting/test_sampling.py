@@ -58,5 +58,6 @@ def test_the_page_is_bounded_and_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     text = page.read_text()
     assert "of 1,500 trials this shows 400, the best 200 and others drawn at random" in text
     assert "the table has the best 1,000; frames.load has them all" in text
+    assert "250 of these, drawn at random" in text and "of the variance between 250 trials" in text
     assert "a notebook can show it" not in text and len(re.findall(r'"0000[0-9a-f]{4}"', text)) >= 1000
     assert page.stat().st_size < 20e6

@@ -20,12 +20,6 @@ from fedtune.runs import tables
 from fedtune.studies import final_check, ray_tasks
 
 SMALL = Scenario(clients=4, rounds=6)
-
-
-
-
-
-
 pytestmark = pytest.mark.usefixtures("one_ray")
 
 
