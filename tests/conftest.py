@@ -26,7 +26,7 @@ torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # also where a test starts a process: on a busy machine two wait for one another
 os.environ["COLUMNS"] = "160"  # as where there is no terminal; pytest-xdist says otherwise to its workers
 
-# files of minutes, longest first: of four workers none is to begin one when the others have nothing left
+# files of minutes, longest first: of three workers none is to begin one when the others have nothing left
 LONG = ("jobs", "your_own", "survival", "failures", "killed", "search", "compare", "conformance", "cluster",
         "promotion", "watching", "extend", "static", "python_page", "deploy", "own_packages", "laws", "seed_stack",
         "ray_start", "ray_tasks", "report", "notebooks")

@@ -18,12 +18,12 @@ import signal
 import socket
 import struct
 import sys
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from becoming import become
+from keeping import Forks
 
 AHEAD = ("torch", "torch._dynamo", "torch.fx.experimental.symbolic_shapes", "pandas", "pyarrow.parquet", "pyarrow.fs",
          "scipy.stats", "sklearn.mixture", "optuna", "pydantic.main", "requests", "jsonschema", "IPython", "yaml",
@@ -55,6 +55,12 @@ class Request:
         return json.loads(self.message)
 
     @property
+    def whose(self) -> int:
+        """The process that asks."""
+        credentials = self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        return int(struct.unpack("3i", credentials)[0])
+
+    @property
     def settings(self) -> dict[str, str]:
         """The variables that Ray may read when it is imported."""
         later = OF_A_NODE if self.kind == "agent" else ()
@@ -78,7 +84,7 @@ class Request:
 class Importers:
     """The processes that have imported Ray, by their kind and its settings; None for what came once."""
 
-    folder: Path
+    forks: Forks
     found: dict[tuple[str, frozenset[tuple[str, str]]], socket.socket | None] = field(default_factory=dict)
 
     def take(self, request: Request, server: socket.socket) -> bool:
@@ -99,11 +105,11 @@ class Importers:
     def begin(self, request: Request, server: socket.socket) -> socket.socket:
         """A new importer for the settings of a request."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        if os.fork() == 0:
+        if self.forks.fork() == 0:
             request.close()
             for other in (server, ours, *filter(None, self.found.values())):
                 other.close()
-            import_ray(request.kind, request.settings, theirs, self.folder)
+            import_ray(request.kind, request.settings, theirs, self.forks)
         theirs.close()
         return ours
 
@@ -114,19 +120,21 @@ def main(address: str) -> None:
     Beside the socket a file of each fork names the process that it is a fork for.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for importers and keepers
-    importers = Importers(Path(address).parent)
+    forks = Forks(Path(address).parent)
+    importers = Importers(forks)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(address)
         server.listen(64)  # whoever comes now waits
         load(AHEAD)
-        while sys.stdin not in select.select([server, sys.stdin], [], [])[0]:
+        while sys.stdin not in (ready := select.select([server, sys.stdin, *forks.descriptors], [], [])[0]):
+            forks.serve(ready)
+            if server not in ready:
+                continue
             connection = server.accept()[0]
             message, streams = socket.recv_fds(connection, MESSAGE, 3)[:2]
             request = Request(message, connection, streams)
-            if message and not importers.take(request, server) and os.fork() == 0:
-                server.close()
-                keep(request, {}, importers.folder)
+            if message and not importers.take(request, server):
+                stand_in(request, {}, forks, server)
             request.close()
 
 
@@ -138,22 +146,25 @@ def load(names: tuple[str, ...]) -> None:
     gc.freeze()
 
 
-def import_ray(kind: str, settings: dict[str, str], requests: socket.socket, folder: Path) -> NoReturn:
+def import_ray(kind: str, settings: dict[str, str], requests: socket.socket, forks: Forks) -> NoReturn:
     """Import Ray under these settings, and fork for every request with them."""
     os.environ.update(settings)
     before = dict(os.environ)
     load(PARTS[kind])
     added = {name: value for name, value in os.environ.items() if before.get(name) != value}
-    while select.select([requests], [], [], IDLE if kind == "worker" else None)[0]:
+    idle = IDLE if kind == "worker" else None
+    while ready := select.select([requests, *forks.descriptors], [], [], None if forks else idle)[0]:
+        forks.serve(ready)
+        if requests not in ready:
+            continue
         message, descriptors = socket.recv_fds(requests, MESSAGE, 4)[:2]
         if not message:
             break  # the server is gone
         request = Request(message, socket.socket(fileno=descriptors[0]), descriptors[1:])
         draw_apart()
-        if os.fork() == 0:
-            requests.close()
-            keep(request, added, folder)
+        stand_in(request, added, forks, requests)
         request.close()
+    forks.serve_all()
     os._exit(0)
 
 
@@ -169,54 +180,40 @@ def draw_apart() -> None:
         UniqueID.from_random()
 
 
-def keep(request: Request, added: dict[str, str], folder: Path) -> NoReturn:
-    """Fork for the process at the other end, pass its signals on, and tell it how the fork has ended.
+def stand_in(request: Request, added: dict[str, str], forks: Forks, mine: socket.socket) -> None:
+    """Have a fork stand for a process that asks, if it can.
 
-    added: variables that were set when Ray was imported.
+    added: variables that were set when Ray was imported.  mine: what a fork has no use for.
     """
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    connection, asked = request.connection, request.asked
+    asked, whose = request.asked, request.whose
     asked["environ"] = added | asked["environ"]
-    stood_for = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-    if asked["prefix"] != sys.prefix or not enter_namespace(stood_for):
-        os._exit(0)
-    pid = os.fork()
-    if pid == 0:
-        connection.close()
-        become(asked, request.streams)
-    for stream in request.streams:
-        os.close(stream)
-    note = folder / str(pid)
-    note.write_text(str(stood_for))
-    fork = os.pidfd_open(pid)
-    with suppress(OSError):  # the other end may be gone
-        connection.send(b"forked")
-    while fork not in select.select([connection, fork], [], [])[0]:
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(fork, heard(connection))
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    note.unlink(missing_ok=True)  # the folder may be gone
-    with suppress(OSError):
-        connection.send(b"%d" % status)
-    os._exit(0)
-
-
-def heard(connection: socket.socket) -> int:
-    """The signal that came to the process at the other end; that it is gone can only mean the one nobody hears."""
+    if asked["prefix"] != sys.prefix:
+        return
     try:
-        return int(connection.recv(16) or signal.SIGKILL)
-    except OSError:
-        return signal.SIGKILL
+        away = os.readlink(f"/proc/{whose}/ns/pid") != os.readlink("/proc/self/ns/pid")
+    except FileNotFoundError:  # it has been killed
+        return
+    if away:  # only a process of its own can fork into another namespace
+        if forks.fork():
+            return
+        mine.close()
+        if not enter_namespace(whose):
+            os._exit(0)
+    if forks.fork(request.connection, whose) == 0:
+        mine.close()
+        request.connection.close()
+        become(asked, request.streams)
+    if away:
+        request.close()
+        forks.serve_all()
+        os._exit(0)
 
 
 def enter_namespace(pid: int) -> bool:
-    """Have the next fork live where a process does, if that is another namespace of processes; whether it will."""
-    of_it = Path(f"/proc/{pid}/ns")
-    if os.readlink(of_it / "pid") == os.readlink("/proc/self/ns/pid"):
-        return True
+    """Have the next forks live in the namespaces of a process; whether they will."""
     import ctypes
 
-    descriptors = [os.open(of_it / kind, os.O_RDONLY) for kind in ("user", "mnt", "pid")]
+    descriptors = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in ("user", "mnt", "pid")]
     return not any(ctypes.CDLL(None).setns(descriptor, 0) for descriptor in descriptors)
 
 
