@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -280,3 +280,18 @@ def start_dashboard() -> str:
         node.start_monitor()
         node.start_api_server(include_dashboard=True, raise_on_failure=True)
     return str(node.webui_url)
+
+
+def end_dashboard() -> None:
+    """End it with the processes of its pages: one that waits for an answer of Ray's would outlive both."""
+    import psutil
+    from ray._private import ray_constants, worker
+
+    node = worker._global_node
+    started = node.all_processes.get(ray_constants.PROCESS_TYPE_DASHBOARD, ()) if node else ()
+    for dashboard in started:
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(dashboard.process.pid)
+            for each in (process, *process.children(recursive=True)):
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()

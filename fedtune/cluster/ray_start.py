@@ -115,7 +115,8 @@ def _dashboard() -> Iterator[None]:
         except Exception as error:
             said = (str(error).splitlines() or [type(error).__name__])[-1]
             say(f"note: Ray's dashboard did not start: {said[:200]}")
-        over.wait()  # it ends with this thread
+        over.wait()
+        ray_internals.end_dashboard()
 
     shown = threading.Thread(target=show, daemon=True)
     shown.start()
@@ -123,7 +124,7 @@ def _dashboard() -> Iterator[None]:
         yield
     finally:
         over.set()
-        shown.join()  # ray.shutdown ends a dashboard that it knows of
+        shown.join()
 
 
 @contextmanager

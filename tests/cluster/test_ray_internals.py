@@ -10,20 +10,25 @@ import json
 import logging
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import ray
 from ray import tune
-from ray._private import services, utils, worker
+from ray._private import ray_constants, services, utils, worker
+from ray._private.node import Node
 from ray.tune import Callback
 from ray.tune.execution import class_cache, tune_controller
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
 from fedtune.cluster import ray_internals, ray_start
+from tests.support.waiting import wait_for
 
 
 class Counting(tune.Trainable):
@@ -218,6 +223,21 @@ def test_few_services_are_asked_for_where_ray_init_makes_its_parameters() -> Non
 @pytest.mark.usefixtures("one_ray")
 def test_without_a_dashboard_there_is_nothing_but_what_runs_trials() -> None:
     assert set(worker._global_node.all_processes) - {"reaper"} == set(ray_internals.SERVICES)
+
+
+def test_the_dashboard_ends_with_its_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which Ray leaves one behind that waits for an answer of a Ray that has ended."""
+    assert "PROCESS_TYPE_DASHBOARD" in inspect.getsource(Node.start_api_server), "see end_dashboard"
+    code = "import subprocess, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as dashboard:
+        assert dashboard.stdout
+        page = psutil.Process(int(dashboard.stdout.readline()))
+        started = {ray_constants.PROCESS_TYPE_DASHBOARD: [SimpleNamespace(process=dashboard)]}
+        monkeypatch.setattr(worker, "_global_node", SimpleNamespace(all_processes=started))
+        ray_internals.end_dashboard()
+        assert dashboard.wait(10) == -signal.SIGKILL
+    wait_for(lambda: not page.is_running() or page.status() == psutil.STATUS_ZOMBIE)
+    ray_internals.end_dashboard()  # it has ended already
 
 
 @pytest.mark.usefixtures("one_ray")

@@ -41,6 +41,14 @@ SPACE = """SPACE = [
     {"lr": 0.01, "momentum": 0.5, "lam": 1.0}, {"lr": 0.02, "momentum": 0.5, "lam": 1.0},
     {"lr": 0.03, "momentum": 0.5, "lam": 1.0},
 ]"""
+# with it a round takes half a second, but no processor, for as long as the search is watched
+PAUSE = """import time
+
+
+def pause(scores, y):
+    time.sleep(0.05)
+    return y.sum() * 0.0
+"""
 GOAL = ("val_acc", "max")
 AGENT = 52365  # the one port that Ray's agent would take
 
@@ -221,8 +229,10 @@ def running() -> Iterator[SimpleNamespace]:
     """
     folder = Path(tempfile.mkdtemp(prefix="ft", dir="/tmp"))  # short: paths of sockets may not be long
     (folder / "space.py").write_text(SPACE)
+    (folder / "pause.py").write_text(PAUSE)
     arguments = "--algo fedproto --scenario digits-w4 --clients 8 --rounds 1000000 --scheduler none --max-concurrent 2 "
-    arguments += f"--final-seeds 0 --space {folder / 'space.py'} --storage-path {folder} --name run"
+    arguments += f"--final-seeds 0 --space {folder / 'space.py'} --metric {folder / 'pause.py'}:pause "
+    arguments += f"--storage-path {folder} --name run"
     settings = {"RAY_TMPDIR": str(folder), "RAY_metrics_report_interval_ms": "1000", "RAY_USAGE_STATS_ENABLED": "1"}
     command = [sys.executable, "-m", "fedtune.search", *arguments.split()]
     with socket.socket() as taken, (folder / "log").open("w") as log:
