@@ -288,7 +288,7 @@ def end_dashboard() -> None:
     from ray._private import ray_constants, worker
 
     node = worker._global_node
-    started = node.all_processes.get(ray_constants.PROCESS_TYPE_DASHBOARD, ()) if node else ()
+    started: Any = node.all_processes.get(ray_constants.PROCESS_TYPE_DASHBOARD, ()) if node else ()
     for dashboard in started:
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(dashboard.process.pid)
