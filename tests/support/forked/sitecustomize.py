@@ -12,7 +12,7 @@ OF_RAY = ("workers/default_worker.py", "workers/setup_worker.py", "dashboard/das
 
 
 def has_fork() -> bool:
-    """Whether this is to become `fedtune …`, `python -m fedtune.…`, `ray …`, a notebook's kernel or a script of Ray's.
+    """Whether this is to become `fedtune …`, `python -m fedtune.…`, a notebook's kernel or one of Ray's own scripts.
 
     FEDTUNE_FORK, yes or no, is for one process, and not for those that it starts.
     """
@@ -21,8 +21,8 @@ def has_fork() -> bool:
         return wish == "yes"
     if words[:1] == ["-m"]:
         return words[1].partition(".")[0] in ("fedtune", "ipykernel_launcher")
-    commands = f"{sys.prefix}/bin/fedtune", f"{sys.prefix}/bin/ray"
-    return words[0] in commands or "/ray/" in words[0] and words[0].endswith(OF_RAY)
+    # Not `ray …`: the agents of a `ray start` that is a fork spin until it ends.
+    return words[:1] == [f"{sys.prefix}/bin/fedtune"] or "/ray/" in words[0] and words[0].endswith(OF_RAY)
 
 
 def as_fork() -> None:
