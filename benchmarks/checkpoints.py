@@ -12,11 +12,11 @@ import tempfile
 from typing import Any
 
 from fedtune import search
-from fedtune.arguments import given
 from fedtune.cluster import ray_start
 from fedtune.data import datasets
 from fedtune.federated import partitioning
 from fedtune.tuning import driver, plan
+from fedtune.tuning.arguments import given
 from fedtune.tuning.options import SearchOptions
 from fedtune.tuning.trainable import FederatedTrainable
 

@@ -6,8 +6,8 @@ import argparse
 import sys
 import time
 
-from fedtune import arguments
 from fedtune.core.terminal import say
+from fedtune.tuning import arguments
 from fedtune.tuning.options import ExperimentOptions
 
 

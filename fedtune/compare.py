@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import Any, NoReturn
 
-from fedtune import arguments
 from fedtune.studies.options import ComparisonOptions
+from fedtune.tuning import arguments
 
 
 def parser() -> argparse.ArgumentParser:

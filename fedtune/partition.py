@@ -10,9 +10,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from fedtune import arguments
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
+from fedtune.tuning import arguments
 from fedtune.tuning.options import ExperimentOptions
 
 OPTIONS = ("scenario", "seed", "data_dir", "download", "debug")

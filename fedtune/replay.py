@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from fedtune import arguments
+from fedtune.tuning import arguments
 from fedtune.tuning.options import SearchOptions
 
 

@@ -6,9 +6,9 @@ import argparse
 import sys
 from dataclasses import fields
 
-from fedtune import arguments
 from fedtune.core import terminal
 from fedtune.studies.options import ReproductionOptions
+from fedtune.tuning import arguments
 
 OPTIONS = [f.name for f in fields(ReproductionOptions) if f.name != "table"]
 

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedtune import arguments
 from fedtune.core import own_files
 from fedtune.core.errors import UserError
 from fedtune.federated import registry
 from fedtune.runs import own_copies
+from fedtune.tuning import arguments
 from fedtune.tuning.options import ExperimentOptions
 
 

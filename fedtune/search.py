@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from fedtune import arguments
+from fedtune.tuning import arguments
 from fedtune.tuning.options import SearchOptions
 
 

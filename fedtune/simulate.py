@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedtune import arguments
 from fedtune.core import terminal
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
+from fedtune.tuning import arguments
 from fedtune.tuning.option_types import positive, whole
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from fedtune import arguments
 from fedtune.core import terminal
+from fedtune.tuning import arguments
 
 
 def parser() -> argparse.ArgumentParser:

@@ -10,11 +10,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedtune import arguments as cli
 from fedtune.cluster import jobs
 from fedtune.core.command import Parser, guarded
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
+from fedtune.tuning import arguments as cli
 
 if TYPE_CHECKING:
     from fedtune.studies.submission import Submission

@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from fedtune import arguments
 from fedtune.core.errors import UserError
 from fedtune.studies.options import TabulationOptions
+from fedtune.tuning import arguments
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,6 +1,6 @@
 """What can be asked of a run and of a search: every option with its default and its help, declared once.
 
-The command line (fedtune/arguments.py), a run's record and the Python API are all made from these classes.  Building a
+The command line (arguments.py), a run's record and the Python API are all made from these classes.  Building a
 parser from them needs neither torch nor Ray.
 """
 

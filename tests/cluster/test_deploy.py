@@ -27,10 +27,10 @@ from ray.scripts import scripts
 from support.waiting import wait_for
 
 import fedtune
-from fedtune import arguments, search, submit
+from fedtune import search, submit
 from fedtune.cluster import jobs
 from fedtune.runs import logs
-from fedtune.tuning import plan
+from fedtune.tuning import arguments, plan
 from fedtune.tuning.options import SearchOptions
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from support.processes import kill
 from support.searches import command, copy_to, copy_when, logged_rounds
 from support.waiting import wait_for
 
-from fedtune import arguments, compare, resume
+from fedtune import compare, resume
 from fedtune.core.budget import Budget
 from fedtune.federated import partitioning
 from fedtune.federated.experiment import Experiment, with_seed
@@ -21,6 +21,7 @@ from fedtune.federated.simulation import play
 from fedtune.runs import logs, tables
 from fedtune.studies import comparison_plan, comparison_report, comparison_tables
 from fedtune.studies.options import ComparisonOptions
+from fedtune.tuning import arguments
 
 ARGUMENTS = (
     "--algos fedproto,local --scenario digits-w4 --clients 4 --rounds 4 --trials 4 --searcher random --scheduler none "

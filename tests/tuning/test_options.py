@@ -9,12 +9,11 @@ import sys
 
 import pytest
 
-from fedtune import arguments
 from fedtune.cluster import ray_start
 from fedtune.core.errors import UserError
 from fedtune.federated.scenario import Scenario
 from fedtune.search import parser
-from fedtune.tuning import options, schedulers, searchers
+from fedtune.tuning import arguments, options, schedulers, searchers
 from fedtune.tuning.options import ExperimentOptions, SearchOptions
 
 LINE = (
