@@ -20,6 +20,7 @@ from support.searches import MOMENTS, begin_search, copy_at
 from support.waiting import wait_for
 
 from fedtune.cluster import ray_start
+from fedtune.core import own_copies
 
 gc.disable()  # until the tests are found: of what that makes nothing is garbage, and looking takes a third of the time
 torch.set_num_threads(1)
@@ -116,6 +117,15 @@ def one_ray(_ray_ends: None) -> None:
 def no_ray() -> None:
     """For tests that connect to a Ray of their own."""
     ray.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def copies_are_forgotten() -> Iterator[None]:
+    """What a test told of copies of data, no other test finds: the same data lie under many a test's folder."""
+    before = dict(own_copies._copies)
+    yield
+    own_copies._copies.clear()
+    own_copies._copies.update(before)
 
 
 @pytest.fixture
