@@ -112,7 +112,8 @@ def plan(pools: list[Pool], phase: Phase, work: Scenario, passes: int, streams: 
     """Batches of exactly B real rows: permutation after permutation, the last batch of one wraps into the next.
 
     A client with fewer rows than B meets some of them twice in a batch; one without rows does no step.  Several
-    pools are gone through once each, one after the other; a single one `passes` times, or for the scenario's steps.
+    pools are gone through once each, one after the other; a single one `passes` times.  Where the scenario counts
+    steps, so many stand for a pass over a client's own rows, in phases with epochs of their own too.
     """
     batch, device = work.batch, pools[0].rows.device
     starts = [0]
@@ -127,8 +128,8 @@ def plan(pools: list[Pool], phase: Phase, work: Scenario, passes: int, streams: 
             n = count[k]
             if phase.steps is not None:
                 need = phase.steps * batch
-            elif work.local_steps and phase.epochs is None:
-                need = work.local_steps * batch
+            elif work.local_steps and (phase.epochs is None or phase.pool is None):
+                need = work.local_steps * (1 if phase.epochs is None else phase.epochs) * batch
             else:
                 need = (passes if len(pools) == 1 else 1) * -(-n // batch) * batch
             if n and need:

@@ -103,10 +103,16 @@ def test_a_batch_is_full_of_real_rows_and_each_permutation_ends_before_the_next(
             assert len(set(part)) == len(part) and set(part) <= set(range(n))
 
 
-def test_steps_replace_epochs_but_not_those_that_a_phase_fixes() -> None:
+def test_local_steps_stand_for_a_pass_over_a_clients_own_rows_and_not_over_rows_that_a_phase_draws() -> None:
     work, pool = Scenario(batch=4, local_steps=7), pool_of([2, 30])
-    assert local_training.plan([pool], PHASE, work, 3, streams(0, 1)).steps == [7, 7]
-    assert local_training.plan([pool], PHASE._replace(epochs=2), work, 2, streams(0, 1)).steps == [2, 16]
+
+    def steps(**said: Any) -> list[int]:
+        return local_training.plan([pool], PHASE._replace(**said), work, 2, streams(0, 1)).steps
+
+    assert steps() == [7, 7]  # local_epochs, here 2, are idle
+    assert steps(epochs=2) == [14, 14] and steps(epochs=0) == [0, 0]
+    assert steps(steps=3) == steps(steps=3, epochs=2) == [3, 3]
+    assert steps(epochs=2, pool=lambda down, eps: None) == [2, 16]
 
 
 def test_several_pools_are_gone_through_once_each_in_order() -> None:
