@@ -74,6 +74,12 @@ def test_a_comparisons_contrasts_are_of_the_tuned_configurations(tmp_path: Path)
     assert "gfpl − local" in page and "+10.00" in page and "setting" not in page.split("| contrast")[1].splitlines()[0]
 
 
+def algorithms_of(study: str) -> set[str]:
+    """Those that the command of a comparison names."""
+    words = contrasts.studies()[study]["command"].split()
+    return set(words[words.index("--algos") + 1].split(","))
+
+
 @pytest.mark.parametrize("study", contrasts.studies())
 def test_a_study_asks_for_what_its_command_runs(study: str) -> None:
     asked = contrasts.studies()[study]
@@ -83,7 +89,12 @@ def test_a_study_asks_for_what_its_command_runs(study: str) -> None:
         there = {r.label for panel in GRIDS[study].panels for column in panel.columns for r in rows_of(panel, column)}
         assert asked["columns"] == [c.label.partition(", ")[2] for c in GRIDS[study].panels[0].columns]
     else:
-        there = set(words[words.index("--algos") + 1].split(","))
-        assert there | {asked["left_out"].split(",")[0]} == set(registry.names()) and words[-1] == study
+        there = algorithms_of(study)
+        assert words[-1] == study
+        if whole := asked.get("part_of"):
+            assert there < algorithms_of(whole)
+            assert [c for c in asked["contrasts"] if c not in contrasts.studies()[whole]["contrasts"]] == []
+        else:
+            assert there | {asked["left_out"].split(",")[0]} == set(registry.names())
     assert names <= there
     assert {c["metric"] for c in asked["contrasts"]} <= set(contrasts.MEASURES)
