@@ -20,6 +20,7 @@ ROWS_AT_ONCE = 8192  # of evaluation and upload, padded: bounds the memory of ac
 KEPT = 2**26  # bytes of a group's validation rows that are kept from round to round
 
 BAND = 128  # rows of padding that are as dear as another call
+BLOCK = 512  # rows whose activations a small CNN's next layer still finds in the cache
 STEP = 8  # by which a band is shorter than its chunk: PyTorch's products of other remainders are other kernels
 
 Part = Tensor | slice  # positions of some of a group's clients
@@ -96,6 +97,16 @@ def bands_of(counts: Tensor, part: Part) -> list[Band]:
     places = torch.arange(len(counts), device=counts.device)[part]
     found: list[Band] = [(places[sorted(order[a:b])], cut[a], longest) for b, a in pairwise(ends)]
     return found if len(found) > 1 else [(part, longest, longest)]
+
+
+def blocks_of(rows: int, clients: int) -> list[slice]:
+    """Rows of so many clients in blocks of about BLOCK in all, which end on the same remainder by STEP as the whole.
+
+    A block is as long as another, or up to half a block longer, so that none is short.
+    """
+    each = max(STEP, BLOCK // clients // STEP * STEP)
+    starts = range(0, max(1, rows - each // 2), each)
+    return [slice(a, b) for a, b in pairwise([*starts, rows])]
 
 
 def chunks_of(g: Group, table: Split) -> list[Tensor]:

@@ -17,7 +17,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.pure_functions import is_known
 from fedtune.core.trees import Tree, for_each_client, named, take, tree_map
 from fedtune.federated.algorithm import Algorithm, Client, Data, Model, draw
-from fedtune.federated.chunks import Part, bands_of, in_chunks, rows_of
+from fedtune.federated.chunks import Part, bands_of, blocks_of, in_chunks, rows_of
 from fedtune.federated.stacked_rows import StackedRows, in_order, order_of
 from fedtune.federated.state import Group, Setting
 
@@ -95,12 +95,15 @@ def _features(s: Setting, g: Group, part: Part, draws: Draws) -> Tensor:
 
     run, whole = StackedRows(g.net, g.executor, of_one, _body, "features", draws), torch.empty(0)
     for band, n, longest in bands_of(table.counts[g.ids], part):
-        z = run(take(g.tensors, band), {}, {"x": rows_of(s, table, g, band, n).x})
-        if len(z) == len(places):
-            return z
-        whole = whole if len(whole) else in_order(order_of(z), (len(places), longest, *z.shape[2:]), z)
+        x = rows_of(s, table, g, band, n).x
         at = torch.searchsorted(places, torch.arange(len(g.ids))[band])
-        whole[at, :n], whole[at, n:] = z, z[:, :1]
+        for rows in blocks_of(n, len(at)) if x.device.type == "cpu" else [slice(0, n)]:
+            z = run(take(g.tensors, band), {}, {"x": x[:, rows]})
+            if z.shape[:2] == (len(places), longest):
+                return z
+            whole = whole if len(whole) else in_order(order_of(z), (len(places), longest, *z.shape[2:]), z)
+            whole[at, rows] = z
+        whole[at, n:] = whole[at, :1]
     return whole
 
 

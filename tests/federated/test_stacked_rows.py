@@ -38,6 +38,7 @@ def test_replayed_rows_change_no_bit(algorithm: str, fields: dict[str, Any], mon
     monkeypatch.undo()
     replayed.forget()
     monkeypatch.setattr(chunks, "BAND", 1)  # so that even small clients are cut to their own rows
+    monkeypatch.setattr(chunks, "BLOCK", 64)  # and go through them in several blocks
     banded, banded_rows = played(algorithm, **fields)
     assert rows == simple_rows == banded_rows
     for other in (plain, banded):
