@@ -35,6 +35,7 @@ def of(r: dict[str, Any], f: Findings | None = None) -> Provenance:
         "machine": ", ".join(
             str(v) for v in (
                 hardware.get("system"), hardware.get("machine"), f"{hardware.get('cpus')} CPUs" if hardware else None,
+                hardware.get("instructions"),
                 *(hardware.get("gpus") or []),
             ) if v
         ),

@@ -49,8 +49,18 @@ def origin() -> dict[str, Any]:
         "versions": {"fedtune": VERSION, "python": platform.python_version()}
         | {package: version(package) for package in PACKAGES},
         "git_commit": commit(),
-        "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "gpus": gpus, "system": platform.system()},
-    }
+        "hardware": {
+            "machine": platform.machine(), "cpus": os.cpu_count(), "gpus": gpus, "system": platform.system(),
+            "instructions": torch.backends.cpu.get_cpu_capability(),  # AVX2, AVX512, …: kernels go by it
+        },
+    }  # fmt: skip
+
+
+def trained_on(record: Mapping[str, Any]) -> str:
+    """What the last bits of a run's numbers depend on: PyTorch, the processor's instructions, GPUs."""
+    hardware, torch_then = record.get("hardware") or {}, (record.get("versions") or {}).get("torch")
+    instructions = hardware.get("instructions", "a CPU not recorded")
+    return ", ".join([f"torch {torch_then or 'not known'}", instructions, *hardware.get("gpus", [])])
 
 
 def record_for_resume(record: Mapping[str, Any], *more: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.metrics import JUDGED
 from fedtune.core.objectives import TEST, Goal
 from fedtune.core.terminal import say, several
-from fedtune.runs import frames
+from fedtune.runs import frames, provenance
 from fedtune.runs.files import RunFiles
 from fedtune.runs.folder import RunFolder
 from fedtune.runs.logs import logged, suggestions
@@ -57,16 +57,16 @@ def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool
     )  # fmt: skip
     status = search_study.run_with_ray(planned, {"replays": run.name})
     nothing = status == 1 and record["state"] == "nothing found"  # then too
-    return compare(before, planned) if nothing or not status else status
+    return compare(before, planned, record) if nothing or not status else status
 
 
-def compare(before: pd.DataFrame, p: plan.Plan) -> int:
-    """Say whether every round of every trial has the same numbers; 0 if so, else 1."""
+def compare(before: pd.DataFrame, p: plan.Plan, record: Mapping[str, Any]) -> int:
+    """Say whether every round of every trial has the same numbers; 0 if so, else 1.  record: of the run before."""
     files = RunFiles(p.folder)
     now = pd.read_parquet(files.rounds_file)
     names = pd.read_parquet(files.trials_file)["trial"]
     columns = [c for c in now if c in before and c not in CLOCK]
-    apart = []
+    apart, differences = [], []
     if len(names) < len(p.again):
         say(f"replayed: only {len(names)} of {len(p.again)} trials, for it was interrupted")
         return 1
@@ -76,11 +76,22 @@ def compare(before: pd.DataFrame, p: plan.Plan) -> int:
         other[tests] = other[tests].where(one[tests].notna()) if len(one) == len(other) else other[tests]
         if not one.equals(other):
             apart.append(old.trial)
+            differences.append((one.select_dtypes("number") - other.select_dtypes("number")).abs().max())
     if apart:
         say(f"replayed: {len(apart)} of {len(p.again)} trials have other numbers: {', '.join(apart)}")
+        say(_why(pd.concat(differences), record, RunFolder(p.folder).record))
         return 1
     say(f"replayed: all {several(len(p.again), 'trial')}, {several(len(now), 'round')}, are the same bit for bit")
     return 0
+
+
+def _why(differences: pd.Series, then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """How far numbers are apart, and whether they come from like machines.  differences: largest ones, by column."""
+    largest = differences.max()
+    size = f"the largest difference is {largest:.2g}, in {differences.idxmax()}" if largest > 0 else "rounds differ"
+    before, after = provenance.trained_on(then), provenance.trained_on(now)
+    unlike = f"; trained with {before}, now with {after}, which may round differently" if before != after else ""
+    return f"replayed: {size}{unlike}"
 
 
 def _continues(run: RunFiles, trial: str) -> bool:
