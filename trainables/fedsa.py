@@ -152,8 +152,7 @@ class FedSA(Algorithm):
 def embedded(rows: Tensor, seed: int) -> Tensor:
     """H(rows), from PyTorch's default start.  [C, D] float64 both."""
     d = rows.shape[1]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with randomness.seeded(seed):
         blocks = [layer for _ in range(2) for layer in (nn.Linear(d, d), nn.BatchNorm1d(d), nn.ReLU())]
     with torch.no_grad():
         return nn.Sequential(*blocks).double()(rows)

@@ -52,8 +52,7 @@ class FedTGP(FedProto):
     def init(self, task: Task) -> dict:
         """No class has a prototype that was told; what makes them starts as PyTorch's layers do."""
         c, d = task.classes, task.features
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(randomness.number(task.seed, "prototypes"))
+        with randomness.seeded(randomness.number(task.seed, "prototypes")):
             layers = {"embedding": nn.Embedding(c, d), "in": nn.Linear(d, d), "out": nn.Linear(d, d)}
         net = {f"{part}.{n}": t.detach() for part, layer in layers.items() for n, t in layer.named_parameters()}
         return super().init(task) | {"net": net}

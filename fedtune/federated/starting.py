@@ -52,8 +52,7 @@ def _drawn(s: Setting, member: str, client: int, like: dict[str, Tensor]) -> dic
     """One client's own tensors."""
     seed = randomness.number(s.task.seed, "net", client)
     net = architectures.build(member, s.task.shape, s.task.classes, s.task.features, seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(randomness.number(s.task.seed, "parts", client))
+    with randomness.seeded(randomness.number(s.task.seed, "parts", client)):
         tensors = s.algorithm.build(net, s.task).state_dict()
     return {n: tensors[n] for n in like}
 

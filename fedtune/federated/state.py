@@ -119,8 +119,7 @@ def _zero(dtype: torch.dtype, device: torch.device) -> Tensor:
 
 def _with_own_parts(s: Setting, form: Net) -> nn.Module:
     """The form with the parts that the algorithm adds, whose values are drawn from the seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(randomness.number(s.task.seed, "parts"))
+    with randomness.seeded(randomness.number(s.task.seed, "parts")):
         net = s.algorithm.build(form, s.task._replace(shapes={}, parameters=()))
     missing = set(s.algorithm.shared) - set(parts(net))
     assert not missing, f"{type(s.algorithm).__name__} shares parts that the net lacks: {missing}"

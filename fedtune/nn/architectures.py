@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from fedtune.core import randomness
 from fedtune.core.errors import UserError, unknown
 from fedtune.nn import catalogue, own_models
 from fedtune.nn.layers import Linear, MaxPool2x2
@@ -189,8 +190,7 @@ BODIES: dict[str, Callable[[Shape, int], nn.Module]] = {
 
 def build(name: str, shape: Shape, classes: int, features: int = 0, seed: int = 0) -> Net:
     """One architecture with PyTorch's default initialisation from this seed; the global random state is left alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with randomness.seeded(seed):
         if catalogue.is_own(name):
             return own_models.build(name, shape, classes, features)
         if name not in BODIES:

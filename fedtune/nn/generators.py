@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedtune.core import randomness
+
 Net = dict[str, Tensor]
 Loss = Callable[[Net, int], tuple[Tensor, Tensor | None]]  # the loss and None; or features and the loss's slope by them
 
@@ -23,8 +25,7 @@ _ROWS = 2**22  # logits that the server holds at once while it trains personal g
 
 def new_net(noise: int, classes: int, hidden: int, features: int, heads: int, seed: int) -> Net:
     """[ε, onehot(y)] -> hidden, BatchNorm, ReLU -> features (`heads` times as many), PyTorch's default start."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with randomness.seeded(seed):
         layers = {"in": nn.Linear(noise + classes, hidden), "norm": nn.BatchNorm1d(hidden),
                   "out": nn.Linear(hidden, heads * features)}
     whole = {f"{part}.{n}": t.detach() for part, layer in layers.items() for n, t in layer.state_dict().items()}

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fedtune.core import extensions, own_files
+from fedtune.core import extensions, own_files, randomness
 from fedtune.core.errors import UserError, unknown
 from fedtune.nn import catalogue
 from fedtune.nn.net import Net, Shape, rows_in_words
@@ -41,11 +41,10 @@ def width(name: str, shape: Shape, classes: int, features: int, dtype: torch.dty
 @lru_cache(maxsize=64)
 def _inspected(name: str, _: Any, shape: Shape, classes: int, features: int, dtype: torch.dtype) -> int:
     """_: the function, as another file may come by the same name."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
+    with torch.no_grad(), randomness.seeded(0):
         whole = _made(name, shape, classes, features).eval()
-        torch.manual_seed(0)
-        net = build(name, shape, classes, features).eval()
+        with randomness.seeded(0):
+            net = build(name, shape, classes, features).eval()
         _require_usable(name, net, whole)
         x = torch.randn(3, *shape) if dtype.is_floating_point else torch.randint(2, (3, *shape))
         rows = rows_in_words(shape, dtype)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -49,10 +49,10 @@ def of_net(net: nn.Module) -> dict[str, str]:
 def _modules(cls: type) -> Iterator[ModuleType]:
     """The modules of a class's files, and those imported from their folders, but not fedtune's own packages."""
     own = places.files_of(cls)
-    folders = {Path(file).parent for file in own}
+    folders = {os.path.dirname(file) for file in own}
     for name, module in [*sys.modules.items()]:
         file = getattr(module, "__file__", None)
-        if name in own.values() or (file and Path(file).parent in folders and name.split(".")[0] != "trainables"):
+        if name in own.values() or (file and os.path.dirname(file) in folders and name.split(".")[0] != "trainables"):
             yield module
 
 

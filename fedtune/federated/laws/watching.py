@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +32,14 @@ class Change(NamedTuple):
     what: str
 
 
+class Held(NamedTuple):
+    """A tensor or a dict in an argument, by its path, and what tells that it is another now."""
+
+    name: str
+    holder: Any
+    version: Any
+
+
 class Tape:
     """The messages of a run, and what its methods changed in place."""
 
@@ -46,7 +54,7 @@ class Tape:
     def call(self, hook: str, method: Callable[..., Any], args: tuple[Any, ...], train: bool = False) -> Any:
         """Call a method and note what crosses the wire and what it changed."""
         outer, self.training = self.training, train or self.training
-        before = list(self._versions(args)) if self.in_place else []
+        before = self._versions(args) if self.in_place else []
         self.depth += 1
         try:
             out = method(*args)
@@ -65,11 +73,13 @@ class Tape:
                 self.up.append(Message(task.t, up["ids"].tolist(), _copied(sent)))
         return out
 
-    def _versions(self, args: tuple[Any, ...]) -> Iterator[tuple[str, Any, Any]]:
+    def _versions(self, args: tuple[Any, ...]) -> list[Held]:
+        found: list[Held] = []
         for arg in args:
-            for name, holder in held(arg):
-                if not (self.training and name.removeprefix("m.") in self.buffers):
-                    yield name, holder, _version(holder)
+            hold(arg, "", found)
+        if self.training:
+            return [h for h in found if h.name.removeprefix("m.") not in self.buffers]
+        return found
 
 
 def watched(cls: type[Algorithm], tape: Tape) -> type[Algorithm]:
@@ -99,19 +109,19 @@ def _noted_phase(phase: Phase, tape: Tape) -> Phase:
     return phase._replace(loss=noted(phase.loss), pool=phase.pool and noted(phase.pool), after=after)
 
 
-def held(arg: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """The tensors and dicts in an argument, by their paths."""
+def hold(arg: Any, name: str, found: list[Held]) -> None:
+    """Note the tensors and dicts in an argument, by their paths.  It is asked of every call of a method."""
     if isinstance(arg, Tensor):
-        yield name or "a tensor", arg
+        found.append(Held(name or "a tensor", arg, arg._version))
     elif isinstance(arg, Model):
-        yield from held(arg.tensors, "m")
+        hold(arg.tensors, "m", found)
     elif isinstance(arg, dict):
-        yield name or "a dict", arg
+        found.append(Held(name or "a dict", arg, _version(arg)))
         for key, part in arg.items():
-            yield from held(part, f"{name}.{key}" if name else str(key))
+            hold(part, f"{name}.{key}" if name else str(key), found)
     elif isinstance(arg, tuple):
         for key, part in zip(getattr(arg, "_fields", range(len(arg))), arg, strict=True):
-            yield from held(part, f"{name}.{key}" if name else str(key))
+            hold(part, f"{name}.{key}" if name else str(key), found)
 
 
 def _version(holder: Any) -> Any:
