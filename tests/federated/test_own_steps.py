@@ -67,6 +67,17 @@ def case(loss: str = PLAIN, before: str = "", members: str = "", **more: str) ->
     return {"loss": loss, "before": before, "members": members, **more}
 
 
+def with_layer(layer: str, before: str) -> str:
+    """The file of a net whose body ends in this layer.  before: the layer's class."""
+    return textwrap.dedent(before) + textwrap.dedent(f"""
+        def net(shape, classes):
+            made = nn.Module()
+            made.body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 16), {layer})
+            made.head = nn.Linear(16, classes)
+            return made
+    """)
+
+
 def written(case: Case, folder: Path, note: str) -> tuple[str, str]:
     """Names of a file of an algorithm and of one of a model; another note makes them another module."""
     parts = {n: textwrap.dedent(case[n]).strip() for n in ("before", "members", "loss")}
@@ -174,7 +185,7 @@ CLEAN = {
         "    return (Phase(lambda m, batch, down: self.loss(m, batch, down) * (1 + task.t / 100)),)",
     ),
     "a layer of one's own": case(
-        net="""
+        net=with_layer("Gated(16, 2)", """
         class Gated(nn.Module):
             def __init__(self, width, depth):
                 super().__init__()
@@ -185,12 +196,7 @@ CLEAN = {
                 for layer in self.layers:
                     x = x + self.share * torch.tanh(layer(x)) * self.gate.sigmoid()
                 return self.norm(x) if self.training else self.norm(x).clamp(min=-3)
-        def net(shape, classes):
-            made = nn.Module()
-            made.body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 16), Gated(16, 2))
-            made.head = nn.Linear(16, classes)
-            return made
-        """
+        """)
     ),
 }  # fmt: skip
 
@@ -290,17 +296,12 @@ CHANGED = {
         "def build(self, net, task):\n    NETS.append(net)\n    return net\n"
         "def aggregate(self, server, up, task):\n    for net in NETS:\n        net.body[2].share += 1.0\n"
         "    return super().aggregate(server, up, task)",
-        net="""
+        net=with_layer("Scaled()", """
         class Scaled(nn.Module):
             share = 1.0
             def forward(self, x):
                 return torch.relu(x) * self.share
-        def net(shape, classes):
-            made = nn.Module()
-            made.body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 16), Scaled())
-            made.head = nn.Linear(16, classes)
-            return made
-        """,
+        """),
     ),
     "a field, by another dict of the instance": case(
         TIMES.format("self.seen"), "",
@@ -319,19 +320,14 @@ CHANGED = {
         "def aggregate(self, server, up, task):\n    for net in NETS:\n        part = net.body[2]\n"
         "        part.__dict__ = {**vars(part), 'share': part.share + 1}\n"
         "    return super().aggregate(server, up, task)",
-        net="""
+        net=with_layer("Scaled()", """
         class Scaled(nn.Module):
             def __init__(self):
                 super().__init__()
                 self.share = 1.0
             def forward(self, x):
                 return torch.relu(x) * self.share
-        def net(shape, classes):
-            made = nn.Module()
-            made.body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 16), Scaled())
-            made.head = nn.Linear(16, classes)
-            return made
-        """,
+        """),
     ),
     "the class of the instance": case(
         file="@dataclass(frozen=True)\nclass Base(FedProx):\n    share = 1\n"
@@ -522,7 +518,7 @@ IMPURE = {
         ), "runs Mine.__abs__",
     ),
     "a layer that counts": (
-        case(net="""
+        case(net=with_layer("Counting()", """
         class Counting(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -530,15 +526,10 @@ IMPURE = {
             def forward(self, x):
                 self.calls += self.training
                 return torch.relu(x) * (1 + self.calls / 100 * self.training)
-        def net(shape, classes):
-            made = nn.Module()
-            made.body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 16), Counting())
-            made.head = nn.Linear(16, classes)
-            return made
-        """), "sets .calls",
+        """)), "sets .calls",
     ),
     "a layer that keeps": (
-        case(net="""
+        case(net=with_layer("Keeping()", """
         class Keeping(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -547,12 +538,7 @@ IMPURE = {
                 if self.training:
                     self.seen.append(1)
                 return torch.relu(x) * (1 + len(self.seen) / 1000 * self.training)
-        def net(shape, classes):
-            made = nn.Module()
-            made.body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 16), Keeping())
-            made.head = nn.Linear(16, classes)
-            return made
-        """), "changes what it reads",
+        """)), "changes what it reads",
     ),
     "a hook on a layer": (
         case(net="""
