@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedtune.core.errors import unknown
+from fedtune.core.errors import UserError, unknown
 from fedtune.data import datasets
 from fedtune.federated.scenario import Scenario
 from fedtune.nn import catalogue
@@ -19,12 +19,18 @@ SHARE = 0.08  # share of GFPL's rows a class for which the digits suffice with 2
 def on(grid: Grid, dataset: str) -> Grid:
     """The table on one data set: its own columns of it, or else those of its first data set with this in its place.
 
-    Settings that are the same on the new data set become one column, beside which nothing was printed.
+    Settings that are the same on the new data set become one column, beside which nothing was printed.  UserError for a
+    table whose bodies come trained on another data set.
     """
     own = [p._replace(columns=tuple(c for c in p.columns if c.setting().dataset == dataset)) for p in grid.panels]
     if own := [p for p in own if p.columns]:
         return grid._replace(panels=tuple(own))
     first = grid.panels[0].columns[0].setting()
+    if first.pretrained != "none":
+        raise UserError(
+            f"bodies of this table start from {first.pretrained}, trained on {first.dataset}, but got --dataset "
+            f"{dataset}; leave it out"
+        )
     parts = [p for p in grid.panels if p.columns[0].setting().dataset == first.dataset]
     placed = [p._replace(columns=_placed(p, dataset)) for p in parts]
     notes = [grid.note, *_notes(parts, dataset)]
