@@ -121,7 +121,7 @@ def no_ray() -> None:
 
 @pytest.fixture(autouse=True)
 def copies_are_forgotten() -> Iterator[None]:
-    """What a test told of copies of data, no other test finds: the same data lie under many a test's folder."""
+    """What a test tells of copies of data is forgotten after it: many tests have the same data, each in its folder."""
     before = dict(own_copies._copies)
     yield
     own_copies._copies.clear()

@@ -19,8 +19,8 @@ event before after every local step; "stale": a pass over those); architectures 
 S_C is a sum over D dimensions: 300 is 6 a dimension at D = 50, 0.6 at 512.
 Without DCS: one classifier, CE only.  Without PFG: no events.  The control for PFG is retrain_on="own": as many steps
 of the heads on the client's own features.  Bodies are never aligned, and P_G lives in the space of f: heads that read
-draws of all classes right still name hardly any real row of a class that is foreign to them (test_acc_foreign), but
-where all bodies start from one extractor and learn little (scenarios gfpl-fmnist-common, gfpl-fmnist-common-frozen).
+draws of all classes right still name hardly any real row of a class that is foreign to them (test_acc_foreign),
+except where all bodies start from one extractor and then change little (gfpl-fmnist-common, gfpl-fmnist-common-frozen).
 """
 
 from dataclasses import dataclass

@@ -33,10 +33,10 @@ def numpy_stream(*address: int | str) -> np.random.Generator:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """PyTorch's own draws on the CPU, those of a layer's first weights among them, start from a seed.
+    """Within this, PyTorch's draws on the CPU, such as a layer's first weights, start from a seed.
 
-    Its generator is where it was afterwards.  torch.manual_seed sets those of GPUs as well, which nothing puts back,
-    and where there is none formats the stack three times, a millisecond.
+    Afterwards its generator is as it was.  torch.manual_seed would also seed GPUs, which nothing would put back, and
+    costs a millisecond where there is none.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

@@ -122,7 +122,7 @@ class Phase(NamedTuple):
 
     loss: Loss
     train: tuple[str, ...] = ()  # names of parts; () is all of them
-    # passes over the rows, each of local_steps mini-batches if they are the client's; None: the scenario's local work
+    # passes over the rows (of the client's own: local_steps mini-batches each, if set); None: the scenario's local work
     epochs: int | None = None
     steps: int | None = None  # or so many steps
     lr: float | None = None  # None: the scenario's

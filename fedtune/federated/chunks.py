@@ -102,7 +102,8 @@ def bands_of(counts: Tensor, part: Part) -> list[Band]:
 def blocks_of(rows: int, clients: int) -> list[slice]:
     """Rows of so many clients in blocks of about BLOCK in all, which end on the same remainder by STEP as the whole.
 
-    A block is as long as another, or up to half a block longer, so that none is short.
+    Blocks are equally long, STEP rows of each client at least, but for the last, which has half to one and a half as
+    many rows, so that none is short.
     """
     each = max(STEP, BLOCK // clients // STEP * STEP)
     starts = range(0, max(1, rows - each // 2), each)

@@ -113,7 +113,8 @@ def plan(pools: list[Pool], phase: Phase, work: Scenario, passes: int, streams: 
 
     A client with fewer rows than B meets some of them twice in a batch; one without rows does no step.  Several
     pools are gone through once each, one after the other; a single one `passes` times.  Where the scenario counts
-    steps, so many stand for a pass over a client's own rows, in phases with epochs of their own too.
+    steps, it has so many in place of all its passes, and each pass of a phase with epochs of its own over a client's
+    own rows has as many.
     """
     batch, device = work.batch, pools[0].rows.device
     starts = [0]

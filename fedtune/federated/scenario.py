@@ -98,7 +98,7 @@ class Scenario:
     batch: int = hyper(4, 1, 256, log=True, symbol="B", help="rows of a mini-batch")
     local_epochs: int = hyper(1, 1, 20, symbol="E", help="passes over a client's rows in a round")
     local_steps: int = hyper(
-        0, 1, 1000, log=True, extra_values=(0,), help="mini-batches in place of local_epochs and other epochs; 0: off"
+        0, 1, 1000, log=True, extra_values=(0,), help="mini-batches of a round and of an algorithm's own epochs; 0: off"
     )
     optimizer: str = hyper("sgd", choices=("sgd", "adam"), help="the clients' optimiser, new in every round")
     lr: float = hyper(0.01, 1e-5, 1.0, log=True, symbol="η", help="the clients' learning rate")

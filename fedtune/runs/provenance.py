@@ -56,11 +56,20 @@ def origin() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def trained_on(record: Mapping[str, Any]) -> str:
-    """What the last bits of a run's numbers depend on: PyTorch, the processor's instructions, GPUs."""
-    hardware, torch_then = record.get("hardware") or {}, (record.get("versions") or {}).get("torch")
-    instructions = hardware.get("instructions", "a CPU not recorded")
-    return ", ".join([f"torch {torch_then or 'not known'}", instructions, *hardware.get("gpus", [])])
+def trained_by(record: Mapping[str, Any]) -> dict[str, str]:
+    """What a run's numbers, or their last bits, depend on beside its options, as far as its record tells."""
+    versions, hardware = record.get("versions") or {}, record.get("hardware") or {}
+    device = str(record.get("device", ""))
+    found = {
+        "fedtune": versions.get("fedtune"),
+        "commit": (record.get("git_commit") or "")[:8],
+        "torch": versions.get("torch"),
+        "machine": hardware.get("machine"),
+        "instructions": hardware.get("instructions"),
+        "device": device,
+        "gpus": " and ".join(hardware.get("gpus", [])) if device.startswith("cuda") else "",
+    }
+    return {name: str(value) for name, value in found.items() if value}
 
 
 def record_for_resume(record: Mapping[str, Any], *more: str) -> dict[str, Any]:

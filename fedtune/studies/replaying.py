@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fedtune.core.budget import Budget
@@ -66,7 +67,7 @@ def compare(before: pd.DataFrame, p: plan.Plan, record: Mapping[str, Any]) -> in
     now = pd.read_parquet(files.rounds_file)
     names = pd.read_parquet(files.trials_file)["trial"]
     columns = [c for c in now if c in before and c not in CLOCK]
-    apart, differences = [], []
+    apart: dict[str, pd.Series] = {}
     if len(names) < len(p.again):
         say(f"replayed: only {len(names)} of {len(p.again)} trials, for it was interrupted")
         return 1
@@ -75,23 +76,42 @@ def compare(before: pd.DataFrame, p: plan.Plan, record: Mapping[str, Any]) -> in
         tests = [c for c in columns if c.startswith(TEST)]  # of every round now; then perhaps of some
         other[tests] = other[tests].where(one[tests].notna()) if len(one) == len(other) else other[tests]
         if not one.equals(other):
-            apart.append(old.trial)
-            differences.append((one.select_dtypes("number") - other.select_dtypes("number")).abs().max())
+            apart[old.trial] = _distance(one, other)
     if apart:
         say(f"replayed: {len(apart)} of {len(p.again)} trials have other numbers: {', '.join(apart)}")
-        say(_why(pd.concat(differences), record, RunFolder(p.folder).record))
+        say(f"replayed: {_how_far(list(apart.values()))}{_unlike(record, RunFolder(p.folder).record)}")
         return 1
     say(f"replayed: all {several(len(p.again), 'trial')}, {several(len(now), 'round')}, are the same bit for bit")
     return 0
 
 
-def _why(differences: pd.Series, then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """How far numbers are apart, and whether they come from like machines.  differences: largest ones, by column."""
-    largest = differences.max()
-    size = f"the largest difference is {largest:.2g}, in {differences.idxmax()}" if largest > 0 else "rounds differ"
-    before, after = provenance.trained_on(then), provenance.trained_on(now)
-    unlike = f"; trained with {before}, now with {after}, which may round differently" if before != after else ""
-    return f"replayed: {size}{unlike}"
+def _distance(one: pd.DataFrame, other: pd.DataFrame) -> pd.Series:
+    """The largest relative difference in each column, inf where one lacks a value; empty if one has fewer rounds."""
+    if len(one) != len(other):
+        return pd.Series(dtype=float)
+    one, other = one.select_dtypes("number"), other.select_dtypes("number")
+    relative = (one - other).abs() / np.fmax(one.abs(), other.abs())
+    return relative.mask(one == other, 0.0).mask(one.isna() & other.isna(), 0.0).fillna(np.inf).max()
+
+
+def _how_far(distances: Sequence[pd.Series]) -> str:
+    """How far trials with other numbers are apart, in words."""
+    largest = pd.concat([d[d < np.inf] for d in distances]).sort_values()
+    shorter, missing = sum(d.empty for d in distances), sum(bool((d == np.inf).any()) for d in distances)
+    said = [f"the largest relative difference is {largest.iloc[-1]:.2g}, in {largest.index[-1]}"] * bool(largest.any())
+    said += [f"{several(shorter, 'trial')} of other numbers of rounds"] * bool(shorter)
+    said += [f"{several(missing, 'trial')} with values that only one has"] * bool(missing)
+    return "; ".join(said) or "values that are no numbers differ"
+
+
+def _unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Where the code or the machine is known to be another one than then, in words."""
+    before, after = provenance.trained_by(then), provenance.trained_by(now)
+    others = [n for n in before if n in after and before[n] != after[n]]
+    if not others:
+        return ""
+    was, is_ = (", ".join(f"{n} {of[n]}" for n in others) for of in (before, after))
+    return f"; trained by {was}, now by {is_}"
 
 
 def _continues(run: RunFiles, trial: str) -> bool:

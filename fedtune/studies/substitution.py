@@ -25,12 +25,13 @@ def on(grid: Grid, dataset: str) -> Grid:
     own = [p._replace(columns=tuple(c for c in p.columns if c.setting().dataset == dataset)) for p in grid.panels]
     if own := [p for p in own if p.columns]:
         return grid._replace(panels=tuple(own))
+    for s in (c.setting() for p in grid.panels for c in p.columns):
+        if s.pretrained != "none":
+            raise UserError(
+                f"this table's bodies were trained on {s.dataset} ({s.pretrained}), but got --dataset {dataset}; leave "
+                "--dataset out"
+            )
     first = grid.panels[0].columns[0].setting()
-    if first.pretrained != "none":
-        raise UserError(
-            f"bodies of this table start from {first.pretrained}, trained on {first.dataset}, but got --dataset "
-            f"{dataset}; leave it out"
-        )
     parts = [p for p in grid.panels if p.columns[0].setting().dataset == first.dataset]
     placed = [p._replace(columns=_placed(p, dataset)) for p in parts]
     notes = [grid.note, *_notes(parts, dataset)]

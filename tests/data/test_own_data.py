@@ -13,6 +13,7 @@ import pytest
 from support.own_data import made, pictures, saved, taken, wards
 
 from fedtune.core import extensions, own_files
+from fedtune.core import own_copies as copies
 from fedtune.core.errors import UserError
 from fedtune.data import datasets, own_data
 from fedtune.data.federation import Federation
@@ -288,6 +289,7 @@ def test_a_runs_copy_of_small_data_is_used_when_they_are_gone(
 
 def test_large_data_stay_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_copies, "LARGEST", 1000)
+    monkeypatch.setattr(copies, "_copies", {})
     name, files = own_files.take(str(saved(tmp_path / "w.npz", **wards())))
     files = own_data.described(name, files)
     own_copies.keep(files, tmp_path / "run")

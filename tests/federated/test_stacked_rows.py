@@ -11,6 +11,7 @@ from fedtune.federated import chunks, own_metrics, partitioning, registry, repla
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.simulation import Simulation
 from fedtune.federated.step_identity import Identity, identity
+from fedtune.nn import architectures
 
 
 def played(algorithm: str, participation: float = 1.0, **fields: Any) -> tuple[Simulation, list[dict[str, Any]]]:
@@ -39,7 +40,10 @@ def test_replayed_rows_change_no_bit(algorithm: str, fields: dict[str, Any], mon
     replayed.forget()
     monkeypatch.setattr(chunks, "BAND", 1)  # so that even small clients are cut to their own rows
     monkeypatch.setattr(chunks, "BLOCK", 64)  # and go through them in several blocks
+    blocks: list[int] = []
+    monkeypatch.setattr(uploads, "blocks_of", lambda *a: blocks.append(len(found := chunks.blocks_of(*a))) or found)
     banded, banded_rows = played(algorithm, **fields)
+    assert algorithm == "fedbn" or max(blocks) > 1  # which uploads no features
     assert rows == simple_rows == banded_rows
     for other in (plain, banded):
         for n, t in named(other.state_dict()["server"]).items():
@@ -71,3 +75,21 @@ def test_a_run_with_a_metric_of_ones_own_finds_its_scores_after_one_without(tmp_
         rows.append([simulation.step() for _ in range(6)][-1])
     assert rows[1]["val_recall"] == pytest.approx(rows[1]["val_acc"])
     assert len({row["val_acc"] for row in rows}) == 1 and "val_recall" not in rows[2]
+
+
+@pytest.mark.parametrize("width", [4, 10, 0])
+@pytest.mark.parametrize(("model", "rows"), [("mlp", 2100), ("fedproto-cnn", 700)])
+def test_features_of_many_rows_have_the_same_bits_in_blocks(model: str, rows: int, width: int) -> None:
+    """Also narrow ones, whose product may go by another kernel; bits are promised where fedtune was measured."""
+    body = architectures.build(model, (1, 28, 28), 10, width).body
+    tensors = {n: torch.stack([t.detach(), 1.1 * t.detach()]) for n, t in body.named_parameters()}
+    x = torch.rand(2, rows, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+
+    def features(some: slice) -> torch.Tensor:
+        with torch.no_grad():
+            return torch.func.vmap(lambda t, z: torch.func.functional_call(body, t, z))(tensors, x[:, some])
+
+    blocks = chunks.blocks_of(rows, 2)
+    whole, parts = features(slice(None)), torch.cat([features(block) for block in blocks], 1)
+    assert len(blocks) > 1 and torch.allclose(parts, whole, rtol=0, atol=1e-6)
+    assert torch.equal(parts, whole) or torch.backends.cpu.get_cpu_capability() != "AVX512"
