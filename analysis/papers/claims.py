@@ -8,7 +8,7 @@
     python -m analysis.claims runs/gfpl-*-fashion-mnist-* [--write analysis/results]
 
 Any number of seeds, columns and rounds will do: the folders say what was run, and it stands beside each verdict
-(analysis/results: three seeds of figures 4 and 6).
+(analysis/results: ten seeds of figure 3, five of figures 4a and 6, three of figure 7).
 
 A claim that one setting is better than another holds if the 95 % interval of the difference, paired by seed, lies above
 0; it does not hold if it lies below.  Otherwise the effect is smaller than claimed, where the paper's figure lies
