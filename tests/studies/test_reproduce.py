@@ -358,7 +358,7 @@ def test_a_part_without_rows_has_all_that_fit_and_the_best_first():
 
 @pytest.mark.parametrize("name", [
     "fedpa-table2", "fedsa-device", "gfpl-fig3-fashion-mnist", "gfpl-fig4-fashion-mnist", "gfpl-fig6-fashion-mnist",
-    "gfpl-fig7-fashion-mnist", "gfpl-table2-fashion-mnist",
+    "gfpl-fig7-fashion-mnist", "gfpl-table2-fashion-mnist", "gfpl-fig4a-fashion-mnist", "gfpl-few", "gfpl-common",
 ])  # fmt: skip
 def test_the_table_in_the_repository_is_what_the_command_makes_of_its_figures(name: str):
     head, heading, body = (RESULTS / f"{name}.md").read_text().partition("\n## ")
