@@ -17,10 +17,9 @@ Ours: clusters are complete-linkage, everything in one within S_C (algorithm 1, 
 fit, upload, fuse, download, retrain in one round (algorithm 2: "interleaved", a step on B draws from the P_G of the
 event before after every local step; "stale": a pass over those); architectures are fused apart, as are their features.
 S_C is a sum over D dimensions: 300 is 6 a dimension at D = 50, 0.6 at 512.
-Without DCS: one classifier, CE only.  Without PFG: no events.  The control for PFG is retrain_on="own": as many steps
-of the heads on the client's own features.  Bodies are never aligned, and P_G lives in the space of f: heads that read
-draws of all classes right still name hardly any real row of a class that is foreign to them (test_acc_foreign),
-except where all bodies start from one extractor and then change little (gfpl-fmnist-common, gfpl-fmnist-common-frozen).
+Without DCS: one classifier, CE only.  Without PFG: no events.  Its control is retrain_on="own": as many steps on own
+features.  Bodies are never aligned: heads that read draws from P_G right name hardly any row of a foreign class
+(test_acc_foreign), except where bodies start from one extractor and change little (gfpl-fmnist-common[-frozen]).
 """
 
 from dataclasses import dataclass
