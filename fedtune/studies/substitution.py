@@ -13,7 +13,11 @@ from fedtune.studies.paper_grid import Column, Grid, Panel
 
 SEEDS = 2  # of a quick version
 LEAST_ALPHA = 0.05  # below it ten classes leave some of twenty clients without rows
-SHARE = 0.08  # share of GFPL's rows a class for which the digits suffice with 20 clients
+# data sets of few rows -> share of GFPL's rows a class for which they suffice with 20 clients, and the fields with it
+FEW: dict[str, tuple[float, dict[str, int]]] = {
+    "digits": (0.08, {"val_shots": 4, "test_shots": 4, "batch": 4}),
+    "mnist-5k": (0.2, {"val_shots": 8, "test_shots": 12}),  # as in gfpl-mnist5k-w4
+}
 
 
 def on(grid: Grid, dataset: str) -> Grid:
@@ -71,7 +75,7 @@ def lasting(panel: Panel, rounds: int) -> Panel:
 def fields(scenario: Scenario, dataset: str) -> dict[str, Any]:
     """The fields that change with the data set: the model, if images have another shape, and the partition.
 
-    Clients that were celebrities hold shares of the classes instead.  The digits have few rows, so clients get few.
+    Clients that were celebrities hold shares of the classes instead.  Of a data set of few rows clients get few.
     """
     shape, tiny = datasets.describe(dataset)[:3], dataset == "digits"
     out: dict[str, Any] = {"dataset": dataset, "skip_classes": 0}
@@ -80,9 +84,10 @@ def fields(scenario: Scenario, dataset: str) -> dict[str, Any]:
     if scenario.partition in ("fedgen", "natural"):
         out |= {"partition": "fedgen", "floor": 5 if tiny else 10}
         out |= {"share": 1.0, "clients": 10, "batch": 16} if tiny else {}
-    if tiny and scenario.partition == "ways-shots":
-        rows = {"shots": max(2, round(SHARE * scenario.shots)), "shots_spread": round(SHARE * scenario.shots_spread)}
-        out |= rows | {"val_shots": 4, "test_shots": 4, "batch": 4}
+    if dataset in FEW and scenario.partition == "ways-shots":
+        share, others = FEW[dataset]
+        rows = {"shots": max(2, round(share * scenario.shots)), "shots_spread": round(share * scenario.shots_spread)}
+        out |= rows | others
     if tiny and scenario.partition == "dirichlet":
         out |= {"floor": 9}
     return out
@@ -116,8 +121,9 @@ def _notes(parts: Sequence[Panel], dataset: str) -> list[str]:
     """Sentences on what differs from the paper's setting although the labels do not say so."""
     columns = [c for p in parts for c in p.columns]
     law, notes = columns[0].setting().partition, []
-    if dataset == "digits" and law == "ways-shots":
-        notes.append(f"on the digits a client has {100 * SHARE:g} % of the rows that a label or the paper says")
+    if dataset in FEW and law == "ways-shots":
+        share = f"{100 * FEW[dataset][0]:g} %"
+        notes.append(f"on {dataset} a client has {share} of the rows a class that a label or the paper says")
     if dataset == "digits" and law in ("fedgen", "natural"):
         notes.append("the digits are partitioned whole, among ten clients, whatever share a label names")
     if law == "natural":

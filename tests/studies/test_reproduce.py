@@ -164,6 +164,18 @@ def test_every_table_can_be_played_on_the_digits(name: str):
         partitioning.partition(data, scenario, seed=0)
 
 
+def test_gfpls_tables_can_be_played_on_the_mnist_that_comes_with_a_package():
+    data, played = datasets.load("mnist-5k"), set()
+    for name in (n for n in ANYWHERE if n.startswith("gfpl-")):
+        grid = substitution.on(GRIDS[name], "mnist-5k")
+        assert "on mnist-5k a client has 20 % of the rows" in grid.note
+        played |= {c.setting().override(rounds=60) for p in grid.panels for c in p.columns}
+    for scenario in played:
+        for seed in range(10):
+            partitioning.partition(data, scenario, seed)
+    assert SCENARIOS["gfpl-mnist5k-w4"].override(shots_spread=0) in played
+
+
 def test_a_table_whose_bodies_come_trained_stays_on_their_data(capsys: pytest.CaptureFixture[str]):
     grid = substitution.on(GRIDS["gfpl-common"], "fashion-mnist")
     assert grid.panels == GRIDS["gfpl-common"].panels
