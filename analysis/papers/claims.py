@@ -7,8 +7,8 @@
     fedtune reproduce gfpl-table1 --dataset fashion-mnist --algos gfpl,fedproto,local --quick --seeds 5
     python -m analysis.claims runs/gfpl-*-fashion-mnist-* [--write analysis/results]
 
-and so with mnist-5k in its place.  Any number of seeds, columns and rounds will do: the folders say what was run, and it stands beside each verdict
-(analysis/results: ten seeds of figure 3, five of figures 4a and 6, three of figure 7).
+and so with mnist-5k in its place.  Any number of seeds, columns and rounds will do: the folders say what was run, and
+it stands beside each verdict (analysis/results: ten seeds of figure 3, five of figures 4a and 6, three of figure 7).
 
 A claim that one setting is better than another holds if the 95 % interval of the difference, paired by seed, lies above
 0; it does not hold if it lies below.  Otherwise the effect is smaller than claimed, where the paper's figure lies
