@@ -21,7 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -135,31 +135,48 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--write", type=Path, metavar="DIR", help="folder of the table (default: show it only)")
     parser.add_argument("--debug", action="store_true", help="show the stack of an error")
     args = parser.parse_args(argv)
-    tables: dict[str, Reproduced] = {}
-    for folder in args.folders:
-        found = Reproduced.read(folder)
-        if found.table in tables:
-            raise UserError(f"a table's runs are judged of one folder, but {folder} is {found.table}, too; give one")
-        tables[found.table] = found
-    table = judged(
-        lambda name, *what: tables[name].values(*what) if name in tables else {},
-        lambda name, part: tables[name].where(part) if name in tables else "",
-    )
+    tables = [Reproduced.read(folder) for folder in args.folders]
+    _require_each_once(tables, args.folders)
+
+    def values(name: str, *what: str) -> Values:
+        return {label: v for t in tables if t.table == name for label, v in t.values(*what).items()}
+
+    def where(name: str, part: str) -> str:
+        return "; ".join(dict.fromkeys(filter(None, (t.where(part) for t in tables if t.table == name))))
+
+    table = judged(values, where)
     lines = ["# GFPL's claims", "", comparison_text.markdown(table), "From the runs of", ""]
-    lines += [f"- {provenance_line(t.record, (o.commit for o in t.outcomes.values()))}" for t in tables.values()]
+    lines += [f"- {provenance_line(t.record, (o.commit for o in t.outcomes.values()))}" for t in tables]
     text = "\n".join(lines) + "\n"
     print(text)
     if args.write:
         args.write.mkdir(parents=True, exist_ok=True)
-        table.to_csv(args.write / "gfpl-claims.csv", index=False)
-        (args.write / "gfpl-claims.md").write_text(text, encoding="utf-8")
+        name = "-".join(filter(None, ("gfpl-claims", tables[0].dataset)))
+        table.to_csv(args.write / f"{name}.csv", index=False)
+        (args.write / f"{name}.md").write_text(text, encoding="utf-8")
     return 0
+
+
+def _require_each_once(tables: Sequence[Reproduced], folders: Sequence[Path]) -> None:
+    """UserError for two folders with the same part of a table, or of several data sets."""
+    seen: dict[tuple[str, str], Path] = {}
+    for t, folder in zip(tables, folders, strict=True):
+        if t.dataset != tables[0].dataset:
+            of = [f"{f} ({x.dataset or 'as printed'})" for x, f in ((tables[0], folders[0]), (t, folder))]
+            raise UserError(f"claims are judged on one data set at a time, but got {of[0]} and {of[1]}")
+        for part in dict.fromkeys(s.panel.label for s in t.spots):
+            if (t.table, part) in seen:
+                first = seen[t.table, part]
+                raise UserError(f"a part of a table is judged from one folder, but {first} and {folder} both have "
+                                f"{t.table}, {part}; give one")  # fmt: skip
+            seen[t.table, part] = folder
 
 
 class Reproduced(NamedTuple):
     """What `fedtune reproduce` left of a table."""
 
     table: str
+    dataset: str | None  # asked for in place of the table's own
     record: dict[str, Any]
     spots: list[reproduction_plan.Spot]
     outcomes: dict[str, ray_tasks.Outcome]
@@ -172,7 +189,8 @@ class Reproduced(NamedTuple):
         grid = reproduction_plan.requested(options)
         spots = list(reproduction_plan.planned(grid, options.presets, record["device"], options.test_every))
         runs = {run.label: run for spot in spots for run in spot.runs}
-        return cls(options.table, record, spots, ray_tasks.finished(list(runs.values()), folder / "runs"))
+        outcomes = ray_tasks.finished(list(runs.values()), folder / "runs")
+        return cls(options.table, options.dataset, record, spots, outcomes)
 
     def where(self, part: str) -> str:
         """On which data a part was run, for how many of the paper's rounds, on how many seeds."""

@@ -170,11 +170,10 @@ def test_the_labels_of_claims_are_those_of_the_grids():
     assert {"GFPL w/o DCS and PFG", "GFPL w/o DCS", "GFPL w/o PFG", "GFPL", "FedProto"} <= rows
 
 
-def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """Each folder says itself what was played, so tables may have other seeds and columns."""
-    folder, out = tmp_path / "fig7", tmp_path / "out"
-    arguments = ["gfpl-fig7", "--dataset", "digits", "--quick", "--parts", "a,c", "--seeds", "2"]
-    options = ReproductionOptions("gfpl-fig7", dataset="digits", quick=True, parts="a,c", seeds=2)
+def leave_figure_7(folder: Path, parts: str, dataset: str = "digits") -> None:
+    """What `fedtune reproduce` leaves of parts of the figure: a cost linear in n, and quadratic in w̄."""
+    arguments = ["gfpl-fig7", "--dataset", dataset, "--quick", "--parts", parts, "--seeds", "2"]
+    options = ReproductionOptions("gfpl-fig7", dataset=dataset, quick=True, parts=parts, seeds=2)
     for spot in reproduction_plan.planned(reproduction_plan.requested(options), "ours", "cpu", options.test_every):
         given = {"components": 1, "ways": 2} | spot.column.config | spot.column.fields
         cost = given["components"] if spot.panel.label.startswith("a") else given["ways"] ** 2
@@ -184,16 +183,33 @@ def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.C
             write_json(file, {"rounds": [{"comm_mb": float(cost)}], "reason": ""})
     said = {"command": ["fedtune", "reproduce", *arguments], "device": "cpu", "versions": {"fedtune": "1"}}
     (folder / "reproduce.json").write_text(json.dumps(said | {"grid": options.grid}))
+
+
+def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Each folder says itself what was played, so tables may have other seeds and columns."""
+    folder, out = tmp_path / "fig7", tmp_path / "out"
+    leave_figure_7(folder, "a,c")
     assert claims.main([str(folder), "--write", str(out)]) == 0
-    found = pd.read_csv(out / "gfpl-claims.csv").set_index("claim")["verdict"]
+    found = pd.read_csv(out / "gfpl-claims-digits.csv").set_index("claim")["verdict"]
     assert found["C7, n"] == HOLDS and found["C7, w̄"] == FAILS and found["C7, m"] == UNTOLD
-    assert "| digits, 20 of 100 rounds, 2 seeds |" in (out / "gfpl-claims.md").read_text()
-    assert "`fedtune reproduce gfpl-fig7 --dataset digits --quick" in (out / "gfpl-claims.md").read_text()
+    assert "| digits, 20 of 100 rounds, 2 seeds |" in (out / "gfpl-claims-digits.md").read_text()
+    assert "`fedtune reproduce gfpl-fig7 --dataset digits --quick" in (out / "gfpl-claims-digits.md").read_text()
     assert "| C7, n |" in capsys.readouterr().out
     assert claims.main([str(tmp_path)]) == 2 and "reproduce.json is missing or damaged" in capsys.readouterr().err
-    (tmp_path / "again").symlink_to(folder)
-    assert claims.main([str(folder), str(tmp_path / "again")]) == 2
-    assert "is gfpl-fig7, too; give one" in capsys.readouterr().err
+
+
+def test_parts_of_a_table_may_lie_in_several_folders_each_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    for name, parts in (("n", "a"), ("w", "c"), ("both", "a,c")):
+        leave_figure_7(tmp_path / name, parts)
+    assert claims.main([str(tmp_path / "both")]) == 0
+    of_one = capsys.readouterr().out.split("From the runs of")[0]
+    assert claims.main([str(tmp_path / "n"), str(tmp_path / "w")]) == 0
+    assert capsys.readouterr().out.split("From the runs of")[0] == of_one
+    assert claims.main([str(tmp_path / "n"), str(tmp_path / "both")]) == 2
+    assert "both have gfpl-fig7, a: n; give one" in capsys.readouterr().err
+    leave_figure_7(tmp_path / "other", "c", "fashion-mnist")
+    assert claims.main([str(tmp_path / "n"), str(tmp_path / "other")]) == 2
+    assert "on one data set at a time, but got" in (error := capsys.readouterr().err) and "(fashion-mnist)" in error
 
 
 @pytest.mark.parametrize("test_every", [1, 10])  # runs are found again whatever rounds were tested
