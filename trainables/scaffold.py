@@ -2,15 +2,16 @@
 
     down     w, c
     client   w_k <- w;  each step on   L = CE + (c - c_k) · w_k,   so that its gradient is g_k - c_k + c
-             c_k⁺ = c_k - c + (w - w_k) / (S η)     after S steps
+             c_k⁺ = c_k - c + (w - w_k) / (η S)     after S steps
     up       w_k, n_k, c_k⁺ - c_k
     server   w <- w + η_g · mean_k (w_k - w)
              c <- c + m/K · mean_k (c_k⁺ - c_k),    m of the K clients took part
 
-Karimireddy et al., ICML 2020, arXiv:1910.06378, algorithm 1 with option II.  Means are plain, over clients.  Under
-momentum, weight decay or Adam (w - w_k) / (S η) is the path that was taken and no mean gradient: the paper's clients
-run plain SGD.  BatchNorm's running statistics are no parameters: the server takes their mean.  Alone, or in round 1, a
-client has c = c_k, and its steps are FedAvg's.
+Karimireddy et al., ICML 2020, arXiv:1910.06378, algorithm 1 with option II.  Means are plain, over clients.  The
+paper's clients run plain SGD, as the preset "as_text" does.  Under momentum, which our scenarios have, and with paces
+η S is how far the steps go along a gradient of one, so that c_k⁺ stays a mean of the round's gradients; under Adam,
+clipping and weight decay it is none.  BatchNorm's running statistics are no parameters: the server takes their mean.
+Alone, or in round 1, a client has c = c_k, and its steps are FedAvg's.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedtune.core.trees import Tree, mean_over_clients, tree_map
-from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Task, hyper
+from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Task, hyper, part_of
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Scaffold(Algorithm):
 
     shared = ("body", "head")
     sends = ("control",)
+    presets = {"as_text": {"momentum": 0.0}}
 
     def init(self, task: Task) -> dict[str, Tree]:
         """No control variate yet."""
@@ -46,9 +48,10 @@ class Scaffold(Algorithm):
         return super().loss(m, batch, down) + drift
 
     def remember(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
-        """c_k⁺, the mean of the round's gradients under plain SGD."""
-        path, mine = data.client.lr * data.client.steps.clamp(min=1), data.client.kept["control"]
-        moved = {n: (down["shared"][n] - m[n]) / path for n in mine}
+        """c_k⁺, a mean of the round's gradients."""
+        # who has not stepped has not moved either: 0 / 1
+        path, mine = {p: torch.where(s > 0, s, 1) for p, s in data.client.path.items()}, data.client.kept["control"]
+        moved = {n: (down["shared"][n] - m[n]) / path[part_of(n)] for n in mine}
         return {"control": {n: mine[n] - c + moved[n] for n, c in down["control"].items()}}
 
     def upload(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:

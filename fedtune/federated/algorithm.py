@@ -69,16 +69,17 @@ class Noise(NamedTuple):
 class Client(NamedTuple):
     """What client code may know of its own client.
 
-    "η·K" of a paper is `client.lr * client.steps`: how far plain SGD goes along a gradient that stays the same.  The
-    step that is taken is another wherever the optimiser is: momentum β goes up to 1 / (1 - β) times as far, Adam about
-    η a coordinate whatever the gradient's size, and weight decay adds its own pull.  What divides by η·K (SCAFFOLD's
-    control variates, say) then measures the path taken, not a mean gradient.
+    "η·K" of a paper is `client.path[part]`: how far SGD carries this part's parameters in all steps of the phase along
+    a gradient of one that stays the same, with its momentum and pace; without these, `lr * steps`.  So a move divided
+    by it is a mean of the phase's gradients, but for what clipping and weight decay do.  Adam's steps are about η a
+    coordinate whatever the gradient's size, and such a mean tells nothing of it: its path is η a step.
     """
 
     kept: dict[str, Tree] = {}  # what it keeps between rounds (`keep`, `remember`), as it was when the round began
     # [] the learning rate of this phase (in `upload`: of the round's last), cooled; a part in `pace` has pace times it
     lr: Tensor = torch.zeros(())
     steps: Tensor = torch.zeros((), dtype=torch.int64)  # [] of this phase (in `upload`: of the round's last)
+    path: dict[str, Tensor] = {}  # part -> [] as lr and steps; of a part that the phase does not train, 0
 
 
 class Batch(NamedTuple):

@@ -13,7 +13,7 @@ Step = tuple[Any, ...]  # x, y and noise of a batch, and what its client is told
 
 
 class _Asked(Client):
-    """A client that notes in `asks` that it was asked for its rate or its steps."""
+    """A client that notes in `asks` that it was asked for its rate, its steps or its path."""
 
     asks: list[str]
 
@@ -34,6 +34,11 @@ class _Asked(Client):
     def steps(self) -> Tensor:
         self.asks.append("steps")
         return super().__getitem__(2)  # type: ignore[return-value]
+
+    @property
+    def path(self) -> dict[str, Tensor]:
+        self.asks.append("path")
+        return super().__getitem__(3)  # type: ignore[return-value]
 
 
 def batch_of(step: Step, asks: list[str]) -> Batch:

@@ -133,4 +133,4 @@ def rows_of(s: Setting, table: Split, g: Group, part: Part, longest: int | None 
     if g.executor == "stack" and has_convolutions(g.net):
         x = stacked_layout(x)
     mask = torch.arange(rows.shape[1], device=rows.device) < counts[:, None]
-    return Data(x, s.federation.y[rows], mask, {}, {}, no_steps(s, ids))
+    return Data(x, s.federation.y[rows], mask, {}, {}, no_steps(s, g.net, ids))

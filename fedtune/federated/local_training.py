@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedtune.core.draws import Draws, certain, streams_of
 from fedtune.core.trees import Executor, Tree, for_each_client, join, take, take_cheaply, tree_map
 from fedtune.federated.algorithm import Batch, Client, Data, Model, Phase, draw, part_of, parts
-from fedtune.federated.optimizers import Optimizers, rate, trained_names
+from fedtune.federated.optimizers import Optimizers, path, rate, trained_names
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.stacked_step import gradients, steps_of
 from fedtune.nn.layers import has_convolutions, stacked_layout, stacked_weights
@@ -99,7 +99,8 @@ def train(
     todo, device = plan(pools, phase, work, passes, streams), pool.counts.device
     steps = torch.tensor(todo.steps, device=device)
     lr = torch.full((len(steps),), rate(phase, work, cooled), dtype=pool.real, device=device)
-    client = Client(kept or {}, lr, steps)
+    paths = {p: path(p, phase, work, cooled, steps.to(lr.dtype)) for p in trained}
+    client = Client(kept or {}, lr, steps, {p: paths.get(p, torch.zeros_like(lr)) for p in parts(net)})
     draws = Draws(phase.loss, net), Draws(phase.after and phase.after.loss, net)
     job = Job(net, phase, work, cooled, rows["x"], rows["y"], todo, trained, client, streams, draws)
     run = _stack_in_memory if executor == "stack" else _loop

@@ -159,6 +159,18 @@ def rate(phase: Phase, work: Scenario, cooled: float) -> float:
     return work.lr * cooled if phase.lr is None else phase.lr
 
 
+def path(part: str, phase: Phase, work: Scenario, cooled: float, steps: Tensor) -> Tensor:
+    """How far clients [m] of so many steps carry a part along a gradient of one, but for Adam: η a step.
+
+    With momentum β step s is 1 + β + … + β^(s-1) = (1 - β^s) / (1 - β) long, and S of them
+    S / (1 - β) - β (1 - β^S) / (1 - β)².
+    """
+    times = phase.pace.get(part, 1.0) * (work.body_pace if part == "body" else 1.0)
+    beta = 0.0 if work.optimizer == "adam" else work.momentum
+    long = steps / (1 - beta) - beta * (1 - beta**steps) / (1 - beta) ** 2
+    return rate(phase, work, cooled) * times * long
+
+
 def trained_names(net: nn.Module, trained: tuple[str, ...]) -> list[str]:
     """The full names of the parameters of these parts."""
     return [n for n, _ in net.named_parameters() if part_of(n) in trained]

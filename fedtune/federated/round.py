@@ -40,7 +40,7 @@ class RunningRound:
         self.tallies: list[dict[str, Tree]] = [{} for _ in self.groups]
         self.kept = [g.kept for g in self.groups]  # at the round's end
         # what client code knows of its client; before the round's first phase no step was made
-        self.clients = [no_steps(s, g.ids)._replace(kept=g.kept) for g in self.groups]
+        self.clients = [no_steps(s, g.net, g.ids)._replace(kept=g.kept) for g in self.groups]
         self.ups: dict[int, dict[str, Tree]] = {}  # of each group, until the server has taken it in
         self.up_size, self.down_size = NOTHING, NOTHING
         self.losses: list[Tensor] = []  # of the phase

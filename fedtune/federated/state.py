@@ -107,9 +107,10 @@ def with_shapes(s: Setting, net: nn.Module) -> Setting:
     return s._replace(task=s.task._replace(shapes=shapes, parameters=trained))
 
 
-def no_steps(s: Setting, ids: Tensor) -> Client:
-    """What these clients know of themselves before the round's first phase."""
-    return Client({}, _zero(s.dtype, ids.device).expand(len(ids)), _zero(torch.int64, ids.device).expand(len(ids)))
+def no_steps(s: Setting, net: nn.Module, ids: Tensor) -> Client:
+    """What these clients of this model know of themselves before the round's first phase."""
+    none, nowhere = (_zero(d, ids.device).expand(len(ids)) for d in (torch.int64, s.dtype))
+    return Client({}, nowhere, none, dict.fromkeys(parts(net), nowhere))
 
 
 @lru_cache(maxsize=8)

@@ -30,7 +30,7 @@ from torch.testing import assert_close
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.trees import Ragged
 from fedtune.federated import chunks, engine
-from fedtune.federated.algorithm import DOWN, UP, Algorithm, Batch, Data, Model, Phase, Task
+from fedtune.federated.algorithm import DOWN, UP, Algorithm, Batch, Data, Model, Phase, Task, hyper
 from fedtune.federated.simulation import Simulation
 
 
@@ -77,7 +77,7 @@ PLAIN = DIGITS.override(momentum=0.0, lr=0.05)
 
 @pytest.fixture(autouse=True)
 def own(monkeypatch: pytest.MonkeyPatch) -> None:
-    known_as(monkeypatch, scaffold=Scaffold, counter=Counter, forgetful=Forgetful, lost=Lost)
+    known_as(monkeypatch, scaffold=Scaffold, counter=Counter, slope=Slope, forgetful=Forgetful, lost=Lost)
 
 
 def by_hand(rounds: int, participation: float) -> tuple[dict[str, Tensor], dict[str, Tensor], list[dict[str, Tensor]]]:
@@ -186,6 +186,47 @@ def test_the_scenarios_rate_is_told_as_it_has_cooled() -> None:
         patch.setattr(Scaffold, "moved", told)
         play(sim, 2)
     assert {round(float(lr), 12) for lr in seen} == {0.05, 0.045}
+
+
+@dataclass(frozen=True)
+class Slope(Algorithm):
+    """Its loss has gradient one by every parameter; it keeps how far its parts went, and the path it was told."""
+
+    trained: str = hyper("all", choices=("all", "head", "none"))
+
+    shared = ("body", "head")
+
+    def round(self, task: Task) -> tuple:
+        head = Phase(self.loss, train=("head",), epochs=2, pace={"head": 0.25})
+        return (DOWN, *{"all": (Phase(self.loss),), "head": (head,), "none": ()}[self.trained], UP)
+
+    def keep(self, task: Task) -> dict:
+        none = {part: torch.zeros(()) for part in self.shared}
+        return {"told": none, "told in a step": none, "went": none}
+
+    def loss(self, m: Model, batch: Batch, down: dict) -> Any:  # type: ignore[override]
+        return sum(m[n].sum() for n in down["shared"]), {"path": batch.client.path}
+
+    def remember(self, m: Model, data: Data, down: dict) -> dict:
+        went = {part: down["shared"][f"{part}.bias"] - m[f"{part}.bias"] for part in ("head",)}
+        went["body"] = down["shared"]["body.1.bias"] - m["body.1.bias"]
+        told, steps = data.client.path, data.client.steps.clamp(min=1)
+        in_a_step = {part: t / steps for part, t in data.tally.get("path", told).items()}
+        return {"told": told, "told in a step": in_a_step, "went": {part: t.mean() for part, t in went.items()}}
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+@pytest.mark.parametrize("trained", ["all", "head", "none"])
+@pytest.mark.parametrize("options", [{"momentum": 0.0}, {"momentum": 0.9, "lr_decay": 0.9, "body_pace": 0.3}])
+def test_a_path_is_how_far_a_gradient_of_one_carries(trained: str, options: dict, executor: str) -> None:
+    sim = simulate("slope", DIGITS.override(lr=0.05, **options), executor=executor, trained=trained)
+    play(sim, 2)
+    kept = sim.state.groups[0].kept
+    for part, moves in (("head", trained != "none"), ("body", trained == "all")):
+        assert_close(kept["told"][part], kept["went"][part], **TIGHT)
+        assert (kept["told"][part] > 0).all() == moves and (moves or not kept["told"][part].any())
+        if trained != "none":
+            assert_close(kept["told in a step"][part], kept["told"][part], **TIGHT)
 
 
 @pytest.mark.parametrize("name", ["scaffold", "counter"])

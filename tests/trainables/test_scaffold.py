@@ -41,11 +41,15 @@ def test_without_control_variates_the_first_round_of_equal_clients_is_fedavgs() 
     assert rows[0]["train_loss"] == rows[1]["train_loss"]
 
 
-def test_rounds_by_hand() -> None:
-    """Clients of 1, 3 and 2 steps; the rate cools, the server steps short, and one client of four sits out."""
+@pytest.mark.parametrize(("beta", "pace"), [(0.0, 1.0), (0.5, 1.0), (0.9, 0.3)])
+def test_rounds_by_hand(beta: float, pace: float) -> None:
+    """Clients of 1, 3 and 2 steps; the rate cools, the server steps short, and one client of four sits out.
+
+    A control variate is the mean of a round's gradients, each weighted by how far it carried the model.
+    """
     eta, cool, eta_g, rows = 0.2, 0.9, 0.7, [4, 11, 6, 8]
     sim = simulate("scaffold", DIGITS.override(participation=0.75), random_federation(rows), lr=eta, lr_decay=cool,
-                   momentum=0.0, server_lr=eta_g)  # fmt: skip
+                   momentum=beta, body_pace=pace, server_lr=eta_g)  # fmt: skip
     f, net = sim.setting.federation, client_net(sim, 0)
     w: dict[str, Tensor] = copied(sim.state.server["shared"])
     c = {n: torch.zeros_like(t) for n, t in w.items()}
@@ -60,14 +64,20 @@ def test_rounds_by_hand() -> None:
         ends, news = [], []
         for k in chosen:
             net.load_state_dict(copied(w))
-            for batch in draws[k].rows[0]:
+            sgd = torch.optim.SGD([
+                {"params": net.body.parameters(), "lr": rate * pace}, {"params": net.head.parameters(), "lr": rate}
+            ], momentum=beta)  # fmt: skip
+            S, seen = draws[k].steps[0], {n: torch.zeros_like(t) for n, t in w.items()}
+            reach = [sum(beta**i for i in range(S - s)) for s in range(S)]  # of the gradient of step s, in rates
+            for s, batch in enumerate(draws[k].rows[0]):
                 loss = nn.functional.cross_entropy(net(f.x[batch]), f.y[batch])
                 grads = torch.autograd.grad(loss, list(net.parameters()))
-                with torch.no_grad():
-                    for (n, p), g in zip(net.named_parameters(), grads, strict=True):
-                        p -= rate * (g - own[k][n] + c[n])
+                for (n, p), g in zip(net.named_parameters(), grads, strict=True):
+                    seen[n] += reach[s] / sum(reach) * g
+                    p.grad = g - own[k][n] + c[n]
+                sgd.step()
             ends.append(copied(net.state_dict()))
-            news.append({n: own[k][n] - c[n] + (w[n] - ends[-1][n]) / (draws[k].steps[0] * rate) for n in w})
+            news.append(seen)
         c_was, w_was = c, w
         w = {n: t + eta_g * sum(e[n] - t for e in ends) / 3 for n, t in w_was.items()}
         c = {n: t + sum(new[n] - own[k][n] for k, new in zip(chosen, news, strict=True)) / 4
