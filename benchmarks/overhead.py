@@ -28,7 +28,8 @@ from benchmarks.against import ROOT, worktree
 TICKS = os.sysconf("SC_CLK_TCK")
 ADOPT = 36  # prctl: processes whose parent died become ours, so none is overlooked
 PERIOD = 0.2  # seconds between two looks at the processes
-SERVICES = ("gcs_server", "raylet", "dashboard", "agent", "log_monitor", "monitor.py")
+SERVICES = ("gcs_server", "raylet", "agent.py", "dashboard.py", "monitor.py", "agent/main.py")  # ends of files' names
+NAMED = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")  # what services call themselves once they are there
 KINDS = ("command", "services", "workers")
 Key = tuple[int, int]  # a process: its number, and when it began
 
@@ -63,14 +64,15 @@ def descendants(of: int, processes: dict[int, Process]) -> list[int]:
 def kind(pid: int) -> str:
     """What a process that Ray may have started is for; empty if it has ended."""
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
+        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0 ").split("\0")
     except OSError:
         return ""
-    if not words.strip():
+    if not words[0]:
         return ""
-    if words.startswith("ray::") or "default_worker.py" in words:
-        return "workers"
-    return "services" if any(name in words for name in SERVICES) else "command"
+    if words[0].startswith(NAMED) or any(word.endswith(SERVICES) for word in words):
+        return "services"
+    worker = words[0].startswith("ray::") or any(word.endswith("default_worker.py") for word in words)
+    return "workers" if worker else "command"
 
 
 def search(tree: Path, trials: int, rounds: int, more: list[str]) -> dict[str, float]:
@@ -84,12 +86,15 @@ def search(tree: Path, trials: int, rounds: int, more: list[str]) -> dict[str, f
             "--storage-path", folder, "--name", "search", *more,
         ]  # fmt: skip
         env = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
+        before = {(pid, p.began) for pid, p in look().items()}  # an earlier search's too: ours now, never waited for
         began = time.time()
         process = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         while process.poll() is None:
             processes = look()
             for pid in descendants(os.getpid(), processes):
                 key = (pid, processes[pid].began)
+                if key in before:
+                    continue
                 cpu[key] = processes[pid].cpu
                 kinds[key] = kind(pid) or kinds.get(key, "command")
             time.sleep(PERIOD)

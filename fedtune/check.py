@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 
+from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import say
 from fedtune.tuning import arguments
 from fedtune.tuning.options import ExperimentOptions
@@ -32,9 +33,10 @@ def main(argv: list[str] | None = None) -> int:
     """Run `fedtune check` and return its exit status: 0 if all laws hold, 1 if one is broken."""
     args = parser().parse_args(argv)
     given = arguments.given(args, ExperimentOptions)
-    import torch
+    with quick_imports():
+        import torch
 
-    from fedtune.studies.checking import Check, line, summary
+        from fedtune.studies.checking import Check, line, summary
 
     torch.set_num_threads(1)  # as in a trial: clients' steps are small, and threads would wait for each other
     began = time.perf_counter()

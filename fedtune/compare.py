@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Any, NoReturn
 
+from fedtune.core.importing import quick_imports
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import arguments
 
@@ -26,7 +27,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune compare` and return its exit status."""
     options = ComparisonOptions(**arguments.given(parser().parse_args(argv), ComparisonOptions))
-    from fedtune.studies import comparison, comparison_plan
+    with quick_imports():
+        from fedtune.studies import comparison, comparison_plan
 
     return comparison.run(comparison_plan.make(options))
 

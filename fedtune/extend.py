@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from fedtune.core.importing import quick_imports
 from fedtune.tuning import arguments
 from fedtune.tuning.options import SearchOptions
 
@@ -27,7 +28,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune extend` and return its exit status."""
     args = parser().parse_args(argv)
-    from fedtune.studies import extending
+    with quick_imports():
+        from fedtune.studies import extending
 
     changed = arguments.given(args, SearchOptions, *arguments.OF_MACHINE)
     more = extending.More(args.trials, args.rounds, args.top)

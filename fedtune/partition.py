@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from fedtune.core.errors import UserError
+from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import say
 from fedtune.tuning import arguments
 from fedtune.tuning.options import ExperimentOptions
@@ -36,8 +37,9 @@ def main(argv: list[str] | None = None) -> int:
     for name, file, ending in (("--output", args.output, ".html"), ("--save", args.save, ".npz")):
         if file and (file.suffix != ending or file.exists() or not file.absolute().parent.is_dir()):
             raise UserError(f"{name} needs a new file *{ending} in a folder that exists, but got {file}; give another")
-    from fedtune.federated import own_scenario
-    from fedtune.studies import partition_view
+    with quick_imports():
+        from fedtune.federated import own_scenario
+        from fedtune.studies import partition_view
 
     scenario = own_scenario.taken(options.scenario, options.fields).scenario
     counts, looks = partition_view.show(scenario, options.seed, options.data_dir, options.download, args.save)

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from fedtune.core.importing import quick_imports
 from fedtune.tuning import arguments
 from fedtune.tuning.options import SearchOptions
 
@@ -23,7 +24,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune replay` and return its exit status."""
     args = parser().parse_args(argv)
-    from fedtune.studies import replaying
+    with quick_imports():
+        from fedtune.studies import replaying
 
     changed = arguments.given(args, SearchOptions, *arguments.OF_MACHINE)
     return replaying.replay(args.run, args.name, changed, args.trust)

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from fedtune.core.command import Parser, guarded
+from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import say
 from fedtune.reporting import output
 
@@ -31,7 +32,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run `fedtune report` and return its exit status."""
     args = parser().parse_args(argv)
     out = output.place(args.runs, args.output)
-    from fedtune.reporting import page  # it loads pandas and plotly, which refusals above do without
+    with quick_imports():
+        from fedtune.reporting import page  # it loads pandas and plotly, which refusals above do without
 
     page.write(args.runs, out)
     say(f"report: {out} ({out.stat().st_size / 1e6:.1f} MB)")

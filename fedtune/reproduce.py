@@ -7,6 +7,7 @@ import sys
 from dataclasses import fields
 
 from fedtune.core import terminal
+from fedtune.core.importing import quick_imports
 from fedtune.studies.options import ReproductionOptions
 from fedtune.tuning import arguments
 
@@ -32,7 +33,8 @@ def main(argv: list[str] | None = None) -> int:
         _list()
         return 0
     options = ReproductionOptions(**arguments.given(args, ReproductionOptions))
-    from fedtune.studies import reproduction
+    with quick_imports():
+        from fedtune.studies import reproduction
 
     return reproduction.run(options)
 

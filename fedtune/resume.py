@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from fedtune.core.importing import quick_imports
 from fedtune.tuning import arguments
 from fedtune.tuning.options import SearchOptions
 
@@ -22,7 +23,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune resume` and return its exit status."""
     args = parser().parse_args(argv)
-    from fedtune.studies import resuming
+    with quick_imports():
+        from fedtune.studies import resuming
 
     return resuming.resume(args.run, arguments.given(args, SearchOptions, *arguments.OF_MACHINE), args.trust)
 

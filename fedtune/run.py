@@ -9,6 +9,7 @@ from typing import Any
 
 from fedtune.core import own_files
 from fedtune.core.errors import UserError
+from fedtune.core.importing import quick_imports
 from fedtune.federated import registry
 from fedtune.runs import own_copies
 from fedtune.tuning import arguments
@@ -36,13 +37,14 @@ def main(argv: list[str] | None = None) -> int:
         config = arguments.read_config(args.config)
         own_copies.restore(Path(args.config).absolute().parent, config, args.trust)
         given = over_best(config, given)
+    with quick_imports():
+        from fedtune.studies import single_run
+
     options = ExperimentOptions(**given)
     experiment = options.experiment()
     for name, file in (("--output", args.output), ("--save", args.save)):
         if file and (file.exists() or not file.absolute().parent.is_dir()):
             raise UserError(f"{name} needs a new file in a folder that exists, but got {file}; give another")
-    from fedtune.studies import single_run
-
     single_run.run(experiment, options.data_dir, options.download, args.output, args.save, args.threads)
     return 0
 

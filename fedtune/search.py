@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from fedtune.core.importing import quick_imports
 from fedtune.tuning import arguments
 from fedtune.tuning.options import SearchOptions
 
@@ -20,8 +21,9 @@ def parser(prog: str = "fedtune search") -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune search` and return its exit status."""
     options = SearchOptions(**arguments.given(parser().parse_args(argv), SearchOptions))
-    from fedtune.studies import search_study
-    from fedtune.tuning import plan
+    with quick_imports():
+        from fedtune.studies import search_study
+        from fedtune.tuning import plan
 
     return search_study.run_with_ray(plan.make(options))
 

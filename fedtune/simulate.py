@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedtune.core import terminal
 from fedtune.core.errors import UserError
+from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import say
 from fedtune.tuning import arguments
 from fedtune.tuning.option_types import positive, whole
@@ -53,9 +54,10 @@ def main(argv: list[str] | None = None) -> int:
     file = args.output
     if file and (file.suffix != ".csv" or file.exists() or not file.absolute().parent.is_dir()):
         raise UserError(f"--output needs a new file *.csv in a folder that exists, but got {file}; give another")
-    import pandas as pd
+    with quick_imports():
+        import pandas as pd
 
-    from fedtune.studies import search_regret, tabulated
+        from fedtune.studies import search_regret, tabulated
 
     tables = [tabulated.read(path) for path in args.tables]
     strategies = search_regret.strategies(

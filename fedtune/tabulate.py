@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from fedtune.core.errors import UserError
+from fedtune.core.importing import quick_imports
 from fedtune.studies.options import TabulationOptions
 from fedtune.tuning import arguments
 
@@ -31,7 +32,8 @@ def main(argv: list[str] | None = None) -> int:
     there = args.output is None or output.absolute().parent.is_dir()
     if output.suffix != ".parquet" or output.exists() or not there:
         raise UserError(f"--output needs a new file *.parquet in a folder that exists, but got {output}; give another")
-    from fedtune.studies import tabulation
+    with quick_imports():
+        from fedtune.studies import tabulation
 
     return tabulation.run(options, output)
 

@@ -35,13 +35,13 @@ PATIENCE = 4.0  # seconds that a driver has, once one has died, to save what it 
 # Ray reads them when it starts, none when it is imported; what a user has set stays
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # by the processes of ray.init: nothing calls home
+    "RAY_preload_python_modules": "fedtune.cluster.worker",  # by each worker: what trains
     "RAY_prestart_worker_first_driver": "0",  # by the node: as many workers as it has CPUs, also for two trials at once
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # by Tuner.fit: TensorBoard's files alone halve the driver's throughput
     "RAY_AIR_NEW_OUTPUT": "0",  # by Tuner.fit: we show a search's progress ourselves
 }
 AHEAD = {  # where every CPU is to have a trial: its worker loads what trains while the driver still prepares
     "RAY_prestart_worker_first_driver": "1",
-    "RAY_preload_python_modules": "fedtune.federated.simulation",
     "RAY_num_workers_soft_limit": "{cpus}",  # Ray's own is the CPUs nobody has: it would end them as trials begin
 }
 

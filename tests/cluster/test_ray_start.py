@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import os
@@ -87,6 +88,10 @@ def test_more_cpus_than_there_are_are_refused_before_ray_starts(monkeypatch: pyt
         ray_start.connected(None, 8, 0, dashboard=True).__enter__()
     ray_start.require_cpus(4, None)
     ray_start.require_cpus(8, "head:6379")  # a cluster's are known when it has answered
+
+
+def test_workers_are_told_to_load_a_module_that_there_is() -> None:
+    assert importlib.util.find_spec(ray_start.SETTINGS["RAY_preload_python_modules"])
 
 
 @pytest.mark.parametrize(("address", "gpus", "trials", "ahead"), [

@@ -1,0 +1,36 @@
+"""The garbage collector rests while much is imported, and not a moment longer."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from fedtune.core.importing import quick_imports
+
+
+def test_the_collector_rests_meanwhile_and_is_as_it_was_after() -> None:
+    assert gc.isenabled()
+    with quick_imports():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with quick_imports():
+            pass
+        assert not gc.isenabled(), "who had switched it off finds it so"
+    finally:
+        gc.enable()
+
+
+def test_an_import_that_fails_switches_it_on_again() -> None:
+    with pytest.raises(ModuleNotFoundError), quick_imports():
+        import fedtune.there_is_no_such_module  # type: ignore[import-not-found]  # noqa: F401
+    assert gc.isenabled()
+
+
+def test_what_was_imported_is_not_looked_through_again() -> None:
+    before = gc.get_freeze_count()
+    with quick_imports():
+        made = [[] for _ in range(1000)]
+    assert gc.get_freeze_count() >= before + len(made)
