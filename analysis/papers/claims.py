@@ -147,7 +147,7 @@ def main(argv: list[str] | None = None) -> int:
 
     every = judged(values, where)
     asked = every["where"] != ""
-    table, left = every[asked], ", ".join(every.loc[~asked, "claim"])
+    table, left = every[asked], "; ".join(every.loc[~asked, "claim"])
     lines = ["# GFPL's claims", "", comparison_text.markdown(table)]
     lines += [f"Not judged, as their tables were not run: {left}.", ""] if left else []
     lines += ["From the runs of", ""]
