@@ -28,8 +28,8 @@ from benchmarks.against import ROOT, worktree
 TICKS = os.sysconf("SC_CLK_TCK")
 ADOPT = 36  # prctl: processes whose parent died become ours, so none is overlooked
 PERIOD = 0.2  # seconds between two looks at the processes
-SERVICES = ("gcs_server", "raylet", "agent.py", "dashboard.py", "monitor.py", "agent/main.py")  # ends of files' names
-NAMED = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")  # what services call themselves once they are there
+WORKERS = ("default_worker.py", "setup_worker.py")  # what a worker runs until it calls itself ray::
+AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")  # services that do
 KINDS = ("command", "services", "workers")
 Key = tuple[int, int]  # a process: its number, and when it began
 
@@ -61,18 +61,20 @@ def descendants(of: int, processes: dict[int, Process]) -> list[int]:
     return children + [pid for child in children for pid in descendants(child, processes)]
 
 
-def kind(pid: int) -> str:
-    """What a process that Ray may have started is for; empty if it has ended."""
+def command_line(pid: int) -> list[str]:
+    """The words that a process was started by, or what it calls itself since; empty if it has ended."""
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0 ").split("\0")
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0 ").split("\0")
     except OSError:
-        return ""
+        return [""]
+
+
+def kind(words: list[str]) -> str:
+    """What a process that Ray started is for, by its command line; empty if there is none."""
     if not words[0]:
         return ""
-    if words[0].startswith(NAMED) or any(word.endswith(SERVICES) for word in words):
-        return "services"
-    worker = words[0].startswith("ray::") or any(word.endswith("default_worker.py") for word in words)
-    return "workers" if worker else "command"
+    named = words[0].startswith("ray::") and not words[0].startswith(AGENTS)
+    return "workers" if named or any(word.endswith(WORKERS) for word in words) else "services"
 
 
 def search(tree: Path, trials: int, rounds: int, more: list[str]) -> dict[str, float]:
@@ -86,7 +88,7 @@ def search(tree: Path, trials: int, rounds: int, more: list[str]) -> dict[str, f
             "--storage-path", folder, "--name", "search", *more,
         ]  # fmt: skip
         env = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
-        before = {(pid, p.began) for pid, p in look().items()}  # an earlier search's too: ours now, never waited for
+        before = {(pid, p.began) for pid, p in look().items()}  # also what an earlier search left, which is ours now
         began = time.time()
         process = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         while process.poll() is None:
@@ -96,7 +98,7 @@ def search(tree: Path, trials: int, rounds: int, more: list[str]) -> dict[str, f
                 if key in before:
                     continue
                 cpu[key] = processes[pid].cpu
-                kinds[key] = kind(pid) or kinds.get(key, "command")
+                kinds[key] = "command" if pid == process.pid else kind(command_line(pid)) or kinds.get(key, "services")
             time.sleep(PERIOD)
         ended = time.time()
         if process.returncode:

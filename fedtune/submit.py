@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from fedtune.cluster import jobs
 from fedtune.core.command import Parser, guarded
 from fedtune.core.errors import UserError
+from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import say
 from fedtune.tuning import arguments as cli
 
@@ -80,9 +81,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def prepare(words: list[str], name: str | None, data: Path | None, package: Path) -> Submission:
     """Check and pack what comes after `--`: a search's arguments, or a command and its."""
-    from fedtune.studies import submission
-    from fedtune.studies.options import ComparisonOptions
-    from fedtune.tuning.options import SearchOptions
+    with quick_imports():
+        from fedtune.studies import submission
+        from fedtune.studies.options import ComparisonOptions
+        from fedtune.tuning.options import SearchOptions
 
     command, arguments = (words[0], words[1:]) if words[0] in COMMANDS else ("search", words)
     args = importlib.import_module(f"fedtune.{command}").parser().parse_args(arguments)

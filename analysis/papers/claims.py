@@ -5,10 +5,10 @@
     done
     fedtune reproduce gfpl-fig3 --dataset fashion-mnist --parts a,b,c --quick --all-columns --seeds 5
     fedtune reproduce gfpl-table1 --dataset fashion-mnist --algos gfpl,fedproto,local --quick --seeds 5
-    python -m analysis.claims runs/gfpl-*-fashion-mnist-* [--write analysis/results] [--name gfpl-claims-fashion-mnist]
+    python -m analysis.claims runs/gfpl-*-fashion-mnist-* [--write analysis/results]
 
 and so with mnist-5k in its place.  Any of these tables, and any number of seeds, columns and rounds, will do: the
-folders say what was run, and it stands beside each verdict.  Claims of whose tables none was run are named, not judged.
+folders say what was run, and it stands beside each verdict.  Claims of which nothing was run are named, not judged.
 
 A claim that one setting is better than another holds if the 95 % interval of the difference, paired by seed, lies above
 0; it does not hold if it lies below.  Otherwise the effect is smaller than claimed, where the paper's figure lies
@@ -133,7 +133,6 @@ def main(argv: list[str] | None = None) -> int:
     parser = Parser(prog="python -m analysis.claims", description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="what `fedtune reproduce` left")
     parser.add_argument("--write", type=Path, metavar="DIR", help="folder of the table (default: show it only)")
-    parser.add_argument("--name", help="of the files there (default gfpl-claims, with the data set)")
     parser.add_argument("--debug", action="store_true", help="show the stack of an error")
     args = parser.parse_args(argv)
     tables = [Reproduced.read(folder) for folder in args.folders]
@@ -148,15 +147,18 @@ def main(argv: list[str] | None = None) -> int:
     every = judged(values, where)
     asked = every["where"] != ""
     table, left = every[asked], "; ".join(every.loc[~asked, "claim"])
+    if table.empty:
+        names = ", ".join(dict.fromkeys(t.table for t in tables))
+        raise UserError(f"claims are judged by tables 1 and 2 and figures 3, 4, 6 and 7 of GFPL, but got {names}")
     lines = ["# GFPL's claims", "", comparison_text.markdown(table)]
-    lines += [f"Not judged, as their tables were not run: {left}.", ""] if left else []
+    lines += [f"Not judged, as nothing was run that they are of: {left}.", ""] if left else []
     lines += ["From the runs of", ""]
     lines += [f"- {provenance_line(t.record, (o.commit for o in t.outcomes.values()))}" for t in tables]
     text = "\n".join(lines) + "\n"
     print(text)
     if args.write:
         args.write.mkdir(parents=True, exist_ok=True)
-        name = args.name or "-".join(filter(None, ("gfpl-claims", tables[0].dataset)))
+        name = "-".join(filter(None, ("gfpl-claims", tables[0].dataset)))
         table.to_csv(args.write / f"{name}.csv", index=False)
         (args.write / f"{name}.md").write_text(text, encoding="utf-8")
     return 0

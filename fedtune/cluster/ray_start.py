@@ -35,7 +35,7 @@ PATIENCE = 4.0  # seconds that a driver has, once one has died, to save what it 
 # Ray reads them when it starts, none when it is imported; what a user has set stays
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # by the processes of ray.init: nothing calls home
-    "RAY_preload_python_modules": "fedtune.cluster.worker",  # by each worker: what trains
+    "RAY_preload_python_modules": "fedtune.cluster.worker",  # by each worker, which imports what trains beforehand
     "RAY_prestart_worker_first_driver": "0",  # by the node: as many workers as it has CPUs, also for two trials at once
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # by Tuner.fit: TensorBoard's files alone halve the driver's throughput
     "RAY_AIR_NEW_OUTPUT": "0",  # by Tuner.fit: we show a search's progress ourselves
@@ -187,6 +187,7 @@ def _connect(address: str | None, host: str) -> None:
             if not address:
                 meanwhile.enter_context(ray_internals.loopback_only())
                 meanwhile.enter_context(ray_internals.few_services())
+                meanwhile.enter_context(_own_package_first())
             context = ray.init(**how)
     except Exception as error:
         said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
@@ -201,6 +202,26 @@ def _connect(address: str | None, host: str) -> None:
     url = getattr(context, "dashboard_url", None)
     if url:
         say(f"dashboard: http://{url}")
+
+
+@contextmanager
+def _own_package_first() -> Iterator[None]:
+    """Processes started meanwhile find the package that this one runs, where another is installed, too.
+
+    A worker is told of the driver's path only after it has imported what SETTINGS names.
+    """
+    root, before = Path(__file__).parents[2], os.environ.get("PYTHONPATH")
+    if root.name in ("site-packages", "dist-packages"):  # which must not come before the standard library
+        yield
+        return
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), before)))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 def _keep_token_private() -> None:

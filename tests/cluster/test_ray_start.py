@@ -94,6 +94,36 @@ def test_workers_are_told_to_load_a_module_that_there_is() -> None:
     assert importlib.util.find_spec(ray_start.SETTINGS["RAY_preload_python_modules"])
 
 
+@pytest.mark.parametrize("before", [None, "mine"])
+def test_rays_processes_import_the_package_that_the_driver_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: str | None
+) -> None:
+    """A worker imports what SETTINGS names before it knows of the driver's path: another fedtune may be installed."""
+    seen = []
+
+    def init(**_: object) -> None:
+        code = "import fedtune; print(fedtune.__file__)"
+        found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+        seen.extend([found.stdout.strip(), os.environ["PYTHONPATH"]])
+
+    root = tmp_path / "clone"
+    (root / "fedtune").mkdir(parents=True)
+    (root / "fedtune" / "__init__.py").touch()
+    monkeypatch.setattr(ray_start, "__file__", str(root / "fedtune" / "cluster" / "ray_start.py"))
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray_start, "_keep_token_private", lambda: None)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if before:
+        monkeypatch.setenv("PYTHONPATH", before)
+    ray_start._connect(None, ray_start.LOOPBACK)
+    assert seen == [str(root / "fedtune" / "__init__.py"), os.pathsep.join([str(root), *([before] if before else [])])]
+    assert os.environ.get("PYTHONPATH") == before
+    monkeypatch.setattr(ray_start, "__file__", str(tmp_path / "site-packages" / "fedtune" / "cluster" / "ray_start.py"))
+    monkeypatch.setattr(ray, "init", lambda **_: seen.append(os.environ.get("PYTHONPATH", "")))
+    ray_start._connect(None, ray_start.LOOPBACK)
+    assert seen[-1] == (before or ""), "packages must not come before the standard library"
+
+
 @pytest.mark.parametrize(("address", "gpus", "trials", "ahead"), [
     (None, 0, 4, True), (None, 0, 9, True), (None, 0, 3, False), (None, 0.5, 4, False), ("head:1", 0, 4, False),
 ])  # fmt: skip
