@@ -200,6 +200,15 @@ def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.C
     assert claims.main([str(tmp_path)]) == 2 and "reproduce.json is missing or damaged" in capsys.readouterr().err
 
 
+def test_a_table_that_no_claim_is_of_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    options = ReproductionOptions("gfpl-few", quick=True, seeds=1)
+    said = {"command": [], "device": "cpu", "grid": options.grid}
+    (tmp_path / "reproduce.json").write_text(json.dumps(said))
+    assert claims.main([str(tmp_path), "--write", str(tmp_path / "out")]) == 2
+    assert "figures 3, 4, 6 and 7 of GFPL, but got gfpl-few" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_parts_of_a_table_may_lie_in_several_folders_each_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     for name, parts in (("n", "a"), ("w", "c"), ("both", "a,c")):
         leave_figure_7(tmp_path / name, parts)
