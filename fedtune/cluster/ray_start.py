@@ -134,12 +134,10 @@ def settings(ahead: bool = False) -> Iterator[None]:
     ahead: whether a Ray started meanwhile starts workers before they are asked for.
     """
     wanted = SETTINGS | {n: v.format(cpus=int(ray_internals.cpus_here())) for n, v in AHEAD.items() if ahead}
-    before = {name: os.environ.get(name) for name in wanted}
     logger, optunas = logging.getLogger("ray"), optuna.logging.get_verbosity()
     level = logger.level
-    os.environ.update({name: wanted[name] for name, value in before.items() if value is None})
     try:
-        with warnings.catch_warnings():
+        with _environment(_unless_set(wanted)), warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=DeprecationWarning)
             warnings.filterwarnings("ignore", category=FutureWarning)
             logger.setLevel(logging.ERROR)
@@ -148,28 +146,41 @@ def settings(ahead: bool = False) -> Iterator[None]:
     finally:
         logger.setLevel(level)
         optuna.logging.set_verbosity(optunas)
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Environment variables have these values meanwhile, and afterwards, whoever set them, those of before."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
-                os.environ[name] = value  # ray.init sets one itself
+                os.environ[name] = value
+
+
+def _unless_set(values: dict[str, str]) -> dict[str, str]:
+    """The same, but of what a user has set the user's."""
+    return {name: os.environ.get(name, value) for name, value in values.items()}
 
 
 @contextmanager
 def without_stacks() -> Iterator[None]:
     """Leave out Ray's stacks of failed trials meanwhile; each is in its trial's error.txt."""
     loggers = [logging.getLogger(name) for name in ray_internals.STACKS]
-    levels, before = [logger.level for logger in loggers], os.environ.get(ray_internals.STACKS_VARIABLE)
-    os.environ.setdefault(ray_internals.STACKS_VARIABLE, "0")
+    levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        with _environment(_unless_set({ray_internals.STACKS_VARIABLE: "0"})):
+            yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-        if before is None:
-            os.environ.pop(ray_internals.STACKS_VARIABLE, None)
 
 
 def _connect(address: str | None, host: str) -> None:
@@ -187,7 +198,7 @@ def _connect(address: str | None, host: str) -> None:
             if not address:
                 meanwhile.enter_context(ray_internals.loopback_only())
                 meanwhile.enter_context(ray_internals.few_services())
-                meanwhile.enter_context(_own_package_first())
+                meanwhile.enter_context(_environment(_path_of_workers()))
             context = ray.init(**how)
     except Exception as error:
         said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
@@ -204,24 +215,15 @@ def _connect(address: str | None, host: str) -> None:
         say(f"dashboard: http://{url}")
 
 
-@contextmanager
-def _own_package_first() -> Iterator[None]:
-    """Processes started meanwhile find the package that this one runs, where another is installed, too.
+def _path_of_workers() -> dict[str, str]:
+    """PYTHONPATH by which the processes of a Ray find the package that this one runs, where another is installed, too.
 
     A worker is told of the driver's path only after it has imported what SETTINGS names.
     """
-    root, before = Path(__file__).parents[2], os.environ.get("PYTHONPATH")
-    if root.name in ("site-packages", "dist-packages"):  # which must not come before the standard library
-        yield
-        return
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), before)))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+    root = Path(__file__).parents[2]
+    if root.name in ("site-packages", "dist-packages"):  # it must not come before the standard library
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))}
 
 
 def _keep_token_private() -> None:
