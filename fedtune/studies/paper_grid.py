@@ -78,6 +78,11 @@ class Panel(NamedTuple):
         """The number of rounds of its longest column."""
         return max(c.setting().rounds for c in self.columns)
 
+    def setting(self, column: Column) -> Scenario:
+        """A column's, without the rows of all classes where no measure of the part is of them: clients' are fewer."""
+        whole = column.setting()
+        return whole if {"all_classes", "foreign"} & set(self.measures) else whole.override(all_classes=0)
+
 
 class Grid(NamedTuple):
     """A table or a figure of a paper."""

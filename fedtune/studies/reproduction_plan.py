@@ -79,17 +79,16 @@ def planned(grid: Grid, presets: str, device: str, test_every: int = 1) -> Itera
     runs: dict[Any, SeededRun] = {}
     for panel in grid.panels:
         for column in panel.columns:
+            scenario = panel.setting(column)
             for row in (r for plain in rows_of(panel, column) for r in _under(plain, names)):
-                known = Experiment(row.algorithm, column.setting()).knobs()
+                known = Experiment(row.algorithm, scenario).knobs()
                 config = {n: v for n, v in column.config.items() if n in known} | row.config
-                first = Experiment(
-                    row.algorithm, column.setting(), 0, device=device, preset=row.preset, test_every=every
-                )
+                first = Experiment(row.algorithm, scenario, 0, device=device, preset=row.preset, test_every=every)
                 _check(first, config, column, checked)
                 name = f"{row.label}, {row.preset}" if row.preset and len(names) > 1 else row.label
                 of_seeds = []
                 for seed in range(grid.seeds):
-                    key = (row.algorithm, row.preset, column.setting(), json.dumps(config, sort_keys=True), seed)
+                    key = (row.algorithm, row.preset, scenario, json.dumps(config, sort_keys=True), seed)
                     run = SeededRun(f"{name}, {column.label}, seed {seed}", with_seed(first, seed), config)
                     of_seeds.append(runs.setdefault(key, run))
                 yield Spot(panel, row, column, tuple(of_seeds))

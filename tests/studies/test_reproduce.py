@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+import fedtune
 from fedtune import reproduce
 from fedtune.data import datasets
 from fedtune.federated import partitioning, registry
@@ -375,6 +376,24 @@ def test_the_table_in_the_repository_is_what_the_command_makes_of_its_figures(na
     head, heading, body = (RESULTS / f"{name}.md").read_text().partition("\n## ")
     assert heading + body == "\n" + reproduction_report.markdown(pd.read_csv(RESULTS / f"{name}.csv"))
     assert head.startswith("# ") and "fedtune" in head
+
+
+def test_rows_of_all_classes_are_scored_where_a_figure_is_of_them():
+    """They are more than all clients' own test rows, and no other number depends on them."""
+    there = {}
+    for name, grid in GRIDS.items():
+        for panel in grid.panels:
+            of_all = {"all_classes", "foreign"} & set(panel.measures)
+            for column in panel.columns:
+                whole = column.setting()
+                assert panel.setting(column) == (whole if of_all else whole.override(all_classes=0))
+                there.setdefault(bool(of_all), set()).add(name)
+    assert there[True] == {"gfpl-few", "gfpl-common", "fedsa-device"} and "gfpl-table1" in there[False]
+    more, less = (fedtune.play("gfpl", "digits-w4", clients=3, rounds=2, all_classes=n) for n in (40, 0))
+    assert {"test_acc_all", "test_acc_foreign"} <= set(more) - set(less)
+    timed = {"seconds", "eval_seconds"}
+    shared = [name for name in less if name not in timed]
+    pd.testing.assert_frame_equal(more[shared], less[shared], check_exact=True)
 
 
 def test_short_names_of_defects_tell_them_apart():
