@@ -194,7 +194,8 @@ class Reproduced(NamedTuple):
         record = reproduction.read(folder)
         options = ReproductionOptions.from_record(record)
         grid = reproduction_plan.requested(options)
-        spots = list(reproduction_plan.planned(grid, options.presets, record["device"], options.test_every))
+        scored = options.test_every, options.all_classes
+        spots = list(reproduction_plan.planned(grid, options.presets, record["device"], *scored))
         runs = {run.label: run for spot in spots for run in spot.runs}
         outcomes = ray_tasks.finished(list(runs.values()), folder / "runs")
         return cls(options.table, options.dataset, record, spots, outcomes)

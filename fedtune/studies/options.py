@@ -16,7 +16,7 @@ from fedtune.tuning.options import ExperimentOptions, SearchOptions
 
 OURS = "ours"  # the defaults, among presets
 # what decides which runs
-OF_GRID = ("table", "dataset", "parts", "algos", "quick", "all_columns", "rounds", "seeds", "test_every")
+OF_GRID = ("table", "dataset", "parts", "algos", "quick", "all_columns", "rounds", "seeds", "test_every", "all_classes")
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,7 @@ class ReproductionOptions:
     test_every: int = option(
         10, "score test rows every N rounds, and in the last (default 10), where no figure needs all", "N", positive
     )
+    all_classes: bool = option(False, "score rows of all classes, too, in tables that show no figure of them")
     data_dir: str | None = option(None, "torchvision's layout (default $FEDTUNE_DATA_DIR, data)", "DIR")
     download: bool = option(False, "fetch the data sets if they are not there")
     debug: bool = option(False, "show the stack of an error")
@@ -110,7 +111,7 @@ class ReproductionOptions:
         grid = content["grid"]
         if not isinstance(grid, dict) or (strange := set(grid) - {*OF_GRID, "preset", "presets"}):
             raise UserError(f"the record's options are not known here: {', '.join(sorted(strange))}")
-        values: dict[str, Any] = {"test_every": 1, **grid}  # earlier records have none
+        values: dict[str, Any] = {"test_every": 1, "all_classes": True, **grid}  # as it was before records had them
         earlier = str(values.pop("preset", None) or "").replace("as_text", OURS)  # that was another name for these
         return cls(**values | {"preset": values.pop("presets", earlier) or None})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,10 +27,10 @@ from fedtune.tuning import plan
 
 def run(options: ReproductionOptions) -> int:
     """Run what has not been run, write and show the table; the exit status."""
-    grid, presets = requested(options), options.presets
+    options = _as_begun(options)
+    grid, presets, folder = requested(options), options.presets, options.folder
     device = "cuda" if options.gpus_per_trial else "cpu"
-    spots = list(planned(grid, presets, device, options.test_every))
-    folder = _folder(options)
+    spots = list(planned(grid, presets, device, options.test_every, options.all_classes))
     with ExitStack() as held:
         data = _load(spots, options)
         held.enter_context(
@@ -66,17 +67,21 @@ def _outcomes(
         raise
 
 
-def _folder(options: ReproductionOptions) -> Path:
-    """A new folder, or one that was made for the same runs; UserError otherwise."""
-    folder, grid = options.folder, options.grid
+def _as_begun(options: ReproductionOptions) -> ReproductionOptions:
+    """The options for a new folder, or for one that was made for the same runs; UserError otherwise.
+
+    Whatever scored rows of all classes when it was begun goes on so: before 0.3.0 every table did.
+    """
+    folder = options.folder
     if not RunFiles(folder, REPRODUCTION).record_file.exists():
         plan.require_folder(folder.parent, options.name or folder.name, options.name)
-        return folder
-    had = ReproductionOptions.from_record(read(folder)).grid
-    if had != grid:
-        said = ", ".join(f"{n} {had[n]}" for n in grid if had.get(n) != grid[n])
+        return options
+    had = ReproductionOptions.from_record(read(folder))
+    options = dataclasses.replace(options, all_classes=options.all_classes or had.all_classes)
+    if had.grid != options.grid:
+        said = ", ".join(f"{n} {had.grid[n]}" for n, value in options.grid.items() if had.grid.get(n) != value)
         raise UserError(f"a folder is of one table's runs, but {folder} was made for {said}; give another --name")
-    return folder
+    return options
 
 
 def read(folder: Path) -> dict[str, Any]:

@@ -68,10 +68,13 @@ class Spot(NamedTuple):
     runs: tuple[SeededRun, ...]
 
 
-def planned(grid: Grid, presets: str, device: str, test_every: int = 1) -> Iterator[Spot]:
+def planned(
+    grid: Grid, presets: str, device: str, test_every: int = 1, all_classes: bool = False
+) -> Iterator[Spot]:
     """Every row on every column of every part; the same configuration under two names is one run.
 
     test_every: the rounds in which test rows are scored, where the grid needs no others.
+    all_classes: whether rows of all classes are scored where no figure is of them, too.
     presets: names separated by commas; a row for each that its algorithm has.  UserError for what would fail later.
     """
     names, every = _presets(presets), 1 if grid.needs_every_round else test_every
@@ -79,7 +82,7 @@ def planned(grid: Grid, presets: str, device: str, test_every: int = 1) -> Itera
     runs: dict[Any, SeededRun] = {}
     for panel in grid.panels:
         for column in panel.columns:
-            scenario = panel.setting(column)
+            scenario = column.setting() if all_classes else panel.setting(column)
             for row in (r for plain in rows_of(panel, column) for r in _under(plain, names)):
                 known = Experiment(row.algorithm, scenario).knobs()
                 config = {n: v for n, v in column.config.items() if n in known} | row.config

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 import fedtune
+from analysis.papers import claims
 from fedtune import reproduce
 from fedtune.data import datasets
 from fedtune.federated import partitioning, registry
@@ -433,6 +434,22 @@ def test_a_command_that_was_cut_short_goes_on(tmp_path: Path, capsys: pytest.Cap
     other = ["gfpl-fig4", *TINY[1:], "--name", folder.name, "--storage-path", str(tmp_path)]
     assert reproduce.main(other) == 2 and "was made for table gfpl-fig6; give another --name" in capsys.readouterr().err
     pd.testing.assert_frame_equal(pd.read_csv(folder / "table.csv"), table)
+
+
+@pytest.mark.usefixtures("one_ray")
+def test_a_folder_from_before_goes_on_with_rows_of_all_classes(tmp_path: Path):
+    """Every table scored them then, and no record said so."""
+    arguments = [*TINY, "--storage-path", str(tmp_path)]
+    assert reproduce.main([*arguments, "--all-classes"]) == 0
+    (folder,) = tmp_path.iterdir()
+    record = json.loads((folder / "reproduce.json").read_text())
+    del record["grid"]["all_classes"]
+    (folder / "reproduce.json").write_text(json.dumps(record))
+    runs = {f: f.stat().st_mtime_ns for f in (folder / "runs").iterdir()}
+    assert all("test_acc_all" in json.loads(f.read_text())["rounds"][-1] for f in runs)
+    assert reproduce.main(arguments) == 0
+    assert runs == {f: f.stat().st_mtime_ns for f in (folder / "runs").iterdir()}
+    assert len(claims.Reproduced.read(folder).outcomes) == len(runs) == 6
 
 
 @pytest.mark.parametrize(
