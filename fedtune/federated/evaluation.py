@@ -12,7 +12,7 @@ from torch import Tensor
 from fedtune.core import metrics
 from fedtune.core.draws import Draws, certain
 from fedtune.core.errors import Diverged
-from fedtune.core.trees import Tree, join, take, tree_map
+from fedtune.core.trees import Tree, join, leaves, take, tree_map
 from fedtune.data.federation import Split, classes_held
 from fedtune.federated import client_code, own_metrics, seed_stack
 from fedtune.federated.adaptation import adapt_all
@@ -155,6 +155,11 @@ def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str
     table: Split | None = s.everywhere if split == "all" else getattr(s.federation, split)
     assert table
     adapts, each = bool(s.algorithm.adapt(s.task_in(t + 1))), {}
+    draws, of_each = Draws(_of_group, g.net), torch.arange(len(g.ids), device=g.ids.device)
+    if split == "all" and draws.seen is False:  # the same rows for all clients
+        down = deployed(g.ids, runs)
+        who, of_each = _unlike({"model": g.tensors | ({} if adapts else s.algorithm.receive(down)), "down": down}, runs)
+        g, runs = g.at(who), runs[who]
 
     def one(tensors: dict[str, Tensor], received: dict[str, Tree], rows: dict[str, Tensor]) -> dict[str, Any]:
         out = s.algorithm.predict(Model(g.net, tensors), rows["x"], received)
@@ -163,7 +168,6 @@ def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str
         found = {"said": {h: z.argmax(1) for h, z in heads.items()}, "loss": metrics.log_loss(scores, rows["y"])}
         return found | ({"scores": scores} if s.metrics else {})
 
-    draws = Draws(_of_group, g.net)
     what = "scores, too" if s.metrics else "what was said"
     of_rows = StackedRows(g.net, g.executor, one, s.algorithm.predict, what, draws)
 
@@ -184,7 +188,29 @@ def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str
         return {"correct": correct, "loss": loss, "counts": counts}
 
     with client_code.running(g.executor):
-        return Scores(certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws), each)
+        found = certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws)
+    return Scores(take(found, of_each), each)
+
+
+def _unlike(tree: Tree, runs: Tensor) -> tuple[Tensor, Tensor]:
+    """Which clients are to be computed, and for every client the position among these of one that is the same.
+
+    Of a run whose clients have the same of everything [K, …] two stand for all, as one alone would be another kernel.
+    runs [K]: the place of each client's run.
+    """
+    who: list[int] = []
+    of_each = torch.empty_like(runs)
+    for run in dict.fromkeys(runs.tolist()):
+        mine = (runs == run).nonzero()[:, 0]
+        same = all(_constant(t if len(mine) == len(t) else t[mine]) for t in leaves(tree))
+        of_each[mine] = len(who) + (0 if same else torch.arange(len(mine), device=mine.device))
+        who += mine[: 2 if same else None].tolist()
+    return torch.tensor(who, device=runs.device), of_each
+
+
+def _constant(t: Tensor) -> bool:
+    """Whether all entries along the first axis are the same."""
+    return t.stride(0) == 0 or bool((t == t[:1]).all())
 
 
 def _counts(data: Data, said: Tensor, classes: int) -> Tensor:

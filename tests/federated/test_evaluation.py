@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.metrics import accuracy_score, f1_score, log_loss, recall_score
 from support.helpers import DIGITS, TIGHT, random_federation
 from torch.testing import assert_close
 
-from fedtune.core.trees import take
+from fedtune.core.trees import Tree, take
 from fedtune.federated import chunks, evaluation, partitioning
 from fedtune.federated.algorithm import Model
 from fedtune.federated.experiment import Experiment
-from fedtune.federated.simulation import Simulation
+from fedtune.federated.simulation import MultiSeedSimulation, Simulation
+from trainables.fedavg import FedAvg
 
 OWNED = [[0, 1, 2, 3], [1], [0, 3], [2, 3]]
 Rows = list[tuple[np.ndarray, np.ndarray]]  # of each client: labels and probabilities
@@ -112,6 +116,52 @@ def test_bands_hold_every_client_with_its_rows(counts: list[int]) -> None:
             assert (longest - rows) % chunks.STEP == 0 and rows >= min(longest, chunks.STEP)
         padded = sum(rows * len(torch.tensor(counts)[of]) + chunks.BAND for of, rows, _ in bands)
         assert padded <= chunks.BAND + len(mine) * mine.max()
+
+
+# who shares a model computes the rows of all classes for two clients, who tunes or keeps a part for all
+SCORED = {"fedavg": 2, "fedgen": 2, "fedensemble": 2, "ccvr": 2, "fedper": 6, "fedavgft": 6, "fedbn": 6, "local": 6}
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+@pytest.mark.parametrize("algorithm", SCORED)
+def test_clients_that_are_the_same_are_scored_on_the_same_rows_once(
+    algorithm: str, seeds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every figure is the same to the last bit as if each client were scored."""
+    scenario = DIGITS.override(clients=6, rounds=2, all_classes=40, model="fedgen-cnn")
+    data, unlike = [partitioning.make(scenario, seed) for seed in range(seeds)], evaluation._unlike
+    counted: list[int] = []
+
+    def counting(tree: Tree, runs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        who, of_each = unlike(tree, runs)
+        counted.append(len(who))
+        return who, of_each
+
+    def rows_with(law: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> pd.DataFrame:
+        monkeypatch.setattr(evaluation, "_unlike", law)
+        sim = MultiSeedSimulation(Experiment(algorithm, scenario), {}, data)
+        rows = pd.DataFrame([sim.step() for _ in range(scenario.rounds)])
+        return rows.drop(columns=["seconds", "eval_seconds"])
+
+    every = rows_with(lambda tree, runs: (torch.arange(len(runs)), torch.arange(len(runs))))
+    pd.testing.assert_frame_equal(rows_with(counting), every, check_exact=True)
+    assert sum(counted) == scenario.rounds * seeds * SCORED[algorithm] and every["test_acc_all"].gt(0).all()
+
+
+def test_who_draws_when_predicting_is_scored_client_by_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that are the same draw from streams of their own."""
+
+    def drawing(alg: FedAvg, m: Model, x: torch.Tensor, received: dict) -> torch.Tensor:
+        return torch.rand(len(x), 10, dtype=x.dtype)
+
+    def never(*_: object) -> None:
+        raise AssertionError("two clients stand for all")
+
+    monkeypatch.setattr(FedAvg, "predict", drawing)
+    monkeypatch.setattr(evaluation, "_unlike", never)
+    scenario = DIGITS.override(clients=6, rounds=1, all_classes=40)
+    row = Simulation(Experiment("fedavg", scenario), {}, partitioning.make(scenario, 0)).step()
+    assert 0 < row["test_acc_all"] < 0.4
 
 
 @pytest.mark.parametrize("clients", [1, 2, 3, 20, 600])
