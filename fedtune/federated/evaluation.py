@@ -158,7 +158,8 @@ def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str
     draws, of_each = Draws(_of_group, g.net), torch.arange(len(g.ids), device=g.ids.device)
     if split == "all" and draws.seen is False:  # the same rows for all clients
         down = deployed(g.ids, runs)
-        who, of_each = _unlike({"model": g.tensors | ({} if adapts else s.algorithm.receive(down)), "down": down}, runs)
+        model = g.tensors | ({} if adapts else s.algorithm.receive(down))
+        who, of_each = _representatives({"model": model, "down": down}, runs)
         g, runs = g.at(who), runs[who]
 
     def one(tensors: dict[str, Tensor], received: dict[str, Tree], rows: dict[str, Tensor]) -> dict[str, Any]:
@@ -192,7 +193,7 @@ def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str
     return Scores(take(found, of_each), each)
 
 
-def _unlike(tree: Tree, runs: Tensor) -> tuple[Tensor, Tensor]:
+def _representatives(tree: Tree, runs: Tensor) -> tuple[Tensor, Tensor]:
     """Which clients are to be computed, and for every client the position among these of one that is the same.
 
     Of a run whose clients have the same of everything [K, …] two stand for all, as one alone would be another kernel.

@@ -129,16 +129,16 @@ def test_clients_that_are_the_same_are_scored_on_the_same_rows_once(
 ) -> None:
     """Every figure is the same to the last bit as if each client were scored."""
     scenario = DIGITS.override(clients=6, rounds=2, all_classes=40, model="fedgen-cnn")
-    data, unlike = [partitioning.make(scenario, seed) for seed in range(seeds)], evaluation._unlike
+    data, representatives = [partitioning.make(scenario, seed) for seed in range(seeds)], evaluation._representatives
     counted: list[int] = []
 
     def counting(tree: Tree, runs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        who, of_each = unlike(tree, runs)
+        who, of_each = representatives(tree, runs)
         counted.append(len(who))
         return who, of_each
 
     def rows_with(law: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> pd.DataFrame:
-        monkeypatch.setattr(evaluation, "_unlike", law)
+        monkeypatch.setattr(evaluation, "_representatives", law)
         sim = MultiSeedSimulation(Experiment(algorithm, scenario), {}, data)
         rows = pd.DataFrame([sim.step() for _ in range(scenario.rounds)])
         return rows.drop(columns=["seconds", "eval_seconds"])
@@ -158,7 +158,7 @@ def test_who_draws_when_predicting_is_scored_client_by_client(monkeypatch: pytes
         raise AssertionError("two clients stand for all")
 
     monkeypatch.setattr(FedAvg, "predict", drawing)
-    monkeypatch.setattr(evaluation, "_unlike", never)
+    monkeypatch.setattr(evaluation, "_representatives", never)
     scenario = DIGITS.override(clients=6, rounds=1, all_classes=40)
     row = Simulation(Experiment("fedavg", scenario), {}, partitioning.make(scenario, 0)).step()
     assert 0 < row["test_acc_all"] < 0.4
