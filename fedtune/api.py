@@ -111,8 +111,8 @@ def play(
 
     UserError for what cannot be trained, Diverged if the training leaves the finite numbers.
     """
+    from fedtune.core.threads import one_thread
     from fedtune.federated import model_file
-    from fedtune.federated.settling import one_thread
     from fedtune.federated.simulation import Simulation
 
     given = _options(ExperimentOptions, algo, scenario, options)

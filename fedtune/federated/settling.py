@@ -6,15 +6,14 @@ on: its workers get it, its record holds it, and `resume`, `extend` and `replay`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.terminal import say
+from fedtune.core.threads import one_thread
 from fedtune.core.trees import Executor
 from fedtune.data.federation import Federation, Split
 from fedtune.federated import registry
@@ -54,17 +53,6 @@ def settle(experiment: Experiment, config: dict[str, Any], data: Federation, sim
         if experiment.device != "cpu":  # a loop is bound by kernel launches there
             return replace(experiment, executor="stack")
         return replace(experiment, executor=_faster(experiment, config, data, simulate))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """As in a trial."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _try(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedtune.core import own_files
 from fedtune.core.errors import UserError
+from fedtune.core.threads import one_thread
 from fedtune.federated import registry
 from fedtune.federated.algorithm import Algorithm
 from fedtune.federated.laws import algorithms, models
@@ -17,7 +18,6 @@ from fedtune.federated.laws.models import ModelSubject
 from fedtune.federated.laws.settings import TINY
 from fedtune.federated.laws.subject import Subject
 from fedtune.federated.scenario import Scenario
-from fedtune.federated.settling import one_thread
 from fedtune.nn import catalogue
 from fedtune.tuning import space_laws
 from fedtune.tuning.options import DEFAULT_SCENARIO, ExperimentOptions

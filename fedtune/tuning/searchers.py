@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,15 +39,15 @@ class Kind:
     is_grid: bool = False
 
 
-def _sampler(name: str, **options: Any) -> Callable[[int], BaseSampler]:
-    """Optuna's sampler of that class name."""
+def _sampler(name: str, module: str = "optuna.samplers", **options: Any) -> Callable[[int], BaseSampler]:
+    """Optuna's sampler of that class name, or one of ours."""
 
     def make(seed: int) -> BaseSampler:
         import optuna
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            return getattr(optuna.samplers, name)(seed=seed, **options)
+            return getattr(importlib.import_module(module), name)(seed=seed, **options)
 
     return make
 
@@ -54,7 +55,7 @@ def _sampler(name: str, **options: Any) -> Callable[[int], BaseSampler]:
 KINDS = {
     "tpe": Kind(_sampler("TPESampler")),
     "random": Kind(_sampler("RandomSampler")),
-    "gp": Kind(_sampler("GPSampler")),
+    "gp": Kind(_sampler("QuietGPSampler", "fedtune.tuning.gaussian_process")),
     "cmaes": Kind(
         _sampler("CmaEsSampler", warn_independent_sampling=False), objectives=1, takes_conditions=False,
         takes_constraints=False,

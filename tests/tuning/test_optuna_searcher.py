@@ -11,6 +11,7 @@ from typing import Any
 
 import optuna
 import pytest
+import torch
 from ray import tune
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
@@ -151,3 +152,21 @@ def test_goes_on_after_a_restore_as_if_nothing_had_happened(name: str, tmp_path:
     assert [restored.suggest(f"x{i}") for i in range(4)] == [whole.suggest(f"x{i}") for i in range(4)]
     assert len((tmp_path / "after").read_text().splitlines()) == 4, "suggestions go where the run lies now"
     assert len(restored.study.trials) == 16
+
+
+def test_the_gaussian_process_fits_in_one_thread_and_gives_the_others_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside busy trials, threads wait for each other."""
+    seen: list[int] = []
+
+    def fit(*_: Any) -> dict[str, Any]:
+        seen.append(torch.get_num_threads())
+        return {}
+
+    monkeypatch.setattr(optuna.samplers.GPSampler, "sample_relative", fit)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        driven(searchers.searcher("gp", Space(RANGES, []), [FIRST], [{}], 0, "gp"), 3)  # the first is given
+        assert seen == [1, 1] and torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
