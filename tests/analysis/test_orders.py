@@ -1,0 +1,43 @@
+"""Orders of algorithms in two settings, on made-up tables whose τ is known."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.papers import orders
+from fedtune.core.errors import UserError
+
+RESULTS = Path(orders.__file__).parents[1] / "results"
+ONE = pd.DataFrame({
+    "algorithm": ["a", "b", "c", "d"], "default": [0.1, 0.2, 0.3, 0.4], "tuned": [0.5, 0.6, 0.7, 0.8],
+    "gain": [0.4, 0.3, 0.2, 0.1],
+})  # fmt: skip
+
+
+def test_one_order_has_tau_1_and_the_opposite_one_minus_1() -> None:
+    other = ONE.assign(tuned=ONE["tuned"][::-1].to_numpy()).sample(frac=1, random_state=0)  # rows in any order
+    found = orders.agreement(ONE, other).set_index("order")
+    assert found["tau"].to_dict() == {
+        "by defaults, own classes": 1, "tuned, own classes": -1, "what tuning gains": 1
+    }  # fmt: skip
+    assert found["p"].tolist() == pytest.approx([1 / 12] * 3)  # 2 of the 24 orders of four
+
+
+def test_who_diverged_or_is_in_one_table_alone_does_not_count() -> None:
+    other = pd.concat([ONE.assign(tuned=[float("nan"), 0.8, 0.6, 0.7]), ONE.iloc[:1].assign(algorithm="e")])
+    found = orders.agreement(ONE, other).set_index("order")
+    assert found["algorithms"].to_dict()["tuned, own classes"] == 3
+    assert found["tau"]["tuned, own classes"] == pytest.approx(-1 / 3)
+
+
+def test_the_page_is_of_comparisons_tables(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page = tmp_path / "orders.md"
+    assert orders.main([str(RESULTS / "field-few.csv")] * 2 + ["-o", str(page)]) == 0
+    assert "| tuned, all classes | 27 | 1.00 |" in page.read_text(encoding="utf-8")
+    assert "Does the order of field-few hold in field-few?" in capsys.readouterr().out
+
+
+def test_tables_with_too_little_in_common_are_refused() -> None:
+    with pytest.raises(UserError, match="need 3 algorithms in common"):
+        orders.text(RESULTS / "scaffold-few.csv", RESULTS / "field-few.csv")
