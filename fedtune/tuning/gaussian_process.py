@@ -9,7 +9,7 @@ from optuna.samplers import GPSampler
 from fedtune.core.threads import one_thread
 
 
-class QuietGPSampler(GPSampler):
+class OneThreadGPSampler(GPSampler):
     """It suggests what Optuna's does.
 
     Its matrices are small, and beside trials that keep the cores busy several threads take ten times as long for them.

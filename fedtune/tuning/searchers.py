@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,23 +38,36 @@ class Kind:
     is_grid: bool = False
 
 
-def _sampler(name: str, module: str = "optuna.samplers", **options: Any) -> Callable[[int], BaseSampler]:
-    """Optuna's sampler of that class name, or one of ours."""
+def _sampler(name: str, **options: Any) -> Callable[[int], BaseSampler]:
+    """Optuna's sampler of that class name."""
 
     def make(seed: int) -> BaseSampler:
         import optuna
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            return getattr(importlib.import_module(module), name)(seed=seed, **options)
+        return _quietly(getattr(optuna.samplers, name), seed=seed, **options)
 
     return make
+
+
+def _gaussian_process(seed: int) -> BaseSampler:
+    from fedtune.tuning.gaussian_process import OneThreadGPSampler
+
+    return _quietly(OneThreadGPSampler, seed=seed)
+
+
+def _quietly(sampler: Callable[..., BaseSampler], **options: Any) -> BaseSampler:
+    """A sampler, though Optuna may warn that it is an experiment of theirs."""
+    import optuna
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return sampler(**options)
 
 
 KINDS = {
     "tpe": Kind(_sampler("TPESampler")),
     "random": Kind(_sampler("RandomSampler")),
-    "gp": Kind(_sampler("QuietGPSampler", "fedtune.tuning.gaussian_process")),
+    "gp": Kind(_gaussian_process),
     "cmaes": Kind(
         _sampler("CmaEsSampler", warn_independent_sampling=False), objectives=1, takes_conditions=False,
         takes_constraints=False,
