@@ -80,15 +80,6 @@ def algorithms_of(study: str) -> set[str]:
     return set(words[words.index("--algos") + 1].split(","))
 
 
-def test_a_page_says_where_it_cannot_be_verified_that_contrasts_came_first() -> None:
-    table = contrasts.judged(asked("more"), {"test_acc": {"": FOUND}})
-    pages = {study: contrasts.text(study, "", table) for study in ("field-few", "eight-dir0.3")}
-    assert "before the runs. " in pages["field-few"]
-    assert "before the runs, which cannot be verified: the commit" in pages["eight-dir0.3"]
-    kept = Path(contrasts.FILE.parent, "results", "eight-dir0.3-contrasts.md").read_text(encoding="utf-8")
-    assert "before the runs, which cannot be verified: the commit" in kept
-
-
 @pytest.mark.parametrize("study", contrasts.studies())
 def test_a_study_asks_for_what_its_command_runs(study: str) -> None:
     asked = contrasts.studies()[study]
