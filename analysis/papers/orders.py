@@ -1,6 +1,6 @@
 """Whether the order of algorithms in one setting holds in another, by the tables of two comparisons.
 
-    python -m analysis.orders analysis/results/field-few.csv analysis/results/field-dir0.3.csv [-o FILE.md]
+    python -m analysis.orders analysis/results/field-few.csv analysis/results/field-dir0.3.csv
 
 Kendall's τ is 1 for one order, 0 for unrelated ones and −1 for opposite ones; p is that of unrelated ones.  An
 algorithm counts where both tables have a figure of it: none of its runs diverged.
@@ -60,10 +60,6 @@ def main(argv: list[str] | None = None) -> int:
     parser = Parser(prog="python -m analysis.orders", description="Whether one comparison's order holds in another.")
     for name in ("one", "other"):
         parser.add_argument(name, type=Path, metavar="TABLE.csv", help="of a comparison")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE.md", help="also write it there")
     args: argparse.Namespace = parser.parse_args(argv)
-    page = text(args.one, args.other)
-    print(page)
-    if args.output:
-        args.output.write_text(page, encoding="utf-8")
+    print(text(args.one, args.other), end="")
     return 0
