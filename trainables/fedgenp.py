@@ -16,7 +16,8 @@ rows weigh models, as everywhere else here (algorithm 1: a plain mean); Adam at 
 "as_text" has the sum, the plain mean, SGD, no bound and no prior.  The stop rule is ours, the text names none:
 clients tell the server their validation accuracy, one number a round, which is not counted.  Of the code:
 weighing="labels", and β = -1, as its reversal sits where it turns nothing; that it draws with σ = exp(0.05 ln σ²), and
-has one layer for μ and ln σ², is not repeated.
+has one layer for μ and ln σ², is not repeated.  Generators end linear, as there, also where real features passed a
+ReLU: `rectify` gives theirs one, and cost 1.6 ± 0.7 points of validation accuracy where it was tried.
 """
 
 from dataclasses import dataclass
