@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
 
         from fedtune.studies.checking import Check, line, summary
 
-    torch.set_num_threads(1)  # as in a trial: clients' steps are small, and threads would wait for each other
+    torch.set_num_threads(1)  # as in a trial
     began = time.perf_counter()
     fields = {"dataset": args.dataset} if args.dataset else {}
     check = Check(args.what, given.get("scenario", ""), args.model, given.get("set", {}), **fields)

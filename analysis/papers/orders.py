@@ -1,14 +1,16 @@
-"""Whether the order of algorithms in one setting holds in another, by the tables of two comparisons.
+"""Whether the order of algorithms in one setting holds in another, and that by defaults when tuned, by two tables.
 
     python -m analysis.orders analysis/results/field-few.csv analysis/results/field-dir0.3.csv
 
-Kendall's τ is 1 for one order, 0 for unrelated ones and −1 for opposite ones; p is that of unrelated ones.  An
-algorithm counts where both tables have a figure of it: none of its runs diverged.
+Algorithms of which one model serves all clients and those whose clients keep models of their own lie far apart in most
+tables, whatever the setting, so that the order within each kind is told, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -17,41 +19,76 @@ from scipy import stats
 from fedtune.core.command import Parser, guarded
 from fedtune.core.errors import UserError
 from fedtune.core.statistics import number
+from fedtune.federated.experiment import Experiment
+from fedtune.federated.scenarios import find
 from fedtune.studies import comparison_files, comparison_text
 
 FEWEST = 3  # algorithms that have an order worth the name
 
 # what is ordered -> the column of a comparison's table
-ORDERED = {
+COLUMNS = {
     "by defaults, own classes": "default", "tuned, own classes": "tuned", "tuned, all classes": "all",
     "what tuning gains": "gain",
 }  # fmt: skip
 
+ABOUT = """By `python -m analysis.orders` on the two tables.  Kendall's τ is 1 for one order, 0 for unrelated
+ones and −1 for opposite ones; p is the chance of a τ as far from 0 between unrelated ones.  An algorithm counts where
+both tables have the figure."""
 
-def agreement(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Kendall's τ between the orders in two tables and its p, a row for each thing that is ordered."""
+
+def kinds(names: list[str]) -> dict[str, str]:
+    """Of each algorithm whether one model serves all clients, which then can be scored as the global one, or not."""
+    scenario = dataclasses.replace(find("gfpl-fmnist-few"), evaluation="global")
+
+    def kind(name: str) -> str:
+        try:
+            Experiment(name, scenario).check()
+        except UserError:
+            return "own models"
+        return "one model"
+
+    return {name: kind(name) for name in names}
+
+
+def orders(one: pd.DataFrame, other: pd.DataFrame, names: tuple[str, str]) -> dict[str, pd.DataFrame]:
+    """Two figures an algorithm, side by side, by what they are: of both tables, and by default and tuned of each."""
+    tables = [t.set_index("algorithm") for t in (one, other)]
+    found = {
+        f"{what}: {names[0]}, {names[1]}": [t[column] for t in tables]
+        for what, column in COLUMNS.items() if all(column in t for t in tables)
+    }  # fmt: skip
+    found |= {f"{name}: by defaults, tuned": [t["default"], t["tuned"]] for name, t in zip(names, tables, strict=True)}
+    return {what: pd.concat(pair, axis=1, join="inner").dropna() for what, pair in found.items()}
+
+
+def taus(pairs: Mapping[str, pd.DataFrame], kind_of: Mapping[str, str]) -> pd.DataFrame:
+    """Kendall's τ between the two orders of each pair and its p, a row for all algorithms and for each kind."""
     rows = []
-    for name, column in ORDERED.items():
-        if column in one and column in other:
-            both = pd.concat([t.set_index("algorithm")[column] for t in (one, other)], axis=1, join="inner").dropna()
-            if len(both) >= FEWEST:
-                found = stats.kendalltau(both.iloc[:, 0], both.iloc[:, 1])
-                rows.append((name, len(both), found.statistic, found.pvalue))
-    return pd.DataFrame(rows, columns=["order", "algorithms", "tau", "p"])
+    for what, both in pairs.items():
+        for kind in ("all", *dict.fromkeys(kind_of.values())):
+            some = both if kind == "all" else both[[kind_of[n] == kind for n in both.index]]
+            if len(some) >= FEWEST:
+                found = stats.kendalltau(some.iloc[:, 0], some.iloc[:, 1])
+                rows.append((what, kind, len(some), found.statistic, found.pvalue))
+    return pd.DataFrame(rows, columns=["order", "kind", "algorithms", "tau", "p"])
 
 
 def text(one: Path, other: Path) -> str:
     """The page; UserError for tables that have too few algorithms in common."""
-    found = agreement(comparison_files.table(one), comparison_files.table(other))
-    if found.empty:
+    tables = comparison_files.table(one), comparison_files.table(other)
+    common = set(tables[0]["algorithm"]) & set(tables[1]["algorithm"])
+    if len(common) < FEWEST:
         raise UserError(
-            f"two tables need {FEWEST} algorithms in common of which no run diverged, but {one} and {other} have fewer"
+            f"two tables need {FEWEST} algorithms in common, but {one} and {other} have {len(common)}; "
+            "give tables of two comparisons of the same algorithms"
         )
+    pairs = orders(*tables, (one.stem, other.stem))
+    found = taus(pairs, kinds(sorted({name for both in pairs.values() for name in both.index})))
     shown = pd.DataFrame({
-        "order": found["order"], "algorithms": found["algorithms"],
+        "order": found["order"], "kind": found["kind"], "algorithms": found["algorithms"],
         "Kendall's τ": [number(t, ".2f") for t in found["tau"]], "p": [number(p, ".2g") for p in found["p"]],
     })  # fmt: skip
-    return f"# Does the order of {one.stem} hold in {other.stem}?\n\n{comparison_text.markdown(shown)}"
+    return f"# Does the order of {one.stem} hold in {other.stem}?\n\n{ABOUT}\n\n{comparison_text.markdown(shown)}"
 
 
 @guarded

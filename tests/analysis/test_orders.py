@@ -15,20 +15,42 @@ ONE = pd.DataFrame({
 })  # fmt: skip
 
 
+BOTH = ("one", "other")
+
+
 def test_one_order_has_tau_1_and_the_opposite_one_minus_1() -> None:
     other = ONE.assign(tuned=ONE["tuned"][::-1].to_numpy()).sample(frac=1, random_state=0)  # rows in any order
-    found = orders.agreement(ONE, other).set_index("order")
-    assert found["tau"].to_dict() == {
-        "by defaults, own classes": 1, "tuned, own classes": -1, "what tuning gains": 1
+    found = orders.taus(orders.orders(ONE, other, BOTH), {})
+    assert found.set_index("order")["tau"].to_dict() == {
+        "by defaults, own classes: one, other": 1, "tuned, own classes: one, other": -1,
+        "what tuning gains: one, other": 1, "one: by defaults, tuned": 1, "other: by defaults, tuned": -1,
     }  # fmt: skip
-    assert found["p"].tolist() == pytest.approx([1 / 12] * 3)  # 2 of the 24 orders of four
+    assert found["p"].tolist() == pytest.approx([1 / 12] * 5)  # 2 of the 24 orders of four
 
 
 def test_who_diverged_or_is_in_one_table_alone_does_not_count() -> None:
     other = pd.concat([ONE.assign(tuned=[float("nan"), 0.8, 0.6, 0.7]), ONE.iloc[:1].assign(algorithm="e")])
-    found = orders.agreement(ONE, other).set_index("order")
-    assert found["algorithms"].to_dict()["tuned, own classes"] == 3
-    assert found["tau"]["tuned, own classes"] == pytest.approx(-1 / 3)
+    found = orders.taus(orders.orders(ONE, other, BOTH), {}).set_index("order")
+    assert found["algorithms"].to_dict()["tuned, own classes: one, other"] == 3
+    assert found["tau"]["tuned, own classes: one, other"] == pytest.approx(-1 / 3)
+
+
+def test_two_kinds_far_apart_are_an_order_that_neither_has_within() -> None:
+    """Of three a kind: the same order of the kinds, the opposite one within each."""
+    figures = {"default": [1, 2, 3, 11, 12, 13], "tuned": [3, 2, 1, 13, 12, 11]}
+    one = pd.DataFrame({"algorithm": list("abcxyz")} | figures)
+    kinds = dict.fromkeys("abc", "own models") | dict.fromkeys("xyz", "one model")
+    found = orders.taus(orders.orders(one, one, BOTH), kinds).query("order == 'one: by defaults, tuned'")
+    assert found.set_index("kind")["tau"].to_dict() == pytest.approx(
+        {"all": (9 - 6) / 15, "own models": -1, "one model": -1}
+    )
+
+
+def test_one_model_serves_all_where_nothing_that_predicts_stays_with_a_client() -> None:
+    assert orders.kinds(["fedavg", "ccvr", "fedavgft", "fedper", "fesem", "local", "fedproto"]) == {
+        "fedavg": "one model", "ccvr": "one model", "fedavgft": "own models", "fedper": "own models",
+        "fesem": "own models", "local": "own models", "fedproto": "own models",
+    }  # fmt: skip
 
 
 def test_the_page_is_of_comparisons_tables(capsys: pytest.CaptureFixture[str]) -> None:
