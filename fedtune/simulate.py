@@ -107,11 +107,12 @@ def _show(found: pd.DataFrame, searches: int) -> None:
     budgets = [str(c).removeprefix("regret ") for c in found if str(c).startswith("regret")]
     for name, of in found.groupby("table", sort=False):
         table = Table(title=f"{name}: regret in points, mean of {searches} searches", title_justify="left", box=None)
-        for column in ("strategy", "trials begun", *(f"after {b} trials' training" for b in budgets)):
+        afters = [f"after {b} trials' training" for b in budgets]
+        for column in ("strategy", "trials begun", *afters, "standard deviation"):
             table.add_column(column, overflow="fold")
         for row in of.to_dict("records"):
             cells = [interval(row[f"regret {b}"], row[f"± {b}"], ".2f") for b in budgets]
-            table.add_row(str(row["strategy"]), f"{row['trials']:.0f}", *cells)
+            table.add_row(str(row["strategy"]), f"{row['trials']:.0f}", *cells, f"{row['spread']:.2f}")
         terminal.console().print(table)
 
 

@@ -222,14 +222,18 @@ def _on(place: int, strategy: Strategy, budget: float, slots: int, seed: int) ->
 
 
 def summary(frame: pd.DataFrame) -> pd.DataFrame:
-    """Mean regret in points with its interval, a row per table and strategy, a column per budget; the best first."""
+    """Mean regret in points with its interval, a row per table and strategy, a column per budget; the best first.
+
+    spread: the standard deviation of a single search's regret after the whole budget.
+    """
     rows = []
     for (table, strategy), of in frame.groupby(["table", "strategy"], sort=False):
-        row = {"table": table, "strategy": strategy, "trials": of[of["budget"] == of["budget"].max()]["trials"].mean()}
+        end = of[of["budget"] == of["budget"].max()]
+        row = {"table": table, "strategy": strategy, "trials": end["trials"].mean()}
         for budget, at in of.groupby("budget"):
             mean = statistics.mean(100 * at["regret"].to_numpy())
             row |= {f"regret {budget:g}": mean.mean, f"± {budget:g}": mean.half}
-        rows.append(row)
+        rows.append(row | {"spread": 100 * end["regret"].std()})
     found = pd.DataFrame(rows)
     last = [c for c in found if str(c).startswith("regret")][-1]
     return found.sort_values(["table", last], kind="stable").reset_index(drop=True)

@@ -102,6 +102,19 @@ def test_combinations_that_make_no_sense_are_left_out_or_refused() -> None:
         search_regret.require_seeds([flat(np.zeros(3))], [Strategy("tpe", "none", 0, 2, "top")])
 
 
+def test_the_summary_tells_the_mean_its_interval_and_how_far_one_search_may_lie_from_it() -> None:
+    regrets = {("good", 2): [0.01, 0.03], ("good", 4): [0.0, 0.02], ("bad", 2): [0.1, 0.1], ("bad", 4): [0.1, 0.3]}
+    frame = pd.DataFrame([
+        {"table": "t", "strategy": strategy, "budget": budget, "trials": 8, "regret": regret}
+        for (strategy, budget), of in regrets.items() for regret in of
+    ])  # fmt: skip
+    found = search_regret.summary(frame).set_index("strategy")
+    assert found.index.tolist() == ["good", "bad"] and found["trials"].tolist() == [8, 8]
+    assert found.loc["good", ["regret 2", "regret 4", "spread"]].tolist() == pytest.approx([2, 1, 2**0.5])
+    assert found.loc["bad", "± 4"] == pytest.approx(12.706 * 10, rel=1e-4)  # Student's t with one degree of freedom
+    assert found.loc["bad", "spread"] == pytest.approx(200**0.5)
+
+
 GRID = "from ray import tune\nSPACE = {'lr': tune.choice([0.01, 0.1, 0.3]), 'local_epochs': tune.choice([1, 2])}\n"
 
 
