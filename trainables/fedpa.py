@@ -11,7 +11,7 @@
 
 Jiang et al., "FedPA", equations 2 and 5 to 12, algorithm 1.  Ours: distances to prototypes are mean squares, as in the
 code, whose λ_po = 5 is for them (the text's norm, distance="l2", pulls features almost into a point: 54.6 against
-FedAvg's 80.1 in its table II); the term with the minus is bounded by the mean distance between prototypes of different
+FedAvg's 80.1 after 50 rounds of its table II); the term with the minus is bounded by the mean distance between prototypes of different
 classes (bounded=False: without limit, as in text and code); diversity is a mean over pairs (pairs_over="batch": over
 B², Eq. 7, which makes the exponent K times smaller) of distances that are means over dimensions, as norms leave no
 gradient; prototypes are of the trained model and all rows.  "as_text" trains 20 epochs, as the text says; scenarios
