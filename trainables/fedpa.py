@@ -9,14 +9,14 @@
              h = G(ε, y), y ~ p̃;  fidelity = 1/m Σ_k mean_b p_k,y CE(head_k(h), y),   p_k,y = n_k,y / Σ_k n_k,y
     λ_ge(t) = λ_ge · d^t,  λ_po(t) = max(floor, λ_po · d^t),  γ(t) = γ · d^t,  each its own d;  floor <= λ_po;  0 is off
 
-Jiang et al., "FedPA", equations 2 and 5 to 12, algorithm 1. Ours: distances to prototypes are mean squares, as in the
+Jiang et al., "FedPA", equations 2 and 5 to 12, algorithm 1.  Ours: distances to prototypes are mean squares, as in the
 code, whose λ_po = 5 is for them (the text's norm, distance="l2", pulls features almost into a point: 54.6 against
 FedAvg's 80.1 after 50 rounds of its table II); the term with the minus is bounded by the mean distance between
 prototypes of different classes (bounded=False: without limit, as in text and code); diversity is a mean over pairs
 (pairs_over="batch": over B², Eq. 7, which makes the exponent K times smaller) of distances that are means over
-dimensions, as norms leave no gradient; prototypes are of the trained model and all rows. "as_text" trains 20 epochs, as
-the text says; scenarios count 20 mini-batches, as the code does. The ablations of table IV: gamma_ad=0, lam_ge=0,
-lam_po=0. Not repeated of the code: zero vectors as prototypes of classes that nobody saw, and counts of the rows drawn
+dimensions, as norms leave no gradient; prototypes are of the trained model and all rows.  "as_text" trains 20 epochs, as
+the text says; scenarios count 20 mini-batches, as the code does.  The ablations of table IV: gamma_ad=0, lam_ge=0,
+lam_po=0.  Not repeated of the code: zero vectors as prototypes of classes that nobody saw, and counts of the rows drawn
 in the round instead of the client's rows.
 """
 
