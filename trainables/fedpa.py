@@ -14,8 +14,8 @@ code, whose λ_po = 5 is for them (the text's norm, distance="l2", pulls feature
 FedAvg's 80.1 after 50 rounds of its table II); the term with the minus is bounded by the mean distance between
 prototypes of different classes (bounded=False: without limit, as in text and code); diversity is a mean over pairs
 (pairs_over="batch": over B², Eq. 7, which makes the exponent K times smaller) of distances that are means over
-dimensions, as norms leave no gradient; prototypes are of the trained model and all rows.  "as_text" trains 20 epochs, as
-the text says; scenarios count 20 mini-batches, as the code does.  The ablations of table IV: gamma_ad=0, lam_ge=0,
+dimensions, as norms leave no gradient; prototypes are of the trained model and all rows.  "as_text" trains 20 epochs,
+as the text says; scenarios count 20 mini-batches, as the code does.  The ablations of table IV: gamma_ad=0, lam_ge=0,
 lam_po=0.  Not repeated of the code: zero vectors as prototypes of classes that nobody saw, and counts of the rows drawn
 in the round instead of the client's rows.
 """
