@@ -65,7 +65,7 @@ class Choice(NamedTuple):
 
 def choices(table: Tabulated, strategy: Strategy, budget: float, slots: int, seed: int) -> list[Choice]:
     """One simulated search: its choice at each share of the budget (in trials of full length)."""
-    turn = seed % len(table.seeds)
+    turn = _turn(table, seed)
     order = [*range(turn, len(table.seeds)), *range(turn)]
     used, held_out = order[: strategy.seeds_used], order[strategy.seeds_used :]
     worth = table.reached(held_out)
@@ -87,6 +87,11 @@ def choices(table: Tabulated, strategy: Strategy, budget: float, slots: int, see
     while len(found) < len(due):
         found.append(_choice(table, ledger, worth, best, due[len(found)]))
     return found
+
+
+def _turn(table: Tabulated, search: int) -> int:
+    """The place of the seed that a search selects on."""
+    return search % len(table.seeds)
 
 
 def _choice(table: Tabulated, ledger: _Ledger, worth: np.ndarray, best: float, rounds: float) -> Choice:
@@ -203,7 +208,7 @@ def simulate(
             yield pd.DataFrame(
                 [
                     {"table": tables[place].name, "strategy": str(strategy), **strategy._asdict(), "search": i,
-                     **choice._asdict()}
+                     "turn": _turn(tables[place], i), **choice._asdict()}
                     for i, of in enumerate(of_each) for choice in of
                 ]
             ).rename(columns={"rounds": "budget"})  # fmt: skip
@@ -224,7 +229,8 @@ def _on(place: int, strategy: Strategy, budget: float, slots: int, seed: int) ->
 def summary(frame: pd.DataFrame) -> pd.DataFrame:
     """Mean regret in points with its interval, a row per table and strategy, a column per budget; the best first.
 
-    spread: the standard deviation of a single search's regret after the whole budget.
+    spread: the standard deviation of a single search's regret after the whole budget, among those that select on the
+    same seed: what chance in the search itself does.
     """
     rows = []
     for (table, strategy), of in frame.groupby(["table", "strategy"], sort=False):
@@ -233,7 +239,7 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
         for budget, at in of.groupby("budget"):
             mean = statistics.mean(100 * at["regret"].to_numpy())
             row |= {f"regret {budget:g}": mean.mean, f"± {budget:g}": mean.half}
-        rows.append(row | {"spread": 100 * end["regret"].std()})
+        rows.append(row | {"spread": 100 * end.groupby("turn")["regret"].var().mean() ** 0.5})
     found = pd.DataFrame(rows)
     last = [c for c in found if str(c).startswith("regret")][-1]
     return found.sort_values(["table", last], kind="stable").reset_index(drop=True)

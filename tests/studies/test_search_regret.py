@@ -105,7 +105,7 @@ def test_combinations_that_make_no_sense_are_left_out_or_refused() -> None:
 def test_the_summary_tells_the_mean_its_interval_and_how_far_one_search_may_lie_from_it() -> None:
     regrets = {("good", 2): [0.01, 0.03], ("good", 4): [0.0, 0.02], ("bad", 2): [0.1, 0.1], ("bad", 4): [0.1, 0.3]}
     frame = pd.DataFrame([
-        {"table": "t", "strategy": strategy, "budget": budget, "trials": 8, "regret": regret}
+        {"table": "t", "strategy": strategy, "budget": budget, "trials": 8, "turn": 0, "regret": regret}
         for (strategy, budget), of in regrets.items() for regret in of
     ])  # fmt: skip
     found = search_regret.summary(frame).set_index("strategy")
@@ -113,6 +113,10 @@ def test_the_summary_tells_the_mean_its_interval_and_how_far_one_search_may_lie_
     assert found.loc["good", ["regret 2", "regret 4", "spread"]].tolist() == pytest.approx([2, 1, 2**0.5])
     assert found.loc["bad", "± 4"] == pytest.approx(12.706 * 10, rel=1e-4)  # Student's t with one degree of freedom
     assert found.loc["bad", "spread"] == pytest.approx(200**0.5)
+    # on a seed where all choose worse by as much, a search varies no more
+    luckless = frame.assign(turn=1, regret=frame["regret"] + 0.5)
+    both = search_regret.summary(pd.concat([frame, luckless])).set_index("strategy")
+    assert both["spread"].to_dict() == pytest.approx(found["spread"].to_dict())
 
 
 GRID = "from ray import tune\nSPACE = {'lr': tune.choice([0.01, 0.1, 0.3]), 'local_epochs': tune.choice([1, 2])}\n"
