@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
 WORD = 250  # letters of a path or a name that a message shows in full
 LINE = 600  # letters of a message
@@ -32,6 +33,19 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(width=shutil.get_terminal_size((160, 50)).columns)
+
+
+def progress(title: str) -> Progress:
+    """A bar on stderr: how many are done, what is left, and a task's description as the latest words.
+
+    Without a terminal it is not shown.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    latest = TextColumn("{task.description}")
+    return Progress(*columns, latest, console=Console(stderr=True), disable=not sys.stderr.isatty())
 
 
 def short(value: Any) -> str:

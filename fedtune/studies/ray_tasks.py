@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +19,7 @@ from fedtune.core.budget import Budget
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.memory import keep_freed_memory
 from fedtune.core.objectives import Objective
-from fedtune.core.terminal import say
+from fedtune.core.terminal import progress, say
 from fedtune.data import federation
 from fedtune.data.datasets import Dataset
 from fedtune.federated import partitioning
@@ -239,19 +238,13 @@ def _with_progress(
     outcomes: Iterable[tuple[SeededRun, Outcome]], title: str, done: int, total: int
 ) -> Iterator[tuple[SeededRun, Outcome]]:
     """Pass outcomes on and show the progress: a bar in a terminal, lines elsewhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    terminal = sys.stderr.isatty()
-    latest, console = TextColumn("{task.description}"), Console(stderr=True)
-    with Progress(*columns, latest, console=console, disable=not terminal) as bar:
+    with progress(title) as bar:
         task = bar.add_task("", total=total, completed=done)
         for run, outcome in outcomes:
             yield run, outcome
             done += 1
             bar.update(task, advance=1, description=run.label)
-            if not terminal:
+            if bar.disable:
                 say(f"note: {title}: {done} of {total} done ({run.label})")
 
 

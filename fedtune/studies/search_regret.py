@@ -21,6 +21,7 @@ import pandas as pd
 from fedtune.core import statistics
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
+from fedtune.core.terminal import progress
 from fedtune.studies.tabulated import Tabulated
 from fedtune.tuning import schedulers, searchers
 from fedtune.tuning.promotion import Promotion
@@ -201,10 +202,16 @@ def simulate(
 ) -> Iterator[pd.DataFrame]:  # fmt: skip
     """For each table and strategy a row per search and share of the budget; searches run in processes of their own."""
     context = multiprocessing.get_context("spawn")  # a fork would inherit locks of whatever Ray's threads hold
-    with ProcessPoolExecutor(processes or os.cpu_count(), context, _hold, (tables,)) as pool:
+    workers = ProcessPoolExecutor(processes or os.cpu_count(), context, _hold, (tables,))
+    with workers as pool, progress("searches") as bar:
+        task = bar.add_task("", total=len(tables) * len(plans) * searches)
         for place, strategy in itertools.product(range(len(tables)), plans):
+            bar.update(task, description=f"{strategy}; {tables[place].name}")
             one = partial(_on, place, strategy, budget, slots)
-            of_each = pool.map(one, range(searches), chunksize=max(1, searches // 16))
+            of_each = []
+            for found in pool.map(one, range(searches), chunksize=max(1, searches // 64)):
+                of_each.append(found)
+                bar.advance(task)
             yield pd.DataFrame(
                 [
                     {"table": tables[place].name, "strategy": str(strategy), **strategy._asdict(), "search": i,

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedtune.core.memory import keep_freed_memory
 from fedtune.core.metrics import METRICS, is_own
-from fedtune.core.terminal import say, several
+from fedtune.core.terminal import progress, say, several
 from fedtune.federated import model_file, partitioning
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.own_scenario import data_in_words
@@ -56,14 +54,13 @@ def run(
 def _rounds(simulation: Simulation) -> list[dict[str, Any]]:
     """Every round's row, with a bar that shows how far it is."""
     rows, rounds = [], simulation.setting.scenario.rounds
-    columns = (TextColumn("round"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True)) as progress:
-        bar = progress.add_task("", total=rounds)
+    with progress("round") as bar:
+        task = bar.add_task("", total=rounds)
         for _ in range(rounds):
             rows.append(simulation.step())
             known = {n: v for n in ("val_acc", "train_loss") if (v := rows[-1][n]) is not None}  # if anybody trained
             shown = "  ".join(f"{n} {v:.4f}" for n, v in known.items())
-            progress.update(bar, advance=1, description=shown)
+            bar.update(task, advance=1, description=shown)
     return rows
 
 
