@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -55,6 +56,23 @@ def ctrl_c_kept() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def end_with_parent() -> None:
+    """This process, which another spawned, ends when that one does, and by Ctrl-C without a word.
+
+    A pool's processes would wait for work forever where their parent is killed.
+    """
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_follow, daemon=True).start()
+
+
+def _follow() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent
+    parent.join()
+    os._exit(1)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import numpy as np
 import optuna
 import pandas as pd
 
-from fedtune.core import statistics
+from fedtune.core import interrupting, statistics
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import progress
@@ -225,6 +225,7 @@ _TABLES: list[Tabulated] = []  # of a process that simulates
 
 
 def _hold(tables: Sequence[Tabulated]) -> None:
+    interrupting.end_with_parent()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     _TABLES.extend(tables)
 

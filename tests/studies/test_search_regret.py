@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from support.processes import below, lives, working
+from support.searches import command
+from support.waiting import wait_for
 
 from fedtune import simulate, tabulate
 from fedtune.core.errors import UserError
@@ -149,6 +154,19 @@ def test_a_grid_is_trained_once_and_searched_from_the_command_line(
     shown, every = capsys.readouterr().out, pd.read_csv(tmp_path / "all.csv")
     assert "local on digits-w4: regret in points, mean of 3 searches" in shown and "tpe, asha, first rung 1" in shown
     assert len(every) == 4 * 3 * 4 and set(every["budget"]) == {0.5, 1, 2, 4}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_process_is_left_of_a_simulation_that_is_ended(number: signal.Signals, tmp_path: Path) -> None:
+    flat(np.linspace(0, 1, 50), rounds=30).write(tmp_path / "t.parquet")
+    words = "--searcher random,tpe --scheduler none --searches 100 --processes 2"
+    process = command("fedtune.simulate", f"{tmp_path}/t.parquet", *words.split())
+    assert process.stdout and "1 of 2 done (random, none" in process.stdout.readline()  # all are at work
+    started = set(below(working(process.pid)))
+    assert len(started) >= 3
+    os.killpg(process.pid, number) if number == signal.SIGINT else os.kill(working(process.pid), number)
+    wait_for(lambda: not any(map(lives, started)), 60)
+    assert "Traceback" not in process.communicate()[0]
 
 
 @pytest.mark.parametrize(

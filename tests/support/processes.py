@@ -41,3 +41,11 @@ def below(pid: int) -> list[int]:
     for each in found:
         found += children.get(each, [])
     return found
+
+
+def lives(pid: int) -> bool:
+    """Whether it has not ended; one that ended may stay listed until whoever adopted it looks."""
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False
