@@ -5,16 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
-import shutil
 import signal
-import socket
-import subprocess
-import sys
-import tempfile
 import zipfile
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +20,7 @@ from ray.job_submission import JobStatus
 from support.commands import refusal
 from support.data_files import idx
 from support.own_algorithms import fedproto_in, gone
+from support.ray_head import Head, ray_head
 from support.searches import rounds_by_configuration
 from support.waiting import wait_for
 
@@ -46,94 +40,11 @@ LONG = (
 )
 
 
-@dataclass(frozen=True)
-class Head:
-    """A cluster of one node: its dashboard, its token, its temporary folder, a client's environment."""
-
-    address: str
-    token: str
-    folder: Path
-    environment: dict[str, str]
-
-    def begin(self, *words: str, **more: str) -> subprocess.Popen:
-        """fedtune with these arguments, as somebody who has the token."""
-        command = [sys.executable, "-m", "fedtune", words[0], *words[1:2] * (words[0] == "jobs")]
-        command += ["--address", self.address, *words[1 + (words[0] == "jobs") :]]
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen(command, env=self.environment | more, **pipes)
-
-    def run(self, *words: str, **more: str) -> tuple[int, str, str]:
-        """Its exit status and what it said, out and err."""
-        process = self.begin(*words, **more)
-        out, err = process.communicate(timeout=300)
-        return process.returncode, out, err
-
-    def ask(self, path: str) -> requests.Response:
-        """The dashboard's answer."""
-        header = {"Authorization": f"Bearer {self.token}"}
-        return requests.get(f"{self.address}/api/{path}", headers=header, timeout=30)
-
-    def info(self, job: str) -> dict[str, Any]:
-        """What the cluster knows of a job."""
-        return self.ask(f"jobs/{job}").json()
-
-    def ready(self) -> bool:
-        """Whether jobs can be asked for."""
-        try:
-            return self.ask("jobs/").ok
-        except requests.ConnectionError:
-            return False
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has, all different."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in held]
-    for s in held:
-        s.close()
-    return ports
-
-
 @pytest.fixture(scope="module")
 def head() -> Iterator[Head]:
-    """A cluster that asks for a token of its own; gone afterwards, with all of its processes."""
-    folder = Path(tempfile.mkdtemp(prefix="jobs-", dir="/tmp"))  # sockets' names must be short
-    token, file = secrets.token_hex(32), folder / "token"
-    file.write_text(token)
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-    programs = Path(sys.executable).parent
-    asks = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(file), "PATH": f"{programs}:{os.environ['PATH']}"}
-    gcs, dashboard, agent, agents, client = free_ports(5)
-    command = [
-        str(programs / "ray"), "start", "--head", "--block", "--num-cpus=2", "--disable-usage-stats",
-        "--node-ip-address=127.0.0.1", f"--port={gcs}", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}",
-        f"--dashboard-agent-listen-port={agent}", f"--dashboard-agent-grpc-port={agents}",
-        f"--ray-client-server-port={client}", f"--temp-dir={folder}",
-    ]  # fmt: skip
-    with (folder / "start.log").open("w") as log:
-        process = subprocess.Popen(command, env=clean | asks, stdout=log, stderr=log, start_new_session=True)
-    elsewhere = {"RAY_ADDRESS": "http://127.0.0.1:1"}  # for Ray's own client it would win over --address
-    made = Head(f"http://127.0.0.1:{dashboard}", token, folder, clean | asks | elsewhere)
-    try:
-        wait_for(made.ready)
+    """A cluster that asks for a token of its own."""
+    with ray_head() as made:
         yield made
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        wait_for(lambda: not below(folder))
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def below(folder: Path) -> list[int]:
-    """Processes that name the folder."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if str(folder) in (process / "cmdline").read_text():
-                found.append(int(process.name))
-        except OSError:
-            continue
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,8 @@ from typing import Any
 
 import pytest
 import requests
-from support.chromium import Browser, answers, chromium, free_port
+from support.chromium import Browser, answers, chromium
+from support.ports import free_port
 from support.processes import below
 from support.searches import QUICK, searched
 from support.waiting import wait_for
