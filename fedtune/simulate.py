@@ -12,7 +12,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import say
 from fedtune.tuning import arguments
-from fedtune.tuning.option_types import positive, whole
+from fedtune.tuning.option_types import whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("tables", nargs="+", type=Path, metavar="TABLE.parquet", help="made by fedtune tabulate")
     p.add_argument("--searcher", default="tpe", metavar="A,B,…", help="searchers (default tpe)")
     p.add_argument("--scheduler", default="asha", metavar="A,B,…", help="schedulers (default asha)")
-    p.add_argument("--grace", default="", metavar="N,…", help="first rungs (default: a tenth of the rounds)")
+    p.add_argument("--grace", default="", metavar="N,…", help="first rungs (default: as a search has it)")
     p.add_argument("--seeds-per-trial", default="1", metavar="K,…", help="seeds that each trial is judged on")
     p.add_argument(
         "--more-seeds", default="none", metavar="A,…",
@@ -88,7 +88,7 @@ def _numbers(flag: str, text: str, low: int, high: int) -> list[int]:
 
 
 def _graces(text: str, rounds: int) -> list[int]:
-    return _numbers("--grace", text, 1, rounds) if text else [positive(max(1, rounds // 10))]
+    return _numbers("--grace", text, 1, rounds) if text else [0]
 
 
 def _more(text: str) -> list[str]:

@@ -39,7 +39,7 @@ class Strategy(NamedTuple):
 
     searcher: str
     scheduler: str
-    grace: int  # the first rung
+    grace: int  # rounds before a trial is judged; 0: as a search on the table's space would have it
     seeds: int = 1  # that each trial is trained on
     more_seeds: str = "none"  # for whom: none; top, of the finished ones; rung, of every rung
 
@@ -47,8 +47,14 @@ class Strategy(NamedTuple):
         """In words, as tables have it."""
         extra = {"none": "", "top": f", best {TOP} on another seed", "rung": ", best of rungs on another seed"}
         several = f", {self.seeds} seeds a trial" if self.seeds > 1 else ""
-        judged = f", first rung {self.grace}" if schedulers.find(self.scheduler).has_rungs else ""
+        judged = ", first rung" if schedulers.find(self.scheduler).has_rungs else ", from round"
+        judged = f"{judged} {self.grace}" if self.grace else ""
         return f"{self.searcher}, {self.scheduler}{judged}{several}{extra[self.more_seeds]}"
+
+    def on(self, table: Tabulated) -> Strategy:
+        """With the first rung that it has on a table."""
+        unjudged = self.grace or self.scheduler == "none"
+        return self if unjudged else self._replace(grace=table.grace)
 
     @property
     def seeds_used(self) -> int:
@@ -205,7 +211,8 @@ def simulate(
     workers = ProcessPoolExecutor(processes or os.cpu_count(), context, _hold, (tables,))
     with workers as pool, progress("searches") as bar:
         task = bar.add_task("", total=len(tables) * len(plans) * searches)
-        for place, strategy in itertools.product(range(len(tables)), plans):
+        for place, planned in itertools.product(range(len(tables)), plans):
+            strategy = planned.on(tables[place])
             bar.update(task, description=f"{strategy}; {tables[place].name}")
             one = partial(_on, place, strategy, budget, slots)
             of_each = []

@@ -20,6 +20,7 @@ from ray import tune
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
 from fedtune.runs import reading
+from fedtune.tuning import schedulers
 from fedtune.tuning.space_types import Config, Space
 
 SEED, ROUND, ABOUT = "seed", "round", "fedtune"
@@ -36,6 +37,7 @@ class Tabulated:
              run diverged
     default  the place of the default configuration, or of the nearest on the grid
     about    algorithm, scenario, command, commit and the like
+    first_effect  the round in which the last of the hyperparameters begins to matter, anywhere on the grid
     """
 
     levels: Mapping[str, Sequence[Any]]
@@ -43,6 +45,7 @@ class Tabulated:
     values: np.ndarray
     default: tuple[int, ...]
     about: Mapping[str, Any]
+    first_effect: int = 1
 
     @property
     def rounds(self) -> int:
@@ -53,6 +56,21 @@ class Tabulated:
     def configurations(self) -> int:
         """How many configurations there are."""
         return math.prod(self.values.shape[:-2])
+
+    @property
+    def repeated(self) -> int:
+        """How many configurations reached in every round and on every seed what one before them did.
+
+        What diverged in the first round on every seed does not count.
+        """
+        curves = self.values.reshape(self.configurations, -1)
+        began = np.nan_to_num(curves[~np.isnan(curves).all(1)], nan=-1.0)
+        return len(began) - len(np.unique(began, axis=0))
+
+    @property
+    def grace(self) -> int:
+        """Rounds before which a search over the grid judges no trial, unless told otherwise."""
+        return schedulers.default_grace(self.rounds, self.first_effect)
 
     @property
     def name(self) -> str:
@@ -92,7 +110,8 @@ class Tabulated:
         columns: dict[str, Any] = {n: np.array(of)[i] for (n, of), i in zip(self.levels.items(), places, strict=False)}
         columns |= {SEED: np.array(self.seeds, np.int32)[places[-2]], ROUND: places[-1].astype(np.int16) + 1}
         frame = pd.DataFrame(columns | {METRIC: self.values.ravel().astype(np.float32)})
-        frame.attrs = {ABOUT: json.dumps({"default": list(self.default), **self.about})}
+        made = {"default": list(self.default), "first_effect": self.first_effect}
+        frame.attrs = {ABOUT: json.dumps(made | dict(self.about))}
         reading.write_table(frame, file)
 
 
@@ -135,7 +154,7 @@ def read(file: Path) -> Tabulated:
     frame = reading.table(file, NEEDED, dict.fromkeys(NEEDED, reading.NUMBER))
     try:
         about = json.loads(frame.attrs[ABOUT])
-        default = tuple(map(int, about.pop("default")))
+        default, first_effect = tuple(map(int, about.pop("default"))), int(about.pop("first_effect", 1))
         about = {"algorithm": str(about["algorithm"]), "scenario_name": str(about["scenario_name"])} | about
     except (KeyError, TypeError, ValueError) as error:
         raise reading.damaged(file, f"it does not say what it is of: {error}") from error
@@ -150,4 +169,4 @@ def read(file: Path) -> Tabulated:
     values = np.full(shape, np.nan)
     values[tuple(codes)] = frame[METRIC].to_numpy(float)
     levels = dict(zip(names, keys, strict=False))
-    return Tabulated(levels, keys[-2], values, default, about)
+    return Tabulated(levels, keys[-2], values, default, about, first_effect)

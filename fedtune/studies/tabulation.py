@@ -45,12 +45,18 @@ def run(options: TabulationOptions, output: Path) -> int:
         levels, seeds, _values(levels, seeds, outcomes, experiment.scenario.rounds),
         tabulated.nearest(levels, experiment.configuration({})),
         provenance.of_experiment(experiment) | {"scenario_name": options.scenario, "space": space.text()},
+        spaces.first_effect(space, experiment, within=experiment.scenario.rounds)[0],
     )  # fmt: skip
     table.write(output)
     diverged = int(np.isnan(table.values[..., -1]).sum())
     say(f"{table.name}: {table.configurations} configurations, {len(seeds)} seeds, {table.rounds} rounds: {output}")
     if diverged:
         say(f"note: {diverged} of {len(outcomes)} runs diverged")
+    if table.repeated:
+        say(
+            f"note: {table.repeated} configurations reached in every round and on every seed what another did; "
+            "values that act alike can leave the grid"
+        )
     return 0
 
 

@@ -251,7 +251,7 @@ def _first_effect(space: Space, experiment: Experiment) -> tuple[int, str]:
 def _grace(options: SearchOptions, first_effect: tuple[int, str], rounds: int) -> int:
     latest, name = first_effect
     if options.grace is None:
-        return min(max(latest, rounds // 10), rounds)  # one round in ten says little of where a trial ends
+        return schedulers.default_grace(rounds, latest)
     if options.grace > rounds or options.grace != int(options.grace):
         raise UserError(
             f"--grace must be a whole number, at most the {rounds} rounds of a trial, but got {options.grace:g}"

@@ -147,6 +147,14 @@ def scheduler(name: str, budget: Budget, grace: float, space: Space, goal: Goal 
     return find(name).make(budget, grace, space, goal)
 
 
+def default_grace(rounds: int, first_effect: int) -> int:
+    """Rounds before a trial of so many is judged, unless somebody says otherwise.
+
+    One round in ten, as fewer say little of where a trial ends; and none before the first effect of whatever varies.
+    """
+    return min(max(first_effect, rounds // 10), rounds)
+
+
 def rungs(name: str, limit: float, grace: float) -> list[float]:
     """How much of its budget a trial has used where the scheduler may stop it (its first bracket's rungs)."""
     milestones, t = [], min(grace, limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 from pathlib import Path
@@ -154,6 +155,32 @@ def test_a_grid_is_trained_once_and_searched_from_the_command_line(
     shown, every = capsys.readouterr().out, pd.read_csv(tmp_path / "all.csv")
     assert "local on digits-w4: regret in points, mean of 3 searches" in shown and "tpe, asha, first rung 1" in shown
     assert len(every) == 4 * 3 * 4 and set(every["budget"]) == {0.5, 1, 2, 4}
+
+
+def test_nobody_is_judged_before_the_first_effect_unless_one_says_so(tmp_path: Path) -> None:
+    late = dataclasses.replace(flat(np.linspace(0, 1, 9), rounds=20), first_effect=14)
+    late.write(tmp_path / "late.parquet")
+    flat(np.linspace(0, 1, 9), rounds=20).write(tmp_path / "early.parquet")
+    line = f"{tmp_path}/early.parquet {tmp_path}/late.parquet --scheduler asha,median,none --searches 2 --processes 1"
+    assert simulate.main(f"{line} -o {tmp_path}/all.csv".split()) == 0
+    assert simulate.main(f"{line} --grace 5,14 -o {tmp_path}/said.csv".split()) == 0
+    every, said = (pd.read_csv(tmp_path / f"{n}.csv")["strategy"].unique().tolist() for n in ("all", "said"))
+    assert every == [
+        "tpe, asha, first rung 2", "tpe, median, from round 2", "tpe, none",
+        "tpe, asha, first rung 14", "tpe, median, from round 14",
+    ]  # fmt: skip
+    assert said == [
+        "tpe, asha, first rung 5", "tpe, asha, first rung 14", "tpe, median, from round 5",
+        "tpe, median, from round 14", "tpe, none",
+    ]  # fmt: skip
+
+
+def test_a_table_knows_its_first_effect(tmp_path: Path, one_ray: None) -> None:
+    """GFPL's values act from an event on; t* = 3 brings the first, t* = 9 none within a run."""
+    (tmp_path / "grid.py").write_text("from ray import tune\nSPACE = {'first': tune.choice([2, 3, 9])}\n")
+    words = f"--algo gfpl --scenario digits-w4 --space {tmp_path}/grid.py --clients 3 --rounds 4 --seeds 1"
+    assert tabulate.main(f"{words} --storage-path {tmp_path} --no-dashboard -o {tmp_path}/t.parquet".split()) == 0
+    assert tabulated.read(tmp_path / "t.parquet").first_effect == 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,8 @@ def table(seeds: int = 3, rounds: int = 5) -> Tabulated:
     values = np.random.default_rng(0).random((3, 2, 4, seeds, rounds)).astype(np.float32).astype(float)
     values[2, 0, 3, 1, 2:] = np.nan
     values[0, 0, 0, 0] = np.nan
-    return Tabulated(LEVELS, range(7, 7 + seeds), values, (1, 0, 2), {"algorithm": "fedavg", "scenario_name": "d"})
+    about = {"algorithm": "fedavg", "scenario_name": "d"}
+    return Tabulated(LEVELS, range(7, 7 + seeds), values, (1, 0, 2), about, first_effect=3)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -30,7 +32,20 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert back.levels == LEVELS and list(back.seeds) == [7, 8, 9] and back.default == (1, 0, 2)
     assert np.array_equal(back.values, t.values, equal_nan=True)
     assert back.about == t.about and back.name == "fedavg on d"
-    assert (back.configurations, back.rounds) == (24, 5)
+    assert (back.configurations, back.rounds, back.first_effect) == (24, 5, 3)
+
+
+def test_a_search_judges_nobody_before_a_tenth_of_the_rounds_and_the_first_effect() -> None:
+    for rounds, first_effect, grace in ((30, 1, 3), (30, 14, 14), (5, 9, 5)):
+        assert dataclasses.replace(table(rounds=rounds), first_effect=first_effect).grace == grace
+
+
+def test_configurations_that_act_alike_are_counted() -> None:
+    t = table()
+    assert t.repeated == 0
+    t.values[1, 1, 2] = t.values[2, 0, 3]  # whose second seed diverged
+    t.values[0, 0, 1:3] = np.nan  # nothing was reached
+    assert t.repeated == 1
 
 
 def test_a_curve_is_the_mean_over_seeds_until_one_of_them_diverged() -> None:
@@ -80,13 +95,15 @@ def spoiled(frame: pd.DataFrame, how: str) -> pd.DataFrame:
         attrs = {}
     elif how == "default":
         attrs = {tabulated.ABOUT: attrs[tabulated.ABOUT].replace("[1, 0, 2]", "[1, 0, 4]")}
+    elif how == "first effect":
+        attrs = {tabulated.ABOUT: attrs[tabulated.ABOUT].replace('"first_effect": 3', '"first_effect": "soon"')}
     elif how == "json":
         attrs = {tabulated.ABOUT: "[" * 50}
     frame.attrs = attrs
     return frame
 
 
-@pytest.mark.parametrize("how", ["cut", "words", "column", "attrs", "default", "json", "bytes", "none"])
+@pytest.mark.parametrize("how", ["cut", "words", "column", "attrs", "default", "first effect", "json", "bytes", "none"])
 def test_what_is_damaged_is_told_in_a_line(how: str, tmp_path: Path) -> None:
     file = tmp_path / "t.parquet"
     table().write(file)
