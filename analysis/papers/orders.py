@@ -3,16 +3,19 @@
     python -m analysis.orders analysis/results/field-few.csv analysis/results/field-dir0.3.csv
 
 Algorithms of which one model serves all clients and those whose clients keep models of their own lie far apart in most
-tables, whatever the setting, so that the order within each kind is told, too.
+tables, whatever the setting, so that τ is told within each kind and across the two, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from scipy import stats
 
@@ -32,8 +35,8 @@ COLUMNS = {
 }  # fmt: skip
 
 ABOUT = """By `python -m analysis.orders` on the two tables.  Kendall's τ is 1 for one order, 0 for unrelated
-ones and −1 for opposite ones; p is the chance of a τ as far from 0 between unrelated ones.  An algorithm counts where
-both tables have the figure."""
+ones and −1 for opposite ones; p is the chance of a τ as far from 0 between unrelated ones.  Across the kinds τ is that
+of the pairs of one of each, and has no p.  An algorithm counts where both tables have the figure."""
 
 
 def kinds(names: list[str]) -> dict[str, str]:
@@ -62,7 +65,7 @@ def orders(one: pd.DataFrame, other: pd.DataFrame, names: tuple[str, str]) -> di
 
 
 def taus(pairs: Mapping[str, pd.DataFrame], kind_of: Mapping[str, str]) -> pd.DataFrame:
-    """Kendall's τ between the two orders of each pair and its p, a row for all algorithms and for each kind."""
+    """Kendall's τ between the two orders of each pair and its p: of all algorithms, of each kind, across the kinds."""
     rows = []
     for what, both in pairs.items():
         for kind in ("all", *dict.fromkeys(kind_of.values())):
@@ -70,7 +73,16 @@ def taus(pairs: Mapping[str, pd.DataFrame], kind_of: Mapping[str, str]) -> pd.Da
             if len(some) >= FEWEST:
                 found = stats.kendalltau(some.iloc[:, 0], some.iloc[:, 1])
                 rows.append((what, kind, len(some), found.statistic, found.pvalue))
+        if len({kind_of.get(n) for n in both.index}) == 2:
+            rows.append((what, "across the kinds", len(both), _across(both, kind_of), math.nan))
     return pd.DataFrame(rows, columns=["order", "kind", "algorithms", "tau", "p"])
+
+
+def _across(both: pd.DataFrame, kind_of: Mapping[str, str]) -> float:
+    """Kendall's τ-b of the pairs whose algorithms are of different kinds."""
+    apart = [(a, b) for a, b in itertools.combinations(both.index, 2) if kind_of[a] != kind_of[b]]
+    one, other = (np.sign([of[a] - of[b] for a, b in apart]) for of in (both.iloc[:, 0], both.iloc[:, 1]))
+    return float((one * other).sum() / np.sqrt((one**2).sum() * (other**2).sum()))
 
 
 def text(one: Path, other: Path) -> str:

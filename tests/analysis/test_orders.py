@@ -42,7 +42,7 @@ def test_two_kinds_far_apart_are_an_order_that_neither_has_within() -> None:
     kinds = dict.fromkeys("abc", "own models") | dict.fromkeys("xyz", "one model")
     found = orders.taus(orders.orders(one, one, BOTH), kinds).query("order == 'one: by defaults, tuned'")
     assert found.set_index("kind")["tau"].to_dict() == pytest.approx(
-        {"all": (9 - 6) / 15, "own models": -1, "one model": -1}
+        {"all": (9 - 6) / 15, "own models": -1, "one model": -1, "across the kinds": 1}
     )
 
 
