@@ -60,8 +60,10 @@ def main(argv: list[str] | None = None) -> int:
         from fedtune.studies import search_regret, tabulated
 
     tables = [tabulated.read(path) for path in args.tables]
+    rounds = min(t.rounds for t in tables)
     strategies = search_regret.strategies(
-        _names(args.searcher), _names(args.scheduler), _graces(args.grace, min(t.rounds for t in tables)),
+        _names(args.searcher), _names(args.scheduler),
+        _numbers("--grace", args.grace, 1, rounds) if args.grace else [0],
         _numbers("--seeds-per-trial", args.seeds_per_trial, 1, 1000), _more(args.more_seeds),
     )  # fmt: skip
     search_regret.require_seeds(tables, strategies)
@@ -72,7 +74,8 @@ def main(argv: list[str] | None = None) -> int:
     every = pd.concat(parts)
     if file:
         every.to_csv(file, index=False)
-    _show(search_regret.summary(every), args.searches)
+    whole = {t.name: search_regret.of_whole_grid(t) for t in tables}
+    _show(search_regret.summary(every), args.searches, whole)
     return 0
 
 
@@ -87,10 +90,6 @@ def _numbers(flag: str, text: str, low: int, high: int) -> list[int]:
         raise UserError(f"{flag} {error}") from None
 
 
-def _graces(text: str, rounds: int) -> list[int]:
-    return _numbers("--grace", text, 1, rounds) if text else [0]
-
-
 def _more(text: str) -> list[str]:
     for name in _names(text):
         if name not in MORE:
@@ -98,7 +97,7 @@ def _more(text: str) -> list[str]:
     return _names(text)
 
 
-def _show(found: pd.DataFrame, searches: int) -> None:
+def _show(found: pd.DataFrame, searches: int, whole: dict[str, float]) -> None:
     """The regrets as a table."""
     from rich.table import Table
 
@@ -106,7 +105,8 @@ def _show(found: pd.DataFrame, searches: int) -> None:
 
     budgets = [str(c).removeprefix("regret ") for c in found if str(c).startswith("regret")]
     for name, of in found.groupby("table", sort=False):
-        table = Table(title=f"{name}: regret in points, mean of {searches} searches", title_justify="left", box=None)
+        title = f"{name}: regret in points, mean of {searches} searches; of the whole grid {100 * whole[name]:.2f}"
+        table = Table(title=title, title_justify="left", box=None)
         afters = [f"after {b} trials' training" for b in budgets]
         for column in ("strategy", "trials begun", *afters, "standard deviation"):
             table.add_column(column, overflow="fold")
