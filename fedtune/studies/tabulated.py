@@ -61,11 +61,11 @@ class Tabulated:
     def repeated(self) -> int:
         """How many configurations reached in every round and on every seed what one before them did.
 
-        What diverged in the first round on every seed does not count.
+        What diverged on every seed does not count: whatever had an effect later made no difference.
         """
-        curves = self.values.reshape(self.configurations, -1)
-        began = np.nan_to_num(curves[~np.isnan(curves).all(1)], nan=-1.0)
-        return len(began) - len(np.unique(began, axis=0))
+        curves = self.values.reshape(self.configurations, *self.values.shape[-2:])
+        ended = np.nan_to_num(curves[~np.isnan(curves[..., -1]).all(1)], nan=-1.0)
+        return len(ended) - len(np.unique(ended.reshape(len(ended), -1), axis=0))
 
     @property
     def grace(self) -> int:
