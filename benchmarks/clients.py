@@ -1,4 +1,4 @@
-"""What rounds cost with clients of several architectures and with few of many, and scoring those of unlike sizes.
+"""What rounds cost with clients of several architectures and with few of many, scoring unlike sizes, and dealing.
 
     python -m benchmarks.clients [--json FILE] [--repeats 5]
 
@@ -8,6 +8,8 @@ Skewed   rows a second that are scored of 20 clients with 200 to 4,000 rows each
          against each client by itself; both find the same accuracy.
 Many     seconds of a round in which 10 of K clients take part, without evaluation, as a ratio to 10 of 10; and what
          the process came to hold for K clients (a fresh process each).  40 rows a client, B = 10, the CNN for 8×8.
+Dealt    CPU seconds in which 300,000 rows are dealt to K clients by classes (`fedgen`) and 1,000,000 by whose they are
+         (`natural`), as a ratio to 100 clients: a pass over all rows for every client would be a hundred.
 One thread, both sides taking turns, the least of several repeats.
 """
 
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,9 @@ from torch import nn
 
 from benchmarks.timing import best_of, status
 from fedtune.core import memory, randomness
+from fedtune.data import partitions
 from fedtune.data.federation import Federation, Split
+from fedtune.data.partitions import Partition
 from fedtune.federated import chunks, engine, evaluation
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
@@ -45,6 +50,7 @@ SKEWED = [
     ("fashion-mnist", "mlp", 0.9), ("fashion-mnist", "mcmahan-cnn", 0.9),
 ]  # fmt: skip
 ALGORITHMS, COUNTS, ASKED = ("fedavg", "fedproto"), (10, 100, 1_000, 10_000), 1.3
+DEALT = 5.0
 
 
 def simulation(algorithm: str, dataset: str, model: str, clients: int, rows: int, active: int) -> Simulation:
@@ -132,6 +138,23 @@ def many_row(algorithm: str, clients: int, repeats: int) -> dict[str, Any]:
     return found
 
 
+def dealt_rows(how: str, repeats: int) -> list[dict[str, Any]]:
+    y, owner = np.tile(np.arange(10), 30_000), np.random.default_rng(0).integers(0, 200_000, 1_000_000)
+
+    def deal(clients: int) -> Partition:
+        rng = np.random.default_rng(1)
+        if how == "fedgen":
+            return partitions.fedgen(y, 200_000, 200_000, clients, 1.0, 1.0, 3, 0.15, rng)
+        return partitions.natural(owner, clients, 10, 1.0, 0.1, 0.2, rng)
+
+    counts = COUNTS[1:]
+    seconds = best_of([partial(deal, clients) for clients in counts], repeats)
+    return [
+        {"partition": how, "clients": clients, "seconds": taken, "ratio": taken / seconds[0], "asked": DEALT}
+        for clients, taken in zip(counts, seconds, strict=True)
+    ]
+
+
 def _rates(
     what: str, unit: str, other: str, cases: list[tuple[str, str, float]],
     row_of: Callable[[str, str, int], dict[str, Any]], repeats: int,
@@ -167,7 +190,15 @@ def measure(repeats: int) -> dict[str, Any]:
                 f"{row['held_mib']:9.0f}{'' if row['ratio'] <= ASKED else '  above'}",
                 flush=True,
             )
-    return {"mixed": mixed, "skewed": skewed, "many": many}
+    print(f"{'dealt to':>14} {'partition':>10} {'ms':>11} {'ratio':>6} {'asked':>6}", flush=True)
+    dealt = dealt_rows("fedgen", repeats) + dealt_rows("natural", repeats)
+    for row in dealt:
+        print(
+            f"{row['clients']:14} {row['partition']:>10} {row['seconds'] * 1e3:11.1f} {row['ratio']:6.2f} {DEALT:6.2f}"
+            f"{'' if row['ratio'] <= DEALT else '  above'}",
+            flush=True,
+        )
+    return {"mixed": mixed, "skewed": skewed, "many": many, "dealt": dealt}
 
 
 def main() -> int:

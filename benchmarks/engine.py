@@ -8,8 +8,8 @@ training  milliseconds a client-step of fedtune's local training against a plain
 em        the batched EM against scikit-learn's fits (benchmarks/em.py).
 server    what training FedPA's and FedGenP's generators costs, against a loop, and as clients become many
           (benchmarks/server.py).
-clients   rounds of clients with several architectures and of 10 out of many, scoring clients of unlike sizes
-          (benchmarks/clients.py).
+clients   rounds of clients with several architectures and of 10 out of many, scoring clients of unlike sizes, dealing
+          rows to many (benchmarks/clients.py).
 tune      wall time of a search of 16 trials against the same rounds trained without Tune in as many processes
           (benchmarks/tune.py).
 """
