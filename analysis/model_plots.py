@@ -24,7 +24,8 @@ PANELS = {"n": "components per class n", "m": "clients m", "ways": "classes per 
 def per_client(accuracies: pd.DataFrame, by: str = "algorithm") -> go.Figure:
     """Test accuracy of every client, from the worst to the best; with a column `by` (several models), a line each.
 
-    accuracies: as models.Saved.client_accuracies() gives them: client, test_acc and, to be shown, classes and rows.
+    accuracies: as models.Saved.client_accuracies() gives them: client, test_acc and, to be shown, owner, classes and
+    rows.
     """
     title = "Test accuracy of each client, from the worst to the best"
     if "test_acc" not in accuracies or accuracies["test_acc"].dropna().empty:
@@ -32,7 +33,7 @@ def per_client(accuracies: pd.DataFrame, by: str = "algorithm") -> go.Figure:
     known = accuracies.dropna(subset=["test_acc"])
     group = known[by].astype(str) if by in known else pd.Series("", index=known.index)
     figure, said = go.Figure(), []
-    shown = [c for c in ("client", "classes", "rows") if c in known]
+    shown = [c for c in ("client", "owner", "classes", "rows") if c in known and (known[c] != "").any()]
     for name, colour in colours(list(dict.fromkeys(group))).items():
         mine = known[group == name].sort_values("test_acc")
         worst = mine["test_acc"].iloc[: max(1, math.ceil(len(mine) / 10))].mean()

@@ -117,10 +117,10 @@ class Saved:
 
     @torch.no_grad()
     def client_accuracies(self) -> pd.DataFrame:
-        """A row a client: client, classes (how many), rows, val_acc and test_acc of the prediction that counts."""
+        """A row a client, by number and owner: classes (how many), rows, val_acc and test_acc of what counts."""
         out, f = [], self.setting.federation
         for k, m, down in self._clients():
-            row: dict[str, Any] = {"client": k}
+            row: dict[str, Any] = {"client": k, "owner": f.owner(k)}
             for split in ("val", "test"):
                 table = getattr(f, split)
                 own = table.rows[k, : int(table.counts[k])]
@@ -129,7 +129,7 @@ class Saved:
                 row[f"{split}_acc"] = (scores.argmax(1) == f.y[own]).double().mean().item()
             train = f.y[f.train.rows[k, : int(f.train.counts[k])]]
             out.append(row | {"classes": len(train.unique()), "rows": len(train)})
-        frame = pd.DataFrame(out, columns=["client", "classes", "rows", "val_acc", "test_acc"])
+        frame = pd.DataFrame(out, columns=["client", "owner", "classes", "rows", "val_acc", "test_acc"])
         return frame.sort_values("client", ignore_index=True)
 
     def _drawn(self, each: int, seed: int) -> Rows:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -10,24 +12,29 @@ from plotly.subplots import make_subplots
 from analysis.theme import COLOURS, SCALE, finish
 
 MOST_CIRCLES = 40  # clients or classes; above, a heat map
+LETTERS = 20  # of an owner's name below the picture
 SHADES = dict(zip(("train", "val", "test"), COLOURS, strict=False))
 
 
 def partition(counts: pd.DataFrame, title: str = "Who holds what", looks: np.ndarray | None = None) -> go.Figure:
     """Rows of each class at each client, by the area of a circle or, of many, by colour; below, the clients' sizes.
 
-    counts: columns client, class, split, rows (fedtune.studies.partition_view.counts).  looks: an image of each client,
-    [clients, height, width], drawn below.
+    counts: columns client, owner, class, split, rows (fedtune.studies.partition_view.counts); clients that have owners
+    stand under their names.  looks: an image of each client, [clients, height, width], drawn below.
     """
     rows = counts.groupby(["class", "client"], sort=False)["rows"].sum().unstack("client")
     classes, clients = rows.shape
     few = max(rows.shape) <= MOST_CIRCLES
     heights = [24.0 * min(classes, 30) + 40, 110.0] + ([] if looks is None else [min(90.0, 800 / clients) + 10])
     figure = make_subplots(len(heights), 1, shared_xaxes=True, row_heights=heights, vertical_spacing=0.05)
-    figure.add_trace(_circles(rows) if few else _heat(rows), row=1, col=1)
+    who = _names(counts)
+    figure.add_trace(_circles(rows, who) if few else _heat(rows, who), row=1, col=1)
     sizes = counts.groupby(["split", "client"])["rows"].sum()
     for split, colour in SHADES.items():
-        figure.add_bar(x=sizes[split].index, y=sizes[split], name=split, marker_color=colour, row=2, col=1)
+        figure.add_bar(
+            x=sizes[split].index, y=sizes[split], name=split, marker_color=colour, row=2, col=1,
+            customdata=who[sizes[split].index], hovertemplate=f"%{{customdata}}, {split}: %{{y}} rows<extra></extra>",
+        )  # fmt: skip
     if looks is not None:
         figure.add_trace(_strip(looks), row=3, col=1)
         figure.update_yaxes(visible=False, autorange="reversed", row=3, col=1)
@@ -35,7 +42,12 @@ def partition(counts: pd.DataFrame, title: str = "Who holds what", looks: np.nda
     figure.update_yaxes(title="rows", row=2, col=1)
     figure.update_xaxes(range=[-0.8, clients - 0.2])
     figure.update_xaxes(title="client", row=len(heights), col=1)
-    if clients <= MOST_CIRCLES:
+    if clients <= MOST_CIRCLES and (counts["owner"] != "").any():
+        names = counts.groupby("client")["owner"].first()
+        short = [name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…" for name in names]
+        figure.update_xaxes(tickvals=list(range(clients)), ticktext=[html.escape(name) for name in short])
+        figure.update_xaxes(title="owner", row=len(heights), col=1)
+    elif clients <= MOST_CIRCLES:
         figure.update_xaxes(dtick=1 if clients <= 25 else 5)
     if not few:
         figure.update_xaxes(showgrid=False, row=1, col=1).update_yaxes(showgrid=False, row=1, col=1)
@@ -58,7 +70,13 @@ def _strip(looks: np.ndarray) -> go.Heatmap:
     return go.Heatmap(x=x, z=z, colorscale="Greys", showscale=False, hoverinfo="skip")
 
 
-def _circles(rows: pd.DataFrame) -> go.Scatter:
+def _names(counts: pd.DataFrame) -> pd.Series:
+    """What each client is called when the pointer is on it."""
+    owner = counts.groupby("client")["owner"].first().map(html.escape)
+    return ("client " + owner.index.astype(str) + owner.map(lambda name: f" ({name})" if name else "")).rename("who")
+
+
+def _circles(rows: pd.DataFrame, who: pd.Series) -> go.Scatter:
     """A circle for each class of a client that it has rows of."""
     held = rows.stack()
     held = held[held > 0]
@@ -66,14 +84,16 @@ def _circles(rows: pd.DataFrame) -> go.Scatter:
     return go.Scatter(
         x=held.index.get_level_values("client"), y=held.index.get_level_values("class").astype(str), mode="markers",
         marker={"size": np.sqrt(held / held.max()) * widest, "color": COLOURS[0], "opacity": 0.85, "sizemin": 1.5},
-        customdata=held, hovertemplate="client %{x}, class %{y}: %{customdata} rows<extra></extra>", showlegend=False,
+        customdata=np.stack([held, who[held.index.get_level_values("client")]], axis=1), showlegend=False,
+        hovertemplate="%{customdata[1]}, class %{y}: %{customdata[0]} rows<extra></extra>",
     )  # fmt: skip
 
 
-def _heat(rows: pd.DataFrame) -> go.Heatmap:
+def _heat(rows: pd.DataFrame, who: pd.Series) -> go.Heatmap:
     """A field for each class of each client; white where it has none."""
     return go.Heatmap(
         x=rows.columns, y=rows.index.astype(str), z=rows.where(rows > 0), colorscale=SCALE, reversescale=True,
         colorbar={"title": "rows of<br>a class", "len": 0.35, "y": 0, "yanchor": "bottom"}, hoverongaps=False,
-        hovertemplate="client %{x}, class %{y}: %{z} rows<extra></extra>",
+        customdata=np.tile(who[rows.columns].to_numpy(), (len(rows), 1)),
+        hovertemplate="%{customdata}, class %{y}: %{z} rows<extra></extra>",
     )  # fmt: skip

@@ -109,7 +109,7 @@ def play(
     save      a new file for the trained model: for `start_from` of another call, or `analysis.models.load`
     options   seed, device, data_dir, start_from, …, the scenario's fields, and hyperparameters as in config
 
-    UserError for what cannot be trained, Diverged if the training leaves the finite numbers.
+    UserError for what cannot be trained, Diverged if a loss or weights become NaN or infinite.
     """
     from fedtune.core.threads import one_thread
     from fedtune.federated import model_file

@@ -22,7 +22,7 @@ def shown(value: object) -> str:
 
 
 class Diverged(ArithmeticError):
-    """Training left the finite numbers; the message names the round and the clients."""
+    """A loss or weights became NaN or infinite; the message names the round and the clients."""
 
 
 SHOWN = 200  # letters of known names that a line lists; of more it has the nearest three

@@ -33,6 +33,7 @@ class Dataset(NamedTuple):
     split   int64 [rows], 0 train, 1 validation, 2 test, in any order; None where the data set does not tell.
     raw     whether x is as its user gave it, not normalised yet.
     class_names   of each class; () where they are their numbers.
+    owner_names   of owner 0, 1, …; () where they are their numbers.
     """
 
     name: str
@@ -44,3 +45,4 @@ class Dataset(NamedTuple):
     split: np.ndarray | None = None
     raw: bool = False
     class_names: tuple[str, ...] = ()
+    owner_names: tuple[str, ...] = ()

@@ -13,6 +13,8 @@ from torch import Tensor
 from fedtune.data.assignment import Partition
 from fedtune.data.dataset import Dataset
 
+SOME = 5  # clients that a message names
+
 
 class Split(NamedTuple):
     """Rows of every client, in one table.  rows [K, N], padded with a real row; counts [K] says how many are real."""
@@ -25,6 +27,9 @@ class Federation(NamedTuple):
     """The rows that the clients hold and who holds which.  Arrays of numpy (to be shared) or tensors (to be used).
 
     x [R, …], y [R]: only rows that somebody holds, each once, so 10,000 clients cost no padding.
+    row [R]          which row of the data set each is, an array of numpy; None where they come from none.
+    owners           of each client the names of those whose rows it holds; () where clients have no names.
+    class_names      of class 0, 1, …; () where they are their numbers.
     """
 
     x: Any
@@ -33,6 +38,9 @@ class Federation(NamedTuple):
     train: Split
     val: Split
     test: Split
+    row: Any = None
+    owners: tuple[tuple[str, ...], ...] = ()
+    class_names: tuple[str, ...] = ()
 
     @property
     def clients(self) -> int:
@@ -43,6 +51,24 @@ class Federation(NamedTuple):
     def shape(self) -> tuple[int, ...]:
         """Of a row: channels, height, width of an image, the features of a vector, the length of tokens."""
         return tuple(self.x.shape[1:])
+
+    def owner(self, client: int) -> str:
+        """Whose rows a client holds: "clinic-07", of a group "clinic-02 + clinic-07"; "" where it has no name."""
+        return " + ".join(self.owners[client]) if self.owners else ""
+
+    def who(self, client: int) -> str:
+        """A client in words, for a message: "owner clinic-07", or "client 3" where it has no name of its own."""
+        name, shared = self.owner(client), False
+        if not name:
+            return f"client {client}"
+        shared = self.owners.count(self.owners[client]) > 1
+        many = "owners" if len(self.owners[client]) > 1 else "owner"
+        return f"client {client} ({many} {name})" if shared else f"{many} {name}"
+
+    def some(self, clients: Sequence[int]) -> str:
+        """The first of these clients, for a message: their names, or their numbers where they have none."""
+        names = [self.owner(k) or str(k) for k in clients[:SOME]]
+        return ", ".join(names) + (", …" if len(clients) > SOME else "")
 
     def to(self, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Federation:
         """The same as tensors on a device; on a CPU in float32 they share the arrays' memory."""
@@ -55,7 +81,8 @@ class Federation(NamedTuple):
             return t.to(device, dtype if t.is_floating_point() else t.dtype)
 
         splits = (Split(tensor(s.rows), tensor(s.counts)) for s in (self.train, self.val, self.test))
-        return Federation(tensor(self.x), tensor(self.y), self.classes, *splits)
+        x, y, (train, val, test) = tensor(self.x), tensor(self.y), splits
+        return self._replace(x=x, y=y, train=train, val=val, test=test)
 
 
 def of_all_classes(f: Federation, rows: int, generator: torch.Generator) -> Split:
@@ -84,7 +111,10 @@ def joined(federations: Sequence[Federation]) -> Federation:
     x, y = (torch.cat([getattr(f, name) for f in federations]) for name in ("x", "y"))
     sizes = [len(f.x) for f in federations]
     splits = (joined_split([getattr(f, n) for f in federations], sizes) for n in ("train", "val", "test"))
-    return Federation(x, y, federations[0].classes, *splits)
+    rows = [f.row for f in federations]
+    row = None if any(r is None for r in rows) else np.concatenate(rows)
+    owners = tuple(whose for f in federations for whose in f.owners)
+    return Federation(x, y, federations[0].classes, *splits, row, owners, federations[0].class_names)
 
 
 def joined_split(splits: Sequence[Split], sizes: Sequence[int]) -> Split:
@@ -97,15 +127,42 @@ def joined_split(splits: Sequence[Split], sizes: Sequence[int]) -> Split:
     return Split(torch.cat(tables), torch.cat([s.counts for s in splits]))
 
 
-def partitioned(data: Dataset, rows: np.ndarray, parts: Partition, first_class: int = 0) -> Federation:
+def partitioned(
+    data: Dataset, rows: np.ndarray, parts: Partition, first_class: int = 0, owners: tuple[tuple[str, ...], ...] = ()
+) -> Federation:  # fmt: skip
     """The federation of a loaded data set whose rows are given to clients.
 
     rows   rows of the data set; parts hold places in it.      first_class   the class that is renumbered 0.
+    owners   of each client, as `owners_of` gives them.
     """
     held = np.unique(np.concatenate([one for split in parts for one in split]))
     splits = (_table([np.searchsorted(held, one) for one in split]) for split in parts)
     original = rows[held]
-    return Federation(data.x[original], data.y[original] - first_class, data.classes, *splits)
+    x, y, names = data.x[original], data.y[original] - first_class, data.class_names[first_class:]
+    return Federation(x, y, data.classes, *splits, original, owners, names)
+
+
+def owners_of(data: Dataset, rows: np.ndarray, parts: Partition) -> tuple[tuple[str, ...], ...]:
+    """The names of those whose rows each client holds, ascending as in the data set.
+
+    () where the data set does not tell, or where clients are no owners: one that holds several owners' rows shares
+    some of them with another client.
+    """
+    if data.owner is None:
+        return ()
+    clients = len(parts.train)
+    client = np.concatenate([np.repeat(np.arange(clients), [len(one) for one in split]) for split in parts])
+    owner = data.owner[rows[np.concatenate([one for split in parts for one in split])]]
+    people, number = np.unique(owner, return_inverse=True)
+    client, number = np.divmod(np.unique(client * len(people) + number), len(people))  # each pair once
+    several = np.bincount(client, minlength=clients)[client] > 1
+    if (several & (np.bincount(number)[number] > 1)).any():
+        return ()
+    names = [data.owner_names[p] if data.owner_names else str(p) for p in people.tolist()]
+    found: list[list[str]] = [[] for _ in range(clients)]
+    for k, n in zip(client.tolist(), number.tolist(), strict=True):
+        found[k].append(names[n])
+    return tuple(map(tuple, found))
 
 
 def _table(rows: list[np.ndarray]) -> Split:

@@ -3,7 +3,7 @@
 x        [rows, features] floats: vectors; [rows, channels, time] floats: series; [rows, length] whole numbers of at
          least 0: tokens; [rows, channels, height, width], or [rows, height, width] bytes: images
 y        [rows] whole numbers or names; the classes are what occurs, in order, numbered from 0
-owner    [rows] whose each row is: whole numbers or names
+owner    [rows] whose each row is: whole numbers or names; owners keep their names, in ascending order
 split    [rows] 0, 1, 2 or train, val, test
 classes  the names of the classes: then y holds 0 .. their number - 1
 """
@@ -55,9 +55,9 @@ def to_dataset(name: str, source: str, arrays: Mapping[str, Any]) -> Dataset:
             shapes = f"{n} of shape {array.shape} and x of shape {x.shape}"
             raise UserError(f"{source} needs as many entries of {n} as rows of x, but has {shapes}")
     y, class_names = labels(source, given["y"], arrays.get("classes"))
-    owner = _owners(source, given["owner"]) if "owner" in given else None
+    owner, owner_names = _owners(source, given["owner"]) if "owner" in given else (None, ())
     split = _split(source, given["split"]) if "split" in given else None
-    return Dataset(name, x, y, len(class_names), len(y), owner, split, True, class_names)
+    return Dataset(name, x, y, len(class_names), len(y), owner, split, True, class_names, owner_names)
 
 
 def plain(source: str, name: str, values: Any) -> np.ndarray:
@@ -129,10 +129,12 @@ def labels(source: str, y: np.ndarray, names: Any = None) -> tuple[np.ndarray, t
     return numbers.astype(np.int64).reshape(-1), tuple(map(str, found))
 
 
-def _owners(source: str, owner: np.ndarray) -> np.ndarray:
+def _owners(source: str, owner: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Owners int64 numbered from 0, and what each is called."""
     if owner.dtype.kind == "f":
         raise UserError(f"owner of {source} must be whole numbers or names, but is {owner.dtype}; convert it first")
-    return np.unique(owner, return_inverse=True)[1].astype(np.int64).reshape(-1)
+    found, numbers = np.unique(owner, return_inverse=True)
+    return numbers.astype(np.int64).reshape(-1), tuple(map(str, found))
 
 
 def splits(source: str, split: np.ndarray) -> np.ndarray:

@@ -194,6 +194,8 @@ def natural(
 ) -> Partition:
     """Every client is a group of people: it holds all rows of `owners` owners, drawn without replacement.
 
+    Clients of one owner each are in the owners' order.
+
     owner    [rows] whose each row is (a celebrity, a writer), any integers; the official training rows only, so that
              client and test rows are of the same people.
     share    in (0, 1]: the groups are drawn from this share of the owners, rounded down.
@@ -214,8 +216,11 @@ def natural(
             f"{clients} clients of {owners} owners each need {clients * owners} owners, but there are {len(pool)}: "
             "take fewer clients or owners, or a larger share"
         )
+    chosen = pool[: clients * owners]
+    if owners == 1:
+        chosen = np.sort(chosen)  # client k is the same owner on every seed; groups are drawn anew, as their order is
     client = np.full(len(people), -1)
-    client[pool[: clients * owners]] = np.repeat(np.arange(clients), owners)
+    client[chosen] = np.repeat(np.arange(clients), owners)
     rows = rng.permutation(len(owner))
     rows = rows[client[person[rows]] >= 0]
     holder = client[person[rows]]

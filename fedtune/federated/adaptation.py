@@ -68,7 +68,7 @@ def _adapted(
             try:
                 if isinstance(done, Diverged):
                     raise done
-                require_finite(t, w.g.ids, done.losses, done.tensors, {})
+                require_finite(t, seeds.settings[w.run].federation, w.g.ids, done.losses, done.tensors, {})
                 works[w.run] = w._replace(g=w.g._replace(tensors=done.tensors))
             except Diverged as error:
                 lost[w.run] = error

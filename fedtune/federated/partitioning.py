@@ -11,7 +11,7 @@ from fedtune.core.errors import UserError
 from fedtune.data import datasets, own_partition, partitions, skews
 from fedtune.data.assignment import Partition, by_split
 from fedtune.data.datasets import Dataset
-from fedtune.data.federation import Federation, partitioned
+from fedtune.data.federation import Federation, owners_of, partitioned
 from fedtune.data.normalising import standardised
 from fedtune.data.own_pictures import OwnPictures
 from fedtune.data.shifts import Shifts, shifted
@@ -29,10 +29,10 @@ def make(scenario: Scenario, seed: int, data_dir: str | None = None, download: b
 
 def partition(data: Dataset, scenario: Scenario, seed: int) -> Federation:
     """Partition a loaded data set as the scenario says; UserError if that is impossible."""
-    rows, parts = _rows_and_parts(data, scenario, seed)
+    rows, parts, owners = _rows_and_parts(data, scenario, seed)
     if scenario.image_size and isinstance(data.x, OwnPictures):
         data = data._replace(x=data.x.sized(scenario.image_size))
-    made = partitioned(data, rows, parts, scenario.skip_classes)
+    made = partitioned(data, rows, parts, scenario.skip_classes, owners)
     if data.raw and scenario.normalise == "train":
         made = standardised(made)
     shifts = Shifts(**{name: getattr(scenario, name) for name in Shifts._fields})
@@ -41,7 +41,7 @@ def partition(data: Dataset, scenario: Scenario, seed: int) -> Federation:
 
 def rows_of_clients(data: Dataset, scenario: Scenario, seed: int) -> Partition:
     """Who holds which rows of the data set, and what for; UserError if that is impossible."""
-    rows, parts = _rows_and_parts(data, scenario, seed)
+    rows, parts, _ = _rows_and_parts(data, scenario, seed)
     return Partition(*([rows[held] for held in split] for split in parts))
 
 
@@ -54,8 +54,10 @@ def require_partitions(data: Dataset, scenario: Scenario, seeds: Iterable[int]) 
             raise UserError(f"{error} (this is of seed {seed})") from error
 
 
-def _rows_and_parts(data: Dataset, scenario: Scenario, seed: int) -> tuple[np.ndarray, Partition]:
-    """The rows of the data set that are partitioned, and the parts: places in them."""
+def _rows_and_parts(
+    data: Dataset, scenario: Scenario, seed: int
+) -> tuple[np.ndarray, Partition, tuple[tuple[str, ...], ...]]:
+    """The rows of the data set that are partitioned, the parts, which are places in them, and whose each client's are."""
     end = scenario.skip_classes + (scenario.keep_classes or data.classes)
     rows = np.flatnonzero((data.y >= scenario.skip_classes) & (data.y < end))  # all, mostly
     if own_partition.is_own(scenario.partition):
@@ -74,7 +76,7 @@ def _rows_and_parts(data: Dataset, scenario: Scenario, seed: int) -> tuple[np.nd
                 + (f" by the split of {data.name}" if data.split is not None else "")
                 + "; give fewer clients or more rows"
             )
-    return rows, skews.thinned(parts, scenario.thinning, seed)
+    return rows, skews.thinned(parts, scenario.thinning, seed), owners_of(data, rows, parts)
 
 
 def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generator) -> Partition:

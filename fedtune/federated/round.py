@@ -13,6 +13,7 @@ from torch import Tensor
 from fedtune.core import metrics, randomness
 from fedtune.core.errors import Diverged
 from fedtune.core.trees import NOTHING, Size, Tree, alike, join, leaves, size, take
+from fedtune.data.federation import Federation
 from fedtune.federated.algorithm import part_of
 from fedtune.federated.local_training import Done
 from fedtune.federated.state import Group, Setting, State, no_steps
@@ -46,7 +47,7 @@ class RunningRound:
         self.losses: list[Tensor] = []  # of the phase
         self.train_loss: float | None = None  # of the first phase
         self.phase = 0  # counts training only, so that algorithms which exchange different things draw the same
-        self.lost: Diverged | None = None  # how it left the finite numbers
+        self.lost: Diverged | None = None  # how it diverged
 
     @contextmanager
     def until_lost(self) -> Iterator[None]:
@@ -74,7 +75,7 @@ class RunningRound:
             self.groups[i] = g._replace(tensors=g.tensors | moved)
             self.losses.append(done.losses)
             self.tallies[i], self.clients[i] = done.tally or self.tallies[i], done.client
-            require_finite(self.t, g.ids, done.losses, {}, {})
+            require_finite(self.t, self.s.federation, g.ids, done.losses, {}, {})
 
     def end_phase(self) -> None:
         """All groups have trained."""
@@ -121,10 +122,11 @@ class RunningRound:
     def _require_finite(self) -> None:
         """Diverged unless all parameters, all that clients keep and all of the server's entries are finite."""
         for i in self.here:
-            require_finite(self.t, self.groups[i].ids, torch.zeros(1), self.groups[i].tensors, self.kept[i])
+            g = self.groups[i]
+            require_finite(self.t, self.s.federation, g.ids, torch.zeros(1), g.tensors, self.kept[i])
         lost = [n for n, tree in self.server.items() if not all(v.isfinite().all() for v in leaves(tree))]
         if lost:
-            raise Diverged(f"diverged in round {self.t}: the server's {', '.join(lost)} left the finite numbers")
+            raise Diverged(f"diverged in round {self.t}: the server's {', '.join(lost)} became NaN or infinite")
 
     def _merged(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
         """The groups with the tensors of those that took part, and what these keep."""
@@ -150,7 +152,7 @@ def _back(old: Tree, at: Tensor, new: Tree) -> Tree:
     return new.clone() if alike(new) else new
 
 
-def require_finite(t: int, ids: Tensor, losses: Tensor, tensors: Tree, kept: Tree) -> None:
+def require_finite(t: int, f: Federation, ids: Tensor, losses: Tensor, tensors: Tree, kept: Tree) -> None:
     """Diverged, with round and clients, unless every loss [K_g], every parameter and all that they keep is finite."""
     fine = {"loss": losses.isfinite().to(ids.device).expand(len(ids))}
     for what, tree in (("parameters", tensors), ("memory", kept)):
@@ -159,9 +161,10 @@ def require_finite(t: int, ids: Tensor, losses: Tensor, tensors: Tree, kept: Tre
     for what, good in fine.items():
         if not good.all():
             bad = ids[~good].tolist()
-            some = ", ".join(map(str, bad[:5])) + (", …" if len(bad) > 5 else "")
-            who = f"{len(bad)} client(s) ({some})"
-            raise Diverged(f"diverged in round {t}: the {what} of {who} left the finite numbers")
+            whose = f"{f.who(bad[0])}'s {what}"
+            if len(bad) > 1:
+                whose = f"the {what} of {len(bad)} clients ({f.some(bad)})"
+            raise Diverged(f"diverged in round {t}: {whose} became NaN or infinite")
 
 
 def _finite(found: Found | Diverged) -> Found:

@@ -22,7 +22,7 @@ from fedtune.federated.settling import settle
 from fedtune.federated.state import Setting, State, with_shapes
 from fedtune.nn import architectures
 
-# what is no fault in a line of code: training that leaves the finite numbers, a full memory or disk
+# what is no fault in a line of code: training that diverges, a full memory or disk
 PASSING = (Diverged, torch.OutOfMemoryError, MemoryError, OSError)
 
 

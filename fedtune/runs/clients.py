@@ -6,7 +6,7 @@ keep no figures of single clients: there are too many of them, and what is best 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ CLIENTS: dict[str, str] = {  # column -> dtype; val_NAME and test_NAME of one's 
     "scored": "str",  # last, or best: the round of the best objective
     "round": "int64",
     "client": "int64",
+    "owner": "str",  # whose rows it holds, by name; empty where the data do not tell
     "val_rows": "int64",
     "val_acc": "float64",
     "test_rows": "int64",
@@ -41,7 +42,7 @@ def table(runs: Iterable[tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]])
     """
     import pandas as pd
 
-    parts = [pd.DataFrame(dict(columns)).assign(**whose) for whose, scored in runs for columns in scored]
+    parts = [pd.DataFrame({"owner": "", **columns}).assign(**whose) for whose, scored in runs for columns in scored]
     if not parts:
         return pd.DataFrame(columns=[name for name in CLIENTS if name != "run"])
     whole = pd.concat(parts, ignore_index=True)
@@ -49,12 +50,13 @@ def table(runs: Iterable[tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]])
     return whole[first + [name for name in whole if name not in first]]
 
 
-def columns(scored: str, round: int, clients: Mapping[str, Any]) -> dict[str, Any]:
+def columns(scored: str, round: int, clients: Mapping[str, Any], owner: Callable[[int], str]) -> dict[str, Any]:
     """The clients of one round as plain lists.
 
-    scored: last or best.  clients: tensors, as an evaluation gives them.
+    scored: last or best.  clients: tensors, as an evaluation gives them.  owner: of a client, by name.
     """
-    return {"scored": scored, "round": round} | {name: values.tolist() for name, values in clients.items()}
+    found = {name: values.tolist() for name, values in clients.items()}
+    return {"scored": scored, "round": round, "owner": [owner(k) for k in found["client"]]} | found
 
 
 def load(*runs: str | Path) -> pd.DataFrame:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from rich.table import Table
+from rich.text import Text
 
 from fedtune.core import terminal
 from fedtune.core.terminal import say
@@ -19,6 +20,7 @@ from fedtune.federated.scenario import Scenario
 
 SPLITS = ("train", "val", "test")
 SHOWN = 20  # clients of the printed table
+WIDTH = 32  # of an owner's name there
 
 
 def show(
@@ -64,22 +66,23 @@ def looks(f: Federation) -> np.ndarray | None:
 
 
 def counts(f: Federation, data: Dataset, first: int = 0) -> pd.DataFrame:
-    """Rows of every client, class and split, as the clients see them: columns client, class, split, rows.
+    """Rows of every client, class and split, as the clients see them: columns client, owner, class, split, rows.
 
+    owner: whose rows a client holds; "" where it has no name.
     Classes are the data set's, by name where it has names; those that nobody holds are left out.  first: the class that
     is numbered 0 in the federation.
     """
     names = data.class_names or tuple(map(str, range(data.classes)))
-    found = []
+    clients, owners, found = np.arange(f.clients), [f.owner(k) for k in range(f.clients)], []
     for split in SPLITS:
         table = getattr(f, split)
         real = np.arange(table.rows.shape[1]) < table.counts[:, None]
-        client = np.repeat(np.arange(f.clients), table.counts)
+        client = np.repeat(clients, table.counts)
         number = client * f.classes + f.y[table.rows[real]]
         rows = np.bincount(number, minlength=f.clients * f.classes).reshape(f.clients, f.classes)
         for c in range(data.classes - first):
             found.append(pd.DataFrame({
-                "client": np.arange(f.clients), "class": names[first + c], "split": split, "rows": rows[:, c],
+                "client": clients, "owner": owners, "class": names[first + c], "split": split, "rows": rows[:, c],
             }))  # fmt: skip
     whole = pd.concat(found, ignore_index=True)
     held = whole.groupby("class", sort=False)["rows"].sum()
@@ -112,8 +115,9 @@ def summary(table: pd.DataFrame) -> str:
 def printed(table: pd.DataFrame) -> Table:
     """Rows, classes and skew of each client; of many, the first ones."""
     out = Table(title="who holds what", title_justify="left", box=None)
-    for name in ("client", *SPLITS, "classes", "most of", "label skew"):
-        out.add_column(name, justify="left" if name == "most of" else "right")
+    named = ["owner"] if (table["owner"] != "").any() else []
+    for name in ("client", *named, *SPLITS, "classes", "most of", "label skew"):
+        out.add_column(name, justify="left" if name in ("owner", "most of") else "right")
     skew = label_skew(table)
     for client, own in table.groupby("client"):
         if client == SHOWN:
@@ -123,5 +127,12 @@ def printed(table: pd.DataFrame) -> Table:
         splits = own.groupby("split")["rows"].sum()
         most = f"{by_class.idxmax()} ({by_class.max() / by_class.sum():.0%})"
         cells = [*(str(splits[s]) for s in SPLITS), str((by_class > 0).sum()), most, f"{skew[client]:.2f}"]
-        out.add_row(str(client), *cells)
+        out.add_row(str(client), *(_cut(own[name].iloc[0]) for name in named), *cells)
     return out
+
+
+def _cut(name: str) -> Text:
+    """An owner's name, or those of a group, of a cell's width."""
+    text = Text(name)
+    text.truncate(WIDTH, overflow="ellipsis")
+    return text

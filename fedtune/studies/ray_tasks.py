@@ -162,7 +162,10 @@ class _Course:
         except Diverged as error:
             return Outcome(self.rows, str(error))
         both = {"last": self.simulation.last, "best": best}
-        of_clients = [clients.columns(how, done.row["round"], done.clients) for how, done in both.items() if done]
+        owner = self.simulation.setting.federation.owner
+        of_clients = [
+            clients.columns(how, done.row["round"], done.clients, owner) for how, done in both.items() if done
+        ]
         return Outcome(self.rows, "", clients=of_clients if best else [])
 
 

@@ -20,7 +20,7 @@ BROKEN = {
     "LogFromZero": ("declarations", "log scale"),
     "WrongPreset": ("declarations", "lam must be a number in 0.01 … 1"),
     "Stops": ("runs", "KeyError: 'control'"),
-    "Infinite": ("finite", "left the finite numbers"),
+    "Infinite": ("finite", "became NaN or infinite"),
     "SinglePrecision": ("types", "new_zeros"),
     "Overwrites": ("inputs", "`upload` changes m.head.bias"),
     "ScalesRows": ("inputs", "`loss` changes x"),

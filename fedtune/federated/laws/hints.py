@@ -15,7 +15,7 @@ _HINTS = (
     (r"same dtype|expected .*scalar type|found dtype|Double|two devices|same device", "make constants with the type "
      "and device of what they meet: x.new_zeros(…), torch.zeros_like(x), y.to(x)"),
     (r"shares parts that the net lacks", "name in `shared` parts of the net (body, head) or parts that `build` adds"),
-    (r"left the finite numbers", "keep logarithms and quotients away from 0 (clamp(min=1e-12)), or lower the default "
+    (r"became NaN or infinite", "keep logarithms and quotients away from 0 (clamp(min=1e-12)), or lower the default "
      "learning rates and weights"),
     (r"positional argument", "give the method the arguments that docs/your-own.md lists"),
     (r"KeyError", "an entry of `sends` must be made by `init`, and what `aggregate` reads must be sent by `upload`"),
