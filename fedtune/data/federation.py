@@ -110,11 +110,12 @@ def joined(federations: Sequence[Federation]) -> Federation:
     """Several federations of one data set as one, their clients one federation after the other.  They hold tensors."""
     x, y = (torch.cat([getattr(f, name) for f in federations]) for name in ("x", "y"))
     sizes = [len(f.x) for f in federations]
-    splits = (joined_split([getattr(f, n) for f in federations], sizes) for n in ("train", "val", "test"))
+    train, val, test = (joined_split([getattr(f, n) for f in federations], sizes) for n in ("train", "val", "test"))
     rows = [f.row for f in federations]
     row = None if any(r is None for r in rows) else np.concatenate(rows)
     owners = tuple(whose for f in federations for whose in f.owners)
-    return Federation(x, y, federations[0].classes, *splits, row, owners, federations[0].class_names)
+    first = federations[0]
+    return Federation(x, y, first.classes, train, val, test, row, owners, first.class_names)
 
 
 def joined_split(splits: Sequence[Split], sizes: Sequence[int]) -> Split:
@@ -136,10 +137,10 @@ def partitioned(
     owners   of each client, as `owners_of` gives them.
     """
     held = np.unique(np.concatenate([one for split in parts for one in split]))
-    splits = (_table([np.searchsorted(held, one) for one in split]) for split in parts)
+    train, val, test = (_table([np.searchsorted(held, one) for one in split]) for split in parts)
     original = rows[held]
     x, y, names = data.x[original], data.y[original] - first_class, data.class_names[first_class:]
-    return Federation(x, y, data.classes, *splits, original, owners, names)
+    return Federation(x, y, data.classes, train, val, test, original, owners, names)
 
 
 def owners_of(data: Dataset, rows: np.ndarray, parts: Partition) -> tuple[tuple[str, ...], ...]:

@@ -57,7 +57,7 @@ def require_partitions(data: Dataset, scenario: Scenario, seeds: Iterable[int]) 
 def _rows_and_parts(
     data: Dataset, scenario: Scenario, seed: int
 ) -> tuple[np.ndarray, Partition, tuple[tuple[str, ...], ...]]:
-    """The rows of the data set that are partitioned, the parts, which are places in them, and whose each client's are."""
+    """The rows of the data set that are partitioned, the parts (places in them), and whose rows each client holds."""
     end = scenario.skip_classes + (scenario.keep_classes or data.classes)
     rows = np.flatnonzero((data.y >= scenario.skip_classes) & (data.y < end))  # all, mostly
     if own_partition.is_own(scenario.partition):
