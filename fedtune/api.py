@@ -111,19 +111,20 @@ def play(
 
     UserError for what cannot be trained, Diverged if a loss or weights become NaN or infinite.
     """
+    from fedtune.core.process import at_work
     from fedtune.core.threads import one_thread
     from fedtune.federated import model_file
     from fedtune.federated.simulation import Simulation
 
-    given = _options(ExperimentOptions, algo, scenario, options)
-    experiment, values = given.experiment(), dict(config or {})
-    if save and Path(save).exists():
-        raise UserError(f"save needs a new file, but {save} exists; give another")
-    with one_thread():
+    with at_work(), one_thread():
+        given = _options(ExperimentOptions, algo, scenario, options)
+        experiment, values = given.experiment(), dict(config or {})
+        if save and Path(save).exists():
+            raise UserError(f"save needs a new file, but {save} exists; give another")
         simulation = Simulation(experiment, values, _federation(given, experiment))
         rows = pd.DataFrame(simulation.step() for _ in range(simulation.setting.scenario.rounds))
-    if save:
-        model_file.write(Path(save), experiment, values, simulation)
+        if save:
+            model_file.write(Path(save), experiment, values, simulation)
     return rows
 
 
@@ -142,13 +143,17 @@ def tunable(
     from ray import tune
 
     from fedtune.core.budget import Budget
+    from fedtune.core.process import turn
+    from fedtune.federated import simulation
+    from fedtune.tuning.space import inside
     from fedtune.tuning.trainable import FederatedTrainable
 
-    given, experiment, domains = _ranges(algo, scenario, space, options)
-    trainable = tune.with_parameters(
-        FederatedTrainable, experiment=experiment, data=[_federation(given, experiment)],
-        budget=Budget("rounds", experiment.scenario.rounds),
-    )  # fmt: skip
+    with turn():
+        given, experiment, domains = _ranges(algo, scenario, space, options)
+        data = [_federation(given, experiment)]
+        experiment = simulation.settled(experiment, inside(domains, experiment.default())[0], data[0])
+    budget = Budget("rounds", experiment.scenario.rounds)
+    trainable = tune.with_parameters(FederatedTrainable, experiment=experiment, data=data, budget=budget)
     return trainable, dict(domains.domains)
 
 
@@ -159,13 +164,15 @@ def objective(
 
     objective: one metric, as --objective takes it.  Other arguments as for `tunable`.
     """
+    from fedtune.core.process import turn
     from fedtune.federated import own_metrics
 
-    given, experiment, domains = _ranges(algo, scenario, space, options)
-    found = objectives.parse(objective, own_metrics.modes(experiment.metrics))
-    if len(found) > 1:
-        raise UserError(f"a function for Optuna has one objective, but got {objective!r}; give one")
-    return Objective(given, experiment, domains, found[0])
+    with turn():
+        given, experiment, domains = _ranges(algo, scenario, space, options)
+        found = objectives.parse(objective, own_metrics.modes(experiment.metrics))
+        if len(found) > 1:
+            raise UserError(f"a function for Optuna has one objective, but got {objective!r}; give one")
+        return Objective(given, experiment, domains, found[0])
 
 
 class Objective:
@@ -174,15 +181,21 @@ class Objective:
     Every round is reported, and the trial ends where its study's pruner says so.  A trial that diverges has the worst
     value there is, 0 for an accuracy, and the attribute `diverged`: to the sampler it is a bad region, not a gap.  Of a
     metric that has no worst value it is pruned.
+
+    Trials of `n_jobs` threads take turns, round by round, and their values are those of one after the other; what runs
+    at the same time needs processes: `tunable`, or a study in a storage that several processes optimize.
     """
 
     def __init__(
         self, options: ExperimentOptions, experiment: Experiment, space: Space,
         objective: objectives.Objective = objectives.ACCURACY,
     ) -> None:  # fmt: skip
-        """Load the data, once for all trials."""
+        """Load the data, and find out how clients are run, once for all trials."""
+        from fedtune.federated import simulation
+
         self.experiment, self.space, self.objective = experiment, space, objective
         self._data = _federation(options, experiment)
+        self.experiment = simulation.settled(experiment, self.default, self._data)
 
     @property
     def direction(self) -> str:

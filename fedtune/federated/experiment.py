@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from fedtune.core import own_files
+from fedtune.core import own_files, randomness
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Knob, knobs
 from fedtune.data import datasets
@@ -206,7 +206,7 @@ def _form(alg: Algorithm, scenario: Scenario, architecture: architectures.Net) -
     shape, classes = shape_of(scenario)
     net: nn.Module = copy.copy(architecture)
     net._modules = dict(architecture._modules)  # large nets are built once for all algorithms
-    with torch.random.fork_rng(devices=[]):
+    with randomness.seeded(0):
         task = task_of(scenario, classes, shape, 0, dtype_of(scenario))
         net = alg.build(net, task)
     shapes = {n: t.shape for n, t in net.state_dict().items()}

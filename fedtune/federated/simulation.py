@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedtune.core import own_files, randomness
+from fedtune.core import own_files, process, randomness
 from fedtune.core.errors import Diverged
 from fedtune.core.metrics import over_seeds
 from fedtune.core.trees import alike, tree_map
@@ -39,6 +40,13 @@ class Round(NamedTuple):
         return self._replace(state=self.state._replace(groups=tuple(groups)))
 
 
+@contextmanager
+def _at_work() -> Iterator[None]:
+    """No other run is at work in this process; what goes wrong in a line of the user's is a UserError with it."""
+    with process.at_work(), own_files.blamed(*PASSING):
+        yield
+
+
 def _own(t: Tensor) -> Tensor:
     """A copy, but of what is one for all clients."""
     return t if alike(t) else t.clone()
@@ -55,7 +63,7 @@ class Simulation:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         """data: the federation as made for the experiment's scenario and seed, as arrays or tensors."""
-        with own_files.blamed(*PASSING):
+        with _at_work():
             self._start(experiment, config, data, dtype)
 
     def _start(
@@ -112,7 +120,7 @@ class Simulation:
         if "test_acc" in done.row:
             return done
         began = time.perf_counter()
-        with own_files.blamed(*PASSING):
+        with _at_work():
             found = evaluation.score(self.setting, done.state, ("test",))
         row = {name: value for name, value in done.row.items() if name != "eval_seconds"} | found.row
         seconds = done.row["eval_seconds"] + time.perf_counter() - began
@@ -151,7 +159,7 @@ def step_all(seeds: SeedStack, runs: Mapping[int, Simulation]) -> dict[int, dict
 
     What they cost together is shared out evenly: a run's seconds are those that it adds, not those that it waits.
     """
-    with own_files.blamed(*PASSING):
+    with _at_work():
         done = engine.run_rounds(seeds, {i: run.state for i, run in runs.items()})
         began = time.perf_counter()
         states = {i: d[0] for i, d in done.items() if not isinstance(d, Diverged)}
