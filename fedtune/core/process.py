@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 from torch.utils import _python_dispatch
+
 _turn = threading.RLock()  # a run within a run, as of a metric that trains one, is of the same thread
 
 

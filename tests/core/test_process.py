@@ -1,4 +1,4 @@
-"""Runs of one process: in threads, within each other, under modes that somebody has set, they give what they give alone."""
+"""Runs of one process give what they give alone: in threads, within each other, and whatever modes somebody has set."""
 
 import asyncio
 import os
