@@ -37,8 +37,8 @@ def numpy_stream(*address: int | str) -> np.random.Generator:
 def seeded(seed: int) -> Iterator[None]:
     """Within this, PyTorch's draws on the CPU, such as a layer's first weights, start from a seed.
 
-    Afterwards its generator is as it was; meanwhile no other thread's run draws from it.  torch.manual_seed would also seed GPUs, which nothing would put back, and
-    costs a millisecond where there is none.
+    Afterwards its generator is as it was; meanwhile no other thread's run draws from it.  torch.manual_seed would also
+    seed GPUs, which nothing would put back, and costs a millisecond where there is none.
     """
     with turn(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
