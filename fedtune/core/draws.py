@@ -20,6 +20,7 @@ from torch.func import vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedtune.core import randomness
+from fedtune.core import vmap_rules as vmap_rules  # in the place of PyTorch's, before anything is stacked
 
 T = TypeVar("T")
 Streams = Callable[[], Sequence[torch.Generator]]

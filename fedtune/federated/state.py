@@ -16,7 +16,6 @@ from fedtune.federated.algorithm import Algorithm, Client, Task, part_of, parts
 from fedtune.federated.own_metrics import OwnMetric
 from fedtune.federated.scenario import Scenario
 from fedtune.nn.architectures import Net
-from fedtune.nn.layers import stackable
 
 
 class Group(NamedTuple):
@@ -124,7 +123,7 @@ def _with_own_parts(s: Setting, form: Net) -> nn.Module:
         net = s.algorithm.build(form, s.task._replace(shapes={}, parameters=()))
     missing = set(s.algorithm.shared) - set(parts(net))
     assert not missing, f"{type(s.algorithm).__name__} shares parts that the net lacks: {missing}"
-    return stackable(net)
+    return net
 
 
 def _of_each(s: Setting, name: str, t: Tensor, clients: int) -> Tensor:

@@ -130,29 +130,6 @@ class Linear(nn.Linear):
         return y if self.bias is None else y + self.bias
 
 
-class Embedding(nn.Embedding):
-    """`nn.Embedding`; the padding's row has no gradient at any client.
-
-    PyTorch's rule for a stack numbers the rows of all clients through and leaves out the first client's padding only.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The rows of whole numbers x: [...] -> [..., D]."""
-        norm = (self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse)
-        rows = F.embedding(x, self.weight, None, *norm)
-        if self.padding_idx is None:
-            return rows
-        return torch.where((x == self.padding_idx)[..., None], rows.detach(), rows)
-
-
-def stackable(net: nn.Module) -> nn.Module:
-    """The net, its layers for which PyTorch's rule for a stack is wrong replaced by ours."""
-    for module in net.modules():
-        if type(module) is nn.Embedding:
-            module.__class__ = Embedding
-    return net
-
-
 def stacked_layout(x: Tensor) -> Tensor:
     """The same values and shape, laid out in memory as the stacked convolution reads them.
 
