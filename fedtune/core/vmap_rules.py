@@ -26,7 +26,7 @@ def _embedding(
     weight: Tensor, ids: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> Tensor:
     """Rows [..., D] of each client's table.  A sparse gradient comes out dense: they are the same numbers."""
-    level = _functorch.maybe_current_level()
+    level = _functorch.maybe_current_level() or 0
     (w, w_axis), (i, i_axis) = (_functorch._unwrap_batched(t, level) for t in (weight, ids))
     with torch._C._ExcludeDispatchKeyGuard(_BATCHED):
         if w_axis is None:

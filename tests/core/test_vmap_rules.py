@@ -1,4 +1,4 @@
-"""Every way to look something up in tensors that are stacked per client: as alone, within a client's own, or an error."""
+"""Every way to look something up in tensors that are stacked per client: as each alone, or an error as alone."""
 
 from __future__ import annotations
 
