@@ -43,7 +43,7 @@ def take(text: str) -> tuple[str, tuple[OwnFile, ...]]:
         return given.path, (_files[given.path],)
     path = whole_path(given.path)
     ending = f":{given.member}{options_text(text, given.options)}" if given.member else ""
-    if path.suffix in CODE:
+    if path.suffix in CODE and not path.is_dir():
         files = _code(path)
     elif given.member:
         raise UserError(f"only a Python file has names in it, but got {text!r}; give {given.path}")
@@ -60,7 +60,8 @@ def take_each(text: str, known: Collection[str] = ()) -> tuple[str, tuple[OwnFil
     """
     names: list[str] = []
     files: tuple[OwnFile, ...] = ()
-    for name in split(text):
+    whole = is_reference(text, known) and whole_path(parsed(text).path).exists()  # its path may have commas
+    for name in [text] if whole else split(text):
         if is_reference(name, known):
             name, needed = take(name)
             files = merged(files, needed)
@@ -76,11 +77,20 @@ def reference(names: str) -> str:
 def moved(names: str, place: Callable[[OwnFile], str]) -> str:
     """The same, with each file where `place` says that it will lie."""
     found = []
-    for name in split(names):
-        ends = (parsed(name).path, name, name.rpartition(":")[0])  # of code, of data, of a part of weights
-        at = next((end for end in ends if end in _files), None)
+    for name in each(names):
+        at = _file_of(name)
         found.append(place(_files[at]) + name.removeprefix(at) if at else name)
     return ",".join(found)
+
+
+def each(names: str) -> list[str]:
+    """The names between commas; those of this process's files may have commas in them."""
+    return [names] if "," in names and _file_of(names) else split(names)
+
+
+def _file_of(name: str) -> str | None:
+    """The file of a canonical name: of code, of data, of a part of weights; None if this process knows none."""
+    return next((end for end in (parsed(name).path, name, name.rpartition(":")[0]) if end in _files), None)
 
 
 def of_data(path: str | Path) -> OwnFile:

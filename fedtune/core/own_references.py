@@ -6,6 +6,7 @@ import ast
 import os
 import re
 from collections.abc import Collection
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,7 +45,17 @@ def plain_name(name: str) -> str:
 
 def split(text: str) -> list[str]:
     """Names and references between commas, but for commas inside brackets."""
-    return [part.strip() for part in re.split(r",(?![^(]*\))", text)]
+    cuts, depth, quote = [-1], 0, ""
+    for at, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif depth and letter in "'\"":
+            quote = letter
+        elif letter in "()":
+            depth = max(0, depth + (1 if letter == "(" else -1))
+        elif letter == "," and not depth:
+            cuts.append(at)
+    return [text[a + 1 : b].strip() for a, b in pairwise([*cuts, len(text)])]
 
 
 def whole_path(path: str | Path) -> Path:
@@ -54,16 +65,13 @@ def whole_path(path: str | Path) -> Path:
 
 def parsed(text: str) -> Reference:
     """A reference's parts; UserError if what comes after the colon is no name."""
-    found = re.fullmatch(r"(.*\.py)(?::(.*))?", text, re.DOTALL)
-    if not found:
-        return Reference(text, "", "")
-    path, ending = found.groups()
-    if ending is None:
-        return Reference(path, "", "")
-    named = re.fullmatch(r"([^\W\d]\w*)(\(.*\))?", ending, re.DOTALL)
-    if not named:
+    # the shortest path that leaves a name: both folders and options may have `.py:` in them
+    named = re.fullmatch(r"(.*?\.py):([^\W\d]\w*)(\(.*\))?", text, re.DOTALL)
+    if named:
+        return Reference(named[1], named[2], named[3] or "")
+    if re.fullmatch(r".*\.py:[^/]*", text, re.DOTALL) and not text.endswith(DATA):
         raise UserError(f"after FILE.py: comes a name of that file, or NAME(option=value), but got {text!r}")
-    return Reference(path, named[1], named[2] or "")
+    return Reference(text, "", "")
 
 
 def _literals(text: str, options: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedtune.core import extensions, own_files
+from fedtune.core import extensions, own_files, own_references
 from fedtune.core.errors import UserError
 from fedtune.core.own_files import OwnFile
 from fedtune.data import own_arrays, own_pictures
@@ -177,9 +177,9 @@ def _digest(data: Dataset) -> str:
 
 def _file(name: str) -> str:
     """The file of a canonical name."""
-    return name.removesuffix(_ending(name)) if _ending(name) else name
+    return own_references.parsed(name).path
 
 
 def _ending(name: str) -> str:
     """What comes after the file: `:NAME(options)` of `FILE.py:NAME(options)`, nothing of `FILE.npz`."""
-    return name[name.index(".py") + 3 :] if ".py" in name else ""
+    return name.removeprefix(_file(name))

@@ -53,8 +53,8 @@ class Fit(NamedTuple):
 
 def parse(reference: str) -> tuple[str, str]:
     """FILE.pt[:part] as a file's name and a part, which may be empty."""
-    file, colon, part = reference.rpartition(":")
-    return (file, part) if colon and "/" not in part and "\\" not in part else (reference, "")
+    file, _, part = reference.rpartition(":")
+    return (file, part) if file and part.isidentifier() else (reference, "")
 
 
 def take(reference: str) -> tuple[str, OwnFile]:

@@ -50,7 +50,7 @@ def members(model: str) -> tuple[str, ...]:
     elsewhere, too.
     """
     found: list[str] = []
-    for name in own_files.split(model):
+    for name in own_files.each(model):
         if name not in WIDTHS and name not in FAMILIES and not is_own(name) and not own_files.is_reference(name):
             raise unknown("model", name, names(), "fedtune list")
         found += FAMILIES.get(name, (name,))

@@ -97,13 +97,13 @@ def _read(run: Path, entry: Mapping[str, Any]) -> OwnFile:
 
 def _is_data(file: OwnFile) -> bool:
     """Whether it is known by its hash alone."""
-    return bool(file.about) and Path(file.path).suffix != ".py"
+    return bool(file.about) and not file.name.endswith(".py")
 
 
 def _without_copy(run: Path, file: OwnFile) -> OwnFile:
     """The same where there is no copy: data, or code that is read where it was, if it is there."""
     try:
-        content = Path(file.path).read_bytes() if Path(file.path).suffix == ".py" else None
+        content = Path(file.path).read_bytes() if file.name.endswith(".py") else None
     except OSError as error:
         raise UserError(
             f"{run} was made with {file.path}, but neither it nor its copy is there; bring it back"

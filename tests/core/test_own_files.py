@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedtune.core import own_files
+from fedtune.core import own_files, own_references
 from fedtune.core.errors import UserError
 
 
@@ -58,6 +58,47 @@ def test_the_canonical_name_has_neither_folder_nor_blanks(tmp_path):
     assert own_files.call_options(name) == {"depth": 2, "kind": "gru"} and own_files.is_own(name)
     assert own_files.load(name, "model")() == {}
     assert own_files.plain_name(name) == "net.py-n-depth=2-kind=-gru"
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "member", "options"),
+    [
+        ("sensors.pytorch.npz", "sensors.pytorch.npz", "", ""),
+        ("imgs.pytorch/", "imgs.pytorch/", "", ""),
+        ("espoir.py/sensors.npz", "espoir.py/sensors.npz", "", ""),
+        ("a.py:b/c.py:N", "a.py:b/c.py", "N", ""),
+        ("a.py:N(x='b.py:M(1)')", "a.py", "N", "(x='b.py:M(1)')"),
+        ("we=ird [1]/it's.py:N(y=(1, 2))", "we=ird [1]/it's.py", "N", "(y=(1, 2))"),
+        ("notes.py:old.npz", "notes.py:old.npz", "", ""),
+    ],
+)
+def test_a_reference_is_read_right_whatever_its_path_is_called(text, path, member, options):
+    assert own_references.parsed(text) == (path, member, options)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("a.py:N(x=(1,(2,3))),cnn8", ["a.py:N(x=(1,(2,3)))", "cnn8"]),
+        ("a.py:N(x='a),b'),b.py", ["a.py:N(x='a),b')", "b.py"]),
+        ("fedavg, fedprox", ["fedavg", "fedprox"]),
+        ("it's.py,that's.py", ["it's.py", "that's.py"]),
+    ],
+)
+def test_references_are_split_at_commas_outside_of_brackets(text, parts):
+    assert own_files.split(text) == parts
+
+
+@pytest.mark.parametrize("folder", ["a,b", "x.py", "a:b", "k=v [min]", 'say "hi"', "(1", "net.py:N"])
+@pytest.mark.parametrize("name", ["w.npz", "w.pytorch.npz", "a,b.npz", "pets/", "pets.py/", "net.py:N(x=2)"])
+def test_whatever_a_path_is_called_it_is_taken_and_given_again(folder, name, tmp_path):
+    place = tmp_path / folder / name.partition(":")[0]
+    (place if name.endswith("/") else place.parent).mkdir(parents=True)
+    if not name.endswith("/"):
+        place.write_text("def N(x): return x")
+    taken, files = own_files.take_each(str(tmp_path / folder / name))
+    assert taken == name and own_files.is_own(taken) and len(files) == 1
+    assert own_files.reference(taken).rstrip("/") == str(tmp_path / folder / name).rstrip("/")
 
 
 def test_a_file_runs_from_its_content_with_the_modules_it_imports_from_its_folder(tmp_path):
@@ -156,7 +197,7 @@ def test_what_fails_in_a_users_file_is_told_with_its_line(tmp_path, text, line, 
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("nowhere.py", "No such file"), ("nowhere/", "No such file"), ("folder.py", "is a folder"),
+        ("nowhere.py", "No such file"), ("nowhere/", "No such file"),
         ("good.py:", "comes a name"), ("good.py:1a", "comes a name"), ("good.py:f(1)", "literals by name"),
         ("good.py:f(a=open)", "literals by name"), ("good.py:f(**{})", "literals by name"), ("latin.py", "utf-8"),
         ("null.py", "is not Python"),
@@ -164,11 +205,18 @@ def test_what_fails_in_a_users_file_is_told_with_its_line(tmp_path, text, line, 
 )  # fmt: skip
 def test_what_is_no_reference_to_code_is_refused(tmp_path, text, said):
     write(tmp_path, good="def f(): pass")
-    (tmp_path / "folder.py").mkdir()
     (tmp_path / "latin.py").write_bytes("x = 'é'".encode("latin-1"))
     (tmp_path / "null.py").write_bytes(b"x = '\0'")
     with pytest.raises(UserError, match=said):
         own_files.take(f"{tmp_path}/{text}")
+
+
+def test_a_folder_called_as_code_is_data(tmp_path):
+    (tmp_path / "folder.py").mkdir()
+    name, _ = own_files.take(f"{tmp_path}/folder.py")
+    assert name == "folder.py/"
+    with pytest.raises(UserError, match="a file of code is needed for this algorithm, but got 'folder.py/'"):
+        own_files.load(name, "algorithm")
 
 
 def test_a_name_that_is_not_there_is_told_with_the_nearest(tmp_path):
