@@ -60,13 +60,20 @@ def take_each(text: str, known: Collection[str] = ()) -> tuple[str, tuple[OwnFil
     """
     names: list[str] = []
     files: tuple[OwnFile, ...] = ()
-    whole = is_reference(text, known) and whole_path(parsed(text).path).exists()  # its path may have commas
-    for name in [text] if whole else split(text):
+    for name in [text] if "," in text and _is_one(text, known) else split(text):
         if is_reference(name, known):
             name, needed = take(name)
             files = merged(files, needed)
         names.append(name)
     return ",".join(names), files
+
+
+def _is_one(text: str, known: Collection[str]) -> bool:
+    """Whether it is one reference, whose path has commas."""
+    try:
+        return is_reference(text, known) and whole_path(parsed(text).path).exists()
+    except UserError:  # several
+        return False
 
 
 def reference(names: str) -> str:
@@ -85,7 +92,8 @@ def moved(names: str, place: Callable[[OwnFile], str]) -> str:
 
 def each(names: str) -> list[str]:
     """The names between commas; those of this process's files may have commas in them."""
-    return [names] if "," in names and _file_of(names) else split(names)
+    commas = (file for file in _files if "," in file)
+    return [names] if any(names == file or names.startswith(f"{file}:") for file in commas) else split(names)
 
 
 def _file_of(name: str) -> str | None:

@@ -261,8 +261,9 @@ def test_a_worker_needs_neither_the_models_file_nor_the_weights(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("reference", "parts"),
     [
-        ("w.pt", ("w.pt", "")), ("w.pt:body", ("w.pt", "body")), ("a:b.pt", ("a:b.pt", "")), ("C:/x,y/w", ("C:/x,y/w", "")),
-        ("it's [1]:2/w.pt:head", ("it's [1]:2/w.pt", "head")), ("fmnist-first5:body", ("fmnist-first5", "body")),
+        ("w.pt", ("w.pt", "")), ("w.pt:body", ("w.pt", "body")), ("a:b.pt", ("a:b.pt", "")), ("C:/x,y", ("C:/x,y", "")),
+        ("it's [1]:2/w.pt:head", ("it's [1]:2/w.pt", "head")),
+        ("fmnist-first5:body", ("fmnist-first5", "body")),
     ],
 )  # fmt: skip
 def test_weights_are_named_whatever_their_file_is_called(reference: str, parts: tuple[str, str]) -> None:
