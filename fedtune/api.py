@@ -16,7 +16,7 @@ import pandas as pd
 
 from fedtune.core import objectives, own_files
 from fedtune.core.errors import Diverged, UserError, unknown
-from fedtune.core.hyper import knobs
+from fedtune.core.hyper import knobs, typed
 from fedtune.core.metrics import METRIC
 from fedtune.federated import own_classes, registry
 from fedtune.federated.scenario import Scenario
@@ -118,7 +118,8 @@ def play(
 
     with at_work(), one_thread():
         given = _options(ExperimentOptions, algo, scenario, options)
-        experiment, values = given.experiment(), dict(config or {})
+        experiment = given.experiment()
+        values = typed(experiment.knobs(), {} if config is None else config)
         if save and Path(save).exists():
             raise UserError(f"save needs a new file, but {save} exists; give another")
         simulation = Simulation(experiment, values, _federation(given, experiment))

@@ -8,6 +8,7 @@ and sets the first rung of an early-stopping search.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,9 @@ from fedtune.core.errors import UserError, shown, unknown
 
 if TYPE_CHECKING:  # Ray takes seconds to import, and only a search needs it
     from ray.tune.search.sample import Domain
+
+SCALARS = (bool, int, float, str, type(None))  # what a hyperparameter's value can be: a record and a table hold these
+NOTHING = ("None", "nan", "<NA>", "NaT")  # what a table shows where a trial did not have the hyperparameter
 
 
 @dataclass(frozen=True)
@@ -56,14 +60,17 @@ class Knob:
     def check(self, value: Any) -> Any:
         """The value in the right type; UserError if it is none of the declared ones.
 
-        A string is parsed first, so the command line and Python give the same value.
+        A string is parsed first, so the command line and Python give the same value; so do the scalars of NumPy,
+        pandas and PyTorch.
         """
+        value = plain(value)
         if isinstance(value, str) and not isinstance(self.default, str):
             value = _parse(value)
         if self.choices:
-            if value not in self.choices or isinstance(value, bool) != any(isinstance(c, bool) for c in self.choices):
-                raise self._refuse(value)
-            return value
+            for choice in self.choices if isinstance(value, SCALARS) else ():
+                if choice == value and isinstance(choice, bool) == isinstance(value, bool):
+                    return choice
+            raise self._refuse(value)
         if value is None and self.default is None:
             return None
         number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
@@ -92,7 +99,8 @@ class Knob:
 
     def _refuse(self, value: Any) -> UserError:
         kind = "one of" if self.choices else "a whole number in" if self.integer else "a number in"
-        return UserError(f"{self.name} must be {kind} {self.range_text()}, but got {shown(value)}")
+        advice = "; leave it out for the default" if shown(value) in NOTHING else ""
+        return UserError(f"{self.name} must be {kind} {self.range_text()}, but got {shown(value)}{advice}")
 
 
 def hyper(
@@ -119,7 +127,11 @@ def hyper(
     """
     if isinstance(default, bool):
         choices = (False, True)
-    knob = Knob("", default, low, high, log, tuple(choices), tuple(extra_values), symbol, help, first_round, late)
+    default, low, high = map(plain, (default, low, high))
+    choices, extra_values = tuple(map(plain, choices)), tuple(map(plain, extra_values))
+    if strange := [c for c in choices if not isinstance(c, SCALARS)]:
+        raise UserError(f"a hyperparameter's choices must be texts, numbers or bools, but got {shown(strange[0])}")
+    knob = Knob("", default, low, high, log, choices, extra_values, symbol, help, first_round, late)
     return field(default=default, metadata={"knob": knob})
 
 
@@ -139,6 +151,15 @@ def check_all(owner: Any) -> None:
         object.__setattr__(owner, name, knob.check(getattr(owner, name)))
 
 
+def typed(known: Mapping[str, Knob], config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with its values in the types that were declared; names that are not known are left alone."""
+    try:
+        given = dict(config)
+    except (TypeError, ValueError):
+        raise UserError(f"a configuration must be names and values, but got {shown(config)}") from None
+    return {name: known[name].check(value) if name in known else value for name, value in given.items()}
+
+
 def find(name: str, *owners: type) -> Knob:
     """The hyperparameter of that name in the first owner that has it; UserError with the nearest name otherwise."""
     known = {n: k for owner in reversed(owners) for n, k in knobs(owner).items()}
@@ -149,6 +170,16 @@ def find(name: str, *owners: type) -> Knob:
 
 def _named(f: Field) -> Knob:
     return Knob(**(vars(f.metadata["knob"]) | {"name": f.name}))
+
+
+def plain(value: Any) -> Any:
+    """A scalar of NumPy, pandas or PyTorch as Python's own value; anything else as it is."""
+    if getattr(value, "ndim", None) != 0 or getattr(getattr(value, "dtype", None), "kind", "f") not in "biufU":
+        return value  # dates have a number behind them, which nobody meant
+    try:
+        return value.item()
+    except (TypeError, ValueError, RuntimeError):  # a tensor without values, say
+        return value
 
 
 def _parse(text: str) -> Any:

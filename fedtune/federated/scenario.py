@@ -10,7 +10,7 @@ from typing import Any
 
 from fedtune.core import own_files
 from fedtune.core.errors import UserError, shown, unknown
-from fedtune.core.hyper import check_all, hyper, knobs
+from fedtune.core.hyper import check_all, hyper, knobs, plain
 from fedtune.data import datasets, own_data, own_partition
 from fedtune.federated import pretrained
 from fedtune.nn import catalogue
@@ -260,7 +260,8 @@ class Scenario:
 
 def _typed(name: str, value: Any, kind: type) -> Any:
     try:
-        if kind is int and float(value) != int(float(value)):
+        value = plain(value)
+        if isinstance(value, bool) or (kind is int and float(value) != int(float(value))):
             raise ValueError
         return kind(float(value)) if kind is int else kind(value)
     except (TypeError, ValueError, OverflowError):

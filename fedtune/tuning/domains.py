@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Quantized, Uniform
 
-from fedtune.core.errors import UserError
-from fedtune.core.hyper import Knob
+from fedtune.core.errors import UserError, shown
+from fedtune.core.hyper import Knob, plain
 
 EDGE = 0.05  # of a range, on its scale: whatever lies nearer to an end counts as at it
+FAR = 1e300  # beyond any number that is searched
 POINTS = 10_000  # of a grid, counted before any is made
 
 
@@ -20,7 +22,9 @@ def domain_text(domain: Domain) -> str:
     if isinstance(domain, Categorical):
         return " | ".join(map(str, domain.categories))
     low, high = ends("", domain)
-    return f"{low:g} … {high:g}{' (log)' if isinstance(_sampler(domain), LogUniform) else ''}"
+    sampler = domain.get_sampler()
+    scale = " (log)" if isinstance(_sampler(domain), LogUniform) else ""
+    return f"{low:g} … {high:g}{scale}" + (f" in steps of {sampler.q:g}" if isinstance(sampler, Quantized) else "")
 
 
 def edge(value: Any, text: str) -> str:
@@ -47,12 +51,45 @@ def edge(value: Any, text: str) -> str:
 
 def grid_values(name: str, domain: Domain) -> list[Any]:
     """All values of a finite domain; UserError for a range of real numbers."""
+    if (count := size(domain)) is None:
+        text = domain_text(domain)
+        raise UserError(f"a grid needs a list of values, but {name} is the range {text}; use tune.choice")
+    require_points(count)
+    return list(values(domain))
+
+
+def size(domain: Domain) -> int | None:
+    """How many values a domain has; None of a range of real numbers."""
     if isinstance(domain, Categorical):
-        return list(domain.categories)
-    if isinstance(domain, Integer):
-        require_points(domain.upper - domain.lower)
-        return list(range(domain.lower, domain.upper))
-    raise UserError(f"a grid needs a list of values, but {name} is the range {domain_text(domain)}; use tune.choice")
+        return len(domain.categories)
+    if (apart := step(domain)) is None:
+        return None
+    low, high = ends("", domain)
+    return int(round((high - low) / apart)) + 1
+
+
+def values(domain: Domain) -> Iterator[Any]:
+    """Each value of a finite domain."""
+    if isinstance(domain, Categorical):
+        yield from domain.categories
+        return
+    (low, high), apart = ends("", domain), step(domain)
+    yield from (min(low + i * apart, high) for i in range(size(domain) or 0))
+
+
+def step(domain: Domain) -> Any:
+    """How far the values of a range are apart; None where it has them all."""
+    sampler = domain.get_sampler()
+    return sampler.q if isinstance(sampler, Quantized) else 1 if isinstance(domain, Integer) else None
+
+
+def nearest(domain: Domain, value: Any) -> Any:
+    """The value of a domain that is nearest to a value; the first choice where that is none of them."""
+    if isinstance(domain, Categorical):
+        return value if value in domain.categories else domain.categories[0]
+    low, high = ends("", domain)
+    value, apart = min(max(value, low), high), step(domain)
+    return value if apart is None else min(low + round((value - low) / apart) * apart, high)
 
 
 def ends(name: str, domain: Domain) -> list[Any]:
@@ -62,7 +99,8 @@ def ends(name: str, domain: Domain) -> list[Any]:
             raise UserError(f"{name} needs at least one value to choose from, but its choice is empty")
         return list(domain.categories)
     assert isinstance(domain, Integer | Float)
-    low, high = domain.lower, domain.upper - 1 if isinstance(domain, Integer) else domain.upper
+    quantized = isinstance(domain.get_sampler(), Quantized)  # whose upper end is a value, too
+    low, high = domain.lower, domain.upper - 1 if isinstance(domain, Integer) and not quantized else domain.upper
     if low > high:
         raise UserError(f"{name} needs low <= high, but its range is {low} … {high}")
     return [low, high]
@@ -85,17 +123,81 @@ def fitted(knob: Knob, domain: Domain) -> Domain:
 
     A range of real numbers would give a whole-numbered hyperparameter values that every trial fails on.
     """
-    values = [knob.check(value) for value in ends(knob.name, domain)]
-    if isinstance(domain, Categorical):
-        same = len(values) == len(domain.categories) and all(map(_alike, values, domain.categories))
-        return domain if same else Categorical(values).uniform()
-    sampler = domain.get_sampler()
-    step = sampler.q if isinstance(sampler, Quantized) else None
-    if knob.choices or (knob.integer and isinstance(domain, Float) and (not step or step != int(step))):
-        kind = f"one of {knob.range_text()}" if knob.choices else "whole numbers"
-        use = "tune.choice" if knob.choices else "tune.randint or tune.lograndint"
-        raise UserError(f"{knob.name} takes {kind}, but its range {domain_text(domain)} has others; use {use}")
-    return domain
+    return _fitted_choice(knob, domain) if isinstance(domain, Categorical) else _fitted_range(knob, domain)
+
+
+def _fitted_choice(knob: Knob, domain: Categorical) -> Domain:
+    found = [knob.check(value) for value in ends(knob.name, domain)]
+    for value in found:
+        if found.count(value) > 1:
+            raise UserError(
+                f"{knob.name} needs values that differ, but its choice has {value!r} {found.count(value)} times; "
+                "leave it in once"
+            )
+        if value is None and knob.default is not None:  # a trial's table could not tell it from no value at all
+            raise UserError(f"{knob.name} can be searched over texts and numbers, but its choice has None; use a word")
+    same = all(map(_alike, found, domain.categories))
+    return domain if same else Categorical(found).uniform()
+
+
+def _fitted_range(knob: Knob, domain: Domain) -> Domain:
+    """The range in one form: whole numbers up to below an end, or steps from one multiple of theirs to another."""
+    low, high, apart = _numbers(knob.name, domain)
+    whole, log = isinstance(domain, Integer), isinstance(_sampler(domain), LogUniform)
+    if knob.choices:
+        raise _others(knob, domain, f"one of {knob.range_text()}", "tune.choice")
+    if knob.integer and not whole:
+        if not apart or apart != int(apart):
+            raise _others(knob, domain, "whole numbers", "tune.randint or tune.lograndint")
+        whole, high = True, high + (apart == 1)  # Ray leaves out the end of a qrandint in steps of 1
+    if whole and apart == 1:
+        apart = None
+    if apart and log:
+        raise UserError(
+            f"{knob.name} has steps of {apart:g} on a log scale, which no searcher keeps; use "
+            f"tune.{'lograndint' if whole else 'loguniform'}, or tune.choice of the values"
+        )
+    if apart and whole:
+        low, high = -(-low // apart) * apart, high // apart * apart
+    made: Any = Integer(int(low), int(high)) if whole else Float(float(low), float(high))
+    made = made.loguniform() if log else made.uniform()
+    made = made.quantized(apart) if apart else made
+    _require_declared(knob, made)
+    return made
+
+
+def _numbers(name: str, domain: Domain) -> tuple[Any, Any, Any]:
+    """The ends of a range as they were written, and its steps, if it has any; UserError unless these are numbers."""
+    assert isinstance(domain, Integer | Float)
+    sampler, whole = domain.get_sampler(), isinstance(domain, Integer)
+    found = [plain(domain.lower), plain(domain.upper)]
+    found += [plain(sampler.q)] if isinstance(sampler, Quantized) else []
+    for number in found:
+        fits = isinstance(number, int | float) and not isinstance(number, bool) and abs(number) < FAR
+        if not fits or (whole and number != int(number)):
+            kind = "whole numbers" if whole else "numbers"
+            raise UserError(f"{name} needs a range of {kind}, but an end or a step of it is {shown(number)}")
+    low, high, *apart = found
+    if apart and not apart[0] > 0:
+        raise UserError(f"{name} needs steps above 0, but its range has steps of {apart[0]}")
+    return low, high, apart[0] if apart else None
+
+
+def _require_declared(knob: Knob, domain: Domain) -> None:
+    """UserError unless every value of a range is one that its hyperparameter takes."""
+    low, high = map(knob.check, ends(knob.name, domain))
+    if knob.low is None or knob.high is None:
+        return
+    for end, apart in ((low, step(domain)), (high, step(domain) and -step(domain))):
+        while low < high and low <= end <= high and not knob.low <= end <= knob.high:  # a single value beside the range
+            knob.check(end)
+            if not apart:
+                raise _others(knob, domain, knob.range_text(), "a narrower one, or tune.choice")
+            end += apart
+
+
+def _others(knob: Knob, domain: Domain, kind: str, use: str) -> UserError:
+    return UserError(f"{knob.name} takes {kind}, but its range {domain_text(domain)} has others; use {use}")
 
 
 def _alike(one: Any, other: Any) -> bool:

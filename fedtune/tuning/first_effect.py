@@ -11,6 +11,7 @@ from ray.tune.search.sample import Categorical, Integer
 from fedtune.core import hyper
 from fedtune.federated.algorithm import Algorithm, first_round
 from fedtune.federated.experiment import Experiment
+from fedtune.tuning.domains import values as values_of
 from fedtune.tuning.space_types import Config, Space, distinct
 
 
@@ -43,5 +44,5 @@ def _schedules(space: Space, cls: type[Algorithm]) -> Iterator[Config]:
         if isinstance(domain, Categorical):
             values[name] = list(domain.categories)
         elif isinstance(domain, Integer):
-            values[name] = list(range(domain.lower, domain.upper))
+            values[name] = list(values_of(domain))
     yield from (dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values()))

@@ -9,6 +9,7 @@ from dataclasses import MISSING, Field, field, fields
 from typing import Any
 
 from fedtune.core.errors import UserError, shown, unknown
+from fedtune.core.hyper import plain
 
 AUTO = "auto"  # --gpus-per-trial: measured
 MANY, FEW, LONG = 1_000_000, 1_000, 1_000_000_000  # the most of trials or rounds; of seeds; of seconds or megabytes
@@ -113,7 +114,7 @@ def flag(name: str, default: Any = None) -> str:
 def check(given: Any) -> None:
     """Parse every value of a dataclass of options in place; UserError for one that breaks its option's rule."""
     for f in options(type(given)):
-        value, about = getattr(given, f.name), f.metadata
+        value, about = plain(getattr(given, f.name)), f.metadata
         if value is None and f.default is None:
             continue
         try:

@@ -172,15 +172,10 @@ class Clamp:
         self.space = space
 
     def __call__(self, config: Config) -> Config:
-        """The configuration with every range's value inside its range."""
-        from ray.tune.search.sample import Float, Integer
+        """The configuration with every value at the nearest that the space has."""
+        from fedtune.tuning.domains import nearest
 
-        for name, domain in self.space.domains.items():
-            if isinstance(domain, Integer):
-                config[name] = min(max(round(config[name]), domain.lower), domain.upper - 1)
-            elif isinstance(domain, Float):
-                config[name] = min(max(config[name], domain.lower), domain.upper)
-        return config
+        return config | {name: nearest(domain, config[name]) for name, domain in self.space.domains.items()}
 
 
 def _judged(budget: Budget, goal: Goal) -> dict[str, Any]:

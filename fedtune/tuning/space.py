@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ray.tune.search.sample import Categorical, Domain
+from ray.tune.search.sample import Domain
 
 from fedtune.core import hyper, own_files, own_packages
 from fedtune.core.errors import UserError, unknown
@@ -26,7 +26,7 @@ from fedtune.federated.algorithm import Algorithm
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.runs.files import RunFiles
-from fedtune.tuning.domains import also_text, domain_text, ends, grid_values
+from fedtune.tuning.domains import also_text, domain_text, grid_values, nearest
 from fedtune.tuning.first_effect import first_effect
 from fedtune.tuning.space_check import checked
 from fedtune.tuning.space_types import Condition, Config, Space, When, met, when
@@ -146,11 +146,7 @@ def inside(space: Space, config: Config) -> tuple[Config, Config]:
         if not met(space.conditions.get(name, {}), point):
             continue
         value = config["lr"] if config[name] is None else config[name]  # none is "the clients' learning rate"
-        if isinstance(domain, Categorical):
-            point[name] = value if value in domain.categories else domain.categories[0]
-        else:
-            low, high = ends(name, domain)
-            point[name] = min(max(value, low), high)
+        point[name] = nearest(domain, value)
         if point[name] != value:
             outside[name] = value
     return point, outside

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ray.tune.search.sample import Domain
@@ -70,24 +70,27 @@ def _combinations(name: str, raw: dict[str, Any]) -> list[Config]:
             f"a space is a grid or has ranges, not both, but in {name!r} {', '.join(ranges)} "
             "are ranges beside grid_search; make them grid_search([...]) too, or use tune.choice"
         )
-    lists = {n: v["grid_search"] if _is_grid(v) else [v] for n, v in raw.items()}
-    for n, values in lists.items():
-        if not isinstance(values, list | tuple) or not values:
-            raise UserError(f"grid_search needs a list of values, but that of {n} in {name!r} is {shown(values)}")
+    lists = {n: _listed(n, name, v["grid_search"]) if _is_grid(v) else [v] for n, v in raw.items()}
     require_points(math.prod(map(len, lists.values())))
     return [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+
+
+def _listed(name: str, space: str, values: Any) -> list[Any]:
+    """The values of a grid, from a list or from an array of NumPy's, say."""
+    if isinstance(values, str | Mapping) or not isinstance(values, Iterable) or not (found := list(values)):
+        raise UserError(f"grid_search needs a list of values, but that of {name} in {space!r} is {shown(values)}")
+    return found
 
 
 def _conditions(space: str, raw: dict[str, Any], experiment: Experiment) -> dict[str, Condition]:
     """The condition of each domain that can exist, empty where it has none.  What is not searched is known already."""
     known, fixed, found = experiment.knobs(), experiment.configuration({}), {}
     for name, value in raw.items():
-        condition = value.condition if isinstance(value, When) else {}
-        for other, values in condition.items():
+        condition = {}
+        for other, values in value.condition.items() if isinstance(value, When) else ():
             if other not in known:
                 raise unknown(f"hyperparameter of {experiment.algorithm} in space {space!r}", other, known)
-            for v in values:
-                known[other].check(v)
+            condition[other] = tuple(map(known[other].check, values))
         if met({o: v for o, v in condition.items() if o not in raw}, fixed):
             found[name] = {o: v for o, v in condition.items() if o in raw}
     return found

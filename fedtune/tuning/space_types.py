@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ray.tune.search.sample import Domain
@@ -20,8 +21,12 @@ class When(NamedTuple):
 
 
 def when(domain: Any, **others: Any) -> When:
-    """A domain that exists only where other hyperparameters have these values (a tuple or list: one of them)."""
-    return When(domain, {n: tuple(v) if isinstance(v, list | tuple) else (v,) for n, v in others.items()})
+    """A domain that exists only where other hyperparameters have these values (a tuple, list or array: one of them)."""
+    return When(domain, {n: tuple(v) if _several(v) else (v,) for n, v in others.items()})
+
+
+def _several(values: Any) -> bool:
+    return isinstance(values, Iterable) and not isinstance(values, str) and getattr(values, "ndim", 1) > 0
 
 
 def met(condition: Condition, chosen: Config) -> bool:

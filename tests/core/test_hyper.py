@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
 
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Knob, find, hyper, knobs
@@ -43,6 +46,51 @@ KNOBS = knobs(Toy)
 def test_a_value_comes_back_in_its_type_from_python_and_from_text(name: str, given: Any, value: Any) -> None:
     got = KNOBS[name].check(given)
     assert got == value and type(got) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "value"),
+    [
+        ("steps", np.int64(3), 3), ("steps", np.uint8(8), 8), ("steps", np.array(3), 3), ("steps", torch.tensor(3), 3),
+        ("steps", np.float32(3), 3), ("rate", np.float32(0.5), 0.5), ("rate", torch.tensor(0.5), 0.5),
+        ("rate", np.int64(1), 1.0), ("kind", np.str_("b"), "b"), ("on", np.bool_(False), False),
+        ("on", torch.tensor(True), True), ("maybe", np.float64(0.5), 0.5), ("width", np.int32(0), 0),
+        ("steps", pd.Series([2, 3])[1], 3),
+    ],
+)  # fmt: skip
+def test_a_scalar_of_a_table_or_an_array_is_taken_as_pythons_own(name: str, given: Any, value: Any) -> None:
+    got = KNOBS[name].check(given)
+    assert got == value and type(got) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "advice"),
+    [
+        ("steps", np.array([3, 4]), ""), ("steps", np.array([3]), ""), ("steps", np.bool_(True), ""),
+        ("steps", np.timedelta64(3, "ns"), ""), ("rate", np.datetime64("2020-01-01"), ""), ("rate", 1 + 0j, ""),
+        ("kind", np.array(["a", "b"]), ""), ("kind", ("a",), ""), ("on", np.int64(1), ""),
+        ("rate", np.float64("nan"), "; leave it out for the default"),
+        ("rate", pd.NA, "; leave it out for the default"),
+        ("kind", pd.NA, "; leave it out for the default"), ("kind", None, "; leave it out for the default"),
+        ("steps", torch.tensor([3, 4]), ""), ("steps", torch.empty((), device="meta"), ""),
+    ],
+)  # fmt: skip
+def test_what_is_no_scalar_of_the_declared_kind_is_refused(name: str, given: Any, advice: str) -> None:
+    with pytest.raises(UserError, match=f"^{name} must be ") as caught:
+        KNOBS[name].check(given)
+    assert str(caught.value).endswith(advice) and ("leave it out" in str(caught.value)) == bool(advice)
+
+
+def test_a_declaration_may_be_of_numpys_numbers_but_not_of_sequences() -> None:
+    @dataclass(frozen=True)
+    class Numbers(Algorithm):
+        steps: int = hyper(np.int64(4), np.int64(1), np.int64(8))
+        kind: str = hyper("a", choices=tuple(np.array(["a", "b"])))
+
+    assert knobs(Numbers)["steps"].integer and type(Numbers().steps) is int
+    assert type(knobs(Numbers)["kind"].check("b")) is str
+    with pytest.raises(UserError, match=r"choices must be texts, numbers or bools, but got \(1, 2\)"):
+        hyper((1, 2), choices=((1, 2), (3, 4)))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 import importlib.util
 import itertools
 import pickle
+import random
+from dataclasses import replace
 
 import pytest
 from ray import tune
@@ -14,7 +16,7 @@ from fedtune.federated import registry
 from fedtune.federated.algorithm import first_round
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
-from fedtune.tuning import space
+from fedtune.tuning import domains, schedulers, searchers, space
 from trainables.fedpa import FedPA
 from trainables.gfpl import GFPL
 
@@ -131,6 +133,109 @@ def test_pinned_hyperparameters_leave_the_space():
 def test_a_space_that_cannot_be_searched_is_refused_in_one_line(tmp_path, text, message):
     with pytest.raises(UserError, match=message):
         from_file(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        ("'batch': tune.choice(np.array([4, 8]))", "4 | 8"),
+        ("'batch': tune.choice(list(2 ** np.arange(2, 6)))", "4 | 8 | 16 | 32"),
+        ("'batch': tune.choice(['4', 8.0])", "4 | 8"),
+        ("'optimizer': tune.choice(np.array(['sgd', 'adam']))", "sgd | adam"),
+        ("'batch': tune.grid_search(np.array([4, 8]))", "4 | 8"),
+        ("'batch': tune.grid_search(range(4, 7))", "4 | 5 | 6"),
+        ("'batch': np.int64(8)", "8"),
+        ("'batch': tune.randint(np.int64(4), np.int64(9))", "4 … 8"),
+        ("'lr': tune.uniform(np.float32(0.25), np.float32(0.5))", "0.25 … 0.5"),
+        ("'batch': tune.quniform(4, 64, 4)", "4 … 64 in steps of 4"),
+        ("'batch': tune.quniform(4, 64, 1)", "4 … 64"),
+        ("'batch': tune.qloguniform(4, 64, 1)", "4 … 64 (log)"),
+        ("'batch': tune.qlograndint(4, 64, 1)", "4 … 63 (log)"),
+        ("'batch': tune.qrandint(3, 18, 4)", "4 … 16 in steps of 4"),
+        ("'lr': tune.quniform(0.25, 0.75, 0.25)", "0.25 … 0.75 in steps of 0.25"),
+        ("'local_steps': tune.randint(0, 5)", "0 … 4"),
+        ("'body_pace': tune.quniform(0, 0.5, 0.25)", "0 … 0.5 in steps of 0.25"),
+    ],
+)
+def test_a_space_gives_what_its_hyperparameters_declare(tmp_path, entry, text):
+    e = experiment("fedavg")
+    found = from_file(tmp_path, f"import numpy as np\nSPACE = {{{entry}}}", "fedavg")
+    assert list(found.text().values()) == [text]
+    default = space.inside(found, e.default())[0] if not found.is_grid else found.points[0]
+    for kind in ("random", "tpe", "cmaes", "gp", "nsga2", "grid", "pbt"):
+        for config in suggested(kind, found, default):
+            for name, value in config.items():
+                declared = e.knobs()[name].check(value)
+                assert declared == value and type(declared) is type(value), f"{kind} gives {value!r}"
+
+
+def suggested(kind, found, first):
+    """What a searcher gives over a space, or population based training makes of it."""
+    if found.is_grid or kind == "grid":
+        return found.points or [{n: v} for n, d in found.domains.items() if domains.size(d) for v in domains.values(d)]
+    if kind == "pbt":
+        rng = random.Random(0)
+        clamp, config = schedulers.Clamp(found), dict(first)
+        moved = []
+        for _ in range(40):
+            copies = {n: rng.choice(d.categories) if hasattr(d, "categories") else config[n] * rng.choice([0.8, 1.2])
+                      for n, d in found.domains.items()}  # fmt: skip
+            moved.append(config := clamp(copies))
+        return moved
+    searcher, got = searchers.searcher(kind, found, [first], [], seed=1, study="s"), []
+    for i in range(12):
+        got.append(searcher.suggest(str(i)))
+        searcher.on_trial_complete(str(i), {"val_acc": 0.1 * (i % 7), "training_iteration": 1, "complete": True})
+    return got
+
+
+def test_a_condition_is_compared_with_the_value_that_is_declared(tmp_path):
+    text = """import numpy as np
+from fedtune.tuning.space import when
+SPACE = {'batch': tune.choice([4, 8]), 'lr': when(tune.uniform(0.1, 0.5), batch='8'),
+         'momentum': when(tune.uniform(0.1, 0.5), batch=np.array([4, 8]))}"""
+    assert from_file(tmp_path, text, "fedavg").conditions == {"lr": {"batch": (8,)}, "momentum": {"batch": (4, 8)}}
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("'batch': tune.uniform(4, 8)", "batch takes whole numbers, but its range 4 … 8 has others; use tune.randint"),
+        ("'batch': tune.quniform(4, 8, 0.5)", "batch takes whole numbers, but its range .* has others"),
+        ("'batch': tune.qlograndint(4, 64, 4)", "batch has steps of 4 on a log scale, which no searcher keeps"),
+        ("'lr': tune.qloguniform(0.1, 0.5, 0.1)", "lr has steps of 0.1 on a log scale, .* use tune.loguniform"),
+        ("'batch': tune.randint(4.5, 9)", "batch needs a range of whole numbers, but an end or a step of it is 4.5"),
+        ("'batch': tune.randint('4', '9')", "batch needs a range of whole numbers, but .* is '4'"),
+        ("'batch': tune.randint(1, float('inf'))", "batch needs a range of whole numbers, but .* is inf"),
+        ("'batch': tune.qrandint(4, 8, 0)", "batch needs steps above 0"),
+        ("'batch': tune.qrandint(5, 7, 4)", "batch needs low <= high"),
+        ("'batch': tune.choice([4, 8, 4])", "batch needs values that differ, but its choice has 4 2 times"),
+        ("'batch': tune.choice(['8', 8])", "batch needs values that differ, but its choice has 8 2 times"),
+        ("'batch': tune.choice([(4, 8)])", r"batch must be a whole number .* but got \(4, 8\)"),
+        ("'batch': tune.choice([4, None])", "batch must be a whole number .* but got None"),
+        ("'batch': tune.choice([4, True])", "batch must be a whole number .* but got True"),
+        ("'lr': tune.choice([0.1, float('nan')])", "lr must be a number .* but got nan"),
+        ("'batch': np.array([4, 8])", r"batch must be a whole number .* but got array\(\[4, 8\]\)"),
+        ("'weight_decay': tune.uniform(0, 0.1)", "weight_decay takes .* but its range 0 … 0.1 has others; use a"),
+        ("'local_steps': tune.randint(-1, 5)", "local_steps must be a whole number .* but got -1"),
+        ("'optimizer': tune.uniform(0, 1)", "optimizer .*sgd | adam"),
+        ("'lr': tune.sample_from(lambda _: 0.1)", "lr must be a range or a choice of Ray Tune's"),
+        ("'lr': lambda: 0.1", "lr must be a number in"),
+        ("'lr': {'a': tune.uniform(0, 1)}", "lr must be a number in"),
+        ("'batch': tune.grid_search('48')", "grid_search needs a list of values"),
+    ],
+)
+def test_a_space_that_gives_something_else_is_refused_before_anything_starts(tmp_path, entry, message):
+    with pytest.raises(UserError, match=message):
+        from_file(tmp_path, f"import numpy as np\nSPACE = {{{entry}}}", "fedavg")
+
+
+def test_none_is_chosen_only_where_it_is_the_default():
+    """A trial's table could not tell it from the value of a trial that did not have the hyperparameter."""
+    named = lambda default: replace(hyper.hyper(default, choices=("a", None)).metadata["knob"], name="kind")  # noqa: E731
+    assert domains.fitted(named(None), tune.choice(["a", None])).categories == ["a", None]
+    with pytest.raises(UserError, match="kind .* but its choice has None"):
+        domains.fitted(named("a"), tune.choice(["a", None]))
 
 
 def test_domains_in_words():
