@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedtune.core import bounded
 from fedtune.runs.trial_states import SNAPSHOTS, trials_in
 
 TUNER_FILE = "tuner.pkl"  # a run's settings
@@ -149,7 +150,7 @@ def is_snapshot(file: Path) -> bool:
 
 def holds_trials(snapshot: Path) -> bool:
     """Whether a snapshot has trials and a controller; an error if it is damaged."""
-    content = json.loads(snapshot.read_bytes())
+    content = json.loads(bounded.read(snapshot))
     return bool(content["trial_data"]) and "runner_data" in content
 
 
@@ -164,7 +165,7 @@ def forget_decisions(snapshot: Path) -> None:
     It would do it after the next checkpoint, to a trial that has begun again by then: one that was to end in its last
     round would be stopped in its first.
     """
-    state = json.loads(snapshot.read_bytes())
+    state = json.loads(bounded.read(snapshot))
     if any(state["runner_data"].get(name) for name in DECISIONS):
         state["runner_data"] |= {name: {} for name in DECISIONS if state["runner_data"].get(name)}
         part = snapshot.with_name(snapshot.name + ".part")

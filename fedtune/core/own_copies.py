@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import mimetypes
 from functools import lru_cache
 from pathlib import Path
+
+from fedtune.core import bounded, zipped
+from fedtune.core.bounded import Unfit
+
+LARGEST = 2**28  # bytes of a picture
+PROMISING = 10_000  # entries of a folder, one of which at least is a picture: a whole disk is no data set
+ENTRIES = 10_000_000  # of a folder
 
 _copies: dict[str, Path] = {}  # by their hash
 
@@ -21,9 +29,29 @@ def find(sha256: str) -> Path | None:
 
 
 def digest(path: Path) -> str:
-    """The hash of a file, or of a folder's files with their names; OSError if there is none."""
-    inside = sorted(f for f in path.rglob("*") if f.is_file()) if path.is_dir() else [path]
+    """The hash of a file, or of a folder's files with their names; OSError if there is none, or it is no data."""
+    if path.is_dir():
+        inside, most = _inside(path), LARGEST
+    else:
+        inside, most = [path], zipped.most()
+    for file in inside:
+        bounded.require(file, most)  # before the first is read
     return _digest_of(str(path), tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in inside))
+
+
+def _inside(folder: Path) -> list[Path]:
+    """The files of a folder and of those in it; Unfit for one that holds what no data set does."""
+    found: list[Path] = []
+    pictures = False
+    for number, file in enumerate(folder.rglob("*"), 1):
+        if file.is_file():
+            found.append(file)
+            pictures = pictures or (mimetypes.guess_type(file.name)[0] or "").startswith("image/")
+        if number == PROMISING and not pictures:
+            raise Unfit(folder, f"none of its first {PROMISING:,} files is a picture")
+        if number == ENTRIES:
+            raise Unfit(folder, f"it has more than {ENTRIES:,} files")
+    return sorted(found)
 
 
 @lru_cache(maxsize=64)
@@ -31,7 +59,7 @@ def _digest_of(path: str, listing: tuple[tuple[str, int, int], ...]) -> str:
     """The same, read once for the same listing: names, sizes and times."""
     whole = hashlib.sha256()
     for name, *_ in listing:
-        with open(name, "rb") as file:
+        with bounded.opened(name, zipped.most()) as file:
             digest = hashlib.file_digest(file, "sha256")
         if len(listing) == 1 and name == path:
             return digest.hexdigest()

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedtune.core import own_copies, own_imports
+from fedtune.core import bounded, own_copies, own_imports, zipped
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.own_imports import OwnFile as OwnFile
 from fedtune.core.own_references import CODE, PICKLED, options_text, parsed, whole_path
@@ -28,6 +28,7 @@ from fedtune.core.own_references import plain_name as plain_name
 from fedtune.core.own_references import split as split
 
 LIMIT = 10_000_000  # bytes of code that are carried along
+LARGEST = 2**32  # bytes of a file that is carried along whole
 
 _files: dict[str, OwnFile] = {}
 _classes: dict[bytes, Any] = {}  # by their pickles
@@ -48,7 +49,7 @@ def take(text: str) -> tuple[str, tuple[OwnFile, ...]]:
     elif given.member:
         raise UserError(f"only a Python file has names in it, but got {text!r}; give {given.path}")
     else:
-        files = (of_data(path),)
+        files = (_data(path),)
     register(files)
     return files[0].name + ending, files
 
@@ -115,7 +116,7 @@ def of_content(path: str | Path) -> OwnFile:
     """A file that is carried along whole, weights for instance; UserError as for `of_data`."""
     path = whole_path(path)
     try:
-        content = path.read_bytes()
+        content = bounded.read(path, LARGEST)
     except OSError as error:
         return _registered(path, error)
     return OwnFile(path.name, str(path), hashlib.sha256(content).hexdigest(), content)
@@ -262,6 +263,16 @@ def describe(error: BaseException, otherwise: str = "") -> str:
     return ": ".join(filter(None, [where, kind, " ".join(str(text).split())]))
 
 
+def _data(path: Path) -> OwnFile:
+    """A folder, or a file of arrays, which is looked over before it is read whole."""
+    try:
+        if not path.is_dir():
+            zipped.require_arrays(path)
+    except OSError as error:
+        return _registered(path, error)
+    return of_data(path)
+
+
 def _code(path: Path) -> tuple[OwnFile, ...]:
     """A file of code, and the modules that it imports from its folder."""
     try:
@@ -297,4 +308,5 @@ def _registered(path: Path, error: OSError) -> OwnFile:
     for file in _files.values():
         if file.path == str(path) and isinstance(error, FileNotFoundError):
             return file
-    raise UserError(f"{path} cannot be read: {error.strerror or error}; give a file that is there") from None
+    advice = "give a file that is there" if isinstance(error, FileNotFoundError) else "give another"
+    raise UserError(f"{path} cannot be read: {error.strerror or error}; {advice}") from None

@@ -19,9 +19,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from fedtune.core import own_packages
+from fedtune.core import bounded, own_packages
 from fedtune.core.errors import UserError
 
+LARGEST = 2**20  # bytes of a file of code
 _NEVER = {*sys.stdlib_module_names, "fedtune"}  # names that no folder of a user's replaces
 
 
@@ -46,7 +47,7 @@ def collect(path: Path) -> dict[str, bytes]:
 
     UserError for code that Python cannot parse; OSError for what cannot be read.
     """
-    found = {path.name: path.read_bytes()}
+    found = {path.name: bounded.read(path, LARGEST)}
     waiting = [path.name]
     while waiting:
         name = waiting.pop()
@@ -54,7 +55,7 @@ def collect(path: Path) -> dict[str, bytes]:
             for file in _beside(path.parent, root):
                 place = file.relative_to(path.parent).as_posix()
                 if place not in found:
-                    found[place] = file.read_bytes()
+                    found[place] = bounded.read(file, LARGEST)
                     waiting.append(place)
     return found
 

@@ -10,13 +10,13 @@ classes  the names of the classes: then y holds 0 .. their number - 1
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedtune.core import zipped
 from fedtune.core.errors import UserError, unknown
 from fedtune.data.dataset import Dataset
 
@@ -27,17 +27,17 @@ SPLITS = ("train", "val", "test")
 def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     """The arrays of a file, never with pickle; UserError in one line for whatever is wrong with it."""
     try:
+        zipped.require_arrays(path)
         with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise UserError(f"{path} holds one array without a name; save arrays by name, as np.savez(path, x=x)")
             for name in file.files:
                 if name not in names:
                     raise unknown(f"array in {path}", name, names)
             return {name: file[name] for name in file.files}
     except UserError:
         raise
-    except (OSError, ValueError, EOFError, KeyError, SyntaxError, zipfile.BadZipFile, MemoryError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+    except Exception as error:  # of zips, of what packs them, and of NumPy
+        reason = (error.strerror or "") if isinstance(error, OSError) else " ".join(str(error).split())
+        reason = reason or type(error).__name__
         if "allow_pickle" in reason or "pickle" in reason:
             reason = "it holds Python objects, which are pickled and never read; save arrays of numbers or text"
         raise UserError(f"{path} cannot be read as an .npz: {reason}") from error

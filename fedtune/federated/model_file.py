@@ -11,7 +11,7 @@ import torch
 from fedtune.core import own_files
 from fedtune.core.about import VERSION
 from fedtune.core.errors import UserError
-from fedtune.federated import recorded, registry
+from fedtune.federated import recorded, registry, weights
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Simulation
@@ -27,6 +27,7 @@ def write(path: Path, experiment: Experiment, config: dict[str, Any], simulation
 def read(path: Path) -> tuple[Experiment, dict[str, Any], dict[str, Any]]:
     """The experiment (on a CPU), the configuration and the state; UserError if the file is none of `write`'s."""
     try:
+        weights.require(path)
         kept = torch.load(path, weights_only=True, map_location="cpu")
         about = dict(kept["experiment"])
         own = tuple(own_files.OwnFile(*file) for file in about.get("own", ()))

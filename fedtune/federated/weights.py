@@ -9,12 +9,13 @@ from __future__ import annotations
 import io
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedtune.core import own_files
+from fedtune.core import own_files, zipped
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.own_files import OwnFile
 from fedtune.core.own_references import whole_path
@@ -22,6 +23,8 @@ from fedtune.federated import pretrained
 from fedtune.federated.algorithm import part_of
 
 PLACES = ("", "body.", "body.0.")  # where a file's names may stand in a model's
+PICKLED = b"\x80"  # how files of PyTorch before 1.6 begin
+REPEATED = 2**20  # bytes of a tensor that may repeat what it has
 COUNTER = "num_batches_tracked"  # BatchNorm's, which old files lack and nothing here reads
 
 
@@ -61,11 +64,33 @@ def take(reference: str) -> tuple[str, OwnFile]:
     """The canonical name of FILE.pt[:part], and the file by value, as workers read no disk; UserError if it is none."""
     file, part = parse(reference)
     try:
+        require(whole_path(file))
         own = own_files.of_content(file)
     except UserError as error:
         raise UserError(f"--start-from takes FILE.pt or FILE.pt:part, but {error}") from error
     own_files.register([own])
     return own.name + (f":{part}" if part else ""), own
+
+
+def require(path: Path) -> None:
+    """UserError for what is no file of PyTorch's, or unpacks to more than is read, before it is read whole."""
+    try:
+        start = zipped.begins(path)
+        if start == zipped.ZIP:
+            zipped.require(path)
+        elif start[:1] != PICKLED:
+            raise UserError
+    except UserError as error:
+        raise _none(path.name, error.__cause__ or "it is no file of PyTorch's") from error
+    except FileNotFoundError:
+        pass  # it may be known
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}; give another") from error
+
+
+def _none(name: str, why: object) -> UserError:
+    """The error for a file without weights."""
+    return UserError(f"{name} holds no weights that load without running code ({why}); save a state_dict")
 
 
 def absolute(reference: str) -> str:
@@ -84,12 +109,14 @@ def _read(name: str, content: bytes) -> Weights:
     try:
         kept = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     except Exception as error:  # of another program, cut off, or with code in it
-        reason = (str(error) or type(error).__name__).split("\n")[0].split(". ")[0]
-        raise UserError(
-            f"{name} holds no weights that load without running code ({reason}); save a state_dict"
-        ) from error
+        raise _none(name, (str(error) or type(error).__name__).split("\n")[0].split(". ")[0]) from error
     if isinstance(kept, dict) and {"experiment", "state"} <= set(kept):
-        return _of_run(name, kept["state"])
+        try:
+            return _of_run(name, kept["state"])
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            if isinstance(error, UserError):
+                raise
+            raise _none(name, f"it is none of fedtune's own: {type(error).__name__} {error}") from error
     if isinstance(kept, dict) and isinstance(kept.get("state_dict"), dict):
         kept = kept["state_dict"]
     if not isinstance(kept, dict) or not kept or not all(isinstance(t, Tensor) for t in kept.values()):
@@ -103,7 +130,10 @@ def _of_run(name: str, state: Mapping[str, Any]) -> Weights:
         k: {n: t[row] for n, t in group["tensors"].items()}
         for group in state["groups"] for row, k in enumerate(group["ids"].tolist())
     }  # fmt: skip
-    return Weights(name, state["server"].get("shared", {}), clients)
+    common = state["server"].get("shared", {})
+    for n, t in [*common.items(), *(held for own in clients.values() for held in own.items())]:
+        _require_whole(name, n, t)
+    return Weights(name, common, clients)
 
 
 def fit(weights: Weights, target: Target, part: str = "") -> Fit:
@@ -185,9 +215,22 @@ def _kind(value: Any) -> str:
 
 
 def _finite(file: str, name: str, t: Tensor) -> Tensor:
+    _require_whole(file, name, t)
     if t.is_floating_point() and not t.isfinite().all():
         raise UserError(f"weights must be finite numbers, but {name} of {file} has nan or inf")
     return t
+
+
+def _require_whole(file: str, name: str, t: Tensor) -> None:
+    """UserError for a tensor that stands for more numbers than the file has, or is of another make."""
+    if t.layout is not torch.strided or t.is_quantized or t.is_meta:
+        raise UserError(f"weights are plain tensors, but {name} of {file} is {_make(t)}; save it dense")
+    if t.numel() * t.element_size() > max(t.untyped_storage().nbytes(), REPEATED):
+        raise UserError(f"weights must be in the file, but {name} of {file} is {_size(t.shape)} repeated numbers")
+
+
+def _make(t: Tensor) -> str:
+    return "quantized" if t.is_quantized else "on the device meta" if t.is_meta else str(t.layout)
 
 
 def require_some(weights: Weights, fits: Sequence[Fit]) -> None:

@@ -134,7 +134,7 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
     trials, rounds = frames.load(run)
     now = state(run, record)
     file = RunFiles(run).best_file
-    text = file.read_text(errors="replace") if file.is_file() and now not in OPEN else ""
+    text = reading.text(file) if now not in OPEN else ""
     best_file = _read_best(RunFiles(run).best_file) if text else {}
     best = _best(trials, best_file, (record.get("budget") or {}).get("unit", "rounds"), Goal.from_record(record))
     values = {} if best is None else {c: best[c] for c in best.index if c.startswith(frames.CONFIG)}

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedtune.core import bounded, own_files
 from fedtune.core import own_copies as copies
-from fedtune.core import own_files
 from fedtune.core.errors import UserError
 from fedtune.core.own_files import OwnFile
 from fedtune.runs.files import RunFiles
@@ -89,7 +89,7 @@ def _read(run: Path, entry: Mapping[str, Any]) -> OwnFile:
         return file
     if ".." in Path(name).parts or Path(name).is_absolute() or not copy.is_file():
         return _without_copy(run, file)
-    content = copy.read_bytes()
+    content = bounded.read(copy, own_files.LARGEST)
     if hashlib.sha256(content).hexdigest() != digest:
         raise UserError(f"{copy} is the copy of {file.path} that the run was made with, but it was changed; begin anew")
     return file._replace(content=content)
@@ -103,7 +103,7 @@ def _is_data(file: OwnFile) -> bool:
 def _without_copy(run: Path, file: OwnFile) -> OwnFile:
     """The same where there is no copy: data, or code that is read where it was, if it is there."""
     try:
-        content = Path(file.path).read_bytes() if file.name.endswith(".py") else None
+        content = bounded.read(file.path, own_files.LARGEST) if file.name.endswith(".py") else None
     except OSError as error:
         raise UserError(
             f"{run} was made with {file.path}, but neither it nor its copy is there; bring it back"

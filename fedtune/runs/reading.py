@@ -5,20 +5,26 @@ Nothing read here is run: JSON, YAML's plain values, tables.  Ray's own state is
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedtune.core import bounded, zipped
 from fedtune.core.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LARGEST = 64 * 2**20  # bytes of a record; those of 10,000 trials have a thousandth of it
-LARGEST_YAML = 2**20  # of a best.yaml, which is read slowly
+LARGEST = 16 * 2**20  # bytes of a record; those of 10,000 trials have a hundredth of it
+LARGEST_YAML = 2**18  # of a best.yaml, which is read slowly
+ENTRIES = 10_000  # of a best.yaml
+LARGEST_LOG = 2**28  # bytes of a log of lines
+LARGEST_LINE = 2**20
+LARGEST_CSV = 2**24
+CELL = 8  # bytes of a number in a table
 DEEPEST = 20  # mappings and lists in one another in it; a best.yaml has four
-ROWS = 200_000_000  # of a table
 NUMBER, TEXT = "a number", "text"  # what a column of a table may be asked to hold
 
 
@@ -34,6 +40,14 @@ def best(file: Path) -> dict[str, Any]:
     from fedtune.runs import schema
 
     return schema.checked(schema.BEST, _parsed(file, _yaml, LARGEST_YAML))
+
+
+def text(file: Path) -> str:
+    """A best.yaml as it stands there; nothing where there is none that is read."""
+    try:
+        return bounded.read(file, LARGEST_YAML).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def rows(file: Path) -> Iterator[dict[str, Any]]:
@@ -59,11 +73,11 @@ def table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str] | N
     from pyarrow import parquet
 
     try:
-        if not file.is_file():
-            raise OSError("it is no file" if file.exists() else "there is none")
+        if not file.exists():
+            raise OSError("there is none")
+        bounded.require(file, zipped.most())
         with parquet.ParquetFile(file, page_checksum_verification=True) as opened:
-            if opened.metadata.num_rows > ROWS:
-                raise ValueError(f"it says that it has {opened.metadata.num_rows:,} rows")
+            _require_room(file, opened.metadata)
             frame: pd.DataFrame = opened.read().to_pandas()
             noted = (opened.schema_arrow.pandas_metadata or {}).get("columns", [])
             names = [opened.schema.names, opened.schema_arrow.names, [c["name"] for c in noted]]
@@ -74,13 +88,20 @@ def table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str] | N
     return _with_columns(frame, file, needed, kinds or {})
 
 
+def _require_room(file: Path, about: Any) -> None:
+    """Unfit for a table that unpacks to more than is read, by what it says of itself."""
+    held = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+    unpacked = max(held, about.num_rows * about.num_columns * CELL)
+    bounded.require_unpacked(file, file.stat().st_size, unpacked, zipped.most())
+
+
 def text_table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str] | None = None) -> pd.DataFrame:
     """A .csv of a run's; UserError that names it if it is damaged.  needed, kinds: as of `table`."""
     import pandas as pd
 
     texts = {name: object for name, kind in (kinds or {}).items() if kind == TEXT}  # also where all are empty
     try:
-        frame = pd.read_csv(file, dtype=texts)
+        frame = pd.read_csv(io.BytesIO(bounded.read(file, LARGEST_CSV)), dtype=texts)
     except (OSError, ValueError) as error:  # pandas' own errors among them
         raise damaged(file, error) from error
     return _with_columns(frame, file, needed, kinds or {})
@@ -129,12 +150,8 @@ def short(why: object) -> str:
 
 def _parsed(file: Path, parse: Callable[[str], Any], most: int) -> Any:
     """The file's content; ValueError for what is too large or nested too deeply, too."""
-    with file.open("rb") as opened:
-        content = opened.read(most + 1)
-    if len(content) > most:
-        raise ValueError(f"it has more than {most:,} bytes")
     try:
-        return parse(content.decode("utf-8"))
+        return parse(bounded.read(file, most).decode("utf-8"))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
@@ -144,7 +161,9 @@ def _yaml(text: str) -> Any:
 
     try:
         depth = 0
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):  # one by one: what is deep takes ever longer
+        for number, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):  # what is deep takes ever longer
+            if number > ENTRIES:
+                raise ValueError(f"it has more than {ENTRIES:,} entries")
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
                 raise ValueError("it is nested too deeply")
@@ -158,9 +177,12 @@ def _yaml(text: str) -> Any:
 def _lines(file: Path, check: Callable[[Any], dict[str, Any]]) -> Iterator[dict[str, Any]]:
     if not file.is_file():
         return
-    with file.open(errors="replace") as opened:
-        for line in opened:
-            try:
-                yield check(json.loads(line))
-            except (ValueError, RecursionError):
-                continue  # cut off when its writer died
+    try:
+        with bounded.opened(file, LARGEST_LOG) as opened:
+            while line := opened.readline(LARGEST_LINE):
+                try:
+                    yield check(json.loads(line.decode(errors="replace")))
+                except (ValueError, RecursionError):
+                    continue  # cut off when its writer died
+    except bounded.Unfit as error:
+        raise damaged(file, error) from error

@@ -14,6 +14,7 @@ import re
 import shutil
 from pathlib import Path
 
+from fedtune.core import bounded
 from fedtune.runs.files import RunFiles, write_whole
 
 PART = ".part"  # of a name: what is to take the place of the file without it
@@ -57,7 +58,7 @@ def settle(run: Path) -> None:
     """Put the states that a driver had in full into their places, if it died on the way.  For the folder's driver."""
     listed = RunFiles(run).states_file
     try:
-        names = json.loads(listed.read_text())
+        names = json.loads(bounded.read(listed))
     except FileNotFoundError:
         return
     except (OSError, ValueError):

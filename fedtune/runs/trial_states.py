@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fedtune.core import bounded
+
 STATUSES = ("finished", "stopped", "diverged", "failed")  # of trials that have ended
 TROUBLE = "trouble"  # an entry of a trial's result: what went wrong in it without ending it
 BROKEN = "broken"  # one that says: it met what cannot heal
@@ -47,4 +49,4 @@ def snapshot(run: Path) -> list[dict[str, Any]]:
 
 def trials_in(snapshot: Path) -> list[dict[str, Any]]:
     """The trials of a snapshot of Ray's; an error if it is damaged."""
-    return [json.loads(text) for text, _ in json.loads(snapshot.read_bytes())["trial_data"]]
+    return [json.loads(text) for text, _ in json.loads(bounded.read(snapshot))["trial_data"]]

@@ -11,6 +11,7 @@ from ray import cloudpickle as pickle
 from ray.tune import ResultGrid
 
 from fedtune.cluster import ray_internals
+from fedtune.core import bounded
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say, several
 from fedtune.runs.files import RunFiles
@@ -116,7 +117,7 @@ def _readable(file: Path) -> bool:
     try:
         if ray_internals.is_snapshot(file):
             return ray_internals.holds_trials(file)
-        pickle.loads(file.read_bytes())  # Ray calls some of them .json
+        pickle.loads(bounded.read(file))  # Ray calls some of them .json
     except (ImportError, AttributeError) as error:
         if "fedtune" not in str(error):
             return False

@@ -18,7 +18,7 @@ from typing import Any
 
 from ray.tune.search.sample import Domain
 
-from fedtune.core import hyper, own_files, own_packages
+from fedtune.core import bounded, hyper, own_files, own_packages
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.own_files import OwnFile
 from fedtune.federated import own_algorithms, registry
@@ -134,7 +134,7 @@ def kept(name: str, run: Path) -> str:
     copy = RunFiles(run).space_file
     if not file or not copy.exists():
         return name
-    same = file[0].is_file() and file[0].read_bytes() == copy.read_bytes()  # what it imports lies beside it
+    same = file[0].is_file() and bounded.read(file[0]) == bounded.read(copy)  # what it imports lies beside it
     return name if same else f"{copy}{file[1]}"
 
 

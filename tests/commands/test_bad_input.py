@@ -1,6 +1,7 @@
 """Bad input gets one line, the rule, what came and what would do; exit status 2; nothing started, nothing left."""
 
 import json
+import os
 import signal
 
 import pytest
@@ -40,6 +41,7 @@ FILES = {
     "bomb.yaml": "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]",
 }
 GFPL = "--algo gfpl "
+PIPE = "it is a pipe, and only regular files are read"
 
 # arguments of a search -> what its one line says
 CASES = {
@@ -288,6 +290,25 @@ OTHER_CASES = {
     "run --config {tmp}/list.yaml": "list.yaml cannot be read: its overrides: should be a valid dictionary",
     "run --config {tmp}/deep.yaml": "deep.yaml cannot be read: it is nested too deeply",
     "run --config {tmp}/bomb.yaml": "bomb.yaml cannot be read: it refers to parts of itself",
+    "search --algo {tmp}/pipe.py": PIPE,
+    "search --algo gfpl --model {tmp}/pipe.py:net": PIPE,
+    "search --algo gfpl --space {tmp}/pipe.py": PIPE,
+    "run --algo fedavg --metric {tmp}/pipe.py:recall": PIPE,
+    "run --algo fedavg --dataset {tmp}/pipe": PIPE,
+    "run --algo fedavg --dataset /dev/zero": "/dev/zero cannot be read: it is a device, and only",
+    "run --algo fedavg --partition {tmp}/pipe": PIPE,
+    "run --algo fedavg --start-from {tmp}/pipe": PIPE,
+    "run --config {tmp}/pipe": PIPE,
+    "run --config /dev/urandom": "/dev/urandom cannot be read: it is a device",
+    "list {tmp}/pipe.py": PIPE,
+    "list /dev/zero": "it is a device, and only regular files are read",
+    "check {tmp}/pipe.py": PIPE,
+    "check --model {tmp}/pipe.py:net": PIPE,
+    "compare --algos {tmp}/pipe.py,gfpl": PIPE,
+    "partition --dataset {tmp}/pipe": PIPE,
+    "simulate {tmp}/pipe": PIPE,
+    "status {tmp}/pipes": "run.json is missing or damaged (it is a pipe",
+    "report {tmp}/pipes": "run.json is missing or damaged (it is a pipe",
 }
 
 
@@ -300,6 +321,9 @@ def folder(tmp_path):
     for name, record in RUNS.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text("{" if record is None else json.dumps(record))
+    (tmp_path / "pipes").mkdir()
+    for pipe in ("pipe", "pipe.py", "pipes/run.json"):
+        os.mkfifo(tmp_path / pipe)
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "run.json").write_text("[" * 100_000 + "]" * 100_000)
     (tmp_path / "half-comparison").mkdir()

@@ -79,7 +79,7 @@ def test_what_is_not_declared_passes() -> None:
         ("{" * 3, "Expecting"),
         ("[]", "no mapping"),
         ('{"seed": ' + "9" * 5000 + "}", "Exceeds the limit"),
-        ("x" * (reading.LARGEST + 1), "more than 67,108,864 bytes"),
+        ("x" * (reading.LARGEST + 1), "more than 16,777,216 bytes"),
     ],
     ids=["deep", "cut", "list", "digits", "large"],
 )

@@ -1,0 +1,226 @@
+"""Only regular files are read, of a size that their kind may have; what never ends or unpacks to more is refused."""
+
+import os
+import socket
+import struct
+import threading
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fedtune.core import bounded, own_copies, own_files, zipped
+from fedtune.core.errors import UserError
+from fedtune.data import own_arrays
+from fedtune.federated import weights
+from fedtune.runs import reading
+
+TERABYTES = 3 * 2**40
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, TERABYTES)
+
+
+def listening(path: Path) -> None:
+    os.chdir(path.parent)  # a socket's path is short
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(path.name)
+
+
+KINDS = {"fifo": fifo, "device": device, "sparse": sparse, "socket": listening, "folder": Path.mkdir}
+READERS = {
+    "code": lambda path: own_files.take(str(path.rename(path.with_suffix(".py")))),
+    "data": lambda path: own_files.take(str(path)),
+    "weights": lambda path: weights.take(str(path)),
+    "record": reading.record,
+    "best.yaml": reading.best,
+    "table": reading.table,
+    "text table": reading.text_table,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("reader", READERS)
+def test_what_is_no_regular_file_is_refused_before_it_is_read(kind, reader, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if (kind, reader) == ("folder", "data"):
+        return
+    KINDS[kind](tmp_path / "x")
+    with pytest.raises((OSError, UserError)) as caught:
+        READERS[reader](tmp_path / "x")
+    why = {"fifo": "it is a pipe", "device": "it is a device", "socket": "it is a socket", "sparse": "more than"}
+    said = reading.short(caught.value)
+    assert why.get(kind, "folder" if reader == "code" else "Is a directory") in said
+
+
+def test_a_log_that_is_one_endless_line_is_refused(tmp_path):
+    sparse(tmp_path / "result.json")
+    with pytest.raises(UserError, match="has more than 268,435,456 bytes"):
+        list(reading.rows(tmp_path / "result.json"))
+
+
+def test_a_link_to_a_regular_file_is_one(tmp_path):
+    (tmp_path / "there").write_bytes(b"content")
+    (tmp_path / "link").symlink_to("there")
+    assert bounded.read(tmp_path / "link") == b"content"
+
+
+def test_a_file_of_proc_says_that_it_is_empty_and_is_read_all_the_same():
+    assert bounded.read("/proc/self/cmdline") and Path("/proc/self/cmdline").stat().st_size == 0
+
+
+def test_a_file_that_grows_while_it_is_read_stays_within_its_bound(tmp_path, monkeypatch):
+    file = tmp_path / "grows"
+    file.write_bytes(b"x" * 100)
+    looked = bounded._require
+
+    def then_grow(path, status, most):
+        looked(path, status, most)
+        with file.open("ab") as more:
+            more.write(b"x" * 1000)
+
+    monkeypatch.setattr(bounded, "_require", then_grow)
+    with pytest.raises(bounded.Unfit, match="has more than 500 bytes"):
+        bounded.read(file, 500)
+
+
+# ---- what unpacks to more than it has
+
+
+@pytest.fixture
+def little(monkeypatch):
+    """What any file may unpack to is a megabyte here, for a bomb of gigabytes takes seconds to make."""
+    monkeypatch.setattr(bounded, "PLAIN", 2**20)
+
+
+def lying(path: Path, shape: tuple[int, ...], dtype: str = "<f8") -> Path:
+    """An .npz of one array that is said to have this shape, and has eight numbers."""
+    with zipfile.ZipFile(path, "w") as packed, packed.open("x.npy", "w") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
+        file.write(bytes(64))
+    return path
+
+
+@pytest.mark.usefixtures("little")
+def test_arrays_that_unpack_to_more_than_there_can_be_are_refused(tmp_path):
+    bombed = tmp_path / "bomb.npz"
+    np.savez_compressed(bombed, x=np.zeros((40, 2**18), np.uint8))
+    for read in (lambda path: own_files.take(str(path)), lambda path: own_arrays.read_npz(path, ("x",))):
+        with pytest.raises(UserError, match=r"unpacks to 10,4.* bytes, more than 500 times what it has on the disk"):
+            read(bombed)
+
+
+def test_more_than_half_the_memory_is_not_read(tmp_path, monkeypatch):
+    np.savez(tmp_path / "x.npz", x=np.arange(1000))
+    monkeypatch.setattr(zipped, "there_is", lambda: 10_000)
+    with pytest.raises(UserError, match="more than 5,000 bytes"):
+        own_files.take(str(tmp_path / "x.npz"))
+
+
+@pytest.mark.parametrize(
+    "shape, dtype", [((10**12,), "<f8"), ((2**40, 2**40), "|u1"), ((3,), "<f8"), ((1,), "<U99999999")]
+)
+def test_a_header_that_says_another_size_is_refused(shape, dtype, tmp_path):
+    with pytest.raises(UserError, match=r"x\.npz cannot be read as an \.npz: x\.npy says that it has .* but it has 64"):
+        own_files.take(str(lying(tmp_path / "x.npz", shape, dtype)))
+
+
+def test_a_directory_that_is_said_to_be_endless_is_refused(tmp_path):
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, 2**31, 0, 0)
+    with (tmp_path / "x.npz").open("wb") as file:
+        file.write(b"PK")
+        file.truncate(2**31)
+        file.seek(2**31)
+        file.write(end)
+    with pytest.raises(UserError, match="its directory has more than 4,194,304 bytes"):
+        own_files.take(str(tmp_path / "x.npz"))
+
+
+def test_members_of_any_packing_are_told(tmp_path):
+    file = tmp_path / "x.npz"
+    np.savez(file, x=np.arange(10))
+    content = file.read_bytes()
+    for at, flag in ((6, 1), (8, 99)):  # of a password, of a packing that nobody knows
+        changed = bytearray(content)
+        changed[at] = changed[content.index(b"PK\1\2") + at + 2] = flag
+        file.write_bytes(changed)
+        with pytest.raises(UserError, match="cannot be read as an .npz"):
+            own_files.take(str(file))
+
+
+def test_weights_that_repeat_their_numbers_are_refused(tmp_path):
+    torch.save({"w": torch.zeros(1).expand(10**6, 10**6)}, tmp_path / "w.pt")
+    name, _ = weights.take(str(tmp_path / "w.pt"))
+    with pytest.raises(UserError, match="but w of w.pt is 1000000×1000000 repeated numbers"):
+        weights.find(name)
+
+
+@pytest.mark.parametrize("state", [{"groups": 3}, {}, {"groups": [{"tensors": 1}]}, {"server": 3, "groups": []}])
+def test_a_saved_model_of_another_form_is_refused(state, tmp_path):
+    torch.save({"experiment": {}, "state": state}, tmp_path / "w.pt")
+    name, _ = weights.take(str(tmp_path / "w.pt"))
+    with pytest.raises(UserError, match="w.pt holds no weights"):
+        weights.find(name)
+
+
+@pytest.mark.usefixtures("little")
+def test_a_table_of_a_few_bytes_that_stands_for_gigabytes_is_refused(tmp_path):
+    pd.DataFrame({"x": np.zeros(2**20, np.int8)}).to_parquet(tmp_path / "t.parquet", compression="zstd")
+    with pytest.raises(UserError, match="more than 500 times what it has on the disk"):
+        reading.table(tmp_path / "t.parquet")
+
+
+def test_a_configuration_of_a_million_entries_is_refused(tmp_path):
+    (tmp_path / "best.yaml").write_text("\n".join(f"k{i}: 1" for i in range(10_001)))
+    with pytest.raises(ValueError, match="it has more than 10,000 entries"):
+        reading.best(tmp_path / "best.yaml")
+    (tmp_path / "best.yaml").write_text("\n".join(f"k{i}: 1" for i in range(40_000)))
+    with pytest.raises(OSError, match="it has more than 262,144 bytes"):
+        reading.best(tmp_path / "best.yaml")
+
+
+# ---- folders
+
+
+def test_a_folder_of_other_things_is_no_data_set(tmp_path, monkeypatch):
+    monkeypatch.setattr(own_copies, "PROMISING", 5)
+    for i in range(6):
+        (tmp_path / f"{i}.txt").touch()
+    with pytest.raises(UserError, match="none of its first 5 files is a picture"):
+        own_files.take(f"{tmp_path}/")
+    (tmp_path / "more").mkdir()
+    for i in range(6):
+        (tmp_path / "more" / f"{i}.PNG").touch()
+    assert own_copies.digest(tmp_path / "more")
+
+
+def test_what_else_lies_in_a_folder_is_not_opened(tmp_path):
+    (tmp_path / "a.png").touch()
+    before = own_copies.digest(tmp_path)
+    fifo(tmp_path / "fifo.png")
+    device(tmp_path / "device.png")
+    assert own_copies.digest(tmp_path) == before
+    sparse(tmp_path / "sparse.png")
+    with pytest.raises(OSError, match="more than 268,435,456 bytes"):
+        own_copies.digest(tmp_path)
+
+
+def test_who_opens_a_fifo_does_not_wait_for_its_writer(tmp_path):
+    fifo(tmp_path / "x")
+    done = threading.Thread(target=lambda: pytest.raises(OSError, bounded.read, tmp_path / "x"), daemon=True)
+    done.start()
+    done.join(5)
+    assert not done.is_alive()
