@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from fedtune.core import own_files
+from fedtune.core import own_errors
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.terminal import one_line
 
@@ -54,13 +54,13 @@ def guarded(main: Command) -> Command:
         try:
             os.getcwd()  # libraries abort without one
             return main(argv)
-        except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
-            return 130
         except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and not own_errors.theirs(error):
+                print("interrupted", file=sys.stderr)
+                return 130
             if isinstance(error, BrokenPipeError) and _reader_is_gone():
                 return 1
-            ours = own_files.place(error) is None  # of the user's own code even SystemExit is an error
+            ours = own_errors.place(error) is None  # of the user's own code even SystemExit is an error
             if "--debug" in given or (ours and not isinstance(error, Exception)):
                 raise
             status, line = _told(error)
@@ -95,8 +95,8 @@ def _told(error: BaseException) -> tuple[int, str]:
         return 1, f"stopped: {one_line(error)}"
     if isinstance(error, UserError):
         return 2, f"error: {one_line(error)}"
-    if own_files.place(error) is not None:  # in a line of the user's own code, which is not ours to show the stack of
-        return 2, f"error: {one_line(own_files.describe(error))}"
+    if own_errors.place(error) is not None:  # in a line of the user's own code, which is not ours to show the stack of
+        return 2, f"error: {one_line(own_errors.describe(error))}"
     if isinstance(error, OSError) and (error.filename is not None or error.errno in OF_MACHINE):
         named = " and ".join(os.fsdecode(f) for f in (error.filename, error.filename2) if isinstance(f, str | bytes))
         about = f"{named} cannot be used: " if named else ""
@@ -112,14 +112,14 @@ def _unforeseen(error: BaseException) -> str:
         f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(OURS) and f.filename != __file__
     ]
     place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    what = f"{type(error).__name__}{place}: {str(error)[:200] or 'no more is known'}"
+    what = f"{type(error).__name__}{place}: {own_errors.text(error)[:200] or 'no more is known'}"
     if isinstance(error, MemoryError):
         what = f"memory ran out{place}; a smaller setting may fit"
     if isinstance(error, RecursionError):
         what = f"something is nested too deeply{place}"
     try:
         with tempfile.NamedTemporaryFile("w", prefix="fedtune-", suffix=".txt", delete=False, errors="replace") as file:
-            file.write("".join(traceback.format_exception(error)))
+            file.write(own_errors.stack(error))
         where = f"its stack is in {file.name}"
     except OSError:
         where = "--debug shows its stack"

@@ -14,6 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from fedtune.core.errors import UserError
+from fedtune.core.own_errors import describe
 
 
 def names(group: str) -> list[str]:
@@ -36,8 +37,8 @@ def find(group: str, name: str, kind: str, known: Collection[str] = ()) -> Any:
         return None
     try:
         return points[0].load()
-    except Exception as error:  # whatever the package raises
-        raise UserError(f"the {kind} {name!r} of {owners[0]} does not load: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever the package raises
+        raise UserError(f"the {kind} {name!r} of {owners[0]} does not load: {describe(error)}") from error
 
 
 @cache

@@ -13,13 +13,17 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from fedtune.core import bounded, own_copies, own_imports, zipped
 from fedtune.core.errors import UserError, unknown
+from fedtune.core.own_errors import PATHS, told
+from fedtune.core.own_errors import blamed as blamed
+from fedtune.core.own_errors import describe as describe
+from fedtune.core.own_errors import place as place
 from fedtune.core.own_imports import OwnFile as OwnFile
 from fedtune.core.own_references import CODE, PICKLED, options_text, parsed, whole_path
 from fedtune.core.own_references import call_options as call_options
@@ -28,6 +32,7 @@ from fedtune.core.own_references import plain_name as plain_name
 from fedtune.core.own_references import split as split
 
 LIMIT = 10_000_000  # bytes of code that are carried along
+SMALL = 2**26  # bytes of a file that are read in no time
 LARGEST = 2**32  # bytes of a file that is carried along whole
 
 _files: dict[str, OwnFile] = {}
@@ -159,6 +164,8 @@ def register(files: Iterable[OwnFile]) -> None:
         if before and before.sha256 == file.sha256 and not file.about:
             file = file._replace(about=before.about)
         _files[file.name] = file
+        if file.content is not None:
+            PATHS.add(file.path)
 
 
 def merged(*groups: Iterable[OwnFile]) -> tuple[OwnFile, ...]:
@@ -187,14 +194,12 @@ def load(name: str, kind: str) -> Any:
     file = _known(given.path)
     if file.content is None:
         raise UserError(f"a file of code is needed for this {kind}, but got {name!r}")
-    try:
+    with told(f"the {kind} does not load", file.path):
         if file.name.endswith(PICKLED):
             if file.content not in _classes:
                 _classes[file.content] = pickle.loads(file.content)
             return _classes[file.content]
         module = own_imports.module(file.name, _closure(file))
-    except (Exception, SystemExit) as error:  # whatever their code raises
-        raise UserError(f"the {kind} does not load: {describe(error, file.path)}") from error
     if not given.member:
         return module
     if not hasattr(module, given.member):
@@ -202,32 +207,14 @@ def load(name: str, kind: str) -> Any:
     return getattr(module, given.member)
 
 
-@contextmanager
-def calling(name: str, kind: str) -> Iterator[None]:
+def calling(name: str, kind: str) -> AbstractContextManager[None]:
     """While the user's object of this name is called: what it raises is a UserError in one line, with their line."""
-    try:
-        yield
-    except Exception as error:  # whatever their code raises
-        raise UserError(f"the {kind} {name} failed: {describe(error, _known(parsed(name).path).path)}") from error
+    return told(f"the {kind} {name} failed", _known(parsed(name).path).path)
 
 
 def about(name: str) -> dict[str, Any]:
     """What is known of a file of data without reading it."""
     return _known(parsed(name).path).about
-
-
-@contextmanager
-def blamed(*passing: type[BaseException]) -> Iterator[None]:
-    """While the user's code runs among ours: what goes wrong in a line of theirs is a UserError that names it.
-
-    passing: errors that may heal by themselves, or that others deal with.
-    """
-    try:
-        yield
-    except Exception as error:  # whatever their code raises
-        if isinstance(error, (UserError, *passing)) or place(error) is None:
-            raise
-        raise UserError(describe(error)) from error
 
 
 def content_of(name: str) -> bytes:
@@ -245,24 +232,6 @@ def path_of(name: str) -> Path:
     raise UserError(f"{name} was read from {file.path}, which is gone; bring it back")
 
 
-def place(error: BaseException) -> str | None:
-    """FILE:LINE of an error in the user's own code, the innermost one; None if no line of theirs is in its stack."""
-    code = {file.path for file in _files.values() if file.content is not None}
-    return own_imports.place(error, code)
-
-
-def describe(error: BaseException, otherwise: str = "") -> str:
-    """An error of the user's own code in a line: place, kind and message.  otherwise: the place if none is known."""
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
-    if isinstance(error, SystemExit):
-        text = "it ends the program"
-    if isinstance(error, RecursionError):
-        text = "it calls itself without end"
-    where = place(error) or otherwise
-    kind = "" if isinstance(error, UserError) else type(error).__name__
-    return ": ".join(filter(None, [where, kind, " ".join(str(text).split())]))
-
-
 def _data(path: Path) -> OwnFile:
     """A folder, or a file of arrays, which is looked over before it is read whole."""
     try:
@@ -270,6 +239,9 @@ def _data(path: Path) -> OwnFile:
             zipped.require_arrays(path)
     except OSError as error:
         return _registered(path, error)
+    except UserError:
+        if path.stat().st_size > SMALL:
+            raise  # what is read in no time is told by whoever wants to use it
     return of_data(path)
 
 

@@ -99,13 +99,18 @@ def defined(module: ModuleType) -> list[str]:
 
 
 def place(error: BaseException, paths: Collection[str]) -> str | None:
-    """FILE:LINE of the innermost frame in one of these files; None if there is none."""
-    if isinstance(error, SyntaxError) and error.filename in paths:
-        return f"{error.filename}:{error.lineno}"
-    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    lines = [f"{file}:{line}" for file, line in frames if file in paths]
-    inner = error.__cause__ or error.__context__
-    return lines[-1] if lines else place(inner, paths) if inner else None
+    """FILE:LINE of the innermost frame in one of these files, of an error or of those that led to it; None without."""
+    at: BaseException | None = error
+    seen: set[int] = set()
+    while at is not None and id(at) not in seen:  # whoever raises may say that an error is its own cause
+        seen.add(id(at))
+        if isinstance(at, SyntaxError) and at.filename in paths:
+            return f"{at.filename}:{at.lineno}"
+        frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(at.__traceback__)]
+        if lines := [f"{file}:{line}" for file, line in frames if file in paths]:
+            return lines[-1]
+        at = at.__cause__ or at.__context__
+    return None
 
 
 def _package(name: str) -> str:

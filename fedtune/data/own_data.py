@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedtune.core import extensions, own_files, own_references
+from fedtune.core import extensions, own_errors, own_files, own_references
 from fedtune.core.errors import UserError
 from fedtune.core.own_files import OwnFile
 from fedtune.data import own_arrays, own_pictures
@@ -111,13 +111,8 @@ def _read(name: str, content: str) -> Dataset:
     """Read a data set once for the same content."""
     if name in offered():
         function = _function(name, extensions.find(GROUP, name, "data set"))
-        try:
+        with own_errors.told(f"the data set {name}, which a package offers, failed", passing=(UserError,)):
             return own_arrays.to_dataset(name, name, _arrays(name, function()))
-        except UserError:
-            raise
-        except Exception as error:  # whatever the package raises
-            said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise UserError(f"the data set {name}, which a package offers, failed: {said}") from error
     if not _is_code(name):
         path = own_files.path_of(name)
         if path.is_dir():

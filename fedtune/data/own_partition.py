@@ -49,7 +49,12 @@ def described(name: str, files: tuple[OwnFile, ...]) -> tuple[OwnFile, ...]:
 
     name: of the partition, canonical.  UserError in one line for whatever is wrong with it.
     """
-    file = next(f for f in files if f.name == name)
+    file = next((f for f in files if f.name == name and f.content is None), None)
+    if file is None or name.endswith("/"):
+        raise UserError(
+            f"a partition of your own is FILE.npz with arrays {', '.join(NAMES)}, but got {name}; write one with "
+            "np.savez, or by fedtune partition --save"
+        )
     found = _read(own_files.path_of(name), file.sha256)
     about = {KEY: {"clients": int(found.client.max()) + 1, "rows": len(found.row)}}
     files = tuple(f._replace(about={**f.about, **about}) if f is file else f for f in files)

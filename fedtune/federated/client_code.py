@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fedtune.core import own_files
+from fedtune.core import own_errors, own_files
 from fedtune.core.about import FOLDER
 from fedtune.core.draws import CannotRepeat
 from fedtune.core.errors import Diverged, UserError
@@ -86,7 +86,7 @@ def _stackable_operations() -> Iterator[None]:
 
 def reason(error: Exception, certain: bool = False) -> str:
     """What client code does that vmap cannot; nothing if the error may be another.  certain: it is none other."""
-    text = str(error)
+    text = own_errors.text(error)
     for sign, why in REASONS.items():
         if sign in text:
             return why

@@ -11,6 +11,7 @@ from typing import Any
 from fedtune.core import own_files
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import knobs
+from fedtune.core.own_errors import told
 from fedtune.core.own_references import PICKLED
 from fedtune.federated.algorithm import Algorithm
 
@@ -99,12 +100,9 @@ def _require_sound(cls: type[Algorithm]) -> None:
     for name, method in vars(Algorithm).items():
         if inspect.isfunction(method) and not name.startswith("_"):
             _require_signature(cls, name, method)
-    try:
+    with told(f"{_place(cls)}: algorithm {cls.__name__} cannot be made with its defaults"):
         made = cls()
         values = {name: getattr(made, name) for name in PARTS}  # some are properties
-    except Exception as error:  # whatever their code raises
-        place = f"{_place(cls)}: algorithm {cls.__name__}"
-        raise UserError(f"{place} cannot be made with its defaults: {own_files.describe(error)}") from error
     for name, value in values.items():
         if not isinstance(value, tuple) or not all(isinstance(v, str) for v in value):
             raise _refused(cls, f"{name} must be a tuple of names, as in {name} = ('body',), but is {value!r}")

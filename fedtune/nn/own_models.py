@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fedtune.core import extensions, own_files, randomness
+from fedtune.core import extensions, own_errors, own_files, randomness
 from fedtune.core.errors import UserError, unknown
 from fedtune.nn import catalogue
 from fedtune.nn.net import Net, Shape, rows_in_words
@@ -222,15 +222,9 @@ def _require_same(name: str, logits: Tensor, whole: Any) -> None:
     )
 
 
-@contextmanager
-def _calling(what: str) -> Iterator[None]:
+def _calling(what: str) -> AbstractContextManager[None]:
     """Whatever the user's code raises is told with what was done and with its place."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(f"{what}: {own_files.describe(error)}") from error
+    return own_errors.told(what, passing=(UserError,))
 
 
 def _form(value: Any) -> str:

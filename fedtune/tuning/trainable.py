@@ -7,7 +7,6 @@ import shutil
 import sys
 import tempfile
 import time
-import traceback
 import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,11 +18,13 @@ from ray import tune
 from ray.tune.result import SHOULD_CHECKPOINT
 
 from fedtune.cluster import ray_internals
+from fedtune.core import own_errors
 from fedtune.core.budget import Budget
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.memory import give_back_memory, keep_freed_memory
 from fedtune.core.metrics import JUDGED
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, TOTALS, Goal
+from fedtune.core.terminal import one_line
 from fedtune.core.trees import named
 from fedtune.data.federation import Federation
 from fedtune.federated.engine import State
@@ -95,9 +96,9 @@ class FederatedTrainable(tune.Trainable):
         except Diverged as error:
             return self._worst() | {"reason": str(error)}
         except UserError as error:
-            stack = "".join(traceback.format_exception(error))
+            stack = own_errors.stack(error)
             print(stack, file=sys.stderr, flush=True)  # the actor's log
-            return self._worst() | {BROKEN: True, "reason": str(error), STACK: stack}
+            return self._worst() | {BROKEN: True, "reason": one_line(error), STACK: stack}
         except torch.OutOfMemoryError as error:
             raise torch.OutOfMemoryError(
                 f"a trial must fit into its share of a GPU, but with {self._gpus:g} it ran out of memory "

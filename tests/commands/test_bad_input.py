@@ -301,6 +301,7 @@ OTHER_CASES = {
     "run --config {tmp}/pipe": PIPE,
     "run --config /dev/urandom": "/dev/urandom cannot be read: it is a device",
     "list {tmp}/pipe.py": PIPE,
+    "partition --partition {tmp}/keys.py:f": "a partition of your own is FILE.npz with arrays row, client, split",
     "list /dev/zero": "it is a device, and only regular files are read",
     "check {tmp}/pipe.py": PIPE,
     "check --model {tmp}/pipe.py:net": PIPE,

@@ -56,14 +56,14 @@ READERS = {
 @pytest.mark.parametrize("reader", READERS)
 def test_what_is_no_regular_file_is_refused_before_it_is_read(kind, reader, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    if (kind, reader) == ("folder", "data"):
-        return
+    if kind == "folder" and reader in ("data", "code"):
+        return  # it is one of pictures
     KINDS[kind](tmp_path / "x")
     with pytest.raises((OSError, UserError)) as caught:
         READERS[reader](tmp_path / "x")
     why = {"fifo": "it is a pipe", "device": "it is a device", "socket": "it is a socket", "sparse": "more than"}
     said = reading.short(caught.value)
-    assert why.get(kind, "folder" if reader == "code" else "Is a directory") in said
+    assert why.get(kind, "Is a directory") in said
 
 
 def test_a_log_that_is_one_endless_line_is_refused(tmp_path):
@@ -135,7 +135,7 @@ def test_more_than_half_the_memory_is_not_read(tmp_path, monkeypatch):
 )
 def test_a_header_that_says_another_size_is_refused(shape, dtype, tmp_path):
     with pytest.raises(UserError, match=r"x\.npz cannot be read as an \.npz: x\.npy says that it has .* but it has 64"):
-        own_files.take(str(lying(tmp_path / "x.npz", shape, dtype)))
+        own_arrays.read_npz(lying(tmp_path / "x.npz", shape, dtype), ("x",))
 
 
 def test_a_directory_that_is_said_to_be_endless_is_refused(tmp_path):
@@ -158,7 +158,7 @@ def test_members_of_any_packing_are_told(tmp_path):
         changed[at] = changed[content.index(b"PK\1\2") + at + 2] = flag
         file.write_bytes(changed)
         with pytest.raises(UserError, match="cannot be read as an .npz"):
-            own_files.take(str(file))
+            own_arrays.read_npz(file, ("x",))
 
 
 def test_weights_that_repeat_their_numbers_are_refused(tmp_path):

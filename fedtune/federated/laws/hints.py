@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from fedtune.core import own_errors
+
 _HINTS = (
     (r"data-dependent control flow|calling \.item\(\)|Boolean value of Tensor",
      "compute both branches and choose with torch.where; no .item(), no `if tensor`"),
@@ -24,7 +26,7 @@ _HINTS = (
 
 def of_error(error: BaseException) -> str:
     """Advice for this error; general where its words say nothing."""
-    text = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {own_errors.text(error)}"
     for pattern, advice in _HINTS:
         if re.search(pattern, text):
             return advice

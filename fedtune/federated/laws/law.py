@@ -30,7 +30,7 @@ class Note(NamedTuple):
 class Fell(Exception):
     """A run that a law needs stopped with an error, told as what broke."""
 
-    def __init__(self, broken: Broken, error: Exception) -> None:
+    def __init__(self, broken: Broken, error: BaseException) -> None:
         """broken: the error in words; error: as it was raised."""
         super().__init__(str(broken))
         self.broken, self.error = broken, error

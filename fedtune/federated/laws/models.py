@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from fedtune.core import own_files
+from fedtune.core import own_errors, own_files
 from fedtune.core.errors import UserError
+from fedtune.core.terminal import one_line
 from fedtune.federated.algorithm import Algorithm, Model
 from fedtune.federated.experiment import dtype_of, shape_of
 from fedtune.federated.laws import belongings, hints, places
@@ -53,9 +54,9 @@ class ModelSubject:
         """A class for each row."""
         return torch.arange(ROWS) % self.classes
 
-    def fell(self, error: Exception) -> Fell:
+    def fell(self, error: BaseException) -> Fell:
         """An error of the model's code as what broke."""
-        said = " ".join(str(error).split())[:300]
+        said = one_line(own_errors.text(error))[:300]
         place = own_files.place(error) or ""
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
         return Fell(Broken(_short(place), kind + said, hints.of_error(error)), error)
@@ -64,7 +65,9 @@ class ModelSubject:
         """What the model's code gives; Fell if it raises."""
         try:
             return run()
-        except Exception as error:
+        except BaseException as error:
+            if not isinstance(error, Exception) and not own_errors.theirs(error):
+                raise
             raise self.fell(error) from error
 
     def scores(self, net: Net, x: Tensor, tensors: dict[str, Tensor] | None = None) -> Tensor:
@@ -176,7 +179,7 @@ def one_program(s: ModelSubject) -> Broken | Note | None:
         _train_stacked(s, nets[0], stacked, x)
     except Exception as error:
         place = _short(own_files.place(error) or "")
-        said = " ".join(str(error).split())[:160]
+        said = one_line(own_errors.text(error))[:160]
         return Note(f"vmap cannot run it{f' ({place})' if place else ''}: {said} … clients are run one after the other")
     alone = torch.stack([s.call(partial(s.scores, net, x)) for net in nets])
     if not torch.allclose(together, alone, rtol=1e-3, atol=1e-4):

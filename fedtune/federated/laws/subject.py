@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedtune.core import randomness
+from fedtune.core import own_errors, randomness
 from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.hyper import Knob, knobs
+from fedtune.core.terminal import one_line
 from fedtune.core.trees import Executor, take
 from fedtune.federated import engine
 from fedtune.federated.algorithm import Algorithm
@@ -165,7 +166,7 @@ class Subject:
     def fell(self, error: Exception, setting: Setting) -> Fell:
         """An error in a run as what broke."""
         # an engine's own words on client code begin with the place
-        said = re.sub(r"^\S+\.py:\d+: ", "", " ".join(str(error).split()))[:300]
+        said = re.sub(r"^\S+\.py:\d+: ", "", one_line(own_errors.text(error)))[:300]
         kind = "" if isinstance(error, UserError | Diverged) else f"{type(error).__name__}: "
         where, to_do = places.of_error(error, self.cls), hints.of_error(error)
         return Fell(Broken(where, f"{kind}{said} (in the setting: {setting.words})", to_do), error)

@@ -1,0 +1,92 @@
+"""What goes wrong in a user's own code: whether it is theirs, where in their file, and how it is said in a line."""
+
+from __future__ import annotations
+
+import dis
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from fedtune.core import own_imports
+from fedtune.core.errors import UserError
+from fedtune.core.terminal import LINE, one_line, printable
+
+PATHS: set[str] = set()  # paths of all files of a user's code that this process knows
+LINES = 100  # of a stack at each of its ends
+_RAISE = dis.opmap["RAISE_VARARGS"]
+
+
+def place(error: BaseException) -> str | None:
+    """FILE:LINE of an error in the user's own code, the innermost one; None if no line of theirs is in its stack."""
+    return own_imports.place(error, PATHS)
+
+
+def theirs(error: BaseException) -> bool:
+    """Whether the user's own code raised it, of whatever kind; Ctrl-C only where a line of theirs raises it."""
+    if not isinstance(error, KeyboardInterrupt):
+        return place(error) is not None
+    at: TracebackType | None = error.__traceback__
+    while at and at.tb_next:
+        at = at.tb_next
+    if at is None or at.tb_frame.f_code.co_filename not in PATHS:
+        return False
+    return at.tb_frame.f_code.co_code[at.tb_lasti] == _RAISE
+
+
+def text(error: BaseException) -> str:
+    """What an error says; nothing where it cannot even say that."""
+    try:
+        return str(error.msg if isinstance(error, SyntaxError) else error)
+    except BaseException:  # of a class of the user's own
+        return ""
+
+
+def describe(error: BaseException, otherwise: str = "") -> str:
+    """An error of the user's own code in a line: place, kind and message.  otherwise: the place if none is known."""
+    said = one_line(text(error))
+    if isinstance(error, SystemExit):
+        said = "it ends the program"
+    if isinstance(error, RecursionError):
+        said = "it calls itself without end"
+    where = place(error) or otherwise
+    kind = "" if isinstance(error, UserError) else one_line(type(error).__name__)
+    return ": ".join(filter(None, [where, kind, said]))
+
+
+def stack(error: BaseException) -> str:
+    """An error's stack as a log shows it: each line as a terminal would, and not without end."""
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    if len(lines) > 2 * LINES:
+        lines[LINES:-LINES] = [f"… {len(lines) - 2 * LINES} lines …"]
+    return "\n".join(printable(line if len(line) <= LINE else f"{line[:LINE]}…") for line in lines) + "\n"
+
+
+@contextmanager
+def told(what: str, otherwise: str = "", passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+    """While the user's code is called for one thing: whatever it raises is a UserError in one line, with their line.
+
+    what: what then went wrong.  otherwise: the place if none is known.  passing: errors that go on as they are.
+    """
+    try:
+        yield
+    except passing:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and not theirs(error):
+            raise
+        raise UserError(f"{what}: {describe(error, otherwise)}") from error
+
+
+@contextmanager
+def blamed(*passing: type[BaseException]) -> Iterator[None]:
+    """While the user's code runs among ours: what goes wrong in a line of theirs is a UserError that names it.
+
+    passing: errors that may heal by themselves, or that others deal with.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, (UserError, *passing)) or not theirs(error):
+            raise
+        raise UserError(describe(error)) from error
