@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+
+import numpy as np
 
 from fedtune.core.errors import UserError
+
+LEAST = 3  # rows of a client: one each to train, to validate and to test
+NAMED = 5  # owners that a message names
 
 
 def at_least(least: int, **numbers: int) -> None:
@@ -42,6 +48,33 @@ def fits(rows: int, clients: int, floor: int, val_share: float, test_share: floa
             f"take {rows // floor} clients or fewer"
         )
     shares_leave_rows(val_share, test_share)
+
+
+def enough_rows(size: np.ndarray, whose: Callable[[int], list[str]], clients: np.ndarray | int = 1) -> None:
+    """UserError, with their names, unless owners have the rows that their clients need.
+
+    size [n]: rows of each owner or group of owners.  whose: their names.  clients: of each, how many share them.
+    """
+    clients = np.broadcast_to(clients, size.shape)
+    short = np.flatnonzero(size < LEAST * clients).tolist()
+    if not short:
+        return
+    told = []
+    for i in short[:NAMED]:
+        names, shared = whose(i), f" for {clients[i]} clients" if clients[i] > 1 else ""
+        told.append(f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} {in_rows(int(size[i]))}{shared}")
+    one = len(short) == len(whose(short[0])) == 1
+    more = f", and {len(short) - NAMED} more" if len(short) > NAMED else ""
+    raise UserError(
+        f"owner{'' if one else 's'} {', '.join(told)}{more}, and a client needs {LEAST}: "
+        + ("take fewer clients, or " if (clients[short] > 1).any() else "")
+        + f"merge or drop {'it' if one else 'them'} (--min-rows {LEAST * clients[short].max()})"
+    )
+
+
+def in_rows(number: int) -> str:
+    """So many rows, in words."""
+    return f"{number} row{'s' * (number != 1)}"
 
 
 def leaves_rows(val_share: float) -> None:

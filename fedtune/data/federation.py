@@ -14,6 +14,26 @@ from fedtune.data.assignment import Partition
 from fedtune.data.dataset import Dataset
 
 SOME = 5  # clients that a message names
+Owners = tuple[tuple[str, ...], ...]  # of each client, by name; () where clients have no names
+
+
+def owner_of(owners: Owners, client: int) -> str:
+    """Whose rows a client holds, those of a group one after the other; "" where it has no name."""
+    return " + ".join(owners[client]) if owners else ""
+
+
+def in_words(owners: Owners, client: int) -> str:
+    """A client in words: its owners by name, with its number where it shares them or has none."""
+    if not owners:
+        return f"client {client}"
+    whose = f"owner{'s' * (len(owners[client]) > 1)} {owner_of(owners, client)}"
+    return f"client {client} ({whose})" if owners.count(owners[client]) > 1 else whose
+
+
+def some(owners: Owners, clients: Sequence[int]) -> str:
+    """The first of several clients by name, or by number where they have none."""
+    names = [owner_of(owners, k) or str(k) for k in clients[:SOME]]
+    return ", ".join(names) + ", …" * (len(clients) > SOME)
 
 
 class Split(NamedTuple):
@@ -39,7 +59,7 @@ class Federation(NamedTuple):
     val: Split
     test: Split
     row: Any = None
-    owners: tuple[tuple[str, ...], ...] = ()
+    owners: Owners = ()
     class_names: tuple[str, ...] = ()
 
     @property
@@ -54,21 +74,15 @@ class Federation(NamedTuple):
 
     def owner(self, client: int) -> str:
         """Whose rows a client holds: "clinic-07", of a group "clinic-02 + clinic-07"; "" where it has no name."""
-        return " + ".join(self.owners[client]) if self.owners else ""
+        return owner_of(self.owners, client)
 
     def who(self, client: int) -> str:
         """A client in words, for a message: "owner clinic-07", or "client 3" where it has no name of its own."""
-        name, shared = self.owner(client), False
-        if not name:
-            return f"client {client}"
-        shared = self.owners.count(self.owners[client]) > 1
-        many = "owners" if len(self.owners[client]) > 1 else "owner"
-        return f"client {client} ({many} {name})" if shared else f"{many} {name}"
+        return in_words(self.owners, client)
 
     def some(self, clients: Sequence[int]) -> str:
         """The first of these clients, for a message: their names, or their numbers where they have none."""
-        names = [self.owner(k) or str(k) for k in clients[:SOME]]
-        return ", ".join(names) + (", …" if len(clients) > SOME else "")
+        return some(self.owners, clients)
 
     def to(self, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Federation:
         """The same as tensors on a device; on a CPU in float32 they share the arrays' memory."""
@@ -129,7 +143,7 @@ def joined_split(splits: Sequence[Split], sizes: Sequence[int]) -> Split:
 
 
 def partitioned(
-    data: Dataset, rows: np.ndarray, parts: Partition, first_class: int = 0, owners: tuple[tuple[str, ...], ...] = ()
+    data: Dataset, rows: np.ndarray, parts: Partition, first_class: int = 0, owners: Owners = ()
 ) -> Federation:  # fmt: skip
     """The federation of a loaded data set whose rows are given to clients.
 
@@ -143,7 +157,7 @@ def partitioned(
     return Federation(x, y, data.classes, train, val, test, original, owners, names)
 
 
-def owners_of(data: Dataset, rows: np.ndarray, parts: Partition) -> tuple[tuple[str, ...], ...]:
+def owners_of(data: Dataset, rows: np.ndarray, parts: Partition) -> Owners:
     """The names of those whose rows each client holds, ascending as in the data set.
 
     () where the data set does not tell, or where clients are no owners: one that holds several owners' rows shares

@@ -22,6 +22,8 @@ from fedtune.data.dataset import Dataset
 
 NAMES = ("x", "y", "owner", "split", "classes")
 SPLITS = ("train", "val", "test")
+MANY = 20  # values from which whole numbers that do not count classes from 0 or 1 look like measurements
+BINS = "targets are classes, so bin a measurement, for instance y = np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))"
 
 
 def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
@@ -107,8 +109,10 @@ def features(source: str, x: np.ndarray) -> np.ndarray:
 
 def labels(source: str, y: np.ndarray, names: Any = None) -> tuple[np.ndarray, tuple[str, ...]]:
     """Classes int64 numbered from 0, and what each is called."""
-    if y.dtype.kind == "f":
+    if y.dtype.kind == "f" and (y == np.floor(y)).all():
         raise UserError(f"y of {source} must be whole numbers or names, but is {y.dtype}; give y.astype(int)")
+    if y.dtype.kind == "f":
+        raise UserError(f"y of {source} must be classes, but holds real numbers, {_range(y)}: {BINS}")
     if y.dtype.kind in "iu" and y.min() < 0:
         raise UserError(f"y of {source} must be classes from 0 on, but has {y.min()}; leave rows without a class out")
     if names is not None:
@@ -122,11 +126,18 @@ def labels(source: str, y: np.ndarray, names: Any = None) -> tuple[np.ndarray, t
     found, numbers = np.unique(y, return_inverse=True)
     if len(found) < 2:
         raise UserError(f"y of {source} needs at least two classes, but has {len(found)}: {', '.join(map(str, found))}")
-    if len(found) > len(y) / 2:
+    numbered = y.dtype.kind in "iu" and found[0] in (0, 1) and found[-1] - found[0] == len(found) - 1
+    if len(found) > len(y) / 2 or (len(found) > MANY and y.dtype.kind in "iu" and not numbered):
+        values = f", {_range(y)}" if y.dtype.kind in "iu" else ""
         raise UserError(
-            f"y of {source} needs rows of each class, but has {len(found)} values in {len(y)} rows; are they classes?"
+            f"y of {source} needs rows of each class, but has {len(found)} values in {len(y)} rows{values}; are they "
+            f"classes? {BINS[0].upper()}{BINS[1:]}" + ("; classes by number are names, y.astype(str)" if values else "")
         )
     return numbers.astype(np.int64).reshape(-1), tuple(map(str, found))
+
+
+def _range(y: np.ndarray) -> str:
+    return f"from {y.min():g} to {y.max():g}"
 
 
 def _owners(source: str, owner: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -28,6 +28,7 @@ class About(NamedTuple):
 
     shape    of a row; of pictures of different sizes (3, 0, 0).
     owners   how many there are; 0: it does not tell.
+    sizes    of owners: [rows, how many owners have so many], ascending; earlier descriptions have none.
     digest   of the arrays that a function gave.
     """
 
@@ -38,6 +39,11 @@ class About(NamedTuple):
     pictures: bool
     rows: int
     digest: str = ""
+    sizes: list[list[int]] = []  # noqa: RUF012 - never changed
+
+    def owners_of(self, rows: int) -> int:
+        """How many owners have at least so many rows."""
+        return sum(many for size, many in self.sizes if size >= rows) if rows and self.sizes else self.owners
 
     def sized(self, name: str, image_size: int) -> tuple[int, ...]:
         """The shape of a row as a model sees it; UserError where pictures differ in size and none was asked for."""
@@ -103,7 +109,9 @@ def _about(data: Dataset, digest: str) -> About:
     in_memory = isinstance(data.x, np.ndarray)
     tokens = isinstance(data.x, np.ndarray) and data.x.dtype == np.int64
     shape = tuple(map(int, data.x.shape[1:]))
-    return About(shape, data.classes, tokens, owners, not in_memory, len(data.y), digest)
+    sizes = [] if data.owner is None else np.unique(np.bincount(data.owner), return_counts=True)
+    many = np.transpose(sizes).tolist()
+    return About(shape, data.classes, tokens, owners, not in_memory, len(data.y), digest, many)
 
 
 @lru_cache(maxsize=2)

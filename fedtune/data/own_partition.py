@@ -65,8 +65,7 @@ def described(name: str, files: tuple[OwnFile, ...]) -> tuple[OwnFile, ...]:
 def partition(name: str, rows: np.ndarray, whole: int) -> Partition:
     """The partition among these rows of a data set (ascending; places in them), of `whole` rows.
 
-    Rows that are left out of `rows` (by skip_classes) are nobody's.  UserError for a row that does not exist, and for a
-    client without rows in a split.
+    Rows that are left out of `rows` (by skip_classes) are nobody's.  UserError for a row that does not exist.
     """
     path = own_files.path_of(name)
     found = _read(path, own_files.of_data(path).sha256)
@@ -74,12 +73,7 @@ def partition(name: str, rows: np.ndarray, whole: int) -> Partition:
         raise UserError(f"{path} names row {found.row.max()}, but the data set has rows 0 to {whole - 1}")
     kept = np.isin(found.row, rows)
     many = int(found.client.max()) + 1
-    parts = collect(np.searchsorted(rows, found.row[kept]), found.client[kept], found.split[kept], many)
-    for split, held in zip(own_arrays.SPLITS, parts, strict=True):
-        without = [k for k, one in enumerate(held) if not len(one)]
-        if without:
-            raise UserError(f"{path} must give clients rows of each split, but client {without[0]} has no {split} rows")
-    return parts
+    return collect(np.searchsorted(rows, found.row[kept]), found.client[kept], found.split[kept], many)
 
 
 def write(path: Path, parts: Partition) -> None:

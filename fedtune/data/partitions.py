@@ -21,6 +21,7 @@ from fedtune.data.assignment import Partition, blocks, collect_with_test, place_
 from fedtune.data.demands import (
     a_share,
     at_least,
+    enough_rows,
     fits,
     leaves_rows,
     positive_alpha,
@@ -191,16 +192,18 @@ def natural(
     val_share: float,
     test_share: float,
     rng: np.random.Generator,
+    names: tuple[str, ...] = (),
 ) -> Partition:
     """Every client is a group of people: it holds all rows of `owners` owners, drawn without replacement.
 
-    Clients of one owner each are in the owners' order.
+    Clients of one owner each are in the owners' order.  Of the last client fewer owners may be left.
 
     owner    [rows] whose each row is (a celebrity, a writer), any integers; the official training rows only, so that
              client and test rows are of the same people.
     share    in (0, 1]: the groups are drawn from this share of the owners, rounded down.
     val_share, test_share   the shares of each client's rows, chosen at random, for validation and test; each of
              train, validation and test gets at least one row.
+    names    of owner 0, 1, …, for a complaint; () where they are their numbers.
     Raises UserError if there are too few owners, or if a client's owners have fewer than 3 rows together.
 
     Source: LEAF, Caldas et al. 2018, arXiv:1812.01097; groups of ten as in FedGen's code.  Differs: LEAF leaves out
@@ -211,7 +214,7 @@ def natural(
     shares_leave_rows(val_share, test_share)
     people, person = np.unique(owner, return_inverse=True)
     pool = rng.permutation(len(people))[: int(rounded_down(share * len(people)))]
-    if clients * owners > len(pool):
+    if (clients - 1) * owners >= len(pool):
         raise UserError(
             f"{clients} clients of {owners} owners each need {clients * owners} owners, but there are {len(pool)}: "
             "take fewer clients or owners, or a larger share"
@@ -220,11 +223,12 @@ def natural(
     if owners == 1:
         chosen = np.sort(chosen)  # client k is the same owner on every seed; groups are drawn anew, as their order is
     client = np.full(len(people), -1)
-    client[chosen] = np.repeat(np.arange(clients), owners)
+    client[chosen] = np.repeat(np.arange(clients), owners)[: len(chosen)]
     rows = rng.permutation(len(owner))
     rows = rows[client[person[rows]] >= 0]
     holder = client[person[rows]]
-    fewest = np.bincount(holder, minlength=clients).min()
-    if fewest < 3:
-        raise UserError(f"every client needs 3 rows, but the owners of one have {fewest} together: give more owners")
+    enough_rows(
+        np.bincount(holder, minlength=clients),
+        lambda k: [names[p] if names else str(p) for p in people[client == k].tolist()],
+    )
     return split(rows, holder, clients, val_share, test_share)

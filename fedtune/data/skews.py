@@ -13,7 +13,7 @@ from fedtune.core import randomness
 from fedtune.core.errors import UserError
 from fedtune.data.allocation import attempts
 from fedtune.data.assignment import Partition, raise_to, split
-from fedtune.data.demands import at_least, fits, positive_alpha, shares_leave_rows
+from fedtune.data.demands import at_least, enough_rows, fits, positive_alpha, shares_leave_rows
 
 
 def shards(
@@ -106,14 +106,16 @@ def _of_sizes(
 
 
 def domains(
-    owner: np.ndarray, clients: int, val_share: float, test_share: float, rng: np.random.Generator
-) -> Partition:
+    owner: np.ndarray, clients: int, val_share: float, test_share: float, rng: np.random.Generator,
+    called: tuple[str, ...] = (),
+) -> Partition:  # fmt: skip
     """Every client holds rows of one domain: client k of domain k mod D, shared evenly among that domain's clients.
 
     owner    [rows] whose each row is, any integers: here the domain (a hospital, a camera), in ascending order.
     clients  at least the D domains; every row is used.
     val_share, test_share   the shares of each client's rows, chosen at random, for validation and test; each of
              train, validation and test gets at least one row.
+    called   the name of owner 0, 1, …, for a complaint; () where they are their numbers.
     Raises UserError if there are fewer clients than domains, or if a client's rows would be fewer than 3.
 
     Source: FedBN, Li et al., ICLR 2021, arXiv:2102.07623: one digit data set a client, or a part of one.
@@ -132,9 +134,7 @@ def domains(
     place = np.arange(len(owner)) - np.repeat(size.cumsum() - size, size)
     of_domain = np.bincount(np.arange(clients) % len(names))  # clients of each domain
     holder = domain[rows] + len(names) * (place % of_domain[domain[rows]])
-    fewest = np.bincount(holder, minlength=clients).min()
-    if fewest < 3:
-        raise UserError(f"every client needs 3 rows, but one of a small domain would have {fewest}: take fewer clients")
+    enough_rows(size, lambda d: [called[names[d]] if called else str(names[d])], of_domain)
     order = rng.permutation(len(owner))
     return split(rows[order], holder[order], clients, val_share, test_share)
 

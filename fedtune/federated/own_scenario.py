@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from fedtune.core import own_files
 from fedtune.core.errors import UserError
 from fedtune.core.own_files import OwnFile
 from fedtune.data import datasets, own_data, own_partition
+from fedtune.data.allocation import rounded_down
 from fedtune.federated import scenarios
 from fedtune.federated.scenario import PARTITIONS, Scenario
 from fedtune.nn import catalogue
@@ -66,22 +68,24 @@ def defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
 
     A data set that tells whose each row is comes by its owners: partition natural, a client for each of them.  A
     partition file says how many clients there are.  Vectors, series and tokens come with a model that takes them.
-    UserError for a number of clients that the partition file contradicts.
+    The last of the clients holds what is left of the owners.  UserError for a number of clients that the partition
+    file contradicts.
     """
     found: dict[str, Any] = {}
     name, partition = fields.get("dataset", ""), fields.get("partition", "")
     if own_data.is_own(name):
         about = own_data.about(name)
+        enough = about.owners_of(int(_number(fields, "min_rows", 0.0)))
         if len(about.shape) != 3 or about.tokens:
             found["model"] = "tokens" if about.tokens else "mlp"
         if about.owners and not partition:
             found["partition"] = partition = "natural"
         if about.owners and partition == "natural":
             found["owners"] = 1
-            groups = str(fields.get("owners", 1))  # what is no number is the scenario's to refuse
-            found["clients"] = max(1, about.owners // max(1, int(groups) if groups.isdecimal() else 1))
+            pool = int(rounded_down(_number(fields, "share", 1.0) * enough))
+            found["clients"] = max(1, math.ceil(pool / max(1.0, _number(fields, "owners", 1.0))))
         if about.owners and partition == "domains":
-            found["clients"] = about.owners
+            found["clients"] = max(1, enough)
     if own_partition.is_own(partition):
         found["clients"] = clients = own_partition.clients(partition)
         if str(fields.get("clients", clients)) != str(clients):
@@ -89,3 +93,12 @@ def defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
                 f"{partition} has {clients} clients, but clients is given as {fields['clients']}; leave it out"
             )
     return {n: v for n, v in found.items() if n not in fields}
+
+
+def _number(fields: Mapping[str, Any], name: str, otherwise: float) -> float:
+    """A field's value as far as it is a number: what is none is the scenario's to refuse."""
+    try:
+        value = float(fields.get(name, otherwise))
+    except (TypeError, ValueError):
+        return otherwise
+    return value if math.isfinite(value) else otherwise

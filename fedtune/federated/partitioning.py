@@ -6,15 +6,18 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from fedtune.core import randomness
+from fedtune.core import own_files, randomness
 from fedtune.core.errors import UserError
-from fedtune.data import datasets, own_partition, partitions, skews
+from fedtune.core.terminal import say
+from fedtune.data import datasets, own_data, own_partition, partitions, skews
 from fedtune.data.assignment import Partition, by_split
 from fedtune.data.datasets import Dataset
-from fedtune.data.federation import Federation, owners_of, partitioned
+from fedtune.data.demands import in_rows
+from fedtune.data.federation import Federation, Owners, in_words, owners_of, partitioned, some
 from fedtune.data.normalising import standardised
 from fedtune.data.own_pictures import OwnPictures
 from fedtune.data.shifts import Shifts, shifted
+from fedtune.federated.rows_in_play import last_group, left_out, rows_in_play
 from fedtune.federated.scenario import Scenario
 
 TEST = 2  # in a data set's own split
@@ -22,8 +25,9 @@ OFFICIAL = ("ways-shots", "fedgen")  # laws that draw validation rows themselves
 
 
 def make(scenario: Scenario, seed: int, data_dir: str | None = None, download: bool = False) -> Federation:
-    """Load, normalise and partition.  The partition's stream is its own: (seed, "partition")."""
+    """Load, normalise and partition, and say what is left out.  The partition's stream is (seed, "partition")."""
     data = datasets.load(scenario.dataset, data_dir, download)
+    tell(data, scenario, seed)
     return partition(data, scenario, seed)
 
 
@@ -45,6 +49,16 @@ def rows_of_clients(data: Dataset, scenario: Scenario, seed: int) -> Partition:
     return Partition(*([rows[held] for held in split] for split in parts))
 
 
+def tell(data: Dataset, scenario: Scenario, seed: int) -> None:
+    """Say which rows of a user's own data set no client holds, and where a client has fewer owners than asked for."""
+    if not own_data.is_own(scenario.dataset):
+        return  # what a named setting uses is part of it
+    rows, parts, owners = _rows_and_parts(data, scenario, seed)
+    held = rows[np.concatenate([one for split in parts for one in split])]
+    for line in filter(None, (left_out(data, scenario, held), last_group(scenario, owners))):
+        say(f"note: {line}")
+
+
 def require_partitions(data: Dataset, scenario: Scenario, seeds: Iterable[int]) -> None:
     """UserError for a seed on which the data cannot be partitioned; on others they may well be."""
     for seed in seeds:
@@ -56,10 +70,9 @@ def require_partitions(data: Dataset, scenario: Scenario, seeds: Iterable[int]) 
 
 def _rows_and_parts(
     data: Dataset, scenario: Scenario, seed: int
-) -> tuple[np.ndarray, Partition, tuple[tuple[str, ...], ...]]:
+) -> tuple[np.ndarray, Partition, Owners]:
     """The rows of the data set that are partitioned, the parts (places in them), and whose rows each client holds."""
-    end = scenario.skip_classes + (scenario.keep_classes or data.classes)
-    rows = np.flatnonzero((data.y >= scenario.skip_classes) & (data.y < end))  # all, mostly
+    rows = rows_in_play(data, scenario)
     if own_partition.is_own(scenario.partition):
         parts = own_partition.partition(scenario.partition, rows, len(data.y))
     else:
@@ -69,14 +82,34 @@ def _rows_and_parts(
         parts = _parts(data, rows, scenario, rng)
         if data.split is not None and scenario.partition not in OFFICIAL:
             parts = by_split(parts, data.split[rows], scenario.val_share, rng)
-    for name, split in zip(parts._fields, parts, strict=True):
-        if missing := [k for k, held in enumerate(split) if len(held) == 0]:
-            raise UserError(
-                f"every client needs training, validation and test rows, but client {missing[0]} has no {name} rows"
-                + (f" by the split of {data.name}" if data.split is not None else "")
-                + "; give fewer clients or more rows"
-            )
-    return rows, skews.thinned(parts, scenario.thinning, seed), owners_of(data, rows, parts)
+    owners = owners_of(data, rows, parts)
+    _require_each_split(data, scenario, parts, owners)
+    return rows, skews.thinned(parts, scenario.thinning, seed), owners
+
+
+def _require_each_split(data: Dataset, scenario: Scenario, parts: Partition, owners: Owners) -> None:
+    """UserError, with the names of clients and what would help, unless each has rows of every split."""
+    lacking: dict[tuple[int, ...], list[str]] = {}  # clients -> the splits of which all of them have no rows
+    for name, split in parts._asdict().items():
+        lacking.setdefault(tuple(k for k, held in enumerate(split) if not len(held)), []).append(name)
+    lacking.pop((), None)
+    if not lacking:
+        return
+    who = " and ".join(f"{_several(owners, parts, ks)} no {' and no '.join(n)} rows" for ks, n in lacking.items())
+    source, ways = "", "give fewer clients or more rows"
+    if own_partition.is_own(scenario.partition):
+        source, ways = f" in {own_files.path_of(scenario.partition)}", "merge clients, or leave such a client out"
+    elif data.split is not None:
+        source, ways = f" by the split of {data.name}", "leave out the array split, so that each client's rows are "
+        ways += "divided by --val-share and --test-share, or give only owners that have rows of each split"
+    raise UserError(f"every client needs rows to train, to validate and to test, but{source} {who}: {ways}")
+
+
+def _several(owners: Owners, parts: Partition, clients: tuple[int, ...]) -> str:
+    """The clients who have, in words; of one how many rows it has."""
+    if len(clients) > 1:
+        return f"{len(clients)} of {len(parts.train)} clients ({some(owners, clients)}) have"
+    return f"{in_words(owners, clients[0])}, of {in_rows(sum(len(split[clients[0]]) for split in parts))}, has"
 
 
 def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generator) -> Partition:
@@ -102,8 +135,10 @@ def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generato
             )
         owner = data.owner[rows[:train_rows] if data.split is None else rows]
         if s.partition == "domains":
-            return skews.domains(owner, s.clients, s.val_share, s.test_share, rng)
-        return partitions.natural(owner, s.clients, s.owners, s.share, s.val_share, s.test_share, rng)
+            return skews.domains(owner, s.clients, s.val_share, s.test_share, rng, data.owner_names)
+        return partitions.natural(
+            owner, s.clients, s.owners, s.share, s.val_share, s.test_share, rng, data.owner_names
+        )
     if s.partition == "shards":
         return skews.shards(y, s.clients, s.shards, s.val_share, s.test_share, rng)
     if s.partition == "quantity":

@@ -23,10 +23,21 @@ OWN = {  # where a user's own file is taken too, by its canonical name
 LATER = (
     "normalise", "image_size", "shards", "power", "thinning", "rotation", "feature_noise", "swaps", "groups",
     "label_noise", "label_noise_spread", "noisy_clients", "noisy_splits", "body_pace", "keep_classes", "pretrained",
+    "min_rows",
 )  # fmt: skip
-PARTITIONS = (
-    "ways-shots", "dirichlet", "iid", "fedgen", "natural", "shards", "quantity", "power-law", "domains",
-)  # fmt: skip
+# partition -> the fields that it uses, besides clients
+USES: dict[str, tuple[str, ...]] = {
+    "ways-shots": ("ways", "ways_spread", "shots", "shots_spread", "val_shots", "test_shots"),
+    "dirichlet": ("alpha", "floor", "val_share", "test_share"),
+    "iid": ("val_share", "test_share"),
+    "fedgen": ("alpha", "floor", "share", "val_share"),
+    "natural": ("owners", "share", "val_share", "test_share"),
+    "shards": ("shards", "val_share", "test_share"),
+    "quantity": ("alpha", "floor", "val_share", "test_share"),
+    "power-law": ("power", "floor", "val_share", "test_share"),
+    "domains": ("val_share", "test_share"),
+}
+PARTITIONS = tuple(USES)
 EVALUATIONS = ("personal", "global", "pooled")
 NOISY_SPLITS = ("train", "train+val")
 NORMALISATIONS = ("train", "none")
@@ -40,7 +51,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "shards": (1, 1_000_000), "groups": (1, 1_000_000), "features": (0, 1_000_000), "ways_spread": (0, 100_000),
     "shots_spread": (0, 1_000_000), "all_classes": (0, 100_000_000), "eval_clients": (0, 1_000_000), "power": (0, 100),
     "thinning": (0, 100), "swaps": (0, 100_000), "feature_noise": (0, 1e6), "label_noise_spread": (0, 1),
-    "image_size": (0, 4096),
+    "image_size": (0, 4096), "min_rows": (0, 1_000_000),
 }  # fmt: skip
 
 
@@ -71,6 +82,7 @@ class Scenario:
     floor: int = 10
     share: float = 1.0  # of the official training rows (fedgen) or of their owners (natural)
     owners: int = 10  # owners of a client's rows (natural)
+    min_rows: int = 0  # owners with fewer rows are left out, where the data set tells whose each row is; 0: none
     val_share: float = 0.15  # of a client's rows (all but ways-shots)
     test_share: float = 0.25  # (all but ways-shots and fedgen)
     shards: int = 2  # of a client (shards)
@@ -195,10 +207,12 @@ class Scenario:
         if 2 * self.swaps > classes:
             pairs = f"{classes // 2} pairs of the {classes} classes"
             raise UserError(f"swaps must be at most {pairs}, but got {self.swaps}")
-        if self.partition in ("natural", "domains") and not datasets.has_owners(self.dataset):
+        asked = f"partition {self.partition}" if self.partition in ("natural", "domains") else ""
+        asked = asked or ("min_rows" if self.min_rows else "")
+        if asked and not datasets.has_owners(self.dataset):
             known = ", ".join(name for name in datasets.SOURCES if datasets.has_owners(name))
             raise UserError(
-                f"partition {self.partition} needs a data set that tells whose each row is ({known}), but got "
+                f"{asked} needs a data set that tells whose each row is ({known}), but got "
                 f"{self.dataset}; of your own it needs an array owner"
             )
 

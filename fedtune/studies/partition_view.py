@@ -16,7 +16,7 @@ from fedtune.data import datasets, own_partition
 from fedtune.data.datasets import Dataset
 from fedtune.data.federation import Federation
 from fedtune.federated import partitioning
-from fedtune.federated.scenario import Scenario
+from fedtune.federated.scenario import USES, Scenario
 
 SPLITS = ("train", "val", "test")
 SHOWN = 20  # clients of the printed table
@@ -32,6 +32,7 @@ def show(
     """
     data = datasets.load(scenario.dataset, data_dir, download)
     made = partitioning.partition(data, scenario, seed)
+    partitioning.tell(data, scenario, seed)
     table = counts(made, data, scenario.skip_classes)
     terminal.console().print(printed(table))
     say(summary(table))
@@ -43,9 +44,9 @@ def show(
 
 def title(scenario: Scenario) -> str:
     """The partition in words: its law, its data set, and what differs from a scenario's defaults."""
-    base = Scenario()
-    names = [f.name for f in fields(Scenario)]
-    of_data = names[names.index("partition") + 1 : names.index("rounds")]
+    base, names = Scenario(), [f.name for f in fields(Scenario)]
+    ignored = {n for uses in USES.values() for n in uses} - {*USES.get(scenario.partition, ())}
+    of_data = [n for n in names[names.index("partition") + 1 : names.index("rounds")] if n not in ignored]
     own = [f"{n} {getattr(scenario, n)}" for n in of_data if getattr(scenario, n) != getattr(base, n)]
     return ", ".join([f"Partition {scenario.partition} of {scenario.dataset}", *own])
 

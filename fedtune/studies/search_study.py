@@ -55,6 +55,7 @@ def partition(p: Plan, data: datasets.Dataset, fresh: int) -> list[federation.Fe
     """The federations that every trial trains on; UserError if they, or so many fresh ones, cannot be partitioned."""
     partitioning.require_partitions(data, p.experiment.scenario, p.fresh(fresh))
     seeds = range(p.experiment.seed, p.experiment.seed + p.seeds)
+    partitioning.tell(data, p.experiment.scenario, seeds[0])
     return [partitioning.partition(data, p.experiment.scenario, seed) for seed in seeds]
 
 

@@ -38,6 +38,7 @@ def run(options: TabulationOptions, output: Path) -> int:
     data = datasets.load(experiment.scenario.dataset, options.data_dir, options.download)
     seeds = [experiment.seed + i for i in range(options.seeds)]
     partitioning.require_partitions(data, experiment.scenario, seeds)
+    partitioning.tell(data, experiment.scenario, seeds[0])
     shared = options.cpus_per_trial, options.gpus_per_trial
     with ray_start.connected(options.address, *shared, options.dashboard):
         outcomes = _outcomes(options, experiment, _points(space), seeds, data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from support.own_data import made, saved, taken, wards
 
 from analysis import partition_plots
-from fedtune.core.errors import Diverged
+from fedtune.core.errors import Diverged, UserError
 from fedtune.data import datasets, own_partition
 from fedtune.data.federation import joined
 from fedtune.federated import partitioning
@@ -112,3 +113,121 @@ def test_who_diverged_is_said_by_name(some: int, tmp_path: Path) -> None:
     said = "owner clinic-00's loss" if some == 1 else rf"the loss of {some} clients \(clinic-00, clinic-01"
     with pytest.raises(Diverged, match=f"diverged in round 1: {said}.* became NaN or infinite"):
         simulation.step()
+
+
+@pytest.mark.parametrize(("owners", "groups"), [(1, [1] * 12), (5, [5, 5, 2]), (11, [11, 1]), (12, [12]), (40, [12])])
+def test_groups_hold_every_owner_and_every_row(owners: int, groups: list[int], tmp_path: Path) -> None:
+    scenario = taken(clinics(tmp_path / "clinics.npz"), owners=owners)
+    f = made(scenario, 1)
+    assert [len(group) for group in f.owners] == groups and len(f.row) == 240
+    assert sorted(name for group in f.owners for name in group) == CLINICS
+
+
+def told(path: Path, capsys: pytest.CaptureFixture, partition: str = "", **fields: float | str) -> str:
+    """What is said of the rows that nobody holds."""
+    scenario = taken(path, partition, **fields)
+    partitioning.tell(datasets.load(scenario.dataset), scenario, 0)
+    return capsys.readouterr().err.replace("\n", " ").strip()
+
+
+@pytest.mark.parametrize(
+    ("partition", "fields", "lines"),
+    [
+        ("", {}, ""),
+        ("", {"owners": 5}, "note: the last of 3 clients holds 2 owners, the others 5"),
+        ("", {"share": 0.5}, r"note: 120 of 240 rows are left out, all those of 6 owners \(.*, …\): share 0.5"),
+        ("", {"clients": 11}, r"note: 20 of 240 rows are left out, all those of 1 owner \(clinic-..\): clients 11, owners 1"),
+        ("", {"skip_classes": 1}, r"note: 80 of 240 rows are left out, all those of 1 class \(0\): skip-classes 1"),
+        ("iid", {"clients": 3, "keep_classes": 2}, r"note: 80 of 240 .* of 1 class \(2\): keep-classes 2"),
+        ("dirichlet", {"clients": 3}, ""),
+        ("shards", {"clients": 3, "thinning": 1.0}, r"note: \d+ of 240 rows are left out: thinning 1.0"),
+        ("ways-shots", {"clients": 3, "ways": 2}, r"note: \d+ of 240 rows are left out: partition ways-shots, clients 3, ways 2"),
+        ("fedgen", {"clients": 2, "alpha": 5.0, "share": 0.5}, r"note: \d+ of 240 rows are left out: partition fedgen,.* share 0.5"),
+    ],
+)  # fmt: skip
+def test_rows_that_nobody_holds_are_counted_in_a_line(
+    partition: str, fields: dict, lines: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    said = told(clinics(tmp_path / "clinics.npz"), capsys, partition, **fields)
+    assert re.fullmatch(lines + (".*" if lines else ""), said), said
+    if number := re.search(r"note: (\d+) of", said):
+        assert 240 - int(number[1]) == len(made(taken(tmp_path / "clinics.npz", partition, **fields)).row)
+
+
+def uneven(path: Path, sizes: dict[str, int]) -> Path:
+    """Owners of so many rows."""
+    owner = np.repeat(list(sizes), list(sizes.values()))
+    return saved(path, x=np.random.default_rng(0).normal(size=(len(owner), 3)), y=np.arange(len(owner)) % 2, owner=owner)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "partition", "fields", "message"),
+    [
+        ({"a": 1, "b": 9, "c": 9}, "", {}, r"^owner a has 1 row, and a client needs 3: merge or drop it \(--min-rows 3\)$"),
+        ({"a": 1, "b": 9, "c": 2}, "", {},
+         r"^owners a has 1 row, c has 2 rows, and a client needs 3: merge or drop them \(--min-rows 3\)$"),
+        ({"a": 1, "b": 9, "c": 9}, "domains", {}, r"^owner a has 1 row, and a client needs 3: merge or drop it"),
+        ({"a": 9, "b": 5}, "domains", {"clients": 4},
+         r"^owner b has 5 rows for 2 clients, and .*: take fewer clients, or merge or drop it \(--min-rows 6\)$"),
+        ({"a": 1, "b": 1, "c": 1, "d": 1}, "", {"owners": 2, "clients": 1},
+         r"^owners [abcd] and [abcd] have 2 rows, and a client needs 3: merge or drop them"),
+        ({c: 1 for c in "abcdefgh"}, "", {}, "d has 1 row, e has 1 row, and 3 more, and a client needs 3"),
+    ],
+)  # fmt: skip
+def test_owners_with_too_few_rows_are_named_and_can_be_dropped(
+    sizes: dict[str, int], partition: str, fields: dict, message: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    path = uneven(tmp_path / "w.npz", sizes)
+    with pytest.raises(UserError, match=message) as refused:
+        made(taken(path, partition, **fields))
+    least = int(re.search(r"min-rows (\d+)", str(refused.value))[1])  # what it advises
+    kept = {name: size for name, size in sizes.items() if size >= least}
+    if not kept:
+        with pytest.raises(UserError, match=f"min_rows {least} leaves no owner, as none has more than 1 row: lower it"):
+            made(taken(path, partition, min_rows=least, **fields))
+        return
+    f = made(taken(path, partition, min_rows=least, **{"clients": len(kept)} if fields else {}))
+    assert [f.owner(k) for k in range(f.clients)] == list(kept) and len(f.row) == sum(kept.values())
+    gone = [name for name in sizes if name not in kept]
+    capsys.readouterr()
+    said = told(path, capsys, partition, min_rows=least, **{"clients": len(kept)} if fields else {})
+    rows = sum(sizes.values()) - len(f.row)
+    assert f"note: {rows} of {sum(sizes.values())} rows {'is' if rows == 1 else 'are'} left out, all those of" in said
+    assert f"({', '.join(gone)}): min-rows {least}" in said
+
+
+def test_small_owners_can_be_dropped_from_any_partition_but_not_where_nobody_owns_rows(tmp_path: Path) -> None:
+    path = uneven(tmp_path / "w.npz", {"a": 1, "b": 40, "c": 40})
+    f = made(taken(path, "iid", clients=4, min_rows=2))
+    assert len(f.row) == 80 and 0 not in f.row
+    arrays = dict(np.load(path))
+    del arrays["owner"]
+    with pytest.raises(UserError, match=r"min_rows needs a data set that tells whose each row is"):
+        taken(saved(tmp_path / "v.npz", **arrays), "iid", clients=4, min_rows=2)
+
+
+def test_owners_that_only_train_or_only_test_are_named(tmp_path: Path) -> None:
+    path = clinics(tmp_path / "clinics.npz")
+    arrays = dict(np.load(path))
+    test = arrays["owner"] > "clinic-09"
+    with pytest.raises(UserError) as refused:
+        made(taken(saved(path, **arrays, split=np.where(test, "test", "train"))))
+    said = str(refused.value)
+    assert "2 of 12 clients (clinic-10, clinic-11) have no train and no val rows" in said
+    assert "10 of 12 clients (clinic-00, clinic-01, clinic-02, clinic-03, clinic-04, …) have no test rows" in said
+    assert "leave out the array split" in said and made(taken(saved(path, **arrays))).clients == 12  # as it advises
+
+
+@pytest.mark.parametrize("partition", ["file", "split"])
+def test_a_client_with_one_row_is_named(partition: str, tmp_path: Path) -> None:
+    path = clinics(tmp_path / "clinics.npz", ["a", "b", "c"], shuffled=False)
+    row = np.array([*range(80), *range(80, 160), 160])  # of owner c one
+    if partition == "file":
+        given = saved(tmp_path / "p.npz", row=row, client=row // 80, split=np.arange(161) % 3)
+        said = "p.npz owner c, of 1 row, has no train and no test rows: merge clients, or leave such a client out"
+    else:
+        arrays = {name: values[row] for name, values in np.load(path).items()}
+        given, path = "", saved(path, **arrays, split=np.arange(161) % 3)
+        said = "owner c has 1 row, and a client needs 3: merge or drop it"
+    with pytest.raises(UserError, match=re.escape(said)):
+        made(taken(path, given))
