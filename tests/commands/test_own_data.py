@@ -108,7 +108,7 @@ WRONG: dict[str, tuple[Callable[[Path], str], str]] = {
     "negative labels": (npz(y=Y - 1), "must be classes from 0 on, but has -1"),
     "labels out of range": (npz(classes=["a", "b"]), "must be 0 to 1, for it names 2 classes, but has 2"),
     "one class": (npz(y=Y * 0), "needs at least two classes, but has 1: 0"),
-    "numbers for labels": (npz(y=np.arange(240)), "has 240 values in 240 rows, from 0 to 239; are they classes? Targets are"),
+    "numbers for labels": (npz(y=np.arange(240)), "has 240 values in 240 rows, from 0 to 239; are they classes?"),
     "float owners": (npz(owner=W["owner"] / 2), "owner of"),
     "strange split": (npz(split=Y + 1), "must be 0, 1, 2 or train, val, test, but has 3"),
     "split by words": (npz(split=np.array(["train", "dev", "test"])[Y]), "but has 'dev'"),
@@ -136,7 +136,7 @@ OF_PARTITION: dict[str, tuple[dict[str, Any], str]] = {
     "row twice": ({"row": np.arange(240) % 120}, "must name a row once"),
     "row out of range": ({"row": np.arange(240) + 1}, "names row 240, but the data set has rows 0 to 239"),
     "client without rows": ({"client": np.arange(240) % 4 * 2}, "numbered from 0 without a gap, but 1 of 0 to 6"),
-    "client without test rows": ({"split": np.arange(240) % 4 % 3 % 2}, "have no val rows and 4 of 4 clients (0, 1, 2, 3) have no test rows: merge clients"),
+    "client without test rows": ({"split": np.arange(240) % 4 % 3 % 2}, "4 of 4 clients (0, 1, 2, 3) have no test rows"),
     "lengths": ({"split": np.zeros(3)}, "must be of one length and not empty"),
     "clients given": ({}, "p.npz has 4 clients, but clients is given as 7; leave it out"),
 }

@@ -136,13 +136,13 @@ def told(path: Path, capsys: pytest.CaptureFixture, partition: str = "", **field
         ("", {}, ""),
         ("", {"owners": 5}, "note: the last of 3 clients holds 2 owners, the others 5"),
         ("", {"share": 0.5}, r"note: 120 of 240 rows are left out, all those of 6 owners \(.*, …\): share 0.5"),
-        ("", {"clients": 11}, r"note: 20 of 240 rows are left out, all those of 1 owner \(clinic-..\): clients 11, owners 1"),
+        ("", {"clients": 11}, r"note: 20 of 240 rows are left out, all those of 1 owner \(c.*\): clients 11, owners 1"),
         ("", {"skip_classes": 1}, r"note: 80 of 240 rows are left out, all those of 1 class \(0\): skip-classes 1"),
         ("iid", {"clients": 3, "keep_classes": 2}, r"note: 80 of 240 .* of 1 class \(2\): keep-classes 2"),
         ("dirichlet", {"clients": 3}, ""),
         ("shards", {"clients": 3, "thinning": 1.0}, r"note: \d+ of 240 rows are left out: thinning 1.0"),
-        ("ways-shots", {"clients": 3, "ways": 2}, r"note: \d+ of 240 rows are left out: partition ways-shots, clients 3, ways 2"),
-        ("fedgen", {"clients": 2, "alpha": 5.0, "share": 0.5}, r"note: \d+ of 240 rows are left out: partition fedgen,.* share 0.5"),
+        ("ways-shots", {"clients": 3, "ways": 2}, r"note: \d+ of 240 .* out: partition ways-shots, clients 3, ways 2"),
+        ("fedgen", {"clients": 2, "alpha": 5.0, "share": 0.5}, r"note: \d+ of 240 .*: partition fedgen,.* share 0.5"),
     ],
 )  # fmt: skip
 def test_rows_that_nobody_holds_are_counted_in_a_line(
@@ -157,20 +157,21 @@ def test_rows_that_nobody_holds_are_counted_in_a_line(
 def uneven(path: Path, sizes: dict[str, int]) -> Path:
     """Owners of so many rows."""
     owner = np.repeat(list(sizes), list(sizes.values()))
-    return saved(path, x=np.random.default_rng(0).normal(size=(len(owner), 3)), y=np.arange(len(owner)) % 2, owner=owner)
+    x, y = np.random.default_rng(0).normal(size=(len(owner), 3)), np.arange(len(owner)) % 2
+    return saved(path, x=x, y=y, owner=owner)
 
 
 @pytest.mark.parametrize(
     ("sizes", "partition", "fields", "message"),
     [
-        ({"a": 1, "b": 9, "c": 9}, "", {}, r"^owner a has 1 row, and a client needs 3: merge or drop it \(--min-rows 3\)$"),
+        ({"a": 1, "b": 9, "c": 9}, "", {}, r"^owner a has 1 row, and a client needs 3: merge or drop it \(--min-.* 3\)$"),
         ({"a": 1, "b": 9, "c": 2}, "", {},
          r"^owners a has 1 row, c has 2 rows, and a client needs 3: merge or drop them \(--min-rows 3\)$"),
         ({"a": 1, "b": 9, "c": 9}, "domains", {}, r"^owner a has 1 row, and a client needs 3: merge or drop it"),
         ({"a": 9, "b": 5}, "domains", {"clients": 4},
          r"^owner b has 5 rows for 2 clients, and .*: take fewer clients, or merge or drop it \(--min-rows 6\)$"),
         ({"a": 1, "b": 1, "c": 1, "d": 1}, "", {"owners": 2, "clients": 1},
-         r"^owners [abcd] and [abcd] have 2 rows, and a client needs 3: merge or drop them"),
+         r"^owners [a-d] and [a-d] have 2 rows, and a client needs 3: merge or drop them"),
         ({c: 1 for c in "abcdefgh"}, "", {}, "d has 1 row, e has 1 row, and 3 more, and a client needs 3"),
     ],
 )  # fmt: skip

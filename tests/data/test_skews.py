@@ -118,7 +118,7 @@ def test_a_client_holds_one_domain_and_those_of_a_domain_share_it_evenly() -> No
         ("power-law", {"power": float("nan")}, "power must be 0 or more, but is nan"),
         ("power-law", {"test_share": 0.0}, "must be positive and leave rows"),
         ("domains", {"clients": 2}, "needs a client for each of the 3 domains, but clients is 2: give --clients 3"),
-        ("domains", {"clients": 900}, r"has \d+ rows for 300 clients, .* a client needs 3: take fewer clients, or merge"),
+        ("domains", {"clients": 900}, r"has \d+ rows for 300 clients, .* a client needs 3: take fewer clients"),
         ("domains", {"val_share": 0.9}, "must be positive and leave rows"),
     ],
 )
