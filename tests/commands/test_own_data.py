@@ -136,7 +136,7 @@ OF_PARTITION: dict[str, tuple[dict[str, Any], str]] = {
     "row twice": ({"row": np.arange(240) % 120}, "must name a row once"),
     "row out of range": ({"row": np.arange(240) + 1}, "names row 240, but the data set has rows 0 to 239"),
     "client without rows": ({"client": np.arange(240) % 4 * 2}, "numbered from 0 without a gap, but 1 of 0 to 6"),
-    "client without test rows": ({"split": np.arange(240) % 4 % 3 % 2}, "4 of 4 clients (0, 1, 2, 3) have no test rows"),
+    "client without test rows": ({"split": np.arange(240) % 4 % 3 % 2}, "4 of 4 clients (0, 1, 2, 3) have no test"),
     "lengths": ({"split": np.zeros(3)}, "must be of one length and not empty"),
     "clients given": ({}, "p.npz has 4 clients, but clients is given as 7; leave it out"),
 }

@@ -146,7 +146,7 @@ def test_a_client_that_the_split_leaves_without_rows_is_named(tmp_path: Path) ->
     arrays = wards()
     split = np.where(arrays["owner"] == 2, 0, np.arange(240) % 3)
     scenario = taken(saved(tmp_path / "w.npz", **arrays, split=split))
-    with pytest.raises(UserError, match=r"by the split of w.npz owner 2, of 40 rows, has no val and no test rows: leave"):
+    with pytest.raises(UserError, match=r"by the split of w.npz owner 2, of 40 rows, has no val and no test rows"):
         made(scenario)
 
 

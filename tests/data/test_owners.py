@@ -164,7 +164,8 @@ def uneven(path: Path, sizes: dict[str, int]) -> Path:
 @pytest.mark.parametrize(
     ("sizes", "partition", "fields", "message"),
     [
-        ({"a": 1, "b": 9, "c": 9}, "", {}, r"^owner a has 1 row, and a client needs 3: merge or drop it \(--min-.* 3\)$"),
+        ({"a": 1, "b": 9, "c": 9}, "", {},
+         r"^owner a has 1 row, and a client needs 3: merge or drop it \(--min-rows 3\)$"),
         ({"a": 1, "b": 9, "c": 2}, "", {},
          r"^owners a has 1 row, c has 2 rows, and a client needs 3: merge or drop them \(--min-rows 3\)$"),
         ({"a": 1, "b": 9, "c": 9}, "domains", {}, r"^owner a has 1 row, and a client needs 3: merge or drop it"),
