@@ -11,6 +11,7 @@ from analysis.plot_tools import in_words
 from analysis.theme import COLOURS, finish, nothing, see_through
 from fedtune.core import statistics
 from fedtune.core.objectives import ACCURACY, Objective
+from fedtune.core.terminal import several
 
 
 def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go.Figure:
@@ -56,5 +57,5 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go
     figure.update_yaxes(tickvals=list(range(len(order))), ticktext=order, autorange="reversed")
     figure.update_xaxes(title=f"{words}, last round")
     gone = ", none where a seed diverged" if figure.layout.annotations else ""
-    n = f"n = {evaluations['seed'].nunique()} seeds; diamonds: mean with its 95 % interval{gone}"
+    n = f"n = {several(evaluations['seed'].nunique(), 'seed')}; diamonds: mean with its 95 % interval{gone}"
     return finish(figure, title, n, height=110 + 46 * len(order), legend=1)

@@ -58,7 +58,7 @@ def best_so_far(
     figure.update_xaxes(title=f"used by the whole search: {axis}", rangemode="tozero")
     alone = "accuracy" if objective == ACCURACY else words
     figure.update_yaxes(title=alone if runs.nunique() == 1 else words)
-    n = f"n = {run_of(scored).nunique()} trials, {len(scored):,} rounds"
+    n = f"n = {several(run_of(scored).nunique(), 'trial')}, {len(scored):,} rounds"
     return finish(figure, title, n + ("" if runs.nunique() == 1 else f", {runs.nunique()} searches"), legend=1)
 
 
@@ -118,7 +118,7 @@ def accuracy_communication(
     at = "accuracy 0" if first == ACCURACY else f"{words} {least:.4g}"
     box = f"of {worst:.4g}, reference point: {at} at {worst:.4g}{unit}"
     thinned = "" if len(points) <= MOST_POINTS else f"; about {MOST_POINTS:,} of them drawn"
-    what = f"configurations, means of {seeds} seeds" if seeds else "trials"
+    what = f"configurations, means of {several(seeds, 'seed')}" if seeds else "trials"
     n = f"n = {points['trial'].nunique()} {what}, {len(points):,} rounds{thinned}"
     note = f"{n}; hypervolume {', '.join(volumes)} {box}"
     return finish(figure, title, note, legend=legend_lines(list(dict.fromkeys(group))))

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 
 from analysis.plot_tools import better, in_words, legend_lines, quantiles, run_of, title_of
 from analysis.theme import COLOURS, colours, finish, nothing, see_through
+from fedtune.core.terminal import several
 from fedtune.runs.tables import CONFIG
 
 DASHES = ["solid", "dash", "dot"]
@@ -56,7 +57,7 @@ def learning_curves(
     figure.update_xaxes(title="round").update_yaxes(title=in_words(metric))
     return finish(
         figure, f"{title}, by {', '.join(map(in_words, names))}",
-        f"n = {who.nunique()} runs; mean ± standard deviation over the runs that got that far{left_out}",
+        f"n = {several(who.nunique(), 'run')}; mean ± standard deviation over the runs that got that far{left_out}",
         legend=legend_lines([", ".join(g) + "(n = 5)" for g in drawn]),
     )  # fmt: skip
 

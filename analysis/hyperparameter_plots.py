@@ -11,6 +11,7 @@ from plotly.subplots import make_subplots
 
 from analysis.plot_tools import better, in_words, quantiles, short, title_of
 from analysis.theme import COLOURS, SCALE, finish, nothing
+from fedtune.core.terminal import several
 from fedtune.runs.tables import CONFIG
 
 
@@ -54,7 +55,7 @@ def effect(
     figure.update_xaxes(title=name, row=rows, col=1)
     same = ", ".join(f"{c.removeprefix(CONFIG)} = {short(alike[c].iloc[0])}" for c in others)
     bars = "; bars: standard errors" if any(t.error_y.array is not None for t in figure.data) else ""
-    note = f"n = {len(alike)} trials" + (f", all with {same}" if same else "") + bars
+    note = f"n = {several(len(alike), 'trial')}" + (f", all with {same}" if same else "") + bars
     return finish(figure, title, note, height=400 + 120 * (rows - 1), legend=1)
 
 

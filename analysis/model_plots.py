@@ -14,6 +14,7 @@ from sklearn.manifold import TSNE
 
 from analysis.models import Rows
 from analysis.theme import COLOURS, GREY, colours, finish, nothing
+from fedtune.core.terminal import several
 
 MARKS = ["circle", "square", "diamond", "hexagon"]
 MOST_LETTERED = 120  # points whose marks hold a number
@@ -49,7 +50,8 @@ def per_client(accuracies: pd.DataFrame, by: str = "algorithm") -> go.Figure:
             figure.add_hline(y=mine["test_acc"].mean(), line={"color": GREY, "dash": "dash"})
     figure.update_xaxes(title="client, by its accuracy").update_yaxes(title="test accuracy")
     clients = int(group.value_counts().max())
-    return finish(figure, title, f"n = {clients} clients; {'; '.join(said)}", legend=1 if group.nunique() > 1 else 0)
+    note = f"n = {several(clients, 'client')}; {'; '.join(said)}"
+    return finish(figure, title, note, legend=1 if group.nunique() > 1 else 0)
 
 
 def embedding(sets: Mapping[str, Rows], together: bool = True, seed: int = 0, colour: str = "class") -> go.Figure:
@@ -114,7 +116,7 @@ def communication_by(costs: pd.DataFrame) -> go.Figure:
             )  # fmt: skip
         figure.update_xaxes(title=PANELS[panel], row=1, col=at, rangemode="tozero")
     figure.update_yaxes(rangemode="tozero").update_yaxes(title="thousand numbers a client and round", col=1)
-    return finish(figure, title, f"n = {len(costs)} settings run; up and down together", legend=1)
+    return finish(figure, title, f"n = {several(len(costs), 'setting')} run; up and down together", legend=1)
 
 
 def _some(rows: Rows, seed: int) -> Rows:

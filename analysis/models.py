@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
+from fedtune.core.terminal import several
 from fedtune.core.trees import Ragged, take
 from fedtune.federated import evaluation, partitioning
 from fedtune.federated import model_file as files
@@ -61,7 +62,7 @@ class Saved:
     def __repr__(self) -> str:
         """Which algorithm, scenario and round the model is of."""
         e = self.experiment
-        return f"{e.algorithm} on {e.scenario.dataset}, seed {e.seed}, after {self.state.round} rounds"
+        return f"{e.algorithm} on {e.scenario.dataset}, seed {e.seed}, after {several(self.state.round, 'round')}"
 
     def evaluate(self) -> dict[str, float]:
         """The metrics of the round after which it was saved."""

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from analysis.theme import COLOURS, SCALE, finish
+from fedtune.core.terminal import several
 
 MOST_CIRCLES = 40  # clients or classes; above, a heat map
 LETTERS = 20  # of an owner's name below the picture
@@ -51,7 +52,7 @@ def partition(counts: pd.DataFrame, title: str = "Who holds what", looks: np.nda
         figure.update_xaxes(dtick=1 if clients <= 25 else 5)
     if not few:
         figure.update_xaxes(showgrid=False, row=1, col=1).update_yaxes(showgrid=False, row=1, col=1)
-    note = f"n = {rows.to_numpy().sum():.0f} rows of {clients} clients; " + (
+    note = f"n = {several(int(rows.to_numpy().sum()), 'row')} of {several(clients, 'client')}; " + (
         f"a circle's area is a client's rows of a class, the largest is {rows.to_numpy().max():.0f}"
         if few else "colour is a client's rows of a class"
     )  # fmt: skip

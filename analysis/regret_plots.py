@@ -11,6 +11,7 @@ from plotly.subplots import make_subplots
 from analysis.plot_tools import legend_lines
 from analysis.theme import colours, finish, nothing, see_through
 from fedtune.core import statistics
+from fedtune.core.terminal import several
 
 MOST = 8  # strategies: there are no more colours that all eyes can tell apart
 
@@ -35,7 +36,7 @@ def regret(searches: pd.DataFrame, most: int = MOST) -> go.Figure:
     figure.update_xaxes(title="training, in trials of full length", row=len(tables))
     figure.update_yaxes(title="regret [points]", rangemode="tozero")
     left = searches["strategy"].nunique() - len(shown)
-    note = f"n = {searches['search'].nunique()} searches each; bands are 95 % intervals of the mean"
+    note = f"n = {several(searches['search'].nunique(), 'search')} each; bands are 95 % intervals of the mean"
     note += f"; the {len(shown)} of {len(shown) + left} strategies that end best" if left else ""
     height = 300 * len(tables) + 100
     return finish(figure, title, note, height=height, legend=legend_lines(shown), panels=len(tables) > 1)

@@ -10,6 +10,7 @@ from plotly.subplots import make_subplots
 
 from analysis.plot_tools import UNITS, in_words, run_of, with_cost
 from analysis.theme import COLOURS, GREY, finish, nothing
+from fedtune.core.terminal import several
 
 FATES = {
     "went on": COLOURS[0], "finished": COLOURS[2], "stopped": COLOURS[4], "diverged": COLOURS[1], "failed": COLOURS[6],
@@ -58,7 +59,7 @@ def rung_survival(
     figure.update_yaxes(title="val. accuracy there" if metric == "val_acc" else what, row=2, col=1)
     figure.update_xaxes(categoryorder="array", categoryarray=stages)
     figure.update_xaxes(title=f"stage ({UNITS[unit][0].split(' [')[0]})", row=2, col=1)
-    note = f"n = {len(trials)} trials; below, each trial's {what} when it came to the rung"
+    note = f"n = {several(len(trials), 'trial')}; below, each trial's {what} when it came to the rung"
     return finish(figure, title, note, height=480, legend=1)
 
 

@@ -21,6 +21,8 @@ from plotly.subplots import make_subplots
 from analysis.plot_tools import in_words
 from analysis.theme import COLOURS, SCALE, finish, nothing
 from fedtune.core.metrics import METRIC
+from fedtune.core.objectives import FAR
+from fedtune.core.terminal import several
 from fedtune.runs.folder import RunFolder
 
 LEAST = {"parallel": 2, "slices": 2, "contour": 4, "importance": 8}  # trials below which a figure misleads
@@ -115,6 +117,8 @@ def importance(study: optuna.Study | None) -> go.Figure:
     figure.update_traces(marker_color=COLOURS[0]).update_xaxes(title="share of variance").update_yaxes(title="")
     left_out = len(grown.trials) < len(_comparable(study, MOST)[0])
     note = _n(study, MOST) + (f"; {len(grown.trials)} of these, drawn at random" if left_out else "")
+    if not all(t.state == TrialState.COMPLETE for t, _ in _comparable(study, MOST)[0]):
+        note += "; optuna-dashboard counts the finished trials alone"
     return finish(figure, title, note, height=110 + 34 * len(_varied(study)))
 
 
@@ -152,16 +156,17 @@ def _comparable(study: optuna.Study, share: float = FEW) -> tuple[list[tuple[Fro
     known = [t for t in known if t.params and not t.user_attrs.get("diverged")]
     finished = [(t, t.values[0]) for t in known if t.state == TrialState.COMPLETE]
     least = max(LEAST["importance"], len(known) * share)
-    reached = Counter(step for t in known for step in t.intermediate_values)
+    scored = {t.number: {step: v for step, v in t.intermediate_values.items() if abs(v) < FAR} for t in known}
+    reached = Counter(step for values in scored.values() for step in values)
     rounds = [step for step, trials in reached.items() if trials >= least]
     every = len(study.get_trials(deepcopy=False))
     if len(finished) >= least or not rounds:
         out = "; those stopped early, failed or diverged are left out" if every > len(finished) else ""
         return finished, f"n = {len(finished)} finished trials of {every}{out}"
     last = max(rounds)
-    there = [(t, t.intermediate_values[last]) for t in known if last in t.intermediate_values]
+    there = [(t, scored[t.number][last]) for t in known if last in scored[t.number]]
     by = f"by {_objective(study)} after round {last}: only {len(finished)} finished"
-    return there, f"n = {len(there)} trials of {every}, {by}"
+    return there, f"n = {several(len(there), 'trial')} of {every}, {by}"
 
 
 def _alike(study: optuna.Study, share: float = FEW) -> optuna.Study:

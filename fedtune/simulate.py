@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fedtune.core import terminal
 from fedtune.core.errors import UserError
 from fedtune.core.importing import quick_imports
-from fedtune.core.terminal import say
+from fedtune.core.terminal import say, several
 from fedtune.tuning import arguments
 from fedtune.tuning.option_types import whole
 
@@ -105,9 +105,10 @@ def _show(found: pd.DataFrame, searches: int, whole: dict[str, float]) -> None:
 
     budgets = [str(c).removeprefix("regret ") for c in found if str(c).startswith("regret")]
     for name, of in found.groupby("table", sort=False):
-        title = f"{name}: regret in points, mean of {searches} searches; of the whole grid {100 * whole[name]:.2f}"
+        mean = f"mean of {several(searches, 'search')}"
+        title = f"{name}: regret in points, {mean}; of the whole grid {100 * whole[name]:.2f}"
         table = Table(title=title, title_justify="left", box=None)
-        afters = [f"after {b} trials' training" for b in budgets]
+        afters = [f"after {b} trial{'s' * (b != 1)}' training" for b in budgets]
         for column in ("strategy", "trials begun", *afters, "standard deviation"):
             table.add_column(column, overflow="fold")
         for row in of.to_dict("records"):

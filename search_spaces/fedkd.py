@@ -1,4 +1,4 @@
-"""FedKD: how much of the mentee crosses the wire, and how fast it learns."""
+"""FedKD: how much of the mentee is sent, and how fast it learns."""
 
 from fedtune.tuning.space import lines, tunable
 from trainables.fedkd import FedKD

@@ -1,4 +1,4 @@
-"""FedKD: every client teaches a small common net, the mentee, which crosses the wire as truncated singular values.
+"""FedKD: every client teaches a small common net, the mentee, which is sent as truncated singular values.
 
     down     the mentee, compressed;  the round t and their number T, which give the energy
              e_t = T_s + t/T · (T_e - T_s)
@@ -132,7 +132,7 @@ class FedKD(Algorithm):
 
 
 def pack(tensors: dict[str, Tensor], energy: Tensor | None = None) -> dict:
-    """A net as it crosses the wire: vectors, and for each matrix its triplets or itself.  No energy: all dense."""
+    """A net as it is sent: vectors, and for each matrix its triplets or itself.  No energy: all dense."""
     wire: dict[str, dict] = {"vectors": {}, "triplets": {}, "dense": {}}
     for name, t in tensors.items():
         if t.ndim < 2:

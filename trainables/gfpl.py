@@ -61,7 +61,7 @@ class GFPL(Algorithm):
     start: int = hyper(10, 1, 40, symbol="t1", first_round=EVENT, help="no event before this round")
     first: int = hyper(
         0, 1, 40, extra_values=(0,), symbol="t*", first_round=EVENT,
-        help="round of the first event; 0: the first multiple of S_T from t1 on"
+        help="round of the first event; 0 = automatic: the first multiple of `every` from `start` on"
     )
     retrain_epochs: int = hyper(
         1, 1, 50, log=True, first_round=EVENT, help="passes over the pseudo-features, each drawn anew"

@@ -80,7 +80,7 @@ def spread(values: pd.DataFrame) -> tuple[float, float]:
 
 
 def families(names: list[str]) -> dict[str, str]:
-    """What crosses the wire of each algorithm: the model, a part of it, or something else."""
+    """What each algorithm sends: the model, a part of it, or something else."""
     found = {}
     for name in names:
         shared = set(registry.find(name)().shared)
@@ -135,7 +135,7 @@ def text(folder: Path) -> str:
         f"{tau.low:.2f} to {tau.high:.2f}).", "",
         f"The best lies {by_default:.2f} points above the median algorithm by defaults and {when_tuned:.2f} when "
         f"tuned; above the worst {most_default:.2f} and {most_tuned:.2f}.", "",
-        "Share of the variance between trials (fANOVA), mean over searches, by what crosses the wire:", "",
+        "Share of the variance between trials (fANOVA), mean over searches, by what is sent:", "",
         comparison_text.markdown(percent) if len(of) else "no search has trials enough",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"

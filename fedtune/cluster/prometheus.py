@@ -113,6 +113,8 @@ class Gauges(Callback):
 
     def _trial(self, trial: Trial) -> None:
         row = trial.last_result or {}
+        if row.get("diverged"):  # no round: the last one's figures stay
+            return
         seconds = row.get("time_this_iter_s")
         self._set("fedtune_objective", row.get(self.objective.attribute), trial=trial.trial_id, **self._goal)
         self._set("fedtune_round", row.get("training_iteration"), trial=trial.trial_id)

@@ -144,11 +144,11 @@ def unchanged(files: Iterable[OwnFile], whose: str) -> tuple[OwnFile, ...]:
     for file in files:
         there = bool(file.path) and Path(file.path).exists()
         if not there and file.content is None and not own_copies.find(file.sha256):
-            raise UserError(f"{whose} needs {file.path}, which is gone; bring it back")
+            raise UserError(f"{whose} needs {file.path}, which is gone; restore it")
         if there and of_data(file.path).sha256 != file.sha256:
             raise UserError(
-                f"{whose} was made with another {file.path}: it has changed since; bring that back"
-                + ("" if file.content is None else ", or rename the new one, and the copy of the old one is used")
+                f"{whose} was made with another {file.path}: it has changed since; restore it"
+                + ("" if file.content is None else ", or rename the new file to use the stored copy")
             )
     register(files)
     return files
@@ -229,7 +229,7 @@ def path_of(name: str) -> Path:
         return Path(file.path)
     if copy := own_copies.find(file.sha256):
         return copy
-    raise UserError(f"{name} was read from {file.path}, which is gone; bring it back")
+    raise UserError(f"{name} was read from {file.path}, which is gone; restore it")
 
 
 def _data(path: Path) -> OwnFile:

@@ -54,8 +54,9 @@ def short(value: Any) -> str:
 
 
 def several(number: int, thing: str) -> str:
-    """So many of a thing: `1 round`, `12 rounds`."""
-    return f"{number} {thing}" + ("" if number == 1 else "s")
+    """So many of a thing: `1 round`, `12 rounds`, `3 classes`."""
+    ending = "" if number == 1 else "es" if thing.endswith(("s", "ch")) else "s"
+    return f"{number} {thing}{ending}"
 
 
 def one_line(text: object) -> str:

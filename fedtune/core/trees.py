@@ -19,7 +19,7 @@ Executor = Literal["stack", "loop"]
 
 
 class Ragged(NamedTuple):
-    """A table of which only some entries exist: what crosses the wire is `values[present]` and the bitmap `present`.
+    """A table of which only some entries exist: what is sent is `values[present]` and the bitmap `present`.
 
     values  [..., *E] entries of any shape E, padded where absent; never read an absent one.
     present [...] bool.
@@ -122,7 +122,7 @@ NOTHING = Size(0, 0, 0)
 
 
 def size(messages: Tree) -> Size:
-    """The size of the very tensors that cross the wire, one message per client [m, …].
+    """The size of the very tensors that are sent, one message per client [m, …].
 
     A Ragged counts the entries that are present, and in bytes the client's bitmap that says which.
     """

@@ -251,7 +251,7 @@ class Scenario:
         return {n: v for n, v in vars(self).items() if n not in since or v != since[n]}
 
     def sent(self, shared: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of an algorithm's shared parts that cross the wire."""
+        """Those of an algorithm's shared parts that are sent."""
         return tuple(part for part in shared if part not in self.frozen)
 
     def idle(self) -> dict[str, str]:

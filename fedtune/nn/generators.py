@@ -1,6 +1,6 @@
 """Generators of features: the server trains them against the heads that clients sent, clients train on their draws.
 
-A net is a dict of tensors, so it crosses the wire, is saved and is stacked like everything else.  The algorithms that
+A net is a dict of tensors, so it is sent, is saved and is stacked like everything else.  The algorithms that
 train them so have `trainables/_generative.py` in common.
 
 Zhu et al. (FedGen), ICML 2021, arXiv:2105.10056, and its code, which FedPA's and FedGenP's codes extend.

@@ -10,6 +10,7 @@ import pandas as pd
 from fedtune.core import statistics
 from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.core.statistics import interval, number
+from fedtune.core.terminal import several
 
 SPREAD = {  # of test accuracy, beside its mean over clients
     "test_acc_std": "std over clients", "test_acc_worst10": "worst tenth", "test_acc_lowest": "lowest client",
@@ -71,22 +72,25 @@ class Check:
     def verdict(self) -> str:
         """What was gained and how sure that is, as the first half of a sentence."""
         if "default" not in self.names:
-            return "The best configuration is the default one"
+            return "The tuned configuration is the default one"
         difference = self.paired
         if math.isnan(difference.mean):
-            return "Runs diverged on fresh seeds, so whether the best differs from the default is unknown"
+            return "Runs diverged on fresh seeds, so whether tuning gained anything over the default is unknown"
         what = self.what[:1].lower() + self.what[1:] if self.column == "test_acc" else self.what
         if math.isnan(difference.half):
-            return f"{self._on} cannot say whether the best differs from the default ({self.difference()} in {what})"
+            return (
+                f"{self._on} the tuned configuration differs from the default by {self.difference()} in {what}; how "
+                "much of that is chance is unknown"
+            )
         by = f"{self.difference()} in {what}, 95 % interval"
         if abs(difference.mean) <= difference.half:
-            return f"{self._on} cannot tell the best configuration from the default ({by})"
+            return f"{self._on} the tuned configuration does not differ significantly from the default ({by})"
         gain = difference.mean * (self.objective.tested_sign if self.column == self.objective.tested else 1)
-        return f"{self._on} find the best configuration {'better' if gain > 0 else 'worse'} than the default ({by})"
+        return f"{self._on} the tuned configuration {'beats' if gain > 0 else 'is worse than'} the default ({by})"
 
     @property
     def _on(self) -> str:
-        return f"{self.seeds} fresh seeds" if self.seeds > 1 else "One fresh seed"
+        return f"On {several(self.seeds, 'fresh seed')}"
 
     def spread(self) -> list[tuple[str, list[str]]]:
         """Name, and means over seeds of how test accuracy is spread over clients, where that is known."""

@@ -13,6 +13,7 @@ from optuna import Study
 from plotly.graph_objects import Figure
 
 from analysis import frames, plots
+from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import ACCURACY, Objective, parse
 from fedtune.reporting import sampling
 from fedtune.reporting.findings import Findings
@@ -50,7 +51,7 @@ def _progress(f: Findings) -> list[Shown]:
     curves = _drawn(
         "Learning curves",
         lambda: plots.learning_curves(some.rounds, some.trials, metric=first.name, mode=first.mode),
-        "What ends early was stopped. Lines that still rise at the end say that more rounds would help; lines that "
+        "Short lines are stopped trials. Lines that still rise at the end say that more rounds would help; lines that "
         "cross say that stopping early can go wrong.",
     )
     return [
@@ -86,12 +87,20 @@ def _fronts(f: Findings) -> list[Shown]:
         _drawn(
             "Accuracy against communication" if other.name == "comm_mb" else f"{first.name} against {other.name}",
             partial(plots.accuracy_communication, f.rounds, other, first=first),
-            "The line holds what no other round of any trial beats: where it bends, more "
+            f"Pareto front: no other round is both {_beats(other)} and {_beats(first)}. Where it bends, more "
             + {"comm_mb": "megabytes begin", "seconds": "seconds begin"}.get(other.name, f"of {other.name} begins")
             + f" to buy little {'accuracy' if first == ACCURACY else f.in_words}.",
         )
         for other in against if other.name != first.name
     ]  # fmt: skip
+
+
+def _beats(objective: Objective) -> str:
+    """What a round is that is better in an objective."""
+    more = "higher" if objective.sign > 0 else "lower"
+    return {"comm_mb": "cheaper", "seconds": "faster", METRIC: "more accurate"}.get(
+        objective.name, f"{more} in {objective.name}"
+    )
 
 
 def _hyperparameters(f: Findings, study: Study | None) -> list[Shown]:

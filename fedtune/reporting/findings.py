@@ -1,4 +1,4 @@
-"""What a run's folder says of its search, in words and small tables: what was found, how sure one can be, what to mind.
+"""What a run's folder says of its search, in words and small tables: what was found, how sure one can be, the caveats.
 
 Nothing here knows of HTML: `fedtune report` shows it.
 """
@@ -18,15 +18,14 @@ from fedtune.core import statistics
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRICS
 from fedtune.core.objectives import Goal
-from fedtune.core.terminal import short
+from fedtune.core.terminal import several, short
 from fedtune.federated.scenarios import in_words
 from fedtune.reporting import declared
 from fedtune.reporting.check import Check
 from fedtune.reporting.words import search_settings
 from fedtune.runs import reading, tables
 from fedtune.runs.files import RunFiles
-from fedtune.tuning import schedulers
-from fedtune.tuning.domains import edge
+from fedtune.tuning import caveats, schedulers
 from fedtune.tuning.options import SearchOptions
 
 OPEN = ("running", "abandoned")  # states of what has not ended
@@ -89,8 +88,9 @@ class Findings:
         numbers = self.trials["status"].value_counts()
         said = ", ".join(f"{numbers[s]} {s}" for s in frames.STATUSES if numbers[s])
         planned = self.record.get("trials")
-        of = f" of {planned}" if isinstance(planned, int) and planned > len(self.trials) else ""
-        return f"{len(self.trials)}{of} trials" + (f": {said}" if said else "")
+        more = isinstance(planned, int) and planned > len(self.trials)
+        trials = f"{len(self.trials)} of {several(planned, 'trial')}" if more else several(len(self.trials), "trial")
+        return trials + (f": {said}" if said else "")
 
     def answer(self) -> list[tuple[str, str, str, str, str]]:
         """Each searched hyperparameter: name with symbol, the best's value, the default, the range, what it is."""
@@ -121,7 +121,7 @@ class Findings:
         return shlex.join(["fedtune", "run", "--config", str(RunFiles(self.run).best_file), *where])
 
     def warnings(self) -> list[str]:
-        """What to mind before one believes it."""
+        """The caveats: what to know before one believes it."""
         return [*of_state(self.run, self.state, self.record), *_of_check(self), *_of_trials(self)]
 
 
@@ -162,7 +162,7 @@ def state(run: Path, record: dict[str, Any]) -> str:
 
 
 def of_state(run: Path, now: str, record: dict[str, Any]) -> list[str]:
-    """What to mind of a search or comparison that is not over, or ended otherwise than it should."""
+    """The caveats of a search or comparison that is not over, or ended otherwise than it should."""
     resume = f"{shlex.join(['fedtune', 'resume', str(run)])} resumes it"
     why = f" ({record['reason']})" if record.get("reason") else ""
     said = {
@@ -203,7 +203,7 @@ def _of_check(f: Findings) -> list[str]:
     for name in f.check.names:
         values = f.check.of(name)
         if bad := int(values.isna().sum()):
-            found.append(f"On fresh seeds the {name} configuration diverged in {bad} of {len(values)} runs.")
+            found.append(f"On fresh seeds the {name} configuration diverged in {bad} of {several(len(values), 'run')}.")
     return found
 
 
@@ -213,7 +213,7 @@ def _of_trials(f: Findings) -> list[str]:
         if bad := int((status == how).sum()):
             reasons = f.trials.loc[(status == how) & (f.trials["reason"] != ""), "reason"]
             first = f" (the first: {reasons.iloc[0].strip().splitlines()[-1]})" if len(reasons) else ""
-            warnings.append(f"{bad} of {len(status)} trials {how}{first}.")
+            warnings.append(f"{bad} of {several(len(status), 'trial')} {how}{first}.")
     if f.best is not None and str(f.best["status"]) != "finished":
         warnings.append(f"No trial was finished: the best is the {f.best['status']} one that went furthest.")
     if schedulers.moves_hyperparameters(f.record.get("scheduler")):
@@ -226,13 +226,13 @@ def _of_trials(f: Findings) -> list[str]:
         )
     if f.goal.constraints:
         warnings.append(_of_constraints(f))
-    for name, text in (f.record.get("space") or {}).items():
-        if end := edge(f.config.get(name), text):
-            warnings.append(
-                f"The best has {name} = {short(f.config[name])}, at the {end} end of the searched {text}: "
-                "the optimum may lie beyond it."
-            )
-    return warnings
+    of_search = caveats.of_search(str(f.record.get("searcher")), len(f.trials), f.config, f.record.get("space") or {})
+    return [*warnings, *map(sentence, of_search)]
+
+
+def sentence(text: str) -> str:
+    """A line of a terminal as a sentence of a page."""
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _of_constraints(f: Findings) -> str:

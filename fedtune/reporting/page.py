@@ -15,6 +15,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from fedtune.core.terminal import several
 from fedtune.reporting import sections
 from fedtune.reporting.output import MARK
 from fedtune.reporting.sections import Comparison, Search
@@ -33,10 +34,10 @@ def html(parts: Sequence[Search | Comparison]) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     plotly, js = get_plotlyjs(), _ours("js")
     return environment.from_string(_ours("html")).render(
-        title=parts[0].title if len(parts) == 1 else f"{len(parts)} runs", runs=parts,
+        title=parts[0].title if len(parts) == 1 else several(len(parts), 'run'), runs=parts,
         overview=sections.overview(parts) if len(parts) > 1 else None, mark=Markup(MARK),
         policy=_policy(plotly, js), css=Markup(_ours("css")), plotly=Markup(plotly), js=Markup(js),
-        made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        several=several, made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     ).lstrip()  # fmt: skip
 
 

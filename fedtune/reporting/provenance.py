@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
+from fedtune.core.terminal import several
 from fedtune.reporting import words
 from fedtune.reporting.findings import Findings
 
@@ -34,7 +35,8 @@ def of(r: dict[str, Any], f: Findings | None = None) -> Provenance:
         "preset": r.get("preset"),
         "machine": ", ".join(
             str(v) for v in (
-                hardware.get("system"), hardware.get("machine"), f"{hardware.get('cpus')} CPUs" if hardware else None,
+                hardware.get("system"), hardware.get("machine"),
+                several(hardware["cpus"], "CPU") if "cpus" in hardware else None,
                 hardware.get("instructions"),
                 *(hardware.get("gpus") or []),
             ) if v

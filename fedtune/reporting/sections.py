@@ -18,6 +18,7 @@ from analysis import frames, plots
 from fedtune.core import own_files
 from fedtune.core.objectives import ACCURACY, Goal
 from fedtune.core.statistics import interval
+from fedtune.core.terminal import several
 from fedtune.federated.scenarios import in_words
 from fedtune.reporting import figures as report_figures
 from fedtune.reporting import findings, provenance, sampling, words
@@ -70,7 +71,7 @@ class Search:
             return f"{self.found.check.verdict()}{more}."
         return (
             f"Best so far in the search: {self.found.in_words} {self.found.ended:.4f} after "
-            f"{self.found.best['rounds']} rounds{more}. Nothing says yet how it does on other seeds."
+            f"{several(self.found.best['rounds'], 'round')}{more}. Nothing says yet how it does on other seeds."
         )
 
     @property
@@ -205,6 +206,10 @@ def _comparison(run: Path, anchor: str) -> Comparison:
     there = [a for a, folder in folders.items() if RunFiles(folder).record_file.exists()]
     found = [findings.read(folders[a], _check(evaluations, a)) for a in there]
     warnings = [*findings.of_state(run, state, record), *map(str, record.get("unequal") or [])]
+    if evaluations is not None and found:
+        first, spaces = found[0].record, {f.record["algorithm"]: f.record.get("space") or {} for f in found}
+        said = comparison_text.caveats(str(first.get("searcher")), int(first.get("trials") or 0), spaces, evaluations)
+        warnings += map(findings.sentence, said)
     if lacking := [a for a in algorithms if a not in there]:
         warnings.append(f"The folder has no search of {', '.join(lacking)}.")
     return Comparison(
@@ -288,7 +293,7 @@ def _lead(record: dict[str, Any], state: str, evaluated: bool) -> str:
 
     evaluated: whether there are runs on fresh seeds.
     """
-    trials, names = record.get("trials"), f"{len(record['algorithms'])} algorithms"
+    trials, names = record.get("trials"), several(len(record['algorithms']), 'algorithm')
     if state != "finished":
         earlier, missing = "; the fresh seeds' figures below are of an earlier time", "; that has not been done yet"
         done = earlier if evaluated else missing
@@ -296,5 +301,5 @@ def _lead(record: dict[str, Any], state: str, evaluated: bool) -> str:
     if record.get("unequal"):
         budget = "each tuned, with budgets that were not equal"
     else:
-        budget = "each tuned with the same budget" + (f" of {trials} trials" if trials else "")
+        budget = "each tuned with the same budget" + (f" of {several(trials, 'trial')}" if trials else "")
     return f"{names}, {budget}, selected on validation rows, and trained again on fresh seeds beside the defaults."

@@ -27,12 +27,15 @@ def search_settings(record: dict[str, Any]) -> str:
 
 
 def mattered(found: Importance | None) -> str:
-    """Which hyperparameter mattered most among the trials, and how sure that is; "" where nothing can be said."""
-    if not found:
+    """Which hyperparameter mattered most among the trials, and how sure that is; "" where nothing can be said.
+
+    Of one that comes first in less than half of the resamples nothing can.
+    """
+    if not found or found.first < RESAMPLES / 2:
         return ""
     name, share = next(iter(found.shares.items()))
     verb = "mattered" if found.first >= SURE * RESAMPLES else "may have mattered"
     return (
-        f"and {name} {verb} most: {100 * share:.0f} % of the variance between {found.trials} trials (fANOVA; it comes "
-        f"first in {found.first} of {RESAMPLES} resamples of them)"
+        f"and {name} {verb} most: {100 * share:.0f} % of the variance between {several(found.trials, 'trial')} "
+        f"(fANOVA; it comes first in {found.first} of {RESAMPLES} resamples of them)"
     )

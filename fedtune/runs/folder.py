@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedtune.core import bounded
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import Goal
+from fedtune.core.terminal import several
 from fedtune.runs import reading
 from fedtune.runs.files import RunFiles
 
@@ -107,5 +108,5 @@ class RunFolder(RunFiles):
         shown = dict.fromkeys([*COLUMNS, goal.first.column, "last_val_acc", "last_test_acc", "test_round"])
         names = [frames.CONFIG + name for name in frames.hyperparameters(trials)]
         table = trials[[*shown, *names]].head(SHOWN).rename(columns=lambda c: c.removeprefix(frames.CONFIG))
-        head = f"{self.path}: {self.record['algorithm']}, {self.state}, {len(trials)} trials"
+        head = f"{self.path}: {self.record['algorithm']}, {self.state}, {several(len(trials), 'trial')}"
         return f"<p>{html.escape(head)}</p>{table.to_html(index=False, float_format='{:.4g}'.format)}"

@@ -15,10 +15,10 @@ from fedtune.core import own_files
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import FAR, Goal, Objective
-from fedtune.core.terminal import short
+from fedtune.core.terminal import several, short
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.runs.logs import logged
-from fedtune.runs.trial_states import ALIVE, ended
+from fedtune.runs.trial_states import ALIVE, ended, trained
 
 SHOWN = 10  # trials in the table
 NEEDED = (  # entries of a search's record
@@ -41,8 +41,8 @@ def overview(run: Path) -> tuple[Group, bool]:
     folders = [run / own_files.plain_name(name) for name in names]
     begun = [_search(folder)[0] for folder in folders if RunFiles(folder).record_file.exists()]
     evaluated = len(list(files.evaluations_folder.glob("*.json")))
-    head = f"comparison of {', '.join(names)}: {state}; {len(begun)} of {len(names)} searches begun, "
-    return Group(Text(head + f"{evaluated} runs on fresh seeds done"), *begun), over
+    head = f"comparison of {', '.join(names)}: {state}; {len(begun)} of {several(len(names), 'search')} begun, "
+    return Group(Text(head + f"{several(evaluated, 'run')} on fresh seeds done"), *begun), over
 
 
 def _search(run: Path) -> tuple[Group, bool]:
@@ -56,6 +56,7 @@ def _search(run: Path) -> tuple[Group, bool]:
         raise files.damaged(error) from error
     (state, over), rows = _state(files, record), logged(run)
     how = ended(run, rows)
+    rows = {trial: some for trial, of in rows.items() if (some := trained(of))}
     if over:  # what the driver left when it stopped; resume continues from it if the search was not over
         left = "stopped" if record["state"] in ("finished", "nothing found") else "open"
         how = {t: left if h in ALIVE.values() else h for t, h in how.items()}
@@ -64,7 +65,7 @@ def _search(run: Path) -> tuple[Group, bool]:
         f"{record['algorithm']}, {record['searcher']} and {record['scheduler']}: {state}"
         + (f" ({record['reason']})" if record.get("reason") else ""),
         *([f"own files: {', '.join(str(o['name']) for o in record['own'])}"] if record.get("own") else []),
-        f"begun {record['started']}; {len(how)} of {record['trials']} trials: {counts}",
+        f"begun {record['started']}; {len(how)} of {several(record['trials'], 'trial')}: {counts}",
         *(_rung(rung, budget, rows, how) for rung in rungs),
     ]
     if not over and (seconds := seconds_left(record, rows, how)) is not None:
@@ -89,14 +90,16 @@ def _rung(rung: float, budget: Budget, rows: Logged, how: dict[str, str]) -> str
 
 
 def _best(rows: Logged, how: dict[str, str], rounds: int, space: set[str], objective: Objective) -> Table | None:
-    """The trials with the best last value of the objective; None before a round was reported."""
+    """The trials with the best last value of the objective, those that diverged last; None before there is a round."""
     key, best = objective.attribute, {"max": "highest", "min": "lowest"}[objective.mode]
     names = sorted({n for of in rows.values() for n in of[-1].get("config", {})} & space)
     table = Table(title=f"{best} last {objective.name}", title_justify="left", box=None)
     for column in ("trial", "status", "round", objective.name, "test_acc", *names):
         table.add_column(column, justify="left" if column in ("trial", "status") else "right")
     last = {t: of[-1] for t, of in rows.items() if abs(of[-1].get(key, FAR)) < FAR}
-    for trial, row in sorted(last.items(), key=lambda item: -objective.sign * item[1][key])[:SHOWN]:
+    order = sorted(last, key=lambda t: (how.get(t) == "diverged", -objective.sign * last[t][key]))
+    for trial in order[:SHOWN]:
+        row = last[trial]
         tested = _tested(rows[trial])
         values = [short(row.get("config", {}).get(n)) for n in names]
         at = f"{reached([row])}/{rounds}"

@@ -84,7 +84,7 @@ def _read(run: Path, entry: Mapping[str, Any]) -> OwnFile:
     if _is_data(file) and ".." not in Path(name).parts and copy.exists():
         if not Path(file.path).exists():
             if copies.digest(copy) != digest:
-                raise UserError(f"{copy} is a copy of {file.path}, but it was changed; remove it, or bring that back")
+                raise UserError(f"{copy} is a copy of {file.path}, but it was changed; restore or remove it")
             copies.tell(digest, copy)
         return file
     if ".." in Path(name).parts or Path(name).is_absolute() or not copy.is_file():
@@ -106,6 +106,6 @@ def _without_copy(run: Path, file: OwnFile) -> OwnFile:
         content = bounded.read(file.path, own_files.LARGEST) if file.name.endswith(".py") else None
     except OSError as error:
         raise UserError(
-            f"{run} was made with {file.path}, but neither it nor its copy is there; bring it back"
+            f"{run} was made with {file.path}, but neither it nor its copy is there; restore it"
         ) from error
     return file._replace(content=content)

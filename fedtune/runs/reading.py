@@ -136,7 +136,7 @@ def write_table(frame: pd.DataFrame, file: Path) -> None:
 
 def damaged(file: Path, why: object) -> UserError:
     """The error for a file of a run's that cannot be used."""
-    return UserError(f"{file} is damaged ({short(why)}); bring it back from a copy")
+    return UserError(f"{file} is damaged ({short(why)}); restore it from a copy")
 
 
 def short(why: object) -> str:

@@ -25,6 +25,14 @@ def status(result: dict[str, Any]) -> str:
     return "finished" if result.get("complete") else "stopped"
 
 
+def trained(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of the rounds that a trial trained: one that diverged, or met what cannot heal, ends with another row.
+
+    That one holds what searchers and schedulers are told, chance or the worst there is, in the place of a figure.
+    """
+    return [row for row in rows if not row.get("diverged")]
+
+
 def ended(run: Path, logged: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
     """How each trial ended, or that it runs or waits: by Ray's last snapshot, and by what was logged since."""
     states: dict[str, str] = {}

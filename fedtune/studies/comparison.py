@@ -11,7 +11,7 @@ from typing import Any
 
 from fedtune.cluster import ray_start
 from fedtune.core import interrupting
-from fedtune.core.terminal import say
+from fedtune.core.terminal import say, several
 from fedtune.data import datasets
 from fedtune.data.federation import Federation
 from fedtune.runs import disk, own_copies, provenance, reading, state_copies
@@ -80,7 +80,7 @@ def _recorded(c: ComparisonPlan, files: RunFiles) -> Iterator[Callable[..., None
 def _search_all(c: ComparisonPlan, data: datasets.Dataset, partitions: list[Federation], fits: int) -> bool:
     """Whether every algorithm's search is over: one that was interrupted ends this."""
     for i, p in enumerate(c.plans.values()):
-        say(f"\n{i + 1} of {len(c.plans)} searches")
+        say(f"\n{i + 1} of {several(len(c.plans), 'search')}")
         if _search(p, data, partitions, fits) == 130:
             return False
     return True

@@ -11,18 +11,16 @@ from rich.table import Table
 
 from fedtune.core import terminal
 from fedtune.core.objectives import BY_ACCURACY
-from fedtune.core.terminal import say, short
+from fedtune.core.terminal import say, several
 from fedtune.federated.scenarios import find
-from fedtune.runs import tables
 from fedtune.runs.files import RunFiles, write_whole
 from fedtune.runs.provenance import provenance_line
 from fedtune.studies import comparison_tables, comparison_text, published
 from fedtune.studies.comparison_plan import ComparisonPlan
 from fedtune.studies.ray_tasks import Outcome
-from fedtune.tuning import domains, messages
+from fedtune.tuning import messages
 from fedtune.tuning.plan import Plan
 
-STARTUP, ENOUGH = 10, 32  # trials that Optuna's searchers draw at random first; a search's default number
 PUBLISHED = "published; in brackets: printed for another data set, not comparable"
 
 
@@ -47,11 +45,12 @@ def report(
     unequal = comparison_tables.unequal(runs, c.first.trials, c.first.budget)
     warnings = [f"warning: budgets were not equal: {u}" for u in unequal]
     notes = list(dict.fromkeys(published.note(v) for found in cells.values() for v in found))
-    edges = [*_as_random(c.first), *near_edges(c, evaluations)]
+    searched = {name: p.space.text() for name, p in c.plans.items()}
+    caveats = comparison_text.caveats(c.first.searcher, c.first.trials, searched, evaluations)
     titled = _titled(c, table, pairs, against)
-    _show(titled, {PUBLISHED: notes, "of the searches": edges})
+    _show(titled, {PUBLISHED: notes, "of the searches": caveats})
     made = _made(record, runs.values(), outcomes, table["search_seconds"].sum())
-    _write(c, titled, [*warnings, *notes, *edges], made)
+    _write(c, titled, [*warnings, *notes, *caveats], made)
     for line in warnings:
         say(line)
     say(f"folder: {c.folder}")
@@ -63,31 +62,6 @@ def printed(c: ComparisonPlan, name: str) -> list[published.Cell]:
     named = find(c.first.scenario)
     same = c.scenario.override(all_classes=named.all_classes) == named
     return published.of(c.first.scenario, name) if same else []
-
-
-def _as_random(p: Plan) -> list[str]:
-    """What to say of searches that end before the searcher has learnt anything."""
-    if p.searcher not in ("tpe", "gp") or p.trials >= ENOUGH:
-        return []
-    return [
-        f"with {p.trials} trials {p.searcher} has hardly begun (its first {STARTUP} are random): read these as random "
-        f"searches, or give --trials {ENOUGH}"
-    ]
-
-
-def near_edges(c: ComparisonPlan, evaluations: pd.DataFrame) -> list[str]:
-    """Which tuned values lie at an end of what was searched, a sentence each."""
-    found = []
-    for name, p in c.plans.items():
-        mine = evaluations[(evaluations["algorithm"] == name) & evaluations["chosen"]]
-        for column, text in p.space.text().items() if len(mine) else ():
-            value = tables.plain({column: mine.iloc[0].get(tables.CONFIG + column)}).get(column)
-            if end := domains.edge(value, text):
-                found.append(
-                    f"{name} has {column} = {short(value)}, at the {end} end of the searched {text}: the optimum may "
-                    "lie beyond it"
-                )
-    return found
 
 
 def _made(record: dict[str, Any], searches: Iterable[Path], fresh: Sequence[Outcome], searched: float) -> str:
@@ -114,7 +88,7 @@ def _titled(
          comparison_text.shown_pairs(pairs)),
         (f"against {' and '.join(c.baselines)}, tuned: p corrected by Holm for these {len(against)}",
          comparison_text.shown_pairs(against, every=True)),
-        (f"what that cost; the searches had {c.first.trials} trials of at most {_most(c.first)} each",
+        (f"what that cost; the searches had {several(c.first.trials, 'trial')} of at most {_most(c.first)} each",
          comparison_text.costs(table)),
         ("what the searches found", comparison_text.searched(table)),
     ]  # fmt: skip

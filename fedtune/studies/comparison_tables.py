@@ -12,7 +12,7 @@ import pandas as pd
 from fedtune.core import statistics
 from fedtune.core.budget import Budget
 from fedtune.core.objectives import ACCURACY, Objective
-from fedtune.core.terminal import short
+from fedtune.core.terminal import several, short
 from fedtune.runs import frames, tables
 from fedtune.runs.files import RunFiles
 from fedtune.studies.fresh_seeds import DEFAULT
@@ -151,7 +151,7 @@ def unequal(runs: Mapping[str, Path], trials: int, budget: Budget) -> list[str]:
     for name, run in runs.items():
         had = frames.trials_table(RunFiles(run))
         if len(had) != trials:
-            found.append(f"{name} began {len(had)} of {trials} trials")
+            found.append(f"{name} began {len(had)} of {several(trials, 'trial')}")
         ended = had[had["status"] == "finished"]
         lengths[name] = sorted(set(ended["rounds"]))
         if budget.unit != "rounds" and len(ended):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from fedtune.core.statistics import interval, number
+from fedtune.runs import tables
+from fedtune.tuning import caveats as tuning_caveats
 
 LEVEL = 0.05
 NAMED = 7  # algorithms that a title names
@@ -20,7 +22,7 @@ def who(algorithms: Sequence[str]) -> str:
 
 
 def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> str:
-    """Sentences on who comes first when tuned, who cannot be told from it, and who is above and below a baseline.
+    """Sentences on who comes first when tuned, how many differ significantly from it, and from each baseline.
 
     The figures are those of the tables; "" where no algorithm has a tuned one.
     """
@@ -30,18 +32,40 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> 
     best, column = str(table["algorithm"].iloc[0]), next(c for c in figures if c.startswith("tuned"))
     name, percent, _ = column.removeprefix("tuned").partition("%")
     figure = f"{name.strip()} {figures[column].iloc[0]} {percent}".strip()
-    said = f"{best} comes first on fresh seeds with {figure}"
+    found = [f"{best} comes first on fresh seeds with {figure}"]
     mine = pairs[pairs["algorithm"] == best]
-    open_, untested = int((mine["p_holm"] >= LEVEL).sum()), int(mine["p_holm"].isna().sum())
     if len(mine):
-        said += f"; {open_} of the other {len(mine)} cannot be told from it"
-        said += f", and {untested} could not be tested" if untested else ""
-    found = [said]
+        found.append(_differing(mine, f"of the other {len(mine)}", "it"))
     for baseline, of in against.groupby("other", sort=False):
         sure = of[of["p_holm"] < LEVEL]
-        higher = int((sure["difference"] > 0).sum())
-        found.append(f"significantly above {baseline} are {higher} of {len(of)}, below {len(sure) - higher}")
+        above = int((sure["difference"] > 0).sum())
+        how = f" ({above} above, {len(sure) - above} below)" if len(sure) else ""
+        found.append(_differing(of, f"of {len(of)}", str(baseline)) + how)
     return "; ".join(found) + "."
+
+
+def _differing(pairs: pd.DataFrame, all_: str, whom: str) -> str:
+    """How many of the pairs' algorithms differ significantly from one, in words."""
+    sure, untested = int((pairs["p_holm"] < LEVEL).sum()), int(pairs["p_holm"].isna().sum())
+    said = f"{sure or 'none'} {all_} differ{'s' if sure < 2 else ''} significantly from {whom}"
+    return said + (f", and {untested} could not be tested" if untested else "")
+
+
+def caveats(
+    searcher: str, trials: int, spaces: Mapping[str, Mapping[str, str]], evaluations: pd.DataFrame
+) -> list[str]:
+    """What to know before one believes a comparison's searches: those that are as good as random, values at an end.
+
+    trials: of each search.  spaces: what each searched, as a record has it.  evaluations: the runs on fresh seeds.
+    """
+    found = tuning_caveats.as_random(searcher, trials, "these as random searches")
+    chosen = evaluations[_of(evaluations, "chosen").fillna(0).astype(bool)]
+    for name, space in spaces.items():
+        mine = chosen[chosen["algorithm"] == name]
+        if len(mine):
+            values = {n: mine.iloc[0].get(tables.CONFIG + n) for n in space}
+            found += tuning_caveats.at_edges(name, tables.plain(values), space)
+    return found
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
@@ -97,14 +121,14 @@ def shown_pairs(pairs: pd.DataFrame, every: bool = False) -> pd.DataFrame:
     """The pairs as text; if there are many and not `every` is wanted, only those with the first algorithm."""
     if len(pairs) > MANY and not every:
         pairs = pairs[pairs["algorithm"] == pairs["algorithm"].iloc[0]]
-    better = pairs["p_holm"].map(lambda p: "not tested" if math.isnan(p) else "yes" if p < LEVEL else "cannot be told")
+    differ = pairs["p_holm"].map(lambda p: "not tested" if math.isnan(p) else "yes" if p < LEVEL else "not shown")
     return pd.DataFrame(
         {
             "pair": pairs["algorithm"] + " − " + pairs["other"],
             "difference": _with_half(pairs, "difference", "half", sign="+"),
             "p": pairs["p"].map(lambda v: number(v, ".2g")),
             "p (Holm)": pairs["p_holm"].map(lambda v: number(v, ".2g")),
-            f"differ at {LEVEL:.0%}": better,
+            f"differ at {LEVEL:.0%}": differ,
         }
     )
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedtune.core import terminal
-from fedtune.core.terminal import say
+from fedtune.core.terminal import say, several
 from fedtune.data import datasets, own_partition
 from fedtune.data.datasets import Dataset
 from fedtune.data.federation import Federation
@@ -106,9 +106,10 @@ def summary(table: pd.DataFrame) -> str:
     rows = table.groupby("client")["rows"].sum()
     held = table.groupby(["client", "class"])["rows"].sum().gt(0).groupby("client").sum()
     return (
-        f"{len(rows)} clients, {rows.sum()} rows, {table['class'].nunique()} classes; of a client {rows.min()} to "
-        f"{rows.max()} rows (median {rows.median():g}) and {held.min()} to {held.max()} classes (mean "
-        f"{held.mean():.1f}); label skew {label_skew(table).mean():.2f} (0: classes as of all clients together, "
+        f"{several(len(rows), 'client')}, {several(rows.sum(), 'row')}, "
+        f"{several(table['class'].nunique(), 'class')}; rows a client {rows.min()} to {rows.max()} (median "
+        f"{rows.median():g}), classes a client {held.min()} to {held.max()} (mean {held.mean():.1f}); "
+        f"label skew {label_skew(table).mean():.2f} (0: classes as of all clients together, "
         "towards 1: classes that no other has)"
     )
 

@@ -69,7 +69,7 @@ def compare(before: pd.DataFrame, p: plan.Plan, record: Mapping[str, Any]) -> in
     columns = [c for c in now if c in before and c not in CLOCK]
     apart: dict[str, pd.Series] = {}
     if len(names) < len(p.again):
-        say(f"replayed: only {len(names)} of {len(p.again)} trials, for it was interrupted")
+        say(f"replayed: only {len(names)} of {several(len(p.again), 'trial')}, for it was interrupted")
         return 1
     for old, new in zip(p.again, names, strict=True):
         one, other = (f[f["trial"] == t][columns].reset_index(drop=True) for f, t in ((before, old.trial), (now, new)))
@@ -78,7 +78,7 @@ def compare(before: pd.DataFrame, p: plan.Plan, record: Mapping[str, Any]) -> in
         if not one.equals(other):
             apart[old.trial] = _distance(one, other)
     if apart:
-        say(f"replayed: {len(apart)} of {len(p.again)} trials have other numbers: {', '.join(apart)}")
+        say(f"replayed: {len(apart)} of {several(len(p.again), 'trial')} have other numbers: {', '.join(apart)}")
         say(f"replayed: {_how_far(list(apart.values()))}{_unlike(record, RunFolder(p.folder).record)}")
         return 1
     say(f"replayed: all {several(len(p.again), 'trial')}, {several(len(now), 'round')}, are the same bit for bit")

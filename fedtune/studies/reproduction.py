@@ -11,7 +11,7 @@ from typing import Any
 from fedtune.cluster import ray_start
 from fedtune.core import interrupting, terminal
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import say
+from fedtune.core.terminal import say, several
 from fedtune.data import datasets
 from fedtune.federated import partitioning
 from fedtune.federated.scenario import Scenario
@@ -56,7 +56,7 @@ def _outcomes(
     """What came of the grid's runs, by label; the record says if they were cut short."""
     runs = {run.label: run for spot in spots for run in spot.runs}
     record.write("running", runs=len(runs))
-    say(f"{grid.paper}, {grid.table}: {len(runs)} runs.  If it is interrupted, the same command continues")
+    say(f"{grid.paper}, {grid.table}: {several(len(runs), 'run')}.  If it is interrupted, the same command continues")
     share, files = (options.cpus_per_trial, options.gpus_per_trial), RunFiles(folder).runs_folder
     try:
         with interrupting.last_words(lambda why: record.write("interrupted", reason=why)):

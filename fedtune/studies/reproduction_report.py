@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedtune.core.statistics import interval
+from fedtune.core.terminal import several
 from fedtune.runs.files import RunFiles, write_whole
 from fedtune.runs.provenance import provenance_line
 from fedtune.studies import comparison_text, published
@@ -35,7 +36,7 @@ def texts(figures: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
         lengths = dict.fromkeys(zip(rows["rounds"], rows["whole"], strict=True))
         rounds = ", ".join(f"{n} of {of}" if n < of else str(n) for n, of in lengths)
         more = figures[beside & (figures["part"] == part)] if measure == "accuracy" else figures[:0]
-        yield f"{part}: {MEASURES[measure]} ({rounds} rounds)", _text(rows, marks, more)
+        yield f"{part}: {MEASURES[measure]} ({several(rounds, 'round')})", _text(rows, marks, more)
 
 
 def footnotes(figures: pd.DataFrame) -> list[str]:
@@ -99,13 +100,13 @@ class Report:
         spent = sum(o.seconds for o in self.outcomes.values())
         lines = [
             f"Varied: {grid.varied}." + (f"  Note: {grid.note}." if grid.note else ""),
-            f"Ours: mean ± 95 % interval over {seeds} seed{'s' * (seeds > 1)}, each with its own partition, start and "
+            f"Ours: mean ± 95 % interval over {several(seeds, 'seed')}, each with its own partition, start and "
             f"draws; nothing tuned, preset{'s' * (',' in self.presets)} {' and '.join(self.presets.split(','))}.",
         ]
         if self.quick:
             longest = max(p.rounds for p in grid.panels)
             few = " and three columns a part" * all(len(p.columns) <= 3 for p in grid.panels)
-            lines.append(f"A quick version: at most {longest} rounds, {seeds} seeds{few}.")
+            lines.append(f"A quick version: at most {several(longest, 'round')}, {several(seeds, 'seed')}{few}.")
         if (self.frame["published"].notna() & (self.frame["stands_in"] != "")).any():
             lines.append("In brackets: printed for another data set, not comparable.")
         if grid.paper in RULES:

@@ -21,7 +21,7 @@ import pandas as pd
 from fedtune.core import interrupting, statistics
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import progress
+from fedtune.core.terminal import progress, several
 from fedtune.studies.tabulated import Tabulated
 from fedtune.tuning import schedulers, searchers
 from fedtune.tuning.promotion import Promotion
@@ -46,10 +46,10 @@ class Strategy(NamedTuple):
     def __str__(self) -> str:
         """In words, as tables have it."""
         extra = {"none": "", "top": f", best {TOP} on another seed", "rung": ", best of rungs on another seed"}
-        several = f", {self.seeds} seeds a trial" if self.seeds > 1 else ""
+        each = f", {several(self.seeds, 'seed')} a trial" if self.seeds > 1 else ""
         judged = ", first rung" if schedulers.find(self.scheduler).has_rungs else ", from round"
         judged = f"{judged} {self.grace}" if self.grace else ""
-        return f"{self.searcher}, {self.scheduler}{judged}{several}{extra[self.more_seeds]}"
+        return f"{self.searcher}, {self.scheduler}{judged}{each}{extra[self.more_seeds]}"
 
     def on(self, table: Tabulated) -> Strategy:
         """With the first rung that it has on a table."""

@@ -13,7 +13,7 @@ import pandas as pd
 from fedtune.cluster import gpu_share, ray_start
 from fedtune.core import interrupting
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import say, short
+from fedtune.core.terminal import say, several, short
 from fedtune.data import datasets, federation
 from fedtune.federated import partitioning
 from fedtune.federated.simulation import settled
@@ -121,15 +121,16 @@ def search_and_check(
     cut = saved_state.cut_short(grid, p.trials, p.folder)
     if cut:
         what = "time budget reached" if p.time_budget else _interrupted(p)
-        say(f"{what}: {len(trials)} of {p.trials} trials were begun")
+        say(f"{what}: {len(trials)} of {several(p.trials, 'trial')} were begun")
     counts = trials["status"].value_counts().to_dict()
     run.add(search_seconds=round(time.monotonic() - began, 1), status=counts)
     best = tables.best_trial(trials, p.budget.unit, p.goal)
     broken = _broken(reported)
     if best is None:
         return _nothing_found(p, run, trials, broken, interrupted=cut and not p.time_budget)
+    every = several(len(trials), "trial")
     for reason, trouble in broken.items():
-        say(f"note: {len(trouble)} of {len(trials)} trials failed: {reason}" + _at_length(trouble, p.options.debug))
+        say(f"note: {len(trouble)} of {every} failed: {reason}" + _at_length(trouble, p.options.debug))
     how = {"trials": len(trials), "seeds": p.seeds}
     config = tables.write_best(p.folder, p.experiment, p.scenario, best, p.budget, p.goal, **how)
     if cut and not p.time_budget:

@@ -10,7 +10,7 @@ import numpy as np
 from fedtune.cluster import ray_start
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
-from fedtune.core.terminal import say
+from fedtune.core.terminal import say, several
 from fedtune.data import datasets
 from fedtune.federated import partitioning
 from fedtune.federated.experiment import Experiment, with_seed
@@ -50,13 +50,14 @@ def run(options: TabulationOptions, output: Path) -> int:
     )  # fmt: skip
     table.write(output)
     diverged = int(np.isnan(table.values[..., -1]).sum())
-    say(f"{table.name}: {table.configurations} configurations, {len(seeds)} seeds, {table.rounds} rounds: {output}")
+    said = (several(table.configurations, "configuration"), several(len(seeds), "seed"), several(table.rounds, "round"))
+    say(f"{table.name}: {', '.join(said)}: {output}")
     if diverged:
-        say(f"note: {diverged} of {len(outcomes)} runs diverged")
+        say(f"note: {diverged} of {several(len(outcomes), 'run')} diverged")
     if table.repeated:
         say(
-            f"note: {table.repeated} configurations reached in every round and on every seed what another did; "
-            "values that act alike can leave the grid"
+            f"note: {several(table.repeated, 'configuration')} reached in every round and on every seed what another "
+            "did; values that act alike can leave the grid"
         )
     return 0
 
@@ -83,7 +84,8 @@ def _outcomes(
     files.path.mkdir(parents=True, exist_ok=True)
     labels = {f"{i:05d} seed {s}": (p, s) for i, p in enumerate(points) for s in seeds}
     runs = [SeededRun(label, with_seed(experiment, s), p) for label, (p, s) in labels.items()]
-    say(f"{len(points)} configurations on {len(seeds)} seeds.  If it is interrupted, the same command continues")
+    size = f"{several(len(points), 'configuration')} on {several(len(seeds), 'seed')}"
+    say(f"{size}.  If it is interrupted, the same command continues")
     shared = options.cpus_per_trial, options.gpus_per_trial
     named = {experiment.scenario.dataset: data}
     with files.lock():

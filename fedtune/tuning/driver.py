@@ -36,6 +36,15 @@ from fedtune.tuning.trainable import FederatedTrainable, key
 Rows = dict[str, list[dict[str, Any]]]  # what each trial reported
 
 
+class TensorBoard(TBXLoggerCallback):
+    """Ray's files for TensorBoard, of trained rounds."""
+
+    def log_trial_result(self, iteration: int, trial: Any, result: dict) -> None:
+        """Write a round; what a trial reports when it diverges is none."""
+        if not result.get("diverged"):
+            super().log_trial_result(iteration, trial, result)
+
+
 def fit(
     p: Plan, data: list[Federation], concurrent: int, resumed: bool, watch: disk.Watch | None = None,
     tools: Sequence[TrialLogger] = (), show: bool = True, also: Sequence[tune.Callback] = (),
@@ -86,7 +95,7 @@ def drive(
         ray_internals.callbacks(tuner)[:] = [
             JsonLoggerCallback(), recorder, Gauges(p.name, p.experiment.algorithm, p.goal.first),
             *([view] if show else []),
-            *([TBXLoggerCallback()] if p.tensorboard else []), *([watch] if watch else []),
+            *([TensorBoard()] if p.tensorboard else []), *([watch] if watch else []),
             *([journal] if journal else []), *tools, *also,
         ]  # fmt: skip
         copied = ray_internals.states_copied_by(StateCopies().copy)

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, FAR, Goal
 from fedtune.core.terminal import several, short
-from fedtune.runs.trial_states import STATUSES, status
+from fedtune.runs.trial_states import BROKEN, STATUSES, status
 
 PERIOD = 0.5  # seconds between two pictures
 SHOWN = 16  # running trials in a table
@@ -92,7 +92,8 @@ class View(Callback):
         """How the search stands: a line, and a table of running trials."""
         counts = {how: list(self.ended.values()).count(how) for how in STATUSES}
         known = ", ".join(f"{n} {how}" for how, n in counts.items() if n)
-        head = f"{self.title}   {len(self.ended)}/{self.trials} trials ({known or 'none ended'})   {self.elapsed()}"
+        done = f"{len(self.ended)}/{several(self.trials, 'trial')} ({known or 'none ended'})"
+        head = f"{self.title}   {done}   {self.elapsed()}"
         table = Table(box=None, pad_edge=False)
         for column in ("trial", "round", self.objective.name, *self.names):
             table.add_column(column, justify="right")
@@ -101,7 +102,7 @@ class View(Callback):
             self._row(table, trial, f"{last.get('training_iteration', 0)}/{self.rounds}", self._value(last), config)
         if self.peak:
             table.add_section()
-            self._row(table, f"peak {self.peak[1]}", "", self.peak[0], self.peak[2], style="bold green")
+            self._row(table, f"best {self.peak[1]}", "", self.peak[0], self.peak[2], style="bold green")
         return Group(Text(head), table)
 
     def elapsed(self) -> str:
@@ -110,9 +111,12 @@ class View(Callback):
         return f"{minutes}:{seconds:02d}"
 
     def _hear(self, trial: str, result: dict[str, Any], config: dict[str, Any]) -> None:
+        if result.get("diverged"):  # no round: the last one's figures stay
+            self.last[trial] = self.last.get(trial, {}) | {n: result.get(n) for n in ("diverged", BROKEN)}
+            return
         self.last[trial] = result
         value = self._value(result)
-        if value is None or result.get("diverged") or any(e > 0 for e in result.get(EXCESSES, ())):
+        if value is None or any(e > 0 for e in result.get(EXCESSES, ())):
             return
         if self.peak is None or self.objective.better(value, self.peak[0]):
             self.peak = (value, trial, dict(config))
@@ -148,7 +152,7 @@ class Lines(View):
         """Print how the trial ended."""
         last = self.last.get(trial, {})
         value = "-" if (found := self._value(last)) is None else f"{found:.4f}"
-        peak = f"; peak so far {self.peak[0]:.4f} ({self.peak[1]})" if self.peak else ""
+        peak = f"; best so far {self.peak[0]:.4f} ({self.peak[1]})" if self.peak else ""
         line = (
             f"[{self.elapsed()}] {len(self.ended)}/{self.trials} {trial} {self.ended[trial]} after "
             f"{several(last.get('training_iteration', 0), 'round')}, {self.objective.name} {value}{peak}"

@@ -15,7 +15,7 @@ from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import console, say, several, short
 from fedtune.federated.own_scenario import data_in_words
 from fedtune.runs import pareto, reading, tables
-from fedtune.tuning import schedulers
+from fedtune.tuning import caveats, schedulers
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.space_types import Config
 
@@ -70,7 +70,7 @@ def conclude(
         "in the search: "
         + "".join(f"{n} {short(float(best[tables.final(n)]))}, " for n in p.goal.names if n != METRIC)
         + f"val_acc {best['last_val_acc']:.4f}, " + said_of_test(tables.tested(best)) + " "
-        f"after {several(best['rounds'], 'round')}" + (f", means of {p.seeds} seeds" if p.seeds > 1 else "")
+        f"after {several(best['rounds'], 'round')}" + (f", means of {several(p.seeds, 'seed')}" if p.seeds > 1 else "")
     )
     if len(checked):
         table = Table(title=f"test accuracy on fresh seeds ({p.final_seeds}), last round", title_justify="left")
@@ -94,11 +94,14 @@ def conclude(
             say(f"best − default{f' in {other}' if shown else ''}: {said} (95 % interval, paired by seed)")
         for constraint in p.goal.constraints:
             mine = checked[checked["configuration"] == "best"][constraint.name]
-            say(f"{constraint} is kept on {int((mine.map(constraint.excess) <= 0).sum())} of {len(mine)} fresh seeds")
+            kept = int((mine.map(constraint.excess) <= 0).sum())
+            say(f"{constraint} is kept on {kept} of {several(len(mine), 'fresh seed')}")
         if "default" not in set(checked["configuration"]):
             say("the best configuration is the default one")
     if schedulers.find(p.scheduler).moves_hyperparameters:
         say("note: PBT moved the hyperparameters during training; best.yaml and the check above hold the last values")
+    for caveat in caveats.of_search(p.searcher, sum(counts.values()), config, p.space.text()):
+        say(f"note: {caveat}")
     say(f"folder: {p.shown}")
     best_file = p.shown / p.files.best_file.name
     say(f"again: fedtune run --config {best_file}" + (f" --data-dir {data_dir}" if data_dir else ""))
@@ -115,7 +118,7 @@ def _length(p: Plan) -> str:
     rounds = several(p.experiment.scenario.rounds, "round")
     unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit)
     most = f"{rounds} or {p.budget.limit:g} {unit}" if unit else rounds
-    return most + (f", each on {p.seeds} seeds" if p.seeds > 1 else "")
+    return most + (f", each on {several(p.seeds, 'seed')}" if p.seeds > 1 else "")
 
 
 def front(p: Plan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
@@ -129,7 +132,7 @@ def front(p: Plan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
     configs = trials[["trial", *(c for c in trials if c.startswith(tables.CONFIG))]]
     found = found.reindex(columns=columns).merge(configs, on="trial", how="left")
     reading.write_table(found, p.files.front_file)
-    title = f"front of {' and '.join(names)} over every round of every trial: {len(found)} points"
+    title = f"front of {' and '.join(names)} over every round of every trial: {several(len(found), 'point')}"
     table = Table(title=title, title_justify="left")
     for column in (*columns, *p.space.names):
         table.add_column(column, justify="left" if column == "trial" else "right")

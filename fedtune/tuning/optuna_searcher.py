@@ -23,6 +23,8 @@ from fedtune.runs.files import append_line
 from fedtune.runs.trial_states import BROKEN
 from fedtune.tuning.space_types import Condition, Config, met
 
+TOLD = "told to the sampler"  # the attribute of a trial that diverged that holds the value it counts with
+COUNTED = "of the finished trials; a report's figure says which it counts"  # what importance is of, in optuna-dashboard
 LEAST = 1e-9  # by how much a trial that diverged breaks every constraint at least
 
 
@@ -77,6 +79,7 @@ class OptunaSearcher(Searcher):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             self.study.set_metric_names(names)  # on the axes of optuna-dashboard
+        self.study.set_user_attr("importance", COUNTED)
         for point in points:
             self.study.enqueue_trial(point)
         self._outside = list(outside)
@@ -132,6 +135,8 @@ class OptunaSearcher(Searcher):
             self._constrain(self._trials[trial_id], result)
         if result and result.get("diverged"):
             self._trials[trial_id].set_user_attr("diverged", True)
+            if values:
+                self._trials[trial_id].set_user_attr(TOLD, values[0])
         self.study.tell(self._trials[trial_id], values, state=state)
         self._told.add(trial_id)
 
@@ -165,7 +170,9 @@ class OptunaSearcher(Searcher):
         ended = earlier.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
         ended = [t for t in ended if t.user_attrs.get("trial") not in but]
         for trial in ended:
-            if not complete and not trial.user_attrs.get("diverged"):
+            if TOLD in trial.user_attrs:  # its value in the file is that of its last round (`study_journal.in_file`)
+                trial.state, trial.values = TrialState.COMPLETE, [trial.user_attrs[TOLD]]
+            elif not complete and not trial.user_attrs.get("diverged"):
                 trial.state = TrialState.PRUNED
         self.study.add_trials(ended)
 

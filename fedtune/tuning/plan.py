@@ -18,7 +18,7 @@ from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import Goal, constraints, parse
 from fedtune.core.own_files import OwnFile, is_own, plain_name
-from fedtune.core.terminal import say
+from fedtune.core.terminal import say, several
 from fedtune.federated import own_metrics
 from fedtune.federated.experiment import Experiment
 from fedtune.runs import own_copies
@@ -254,7 +254,8 @@ def _grace(options: SearchOptions, first_effect: tuple[int, str], rounds: int) -
         return schedulers.default_grace(rounds, latest)
     if options.grace > rounds or options.grace != int(options.grace):
         raise UserError(
-            f"--grace must be a whole number, at most the {rounds} rounds of a trial, but got {options.grace:g}"
+            f"--grace must be a whole number, at most the {several(rounds, 'round')} of a trial, but got "
+            f"{options.grace:g}"
         )
     if options.grace < latest and options.scheduler != "none":
         say(

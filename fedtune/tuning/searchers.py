@@ -29,6 +29,7 @@ class Kind:
     takes_conditions   the space may have hyperparameters that exist only where others have certain values
     takes_constraints  it learns which configurations break one, or learns nothing at all
     is_grid            it tries every point of a grid, in order
+    startup            trials that it draws at random before it learns from any; 0: it learns from the first, or never
     """
 
     sampler: Callable[[int], BaseSampler]
@@ -36,6 +37,7 @@ class Kind:
     takes_conditions: bool = True
     takes_constraints: bool = True
     is_grid: bool = False
+    startup: int = 0
 
 
 def _sampler(name: str, **options: Any) -> Callable[[int], BaseSampler]:
@@ -65,14 +67,14 @@ def _quietly(sampler: Callable[..., BaseSampler], **options: Any) -> BaseSampler
 
 
 KINDS = {
-    "tpe": Kind(_sampler("TPESampler")),
+    "tpe": Kind(_sampler("TPESampler"), startup=10),
     "random": Kind(_sampler("RandomSampler")),
-    "gp": Kind(_gaussian_process),
+    "gp": Kind(_gaussian_process, startup=10),
     "cmaes": Kind(
         _sampler("CmaEsSampler", warn_independent_sampling=False), objectives=1, takes_conditions=False,
         takes_constraints=False,
     ),
-    "nsga2": Kind(_sampler("NSGAIISampler")),
+    "nsga2": Kind(_sampler("NSGAIISampler"), startup=50),
     "grid": Kind(_sampler("RandomSampler"), takes_conditions=False, is_grid=True),
 }  # fmt: skip
 SEARCHERS = tuple(KINDS)

@@ -12,7 +12,7 @@ from typing import Any
 import optuna
 from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 from ray.tune import Callback
 
 PERIOD = 1.0  # seconds between two times that something is written
@@ -63,14 +63,18 @@ class Mirror:
         """Write what is new, and wait for the disk once."""
         journal, to = self._journal, self._to
         _add(
+            self._storage.get_study_user_attrs(self._of), journal.get_study_user_attrs(to),
+            lambda name, value: journal.set_study_user_attr(to, name, value),
+        )  # fmt: skip
+        _add(
             self._storage.get_study_system_attrs(self._of), journal.get_study_system_attrs(to),
             lambda name, value: journal.set_study_system_attr(to, name, value),
         )  # fmt: skip
         trials = self._source.get_trials(deepcopy=False)
         for number in self._open:
-            self._go_on(trials[number], journal.get_trial_id_from_study_id_trial_number(to, number))
+            self._go_on(in_file(trials[number]), journal.get_trial_id_from_study_id_trial_number(to, number))
         for trial in trials[self._known :]:
-            journal.create_new_trial(to, trial)
+            journal.create_new_trial(to, in_file(trial))
         self._open = [n for n in (*self._open, *range(self._known, len(trials))) if not trials[n].state.is_finished()]
         self._known = len(trials)
         self._file.flush()
@@ -86,6 +90,19 @@ class Mirror:
         )  # fmt: skip
         if trial.state != known.state:
             journal.set_trial_state_values(to, trial.state, trial.values)
+
+
+def in_file(trial: FrozenTrial) -> FrozenTrial:
+    """A trial as the file holds it: one that diverged is pruned, with the last value of a round that it trained.
+
+    In memory it is complete with the worst value there is, which the sampler learns from.  In a file that people look
+    at that would be a measured value, and importance would be told from it.
+    """
+    if not (trial.user_attrs.get("diverged") and trial.state == TrialState.COMPLETE):
+        return trial
+    pruned, reached = copy.copy(trial), trial.intermediate_values
+    pruned.state, pruned.values = TrialState.PRUNED, [reached[max(reached)]] if reached else None
+    return pruned
 
 
 class StudyJournal(Callback):

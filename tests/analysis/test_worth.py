@@ -51,7 +51,7 @@ def test_an_algorithm_that_diverged_on_a_seed_is_left_out() -> None:
     assert worth.spread(default) == pytest.approx((5, 10))
 
 
-def test_families_are_by_what_crosses_the_wire() -> None:
+def test_families_are_by_what_is_sent() -> None:
     found = worth.families(["fedavg", "fedper", "fedproto", "gfpl"])
     assert list(found.values()) == ["the model", "a part of it", "something else", "something else"]
 

@@ -277,7 +277,7 @@ def test_a_run_has_copies_and_goes_on_from_them_when_the_files_are_gone(kept, fo
 @pytest.mark.parametrize("name", ["good.py", "beside.py"])
 def test_what_has_changed_since_is_refused(kept, folder, name):
     (folder / name).write_text("# another")
-    with pytest.raises(UserError, match=f"another {folder}/{name}: it has changed since; bring that back, or rename"):
+    with pytest.raises(UserError, match=f"another {folder}/{name}: it has changed since; restore it, or rename"):
         own_copies.restore(*kept)
     assert own_copies.known(*kept)[0].name == "good.py"  # who only reads the run takes the copies
 

@@ -1,4 +1,4 @@
-"""Trees with a client axis, and the size of what crosses the wire."""
+"""Trees with a client axis, and the size of what is sent."""
 
 from __future__ import annotations
 

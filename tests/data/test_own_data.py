@@ -251,7 +251,7 @@ def test_a_worker_needs_the_description_and_not_the_file(tmp_path: Path, monkeyp
         datasets.describe(scenario.dataset)
     own_files.register(files)
     assert datasets.describe(scenario.override(lr=0.1).dataset) == (5, 3)
-    with pytest.raises(UserError, match="wards.npz was read from .*, which is gone; bring it back"):
+    with pytest.raises(UserError, match="wards.npz was read from .*, which is gone; restore it"):
         partitioning.make(scenario, 0)
 
 
@@ -295,7 +295,7 @@ def test_large_data_stay_where_they_are(tmp_path: Path, monkeypatch: pytest.Monk
     own_copies.keep(files, tmp_path / "run")
     assert not (tmp_path / "run" / "own" / "w.npz").exists()
     (tmp_path / "w.npz").unlink()
-    with pytest.raises(UserError, match="the run .* needs .*w.npz, which is gone; bring it back"):
+    with pytest.raises(UserError, match="the run .* needs .*w.npz, which is gone; restore it"):
         own_copies.restore(tmp_path / "run", json.loads(json.dumps({"own": own_copies.to_record(files)})))
 
 

@@ -37,6 +37,7 @@ from fedtune.runs import provenance
 from fedtune.runs.files import RunFiles, write_json
 from fedtune.runs.tables import trial_summary
 from fedtune.studies.comparison_tables import COLUMNS
+from fedtune.tuning import caveats
 from fedtune.tuning.domains import edge
 
 ROUNDS = 6
@@ -170,14 +171,15 @@ def said(run: Path, out: Path) -> str:
 def test_the_answer_comes_first_and_says_how_sure_it_is(html: str, run: Path) -> None:
     text = told(html)
     order = [
-        "fedproto on digits-w4", "3 fresh seeds cannot tell", "Best configuration", "fedtune run", "Figures",
+        "fedproto on digits-w4", "On 3 fresh seeds the tuned", "Best configuration", "fedtune run", "Figures",
         "Trials 14",
     ]  # fmt: skip
     places = [text.index(word) for word in [*order, "Where the numbers come from"]]
     assert places == sorted(places)
     half = 4.302653 * 0.02 / 3**0.5
-    gained = f"the best configuration from the default (+0.0400 ± {half:.4f} in test accuracy, 95 % interval)"
-    assert f"3 fresh seeds cannot tell {gained}" in text
+    equal = "the tuned configuration does not differ significantly from the default"
+    gained = f"{equal} (+0.0400 ± {half:.4f} in test accuracy, 95 % interval)"
+    assert f"On 3 fresh seeds {gained}" in text
     assert f"best 0.9400 ± {half:.4f} 0.9200 0.9400 0.9600 1.50 default 0.9000 ± 0.0000" in text
     assert "validation accuracy 0.9500 after 6 rounds" in text and "a selection gap of +0.0200" in text
     assert "14 trials: 10 finished, 2 stopped, 1 diverged, 1 failed" in text
@@ -190,36 +192,65 @@ def test_what_mattered_is_said_as_surely_as_the_trials_say_it() -> None:
     found = plots.Importance({"lr": 0.613, "lam": 0.2}, plots.RESAMPLES - 1, 17)
     said = "and lr mattered most: 61 % of the variance between 17 trials (fANOVA; it comes first in 19 of 20 resamples"
     assert mattered(found) == said + " of them)"
-    assert mattered(found._replace(first=12)).startswith("and lr may have mattered most: 61 %")
+    for first in (12, plots.RESAMPLES // 2):
+        assert mattered(found._replace(first=first)).startswith("and lr may have mattered most: 61 %")
+    assert mattered(found._replace(first=plots.RESAMPLES // 2 - 1)) == ""
     assert mattered(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("searcher", "trials", "said"),
+    [
+        ("tpe", 1, "with 1 trial tpe has hardly begun (its first 10 are random): read this as a random search, or give "
+         "--trials 32"),
+        ("gp", 31, "with 31 trials gp has hardly begun (its first 10 are random): read this as a random search, or give "
+         "--trials 32"),
+        ("nsga2", 32, "with 32 trials nsga2 has hardly begun (its first 50 are random): read this as a random search, "
+         "or give --trials 100"),
+        ("tpe", 32, ""), ("nsga2", 100, ""), ("random", 1, ""), ("grid", 4, ""), ("cmaes", 8, ""), ("None", 1, ""),
+    ],
+)  # fmt: skip
+def test_a_search_says_where_it_was_as_good_as_random(searcher: str, trials: int, said: str) -> None:
+    assert caveats.of_search(searcher, trials, {}, {}) == [said] * bool(said)
+
+
+def test_a_page_has_the_caveats_of_the_terminal(html: str, comparison: Path, tmp_path: Path) -> None:
+    text = told(html)
+    begun = "With 14 trials tpe has hardly begun (its first 10 are random): read this as a random search, or give"
+    assert begun in text and "Caveats" in text
+    assert "The best has lam = 49, at the upper end of the searched 0.1 … 50 (log): the optimum may lie beyond" in text
+    text = said(comparison, tmp_path / "x.html")
+    begun = "With 14 trials tpe has hardly begun (its first 10 are random): read these as random searches, or give"
+    assert text.index("Caveats") < text.index(begun) < text.index("Test accuracy on fresh seeds")
 
 
 @pytest.mark.parametrize(
     ("best", "verdict"),
     [
-        ((0.94, 0.95, 0.96), "3 fresh seeds find the best configuration better than the default (+0.0500 ± 0.0248"),
-        ((0.84, 0.85, 0.86), "3 fresh seeds find the best configuration worse than the default (−0.0500 ± 0.0248"),
-        ((0.84, 0.90, 0.96), "3 fresh seeds cannot tell the best configuration from the default (+0.0000 ± 0.1490"),
-        ((0.90, 0.90, 0.90), "3 fresh seeds cannot tell the best configuration from the default (+0.0000 ± 0.0000"),
-        ((0.94, 0.94, 0.94), "3 fresh seeds cannot say whether the best differs from the default (+0.0400"),
+        ((0.94, 0.95, 0.96), "beats the default (+0.0500 ± 0.0248"),
+        ((0.84, 0.85, 0.86), "is worse than the default (−0.0500 ± 0.0248"),
+        ((0.84, 0.90, 0.96), "does not differ significantly from the default (+0.0000 ± 0.1490"),
+        ((0.90, 0.90, 0.90), "does not differ significantly from the default (+0.0000 ± 0.0000"),
+        ((0.94, 0.94, 0.94), "differs from the default by +0.0400"),
     ],
 )
 def test_the_verdict_is_that_of_the_paired_difference(best: tuple[float, ...], verdict: str) -> None:
     found = check.Check(pd.DataFrame(final(best)))
-    of = " in test accuracy)" if "cannot say" in verdict else " in test accuracy, 95 % interval)"
-    assert found.verdict() == verdict + of
+    chance = "differs from the default by" in verdict
+    of = "; how much of that is chance is unknown" if chance else ", 95 % interval)"
+    assert found.verdict() == f"On 3 fresh seeds the tuned configuration {verdict} in test accuracy{of}"
 
 
 def test_a_seed_that_diverged_is_told_and_has_no_mean(tmp_path: Path) -> None:
     text = said(make(tmp_path / "run", final=final((0.94, float("nan"), 0.96))), tmp_path / "x.html")
     assert "On fresh seeds the best configuration diverged in 1 of 3 runs." in text
     assert "best – 0.9400 diverged 0.9600" in text and "best − default, by seed – +0.0400 diverged +0.0600" in text
-    assert "Runs diverged on fresh seeds, so whether the best differs from the default is unknown" in text
+    assert "Runs diverged on fresh seeds, so whether tuning gained anything over the default is unknown" in text
 
 
 def test_one_fresh_seed_has_no_interval(tmp_path: Path) -> None:
     text = said(make(tmp_path / "run", final=final((0.9,), (0.8,))), tmp_path / "x.html")
-    assert "One fresh seed cannot say whether the best differs from the default (+0.1000 in test accuracy)" in text
+    assert "On 1 fresh seed the tuned configuration differs from the default by +0.1000 in test accuracy;" in text
     assert "one fresh seed only" in text
 
 
@@ -305,7 +336,7 @@ def test_a_search_of_which_nothing_was_found_and_one_that_has_not_begun(tmp_path
     nan = {"trial_id": "a", "training_iteration": 1, "diverged": True, "reason": "nan", "config": {"lam": 1.0}}
     lost = broken_off(tmp_path / "lost", {"a": [nan]}, {"a": "TERMINATED"}, state="nothing found")
     text = said(lost, tmp_path / "x.html")
-    assert "Nothing was found" in text and "1 of 1 trials diverged (the first: nan)" in text and "Not drawn" in text
+    assert "Nothing was found" in text and "1 of 1 trial diverged (the first: nan)" in text and "Not drawn" in text
     text = said(broken_off(tmp_path / "new", {}, {}), tmp_path / "x.html")
     assert "0 of 14 trials" in text and "Nothing was found" in text
 

@@ -6,7 +6,7 @@ from scipy import stats
 
 from fedtune import compare
 from fedtune.core import statistics
-from fedtune.studies import comparison_plan, comparison_report, comparison_tables, comparison_text
+from fedtune.studies import comparison_plan, comparison_tables, comparison_text
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import arguments
 
@@ -103,5 +103,8 @@ def test_a_comparison_goes_on_with_the_baselines_that_joined_it():
 
 def test_a_tuned_value_near_an_edge_is_told():
     plan = planned("--algos gfpl,fedper --trials 4 --baselines none")
-    (note,) = comparison_report.near_edges(plan, evaluations())
+    spaces = {name: p.space.text() for name, p in plan.plans.items()}
+    random, note = comparison_text.caveats("tpe", 4, spaces, evaluations())
+    begun = "with 4 trials tpe has hardly begun (its first 10 are random)"
+    assert random == f"{begun}: read these as random searches, or give --trials 32"
     assert note.startswith("gfpl has lr = 0.0011, at the lower end of the searched 0.001 … 0.3 (log)")

@@ -1,4 +1,4 @@
-"""FedKD: what crosses the wire and when; the losses, the clipping and a whole round by hand."""
+"""FedKD: what is sent and when; the losses, the clipping and a whole round by hand."""
 
 from __future__ import annotations
 

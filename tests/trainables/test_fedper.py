@@ -30,7 +30,7 @@ def test_in_its_first_round_it_trains_as_fedavg_and_averages_the_body_alone() ->
         assert_close(whole[name], torch.as_tensor(want), **TIGHT)
 
 
-def test_only_the_body_crosses_the_wire() -> None:
+def test_only_the_body_is_sent() -> None:
     sim = simulate("fedper", DIGITS, random_federation([5, 9, 6]))
     row = play(sim, 1)[0]
     body = sum(t.numel() for t in sim.state.server["shared"].values())

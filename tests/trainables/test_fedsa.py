@@ -1,4 +1,4 @@
-"""FedSA: anchors (start, margins, moves), the three terms, what crosses the wire, and the three ways to predict."""
+"""FedSA: anchors (start, margins, moves), the three terms, what is sent, and the three ways to predict."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_uncoupled_a_net_does_not_feel_the_others_loss() -> None:
 # ----------------------------------------------------------------------------------------- what is common, and scored
 
 
-def test_only_the_meme_crosses_the_wire_and_predicts_nothing() -> None:
+def test_only_the_meme_is_sent_and_predicts_nothing() -> None:
     sim = simulate("fml", MIXED, random_federation([5, 9, 6, 7]), meme="cnn8")
     row = play(sim, 1)[0]
     size = sum(p.numel() for p in architectures.build("cnn8", (1, 8, 8), 4, 12).parameters())

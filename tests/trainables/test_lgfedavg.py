@@ -81,7 +81,7 @@ def test_two_rounds_by_hand_whatever_the_architectures(scenario: Scenario) -> No
             assert_close_numbers(own, {n: t for n, t in nets[k].state_dict().items() if n.startswith("body")})
 
 
-def test_only_the_head_crosses_the_wire() -> None:
+def test_only_the_head_is_sent() -> None:
     row = play(simulate("lgfedavg", DIGITS, random_federation([5, 9, 6])), 1)[0]
     assert row["up_floats"] == row["down_floats"] == 3 * (12 + 1) * 4 and row["up_ints"] == 3
 

@@ -8,7 +8,7 @@ from support.helpers import DIGITS, assert_same_numbers, numbers, play, random_f
 from fedtune.federated.algorithm import Phase
 
 
-def test_nothing_crosses_the_wire() -> None:
+def test_nothing_is_sent() -> None:
     sim = simulate("local")
     for row in play(sim, 2):
         assert {row[n] for n in row if n.startswith(("up_", "down_"))} == {0} and row["comm_mb"] == 0

@@ -221,7 +221,7 @@ def test_the_live_table_shows_the_objective_and_the_best_that_keeps_the_constrai
         view.on_trial_start(1, [], now)
         view.on_trial_result(1, [], now, result)
         view.on_trial_complete(1, [], now)
-    assert "val_loss 0.4000; peak so far 0.4000 (c)" in capsys.readouterr().err.splitlines()[-1]
+    assert "val_loss 0.4000; best so far 0.4000 (c)" in capsys.readouterr().err.splitlines()[-1]
 
 
 # ---- a whole search

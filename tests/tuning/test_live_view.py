@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 from IPython.core import display_functions
+from ray.tune.logger import TBXLoggerCallback
 from rich.console import Console
 
-from fedtune.tuning import live_view
+from fedtune.core.objectives import Goal, parse
+from fedtune.runs.trial_states import BROKEN
+from fedtune.tuning import driver, live_view
 from fedtune.tuning.live_view import Lines, Notebook, Terminal, View
 from fedtune.tuning.recorder import Recorder
 
@@ -36,7 +39,8 @@ def follow(view: View) -> None:
     view.on_trial_result(0, trials, a, row(1, 0.7))
     view.on_trial_result(0, trials, a, row(2, 0.6, complete=True))
     view.on_trial_complete(0, trials, a)
-    view.on_trial_result(0, trials, b, row(1, 0.9, diverged=True))
+    view.on_trial_result(0, trials, b, row(1, 0.65))
+    view.on_trial_result(0, trials, b, row(2, 0.1, diverged=True))  # chance, which it is judged by, and no round
     view.on_trial_complete(0, trials, b)
     view.on_trial_error(0, trials, c)
     view.on_trial_result(0, trials, d, row(3, 0.65))
@@ -54,7 +58,33 @@ def test_a_picture_counts_ended_trials_and_shows_running_ones_and_the_peak() -> 
     got = text(view)
     assert "gfpl on digits   4/6 trials (2 finished, 1 diverged, 1 failed)" in got
     running, peak = (line.split() for line in got.splitlines()[2:])
-    assert running == ["d", "3/5", "0.6500", "4"] and peak == ["peak", "a", "0.7000", "0.5"]
+    assert running == ["d", "3/5", "0.6500", "4"] and peak == ["best", "a", "0.7000", "0.5"]
+
+
+def test_a_trial_that_diverges_or_breaks_keeps_the_figures_of_its_last_round(capsys: pytest.CaptureFixture) -> None:
+    loss = Goal(parse("val_loss"))
+    before = {"c": [row(1, 0.5, val_loss=0.7), row(2, 0.1, val_loss=27.6, diverged=True)]}
+    with Lines("t", 3, 9, ["lam"], before, loss) as view:
+        for name, how in (("a", {"diverged": True}), ("b", {"diverged": True, BROKEN: True}), ("c", {})):
+            one = trial(name, lam=1.0)
+            view.on_trial_start(0, [], one)
+            if how:
+                view.on_trial_result(0, [], one, row(1, 0.5, val_loss=0.8))
+                view.on_trial_result(0, [], one, row(2, 0.1, val_loss=27.6, **how))
+            view.on_trial_complete(0, [], one)
+    assert [line.split("; ")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "[0:00] 1/3 a diverged after 1 round, val_loss 0.8000",
+        "[0:00] 2/3 b failed after 1 round, val_loss 0.8000",
+        "[0:00] 3/3 c diverged after 1 round, val_loss 0.7000",
+    ]
+
+
+def test_tensorboard_has_the_rounds_that_a_trial_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[float] = []
+    monkeypatch.setattr(TBXLoggerCallback, "log_trial_result", lambda self, at, of, result: written.append(result))
+    for result in (row(1, 0.6), row(2, 0.1, diverged=True)):
+        driver.TensorBoard().log_trial_result(0, trial("a"), result)
+    assert written == [row(1, 0.6)]
 
 
 def test_a_resumed_search_knows_the_peak_of_before() -> None:
@@ -66,9 +96,9 @@ def test_without_a_terminal_an_ended_trial_is_a_line(capsys: pytest.CaptureFixtu
     with Lines("t", 6, 5, ["lam"]) as view:
         follow(view)
     assert capsys.readouterr().err.splitlines() == [
-        "[0:00] 2/6 a finished after 2 rounds, val_acc 0.6000; peak so far 0.7000 (a)",
-        "[0:00] 3/6 b diverged after 1 round, val_acc 0.9000; peak so far 0.7000 (a)",
-        "[0:00] 4/6 c failed after 0 rounds, val_acc -; peak so far 0.7000 (a)",
+        "[0:00] 2/6 a finished after 2 rounds, val_acc 0.6000; best so far 0.7000 (a)",
+        "[0:00] 3/6 b diverged after 1 round, val_acc 0.6500; best so far 0.7000 (a)",
+        "[0:00] 4/6 c failed after 0 rounds, val_acc -; best so far 0.7000 (a)",
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,15 +12,17 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.importance import FanovaImportanceEvaluator
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 from ray import tune
 
+from analysis import plots
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import Goal, parse
 from fedtune.runs import logs
-from fedtune.tuning import searchers
+from fedtune.tuning import searchers, study_journal
 from fedtune.tuning.optuna_searcher import OptunaSearcher
 from fedtune.tuning.space import Space
 from fedtune.tuning.study_journal import PERIOD, StudyJournal
@@ -105,7 +108,7 @@ def assert_same(got: optuna.Study, want: optuna.Study, seconds: float = 2) -> No
     of_study = [study._storage.get_study_system_attrs(study._study_id) for study in (got, want)]
     assert of_study[0] == of_study[1] and len(got.trials) == len(want.trials)
     for one, other in zip(got.trials, want.trials, strict=True):
-        left, right = content(one), content(other)
+        left, right = content(one), content(study_journal.in_file(other))
         ends = left.pop("ended"), right.pop("ended")
         assert left == right
         assert ends == (None, None) or abs(ends[0] - ends[1]) <= seconds
@@ -130,6 +133,59 @@ def test_the_file_holds_the_study_at_every_moment(name: str, objectives: str, tm
     assert_same(opened(path), as_written_before(searcher, tmp_path / "whole"))
     states = [t.state for t in opened(path).trials]
     assert {TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL} == set(states)
+
+
+def a_search_that_diverges(
+    goal: Goal, path: Path, trials: int = 24, stopped: bool = False, earlier: Path | None = None
+) -> OptunaSearcher:
+    """What is good hangs on lam alone; what diverges does so for its lr, and reports chance and the worst there is."""
+    domains = {"lr": tune.uniform(0.0, 1.0), "lam": tune.uniform(0.0, 1.0)}
+    searcher = searchers.searcher("random", Space(domains, []), [], [], seed=3, study="s", goal=goal)
+    assert isinstance(searcher, OptunaSearcher)
+    journal = StudyJournal(searcher, path)
+    if earlier:
+        searcher.learn(earlier)
+    for name in map(str, range(trials)):
+        config = searcher.suggest(name)
+        for t in range(1, 4):
+            good = config["lam"] / 2 + t / 100
+            row = {METRIC: good, "val_loss": 1 - good, "comm_mb": 10 * good, "round": t, "training_iteration": t}
+            if t == 3 and config["lr"] > 0.6:
+                row = goal.of_diverged(10) | {"diverged": True, "training_iteration": t}
+            if t < 3 and not (stopped and t == 2 and config["lam"] < 0.3):
+                searcher.on_trial_result(name, row)
+                continue
+            searcher.on_trial_complete(name, row | {"complete": t == 3 and "diverged" not in row})
+            break
+    journal.close()
+    return searcher
+
+
+@pytest.mark.parametrize("objectives", [METRIC, "val_loss", "val_acc,comm_mb", "val_acc stopped", "val_acc extended"])
+def test_a_report_and_a_dashboard_rank_hyperparameters_alike(objectives: str, tmp_path: Path) -> None:
+    """A dashboard asks Optuna for the importance of a file's complete trials; one that diverged has no result."""
+    text, _, how = objectives.partition(" ")
+    goal, path = Goal(parse(text)), tmp_path / "study.journal"
+    earlier = path.with_name("earlier") if how == "extended" else None
+    if earlier:
+        a_search_that_diverges(goal, earlier)
+    searcher = a_search_that_diverges(goal, path, stopped=how == "stopped", earlier=earlier)
+    study = opened(path)
+    shown = optuna.importance.get_param_importances(
+        study, evaluator=FanovaImportanceEvaluator(seed=0), target=lambda t: t.values[0]
+    )
+    found = plots.mattered(study)
+    assert found and list(found.shares) == list(shown) == ["lam", "lr"] and shown["lam"] > 0.8
+    diverged = [t for t in study.trials if t.user_attrs.get("diverged")]
+    assert len(diverged) >= 5 and {t.state for t in diverged} == {TrialState.PRUNED}
+    if len(goal.objectives) == 1:  # what people see is the last round's value, what the sampler learns from the worst
+        assert all(t.value == t.intermediate_values[2] for t in diverged)
+        told = [t for t in searcher.study.trials if t.user_attrs.get("diverged")]
+        assert {(t.state, t.value) for t in told} == {(TrialState.COMPLETE, goal.first.worst)}
+    if how == "stopped":
+        note = plots.importance(study).layout.title.text.replace("<br>", " ")
+        assert "optuna-dashboard counts the finished trials" in re.sub("<[^>]*>", "", note)
+        assert "finished" in study.user_attrs["importance"]
 
 
 def test_a_running_trial_shows_its_rounds_and_what_they_cost(tmp_path: Path) -> None:

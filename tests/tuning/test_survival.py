@@ -125,13 +125,19 @@ def test_the_status_tells_how_trials_stand_what_rungs_left_and_how_long_it_may_t
         ]
 
     how = {"a": "TERMINATED", "b": "TERMINATED", "c": "RUNNING", "d": "RUNNING"}
-    played = {"a": rows(9, 0.5), "b": rows(3, 0.2), "c": rows(4, 0.4), "d": rows(2, 0.1, diverged=True)}
+    played = {"a": rows(9, 0.5), "b": rows(3, 0.2), "c": rows(4, 0.4), "d": rows(3, 0.6)}
+    played["d"][-1] |= {METRIC: 0.1, "diverged": True}  # chance, which it is judged by, and no round
     made_up(tmp_path, "running", how, played)
     monkeypatch.setattr(RunFiles, "driven", True)
     assert status.main([str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "4 of 5 trials: 1 finished, 1 stopped, 1 running, 1 diverged" in said
     assert "rung at round 3: reached by 3, 2 went on" in said
+    shown = [line.split()[:4] for line in said.splitlines() if line.split()[:1] and line.split()[0] in "abcd"]
+    assert shown == [
+        ["a", "finished", "9/9", "0.5000"], ["c", "running", "4/9", "0.4000"], ["b", "stopped", "3/9", "0.2000"],
+        ["d", "diverged", "2/9", "0.6000"],
+    ]  # fmt: skip
     # ended trials took 18, 6 and 4 s; c has 8 of those 28 / 3, the fifth all of them; two at once
     assert "about 0:00:05 left" in said
     (tmp_path / "run.json").write_text((tmp_path / "run.json").read_text().replace("running", "interrupted"))

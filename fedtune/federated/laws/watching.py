@@ -52,7 +52,7 @@ class Tape:
         self.in_place = False  # whether changes are looked for: not under vmap, whose tensors do not tell
 
     def call(self, hook: str, method: Callable[..., Any], args: tuple[Any, ...], train: bool = False) -> Any:
-        """Call a method and note what crosses the wire and what it changed."""
+        """Call a method and note what is sent and what it changed."""
         outer, self.training = self.training, train or self.training
         before = self._versions(args) if self.in_place else []
         self.depth += 1

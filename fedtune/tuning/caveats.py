@@ -1,0 +1,35 @@
+"""What to know before one believes a search or a comparison: the same sentences in a terminal and in a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedtune.core.terminal import several, short
+from fedtune.tuning import domains, searchers
+
+ENOUGH = 32  # a search's default number of trials
+
+
+def of_search(searcher: str, trials: int, config: Mapping[str, Any], space: Mapping[str, str]) -> list[str]:
+    """The caveats of one search.  config: its best.  space: domains, as a record has them."""
+    return as_random(searcher, trials, "this as a random search") + at_edges("the best", config, space)
+
+
+def as_random(searcher: str, trials: int, which: str) -> list[str]:
+    """What to say of a search that ends before, or soon after, its searcher begins to learn.  which: to be read as."""
+    kind = searchers.KINDS.get(searcher)
+    enough = max(ENOUGH, 2 * kind.startup) if kind and kind.startup else 0
+    if not kind or trials >= enough:
+        return []
+    begun = f"with {several(trials, 'trial')} {searcher} has hardly begun (its first {kind.startup} are random)"
+    return [f"{begun}: read {which}, or give --trials {enough}"]
+
+
+def at_edges(whose: str, config: Mapping[str, Any], space: Mapping[str, str]) -> list[str]:
+    """Which of a configuration's values lie at an end of what was searched."""
+    return [
+        f"{whose} has {name} = {short(config[name])}, at the {end} end of the searched {text}: the optimum may lie "
+        "beyond it"
+        for name, text in space.items() if (end := domains.edge(config.get(name), text))
+    ]  # fmt: skip
