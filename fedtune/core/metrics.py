@@ -33,6 +33,11 @@ class Metric(NamedTuple):
     summed: bool = False  # over the seeds of a trial its values are added up; others are averaged
     search_only: bool = False  # only a search's trials have it, where it was asked for
 
+    @property
+    def most(self) -> float:
+        """The largest value there is of a metric that a search can optimise, none of which is below 0."""
+        return 1.0 if self.goal == "max" else math.inf if self.worst is None else self.worst
+
 
 # rows also hold val_acc_<head> and test_acc_<head>, and what the algorithm reports
 METRICS: dict[str, Metric] = {

@@ -139,7 +139,21 @@ def _objective(text: str, own: Mapping[str, str]) -> Objective:
 
 def constraints(text: str, own: Collection[str] = ()) -> tuple[Constraint, ...]:
     """Constraints, separated by commas; none of an empty text.  UserError for what is none.  own: as in `parse`."""
-    return tuple(_constraint(part.strip(), own) for part in text.split(",")) if text else ()
+    found = tuple(_constraint(part.strip(), own) for part in text.split(",")) if text else ()
+    for name in dict.fromkeys(c.name for c in found):
+        _require_values(name, [c for c in found if c.name == name])
+    return found
+
+
+def _require_values(name: str, kept: Sequence[Constraint]) -> None:
+    """UserError unless some value of a metric keeps these constraints on it."""
+    least, most = (0.0, METRICS[name].most) if name in METRICS else (-math.inf, math.inf)
+    low = max([least, *(c.bound for c in kept if c.rule == ">=")])
+    high = min([most, *(c.bound for c in kept if c.rule == "<=")])
+    if low > high:
+        values = f"{name} is {least:g} to {most:.3g}" if most < math.inf else f"{name} is {least:g} or more"
+        known = f", and {values}" if name in METRICS else ""
+        raise UserError(f"--subject-to must leave some value of {name}, but got {','.join(map(str, kept))}{known}")
 
 
 def _constraint(text: str, own: Collection[str]) -> Constraint:

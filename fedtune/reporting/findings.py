@@ -25,7 +25,7 @@ from fedtune.reporting.check import Check
 from fedtune.reporting.words import search_settings
 from fedtune.runs import reading, tables
 from fedtune.runs.files import RunFiles
-from fedtune.tuning import caveats, schedulers
+from fedtune.tuning import caveats, messages, schedulers
 from fedtune.tuning.options import SearchOptions
 
 OPEN = ("running", "abandoned")  # states of what has not ended
@@ -88,8 +88,9 @@ class Findings:
         numbers = self.trials["status"].value_counts()
         said = ", ".join(f"{numbers[s]} {s}" for s in frames.STATUSES if numbers[s])
         planned = self.record.get("trials")
-        more = isinstance(planned, int) and planned > len(self.trials)
-        trials = f"{len(self.trials)} of {several(planned, 'trial')}" if more else several(len(self.trials), "trial")
+        trials = several(len(self.trials), "trial")
+        if isinstance(planned, int) and planned > len(self.trials):
+            trials = f"{len(self.trials)} of {several(planned, 'trial')}"
         return trials + (f": {said}" if said else "")
 
     def answer(self) -> list[tuple[str, str, str, str, str]]:
@@ -103,6 +104,13 @@ class Findings:
             best = short(self.config[n]) if n in self.config else "–"
             rows.append((symbol, best, default, str(space.get(n, "")), knob.help if knob else ""))
         return rows
+
+    @property
+    def nothing(self) -> str:
+        """Why there is no best trial."""
+        unit = (self.record.get("budget") or {}).get("unit", "rounds")
+        known = self.record.get("reason") if self.state == "nothing found" else ""
+        return str(known or messages.nothing(self.goal, unit, self.trials))
 
     def gap(self) -> float:
         """The search's objective minus that on fresh seeds; NaN without a check."""
@@ -136,7 +144,8 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
     file = RunFiles(run).best_file
     text = reading.text(file) if now not in OPEN else ""
     best_file = _read_best(RunFiles(run).best_file) if text else {}
-    best = _best(trials, best_file, (record.get("budget") or {}).get("unit", "rounds"), Goal.from_record(record))
+    unit = (record.get("budget") or {}).get("unit", "rounds")
+    best = None if now == "nothing found" else _best(trials, best_file, unit, Goal.from_record(record))
     values = {} if best is None else {c: best[c] for c in best.index if c.startswith(frames.CONFIG)}
     rows = checked or ([] if now in OPEN else record.get("final"))
     return Findings(
@@ -170,7 +179,6 @@ def of_state(run: Path, now: str, record: dict[str, Any]) -> list[str]:
         "abandoned": f"It had not ended, and its driver is gone; {resume}.",
         "interrupted": f"It was interrupted{why}; {resume}.",
         "failed": f"It failed{why}; {resume} once that is put right.",
-        "nothing found": "No trial reported a finite result.",
     }
     return [said[now]] if now in said else []
 
@@ -224,7 +232,7 @@ def _of_trials(f: Findings) -> list[str]:
             f"The best is the finished trial of {most} {f.in_words}; it need not stand on the front of "
             f"{' and '.join(map(str, f.goal.objectives))}."
         )
-    if f.goal.constraints:
+    if f.goal.constraints and f.best is not None:
         warnings.append(_of_constraints(f))
     of_search = caveats.of_search(str(f.record.get("searcher")), len(f.trials), f.config, f.record.get("space") or {})
     return [*warnings, *map(sentence, of_search)]

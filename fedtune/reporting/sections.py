@@ -65,7 +65,7 @@ class Search:
     def lead(self) -> str:
         """What was gained, what mattered, and how sure both are, in a sentence."""
         if self.found.best is None:
-            return "Nothing was found: no trial has reported a finite result."
+            return f"Nothing was found: {self.found.nothing}."
         more = f", {self.mattered}" if self.mattered else ""
         if self.found.check:
             return f"{self.found.check.verdict()}{more}."

@@ -20,6 +20,7 @@ from fedtune.tuning.plan import Plan
 from fedtune.tuning.space_types import Config
 
 DEFAULT = "default"
+NOTHING = "nothing found"  # the state of a search without a best trial
 NEAR = 0.95  # share of a run's last test accuracy; `rounds_to_95` is the first round, of those tested, that reaches it
 
 
@@ -38,7 +39,8 @@ def candidates(p: Plan, top: int) -> list[Candidate]:
     The default has a score if one of the search's finished trials was of it.
     """
     trials = pd.read_parquet(p.files.trials_file)
-    ranked = tables.best_trials(trials, p.budget.unit, p.goal)[:top]
+    over = p.files.record.get("state") if p.files.record_file.exists() else None
+    ranked = tables.best_trials(trials, p.budget.unit, p.goal)[: 0 if over == NOTHING else top]
     default, score = p.default(), p.goal.first.column
     first = Candidate(DEFAULT, default)
     for row in trials[trials["status"] == "finished"].to_dict("records"):

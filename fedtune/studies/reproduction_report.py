@@ -36,7 +36,8 @@ def texts(figures: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
         lengths = dict.fromkeys(zip(rows["rounds"], rows["whole"], strict=True))
         rounds = ", ".join(f"{n} of {of}" if n < of else str(n) for n, of in lengths)
         more = figures[beside & (figures["part"] == part)] if measure == "accuracy" else figures[:0]
-        yield f"{part}: {MEASURES[measure]} ({several(rounds, 'round')})", _text(rows, marks, more)
+        of = "round" if rounds == "1" else "rounds"
+        yield f"{part}: {MEASURES[measure]} ({rounds} {of})", _text(rows, marks, more)
 
 
 def footnotes(figures: pd.DataFrame) -> list[str]:

@@ -21,7 +21,7 @@ from fedtune.runs import disk, own_copies, provenance, reading, tables
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import BROKEN, STACK
 from fedtune.studies import final_check
-from fedtune.tuning import driver, loggers, messages, saved_state
+from fedtune.tuning import driver, loggers, messages, saved_state, unkeepable
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.recorder import Reported
 
@@ -118,16 +118,17 @@ def search_and_check(
         raise watch.error(p.shown)
     if len(p.goal.objectives) > 1 and len(rounds):
         messages.front(p, rounds, trials)
-    cut = saved_state.cut_short(grid, p.trials, p.folder)
+    hopeless = unkeepable.found(p, reported)
+    cut = not hopeless and saved_state.cut_short(grid, p.trials, p.folder)
     if cut:
         what = "time budget reached" if p.time_budget else _interrupted(p)
         say(f"{what}: {len(trials)} of {several(p.trials, 'trial')} were begun")
     counts = trials["status"].value_counts().to_dict()
     run.add(search_seconds=round(time.monotonic() - began, 1), status=counts)
-    best = tables.best_trial(trials, p.budget.unit, p.goal)
+    best = None if hopeless else tables.best_trial(trials, p.budget.unit, p.goal)
     broken = _broken(reported)
     if best is None:
-        return _nothing_found(p, run, trials, broken, interrupted=cut and not p.time_budget)
+        return _nothing_found(p, run, trials, broken, cut and not p.time_budget, hopeless)
     every = several(len(trials), "trial")
     for reason, trouble in broken.items():
         say(f"note: {len(trouble)} of {every} failed: {reason}" + _at_length(trouble, p.options.debug))
@@ -187,20 +188,22 @@ def _at_length(stacks: list[str], debug: bool) -> str:
 
 
 def _nothing_found(
-    p: Plan, run: RunFiles, trials: pd.DataFrame, broken: dict[str, list[str]], interrupted: bool
+    p: Plan, run: RunFiles, trials: pd.DataFrame, broken: dict[str, list[str]], interrupted: bool, hopeless: str
 ) -> int:
-    """Say that no trial is to be trusted; the exit status.  UserError if all met what cannot heal."""
+    """Say, and write down, why no trial is to be trusted; the exit status.  UserError if all met what cannot heal.
+
+    hopeless: why no configuration can keep the constraints, where that is so.
+    """
     if interrupted:
         run.write("interrupted")
         return 130
-    run.write("nothing found")
     if broken and sum(map(len, broken.values())) == len(trials):
         (reason, stacks), *more = broken.items()
         others = f" (and {len(more)} other reasons)" if more else ""
-        raise UserError(f"every trial failed: {reason}{others}{_at_length(stacks, p.options.debug)}")
-    if nearest := messages.nearest(p, trials):
-        say(nearest)
-        return 1
-    reasons = [r for r in trials["reason"] if r]
-    say(f"no trial reported a finite result{': ' + reasons[0].splitlines()[-1] if reasons else ''}")
+        failed = f"every trial failed: {reason}{others}"
+        run.write("nothing found", reason=failed)
+        raise UserError(failed + _at_length(stacks, p.options.debug))
+    why = hopeless or messages.nothing(p.goal, p.budget.unit, trials)
+    run.write("nothing found", reason=why)
+    say(why)
     return 1

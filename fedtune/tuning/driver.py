@@ -32,6 +32,7 @@ from fedtune.tuning.recorder import Recorder, Reported
 from fedtune.tuning.replaying import ReplaySearcher, StopAtRecordedRound
 from fedtune.tuning.study_journal import StudyJournal
 from fedtune.tuning.trainable import FederatedTrainable, key
+from fedtune.tuning.unkeepable import Unkeepable
 
 Rows = dict[str, list[dict[str, Any]]]  # what each trial reported
 
@@ -144,6 +145,7 @@ def _new(p: Plan, trainable: Any, concurrent: int) -> tune.Tuner:
         ),
         run_config=tune.RunConfig(
             name=p.name, storage_path=str(p.storage), callbacks=[], verbose=0,
+            stop=Unkeepable(p) if p.goal.constraints else None,
             failure_config=tune.FailureConfig(max_failures=3),  # a dead worker's or node's trials go on elsewhere
             checkpoint_config=tune.CheckpointConfig(num_to_keep=4 if population else 1),  # others copy from them
         ),

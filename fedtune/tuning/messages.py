@@ -43,19 +43,21 @@ def said(goal: Goal) -> str:
     return " and ".join(map(str, goal.objectives)) + kept
 
 
-def nearest(p: Plan, trials: pd.DataFrame) -> str:
-    """What to say where no trial that might be the best keeps the constraints; "" if there is no such trial at all."""
-    there = tables.ranked(tables.to_choose_from(trials, p.budget.unit), p.goal)
-    if there.empty or not p.goal.constraints:
-        return ""
-    excess = sum(there[c.column].map(c.excess).clip(lower=0) for c in p.goal.constraints)
+def nothing(goal: Goal, unit: str, trials: pd.DataFrame) -> str:
+    """Why none of these trials is the best: none keeps the constraints, or all diverged or failed.  unit: of budget."""
+    there = tables.ranked(tables.to_choose_from(trials, unit), goal)
+    if there.empty or not goal.constraints:
+        reasons = [r for r in trials["reason"] if r] if len(trials) else []
+        return f"no trial reported a finite result{': ' + reasons[0].splitlines()[-1] if reasons else ''}"
+    excess = sum(there[c.column].map(c.excess).clip(lower=0) for c in goal.constraints)
     best = there.loc[excess.sort_values(kind="stable").index[0]]
-    values = {c.name: float(best[c.column]) for c in p.goal.constraints} | {
-        o.name: float(best[o.column]) for o in p.goal.objectives
+    values = {c.name: float(best[c.column]) for c in goal.constraints} | {
+        o.name: float(best[o.column]) for o in goal.objectives
     }
+    kept = " and ".join(map(str, goal.constraints))
     return (
-        f"none of {len(there)} trials keeps {' and '.join(map(str, p.goal.constraints))}; the nearest is trial "
-        f"{best['trial']} with {listed(values, short)}: raise the bound, or widen the space"
+        f"none of {several(len(there), 'trial')} keeps {kept}; the nearest is trial {best['trial']} with "
+        f"{listed(values, short)}: raise the bound, or widen the space"
     )
 
 

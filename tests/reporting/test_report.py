@@ -199,19 +199,17 @@ def test_what_mattered_is_said_as_surely_as_the_trials_say_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("searcher", "trials", "said"),
+    ("searcher", "trials", "first", "enough"),
     [
-        ("tpe", 1, "with 1 trial tpe has hardly begun (its first 10 are random): read this as a random search, or give "
-         "--trials 32"),
-        ("gp", 31, "with 31 trials gp has hardly begun (its first 10 are random): read this as a random search, or give "
-         "--trials 32"),
-        ("nsga2", 32, "with 32 trials nsga2 has hardly begun (its first 50 are random): read this as a random search, "
-         "or give --trials 100"),
-        ("tpe", 32, ""), ("nsga2", 100, ""), ("random", 1, ""), ("grid", 4, ""), ("cmaes", 8, ""), ("None", 1, ""),
+        ("tpe", "1 trial", 10, 32), ("tpe", "31 trials", 10, 32), ("gp", "8 trials", 10, 32),
+        ("nsga2", "32 trials", 50, 100), ("tpe", "32 trials", 0, 0), ("nsga2", "100 trials", 0, 0),
+        ("random", "1 trial", 0, 0), ("grid", "4 trials", 0, 0), ("cmaes", "8 trials", 0, 0), ("None", "1 trial", 0, 0),
     ],
 )  # fmt: skip
-def test_a_search_says_where_it_was_as_good_as_random(searcher: str, trials: int, said: str) -> None:
-    assert caveats.of_search(searcher, trials, {}, {}) == [said] * bool(said)
+def test_a_search_says_where_it_was_as_good_as_random(searcher: str, trials: str, first: int, enough: int) -> None:
+    begun = f"with {trials} {searcher} has hardly begun (its first {first} are random)"
+    said = [f"{begun}: read this as a random search, or give --trials {enough}"] if enough else []
+    assert caveats.of_search(searcher, int(trials.split()[0]), {}, {}) == said
 
 
 def test_a_page_has_the_caveats_of_the_terminal(html: str, comparison: Path, tmp_path: Path) -> None:

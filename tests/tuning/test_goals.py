@@ -204,11 +204,11 @@ def test_the_best_round_of_a_trial_is_that_of_the_objective() -> None:
 def test_where_no_trial_keeps_the_constraints_the_nearest_is_named_and_none_is_the_best() -> None:
     goal = Goal(constraints=constraints("comm_mb<=20,val_acc>=0.8"))
     trials = finished(last_val_acc=[0.7, 0.9, 0.9], comm_mb=[4.0, 24.0, 90.0])
-    p: Any = SimpleNamespace(goal=goal, budget=Budget("rounds", 3))
-    said = messages.nearest(p, trials)
+    said = messages.nothing(goal, "rounds", trials)
     assert said.startswith("none of 3 trials keeps comm_mb<=20 and val_acc>=0.8; the nearest is trial a with comm_mb")
-    assert messages.nearest(p, trials.assign(status="failed")) == ""
-    assert messages.nearest(SimpleNamespace(goal=BY_ACCURACY, budget=p.budget), trials) == ""  # type: ignore[arg-type]
+    failed = trials.assign(status="failed", reason="lost:\nnan in round 2")
+    assert messages.nothing(goal, "rounds", failed) == "no trial reported a finite result: nan in round 2"
+    assert messages.nothing(BY_ACCURACY, "rounds", failed[:0]) == "no trial reported a finite result"
 
 
 def test_the_live_table_shows_the_objective_and_the_best_that_keeps_the_constraints(capsys: Any) -> None:

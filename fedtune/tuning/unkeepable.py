@@ -1,0 +1,112 @@
+"""A constraint on communication that no configuration can keep, so that a search for one ends at once.
+
+What plain averaging sends is known after one round: its parts, both ways, whatever the values of what is searched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from ray import tune
+
+from fedtune.core.hyper import knobs
+from fedtune.core.objectives import Constraint
+from fedtune.core.terminal import several
+from fedtune.federated import registry
+from fedtune.federated.algorithm import Algorithm
+from fedtune.tuning.plan import Plan
+
+TRAFFIC = ("comm_mb", "up_bytes", "down_bytes")
+CLOSE = 1e-9  # share of a bound by which figures that are added up otherwise may differ
+
+
+def sends_alike(algorithm: str, searched: Collection[str]) -> bool:
+    """Whether every configuration sends as many bytes in every round, as far as that is sure: shared parts and rows."""
+    cls = registry.find(algorithm)
+    as_averaging = all(getattr(cls, hook) is getattr(Algorithm, hook) for hook in ("round", "broadcast", "upload"))
+    if cls.sends or not as_averaging or not all(_keeps_shapes(cls, hook) for hook in ("init", "aggregate", "observe")):
+        return False
+    written = [name for c in cls.__mro__ if c not in (Algorithm, object) for name in vars(c)]
+    shaped = {"build", "stays"} & set(written) or not isinstance(cls.shared, tuple)
+    return not set(searched) & {"batch_norm", "body_pace", *(knobs(cls) if shaped else ())}
+
+
+def _keeps_shapes(cls: type[Algorithm], hook: str) -> bool:
+    """Whether a hook of the server leaves shared parts their tensors: a user's own may do anything."""
+    return getattr(cls, hook) is getattr(Algorithm, hook) or getattr(cls, hook).__module__.startswith("trainables.")
+
+
+def why(p: Plan, row: Mapping[str, Any]) -> str:
+    """Why no configuration keeps the constraints, with advice, by the row of one round; "" where one may.
+
+    Only for a search of which `sends_alike`.
+    """
+    return next(filter(None, (_broken(p, c, row) for c in p.goal.constraints if c.name in TRAFFIC)), "")
+
+
+def _broken(p: Plan, c: Constraint, row: Mapping[str, Any]) -> str:
+    rounds, each = p.experiment.scenario.rounds, float(row[c.name])
+    fewest, most = (1, 1) if c.name != "comm_mb" or p.budget.unit == "seconds" else (rounds, rounds)
+    if c.name == "comm_mb":
+        each /= int(row["round"])
+        most = rounds
+    if c.name == "comm_mb" and p.budget.unit == "mb" and each:
+        fewest, most = (
+            min(rounds, max(1, math.ceil(p.budget.limit / each * (1 + sign * CLOSE)))) for sign in (-1, 1)
+        )
+    at = fewest if c.rule == "<=" else most
+    if c.excess(at * each) <= CLOSE:
+        return ""
+    return f"{c} cannot be kept: {_said(p, c, each, at)}; {_advice(p, c, each, at)}"
+
+
+def _said(p: Plan, c: Constraint, each: float, rounds: int) -> str:
+    unit = "MB" if c.name == "comm_mb" else "bytes"
+    more = f", {rounds * each:.4g} in {several(rounds, 'round')}" if rounds > 1 else ""
+    costs = {"comm_mb": "sends and receives", "up_bytes": "sends", "down_bytes": "receives"}[c.name]
+    return f"whatever the configuration, {p.experiment.algorithm} {costs} {each:.4g} {unit} a round here{more}"
+
+
+def _advice(p: Plan, c: Constraint, each: float, rounds: int) -> str:
+    """What would keep it."""
+    rounded = math.ceil if c.rule == "<=" else math.floor
+    scenario, found = p.experiment.scenario, [f"a bound of {rounded(1000 * rounds * each) / 1000:.12g}"]
+    by_rounds = c.name == "comm_mb" and p.budget.unit == "rounds" and each > 0
+    if c.rule == ">=":
+        found += [f"--rounds {math.ceil(c.bound / each - CLOSE)} or more"] * by_rounds
+        return "give " + ", or ".join(found)
+    if by_rounds and (fewer := int(c.bound / each + CLOSE)):
+        found.append(f"--rounds {fewer} or fewer")
+    if clients := int(scenario.participants * c.bound / (rounds * each) + CLOSE):
+        found.append(f"--participation {clients / scenario.clients:.4g} or less")
+    return "give " + ", or ".join(found)
+
+
+class Unkeepable(tune.Stopper):
+    """Ends a search as soon as a round shows that no configuration can keep its constraints."""
+
+    def __init__(self, p: Plan) -> None:
+        """p: the search's plan."""
+        self._plan, self.why = p, ""
+        self._applies = not p.again and bool(p.goal.constraints) and sends_alike(p.experiment.algorithm, p.space.names)
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Hear of a round; no trial ends by itself."""
+        if self._applies and not self.why and "round" in result:
+            self.why = why(self._plan, result)
+        return False
+
+    def stop_all(self) -> bool:
+        """Whether the search is over."""
+        return bool(self.why)
+
+
+def found(p: Plan, reported: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
+    """Why a search was ended; "" if it was not.  reported: what its trials reported."""
+    judge = Unkeepable(p)
+    for trial, rows in reported.items():
+        for row in rows:
+            judge(trial, dict(row))
+    return judge.why
