@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.plot_tools import in_words
 from analysis.theme import COLOURS, finish, nothing, see_through
 from fedtune.core import statistics
+from fedtune.core.metrics import limits
 from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.core.terminal import several
 
@@ -20,7 +19,7 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go
     A configuration that diverged on some seed has the points of the others, and words in place of a mean.  objective:
     what was searched for, if something else; then the test metric that reports it is shown.
     """
-    metric, words = objective.tested, in_words(objective.tested)
+    metric, words, within = objective.tested, in_words(objective.tested), limits(objective.tested)
     title = f"{words[:1].upper()}{words[1:]} of each algorithm, default and tuned, on fresh seeds"
     needed = {"algorithm", "configuration", "chosen", "seed", metric}
     if not needed <= set(evaluations) or evaluations.empty:
@@ -41,11 +40,13 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go
         )  # fmt: skip
         lost = {a: (int(g.isna().sum()), g) for a, g in rows.groupby("algorithm")[metric]}
         diamonds = [(a, statistics.mean(g)) for a, (bad, g) in lost.items() if not bad]
+        above, below = statistics.arms([m.mean for _, m in diamonds], [m.half for _, m in diamonds], within)
         figure.add_scatter(
             x=[m.mean for _, m in diamonds], y=[order.index(a) + offset for a, _ in diamonds], mode="markers",
             name=name, legendgroup=name, marker={"color": colour, "size": 11, "symbol": "diamond"},
-            error_x={"array": [0 if math.isnan(m.half) else m.half for _, m in diamonds], "thickness": 2, "width": 6},
-            hovertemplate=name + ": %{x:.4f} ± %{error_x.array:.4f}<extra></extra>",
+            error_x={"array": above, "arrayminus": below, "thickness": 2, "width": 6},
+            text=[statistics.interval(*m, ".4f", within=within) for _, m in diamonds],
+            hovertemplate=name + ": %{text}<extra></extra>",
         )  # fmt: skip
         for a, (bad, g) in lost.items():
             if bad:  # beside its points; where there are none, in the middle

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 
 from analysis.plot_tools import better, in_words, legend_lines, quantiles, run_of, title_of
 from analysis.theme import COLOURS, colours, finish, nothing, see_through
+from fedtune.core.metrics import limits
 from fedtune.core.terminal import several
 from fedtune.runs.tables import CONFIG
 
@@ -52,7 +53,8 @@ def learning_curves(
         mine = scored[group == g]
         table = _mean_curve(rounds[run_of(rounds).isin(set(who[mine.index]))], metric)
         label = f"{', '.join(g)} (n = {who[mine.index].nunique()})"
-        _band(figure, table, label, {"color": paint[g[0]], "dash": dashes[g[1:]]}, len(drawn) <= MOST_GROUPS)
+        line = {"color": paint[g[0]], "dash": dashes[g[1:]]}
+        _band(figure, table, label, line, len(drawn) <= MOST_GROUPS, limits(metric))
     left_out = f"; {len(shown) - len(drawn)} more groups left out" if len(shown) > len(drawn) else ""
     figure.update_xaxes(title="round").update_yaxes(title=in_words(metric))
     return finish(
@@ -140,12 +142,14 @@ def _from_trials(scored: pd.DataFrame, trials: pd.DataFrame | None, name: str) -
     return scored[on].merge(trials[[*on, name]], on=on, how="left").set_axis(scored.index)[name]
 
 
-def _band(figure: go.Figure, table: pd.DataFrame, name: str, line: dict[str, str], band: bool) -> None:
-    """A mean line, in a band of a standard deviation where there is more than one run."""
+def _band(
+    figure: go.Figure, table: pd.DataFrame, name: str, line: dict[str, str], band: bool, within: tuple[float, float]
+) -> None:
+    """A mean line, in a band of a standard deviation where there is more than one run, cut at the values there are."""
     spread = table["std"].fillna(0)
     if band and (table["count"] > 1).any():
         x = pd.concat([table["round"], table["round"][::-1]])
-        y = pd.concat([table["mean"] + spread, (table["mean"] - spread)[::-1]])
+        y = pd.concat([table["mean"] + spread, (table["mean"] - spread)[::-1]]).clip(*within)
         figure.add_scatter(x=x, y=y, fill="toself", fillcolor=see_through(line["color"]), line={"width": 0},
                            mode="lines", hoverinfo="skip", showlegend=False, legendgroup=name)  # fmt: skip
     figure.add_scatter(

@@ -11,6 +11,8 @@ from plotly.subplots import make_subplots
 
 from analysis.plot_tools import better, in_words, quantiles, short, title_of
 from analysis.theme import COLOURS, SCALE, finish, nothing
+from fedtune.core import statistics
+from fedtune.core.metrics import limits
 from fedtune.core.terminal import several
 from fedtune.runs.tables import CONFIG
 
@@ -46,7 +48,7 @@ def effect(
         label = in_words(measure)
         figure.add_scatter(x=alike[column], y=alike[measure], mode="lines+markers", name=label, row=row, col=1,
                            marker={"size": 8}, line={"color": colour},
-                           error_y=_error_bars(alike["trial"], rounds, measure))  # fmt: skip
+                           error_y=_error_bars(alike, rounds, measure))  # fmt: skip
     alone = in_words(measures[0]) if len(measures) == 1 else ""
     figure.update_yaxes(title="accuracy" if all(map(_is_accuracy, measures)) else alone, row=1, col=1)
     if costs:
@@ -121,12 +123,14 @@ def _in_cells(values: pd.Series) -> pd.Series:
     return quantiles(values, 5)
 
 
-def _error_bars(trials: pd.Series, rounds: pd.DataFrame | None, measure: str) -> dict[str, Any]:
+def _error_bars(alike: pd.DataFrame, rounds: pd.DataFrame | None, measure: str) -> dict[str, Any]:
     """Of the last round of each of these trials, where there are several seeds."""
     column = f"{measure.removeprefix('last_')}_se"
     if rounds is None or column not in rounds or rounds[column].isna().all():
         return {}
-    return {"array": trials.map(rounds.groupby("trial")[column].last()), "thickness": 1.2, "width": 4}
+    errors = alike["trial"].map(rounds.groupby("trial")[column].last())
+    above, below = statistics.arms(alike[measure], errors, limits(measure.removeprefix("last_")))
+    return {"array": above, "arrayminus": below, "thickness": 1.2, "width": 4}
 
 
 def _scale_axis(figure: go.Figure, values: pd.Series) -> None:

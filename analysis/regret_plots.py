@@ -53,9 +53,9 @@ def _line(figure: go.Figure, mine: pd.DataFrame, strategy: str, colour: str, row
     """A strategy's mean and its band in one panel."""
     found = [(float(b), statistics.mean(100 * of["regret"].to_numpy())) for b, of in mine.groupby("budget")]
     x = [b for b, _ in found]
-    low, high = [m.mean - m.half for _, m in found], [m.mean + m.half for _, m in found]
+    low, high = [max(0.0, m.mean - m.half) for _, m in found], [m.mean + m.half for _, m in found]
     place = {"row": row, "col": 1}
-    if not any(map(math.isnan, low)):  # of one search there is no interval
+    if not any(map(math.isnan, high)):  # of one search there is no interval
         figure.add_scatter(
             x=[*x, *x[::-1]], y=[*high, *low[::-1]], mode="lines", fill="toself", fillcolor=see_through(colour),
             line={"width": 0}, hoverinfo="skip", showlegend=False, legendgroup=strategy, **place,

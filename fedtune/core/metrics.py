@@ -136,6 +136,15 @@ OBJECTIVES = {name: m.goal for name, m in METRICS.items() if m.goal}  # what a s
 SPREAD = ("", "_std", "_worst10", "_lowest")  # of a metric of each client: its mean and how it lies around that
 
 
+def limits(name: str) -> tuple[float, float]:
+    """The least and the largest value there is of a metric, of one on test rows too; infinite where nobody knows."""
+    like = name.replace("test_", "val_", 1) if name.startswith("test_") else name
+    if like in METRICS and METRICS[like].goal:
+        return 0.0, METRICS[like].most
+    share = like.startswith("val_acc_") and not like.endswith("_se")  # of a way to predict, or of some rows
+    return (0.0, 1.0) if share else (-math.inf, math.inf)
+
+
 def accuracy(prefix: str, heads: dict[str, Tensor], rows: Tensor, clients: int) -> dict[str, float]:
     """Metrics of one split.  heads: name -> correct rows [k] of k scored clients; rows [k].  The first head counts.
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
+UNBOUNDED = (-math.inf, math.inf)
 EQUAL = 1e-12  # accuracies are shares of rows, so that differences may be equal but for the last bits
 
 
@@ -77,6 +78,21 @@ def number(value: float, form: str) -> str:
     return "–" if math.isnan(value) else format(value, form).replace("-", "−")
 
 
-def interval(mean: float, half: float, form: str, half_form: str = "") -> str:
-    """`0.9478 ± 0.0254`; the mean alone if half is not a number.  half_form: default that of the mean, unsigned."""
-    return number(mean, form) + ("" if math.isnan(half) else f" ± {number(half, half_form or form.removeprefix('+'))}")
+def interval(
+    mean: float, half: float, form: str, half_form: str = "", within: tuple[float, float] = UNBOUNDED
+) -> str:
+    """`0.9478 ± 0.0254`, or `0.9900 ± 0.0254 (≤ 1)` where it reaches beyond what there is; the mean alone without half.
+
+    half_form: default that of the mean, unsigned.  within: the least and the largest value there is.
+    """
+    if math.isnan(half):
+        return number(mean, form)
+    cut = [f"≥ {within[0]:g}"] * (mean - half < within[0]) + [f"≤ {within[1]:g}"] * (mean + half > within[1])
+    end = f" ({', '.join(cut)})" if cut else ""
+    return f"{number(mean, form)} ± {number(half, half_form or form.removeprefix('+'))}{end}"
+
+
+def arms(means: Any, halves: Any, within: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
+    """How far intervals reach above and below their means, cut at what there is; 0 for what is not a number."""
+    mean, half = np.asarray(means, float), np.nan_to_num(np.asarray(halves, float))
+    return np.minimum(half, (within[1] - mean).clip(0)), np.minimum(half, (mean - within[0]).clip(0))

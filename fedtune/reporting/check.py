@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from fedtune.core import statistics
+from fedtune.core.metrics import limits
 from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.core.statistics import interval, number
 from fedtune.core.terminal import several
@@ -58,7 +59,7 @@ class Check:
 
     def said(self, name: str, column: str = "") -> str:
         """The mean with its interval, in words."""
-        return interval(*statistics.mean(self.of(name, column)), ".4f")
+        return interval(*statistics.mean(self.of(name, column)), ".4f", within=limits(column or self.column))
 
     @property
     def paired(self) -> statistics.Difference:

@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from analysis import frames, plots
 from fedtune.core import own_files
+from fedtune.core.metrics import limits
 from fedtune.core.objectives import ACCURACY, Goal
 from fedtune.core.statistics import interval
 from fedtune.core.terminal import several
@@ -276,7 +277,8 @@ def _winner(run: Path) -> tuple[str, str]:
     if table["tuned"].isna().all():
         return "", ""
     row = table.iloc[0] if "metric" in table else table.loc[table["tuned"].idxmax()]  # the best stands first
-    tuned, default = (interval(row[n], row[f"{n}_half"], ".4f") for n in ("tuned", "default"))
+    within = limits(row["metric"] if "metric" in table else "test_acc")
+    tuned, default = (interval(row[n], row[f"{n}_half"], ".4f", within=within) for n in ("tuned", "default"))
     return f"{row['algorithm']} {tuned}", default
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from fedtune.core.statistics import interval, number
+from fedtune.core.metrics import limits
+from fedtune.core.statistics import UNBOUNDED, interval, number
 from fedtune.runs import tables
 from fedtune.tuning import caveats as tuning_caveats
 
@@ -142,7 +143,8 @@ def markdown(frame: pd.DataFrame) -> str:
 def latex(frame: pd.DataFrame) -> str:
     """A table of text in LaTeX, for the package booktabs."""
     special = {c: "\\" + c for c in "&%$#_{}"} | {c: f"${c}$" for c in "<>"}
-    special |= {"±": "$\\pm$", "−": "$-$", "\\": "\\textbackslash{}", "~": "\\~{}", "^": "\\^{}"}
+    special |= {"±": "$\\pm$", "−": "$-$", "≤": "$\\leq$", "≥": "$\\geq$"}
+    special |= {"\\": "\\textbackslash{}", "~": "\\~{}", "^": "\\^{}"}
     lines = [" & ".join("".join(special.get(c, c) for c in cell) for cell in row) + r" \\"
              for row in [list(frame), *frame.astype(str).values.tolist()]]  # fmt: skip
     columns = "l" + "r" * (frame.shape[1] - 1)
@@ -176,13 +178,15 @@ def _scale(frame: pd.DataFrame) -> tuple[int, str]:
 
 def _with_half(frame: pd.DataFrame, column: str, half: str, sign: str = "") -> list[str]:
     scale, form = _scale(frame)
-    return [interval(scale * v, scale * h, sign + form) for v, h in zip(frame[column], frame[half], strict=True)]
+    low, high = UNBOUNDED if sign else limits(next(iter(frame.get("metric", ())), "test_acc"))
+    pairs = zip(frame[column], frame[half], strict=True)
+    return [interval(scale * v, scale * h, sign + form, within=(scale * low, scale * high)) for v, h in pairs]
 
 
 def _share(table: pd.DataFrame, name: str) -> list[str]:
     """A column of accuracies with its ±, in percent."""
     pairs = zip(_of(table, name), _of(table, f"{name}_half"), strict=True)
-    return [interval(100 * mean, 100 * half, ".2f") for mean, half in pairs]
+    return [interval(100 * mean, 100 * half, ".2f", within=(0, 100)) for mean, half in pairs]
 
 
 def _percent(value: float) -> str:

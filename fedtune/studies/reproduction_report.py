@@ -12,7 +12,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from fedtune.core.statistics import interval
+from fedtune.core.statistics import UNBOUNDED, interval
 from fedtune.core.terminal import several
 from fedtune.runs.files import RunFiles, write_whole
 from fedtune.runs.provenance import provenance_line
@@ -122,10 +122,10 @@ class Report:
 def _text(rows: pd.DataFrame, marks: Mapping[str, str], beside: pd.DataFrame) -> pd.DataFrame:
     """One table as text.  beside: rows of the measures that stand as columns on its right."""
     accuracy = (rows["measure"] == "accuracy").all()
-    forms = (".2f", ".2f") if accuracy else (".4g", ".2g")
+    forms, within = ((".2f", ".2f"), (0, 100)) if accuracy else ((".4g", ".2g"), UNBOUNDED)
     out = pd.DataFrame({name: rows[name] for name in _named(rows)})
     out["ours"] = [
-        f"diverged in {r.diverged} of {r.seeds}" if r.diverged else _figure(r.ours, r.half, *forms)
+        f"diverged in {r.diverged} of {r.seeds}" if r.diverged else _figure(r.ours, r.half, *forms, within)
         for r in rows.itertuples()
     ]
     if rows["by_paper_rule"].notna().any():
@@ -160,9 +160,11 @@ def _listed(cell: Any) -> list[str]:
     return cell.split("; ") if isinstance(cell, str) and cell else []
 
 
-def _figure(mean: float, spread: float, *forms: str) -> str:
+def _figure(
+    mean: float, spread: float, form: str, half_form: str = "", within: tuple[float, float] = UNBOUNDED
+) -> str:
     """A mean, with its ± if there is one; empty if there is none."""
-    return "" if math.isnan(mean) else interval(mean, spread, *forms)
+    return "" if math.isnan(mean) else interval(mean, spread, form, half_form, within)
 
 
 def _letters(number: int) -> str:

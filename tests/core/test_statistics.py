@@ -9,7 +9,8 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from fedtune.core import statistics
-from fedtune.core.statistics import interval, number
+from fedtune.core.metrics import LOSS_CAP, limits
+from fedtune.core.statistics import UNBOUNDED, arms, interval, number
 from fedtune.studies import comparison_tables, comparison_text, fresh_seeds
 
 RNG = np.random.default_rng(0)
@@ -22,6 +23,21 @@ def test_an_interval_is_students():
     assert found.mean == pytest.approx(x.mean(), abs=1e-14)
     assert (found.mean - found.half, found.mean + found.half) == pytest.approx((low, high), abs=1e-12)
     assert statistics.mean([1.0, 2.0, 3.0]).half == pytest.approx(4.302652729749464 / math.sqrt(3), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    [
+        ("test_acc", (0, 1)), ("val_acc_worst10", (0, 1)), ("test_f1", (0, 1)), ("test_acc_all", (0, 1)),
+        ("val_acc_etf", (0, 1)), ("test_loss", (0, LOSS_CAP)), ("val_acc_std", (0, 0.5)), ("comm_mb", (0, math.inf)),
+        ("val_gain", UNBOUNDED), ("test_gain", UNBOUNDED), ("val_acc_se", UNBOUNDED), ("train_loss", UNBOUNDED),
+    ],
+)  # fmt: skip
+def test_figures_reach_no_further_than_their_metric(name: str, ends: tuple[float, float]) -> None:
+    assert limits(name) == ends
+    above, below = arms([0.95, 0.02, math.nan], [0.1, 0.1, math.nan], limits(name))
+    high = min(0.1, ends[1] - 0.95) if ends[1] < 0.95 + 0.1 else 0.1
+    assert above[0] == pytest.approx(max(0, high)) and below[1] == pytest.approx(0.1 if ends[0] < 0 else 0.02)
 
 
 def test_an_interval_holds_the_true_mean_in_95_of_100_samples():
@@ -155,4 +171,8 @@ def test_tables_as_markdown_and_latex():
 def test_figures_are_written_with_a_true_minus_and_an_unsigned_half():
     assert number(-0.5, ".1f") == "−0.5" and number(math.nan, ".1f") == "–"
     assert interval(-1.0, 0.25, "+.2f") == "−1.00 ± 0.25" and interval(1.0, 0.25, "+.2f") == "+1.00 ± 0.25"
+    assert interval(0.99, 0.025, ".4f", within=(0, 1)) == "0.9900 ± 0.0250 (≤ 1)"  # it ends there
+    assert interval(2.0, 2.5, ".2f", within=(0, 100)) == "2.00 ± 2.50 (≥ 0)"
+    assert interval(0.5, 0.6, ".1f", within=(0, 1)) == "0.5 ± 0.6 (≥ 0, ≤ 1)"
+    assert interval(0.75, 0.25, ".2f", within=(0, 1)) == "0.75 ± 0.25" and interval(1.0, math.nan, ".0f") == "1"
     assert interval(1234.5, 2.0, ".4g", ".1g") == "1234 ± 2" and interval(0.5, math.nan, ".2f") == "0.50"
