@@ -13,7 +13,6 @@ from rich.table import Table
 from fedtune.core import extensions, own_files, terminal
 from fedtune.core.command import Parser, guarded
 from fedtune.core.hyper import Knob, knobs
-from fedtune.core.terminal import several
 from fedtune.data import datasets
 from fedtune.federated import registry
 from fedtune.federated.scenario import Scenario
@@ -73,7 +72,7 @@ def _algorithm(console: Console, name: str, whole: bool) -> None:
         console.print(f"  --preset {preset}: {line}", markup=False, highlight=False)
     for space in spaces.names(name):
         found = spaces.load(space, Experiment(name, Scenario()))
-        what = f"{several(len(found.points), 'point')}: " if found.is_grid else ""
+        what = f"{terminal.several(len(found.points), 'point')}: " if found.is_grid else ""
         line = ", ".join(f"{n} {t}" for n, t in found.text().items())
         console.print(f"  space {space}: {what}{line}", markup=False, highlight=False)
     console.print()

@@ -105,9 +105,8 @@ def _show(found: pd.DataFrame, searches: int, whole: dict[str, float]) -> None:
 
     budgets = [str(c).removeprefix("regret ") for c in found if str(c).startswith("regret")]
     for name, of in found.groupby("table", sort=False):
-        mean = f"mean of {several(searches, 'search')}"
-        title = f"{name}: regret in points, {mean}; of the whole grid {100 * whole[name]:.2f}"
-        table = Table(title=title, title_justify="left", box=None)
+        mean, of_grid = f"mean of {several(searches, 'search')}", f"of the whole grid {100 * whole[name]:.2f}"
+        table = Table(title=f"{name}: regret in points, {mean}; {of_grid}", title_justify="left", box=None)
         afters = [f"after {b} trial{'s' * (b != 1)}' training" for b in budgets]
         for column in ("strategy", "trials begun", *afters, "standard deviation"):
             table.add_column(column, overflow="fold")

@@ -14,7 +14,6 @@ from torch import nn
 from fedtune.core import own_files, randomness
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Knob, knobs
-from fedtune.core.terminal import several
 from fedtune.data import datasets
 from fedtune.federated import own_metrics, recorded, registry, weights
 from fedtune.federated.algorithm import Algorithm, Task, part_of, parts
@@ -163,7 +162,7 @@ class Experiment:
         if form.adapts:
             model += ", trained on the client's own rows before it is scored"
         rows = "all clients' rows as one test set" if scenario.evaluation == "pooled" else "each client's own rows"
-        some = f", {scenario.eval_clients} of {several(scenario.clients, 'client')}" if scenario.eval_clients else ""
+        some = f", {scenario.eval_clients} of {scenario.clients} clients" if scenario.eval_clients else ""
         return f"{model}, on {rows}{some}"
 
 

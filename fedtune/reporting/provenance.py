@@ -53,6 +53,18 @@ def of(r: dict[str, Any], f: Findings | None = None) -> Provenance:
     )
 
 
+def again(r: dict[str, Any]) -> str:
+    """The command, without the folder's name: that folder is there by now."""
+    command = iter(map(str, r.get("command") or []))
+    without_name = []
+    for word in command:
+        if word == "--name":
+            next(command, None)
+        elif not word.startswith("--name="):
+            without_name.append(word)
+    return shlex.join(without_name)
+
+
 def _command(r: dict[str, Any]) -> str:
     return shlex.join(map(str, r.get("command") or []))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -162,18 +161,6 @@ def _value(value: Any) -> Any:
     return value if value is None or isinstance(value, str | bool | int) else str(value)
 
 
-def _again(r: dict[str, Any]) -> str:
-    """The command, without the folder's name: that folder is there by now."""
-    command = iter(map(str, r.get("command") or []))
-    without_name = []
-    for word in command:
-        if word == "--name":
-            next(command, None)
-        elif not word.startswith("--name="):
-            without_name.append(word)
-    return shlex.join(without_name)
-
-
 def overview(parts: Sequence[Search | Comparison]) -> TextTable:
     """The table that opens a page on several runs, a row per run."""
     names = ["run", "what", "state", "trials", "in the search", "best, fresh seeds", "default, fresh seeds"]
@@ -215,7 +202,7 @@ def _comparison(run: Path, anchor: str) -> Comparison:
         warnings.append(f"The folder has no search of {', '.join(lacking)}.")
     return Comparison(
         anchor, run.absolute().name, f"{comparison_text.who(algorithms)} on {where}", state,
-        lead, _again(record), warnings, _tables(run), _winner(run),
+        lead, provenance.again(record), warnings, _tables(run), _winner(run),
         [] if evaluations is None else report_figures.of_comparison(evaluations, Goal.from_record(record).first),
         [_search(f, f"{anchor}-{i}") for i, f in enumerate(found, 1)], provenance.of(record),
     )  # fmt: skip
