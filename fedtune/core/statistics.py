@@ -87,8 +87,8 @@ def interval(
     """
     if math.isnan(half):
         return number(mean, form)
-    cut = [f"≥ {within[0]:g}"] * (mean - half < within[0]) + [f"≤ {within[1]:g}"] * (mean + half > within[1])
-    end = f" ({', '.join(cut)})" if cut else ""
+    cut = {f"≥ {within[0]:g}": mean - half < within[0], f"≤ {within[1]:g}": mean + half > within[1]}
+    end = f" ({', '.join(name for name, beyond in cut.items() if beyond)})" if any(cut.values()) else ""
     return f"{number(mean, form)} ± {number(half, half_form or form.removeprefix('+'))}{end}"
 
 

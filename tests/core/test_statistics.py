@@ -172,7 +172,7 @@ def test_figures_are_written_with_a_true_minus_and_an_unsigned_half():
     assert number(-0.5, ".1f") == "−0.5" and number(math.nan, ".1f") == "–"
     assert interval(-1.0, 0.25, "+.2f") == "−1.00 ± 0.25" and interval(1.0, 0.25, "+.2f") == "+1.00 ± 0.25"
     assert interval(0.99, 0.025, ".4f", within=(0, 1)) == "0.9900 ± 0.0250 (≤ 1)"  # it ends there
-    assert interval(2.0, 2.5, ".2f", within=(0, 100)) == "2.00 ± 2.50 (≥ 0)"
+    assert interval(np.float64(2.0), np.float64(2.5), ".2f", within=(0, 100)) == "2.00 ± 2.50 (≥ 0)"
     assert interval(0.5, 0.6, ".1f", within=(0, 1)) == "0.5 ± 0.6 (≥ 0, ≤ 1)"
     assert interval(0.75, 0.25, ".2f", within=(0, 1)) == "0.75 ± 0.25" and interval(1.0, math.nan, ".0f") == "1"
     assert interval(1234.5, 2.0, ".4g", ".1g") == "1234 ± 2" and interval(0.5, math.nan, ".2f") == "0.50"
