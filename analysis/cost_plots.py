@@ -109,7 +109,7 @@ def accuracy_communication(
         )  # fmt: skip
         figure.add_scatter(
             x=best[second.name], y=best[first.name], mode="lines+markers", legendgroup=str(value),
-            name=str(value) if by else f"front: {several(len(best), 'round')} that none beats",
+            name=str(value) if by else f"Pareto front: {several(len(best), 'round')}",
             line={"color": colour, "shape": "hv", "width": 2.5}, marker={"size": 6}, text=hover_texts(best),
             hovertemplate="front: %{y:.4f} at %{x:.4g}%{text}<extra></extra>",
         )  # fmt: skip

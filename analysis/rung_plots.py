@@ -36,7 +36,7 @@ def rung_survival(
     end = used.groupby("trial")["_used"].max()
     status = trials.set_index("trial")["status"].astype(str)
     reached = {"begun": end.reindex(status.index).fillna(0) >= 0}
-    reached |= {f"{rung:g} {UNITS[unit][1]}{'s' if unit == 'rounds' else ''}": end.reindex(status.index) >= rung
+    reached |= {f"{rung:g} {UNITS[unit][1]}{'s' * (unit == 'rounds' and rung != 1)}": end.reindex(status.index) >= rung
                 for rung in rungs}  # fmt: skip
     reached["the end"] = status == "finished"
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.55, 0.45])
@@ -55,7 +55,8 @@ def rung_survival(
     _add_values(figure, first, fate, metric)
     what = "accuracy" if metric == "val_acc" else in_words(metric)
     figure.update_layout(barmode="stack", boxmode="group")
-    figure.update_yaxes(title="trials", row=1, col=1)
+    # room above the highest bar, where the number of a part that is too low for it stands
+    figure.update_yaxes(title="trials", range=[0, 1.18 * len(trials)], row=1, col=1)
     figure.update_yaxes(title="val. accuracy there" if metric == "val_acc" else what, row=2, col=1)
     figure.update_xaxes(categoryorder="array", categoryarray=stages)
     figure.update_xaxes(title=f"stage ({UNITS[unit][0].split(' [')[0]})", row=2, col=1)

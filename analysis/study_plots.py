@@ -78,7 +78,9 @@ def slices(study: optuna.Study | None) -> go.Figure:
     for i, trace in enumerate(flat.data):
         axis = flat.layout["xaxis" + (str(i + 1) if i else "")]
         figure.add_trace(trace, row=i // 2 + 1, col=i % 2 + 1)
-        figure.update_xaxes(title=axis.title.text, type=axis.type, row=i // 2 + 1, col=i % 2 + 1)
+        decades = math.log10(max(trace.x) / min(trace.x)) if axis.type == "log" else 0
+        figure.update_xaxes(title=axis.title.text, type=axis.type, row=i // 2 + 1, col=i % 2 + 1,
+                            dtick=None if axis.type != "log" else 1 if decades > 1.2 else "D2")  # fmt: skip
     figure.update_traces(marker={"color": COLOURS[0], "opacity": 0.7, "size": 7, "showscale": False})
     figure.update_yaxes(title=_axis(what), col=1)
     return finish(figure, title, _n(study), height=60 + 230 * rows)
@@ -114,7 +116,8 @@ def importance(study: optuna.Study | None) -> go.Figure:
         return nothing(title, f"all trials have the same {what} or the same hyperparameters")
     grown = _grown(study)
     figure = charts.plot_param_importances(grown, evaluator=_Known(shares), target_name=_axis(what))
-    figure.update_traces(marker_color=COLOURS[0]).update_xaxes(title="share of variance").update_yaxes(title="")
+    figure.update_traces(marker_color=COLOURS[0]).update_yaxes(title="")
+    figure.update_xaxes(title="share of variance", range=[0, 1.2 * max(shares.values())])  # room for the figure
     left_out = len(grown.trials) < len(_comparable(study, MOST)[0])
     note = _n(study, MOST) + (f"; {len(grown.trials)} of these, drawn at random" if left_out else "")
     if not all(t.state == TrialState.COMPLETE for t, _ in _comparable(study, MOST)[0]):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -238,9 +239,9 @@ def _of_trials(f: Findings) -> list[str]:
     return [*warnings, *map(sentence, of_search)]
 
 
-def sentence(text: str) -> str:
-    """A line of a terminal as a sentence of a page."""
-    return f"{text[:1].upper()}{text[1:]}."
+def sentence(text: str, names: Collection[str] = ()) -> str:
+    """A line of a terminal as a sentence of a page.  names: words that stay as they are."""
+    return f"{text}." if text.split(" ")[0] in names else f"{text[:1].upper()}{text[1:]}."
 
 
 def _of_constraints(f: Findings) -> str:

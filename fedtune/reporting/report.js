@@ -15,6 +15,9 @@
     layout.margin = { ...layout.margin, l: 45, r: 8 };
     for (const name of Object.keys(layout)) {
       if (/^[xy]axis/.test(name) && layout[name].title) layout[name].title.font = { size: 11 };
+      if (/^xaxis/.test(name) && layout[name].ticktext) { // names, which would lie on one another
+        Object.assign(layout[name], { tickangle: -50, automargin: true, ticklabeloverflow: "allow" });
+      }
     }
     for (const trace of data) if (trace.marker) trace.marker.showscale = false;
   }

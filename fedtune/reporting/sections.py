@@ -197,7 +197,7 @@ def _comparison(run: Path, anchor: str) -> Comparison:
     if evaluations is not None and found:
         first, spaces = found[0].record, {f.record["algorithm"]: f.record.get("space") or {} for f in found}
         said = comparison_text.caveats(str(first.get("searcher")), int(first.get("trials") or 0), spaces, evaluations)
-        warnings += map(findings.sentence, said)
+        warnings += [findings.sentence(line, algorithms) for line in said]
     if lacking := [a for a in algorithms if a not in there]:
         warnings.append(f"The folder has no search of {', '.join(lacking)}.")
     return Comparison(

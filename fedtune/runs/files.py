@@ -37,7 +37,7 @@ class RunFiles:
     rounds_file = _File("rounds.parquet")  # a row per trial and round
     best_file = _File("best.yaml")  # the best configuration, as `fedtune run --config` reads it
     clients_file = _File("clients.parquet")  # how each client did in the runs on fresh seeds
-    front_file = _File("front.parquet")  # rounds that none beats, with two objectives
+    front_file = _File("front.parquet")  # the Pareto front of rounds, with two objectives
     study_file = _File("study.journal")  # the Optuna study, which grows while the search runs
     suggestions_file = _File("suggestions.jsonl")  # every configuration in the order in which it was suggested
     space_file = _File("space.py")  # the copy of a --space file, in runs of fedtune 0.2.0

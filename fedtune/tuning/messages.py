@@ -124,7 +124,7 @@ def _length(p: Plan) -> str:
 
 
 def front(p: Plan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
-    """Write down and say which rounds of which trials none beats."""
+    """Write down and say which rounds of which trials are on the Pareto front."""
     points = pareto.with_totals(rounds)
     for constraint in p.goal.constraints:
         points = points[points[constraint.name].map(constraint.excess) <= 0]
@@ -134,7 +134,7 @@ def front(p: Plan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
     configs = trials[["trial", *(c for c in trials if c.startswith(tables.CONFIG))]]
     found = found.reindex(columns=columns).merge(configs, on="trial", how="left")
     reading.write_table(found, p.files.front_file)
-    title = f"front of {' and '.join(names)} over every round of every trial: {several(len(found), 'point')}"
+    title = f"Pareto front of {' and '.join(names)} over every round of every trial: {several(len(found), 'point')}"
     table = Table(title=title, title_justify="left")
     for column in (*columns, *p.space.names):
         table.add_column(column, justify="left" if column == "trial" else "right")

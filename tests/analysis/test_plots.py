@@ -291,6 +291,8 @@ def test_rungs_say_who_came_and_what_became_of_them() -> None:
     at = {(x, y) for t in figure.data if t.type == "box" for x, y in zip(t.x, t.y, strict=True)}
     assert at == {("2 rounds", v[1]) for v in PLAYED.values()} | {("4 rounds", 0.7), ("4 rounds", 0.8)}
     assert plots.rung_survival(TRIALS, ROUNDS, [5], "mb").data[0].x == ("begun", "5 MB", "the end")
+    assert plots.rung_survival(TRIALS, ROUNDS, [1, 2]).data[0].x == ("begun", "1 round", "2 rounds", "the end")
+    assert figure.layout.yaxis.range[1] > 1.1 * len(trials)  # the number of a low part stands above the bar
 
 
 def test_the_front_is_over_every_round_and_its_hypervolume_is_told() -> None:
@@ -375,6 +377,28 @@ def test_a_comparison_shows_each_seed_and_the_interval_of_the_mean() -> None:
     figure = plots.comparison(EVALUATIONS.assign(test_acc=lost))
     assert [(a.text, a.xref) for a in figure.layout.annotations][1] == ("tuned diverged in 3 of 3", "paper")
     assert list(figure.layout.yaxis.ticktext) == ["fedavg", "gfpl"]
+
+
+def test_what_is_drawn_around_a_mean_ends_where_the_metric_does() -> None:
+    for most, end in ((1.0, "(≤ 1)"), (0.1, "(≥ 0)")):
+        near = EVALUATIONS.assign(test_acc=(most - 0.1 * (EVALUATIONS["seed"] > 0)).clip(0))
+        for t in (t for t in plots.comparison(near).data if t.name in ("default", "tuned")):
+            ends = [x + e for x, e in zip(t.x, t.error_x.array, strict=True)]
+            starts = [x - e for x, e in zip(t.x, t.error_x.arrayminus, strict=True)]
+            assert max(ends) <= 1 + 1e-12 and min(starts) >= -1e-12 and all(text.endswith(end) for text in t.text)
+    rounds = pd.DataFrame({"trial": ["a", "a", "b", "b"], "round": [1, 2, 1, 2], "val_acc": [0.1, 1.0, 0.9, 0.98]})
+    rounds["val_loss"] = [9.0, 1.0, 0.1, 0.1]
+    of = pd.DataFrame({"trial": ["a", "b"], "config/n": [1, 1]})
+    for metric, top in (("val_acc", 1.0), ("val_loss", 27.7)):
+        band = plots.learning_curves(rounds, of, metric=metric, by="n").data[0]
+        assert band.fill == "toself" and 0 <= min(band.y) and max(band.y) <= top
+    assert max(plots.learning_curves(rounds, of, metric="val_loss", by="n").data[0].y) > 1
+
+
+def test_figures_leave_room_for_their_labels(tmp_path: Path) -> None:
+    study = plots.study(journal(tmp_path, 12))
+    bars = plots.importance(study)
+    assert bars.layout.xaxis.range[1] > 1.1 * max(bars.data[0].x)
 
 
 def test_importance_is_optunas_without_the_diverged(tmp_path: Path) -> None:

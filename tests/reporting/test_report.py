@@ -647,12 +647,30 @@ def test_a_phone_shows_it_without_sideways_scrolling(browser: Browser, html: str
     show(browser, run / "report.html")
     for figure in drawn(browser):
         assert figure["right"] <= 390
+    names = (
+        "const plot = [...document.querySelectorAll('.plot')].find((p) => p.ariaLabel.startsWith('Every trial')); "
+        "const seen = (t) => t.style.display !== 'none' && getComputedStyle(t).visibility !== 'hidden' "
+        "&& t.getBoundingClientRect().right <= 390; "
+        "return [...plot.querySelectorAll('.xtick text')].filter(seen).map((t) => t.textContent)"
+    )
+    assert browser.script(names) == ["val. accuracy", "lam", "lr"]
     assert browser.script("return [document.documentElement.scrollWidth, innerWidth]") == [390, 390]
     box = "const box = document.querySelector('.trials').parentElement; return box.scrollWidth > box.clientWidth"
     assert browser.script(box)
     shadows = "return getComputedStyle(document.querySelector('.scroll')).backgroundAttachment"
     assert browser.script(shadows) == "local, local, scroll, scroll"
     assert browser.errors() == []
+
+
+def test_a_screen_shows_tables_whole(browser: Browser, opened: Browser, tmp_path: Path) -> None:
+    spread = [row | dict.fromkeys(check.SPREAD, 0.5) for row in final()]
+    assert report.main([str(make(tmp_path / "wide", final=spread))]) == 0
+    for width in (1300, 800):
+        params = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        browser.do("goog/cdp/execute", cmd="Emulation.setDeviceMetricsOverride", params=params)
+        show(browser, tmp_path / "wide" / "report.html")
+        box = "const box = document.querySelector('[aria-label=\"Test accuracy over clients\"]'); "
+        assert browser.script(box + "return box.scrollWidth - box.clientWidth") <= 0
 
 
 def test_paper_shows_every_figure_whole_and_no_filter(opened: Browser) -> None:
