@@ -1,4 +1,4 @@
-"""What is said when client code fails: where in its author's file, why it cannot be stacked, and what would do."""
+"""What is said when client code fails: where, for whose rows, why it cannot be stacked, and what would do."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fedtune.core import own_errors, own_files
+from fedtune.core import own_errors
 from fedtune.core.about import FOLDER
 from fedtune.core.draws import CannotRepeat
-from fedtune.core.errors import Diverged, UserError
-from fedtune.core.trees import Executor
+from fedtune.core.errors import UserError
+from fedtune.core.terminal import one_line
+from fedtune.federated.blame import PASSING, OfClient
+from fedtune.federated.state import Group, Setting
+from fedtune.nn import catalogue
+from fedtune.nn.net import layer_of, rule_of
 
 # what PyTorch says of code that vmap cannot run -> what the code does
 REASONS = {
@@ -49,22 +53,48 @@ class Unstackable(UserError):
 
 
 @contextmanager
-def running(executor: Executor) -> Iterator[None]:
-    """While client code runs: chance without an address, or what vmap cannot run, is a UserError with its place."""
+def running(s: Setting, g: Group) -> Iterator[None]:
+    """While client code runs: what it, the model or a value does wrong is a UserError with its place, client and row.
+
+    So is chance without an address, and what vmap cannot run.
+    """
     try:
         with _stackable_operations():
             yield
-    except (UserError, Diverged, torch.OutOfMemoryError):
-        raise
     except CannotRepeat as error:
         raise UserError(
             f"random numbers in client code must be repeatable, but at {place(error)} {error}; draw with torch.rand, "
             "randn, bernoulli or dropout"
         ) from error
-    except Exception as error:
-        if executor == "stack" and (why := reason(error)):
-            raise Unstackable(place(error), why) from error
+    except PASSING:
         raise
+    except OfClient as error:
+        cause, who = error.taken(), error.who(s.federation, s.task.clients)
+    except Exception as error:
+        cause, who = error, ""
+        if g.executor == "stack" and (why := reason(error, certain=_is_own(s))):  # none of them fails alone
+            raise Unstackable(place(error), why) from error
+    else:
+        return
+    if told := _told(cause, s, g):
+        raise UserError(told + who) from cause
+    raise cause
+
+
+def _told(error: Exception, s: Setting, g: Group) -> str:
+    """An error in a line with the line of the author's file and the layer; "" for one that is not theirs."""
+    layer, line = layer_of(error, g.net), own_errors.place(error)
+    if not (layer or line or _is_own(s)):
+        return ""
+    where = ", ".join(filter(None, [line, layer])) or f"{type(s.algorithm).__name__} on {', '.join(s.task.models)}"
+    rule = rule_of(error, g.net)
+    kind = one_line(type(error).__name__)
+    return f"{rule}; {where}" if rule else f"{where}: {kind}: {one_line(own_errors.text(error))}"
+
+
+def _is_own(s: Setting) -> bool:
+    """Whether the algorithm or a model is a user's own."""
+    return not type(s.algorithm).__module__.startswith("trainables.") or any(map(catalogue.is_own, s.task.models))
 
 
 @contextmanager
@@ -99,7 +129,7 @@ def reason(error: Exception, certain: bool = False) -> str:
 
 def place(error: BaseException) -> str:
     """FILE:LINE of an error in its author's file, or the module of the model that raised it where no line is theirs."""
-    if own := own_files.place(error):
+    if own := own_errors.place(error):
         return own
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_NOT_THEIRS)]
     if frames:

@@ -16,6 +16,7 @@ from fedtune.core.errors import Diverged
 from fedtune.core.trees import Tree
 from fedtune.federated import client_code, seed_stack
 from fedtune.federated.algorithm import DOWN, Phase
+from fedtune.federated.blame import among
 from fedtune.federated.local_training import Done, Pool, train
 from fedtune.federated.round import RunningRound, participants, require_finite
 from fedtune.federated.seed_stack import SeedStack, Work, by_plan
@@ -81,9 +82,10 @@ def _train(seeds: SeedStack, rounds: Sequence[RunningRound], phase: Phase) -> No
 def train_group(s: Setting, g: Group, down: Tree, phase: Phase, address: Address, t: int) -> Done:
     """One phase of local training of a group's clients in round t, with draws from their streams at the address."""
     cooled = s.scenario.lr_decay ** (t - 1)
-    with client_code.running(g.executor):
+    with client_code.running(s, g):
         args = (phase, pool_of(s, g.ids), s.scenario, g.executor, s.streams(g.ids, *address), cooled, g.kept)
-        return train(g.net, g.tensors, down, *args)
+        with among(g.ids):
+            return train(g.net, g.tensors, down, *args)
 
 
 def _send_up(seeds: SeedStack, rounds: Sequence[RunningRound]) -> None:
@@ -94,7 +96,7 @@ def _send_up(seeds: SeedStack, rounds: Sequence[RunningRound]) -> None:
             continue  # spare the pass over the data
 
         def code(s: Setting, g: Group, known: Known) -> Tree:
-            with client_code.running(g.executor):
+            with client_code.running(s, g):
                 return uploads(s, g, known, rounds[0].t)
 
         works = [Work(r.run, i, r.groups[i], Known(r.down[i], r.tallies[i], r.clients[i])) for r in here]

@@ -17,6 +17,7 @@ from fedtune.data.federation import Split, classes_held
 from fedtune.federated import client_code, own_metrics, seed_stack
 from fedtune.federated.adaptation import adapt_all
 from fedtune.federated.algorithm import Data, Model
+from fedtune.federated.blame import among
 from fedtune.federated.chunks import Part, over_rows
 from fedtune.federated.seed_stack import SeedStack, Work, one_after_another
 from fedtune.federated.stacked_rows import StackedRows
@@ -179,7 +180,8 @@ def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str
         tensors = take(g.tensors, part)
         if not adapts:  # what was adapted holds what it received
             tensors |= s.algorithm.receive(down)
-        found = of_rows(tensors, down, {"x": data.x, "y": data.y})
+        with among(ids, table):
+            found = of_rows(tensors, down, {"x": data.x, "y": data.y})
         if s.metrics:
             of = enumerate(zip(ids.tolist(), table.counts[ids].tolist(), strict=True))
             each.update({k: (found["scores"][i, :n], data.y[i, :n]) for i, (k, n) in of})
@@ -188,7 +190,7 @@ def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str
         counts = _counts(data, next(iter(found["said"].values())), s.task.classes)
         return {"correct": correct, "loss": loss, "counts": counts}
 
-    with client_code.running(g.executor):
+    with client_code.running(s, g):
         found = certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws)
     return Scores(take(found, of_each), each)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fedtune.core.errors import unknown
+from fedtune.core.errors import UserError, unknown
 
 if TYPE_CHECKING:  # the names are read by commands that need no PyTorch
     from torch import Tensor, nn
@@ -28,6 +28,14 @@ NUMBERS_AT_ONCE = 20_000_000
 # Clients of several runs are stacked until a step's arithmetic takes so many microseconds, by the measured law of
 # `step_cost`: there a step's dispatch of about 5 ms is a fifth, and more clients gain nothing.
 STEP_AT_MOST = 20_000.0
+
+
+def require_device(device: str) -> None:
+    """UserError unless the device exists."""
+    import torch
+
+    if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
+        raise UserError(f"device must be cpu, or cuda where there is a GPU, but got {device!r}; use --device cpu")
 
 
 def choose(name: str, net: nn.Module, device: str) -> Executor:

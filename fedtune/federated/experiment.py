@@ -15,7 +15,7 @@ from fedtune.core import own_files, randomness
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Knob, knobs
 from fedtune.data import datasets
-from fedtune.federated import own_metrics, recorded, registry, weights
+from fedtune.federated import batch_of_one, own_metrics, recorded, registry, weights
 from fedtune.federated.algorithm import Algorithm, Task, part_of, parts
 from fedtune.federated.scenario import Scenario
 from fedtune.nn import architectures, catalogue
@@ -101,6 +101,10 @@ class Experiment:
                 f"{', '.join(forms[0].parts)}; name what it shares by the parts of the model and those that build adds"
             )
         _require_what_it_computes_with(alg, self.algorithm, scenario, forms)
+        if scenario.batch == 1:
+            (shape, classes), dtype = shape_of(scenario), dtype_of(scenario)
+            task = task_of(scenario, classes, shape, self.seed, dtype)
+            batch_of_one.require_fit(alg, task._replace(t=1), scenario.frozen, _architectures(scenario), dtype)
         if scenario.evaluation != "personal":
             _require_global(alg, scenario, forms, self.algorithm)
         if not _alike(alg, forms, scenario):
@@ -292,9 +296,3 @@ def fitting(scenario: Scenario) -> list[str]:
 def with_seed(experiment: Experiment, seed: int) -> Experiment:
     """The same experiment with other draws: partition, initialisation, batches."""
     return replace(experiment, seed=seed)
-
-
-def require_device(device: str) -> None:
-    """UserError unless the device exists."""
-    if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
-        raise UserError(f"device must be cpu, or cuda where there is a GPU, but got {device!r}; use --device cpu")

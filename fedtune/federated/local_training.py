@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedtune.core.draws import Draws, certain, streams_of
 from fedtune.core.trees import Executor, Tree, for_each_client, join, take, take_cheaply, tree_map
 from fedtune.federated.algorithm import Batch, Client, Data, Model, Phase, draw, part_of, parts
+from fedtune.federated.blame import finding
 from fedtune.federated.optimizers import Optimizers, path, rate, trained_names
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.stacked_step import gradients, steps_of
@@ -104,7 +105,8 @@ def train(
     draws = Draws(phase.loss, net), Draws(phase.after and phase.after.loss, net)
     job = Job(net, phase, work, cooled, rows["x"], rows["y"], todo, trained, client, streams, draws)
     run = _stack_in_memory if executor == "stack" else _loop
-    done = certain(lambda: run(job, tensors, down), *draws)
+    with finding(lambda k, at: _alone(job, tensors, down, k, at), lambda: _rows(job)):
+        done = certain(lambda: run(job, tensors, down), *draws)
     keep = {n: t for n, t in done.tensors.items() if part_of(n) in trained}
     return Done(tensors | keep, done.losses / steps.clamp(min=1), done.tally, client)
 
@@ -160,7 +162,9 @@ def _drawn(
 
     def run() -> Data:
         draws.begin(streams_of(streams, f"pool draws {number}"))
-        found: Data = for_each_client(pool, executor, down, eps, draws=draws)
+        none = [torch.empty(0)] * len(streams)
+        with finding(lambda k, _: draws.alone(pool, k, take(down, k), take(eps, k)), lambda: none):
+            found: Data = for_each_client(pool, executor, down, eps, draws=draws)
         return found
 
     with torch.no_grad():
@@ -274,3 +278,22 @@ def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
                 tally = tree_map(lambda t: t.detach().new_zeros(len(todo.steps), *t.shape), seen)
             tree_map(lambda whole, part: whole[k].add_(part.detach()), tally, seen)  # noqa: B023 (called at once)
     return Done(tensors, total, tally, job.client)
+
+
+def _rows(job: Job) -> list[Tensor]:
+    """The rows that each client trains on; none where the phase made them."""
+    steps, rows, _ = job.plan
+    return [rows[k, : 0 if job.phase.pool else n].unique() for k, n in enumerate(steps)]
+
+
+def _alone(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree], k: int, at: Tensor | None) -> object:
+    """A client's training without the others', or its loss as it begins on some of its rows, batch by batch."""
+    (steps, rows, eps), one = job.plan, slice(k, k + 1)
+    if at is None:
+        part = job._replace(plan=Plan(steps[one], rows[one], take(eps, one)), client=take(job.client, one))
+        return _loop(part._replace(streams=job.streams[one]), take(tensors, one), take(down, one))
+    given, size = _rows(job)[k][at], rows.shape[2]
+    model, noise, client = Model(job.net, take(tensors, k)), {n: e[k, 0] for n, e in eps.items()}, take(job.client, k)
+    for index in torch.cat([given, given[:1].expand(-len(given) % size)]).split(size):
+        job.draws[0].alone(job.phase.loss, k, model, Batch(job.x[index], job.y[index], noise, client), take(down, k))
+    return None

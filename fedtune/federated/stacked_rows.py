@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fedtune.core.draws import Draws
-from fedtune.core.trees import Executor, Tree, for_each_client, leaves, tree_map
+from fedtune.core.trees import Executor, Tree, for_each_client, leaves, take, tree_map
+from fedtune.federated.blame import finding
 from fedtune.federated.replayed import Kind, Replayed, looks, names
 
 
@@ -29,6 +30,15 @@ class StackedRows(Replayed[Tree]):
 
     def __call__(self, clients: dict[str, Tensor], received: Tree, rows: dict[str, Tensor]) -> Tree:
         """What the code gives for clients' tensors [k, …], what they received [k, …] and their rows [k, N, …]."""
+
+        def alone(k: int, at: Tensor | None) -> Tree:
+            mine = {n: t[k] if at is None else t[k][at] for n, t in rows.items()}
+            return self.draws.alone(self.of_one, k, take(clients, k), take(received, k), mine)
+
+        with finding(alone, lambda: numbers(leaves(rows)[0])):
+            return self._found(clients, received, rows)
+
+    def _found(self, clients: dict[str, Tensor], received: Tree, rows: dict[str, Tensor]) -> Tree:
         given = (clients, received, rows)
 
         def run() -> Tree:
@@ -53,6 +63,11 @@ class StackedRows(Replayed[Tree]):
     def remember_form(self, kind: Kind, found: Tree) -> None:
         """What the tensors are put into."""
         kind.form = tree_map(lambda t: None, found)
+
+
+def numbers(rows: Tensor) -> list[Tensor]:
+    """What the rows [k, N, …] of each client are called: 0, 1, …"""
+    return [torch.arange(rows.shape[1])] * len(rows)
 
 
 def order_of(t: Tensor) -> list[int]:

@@ -17,8 +17,9 @@ from fedtune.core.errors import UserError
 from fedtune.core.pure_functions import is_known
 from fedtune.core.trees import Tree, for_each_client, named, take, tree_map
 from fedtune.federated.algorithm import Algorithm, Client, Data, Model, draw
+from fedtune.federated.blame import among, finding
 from fedtune.federated.chunks import Part, bands_of, blocks_of, in_chunks, rows_of
-from fedtune.federated.stacked_rows import StackedRows, in_order, order_of
+from fedtune.federated.stacked_rows import StackedRows, in_order, numbers, order_of
 from fedtune.federated.state import Group, Setting
 
 
@@ -61,11 +62,24 @@ def uploads(s: Setting, g: Group, known: Known, t: int) -> dict[str, Tree]:
         data = rows_of(s, s.federation.train, g, part)
         data = data._replace(eps=take(eps, part), tally=take(tally, part), client=take(clients, part))
         z = {"z": _features(s, g, part, features)} if _ASKED.get(g.net) else {}
-        return for_each_client(one, g.executor, take(g.tensors, part), data, take(down, part), z, draws=draws)
+        trees = take(g.tensors, part), data, take(down, part), z
+
+        def alone(k: int, at: Tensor | None) -> Tree:
+            return draws.alone(one, k, *_of_rows(at, *(take(tree, k) for tree in trees)))
+
+        with among(g.ids[part], s.federation.train), finding(alone, lambda: numbers(data.y)):
+            return for_each_client(one, g.executor, *trees, draws=draws)
 
     found = certain(lambda: in_chunks(g, s.federation.train, run), draws, features)
     kept = _of_the_form(g.kept, found["kept"], type(alg).__name__) if remembers else g.kept
     return found | {"kept": kept}
+
+
+def _of_rows(at: Tensor | None, tensors: Tree, data: Data, down: Tree, z: dict[str, Tensor]) -> tuple[Tree, ...]:
+    """What a client's code is given, on these of its rows only; None: on all."""
+    if at is not None:
+        data, z = data._replace(x=data.x[at], y=data.y[at], mask=data.mask[at]), take(z, at)
+    return tensors, data, down, z
 
 
 _ASKED: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # whether features were
@@ -98,7 +112,8 @@ def _features(s: Setting, g: Group, part: Part, draws: Draws) -> Tensor:
         x = rows_of(s, table, g, band, n).x
         at = torch.searchsorted(places, torch.arange(len(g.ids))[band])
         for rows in blocks_of(n, len(at)) if x.device.type == "cpu" else [slice(0, n)]:
-            z = run(take(g.tensors, band), {}, {"x": x[:, rows]})
+            with among(g.ids[band], table, rows.start):
+                z = run(take(g.tensors, band), {}, {"x": x[:, rows]})
             if z.shape[:2] == (len(places), longest):
                 return z
             whole = whole if len(whole) else in_order(order_of(z), (len(places), longest, *z.shape[2:]), z)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import torch
 from torch import Tensor, nn
 
@@ -30,3 +32,34 @@ def rows_in_words(shape: Shape, dtype: torch.dtype = torch.float32) -> str:
     if len(shape) == 1:
         return f"vectors of {shape[0]}"
     return f"images of {'×'.join(map(str, shape))}"
+
+
+# what PyTorch says of what is too small, or out of range on a GPU, and in which layers -> the rule, and what would do
+_RULES = {
+    ("Expected more than 1 value per channel when training", nn.GroupNorm):
+        "GroupNorm needs more than one value in a group; give it fewer groups",
+    ("Expected more than 1 value per channel when training", nn.Module):
+        "BatchNorm needs two rows in a batch to train on, or more than one place of each; give --batch 2 or more",
+    ("Expected more than 1 spatial element when training", nn.Module):
+        "InstanceNorm needs more than one place in what it is given to train on; put it before the pooling",
+    ("device-side assert", nn.Module): "an index is out of range on the GPU; --device cpu says which",
+}  # fmt: skip
+
+
+def rule_of(error: Exception, net: nn.Module) -> str:
+    """The rule that an error of PyTorch's says was broken, and what would do; "" where its own words are best."""
+    layer = _layer(error, net)[1]
+    return next((rule for (sign, kind), rule in _RULES.items() if sign in str(error) and isinstance(layer, kind)), "")
+
+
+def layer_of(error: BaseException, net: nn.Module) -> str:
+    """The innermost of the net's layers that an error came from, in words; "" if it came from none."""
+    name, layer = _layer(error, net)
+    return f"layer {name} ({type(layer).__name__})" if name else ""
+
+
+def _layer(error: BaseException, net: nn.Module) -> tuple[str, nn.Module]:
+    """The innermost layer and its name; the net itself, without one, if it came from none."""
+    names = {id(m): (n, m) for n, m in net.named_modules() if n}
+    frames = [id(frame.f_locals.get("self")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return next((names[i] for i in reversed(frames) if i in names), ("", net))

@@ -105,7 +105,8 @@ class ExperimentOptions:
         """The experiment that is described; UserError for whatever is wrong with it."""
         from fedtune.core.hyper import knobs
         from fedtune.federated import own_metrics, own_scenario, recorded, registry, weights
-        from fedtune.federated.experiment import Experiment, require_device
+        from fedtune.federated.executors import require_device
+        from fedtune.federated.experiment import Experiment
 
         if not self.algo:
             raise UserError(f"--algo is needed, but none was given; there are {', '.join(registry.names())}")

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from ray import tune
+from ray.exceptions import RayError
 from ray.tune.result import SHOULD_CHECKPOINT
 
 from fedtune.cluster import ray_internals
@@ -43,7 +44,8 @@ class FederatedTrainable(tune.Trainable):
     `diverged` and the reason, and is done: to the searcher it is a bad region, not a gap (a trial without a value would
     stay open in Optuna for ever).
 
-    So is one that meets what cannot heal, a `UserError`; it is `broken` besides, and nobody tries it again.
+    So is one that meets what cannot heal: a `UserError`, or what nobody foresaw, as another try would do the same.  It
+    is `broken` besides, and nobody tries it again.  A full memory, a disk and a GPU may heal.
 
     It asks for a checkpoint as often as the time that the last one took allows.
     """
@@ -95,15 +97,17 @@ class FederatedTrainable(tune.Trainable):
                 row = self.simulation.test()
         except Diverged as error:
             return self._worst() | {"reason": str(error)}
-        except UserError as error:
-            stack = own_errors.stack(error)
-            print(stack, file=sys.stderr, flush=True)  # the actor's log
-            return self._worst() | {BROKEN: True, "reason": one_line(error), STACK: stack}
         except torch.OutOfMemoryError as error:
             raise torch.OutOfMemoryError(
                 f"a trial must fit into its share of a GPU, but with {self._gpus:g} it ran out of memory "
                 f"({str(error).split('. ')[0]}); give a larger --gpus-per-trial, or a smaller --model or --batch"
             ) from error
+        except Exception as error:
+            if not _lasts(error):
+                raise
+            stack = own_errors.stack(error)
+            print(stack, file=sys.stderr, flush=True)  # the actor's log
+            return self._worst() | {BROKEN: True, "reason": one_line(_reason(error)), STACK: stack}
         due = not complete and time.monotonic() - self._saved > self._cost / SAVING
         row |= self.budget.spent(row, seconds) | self._judged(row, seconds)
         row |= {"done": complete, "complete": complete, SHOULD_CHECKPOINT: due}
@@ -195,11 +199,13 @@ class FederatedTrainable(tune.Trainable):
 
     def _begin(self, config: dict[str, Any]) -> None:
         print(f"{self!r}: {config}", file=sys.stderr, flush=True)  # the actor's log, as the dashboard opens it
-        self._broken: UserError | None = None  # to be reported in the first step
+        self._broken: Exception | None = None  # to be reported in the first step
         folder, self._before = self.onward.get(key(config), (None, 0.0))
         try:
             self.simulation = MultiSeedSimulation(self.experiment, config, self.data)
-        except UserError as error:
+        except Exception as error:
+            if not _lasts(error):
+                raise
             self._broken = error
             return
         if folder:
@@ -214,6 +220,18 @@ class FederatedTrainable(tune.Trainable):
 def key(config: dict[str, Any]) -> str:
     """A configuration as text, the same for equal ones: what `onward` is looked up by."""
     return json.dumps(config, sort_keys=True)
+
+
+def _lasts(error: Exception) -> bool:
+    """Whether an error comes again where a trial is tried again, as its numbers do."""
+    of_gpu = any(word in str(error) for word in ("CUDA", "cuDNN", "CUBLAS"))
+    return isinstance(error, UserError) or not (of_gpu or isinstance(error, (MemoryError, OSError, RayError)))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UserError):
+        return str(error)
+    return f"this is a bug in fedtune, {type(error).__name__}: {error}; please report it with the stack in its log"
 
 
 def _form(state: State) -> list[Any]:

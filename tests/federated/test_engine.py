@@ -40,7 +40,8 @@ from fedtune.federated import (
     stacked_rows,
 )
 from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Noise, Phase
-from fedtune.federated.experiment import Experiment, require_device
+from fedtune.federated.executors import require_device
+from fedtune.federated.experiment import Experiment
 from fedtune.federated.local_training import Pool
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Simulation

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
+from support.actors import LocalActor
 
 from fedtune import search
 from fedtune.runs.files import RunFiles
@@ -54,3 +56,32 @@ def test_a_search_of_which_every_trial_fails_ends_with_one_line_and_status_2(tmp
     )
     assert "Traceback" not in out + err
     assert json.loads(RunFiles(run).record_file.read_text())["state"] == "nothing found"
+
+
+@pytest.mark.parametrize(("error", "heals"), [
+    (KeyError("odd"), False), (IndexError("index out of range in self"), False), (AssertionError(), False),
+    (OSError("disk"), True), (MemoryError(), True), (RuntimeError("CUDA error: unknown"), True),
+    (torch.OutOfMemoryError("full"), True),
+])  # fmt: skip
+def test_what_would_come_again_ends_a_trial_and_what_may_heal_is_tried_again(
+    error: Exception, heals: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    actor = LocalActor({})
+    actor.train()
+    monkeypatch.setattr(actor.simulation, "step", fails)
+    if heals:
+        with pytest.raises(type(error)):
+            actor.train()
+        return
+    row = actor.train()
+    assert row["done"] and row["broken"] and "this is a bug in fedtune" in row["reason"]
+    assert actor.reset({}) and "broken" not in actor.train()
+
+
+def test_a_trial_that_cannot_be_set_up_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedtune.tuning.trainable.MultiSeedSimulation", lambda *_: {}["odd"])
+    row = LocalActor({}).train()
+    assert row["done"] and row["broken"] and "KeyError: 'odd'" in row["reason"]
