@@ -90,7 +90,7 @@ def interaction(
     low, high = table[[best, "mean"]].min(axis=None), table[[best, "mean"]].max(axis=None)
     for at, what in enumerate(panels, 1):
         grid, counts = table[what].unstack("x"), table["count"].unstack("x").fillna(0).astype(int)
-        text = [[f"{v:{form}}<br>n = {n}" if n else "" for v, n in zip(*row, strict=True)]
+        text = [[f"{v:{form}}\nn = {n}" if n else "" for v, n in zip(*row, strict=True)]
                 for row in zip(grid.to_numpy(), counts.to_numpy(), strict=True)]  # fmt: skip
         figure.add_heatmap(
             z=grid, x=[short(c) for c in grid.columns], y=[short(i) for i in grid.index], text=text,

@@ -39,7 +39,7 @@ def per_client(accuracies: pd.DataFrame, by: str = "algorithm") -> go.Figure:
         mine = known[group == name].sort_values("test_acc")
         worst = mine["test_acc"].iloc[: max(1, math.ceil(len(mine) / 10))].mean()
         said.append(f"{name}{': ' if name else ''}mean {mine['test_acc'].mean():.3f}, worst tenth {worst:.3f}")
-        text = ["<br>".join(f"{c} {v}" for c, v in zip(shown, row, strict=True))
+        text = ["\n".join(f"{c} {v}" for c, v in zip(shown, row, strict=True))
                 for row in mine[shown].astype(str).itertuples(index=False)]  # fmt: skip
         figure.add_scatter(
             x=list(range(1, len(mine) + 1)), y=mine["test_acc"], mode="lines+markers", name=name or "clients",

@@ -1,4 +1,4 @@
-"""What the notebooks of this folder begin with: which run they show, and figures that stay where they become pages."""
+"""What the notebooks of this folder begin with: which run they show."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import analysis
 
 EXAMPLE = Path(analysis.__file__).parent / "example"  # small runs that come along
 RUN_VARIABLE = "FEDTUNE_RUN"  # names another run than the example
-RENDERER = "plotly_mimetype+notebook"  # for Jupyter, and for whatever shows a notebook as a page
 
 
 def chosen_run(example: str) -> Path:
@@ -24,13 +23,6 @@ def chosen_run(example: str) -> Path:
 
 
 def begin() -> None:
-    """Draw figures so that they stay in a page made by nbconvert, unless $PLOTLY_RENDERER says how; be quiet.
-
-    Quiet are tqdm and Ray, who miss ipywidgets, which nothing here needs.
-    """
-    import plotly.io
-
-    if "PLOTLY_RENDERER" not in os.environ:
-        plotly.io.renderers.default = RENDERER
+    """Quieten tqdm and Ray, who miss ipywidgets, which nothing here needs."""
     warnings.filterwarnings("ignore", message="IProgress not found")
     logging.getLogger("ray.widgets.util").setLevel(logging.ERROR)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -46,7 +44,7 @@ def partition(counts: pd.DataFrame, title: str = "Who holds what", looks: np.nda
     if clients <= MOST_CIRCLES and (counts["owner"] != "").any():
         names = counts.groupby("client")["owner"].first()
         short = [name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…" for name in names]
-        figure.update_xaxes(tickvals=list(range(clients)), ticktext=[html.escape(name) for name in short])
+        figure.update_xaxes(tickvals=list(range(clients)), ticktext=short)
         figure.update_xaxes(title="owner", row=len(heights), col=1)
     elif clients <= MOST_CIRCLES:
         figure.update_xaxes(dtick=1 if clients <= 25 else 5)
@@ -73,7 +71,7 @@ def _strip(looks: np.ndarray) -> go.Heatmap:
 
 def _names(counts: pd.DataFrame) -> pd.Series:
     """What each client is called when the pointer is on it."""
-    owner = counts.groupby("client")["owner"].first().map(html.escape)
+    owner = counts.groupby("client")["owner"].first()
     return ("client " + owner.index.astype(str) + owner.map(lambda name: f" ({name})" if name else "")).rename("who")
 
 

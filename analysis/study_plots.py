@@ -56,7 +56,7 @@ def parallel(study: optuna.Study | None) -> go.Figure:
     if why := _lacks(study, "parallel"):
         return nothing(title, why)
     assert study is not None
-    figure = charts.plot_parallel_coordinate(_alike(study), target_name=_axis(what))
+    figure = _ours(charts.plot_parallel_coordinate(_alike(study), target_name=_axis(what)))
     lines = list(figure.select_traces({"mode": "lines"}))
     low, high = (0, 1) if what == "accuracy" else (min(li.y[0] for li in lines), max(li.y[0] for li in lines) + 1e-12)
     for line in lines:  # Optuna's palest are hardly seen; y[0]: the objective
@@ -72,7 +72,7 @@ def slices(study: optuna.Study | None) -> go.Figure:
     if why := _lacks(study, "slices"):
         return nothing(title, why)
     assert study is not None
-    flat = charts.plot_slice(_alike(study))  # all in one row, which is too narrow for more than three
+    flat = _ours(charts.plot_slice(_alike(study)))  # all in one row, which is too narrow for more than three
     rows = math.ceil(len(flat.data) / 2)
     figure = make_subplots(rows=rows, cols=2, shared_yaxes=True, horizontal_spacing=0.05, vertical_spacing=0.32 / rows)
     for i, trace in enumerate(flat.data):
@@ -97,7 +97,7 @@ def contour(study: optuna.Study | None, names: Sequence[str] | None = None) -> g
     chosen = list(names or ranked[:2])
     if len(chosen) < 2 or not set(chosen) <= set(_varied(study)):
         return nothing(title, f"a pair needs two hyperparameters that vary, but there is {', '.join(ranked) or 'none'}")
-    figure = charts.plot_contour(_alike(study), params=chosen, target_name=_axis(what))
+    figure = _ours(charts.plot_contour(_alike(study), params=chosen, target_name=_axis(what)))
     figure.update_traces(colorscale=SCALE, reversescale=False, selector={"type": "contour"})
     figure.update_traces(marker={"color": COLOURS[1], "line": {"color": "white", "width": 1}, "size": 7},
                          selector={"type": "scatter"})  # fmt: skip
@@ -115,7 +115,7 @@ def importance(study: optuna.Study | None) -> go.Figure:
     if not (shares := _shares(study)):
         return nothing(title, f"all trials have the same {what} or the same hyperparameters")
     grown = _grown(study)
-    figure = charts.plot_param_importances(grown, evaluator=_Known(shares), target_name=_axis(what))
+    figure = _ours(charts.plot_param_importances(grown, evaluator=_Known(shares), target_name=_axis(what)))
     figure.update_traces(marker_color=COLOURS[0]).update_yaxes(title="")
     figure.update_xaxes(title="share of variance", range=[0, 1.2 * max(shares.values())])  # room for the figure
     left_out = len(grown.trials) < len(_comparable(study, MOST)[0])
@@ -135,6 +135,15 @@ def mattered(study: optuna.Study | None) -> Importance | None:
         some = _study_of([trials[i] for i in order.integers(len(trials), size=len(trials))], study)
         first += next(iter(_importances(some, trees=16)), "") == next(iter(shares))
     return Importance(shares, first, len(trials))
+
+
+def _ours(figure: go.Figure) -> go.Figure:
+    """Optuna's figure, whose texts have lines as ours do."""
+    for trace in figure.data:
+        for name in ("text", "hovertext"):
+            if trace[name] is not None and not isinstance(trace[name], str):
+                trace[name] = [str(text).replace("<br>", "\n") for text in trace[name]]
+    return figure
 
 
 def _objective(study: optuna.Study | None) -> str:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import html
+import os
 import textwrap
 from itertools import cycle
+from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
+
+from fedtune.core.terminal import in_notebook
 
 # Okabe and Ito's colours, which colour-blind people can tell apart; those that show best on white first
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442"]
 GREY = "#9A9A9A"
 SCALE = "Cividis"  # for quantities: even in lightness, for all eyes
+RENDERER = "plotly_mimetype+notebook"  # of notebooks: what draws figures beside cells, and what a page has of them
+PARTIAL = ("plotly_mimetype", "vscode", "jupyterlab", "nteract")  # the first of these alone
+TEXTS = ("name", "x", "y", "text", "hovertext", "customdata", "labels")  # of a trace
 WIDTH = {"title": 43, "note": 58}  # letters of a line, so that a telephone's width holds it
 
 TEMPLATE = go.layout.Template(
@@ -32,15 +41,30 @@ TEMPLATE = go.layout.Template(
 )  # fmt: skip
 
 
+def show_in_pages() -> None:
+    """Have a notebook keep its figures as pages, too, unless somebody chose otherwise; elsewhere nothing changes.
+
+    Plotly leaves figures that JupyterLab and VS Code draw, but that are blank in the page which nbconvert makes.
+    """
+    if in_notebook() and "PLOTLY_RENDERER" not in os.environ:
+        import plotly.io
+
+        if plotly.io.renderers.default in PARTIAL:
+            plotly.io.renderers.default = RENDERER
+
+
 def finish(
     figure: go.Figure, title: str, note: str = "", height: int = 400, legend: int = 0, panels: bool = False
 ) -> go.Figure:
     """The figure with its title (what was varied), a note under it (n, and how to read it), and room for both.
 
+    Every text in it is shown as it is written, with a line for each of its lines.
+
     legend: how many lines of legend to leave room for at the bottom.  panels: whether panels have titles of their own.
     """
-    lines = textwrap.wrap(title, WIDTH["title"])
-    notes = textwrap.wrap(note, WIDTH["note"]) if note else []
+    _as_written(figure)
+    lines = [_literal(line) for line in textwrap.wrap(title, WIDTH["title"])]
+    notes = [_literal(line) for line in textwrap.wrap(note, WIDTH["note"])] if note else []
     text = "<br>".join(lines + [f'<span style="font-size:12px;color:#555555">{line}</span>' for line in notes])
     top = 26 + 20 * len(lines) + 16 * len(notes) + 18 * panels
     place = {"x": 0.01, "xref": "container", "xanchor": "left", "y": 1, "yref": "container", "yanchor": "top"}
@@ -53,10 +77,34 @@ def finish(
 
 def nothing(title: str, why: str) -> go.Figure:
     """A figure that says why there is nothing to see."""
-    text = "<br>".join(textwrap.wrap(why, 70))
+    text = "\n".join(textwrap.wrap(why, 70))
     figure = go.Figure().add_annotation(text=text, showarrow=False, xref="paper", yref="paper", x=0.5, y=0.5)
     figure.update_xaxes(visible=False).update_yaxes(visible=False)
     return finish(figure, title, height=200)
+
+
+def _as_written(figure: go.Figure) -> None:
+    """Texts of data and axes, which Plotly would take for mark-up: a class named <b>, a price of $5 and $6."""
+    for trace in figure.data:
+        found = {name: trace[name] for name in TEXTS if name in trace and trace[name] is not None}
+        trace.update({name: shown for name, value in found.items() if (shown := _literal(value)) is not value})
+    for axis in (*figure.select_xaxes(), *figure.select_yaxes()):
+        axis.update({n: _literal(axis[n]) for n in ("ticktext", "categoryarray") if axis[n] is not None})
+        if axis.title.text:
+            axis.title.text = _literal(axis.title.text)
+    for annotation in figure.layout.annotations:
+        annotation.text = _literal(annotation.text)
+
+
+def _literal(value: Any) -> Any:
+    """Texts, one or nested in lists and arrays, so that Plotly shows them as they are; numbers as they came."""
+    if isinstance(value, str):
+        return html.escape(value, quote=False).replace("$", "&#36;").replace("\n", "<br>")
+    if isinstance(value, np.ndarray) and value.dtype.kind in "OUS":
+        return np.array([_literal(v) for v in value], dtype=object)
+    if isinstance(value, list | tuple) and any(isinstance(v, str | list | tuple | np.ndarray) for v in value):
+        return [_literal(v) for v in value]
+    return value
 
 
 def colours(names: list[str]) -> dict[str, str]:
@@ -68,3 +116,6 @@ def see_through(colour: str, share: float = 0.18) -> str:
     """A colour as CSS writes it with an opacity: that of a band around a line of the colour."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},{share})"
+
+
+show_in_pages()

@@ -8,12 +8,11 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
 from fedtune.cluster import jobs
 from fedtune.core.command import Parser, guarded
-from fedtune.core.terminal import say
+from fedtune.core.terminal import console, say
 
 if TYPE_CHECKING:
     from ray.dashboard.modules.job.pydantic_models import JobDetails
@@ -68,7 +67,7 @@ def _show(ours: dict[str, JobDetails]) -> None:
         took = datetime.timedelta(seconds=round((job.end_time / 1000 if job.end_time else time.time()) - began))
         started = datetime.datetime.fromtimestamp(began).isoformat(" ", "seconds")
         table.add_row(name, job.status.lower(), started, str(took), job.entrypoint.removeprefix("python -m fedtune."))
-    Console(width=None if sys.stdout.isatty() else 240).print(table)
+    console(width=None if sys.stdout.isatty() else 240).print(table)
 
 
 if __name__ == "__main__":

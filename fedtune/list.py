@@ -47,9 +47,8 @@ def main(argv: list[str] | None = None) -> int:
         console.print(
             "your own model: FILE.py:NAME or FILE.py:NAME(option=value,…), a function (shape, classes, **options) that "
             "returns a torch.nn.Module with the parts body and head, or any with head='LAYER' naming its last layer; "
-            "several with commas between them, ours too: client i runs number i mod their count",
-            markup=False, highlight=False,
-        )  # fmt: skip
+            "several with commas between them, ours too: client i runs number i mod their count"
+        )
         if added := extensions.names(catalogue.GROUP):
             console.print("models of installed packages: " + ", ".join(added))
     return 0
@@ -62,19 +61,19 @@ def _algorithm(console: Console, name: str, whole: bool) -> None:
     from fedtune.tuning import space as spaces
 
     text = (sys.modules[cls.__module__].__doc__ or cls.__doc__ or "").strip()
-    console.print(f"[bold]{name}[/bold]  ", end="")
-    console.print(text if whole else text.partition("\n")[0], markup=False, highlight=False)
+    console.print(name, style="bold", end="  ")
+    console.print(text if whole else text.partition("\n")[0])
     own = knobs(cls)
     if own:
         console.print(_knobs("", own, cls()))
     for preset, values in cls.presets.items():
         line = ", ".join(f"{n}={v}" for n, v in values.items())
-        console.print(f"  --preset {preset}: {line}", markup=False, highlight=False)
+        console.print(f"  --preset {preset}: {line}")
     for space in spaces.names(name):
         found = spaces.load(space, Experiment(name, Scenario()))
         what = f"{terminal.several(len(found.points), 'point')}: " if found.is_grid else ""
         line = ", ".join(f"{n} {t}" for n, t in found.text().items())
-        console.print(f"  space {space}: {what}{line}", markup=False, highlight=False)
+        console.print(f"  space {space}: {what}{line}")
     console.print()
 
 

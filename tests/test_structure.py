@@ -45,6 +45,16 @@ def test_what_is_imported_by_name_is_imported_in_the_two_seams_and_by_dispatch()
     assert files == {"federated/registry.py", "tuning/space.py", "__init__.py", "__main__.py", "submit.py"}
 
 
+def test_texts_for_the_terminal_go_through_one_console() -> None:
+    """Which shows them as they are written: rich's own would take a class named [bold] for mark-up."""
+    files = [f for top in ("fedtune", "analysis") for f in (HERE.parent / top).rglob("*.py")]
+    own = {f.name for f in files for call in CONSOLES if call in f.read_text()}
+    assert own == {"terminal.py"}
+
+
+CONSOLES = ("Console(", "rich.progress", "from rich import print", "from_markup(")
+
+
 def test_modules_and_functions_are_short() -> None:
     """300 lines a module, 50 a function, 120 a command, which holds its parser and main and nothing else."""
     root = HERE.parent

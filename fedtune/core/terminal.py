@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
+CELL = "JPY_PARENT_PID"  # in the environment of what a notebook's cell starts
 WORD = 250  # letters of a path or a name that a message shows in full
 LINE = 600  # letters of a message
 
@@ -28,11 +30,37 @@ def silent() -> Iterator[None]:
         yield
 
 
-def console() -> Console:
-    """Where tables are printed: as wide as the terminal, as $COLUMNS says, or else wide enough for most."""
-    from rich.console import Console
+def console(stderr: bool = False, width: int | None = None, **more: Any) -> Console:
+    """Where tables are printed: as wide as the terminal, as $COLUMNS says, or else wide enough for most.
 
-    return Console(width=shutil.get_terminal_size((160, 50)).columns)
+    Every text is shown as it is written: a class named [bold] or :fire: is no mark-up, and no text moves the cursor.
+    In a notebook it is text, too, in the cell's output or in the file that was given.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    class AsWritten(Console):
+        def render_str(self, text: str, **how: Any) -> Text:
+            return super().render_str(printable(text), **how)
+
+    if not stderr and width is None:
+        width = shutil.get_terminal_size((160, 50)).columns
+    plainly: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "force_jupyter": False}
+    return AsWritten(stderr=stderr, width=width, **plainly, **more)
+
+
+def in_notebook() -> bool:
+    """Whether this runs in the kernel of a notebook, whose cells show pictures and pages."""
+    if "IPython" not in sys.modules:
+        return False
+    from IPython import get_ipython
+
+    return hasattr(get_ipython(), "kernel")
+
+
+def watched() -> bool:
+    """Whether stderr is a terminal, in which a picture can be drawn anew; the output of a notebook's `!` is none."""
+    return sys.stderr.isatty() and CELL not in os.environ
 
 
 def progress(title: str) -> Progress:
@@ -40,12 +68,12 @@ def progress(title: str) -> Progress:
 
     Without a terminal it is not shown.
     """
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    latest = TextColumn("{task.description}")
-    return Progress(*columns, latest, console=Console(stderr=True), disable=not sys.stderr.isatty())
+    whose = TextColumn(printable(title).replace("{", "{{").replace("}", "}}"), markup=False)
+    latest = TextColumn("{task.description}", markup=False)
+    columns = (whose, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), latest)
+    return Progress(*columns, console=console(stderr=True), disable=not watched())
 
 
 def short(value: Any) -> str:

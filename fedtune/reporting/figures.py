@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable
 from functools import partial
@@ -172,4 +173,4 @@ def _apart(text: str) -> tuple[str, str]:
 
 def _plain(text: str) -> str:
     """A text without Plotly's tags."""
-    return " ".join(re.sub(r"<[^>]*>", " ", text).split())
+    return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", text).split()))

@@ -9,7 +9,6 @@ from typing import Any
 
 from rich.console import Group
 from rich.table import Table
-from rich.text import Text
 
 from fedtune.core import own_files
 from fedtune.core.budget import Budget
@@ -42,7 +41,7 @@ def overview(run: Path) -> tuple[Group, bool]:
     begun = [_search(folder)[0] for folder in folders if RunFiles(folder).record_file.exists()]
     evaluated = len(list(files.evaluations_folder.glob("*.json")))
     head = f"comparison of {', '.join(names)}: {state}; {len(begun)} of {several(len(names), 'search')} begun, "
-    return Group(Text(head + f"{several(evaluated, 'run')} on fresh seeds done"), *begun), over
+    return Group(head + f"{several(evaluated, 'run')} on fresh seeds done", *begun), over
 
 
 def _search(run: Path) -> tuple[Group, bool]:
@@ -71,7 +70,7 @@ def _search(run: Path) -> tuple[Group, bool]:
     if not over and (seconds := seconds_left(record, rows, how)) is not None:
         lines.append(f"about {datetime.timedelta(seconds=round(seconds))} left")
     table = _best(rows, how, rounds, set(record["space"]), Goal.from_record(record).first)
-    return Group(Text("\n".join(lines)), Text("no round was reported yet") if table is None else table), over
+    return Group("\n".join(lines), "no round was reported yet" if table is None else table), over
 
 
 def _state(files: RunFiles, record: dict[str, Any]) -> tuple[str, bool]:

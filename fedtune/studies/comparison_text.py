@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -137,7 +138,12 @@ def shown_pairs(pairs: pd.DataFrame, every: bool = False) -> pd.DataFrame:
 def markdown(frame: pd.DataFrame) -> str:
     """A table of text in Markdown."""
     rows = [list(frame), ["---"] * frame.shape[1], *frame.astype(str).values.tolist()]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows) + "\n"
+    return "\n".join("| " + " | ".join(map(_in_markdown, row)) + " |" for row in rows) + "\n"
+
+
+def _in_markdown(cell: str) -> str:
+    """A cell's text, in which a name is no mark-up: own|net.py, a class *all*, <b>."""
+    return re.sub(r"[|*`\\]|<(?=[A-Za-z/!?])", r"\\\g<0>", " ".join(cell.splitlines()))
 
 
 def latex(frame: pd.DataFrame) -> str:

@@ -135,6 +135,6 @@ def printed(table: pd.DataFrame) -> Table:
 
 def _cut(name: str) -> Text:
     """An owner's name, or those of a group, of a cell's width."""
-    text = Text(name)
+    text = Text(terminal.printable(name))
     text.truncate(WIDTH, overflow="ellipsis")
     return text

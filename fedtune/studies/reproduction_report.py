@@ -77,16 +77,17 @@ class Report:
 
     def show(self, console: Console) -> None:
         """Print the tables and their footnotes on a terminal."""
-        console.print(f"[bold]{self.title}[/bold]")
-        console.print("\n".join(self.about()), markup=False, highlight=False)
+        console.print(self.title, style="bold")
+        console.print("\n".join(self.about()))
         for heading, table in texts(self.frame):
             shown = Table()
             for name in table:
                 shown.add_column(name, justify="left" if name in LEFT else "right")
             for row in table.itertuples(index=False):
                 shown.add_row(*row)
-            console.print(f"\n[bold]{heading}[/bold]", shown)
-        console.print("\n".join(footnotes(self.frame)), markup=False, highlight=False)
+            console.print(f"\n{heading}", style="bold")
+            console.print(shown)
+        console.print("\n".join(footnotes(self.frame)))
 
     @property
     def title(self) -> str:

@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser, cls: type, *only: str, **helps:
         if not only and name not in groups:
             groups[name] = parser.add_argument_group(name)
         text = helps.get(f.name) or (about["help"]() if callable(about["help"]) else about["help"])
-        given: dict[str, Any] = {"dest": f.name, "help": text, "default": argparse.SUPPRESS}
+        given: dict[str, Any] = {"dest": f.name, "help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
         if isinstance(f.default, bool):
             given["action"] = "store_false" if f.default else "store_true"
         elif f.name == "set" or isinstance(f.default, tuple):

@@ -9,13 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray.tune import Callback
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, FAR, Goal
-from fedtune.core.terminal import several, short
+from fedtune.core.terminal import console, in_notebook, several, short, watched
 from fedtune.runs.trial_states import BROKEN, STATUSES, status
 
 PERIOD = 0.5  # seconds between two pictures
@@ -103,7 +102,7 @@ class View(Callback):
         if self.peak:
             table.add_section()
             self._row(table, f"best {self.peak[1]}", "", self.peak[0], self.peak[2], style="bold green")
-        return Group(Text(head), table)
+        return Group(head, table)
 
     def elapsed(self) -> str:
         """Minutes and seconds since the search began, or was resumed."""
@@ -167,7 +166,7 @@ class Terminal(View):
 
     def __enter__(self) -> Terminal:
         """Start drawing in the terminal."""
-        self.live = Live(console=Console(stderr=True), get_renderable=self.picture, refresh_per_second=1 / PERIOD)
+        self.live = Live(console=console(stderr=True), get_renderable=self.picture, refresh_per_second=1 / PERIOD)
         self.live.start()
         return self
 
@@ -213,19 +212,16 @@ class Notebook(View):
 
     def html(self) -> str:
         """The picture as a page shows it."""
-        console = Console(record=True, width=160, file=io.StringIO())
-        console.print(self.picture())
-        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+        page = console(width=160, record=True, file=io.StringIO())
+        page.print(self.picture())
+        return page.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
 
 def fitting_view() -> type[View]:
     """How to show a search here: in a notebook's cell, in a terminal, or as lines."""
-    if "IPython" in sys.modules:
-        from IPython import get_ipython
-
-        if hasattr(get_ipython(), "kernel"):
-            return Notebook
-    return Terminal if Console(stderr=True).is_terminal else Lines
+    if in_notebook():
+        return Notebook
+    return Terminal if watched() else Lines
 
 
 def _how(trial: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,10 @@ def figures(cell: Any) -> list[dict]:
     return [o["data"][PLOTLY] for o in cell.get("outputs", []) if PLOTLY in o.get("data", {})]
 
 
+def pages(cell: Any) -> list[str]:
+    return [o["data"].get("text/html", "") for o in cell.outputs if PLOTLY in o.get("data", {})]
+
+
 def test_the_four_notebooks_are_there() -> None:
     assert [n.stem for n in NOTEBOOKS] == ["communication", "compare", "gfpl", "search"]
 
@@ -37,18 +42,27 @@ def test_a_notebook_is_checked_in_without_outputs(path: Path) -> None:
     assert len(book.cells) > len(code) > 3  # told in words
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_a_notebook_draws_its_figures(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PLOTLY_RENDERER", raising=False)
-    monkeypatch.delenv(notebook.RUN_VARIABLE, raising=False)
+@pytest.fixture
+def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Any]]:
+    """What runs a notebook in a kernel of its own, in an empty folder, and gives its cells of code."""
+    for name in ("PLOTLY_RENDERER", "VSCODE_PID", notebook.RUN_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # threads of tiny tensors wait for one another on a busy machine
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
-    book = nbformat.read(path, as_version=4)
-    place = {"metadata": {"path": str(tmp_path)}}  # a notebook finds its example from anywhere
-    client = nbclient.NotebookClient(book, timeout=300, startup_timeout=300, kernel_name="python3", resources=place)
-    client.execute()
-    code = [c for c in book.cells if c.cell_type == "code"]
+
+    def run(book: Any) -> list[Any]:
+        place = {"metadata": {"path": str(tmp_path)}}  # a notebook finds its example from anywhere
+        client = nbclient.NotebookClient(book, timeout=300, startup_timeout=300, kernel_name="python3", resources=place)
+        client.execute()
+        return [c for c in book.cells if c.cell_type == "code"]
+
+    return run
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_a_notebook_draws_its_figures(path: Path, executed: Callable[[Any], list[Any]]) -> None:
+    code = executed(nbformat.read(path, as_version=4))
     for cell in code:
         wanted = cell.source.splitlines()[-1].startswith("plots.")
         assert len(figures(cell)) == wanted, cell.source
@@ -56,9 +70,47 @@ def test_a_notebook_draws_its_figures(path: Path, tmp_path: Path, monkeypatch: p
         assert not any(str(HERE) in text or "ipywidgets" in text for text in complaints), complaints
         for figure in figures(cell):
             assert figure["data"], f"nothing drawn by {cell.source}: {figure['layout']['annotations'][0]['text']}"
-        pages = [o["data"]["text/html"] for o in cell.outputs if PLOTLY in o.get("data", {})]
-        assert all("Plotly.newPlot" in page for page in pages), "nbconvert shows a figure by its page"
+        assert all("Plotly.newPlot" in page for page in pages(cell)), "nbconvert shows a figure by its page"
     assert sum(len(figures(c)) for c in code) >= 4
+
+
+SEARCHED = f"""
+import runpy
+from fedtune.tuning import live_view
+follow = runpy.run_path({str(Path(__file__).parents[1] / "tuning" / "test_live_view.py")!r})["follow"]
+live_view.PERIOD = 0.0
+with live_view.fitting_view()("gfpl on [digits]", 6, 5, ["lam"]) as view:
+    follow(view)
+"""
+PRINTED = """
+import io, rich.table
+from fedtune.core.terminal import console, progress
+table = rich.table.Table("[head]")
+table.add_row("[bold] $x$")
+console().print(table)
+console(file=(file := io.StringIO())).print("into a file")
+with progress("[runs] {of} two") as bar:
+    bar.update(bar.add_task("", total=2), advance=1, description="[/a]")
+print(file.getvalue())
+"""
+DRAWN = """
+from analysis import frames, notebook, plots
+trials, rounds = frames.load(notebook.EXAMPLE / "search")
+plots.best_so_far(rounds)
+"""
+
+
+def test_a_notebook_of_ones_own_has_one_table_plain_text_and_figures_that_stay(
+    executed: Callable[[Any], list[Any]],
+) -> None:
+    cells = [nbformat.v4.new_code_cell(source) for source in (SEARCHED, PRINTED, DRAWN)]
+    searched, printed, drawn = executed(nbformat.v4.new_notebook(cells=cells))
+    tables = [o["data"]["text/html"] for o in searched.outputs if "text/html" in o.get("data", {})]
+    assert len(tables) == 1, "a table is replaced, not repeated"
+    assert "gfpl on [digits]   4/6 trials (2 finished, 1 diverged, 1 failed)" in tables[0]
+    said = "".join(o.text for o in printed.outputs)  # all of it is text
+    assert "[head]" in said and "[bold] $x$" in said and said.count("into a file") == 1
+    assert len(figures(drawn)) == 1 and all("Plotly.newPlot" in page for page in pages(drawn))
 
 
 def test_the_environment_names_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -36,6 +36,30 @@ SMALL = "--model mlp --features 12 --clients 4 --ways 3 --shots 6 --rounds 4 --a
 AXES = ["val_acc", "comm_mb"]
 
 
+@pytest.mark.parametrize("draw", ["parallel", "slices", "contour", "importance", "effect", "interaction", "curves"])
+def test_a_value_that_looks_like_markup_is_shown_as_it_is(draw: str) -> None:
+    values = ("<b>x</b>", "$a$ & $b$", "[min]")
+    wanted = {"mode": CategoricalDistribution(values), "lr": FloatDistribution(0, 1), "z": FloatDistribution(0, 1)}
+    rng, study = np.random.default_rng(0), optuna.create_study(direction="maximize")
+    for i in range(20):
+        params = {"mode": values[i % 3], "lr": rng.random(), "z": rng.random()}
+        study.add_trial(create_trial(params=params, distributions=wanted, value=rng.random()))
+    trials = pd.DataFrame({"trial": list("abcdef"), "status": "finished", "rounds": 2, "last_val_acc": rng.random(6),
+                           "config/mode": [*values, *values], "config/$z": [1.0] * 3 + [2.0] * 3})  # fmt: skip
+    rounds = pd.DataFrame({"trial": list("abcdef") * 2, "round": [1] * 6 + [2] * 6, "val_acc": rng.random(12)})
+    figure = {
+        "effect": lambda: plots.effect(trials, "mode", ["last_val_acc"]),
+        "interaction": lambda: plots.interaction(trials, "mode", "$z"),
+        "curves": lambda: plots.learning_curves(rounds, trials, by="mode"),
+        "contour": lambda: plots.contour(study, ["mode", "lr"]),
+        "importance": lambda: plots.importance(study),
+    }.get(draw, lambda: getattr(plots, draw)(study))()
+    figure.update_traces(legendgroup=None)  # which is not shown
+    text = json.dumps(figure.to_plotly_json(), default=list)
+    assert figure.data and "<b>" not in text and "$a$" not in text
+    assert "&lt;b&gt;x&lt;/b&gt;" in text or draw == "importance"
+
+
 # the hypervolume ------------------------------------------------------------------------------------------------------
 
 

@@ -56,6 +56,7 @@ WRONG = {
     HEAD + "    lam: float = 0.1": "a field is a hyperparameter, but lam is not declared with hyper(…)",
     HEAD + "    lam: float = hyper(2.0, 0.0, 1.0)": "cannot be made with its defaults: lam must be a number in 0 … 1",
     HEAD + "    lam: float = hyper(0.1, low=0, hihg=1)": "wrong.py:5: TypeError",
+    HEAD + "    m: str = hyper('a', choices=('a', ('b', 'c')))": "choices must be texts, numbers or bools, but",
     HEAD + "    shared = 'body'": "shared must be a tuple of names, as in shared = ('body',), but is 'body'",
     HEAD + "    sends = ('c', 1)": "sends must be a tuple of names",
     HEAD + "    presets = ['a']": "presets must be hyperparameters by a name, but are ['a']",
@@ -177,6 +178,14 @@ def test_a_space_file_tells_its_line(folder):
     (folder / "space.py").write_text("from good import Mine\nSPACE = {'lam': Mine.nothing}")
     with pytest.raises(UserError, match=f"the search space does not load: {folder}/space.py:2: AttributeError"):
         spaces.load("space.py", SearchOptions(algo="good.py").experiment())
+
+
+def test_list_shows_choices_and_help_as_they_are_written(folder, capsys):
+    mode = "    mode: str = hyper('[min]', choices=('[min]', '[/max]'), help='[low, high] of 100 %')\n"
+    (folder / "marked.py").write_text(HEAD + mode + BODY)
+    assert listing.main(["marked.py"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "mode [min] [min] | [/max] round 1 [low, high] of 100 %" in out
 
 
 def test_list_describes_it_like_a_built_in(folder, capsys):

@@ -185,6 +185,27 @@ def test_a_run_on_owners_and_on_tokens_reports_every_round(
     assert rows[-1]["val_acc"] > 0.5
 
 
+STRANGE = ("[unk]", "a[/b]", ":fire:", "<b>bold</b>", "$x$ & $y$", "{0}%s")
+
+
+def test_names_of_classes_and_owners_are_no_markup(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither rich's nor Plotly's, and no text moves the cursor."""
+    monkeypatch.chdir(tmp_path)
+    data = wards()
+    names, owners = np.array(STRANGE)[np.arange(240) % 6], np.array([*STRANGE[:5], "red \x1b[31m"])[data["owner"]]
+    saved(tmp_path / "t.npz", x=data["x"], y=names, owner=owners)
+    assert partition.main("--dataset t.npz --owners 1 -o picture.html".split()) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and r"red \x1b[31m" in out
+    assert all(name in out for name in STRANGE[:5]), "as owners, and some as classes"
+    page = (tmp_path / "picture.html").read_text().partition("Plotly.newPlot(")[2]
+    shown = page.encode().decode("unicode_escape")
+    assert "&lt;b&gt;bold&lt;/b&gt;" in shown and "&#36;x&#36; &amp; &#36;y&#36;" in shown
+    assert "<b>" not in shown and "$x$" not in shown
+
+
 def test_who_holds_what_is_printed_drawn_and_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

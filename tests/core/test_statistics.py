@@ -160,6 +160,12 @@ def test_pairs_of_made_up_figures():
     ]
 
 
+def test_names_are_no_markup_in_markdown():
+    frame = pd.DataFrame({"a": ["own|net", "<b>", "*all*", "1 < 2", "two\nlines"]})
+    cells = [row.removeprefix("| ").removesuffix(" |") for row in comparison_text.markdown(frame).splitlines()[2:]]
+    assert cells == [r"own\|net", r"\<b>", r"\*all\*", "1 < 2", "two lines"]
+
+
 def test_tables_as_markdown_and_latex():
     frame = pd.DataFrame({"a_b": ["1 | 2", "50 % & more"], "c": ["3 ± 4", "−1"]})
     rows = comparison_text.markdown(frame).splitlines()

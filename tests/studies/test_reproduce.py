@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
 
 import fedtune
 from analysis.papers import claims
 from fedtune import reproduce
+from fedtune.core.terminal import console
 from fedtune.data import datasets
 from fedtune.federated import partitioning, registry
 from fedtune.federated.experiment import Experiment
@@ -302,7 +302,7 @@ def test_figures_of_other_data_stand_in_brackets(tmp_path: Path, capsys: pytest.
     text = (tmp_path / "table.md").read_text()
     assert "(98.91 ± 0.22)" in text and "digits for MNIST" in text.splitlines()[0] and "not comparable" in text
     assert "MNIST: test accuracy after the last round, % (3 of 100 rounds)" in text
-    made.show(Console(width=160))
+    made.show(console(width=160))
     shown = capsys.readouterr().out
     assert "(98.91 ± 0.22)" in shown and "85.00 ± 63.53" in shown and "± of what is not said" in shown
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from IPython.core import display_functions
 from ray.tune.logger import TBXLoggerCallback
-from rich.console import Console
 
 from fedtune.core.objectives import Goal, parse
+from fedtune.core.terminal import console
 from fedtune.runs.trial_states import BROKEN
 from fedtune.tuning import driver, live_view
 from fedtune.tuning.live_view import Lines, Notebook, Terminal, View
@@ -47,9 +47,9 @@ def follow(view: View) -> None:
 
 
 def text(view: View) -> str:
-    console = Console(width=120, file=io.StringIO(), record=True)
-    console.print(view.picture())
-    return console.export_text()
+    shown = console(width=120, file=io.StringIO(), record=True)
+    shown.print(view.picture())
+    return shown.export_text()
 
 
 def test_a_picture_counts_ended_trials_and_shows_running_ones_and_the_peak() -> None:
@@ -118,14 +118,29 @@ def test_a_notebooks_cell_is_replaced_as_the_search_goes_on(monkeypatch: pytest.
 
 
 def test_where_a_search_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_view, "Console", lambda stderr: SimpleNamespace(is_terminal=True))
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
     assert live_view.fitting_view() is Terminal
-    monkeypatch.setattr(live_view, "Console", lambda stderr: SimpleNamespace(is_terminal=False))
+    monkeypatch.setenv("JPY_PARENT_PID", "1")  # `!fedtune search` in a cell, whose output has no cursor
+    assert live_view.fitting_view() is Lines
+    monkeypatch.delenv("JPY_PARENT_PID")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # colours in a log do not make it a terminal
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: False))
     assert live_view.fitting_view() is Lines
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=1)))
     assert live_view.fitting_view() is Notebook
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
     assert live_view.fitting_view() is Lines
+
+
+def test_names_and_values_of_the_users_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = View("own[/x].py on [pad].npz", 6, 5, ["mode"])
+    chosen = trial("a", mode="[min] :fire:")
+    view.on_trial_start(0, [chosen], chosen)
+    view.on_trial_result(0, [chosen], chosen, row(1, 0.7))
+    assert "own[/x].py on [pad].npz" in text(view) and text(view).count("[min] :fire:") == 2
+    page = Notebook("own[/x].py <b>", 6, 5, ["mode"]).html()
+    assert "own[/x].py &lt;b&gt;" in page
 
 
 def test_what_goes_wrong_in_showing_does_not_end_the_search() -> None:
