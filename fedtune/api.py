@@ -21,7 +21,7 @@ from fedtune.core.metrics import METRIC
 from fedtune.federated import own_classes, registry
 from fedtune.federated.scenario import Scenario
 from fedtune.runs.folder import RunFolder
-from fedtune.tuning.options import DEFAULT_SCENARIO, ExperimentOptions, SearchOptions
+from fedtune.tuning.options import ExperimentOptions, SearchOptions
 
 if TYPE_CHECKING:
     import optuna
@@ -41,7 +41,7 @@ class Search:
     Search("gfpl", "digits-shards", trials=16, scheduler="asha", rounds=20).run()
     """
 
-    def __init__(self, algo: Algo, scenario: str = DEFAULT_SCENARIO, **options: Any) -> None:
+    def __init__(self, algo: Algo, scenario: str = "", **options: Any) -> None:
         """Check the arguments; UserError for what cannot be searched.  Nothing is started or written.
 
         algo      a name, FILE.py, FILE.py:NAME, or an Algorithm's class.  A class of a module is its file's, which the
@@ -65,7 +65,7 @@ class Search:
         return Run(planned.folder)
 
     def __repr__(self) -> str:
-        """What was asked for, without the defaults."""
+        """What was asked for: the scenario, and what is not a default."""
         changed = {
             f.name: value
             for f in dataclasses.fields(self.options)
@@ -97,7 +97,7 @@ class Run(RunFolder):
 
 
 def play(
-    algo: Algo, scenario: str = DEFAULT_SCENARIO, config: Mapping[str, Any] | None = None,
+    algo: Algo, scenario: str = "", config: Mapping[str, Any] | None = None,
     save: str | Path | None = None, **options: Any,
 ) -> pd.DataFrame:  # fmt: skip
     """Train one configuration from its first round to its last, without Ray; one row of metrics a round.
@@ -130,7 +130,7 @@ def play(
 
 
 def tunable(
-    algo: Algo, scenario: str = DEFAULT_SCENARIO, space: str = "default", **options: Any
+    algo: Algo, scenario: str = "", space: str = "default", **options: Any
 ) -> tuple[Any, dict[str, tune.search.sample.Domain]]:
     """A trainable class and a search space for one's own `ray.tune.Tuner`, with any scheduler and any searcher.
 
@@ -159,7 +159,7 @@ def tunable(
 
 
 def objective(
-    algo: Algo, scenario: str = DEFAULT_SCENARIO, space: str = "default", objective: str = METRIC, **options: Any
+    algo: Algo, scenario: str = "", space: str = "default", objective: str = METRIC, **options: Any
 ) -> Objective:
     """A function for `optuna.Study.optimize`, in a study of its `direction`: "maximize", or "minimize" a loss, say.
 

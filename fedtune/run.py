@@ -11,6 +11,7 @@ from fedtune.core import own_files
 from fedtune.core.errors import UserError
 from fedtune.core.importing import quick_imports
 from fedtune.federated import registry
+from fedtune.federated.scenarios import SCENARIOS
 from fedtune.runs import own_copies
 from fedtune.tuning import arguments
 from fedtune.tuning.options import ExperimentOptions
@@ -51,12 +52,13 @@ def main(argv: list[str] | None = None) -> int:
 
 def over_best(config: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """Options as a best.yaml has them, where nothing else was given."""
-    algo = own_files.reference(config["algorithm"])
+    algo, fields = own_files.reference(config["algorithm"]), given.get("fields", {})
     base: dict[str, Any] = {"algo": algo, "scenario": config["scenario"], "seed": config.get("seed", 0)}
+    if config["scenario"] not in SCENARIOS and "dataset" in fields and "scenario" not in given:
+        del base["scenario"]  # it was named by other data
     base |= {n: own_files.reference(config[n]) for n in ("start", "start_from") if n in config}
     overrides = {} if "scenario" in given else config.get("overrides", {})
     overrides = {n: own_files.reference(v) if isinstance(v, str) else v for n, v in overrides.items()}
-    fields = given.get("fields", {})
     same = _canonical(given.get("algo", algo)) == config["algorithm"]
     pinned = {n: v for n, v in config["hyperparameters"].items() if n not in fields} if same else {}
     if same and not fields.keys() & {"model", "dataset"} and "scenario" not in given and "executor" in config:

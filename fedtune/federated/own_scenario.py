@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fedtune.core import own_files
-from fedtune.core.errors import UserError
+from fedtune.core.errors import UserError, unknown
 from fedtune.core.own_files import OwnFile
+from fedtune.core.terminal import several
 from fedtune.data import datasets, own_data, own_partition
 from fedtune.data.allocation import rounded_down
 from fedtune.federated import scenarios
@@ -41,6 +42,8 @@ def taken(name: str, fields: Mapping[str, Any]) -> Taken:
             given[field], files = own_files.take_each(str(given[field]), names)
             own = own_files.merged(own, files)
     own_files.register(own)
+    if name not in (*scenarios.SCENARIOS, given.get("dataset")):
+        raise unknown("scenario", name, scenarios.SCENARIOS, "fedtune list")
     if own_files.is_own(given.get("dataset", "")):
         own = own_data.described(given["dataset"], own)
     if own_files.is_own(given.get("partition", "")):
@@ -56,10 +59,12 @@ def data_in_words(scenario: Scenario) -> str:
     about, shape = own_data.about(name), "×".join(map(str, datasets.describe(name, scenario.image_size)[:-1]))
     kind = "tokens" if about.tokens else "pictures" if about.pictures else "features"
     owners = f", {about.owners} owners" if about.owners else ""
+    clients = several(scenario.clients, "client")
+    clients += f" of {scenario.owners} owners" if scenario.partition == "natural" and scenario.owners > 1 else ""
     scaled = "standardised by training rows" if scenario.normalise == "train" else "as given"
     return (
         f"{name}, {about.rows} rows of {about.classes} classes{owners}, {kind} {shape} "
-        f"{'as given' if about.tokens else scaled}; partition {scenario.partition}, {scenario.clients} clients"
+        f"{'as given' if about.tokens else scaled}; partition {scenario.partition}, {clients}"
     )
 
 

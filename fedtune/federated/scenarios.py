@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from fedtune.core import own_files
 from fedtune.core.errors import unknown
+from fedtune.data import datasets, own_data
 from fedtune.federated.scenario import Scenario
 
 _GFPL_MNIST = Scenario(
@@ -126,16 +128,49 @@ SCENARIOS: dict[str, Scenario] = {
     **{f"fmnist-dir{a:g}": _DIRICHLET.override(alpha=a) for a in (0.1, 0.3, 1.0)},
 }  # fmt: skip
 
+DEFAULT = "digits-shards"
+# of a user's own data, whose name it then has
+OWN = Scenario(clients=10, partition="shards", shards=6, all_classes=400, batch=8, rounds=30)
+FOLLOWS = {  # its fields that follow from the data (`own_scenario.defaults`), in words
+    "dataset": "", "model": "mlp where rows are vectors or series, tokens where they are tokens",
+    "partition": "natural where rows have owners", "owners": "1 where rows have owners",
+    "clients": "one for each owner, or group of owners, where rows have owners",
+}  # fmt: skip
+
 
 def find(name: str) -> Scenario:
-    """The scenario of that name; UserError with the nearest one otherwise."""
-    if name not in SCENARIOS:
+    """The scenario of that name, or that of a user's own data of that name; UserError with the nearest otherwise."""
+    if name in SCENARIOS:
+        return SCENARIOS[name]
+    if not _is_own(name):
         raise unknown("scenario", name, SCENARIOS, "fedtune list")
-    return SCENARIOS[name]
+    return OWN
+
+
+def _is_own(name: str) -> bool:
+    """Whether it is the name of a user's own data set, or of a package's."""
+    return own_files.is_reference(name) or name in own_data.offered()
+
+
+def of_data(dataset: str) -> str:
+    """The name of the scenario where none was given: the default one, or that of the user's own data.
+
+    dataset: as it was typed; UserError for a file that cannot be read.
+    """
+    if own_files.is_reference(dataset, datasets.names()):
+        return own_files.take_each(dataset)[0]
+    return dataset if dataset in own_data.offered() else DEFAULT
+
+
+def on_own_data(field: str) -> str:
+    """What a field is on a user's own data where it is not as in the default scenario; "" where it is."""
+    value = getattr(OWN, field)
+    return FOLLOWS.get(field, "" if value == getattr(SCENARIOS[DEFAULT], field) else str(value))
 
 
 def in_words(name: str, values: Mapping[str, Any]) -> str:
     """A scenario by name, with those of the values that are not its own: `digits-w4 (rounds = 20)`."""
-    own = asdict(SCENARIOS[name]) if name in SCENARIOS else {}
+    known = name in SCENARIOS or _is_own(name)
+    own = asdict(find(name)) | ({} if name in SCENARIOS else {"dataset": name}) if known else {}
     changed = ", ".join(f"{n} = {v}" for n, v in values.items() if n in own and v != own[n])
     return f"{name} ({changed})" if changed else name

@@ -20,7 +20,7 @@ from fedtune.federated.laws.subject import Subject
 from fedtune.federated.scenario import Scenario
 from fedtune.nn import catalogue
 from fedtune.tuning import space_laws
-from fedtune.tuning.options import DEFAULT_SCENARIO, ExperimentOptions
+from fedtune.tuning.options import ExperimentOptions
 
 WORDS = {"holds": "holds ", "broken": "BROKEN", "unknown": "-     "}
 
@@ -152,5 +152,5 @@ def _scenario(name: str, fields: dict[str, Any]) -> Scenario:
     """The scenario that laws are asked in: the named one, or the laws' own with other fields."""
     if name or "dataset" in fields:
         given = fields | {"evaluation": "personal"}
-        return ExperimentOptions(algo="fedavg", scenario=name or DEFAULT_SCENARIO, fields=given).experiment().scenario
+        return ExperimentOptions(algo="fedavg", scenario=name, fields=given).experiment().scenario
     return TINY.override(**{"features": 0, **fields} if "model" in fields else fields)

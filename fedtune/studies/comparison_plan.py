@@ -163,7 +163,7 @@ def _named(text: str, flag: str) -> dict[str, str]:
 def _new_folder(options: ComparisonOptions) -> Path:
     """The folder of a comparison that begins; UserError if it is there, or cannot be made."""
     storage, stamp = Path(options.storage_path), datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    name = options.name or f"compare-{options.scenario}-{stamp}"
+    name = options.name or f"compare-{own_files.plain_name(options.scenario)}-{stamp}"
     plan.require_folder(storage, name, options.name)
     return storage.absolute() / name
 

@@ -133,4 +133,5 @@ class TabulationOptions(ExperimentOptions):
     @property
     def folder(self) -> Path:
         """Where its runs lie, a file each."""
-        return Path(self.storage_path) / (self.name or f"table-{own_files.plain_name(self.algo)}-{self.scenario}")
+        algo, scenario = map(own_files.plain_name, (self.algo, self.scenario))
+        return Path(self.storage_path) / (self.name or f"table-{algo}-{scenario}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,16 +53,19 @@ def add_resumed(parser: argparse.ArgumentParser) -> None:
 
 def add_fields(parser: argparse.ArgumentParser) -> None:
     """An argument for each field of a scenario."""
-    from fedtune.federated.scenario import Scenario
+    from fedtune.federated import scenarios
 
     group = parser.add_argument_group(
         "scenario fields",
-        "Each overrides the scenario's; docs/data.md explains those of data and partitions, federated/scenario.py all.",
+        f"Each overrides the scenario's. Shown are the values of {scenarios.DEFAULT}, and those of your own data where "
+        "they differ; docs/scenarios.md has the others', docs/data.md explains fields of data and partitions.",
     )
-    for f in dataclasses.fields(Scenario):
+    for name, value in vars(scenarios.SCENARIOS[scenarios.DEFAULT]).items():
+        own = scenarios.on_own_data(name)
         group.add_argument(
-            options.flag(f.name), dest=f"field_{f.name}", metavar=str(f.default), default=argparse.SUPPRESS
-        )
+            options.flag(name), dest=f"field_{name}", metavar=str(value), default=argparse.SUPPRESS,
+            help=f"on your own data: {own}" if own else None,
+        )  # fmt: skip
 
 
 def given(args: argparse.Namespace, cls: type, *only: str) -> dict[str, Any]:

@@ -44,7 +44,6 @@ __all__ = [
     "positive",
 ]  # fmt: skip
 
-DEFAULT_SCENARIO = "digits-shards"
 FIRST_SCENARIO = "digits-w4"  # the default one of fedtune 0.1.0, whose records name only others
 LOOPBACK = "127.0.0.1"
 SEEDS = 2**32 - 1 - 2_000  # the largest seed: those that follow it, of trials and of checks, are to fit 32 bits too
@@ -59,9 +58,9 @@ def _algorithms() -> str:
 
 
 def _scenarios() -> str:
-    from fedtune.federated.scenarios import SCENARIOS
+    from fedtune.federated.scenarios import DEFAULT, SCENARIOS
 
-    return f"setting (default {DEFAULT_SCENARIO}): {', '.join(SCENARIOS)}"
+    return f"setting (default {DEFAULT}, or that of your own --dataset): {', '.join(SCENARIOS)}"
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class ExperimentOptions:
     """What is trained on what: the algorithm, its setting, data and device."""
 
     algo: str = option("", _algorithms, "NAME|FILE.py[:NAME]")
-    scenario: str = option(DEFAULT_SCENARIO, _scenarios, "NAME")
+    scenario: str = option("", _scenarios, "NAME")
     fields: Mapping[str, Any] = field(default_factory=dict)  # scenario fields that override the scenario's
     set: Mapping[str, Any] = option({}, "pin a hyperparameter; see fedtune list", "NAME=VALUE")
     preset: str = option("", "as_text (the paper to the letter) or as_published (the released code's choices)", "NAME")
@@ -100,6 +99,10 @@ class ExperimentOptions:
             raise UserError(f"a scenario's fields must be names and values, but are {shown(self.fields)}")
         lists = {n: ",".join(map(str, v)) for n, v in self.fields.items() if isinstance(v, list | tuple)}
         object.__setattr__(self, "fields", dict(self.fields) | lists)  # model=["net.py:small", "cnn8"] from Python
+        if not self.scenario:
+            from fedtune.federated import scenarios
+
+            object.__setattr__(self, "scenario", scenarios.of_data(str(self.fields.get("dataset", ""))))
 
     def experiment(self) -> Experiment:
         """The experiment that is described; UserError for whatever is wrong with it."""

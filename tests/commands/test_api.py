@@ -127,7 +127,8 @@ def test_tunable_has_every_range_and_a_trainable_of_its_own(tmp_path):
 
 
 def test_a_search_says_what_was_asked_of_it():
-    assert repr(fedtune.Search("gfpl", trials=4, rounds=3)) == "Search(algo='gfpl', fields={'rounds': 3}, trials=4)"
+    said = "Search(algo='gfpl', scenario='digits-shards', fields={'rounds': 3}, trials=4)"
+    assert repr(fedtune.Search("gfpl", trials=4, rounds=3)) == said
 
 
 def test_the_public_names_are_those_of_the_modules():
