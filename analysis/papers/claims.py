@@ -13,7 +13,7 @@ folders say what was run, and it stands beside each verdict.  Claims of which no
 A claim that one setting is better than another holds if the 95 % interval of the difference, paired by seed, lies above
 0; it does not hold if it lies below.  Otherwise the effect is smaller than claimed, where the paper's figure lies
 beyond the interval; there is none above half a point, where it prints no figure and two one-sided tests say so; or it
-cannot be told, as where runs are missing.
+undecided, as where runs are missing.
 """
 
 from __future__ import annotations

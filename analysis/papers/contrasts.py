@@ -136,7 +136,8 @@ def text(study: str, made: str, table: pd.DataFrame) -> str:
     told = int((table["verdict"].isin([ABOVE, BELOW])).sum())
     lines = [
         f"# Contrasts of {study}", "", studies()[study]["question"], "", made, "",
-        f"Written down in analysis/contrasts.yaml before the runs. {told} of {len(table)} can be told from 0.", "",
+        f"Written down in analysis/contrasts.yaml before the runs. {told} of {len(table)} differ significantly from 0.",
+        "",
         comparison_text.markdown(shown),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"

@@ -11,7 +11,7 @@ import numpy as np
 from fedtune.core import statistics
 from fedtune.core.statistics import interval
 
-HOLDS, FAILS, UNTOLD = "holds", "does not hold", "cannot be told here"
+HOLDS, FAILS, UNTOLD = "holds", "does not hold", "undecided here"
 SMALLER, PARTLY = "smaller than claimed", "holds in part"
 LEAST = 0.5  # points: an effect that is shown to lie below it is none that a paper would print
 NOTHING = f"no effect above {LEAST:g} points"

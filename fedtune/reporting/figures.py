@@ -60,7 +60,7 @@ def _progress(f: Findings) -> list[Shown]:
         _drawn(
             "Best so far against rounds",
             lambda: plots.best_so_far(f.rounds, "rounds", f.trials, first),
-            "Where the line has been flat for long, more trials would find little.",
+            "If the line has been flat for long, more trials would find little.",
         ),
         _drawn(
             "Best so far against megabytes",
@@ -75,7 +75,8 @@ def _progress(f: Findings) -> list[Shown]:
         _drawn(
             "Rungs",
             lambda: plots.rung_survival(f.trials, f.rounds, f.record.get("rungs") or [], unit, first.name),
-            "Who went on at each rung. What was stopped close below what went on may have been stopped by chance.",
+            "Which trials went on at each rung. Trials stopped just below those that went on may have been stopped by "
+            "chance.",
         ),
     ]
 
@@ -122,7 +123,7 @@ def _hyperparameters(f: Findings, study: Study | None) -> list[Shown]:
     importance = _drawn(
         "Importance",
         lambda: plots.importance(study),
-        "What is low here made little difference between these trials; with few of them this is a rough guess.",
+        "A hyperparameter of a low share made little difference between these trials; few trials give a rough guess.",
     )
     return [*(_sampled(shown, f) for shown in drawn), importance]
 
@@ -133,13 +134,13 @@ def _clients(f: Findings) -> list[Shown]:
     if not file.exists():
         return []
     last = frames.clients(f.run).query("scored == 'last'")
-    sentence = "All clients of all fresh seeds, after the last round. A steep left end says that some are left behind."
+    sentence = "All clients of all fresh seeds, after the last round. A steep left end: some clients are left behind."
     return [_drawn("Clients", lambda: plots.per_client(last, by="configuration"), sentence)]
 
 
 def of_comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> list[Shown]:
     """The figure of a comparison: test accuracy, or what reports the objective, on fresh seeds by algorithm."""
-    sentence = "A point per seed. Gains and differences above tell whether two differ, overlapping intervals do not."
+    sentence = "A point per seed. The tables above say which differ significantly; whether intervals overlap does not."
     return [_drawn("Comparison", lambda: plots.comparison(evaluations, objective), sentence)]
 
 

@@ -224,9 +224,12 @@ def _of_trials(f: Findings) -> list[str]:
             first = f" (the first: {reasons.iloc[0].strip().splitlines()[-1]})" if len(reasons) else ""
             warnings.append(f"{bad} of {several(len(status), 'trial')} {how}{first}.")
     if f.best is not None and str(f.best["status"]) != "finished":
-        warnings.append(f"No trial was finished: the best is the {f.best['status']} one that went furthest.")
+        warnings.append(f"No trial was finished: the best is the {f.best['status']} one that trained longest.")
     if schedulers.moves_hyperparameters(f.record.get("scheduler")):
-        warnings.append("PBT moved the hyperparameters in training: the last, shown here, do not repeat the figure.")
+        warnings.append(
+            "PBT changed the hyperparameters during training; training with the last ones, shown here, gives another "
+            "figure."
+        )
     if len(f.goal.objectives) > 1:
         most = "highest" if f.goal.first.sign > 0 else "lowest"
         warnings.append(

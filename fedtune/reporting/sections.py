@@ -71,7 +71,7 @@ class Search:
             return f"{self.found.check.verdict()}{more}."
         return (
             f"Best so far in the search: {self.found.in_words} {self.found.ended:.4f} after "
-            f"{several(self.found.best['rounds'], 'round')}{more}. Nothing says yet how it does on other seeds."
+            f"{several(self.found.best['rounds'], 'round')}{more}. It has not been checked on other seeds."
         )
 
     @property
