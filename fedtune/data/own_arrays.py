@@ -109,6 +109,7 @@ def features(source: str, x: np.ndarray) -> np.ndarray:
 
 def labels(source: str, y: np.ndarray, names: Any = None) -> tuple[np.ndarray, tuple[str, ...]]:
     """Classes int64 numbered from 0, and what each is called."""
+    _require_all(source, "y", y)
     if y.dtype.kind == "f" and (y == np.floor(y)).all():
         raise UserError(f"y of {source} must be whole numbers or names, but is {y.dtype}; give y.astype(int)")
     if y.dtype.kind == "f":
@@ -136,14 +137,28 @@ def labels(source: str, y: np.ndarray, names: Any = None) -> tuple[np.ndarray, t
     return numbers.astype(np.int64).reshape(-1), tuple(map(str, found))
 
 
+def _require_all(source: str, name: str, values: np.ndarray) -> None:
+    """UserError for a row of which an array says nothing."""
+    gone = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
+    if values.dtype.kind == "U":
+        gone = np.char.strip(values) == ""
+    if gone.any():
+        raise UserError(
+            f"{name} of {source} must tell of every row, but {gone.sum()} of {len(gone)} have none, the first is row "
+            f"{int(gone.argmax())}; leave them out"
+        )
+
+
 def _range(y: np.ndarray) -> str:
     return f"from {y.min():g} to {y.max():g}"
 
 
 def _owners(source: str, owner: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
     """Owners int64 numbered from 0, and what each is called."""
+    _require_all(source, "owner", owner)
     if owner.dtype.kind == "f":
-        raise UserError(f"owner of {source} must be whole numbers or names, but is {owner.dtype}; convert it first")
+        way = "give owner.astype(int)" if (owner == np.floor(owner)).all() else "convert it first"
+        raise UserError(f"owner of {source} must be whole numbers or names, but is {owner.dtype}; {way}")
     found, numbers = np.unique(owner, return_inverse=True)
     return numbers.astype(np.int64).reshape(-1), tuple(map(str, found))
 

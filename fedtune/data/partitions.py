@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedtune.core.errors import UserError
+from fedtune.core.terminal import several
 from fedtune.data.allocation import (
     attempts,
     dirichlet_shares,
@@ -216,7 +217,7 @@ def natural(
     pool = rng.permutation(len(people))[: int(rounded_down(share * len(people)))]
     if (clients - 1) * owners >= len(pool):
         raise UserError(
-            f"{clients} clients of {owners} owners each need {clients * owners} owners, but there are {len(pool)}: "
+            f"{clients} clients of {several(owners, 'owner')} each need {clients * owners}, but there are {len(pool)}: "
             "take fewer clients or owners, or a larger share"
         )
     chosen = pool[: clients * owners]

@@ -97,7 +97,7 @@ def _summed(s: Setting, groups: Mapping[int, Group], scores: Mapping[str, list[S
         each = {k: rows for of in scores[split] for k, rows in of.each.items()}
         rows = table.counts[ids]
         clients |= {f"{split}_rows": rows, f"{split}_acc": next(iter(found["correct"].values())).double() / rows}
-        of_own, values = _own(s, split, [each[k] for k in ids.tolist()] if s.metrics else [])
+        of_own, values = _own(s, split, {k: each[k] for k in ids.tolist()} if s.metrics else {})
         clients |= values
         if s.scenario.evaluation == "pooled":  # one global model: all clients' rows as one test set
             found, rows = tree_map(lambda t: t.sum(0, keepdim=True), found), rows.sum()[None]
@@ -112,12 +112,16 @@ def _summed(s: Setting, groups: Mapping[int, Group], scores: Mapping[str, list[S
     return Scored(row, clients)
 
 
-def _own(s: Setting, split: str, rows: own_metrics.Rows) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """The user's own metrics by the scenario's rule, and of each client.  rows: the clients' scores and labels."""
+def _own(
+    s: Setting, split: str, each: Mapping[int, tuple[Tensor, Tensor]]
+) -> tuple[dict[str, float], dict[str, Tensor]]:  # fmt: skip
+    """The user's own metrics by the scenario's rule, and of each client.  each: a client's scores and labels."""
     row: dict[str, float] = {}
     clients: dict[str, Tensor] = {}
+    ids, rows = list(each), list(each.values())
     for metric in s.metrics:
-        values = clients[f"{split}_{metric.name}"] = own_metrics.one_each(metric, rows)
+        values = own_metrics.one_each(metric, rows, lambda i: s.federation.who(ids[i]))
+        clients[f"{split}_{metric.name}"] = values
         if s.scenario.evaluation == "pooled":
             scores, y = (torch.cat(both) for both in zip(*rows, strict=True))
             values = own_metrics.one_each(metric, [(scores, y)])

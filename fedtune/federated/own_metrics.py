@@ -131,17 +131,20 @@ def spread(metric: OwnMetric, split: str, values: Tensor) -> dict[str, float]:
     return dict(zip(metric.names(split), torch.stack(found).tolist(), strict=True))
 
 
-def one_each(metric: OwnMetric, rows: Rows) -> Tensor:
-    """The metric of each client by itself, on its real rows.  UserError unless all are finite numbers.  -> [k]"""
+def one_each(metric: OwnMetric, rows: Rows, who: Callable[[int], str] = lambda i: "") -> Tensor:
+    """The metric of each client by itself, on its real rows.  UserError unless all are finite numbers.  -> [k]
+
+    who: the i-th client in words, for a complaint.
+    """
     values = _stacked(metric, rows)
     if values is None:
         values = torch.stack([_one(metric, scores, y) for scores, y in rows])
     if values.dim() > 1:
         raise metric.wrong(f"gives a tensor of shape {list(values.shape[1:])}")
     if not values.isfinite().all():
-        scores, y = rows[int((~values.isfinite()).nonzero()[0])]
-        value = float(values[~values.isfinite()][0])
-        raise metric.wrong(f"gives {value} of {len(y)} rows of {len(y.unique())} classes")
+        at = int((~values.isfinite()).nonzero()[0])
+        value, y, whose = float(values[at]), rows[at][1], f" ({who(at)})" if who(at) else ""
+        raise metric.wrong(f"gives {value} of {len(y)} rows of {len(y.unique())} classes{whose}")
     return values.double()
 
 

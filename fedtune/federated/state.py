@@ -95,7 +95,7 @@ def start(s: Setting, nets: list[tuple[Net, list[int], Executor]]) -> State:
         numbers = torch.tensor(sorted(ids), device=device)
         groups.append(Group(net, numbers, own, executor, tree_map(torch.clone, memory)))
         if s.algorithm.shared:
-            _require_equal(s.algorithm, server.setdefault("shared", shared), shared, ids)
+            _require_equal(s.algorithm, server.setdefault("shared", shared), shared, s.federation.some(ids))
     return State(tree_map(lambda t: _cast(t, device, s.dtype), server), tuple(groups), 0, 0)
 
 
@@ -132,14 +132,14 @@ def _of_each(s: Setting, name: str, t: Tensor, clients: int) -> Tensor:
     return views if part_of(name) in s.scenario.frozen else views.clone()
 
 
-def _require_equal(alg: Algorithm, first: dict[str, Tensor], other: dict[str, Tensor], ids: list[int]) -> None:
+def _require_equal(alg: Algorithm, first: dict[str, Tensor], other: dict[str, Tensor], ids: str) -> None:
     """UserError unless a group's shared parts have the first group's shapes: what is averaged must be alike."""
     a, b = ({n: tuple(t.shape) for n, t in tree.items()} for tree in (first, other))
     if a != b:
         name = next(n for n in (*a, *b) if a.get(n) != b.get(n))
         raise UserError(
             f"{type(alg).__name__} averages {', '.join(alg.shared)}, so every client needs the same there, but clients "
-            f"{ids[:5]} have {name} {b.get(name, 'not at all')} and others {a.get(name, 'not at all')}; give all of "
+            f"{ids} have {name} {b.get(name, 'not at all')} and others {a.get(name, 'not at all')}; give all of "
             "them one model, or use an algorithm that shares less"
         )
 

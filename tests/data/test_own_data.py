@@ -310,6 +310,24 @@ TARGETS = {  # measurements -> what is said of them
 }
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("owner", ["a", "", "b", " "], "owner of .* must tell of every row, but 2 of 4 have none, the first is row 1"),
+        ("owner", [1.0, 2.0, np.nan, 3.0], "owner of .* but 1 of 4 have none, the first is row 2; leave them out"),
+        ("owner", [1.0, 2.0, 1.0, 2.0], r"but is float64; give owner.astype\(int\)"),
+        ("owner", [1.5, 2.0, 1.0, 2.0], "but is float64; convert it first"),
+        ("y", [0.0, np.nan, 1.0, 0.0], "y of .* must tell of every row, but 1 of 4 have none, the first is row 1"),
+        ("y", ["a", "b", "", "a"], "y of .* must tell of every row, but 1 of 4 have none, the first is row 2"),
+        ("y", [0.0, 1.0, 1.0, 0.0], r"but is float64; give y.astype\(int\)"),
+    ],
+)
+def test_a_row_without_owner_or_class_is_named(name: str, values: list, message: str, tmp_path: Path) -> None:
+    arrays = {"x": np.ones((4, 2)), "y": [0, 1, 0, 1], "owner": [0, 1, 0, 1]} | {name: values}
+    with pytest.raises(UserError, match=message):
+        taken(saved(tmp_path / "w.npz", **arrays))
+
+
 @pytest.mark.parametrize("what", TARGETS)
 def test_measurements_are_no_targets_and_the_way_to_bin_them_is_one(what: str, tmp_path: Path) -> None:
     y, message = TARGETS[what]

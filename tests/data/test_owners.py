@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.own_data import made, saved, taken, wards
 
+import fedtune
 from analysis import partition_plots
 from fedtune.core.errors import Diverged, UserError
 from fedtune.data import datasets, own_partition
@@ -19,6 +20,7 @@ from fedtune.federated.experiment import Experiment
 from fedtune.federated.simulation import Simulation
 from fedtune.runs import clients
 from fedtune.studies import partition_view
+from fedtune.tuning.options import ExperimentOptions
 
 CLINICS = [f"clinic-{i:02d}" for i in range(12)]
 
@@ -233,3 +235,31 @@ def test_a_client_with_one_row_is_named(partition: str, tmp_path: Path) -> None:
         said = "owner c has 1 row, and a client needs 3: merge or drop it"
     with pytest.raises(UserError, match=re.escape(said)):
         made(taken(path, given))
+
+
+def test_a_metric_that_is_no_number_names_the_owner(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text(
+        "import torch\n\ndef rare(scores, y):\n"
+        "    seen = (y == 2).float()\n    return (scores.argmax(1) == y).float().mul(seen).sum() / seen.sum()\n"
+    )
+    path = clinics(tmp_path / "clinics.npz")
+    arrays = dict(np.load(path))
+    arrays["y"][(arrays["y"] == 2) & (arrays["owner"] == "clinic-05")] = 0
+    given = {"dataset": str(saved(path, **arrays)), "val_share": 0.4, "rounds": 1}
+    options = ExperimentOptions(algo="local", fields=given, metric=f"{tmp_path}/m.py:rare")
+    simulation = Simulation(options.experiment(), {}, made(options.experiment().scenario))
+    with pytest.raises(UserError, match=r"gives nan of \d+ rows of 2 classes \(owner clinic-05\)"):
+        simulation.step()
+
+
+def test_python_says_what_is_left_out_too(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    path = uneven(tmp_path / "w.npz", {"a": 1, "b": 20, "c": 20})
+    for call in (
+        lambda: fedtune.play("local", dataset=path, min_rows=3, rounds=1),
+        lambda: fedtune.objective("local", dataset=path, min_rows=3, rounds=1),
+        lambda: fedtune.tunable("local", dataset=path, min_rows=3, rounds=1),
+    ):
+        call()
+        assert "note: 1 of 41 rows is left out, all those of 1 owner (a): min-rows 3" in capsys.readouterr().err
+    with pytest.raises(UserError, match="owner a has 1 row, and a client needs 3: merge or drop it"):
+        fedtune.play("local", dataset=path, rounds=1)

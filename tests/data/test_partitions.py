@@ -388,8 +388,8 @@ def test_natural_draws_every_person_equally_often() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"owners": 16}, "20 clients of 16 owners each need 320 owners, but there are 300: take fewer clients"),
-        ({"share": 0.6}, "20 clients of 10 owners each need 200 owners, but there are 180: .* or a larger share"),
+        ({"owners": 16}, "20 clients of 16 owners each need 320, but there are 300: take fewer clients"),
+        ({"share": 0.6}, "20 clients of 10 owners each need 200, but there are 180: .* or a larger share"),
         ({"share": 0.0}, r"share must be in \(0, 1\], but is 0.0"),
         ({"owners": 0}, "owners must be 1 or more, but is 0"),
         ({"val_share": 0.5, "test_share": 0.5}, "must be positive and leave rows to train on"),
