@@ -147,7 +147,7 @@ def tunable(
     from fedtune.core.process import turn
     from fedtune.federated import simulation
     from fedtune.tuning.space import inside
-    from fedtune.tuning.trainable import FederatedTrainable
+    from fedtune.tuning.trainable import FederatedTrainable, known_as_itself
 
     with turn():
         given, experiment, domains = _ranges(algo, scenario, space, options)
@@ -155,7 +155,7 @@ def tunable(
         experiment = simulation.settled(experiment, inside(domains, experiment.default())[0], data[0])
     budget = Budget("rounds", experiment.scenario.rounds)
     trainable = tune.with_parameters(FederatedTrainable, experiment=experiment, data=data, budget=budget)
-    return trainable, dict(domains.domains)
+    return known_as_itself(trainable), dict(domains.domains)
 
 
 def objective(

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedtune.cluster import addresses, ray_internals
+from fedtune.cluster import addresses, ray_processes
 from fedtune.core.about import VERSION
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.terminal import say
@@ -49,7 +49,7 @@ def reached(address: str) -> Iterator[JobSubmissionClient]:
     for name in ("ray", "ray.dashboard.modules.job.sdk", "ray.dashboard.modules.dashboard_sdk"):
         logging.getLogger(name).setLevel(logging.ERROR)
     try:
-        ray_internals.show_token()
+        ray_processes.show_token()
         os.environ[ENVIRONMENT[0]] = address  # Ray lets it win over what it is given
         yield JobSubmissionClient(address)
     except AuthenticationError as error:

@@ -1,16 +1,14 @@
-"""Every private name of Ray that fedtune uses, each behind a function; tests/cluster/test_ray_internals.py tries each.
+"""Ray Tune's private names that fedtune uses, each behind a function; tests/cluster/test_ray_internals.py tries each.
 
-Ray 2.60.  Ray is imported where it is used: who only reads a run's folder need not load it.  How a snapshot holds its
-trials is known to fedtune/runs/trial_states.py, which stands below this.
+Ray 2.60; those of Ray's processes are in ray_processes.py.  Ray is imported where it is used: who only reads a run's
+folder need not load it.  How a snapshot holds its trials is known to fedtune/runs/trial_states.py, which stands below.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +18,12 @@ from fedtune.runs.trial_states import SNAPSHOTS, trials_in
 TUNER_FILE = "tuner.pkl"  # a run's settings
 DECISIONS = ("_cached_trial_decisions", "_queued_trial_decisions")  # of the controller, in a snapshot
 LARGEST_UPLOAD = 100 * 2**20  # bytes that a cluster's job server takes at once
-SERVICES = ("gcs_server", "raylet")  # the processes without which a driver can do nothing
 STACKS = ("ray.tune", "ray.train")  # the loggers that print stacks of trials
 STACKS_VARIABLE = "TUNE_PRINT_ALL_TRIAL_ERRORS"  # whether they do
 
+
 @contextmanager
-def _replaced(where: Any, **by: Any) -> Iterator[None]:
+def replaced(where: Any, **by: Any) -> Iterator[None]:
     """A module or class has other values under these names meanwhile."""
     before = {name: getattr(where, name) for name in by}
     for name, value in by.items():
@@ -72,13 +70,6 @@ def forget_averages(trial: Any, but: Collection[str]) -> None:
     kept.metric_n_steps = {name: found for name, found in kept.metric_n_steps.items() if name in but}
 
 
-def cpus_here() -> float:
-    """The CPUs that a Ray started here would count."""
-    from ray._private.utils import get_num_cpus
-
-    return get_num_cpus(override_docker_cpu_warning=True)
-
-
 # a trainable ----------------------------------------------------------------------------------------------------------
 
 
@@ -113,7 +104,7 @@ def actors_like_others() -> Iterator[None]:
     """
     from ray.tune.execution import class_cache
 
-    with _replaced(class_cache, DEFAULT_ENV_VARS={}):
+    with replaced(class_cache, DEFAULT_ENV_VARS={}):
         yield
 
 
@@ -125,7 +116,7 @@ def uncounted_callbacks() -> Iterator[None]:
     """
     from ray.air._internal import usage
 
-    with _replaced(usage, _count_callbacks=lambda _: {}):
+    with replaced(usage, _count_callbacks=lambda _: {}):
         yield
 
 
@@ -193,106 +184,5 @@ def states_copied_by(copy: Callable[[Path, Path], None]) -> Iterator[None]:
             return False
         return True
 
-    with _replaced(storage._FilesystemSyncer, sync_up=sync_up):
+    with replaced(storage._FilesystemSyncer, sync_up=sync_up):
         yield
-
-
-# Ray itself -----------------------------------------------------------------------------------------------------------
-
-
-def show_token() -> None:
-    """Have this driver show the user's token where there is one, as `ray start` does."""
-    from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
-
-    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
-
-
-@contextmanager
-def signals_apart() -> Iterator[None]:
-    """A Ray started meanwhile hears no signal that goes to our group or session, and leaves it to us what we hear.
-
-    Batch systems, `timeout` and terminals send theirs to all of a group: a driver whose Ray dies with it waits for that
-    for a minute and is aborted.  On Linux the kernel ends Ray's processes with the driver in any case.
-    """
-    from ray._private import services, utils
-
-    begin = partial(services.ConsolePopen, start_new_session=True)
-    with _replaced(services, ConsolePopen=begin), _replaced(utils, set_sigterm_handler=lambda handler: None):
-        yield
-
-
-def dead_service() -> str | None:
-    """The process of a Ray that this one started, its control service or its raylet, that has died by itself."""
-    from ray._private import worker
-
-    node = worker._global_node
-    services: dict[str, list[Any]] = node.all_processes if node else {}  # none of a cluster's
-    return next((s for s in SERVICES for p in services.get(s, ()) if p.process.poll() is not None), None)
-
-
-@contextmanager
-def loopback_only() -> Iterator[None]:
-    """A Ray started meanwhile talks on loopback only, and goes beside other Rays of this machine.
-
-    On Linux Ray's ports (but not the dashboard's) are open on every interface, even with a node address of 127.0.0.1,
-    which it replaces; on macOS and Windows it keeps to loopback, and this makes it do so everywhere.  It has read the
-    variable when it was imported, so the constant is set too; the processes that it starts read the variable.
-    """
-    from ray._private import ray_constants
-
-    name = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
-    before = os.environ.get(name)
-    os.environ[name] = "0"
-    try:
-        with _replaced(ray_constants, ENABLE_RAY_CLUSTER=False):
-            yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
-
-
-@contextmanager
-def few_services() -> Iterator[None]:
-    """A Ray started meanwhile has no processes but those that trials need: no dashboard, autoscaler and log monitor.
-
-    `start_dashboard` starts the dashboard later.  The log monitor is for a driver that prints its workers' logs, and
-    each of these processes imports Ray, 0.7 s of a processor and more, before ray.init is done with the next one.
-    The agent wants one fixed port, and without it the dashboard has no logs; here it takes a free one.
-    """
-    from ray._private import node, parameter
-
-    made: Any = parameter.RayParams
-    params = partial(made, dashboard_agent_listen_port=0, include_log_monitor=False, no_monitor=True)
-    with _replaced(parameter, RayParams=params), _replaced(node.Node, start_api_server=lambda *_, **__: None):
-        yield
-
-
-def start_dashboard() -> str:
-    """Start the dashboard of a Ray that was started here with few services, and give its address once it answers.
-
-    On Linux it ends with the thread that calls this.  With it comes the autoscaler, whose word on the cluster it shows.
-    """
-    from ray._private import worker
-
-    node: Any = worker._global_node
-    with signals_apart():
-        node.start_monitor()
-        node.start_api_server(include_dashboard=True, raise_on_failure=True)
-    return str(node.webui_url)
-
-
-def end_dashboard() -> None:
-    """End it with the processes of its pages: one that waits for an answer of Ray's would outlive both."""
-    import psutil
-    from ray._private import ray_constants, worker
-
-    node = worker._global_node
-    started: Any = node.all_processes.get(ray_constants.PROCESS_TYPE_DASHBOARD, ()) if node else ()
-    for dashboard in started:
-        with suppress(psutil.NoSuchProcess):
-            process = psutil.Process(dashboard.process.pid)
-            for each in (process, *process.children(recursive=True)):
-                with suppress(psutil.NoSuchProcess):
-                    each.kill()

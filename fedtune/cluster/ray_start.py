@@ -5,11 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
-import secrets
 import socket
-import sys
-import tempfile
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,18 +15,12 @@ from typing import Any
 import optuna
 import ray
 
-from fedtune.cluster import addresses, ray_internals
+from fedtune.cluster import addresses, local_ray, nodes, ray_internals, ray_processes
 from fedtune.core import interrupting
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import say
+from fedtune.core.terminal import one_line, say
 
 LOOPBACK = "127.0.0.1"
-LOOK = 0.5  # seconds between looks at Ray's services
-LATER = 10.0  # seconds after Ray's start in which trials load what trains, and the dashboard waits
-NICE = 19  # of the dashboard; Ray's workers have 15: it takes little time from those that train first
-TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")  # where Ray looks for a token before it looks into the home
-PATIENCE = 4.0  # seconds that a driver has, once one has died, to save what it has found and end by itself
-
 
 # Ray reads them when it starts, none when it is imported; what a user has set stays
 SETTINGS = {
@@ -39,6 +29,9 @@ SETTINGS = {
     "RAY_prestart_worker_first_driver": "0",  # by the node: as many workers as it has CPUs, also for two trials at once
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # by Tuner.fit: TensorBoard's files alone halve the driver's throughput
     "RAY_AIR_NEW_OUTPUT": "0",  # by Tuner.fit: we show a search's progress ourselves
+    # by the control service: a busy machine's raylet may be slow to say that it lives; that it died, we see ourselves
+    "RAY_health_check_timeout_ms": "60000",  # Ray's own: 10 s
+    "RAY_health_check_failure_threshold": "10",  # Ray's own: 5
 }
 AHEAD = {  # where every CPU is to have a trial: its worker loads what trains while the driver still prepares
     "RAY_prestart_worker_first_driver": "1",
@@ -48,83 +41,44 @@ AHEAD = {  # where every CPU is to have a trial: its worker loads what trains wh
 
 @contextmanager
 def connected(
-    address: str | None, cpus: float, gpus: float, dashboard: bool, host: str = LOOPBACK, trials: int = 0
-) -> Iterator[int]:
+    address: str | None, cpus: float, gpus: float, dashboard: bool, host: str = LOOPBACK, trials: int = 0,
+    log: Path | None = None, storage: Path | None = None,
+) -> Iterator[int]:  # fmt: skip
     """Ray for as long as this lasts: a cluster's, or started here.  Gives how many trials fit into it at once.
 
     cpus, gpus: of a trial.  host: where the dashboard of a Ray started here listens; all else listens on loopback.
     trials: as many as are to run at once, if Ray has room for them; a Ray started here makes ready for them.
+    log: the file for what Ray says of nodes at length.  storage: a folder that every node of a cluster must see.
     A Ray that this process is connected to already is used, and left as it is.  SIGTERM is Ctrl-C meanwhile.
     UserError if nobody answers, or if not even one trial fits.
     """
-    ahead = not address and not gpus and trials >= ray_internals.cpus_here()
+    ahead = not address and not gpus and trials >= ray_processes.cpus_here()
     with interrupting.terminable(), settings(ahead), ExitStack() as held:
         own = not ray.is_initialized()
+        held.enter_context(ray_processes.messages_told(nodes.Told(log, address is not None)))
         if own:
             require_cpus(cpus, address)
+            _note_other_clusters(address)
             _connect(address, host)
-            held.enter_context(_watched())
+            held.enter_context(local_ray.watched())
             held.callback(ray.shutdown)
             if dashboard and not address:
-                held.enter_context(_dashboard())
+                held.enter_context(local_ray.dashboard())
             held.enter_context(interrupting.terminable())  # once more, for Ray has a handler of its own
         elif address:
             raise UserError(
                 f"a process has one Ray, but this one is connected already and got --address {address}; "
                 "call ray.shutdown() first"
             )
-        yield _fitting(cpus, gpus)
-
-
-@contextmanager
-def _watched() -> Iterator[None]:
-    """End the process, with its last words, where a service of the Ray that it started dies meanwhile.
-
-    Without this a driver waits a minute for it, wherever it speaks to Ray next, and is aborted then.
-    """
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(LOOK):
-            dead = ray_internals.dead_service()
-            if dead and not over.wait(PATIENCE) and ray_internals.dead_service() == dead:
-                interrupting.end(f"Ray's {dead} has died, without which nothing goes on here")
-
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
-
-
-@contextmanager
-def _dashboard() -> Iterator[None]:
-    """The dashboard of the Ray that this process started, once trials have begun: it takes seconds of every processor.
-
-    What is over before that has none.
-    """
-    over = threading.Event()
-
-    def show() -> None:
-        if sys.platform == "linux":  # where a thread has a priority, and what it starts has the same
-            os.nice(NICE)
-        if over.wait(LATER):
-            return
-        try:
-            say(f"dashboard: http://{ray_internals.start_dashboard()}")
-        except Exception as error:
-            said = (str(error).splitlines() or [type(error).__name__])[-1]
-            say(f"note: Ray's dashboard did not start: {said[:200]}")
-        over.wait()
-        ray_internals.end_dashboard()
-
-    shown = threading.Thread(target=show, daemon=True)
-    shown.start()
-    try:
-        yield
-    finally:
-        over.set()
-        shown.join()
+        elif dead := ray_processes.dead_service():
+            raise UserError(
+                f"a search needs a Ray that lives, but {dead} of the one that this process is connected to has died; "
+                "call ray.shutdown() first"
+            )
+        fits = _fitting(cpus, gpus)
+        if address and storage:
+            nodes.require_shared(storage)
+        yield fits
 
 
 @contextmanager
@@ -133,7 +87,7 @@ def settings(ahead: bool = False) -> Iterator[None]:
 
     ahead: whether a Ray started meanwhile starts workers before they are asked for.
     """
-    wanted = SETTINGS | {n: v.format(cpus=int(ray_internals.cpus_here())) for n, v in AHEAD.items() if ahead}
+    wanted = SETTINGS | {n: v.format(cpus=int(ray_processes.cpus_here())) for n, v in AHEAD.items() if ahead}
     logger, optunas = logging.getLogger("ray"), optuna.logging.get_verbosity()
     level = logger.level
     try:
@@ -183,36 +137,49 @@ def without_stacks() -> Iterator[None]:
             logger.setLevel(level)
 
 
+def _note_other_clusters(address: str | None) -> None:
+    """Say that a cluster which the environment names for Ray is not joined unasked."""
+    there = os.environ.get("RAY_ADDRESS") or "local"
+    if not address and there != "local" and "http" not in there:  # a dashboard's is for jobs
+        say(f"note: RAY_ADDRESS names {there}, but a Ray of its own is started here; --address auto joins that one")
+
+
 def _connect(address: str | None, host: str) -> None:
     how: dict[str, Any] = {"address": address or "local", "logging_level": logging.ERROR, "log_to_driver": False}
     if address:
         # `ray start` asks for a token wherever the user has one, but a driver shows it only when told to.  A cluster
         # that asks for none cannot call such a driver back: RAY_AUTH_MODE=disabled
-        ray_internals.show_token()
+        ray_processes.show_token()
     else:
-        _keep_token_private()
-        how["dashboard_host"] = host
+        local_ray.keep_token_private()
+        how |= {"dashboard_host": host, "_temp_dir": local_ray.temp_folder()}
     try:
         with ExitStack() as meanwhile:
-            meanwhile.enter_context(ray_internals.signals_apart())
+            meanwhile.enter_context(ray_processes.signals_apart())
             if not address:
-                meanwhile.enter_context(ray_internals.loopback_only())
-                meanwhile.enter_context(ray_internals.few_services())
+                meanwhile.enter_context(ray_processes.loopback_only())
+                meanwhile.enter_context(ray_processes.few_services())
                 meanwhile.enter_context(_environment(_path_of_workers()))
             context = ray.init(**how)
     except Exception as error:
-        said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        said = one_line(error) or type(error).__name__
+        first = (str(error).splitlines() or [said])[0].rstrip(".")
         if not address:  # a bare Exception where a busy machine takes too long
-            raise UserError(f"Ray could not be started here: {said}; see --debug") from error
-        if not isinstance(error, ConnectionError | OSError | RuntimeError):
+            raise UserError(f"Ray could not be started here: {first}; see --debug") from error
+        if not isinstance(error, ConnectionError | OSError | RuntimeError | ValueError):
             raise
+        if "ersion mismatch" in said:
+            raise UserError(
+                f"a cluster must have the Ray and Python of who joins it, but {address!r} has others ({said[:300]}); "
+                "install here what it has"
+            ) from error
         raise UserError(
             f"--address must be that of a running Ray cluster, but {address!r} does not answer "
-            f"({said[:100]}); leave it out to start one here"
+            f"({first[:100]}); leave it out to start one here"
         ) from error
     url = getattr(context, "dashboard_url", None)
     if url:
-        say(f"dashboard: http://{url}")
+        say(local_ray.said_of_dashboard(url))
 
 
 def _path_of_workers() -> dict[str, str]:
@@ -224,27 +191,6 @@ def _path_of_workers() -> dict[str, str]:
     if root.name in ("site-packages", "dist-packages"):  # it must not come before the standard library
         return {}
     return {"PYTHONPATH": os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))}
-
-
-def _keep_token_private() -> None:
-    """Make the file of the user's token, or take others' rights off it, before Ray writes it as the umask has it.
-
-    Ray takes what is there.  A token that the environment gives, or its file, is the user's own affair.
-    """
-    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token" or any(map(os.environ.get, TOKENS)):
-        return
-    file = Path.home() / ".ray" / "auth_token"
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if not file.exists():
-            with tempfile.NamedTemporaryFile("w", dir=file.parent) as made:  # 0600
-                made.write(secrets.token_hex(32))
-                made.flush()
-                os.link(made.name, file)  # whole or not at all; another process may be as far
-        if file.stat().st_mode & 0o077:
-            file.chmod(0o600)
-    except OSError:
-        pass  # a home that cannot be written to: Ray says so itself
 
 
 def _fitting(cpus: float, gpus: float) -> int:
@@ -261,7 +207,7 @@ def _fitting(cpus: float, gpus: float) -> int:
 
 def require_cpus(cpus: float, address: str | None) -> None:
     """UserError for more CPUs a trial than a Ray started here would have, without starting it."""
-    if not address and not ray.is_initialized() and cpus > (have := ray_internals.cpus_here()):
+    if not address and not ray.is_initialized() and cpus > (have := ray_processes.cpus_here()):
         raise _too_many(cpus, "CPU", have)
 
 

@@ -51,6 +51,7 @@ def guarded(main: Command) -> Command:
 
     def run(argv: list[str] | None = None) -> int:
         given = sys.argv[1:] if argv is None else argv
+        _known_as_driver()
         try:
             os.getcwd()  # libraries abort without one
             return main(argv)
@@ -68,6 +69,16 @@ def guarded(main: Command) -> Command:
             return status
 
     return run
+
+
+def _known_as_driver() -> None:
+    """Have Ray, which is imported after this, know that this process is no worker of its own.
+
+    It takes a process whose parent is process 1, as in a container or once a terminal is closed, for a worker, and ends
+    it on the spot when its raylet dies.  Real workers are told by the raylet who their parent is.
+    """
+    if "ray" not in sys.modules:
+        os.environ.setdefault("RAY_RAYLET_PID", str(os.getpid()))
 
 
 def _reader_is_gone() -> bool:

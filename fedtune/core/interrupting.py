@@ -17,6 +17,7 @@ from fedtune.core.terminal import one_line
 STATUS = 130  # of a command that was interrupted
 _last_words: list[Callable[[str], None]] = []  # of the process: whoever is at work, the innermost last
 _signalled = threading.Event()
+_ending = threading.Lock()  # of whoever ends the process, the first
 
 
 @contextmanager
@@ -86,7 +87,8 @@ def last_words(say: Callable[[str], None]) -> Iterator[None]:
 
 
 def end(why: str) -> NoReturn:
-    """End the process, of which the main thread waits for what will not come; for another thread."""
+    """End the process, which waits for what will not come; for any of its threads."""
+    _ending.acquire()
     for say in reversed(_last_words):
         with suppress(Exception):  # of a disk that is full, say: the others have theirs to say
             say(why)

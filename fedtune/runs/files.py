@@ -46,6 +46,8 @@ class RunFiles:
     reserve_file = _File(".reserve")  # room on the disk for the search's last words
     states_file = _File(".states")  # which of Ray's states are to be replaced, together
     probe_file = _File(".probe")  # written to see whether anything can be
+    final_folder = _File("final")  # a search's runs on fresh seeds, a file each
+    ray_log_file = _File("ray.log")  # what Ray says of its nodes at length
     lost_folder = _File("lost")  # trials that Ray's state does not know
     evaluations_folder = _File("evaluations")  # a comparison's runs on fresh seeds, a file each
     evaluations_file = _File("evaluations.parquet")  # their last rounds

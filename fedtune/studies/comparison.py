@@ -40,7 +40,9 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
         partitions = search_study.partition(p, data, c.options.seeds)
         disk.require_room(c.folder)
         shown = p.options.dashboard, p.options.dashboard_host
-        fits = held.enter_context(ray_start.connected(p.address, p.cpus, p.gpus, *shown, p.at_once))
+        fits = held.enter_context(
+            ray_start.connected(p.address, p.cpus, p.gpus, *shown, p.at_once, files.ray_log_file, c.folder)
+        )
         files.add(**provenance.origin() | c.to_record() | dict(record or {}))
         if not begun:
             files.make()

@@ -22,6 +22,7 @@ def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
     """Train the best and the default configuration on fresh seeds: new partitions, initialisations and samples.
 
     Returns a row per run; its metrics are those of the last round.  How each client did is in the table of clients.
+    Each run leaves a file, and is not trained again where the search is resumed.
     """
     default = p.default()
     candidates = {"best": config} if config == default else {"best": config, "default": default}
@@ -31,8 +32,8 @@ def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
     }  # fmt: skip
     named = {p.experiment.scenario.dataset: data}
     found = ray_tasks.run_all(
-        list(runs.values()), named, None, p.cpus, p.gpus, p.budget, "final check", p.concurrent, p.goal.first,
-        "seconds" in p.goal.names,
+        list(runs.values()), named, p.files.final_folder, p.cpus, p.gpus, p.budget, "final check", p.concurrent,
+        p.goal.first, "seconds" in p.goal.names,
     )
     if found:
         whose = {"algorithm": p.experiment.algorithm}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import ray
 import torch
 
+from fedtune.cluster import local_ray
 from fedtune.core import bounded
 from fedtune.core.budget import Budget
 from fedtune.core.errors import Diverged, UserError
@@ -212,8 +213,11 @@ def _outcomes(
         e, seeds = pack[0].experiment, [run.experiment.seed for run in pack]
         if latest != (e.scenario, seeds):
             latest = e.scenario, seeds
-            shared = [ray.put(partitioning.partition(data[e.scenario.dataset], e.scenario, seed)) for seed in seeds]
-        waiting[task.remote(e, pack[0].config, seeds, cpus, budget, objective, *shared)] = pack
+            dealt = [partitioning.partition(data[e.scenario.dataset], e.scenario, seed) for seed in seeds]
+            with local_ray.spoken_to():
+                shared = [ray.put(each) for each in dealt]
+        with local_ray.spoken_to():
+            waiting[task.remote(e, pack[0].config, seeds, cpus, budget, objective, *shared)] = pack
         if len(waiting) >= room:
             yield from _next(waiting)
     while waiting:
@@ -222,13 +226,16 @@ def _outcomes(
 
 def _next(waiting: dict[Any, list[SeededRun]]) -> Iterator[tuple[SeededRun, Outcome]]:
     """The next runs to end, which wait no longer; UserError for what cannot heal."""
-    (done, *_), _ = ray.wait(list(waiting))
     try:
-        yield from zip(waiting.pop(done), ray.get(done), strict=True)
+        with local_ray.spoken_to():  # without fetching, which asks the raylet
+            (done, *_), _ = ray.wait(list(waiting), fetch_local=False)
+        with local_ray.spoken_to():
+            outcomes = ray.get(done)
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, UserError):
             raise error.cause from error  # its line alone
         raise
+    yield from zip(waiting.pop(done), outcomes, strict=True)
 
 
 def _slots(cpus: float, gpus: float) -> int:

@@ -33,9 +33,8 @@ def run(options: ReproductionOptions) -> int:
     spots = list(planned(grid, presets, device, options.test_every, options.all_classes))
     with ExitStack() as held:
         data = _load(spots, options)
-        held.enter_context(
-            ray_start.connected(options.address, options.cpus_per_trial, options.gpus_per_trial, options.dashboard)
-        )
+        shared, log = (options.cpus_per_trial, options.gpus_per_trial), RunFiles(folder).ray_log_file
+        held.enter_context(ray_start.connected(options.address, *shared, options.dashboard, log=log))
         folder.mkdir(parents=True, exist_ok=True)
         record = RunFiles(folder, REPRODUCTION)
         held.enter_context(record.lock())
@@ -58,8 +57,13 @@ def _outcomes(
     record.write("running", runs=len(runs))
     say(f"{grid.paper}, {grid.table}: {several(len(runs), 'run')}.  If it is interrupted, the same command continues")
     share, files = (options.cpus_per_trial, options.gpus_per_trial), RunFiles(folder).runs_folder
+
+    def ended(why: str) -> None:
+        record.write("interrupted", reason=why)
+        say(f"interrupted; what was trained is kept in {folder}, and the same command continues")
+
     try:
-        with interrupting.last_words(lambda why: record.write("interrupted", reason=why)):
+        with interrupting.last_words(ended):
             return ray_tasks.run_all(list(runs.values()), data, files, *share, title=options.table)
     except BaseException as error:
         state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"

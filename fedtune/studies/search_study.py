@@ -38,7 +38,9 @@ def run_with_ray(p: Plan, record: dict[str, Any] | None = None, resumed: bool = 
         partitions = partition(p, data, p.final_seeds)
         disk.require_room(p.storage)
         shown = p.options.dashboard, p.options.dashboard_host
-        fits = held.enter_context(ray_start.connected(p.address, p.cpus, p.gpus, *shown, p.at_once))
+        fits = held.enter_context(
+            ray_start.connected(p.address, p.cpus, p.gpus, *shown, p.at_once, p.files.ray_log_file, p.storage)
+        )
         return run_search(p, record or {}, data, partitions, fits, resumed)
 
 
@@ -171,7 +173,7 @@ def _interrupted(p: Plan) -> str:
     """What to say of a search that was interrupted."""
     if p.again or p.earlier:
         return f"interrupted; the same command with another --name {'repeats' if p.again else 'extends'} it anew"
-    return f"interrupted; fedtune resume {p.shown} goes on"
+    return f"interrupted; fedtune resume {p.shown} goes on from what is kept there"
 
 
 def _broken(reported: Reported) -> dict[str, list[str]]:

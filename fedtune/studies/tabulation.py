@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedtune.cluster import ray_start
+from fedtune.core import interrupting
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
 from fedtune.core.terminal import say, several
@@ -40,7 +41,8 @@ def run(options: TabulationOptions, output: Path) -> int:
     partitioning.require_partitions(data, experiment.scenario, seeds)
     partitioning.tell(data, experiment.scenario, seeds[0])
     shared = options.cpus_per_trial, options.gpus_per_trial
-    with ray_start.connected(options.address, *shared, options.dashboard):
+    log = RunFiles(options.folder).ray_log_file
+    with ray_start.connected(options.address, *shared, options.dashboard, log=log):
         outcomes = _outcomes(options, experiment, _points(space), seeds, data)
     table = tabulated.Tabulated(
         levels, seeds, _values(levels, seeds, outcomes, experiment.scenario.rounds),
@@ -88,7 +90,11 @@ def _outcomes(
     say(f"{size}.  If it is interrupted, the same command continues")
     shared = options.cpus_per_trial, options.gpus_per_trial
     named = {experiment.scenario.dataset: data}
-    with files.lock():
+
+    def ended(_: str) -> None:
+        say(f"interrupted; what was trained is kept in {files.path}, and the same command continues")
+
+    with files.lock(), interrupting.last_words(ended):
         found = ray_tasks.run_all(runs, named, files.runs_folder, *shared, title="table")
     return [(*labels[label], outcome) for label, outcome in found.items()]
 

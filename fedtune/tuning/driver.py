@@ -12,7 +12,7 @@ from ray import tune
 from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 from ray.tune.search import BasicVariantGenerator
 
-from fedtune.cluster import gpu_share, ray_internals, ray_start
+from fedtune.cluster import gpu_share, local_ray, ray_internals, ray_start
 from fedtune.cluster.prometheus import Gauges
 from fedtune.core import interrupting
 from fedtune.core.metrics import JUDGED
@@ -31,7 +31,7 @@ from fedtune.tuning.promotion import Promotion, ResumableLimit, RunningLimit
 from fedtune.tuning.recorder import Recorder, Reported
 from fedtune.tuning.replaying import ReplaySearcher, StopAtRecordedRound
 from fedtune.tuning.study_journal import StudyJournal
-from fedtune.tuning.trainable import FederatedTrainable, key
+from fedtune.tuning.trainable import FederatedTrainable, key, known_as_itself
 from fedtune.tuning.unkeepable import Unkeepable
 
 Rows = dict[str, list[dict[str, Any]]]  # what each trial reported
@@ -62,10 +62,11 @@ def fit(
             warm="seconds" in (p.budget.unit, *p.goal.names),
             goal=p.goal,
             rungs=schedulers.rungs(p.scheduler, p.budget.limit, p.grace),
+            search=p.name,
         ),
         bundle,
     )
-    return drive(p, trainable, concurrent, resumed, watch, tools, show, also)
+    return drive(p, known_as_itself(trainable), concurrent, resumed, watch, tools, show, also)
 
 
 def drive(
@@ -100,7 +101,7 @@ def drive(
             *([journal] if journal else []), *tools, *also,
         ]  # fmt: skip
         copied = ray_internals.states_copied_by(StateCopies().copy)
-        with interrupting.ctrl_c_kept(), copied, view if show else nullcontext():
+        with interrupting.ctrl_c_kept(), copied, view if show else nullcontext(), local_ray.spoken_to():
             grid = tuner.fit()
         if journal:
             journal.close()

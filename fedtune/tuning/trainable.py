@@ -60,6 +60,7 @@ class FederatedTrainable(tune.Trainable):
         warm: bool = False,
         goal: Goal = BY_ACCURACY,
         rungs: Sequence[float] = (),
+        search: str = "",
     ) -> None:
         """All but the configuration comes once per actor, through Ray's object store.
 
@@ -68,6 +69,7 @@ class FederatedTrainable(tune.Trainable):
                  training until then
         goal     what the search goes for
         rungs    how much of its budget a trial has used where it may be stopped: there test rows are scored
+        search   its name, for Ray's dashboard
         warm     train a round for nothing first, as seconds count and a process's first round takes several
         """
         resources = self.trial_resources
@@ -76,7 +78,7 @@ class FederatedTrainable(tune.Trainable):
         self._gpus = has.get("GPU", 0)
         keep_freed_memory()
         self.experiment, self.data, self.budget, self.onward, self.goal = experiment, data, budget, onward or {}, goal
-        self.rungs = rungs
+        self.rungs, self.search = rungs, search
         self._cost, self._saved = 0.03, time.monotonic()  # seconds of the last checkpoint, and when it ended
         self._trouble = ""  # to be reported with the next row
         if warm:
@@ -190,15 +192,16 @@ class FederatedTrainable(tune.Trainable):
         return True
 
     def __repr__(self) -> str:
-        """The actor's name in Ray's dashboard: algorithm and trial, as the trial's folder.
+        """The actor's name in Ray's dashboard: the algorithm and the search.
 
-        Ray asks for it once, when the actor is made, and has no way to change it: an actor that trains one trial after
-        another keeps the name of its first.  Its log says which trials it trains.
+        Ray asks for it once, when the actor is made, and has no way to change it, but an actor trains one trial after
+        another.  Its log says which.
         """
-        return f"{self.experiment.algorithm}-{self.trial_id}"
+        return f"{self.experiment.algorithm} in {self.search}" if self.search else self.experiment.algorithm
 
     def _begin(self, config: dict[str, Any]) -> None:
-        print(f"{self!r}: {config}", file=sys.stderr, flush=True)  # the actor's log, as the dashboard opens it
+        who = f"{self.experiment.algorithm}-{self.trial_id}"
+        print(f"{who}: {config}", file=sys.stderr, flush=True)  # the actor's log, as the dashboard opens it
         self._broken: Exception | None = None  # to be reported in the first step
         folder, self._before = self.onward.get(key(config), (None, 0.0))
         try:
@@ -215,6 +218,12 @@ class FederatedTrainable(tune.Trainable):
     @property
     def _round(self) -> int:
         return 0 if self._broken else self.simulation.round
+
+
+def known_as_itself(wrapped: Any) -> Any:
+    """A class that Tune has wrapped, under its own name: Ray's dashboard and `ps` would show the wrapper's."""
+    wrapped.__qualname__ = wrapped.__name__
+    return wrapped
 
 
 def key(config: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ from ray.tune.execution import class_cache, tune_controller
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
-from fedtune.cluster import ray_internals, ray_start
+from fedtune.cluster import ray_internals, ray_processes, ray_start
 from tests.support.waiting import wait_for
 
 
@@ -171,7 +171,7 @@ def test_decisions_are_dropped_from_a_snapshot(searched: Path, tmp_path: Path) -
 def test_a_driver_shows_a_token_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "a" * 64)
-    ray_internals.show_token()
+    ray_processes.show_token()
     assert os.environ.pop("RAY_AUTH_MODE", None) == "token", "Ray turns tokens on in another way: see show_token"
 
 
@@ -187,22 +187,22 @@ def test_a_ray_started_here_hears_nothing_of_what_our_group_and_session_hear(mon
     node = worker._global_node
     assert {os.getsid(p.process.pid) for of in node.all_processes.values() for p in of}.isdisjoint({os.getsid(0)})
     before = services.ConsolePopen
-    with ray_internals.signals_apart():
+    with ray_processes.signals_apart():
         utils.set_sigterm_handler(signal.SIG_IGN)
         assert services.ConsolePopen is not before
     assert services.ConsolePopen is before and signal.getsignal(signal.SIGTERM) != signal.SIG_IGN
-    assert set(ray_internals.SERVICES) <= set(node.all_processes) and ray_internals.dead_service() is None
+    assert set(ray_processes.SERVICES) <= set(node.all_processes) and ray_processes.dead_service() is None
     monkeypatch.setattr(node.all_processes["raylet"][0].process, "poll", lambda: -9)
-    assert ray_internals.dead_service() == "raylet"
+    assert ray_processes.dead_service() == "raylet"
     monkeypatch.setattr(worker, "_global_node", None)
-    assert ray_internals.dead_service() is None
+    assert ray_processes.dead_service() is None
 
 
 def test_loopback_is_asked_for_by_variable_and_constant() -> None:
     from ray._private import ray_constants
 
     name, before = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, ray_constants.ENABLE_RAY_CLUSTER
-    with ray_internals.loopback_only():
+    with ray_processes.loopback_only():
         assert os.environ[name] == "0" and ray_constants.ENABLE_RAY_CLUSTER is False
     assert ray_constants.ENABLE_RAY_CLUSTER is before and name not in os.environ
 
@@ -211,7 +211,7 @@ def test_few_services_are_asked_for_where_ray_init_makes_its_parameters() -> Non
     from ray._private import node, parameter
 
     server = node.Node.start_api_server
-    with ray_internals.few_services():
+    with ray_processes.few_services():
         params = parameter.RayParams()
         assert params.dashboard_agent_listen_port == 0 and params.include_log_monitor is False and params.no_monitor
         assert node.Node.start_api_server is not server
@@ -222,7 +222,7 @@ def test_few_services_are_asked_for_where_ray_init_makes_its_parameters() -> Non
 
 @pytest.mark.usefixtures("one_ray")
 def test_without_a_dashboard_there_is_nothing_but_what_runs_trials() -> None:
-    assert set(worker._global_node.all_processes) - {"reaper"} == set(ray_internals.SERVICES)
+    assert set(worker._global_node.all_processes) - {"reaper"} == set(ray_processes.SERVICES)
 
 
 def test_the_dashboard_ends_with_its_pages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,10 +234,10 @@ def test_the_dashboard_ends_with_its_pages(monkeypatch: pytest.MonkeyPatch) -> N
         page = psutil.Process(int(dashboard.stdout.readline()))
         started = {ray_constants.PROCESS_TYPE_DASHBOARD: [SimpleNamespace(process=dashboard)]}
         monkeypatch.setattr(worker, "_global_node", SimpleNamespace(all_processes=started))
-        ray_internals.end_dashboard()
+        ray_processes.end_dashboard()
         assert dashboard.wait(10) == -signal.SIGKILL
     wait_for(lambda: not page.is_running() or page.status() == psutil.STATUS_ZOMBIE)
-    ray_internals.end_dashboard()  # it has ended already
+    ray_processes.end_dashboard()  # it has ended already
 
 
 @pytest.mark.usefixtures("one_ray")
@@ -273,7 +273,7 @@ def test_the_ray_is_the_one_that_was_read() -> None:
 
 
 def test_a_ray_started_here_would_count_these_cpus() -> None:
-    assert 1 <= ray_internals.cpus_here() <= (os.cpu_count() or 1)
+    assert 1 <= ray_processes.cpus_here() <= (os.cpu_count() or 1)
 
 
 def test_averages_of_an_ended_trial_are_forgotten_but_those_asked_for() -> None:

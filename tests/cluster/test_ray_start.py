@@ -16,7 +16,7 @@ import optuna
 import pytest
 import ray
 
-from fedtune.cluster import ray_internals, ray_start
+from fedtune.cluster import local_ray, ray_processes, ray_start
 from fedtune.core import interrupting
 from fedtune.core.errors import UserError
 
@@ -83,7 +83,7 @@ def test_settings_hold_meanwhile_and_are_taken_back(monkeypatch: pytest.MonkeyPa
 def test_more_cpus_than_there_are_are_refused_before_ray_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", lambda **how: pytest.fail("started"))
-    monkeypatch.setattr(ray_internals, "cpus_here", lambda: 4)
+    monkeypatch.setattr(ray_processes, "cpus_here", lambda: 4)
     with pytest.raises(UserError, match="a trial needs 8 CPU, but the cluster has 4; lower --cpus-per-trial"):
         ray_start.connected(None, 8, 0, dashboard=True).__enter__()
     ray_start.require_cpus(4, None)
@@ -111,7 +111,7 @@ def test_rays_processes_import_the_package_that_the_driver_runs(
     (root / "fedtune" / "__init__.py").touch()
     monkeypatch.setattr(ray_start, "__file__", str(root / "fedtune" / "cluster" / "ray_start.py"))
     monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(ray_start, "_keep_token_private", lambda: None)
+    monkeypatch.setattr(local_ray, "keep_token_private", lambda: None)
     monkeypatch.delenv("PYTHONPATH", raising=False)
     if before:
         monkeypatch.setenv("PYTHONPATH", before)
@@ -136,7 +136,7 @@ def test_workers_start_ahead_where_trials_take_every_cpu(
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0, "GPU": 1.0})
-    monkeypatch.setattr(ray_internals, "cpus_here", lambda: 4)
+    monkeypatch.setattr(ray_processes, "cpus_here", lambda: 4)
     monkeypatch.setattr(ray_start, "_connect", lambda *_: seen.update({n: os.environ.get(n) for n in ray_start.AHEAD}))
     with ray_start.connected(address, 1, gpus, dashboard=False, trials=trials):
         pass
@@ -187,31 +187,31 @@ def test_a_driver_whose_ray_has_died_is_ended(
         ended.append(why)
         over.set()
 
-    monkeypatch.setattr(ray_start, "LOOK", 0.001)
-    monkeypatch.setattr(ray_start, "PATIENCE", 0.001)
-    monkeypatch.setattr(ray_internals, "dead_service", look)
+    monkeypatch.setattr(local_ray, "LOOK", 0.001)
+    monkeypatch.setattr(local_ray, "PATIENCE", 0.001)
+    monkeypatch.setattr(ray_processes, "dead_service", look)
     monkeypatch.setattr(interrupting, "end", end)
-    with ray_start._watched():
+    with local_ray.watched():
         assert over.wait(30)
     assert ended == told
 
 
 def test_the_token_is_nobody_elses_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*ray_start.TOKENS, "RAY_AUTH_MODE"):
+    for name in (*local_ray.TOKENS, "RAY_AUTH_MODE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     file = tmp_path / ".ray" / "auth_token"
-    ray_start._keep_token_private()
+    local_ray.keep_token_private()
     made = file.read_text()
     assert len(made) == 64 and file.stat().st_mode & 0o777 == 0o600 and [*file.parent.iterdir()] == [file]
     file.chmod(0o644)  # as Ray writes it
-    ray_start._keep_token_private()
+    local_ray.keep_token_private()
     assert file.read_text() == made and file.stat().st_mode & 0o777 == 0o600
     for name, value in (("RAY_AUTH_TOKEN", "x"), ("RAY_AUTH_MODE", "disabled")):
         file.chmod(0o644)
         with monkeypatch.context() as given:
             given.setenv(name, value)
-            ray_start._keep_token_private()
+            local_ray.keep_token_private()
         assert file.stat().st_mode & 0o777 == 0o644
 
 
@@ -232,20 +232,20 @@ def test_the_dashboard_comes_while_trials_run_and_no_search_fails_without_it(
     monkeypatch.setattr(ray, "init", lambda **_: None)
     monkeypatch.setattr(ray, "shutdown", lambda: order.append("shut down"))
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
-    monkeypatch.setattr(ray_internals, "start_dashboard", start)
+    monkeypatch.setattr(ray_processes, "start_dashboard", start)
     with ray_start.connected(None, 1, 0, dashboard=True):
         pass
     assert order == ["shut down"]  # nobody waits for it
     order.clear()
-    monkeypatch.setattr(ray_start, "LATER", 0)
+    monkeypatch.setattr(local_ray, "LATER", 0)
     begun = threading.Event()
-    monkeypatch.setattr(ray_internals, "start_dashboard", lambda: begun.set() or start())
+    monkeypatch.setattr(ray_processes, "start_dashboard", lambda: begun.set() or start())
     with ray_start.connected(None, 1, 0, dashboard=True) as fits:
         assert fits == 4 and begun.wait(60) and not order
         trials_run.set()
     assert order == ["started", "shut down"]
     out, err = capsys.readouterr()
     assert (out, err) == (
-        ("dashboard: http://127.0.0.1:8265\n", "") if starts
+        (local_ray.said_of_dashboard("127.0.0.1:8265") + "\n", "") if starts
         else ("", "note: Ray's dashboard did not start: no port is free\n")
     )  # fmt: skip

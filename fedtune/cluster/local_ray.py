@@ -1,0 +1,194 @@
+"""The Ray that a command starts here: where its files lie, who reads its token, its dashboard, and how its end is told.
+
+What happens to a Ray that is there already is nobody's concern here.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ray.exceptions import RayTaskError
+
+from fedtune.cluster import ray_processes
+from fedtune.core import interrupting
+from fedtune.core.errors import UserError
+from fedtune.core.terminal import say
+
+LOOK = 0.5  # seconds between looks at Ray's services
+LATER = 10.0  # seconds after Ray's start in which trials load what trains, and the dashboard waits
+NICE = 19  # of the dashboard; Ray's workers have 15: it takes little time from those that train first
+TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")  # where Ray looks for a token before it looks into the home
+PATIENCE = 4.0  # seconds that a driver has, once one has died, to save what it has found and end by itself
+SOCKET = "/ray/session_2026-11-26_06-58-18_123456_1234567/sockets/plasma_store"  # the longest path of Ray's sockets
+LONGEST = (103 if sys.platform == "darwin" else 107) - len(SOCKET)  # bytes of the folder that Ray's files go to
+ROOM = 64 * 2**20  # bytes that Ray's logs may need there
+
+# where Ray's files go
+
+
+def temp_folder() -> str:
+    """The folder for Ray's sockets and logs: in RAY_TMPDIR, else as Ray has it in TMPDIR or /tmp.
+
+    A TMPDIR that Ray cannot use, too long for a socket, say, is left for /tmp, and a line says so.  UserError where
+    nothing is fit, or where RAY_TMPDIR, which was meant for Ray, is not.
+    """
+    rule = f"a folder for Ray must have a path of at most {LONGEST} bytes without spaces, and room to write"
+    if given := os.environ.get("RAY_TMPDIR"):
+        if why := _unfit(Path(given).parent if not Path(given).exists() else Path(given), given):
+            raise UserError(f"{rule}, but RAY_TMPDIR is {given!r}: {why}; give another, like /tmp")
+        return str(Path(given).absolute() / "ray")
+    left = ""
+    if (given := os.environ.get("TMPDIR", "")) and sys.platform == "linux":
+        if not (why := _unfit(Path(given), given)):
+            return str(Path(given).absolute() / "ray")
+        left = f"TMPDIR is {given!r}: {why}"
+    if why := _unfit(Path("/tmp"), "/tmp"):
+        raise UserError(f"{rule}, but {left or '/tmp cannot be used'} ({why}); set RAY_TMPDIR to another")
+    if left:
+        say(f"note: Ray's files go to /tmp, for {left}; RAY_TMPDIR chooses another folder")
+    return "/tmp/ray"
+
+
+def _unfit(folder: Path, given: str) -> str:
+    """Why Ray cannot have its files in a folder, of which the nearest part is there; "" if it can."""
+    whole = str(Path(given).absolute())
+    if len(os.fsencode(whole)) > LONGEST:
+        return f"it has {len(os.fsencode(whole))} bytes, too many for Ray's sockets"
+    if any(letter.isspace() for letter in whole):
+        return "it has a space, at which Ray cuts its workers' commands"
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"\0" * 4096)
+            file.flush()
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return f"{folder} cannot be written to ({error.strerror})"
+    return f"{free >> 20} MiB are free there, of {ROOM >> 20} that Ray's logs may need" if free < ROOM else ""
+
+
+# its token and its dashboard
+
+
+def keep_token_private() -> None:
+    """Make the file of the user's token, or take others' rights off it, before Ray writes it as the umask has it.
+
+    Ray takes what is there.  A token that the environment gives, or its file, is the user's own affair.
+    """
+    if not _asks_for_token() or any(map(os.environ.get, TOKENS)):
+        return
+    file = Path.home() / ".ray" / "auth_token"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.exists():
+            with tempfile.NamedTemporaryFile("w", dir=file.parent) as made:  # 0600
+                made.write(secrets.token_hex(32))
+                made.flush()
+                os.link(made.name, file)  # whole or not at all; another process may be as far
+        if file.stat().st_mode & 0o077:
+            file.chmod(0o600)
+    except OSError:
+        pass  # a home that cannot be written to: Ray says so itself
+
+
+def _asks_for_token() -> bool:
+    return os.environ.get("RAY_AUTH_MODE", "token").lower() == "token"
+
+
+def said_of_dashboard(url: str) -> str:
+    """The line that says where a dashboard is, and what shows the token that it asks for, ready to be pasted."""
+    beside = Path(sys.executable).with_name("ray")  # the command of this environment, active or not
+    command = str(beside) if beside.exists() and shutil.which("ray") != str(beside) else "ray"
+    return f"dashboard: http://{url}" + (f" (its token: {command} get-auth-token)" if _asks_for_token() else "")
+
+
+@contextmanager
+def dashboard() -> Iterator[None]:
+    """The dashboard of the Ray that this process started, once trials have begun: it takes seconds of every processor.
+
+    What is over before that has none.
+    """
+    over = threading.Event()
+
+    def show() -> None:
+        if sys.platform == "linux":  # where a thread has a priority, and what it starts has the same
+            os.nice(NICE)
+        if over.wait(LATER):
+            return
+        try:
+            say(said_of_dashboard(ray_processes.start_dashboard()))
+        except Exception as error:
+            said = (str(error).splitlines() or [type(error).__name__])[-1]
+            say(f"note: Ray's dashboard did not start: {said[:200]}")
+        over.wait()
+        ray_processes.end_dashboard()
+
+    shown = threading.Thread(target=show, daemon=True)
+    shown.start()
+    try:
+        yield
+    finally:
+        over.set()
+        shown.join()
+
+
+# its end
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """End the process, with its last words, where a service of the Ray that it started dies meanwhile.
+
+    Without this a driver waits a minute for it, wherever it speaks to Ray next, and is aborted then.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(LOOK):
+            dead = ray_processes.dead_service()
+            if dead and not over.wait(PATIENCE) and ray_processes.dead_service() == dead:
+                _end(dead)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+@contextmanager
+def spoken_to() -> Iterator[None]:
+    """What asks something of Ray: where the Ray that this process started has died, the process has its last words.
+
+    Whoever hands data to a Ray that has died is ended by it on the spot, with status 1.  A node that was given up for
+    dead while it lived, as on a busy machine, ends a moment after its driver has met errors.
+    """
+    _end_if_dead()
+    try:
+        yield
+    except (UserError, RayTaskError):  # of the task itself
+        raise
+    except Exception:
+        until = time.monotonic() + PATIENCE
+        while ray_processes.started_here() and time.monotonic() < until:
+            _end_if_dead()
+            time.sleep(LOOK / 5)
+        raise
+    _end_if_dead()  # of what died Tune says no more than that trials failed
+
+
+def _end_if_dead() -> None:
+    if dead := ray_processes.dead_service():
+        _end(dead)
+
+
+def _end(dead: str) -> None:
+    interrupting.end(f"Ray's {dead} has died, without which nothing goes on here")

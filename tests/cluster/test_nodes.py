@@ -1,0 +1,148 @@
+"""What is said of a cluster's nodes: that one was lost, in a line, and that they see the folder of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from fedtune.cluster import nodes, ray_processes, ray_start
+from fedtune.core.errors import UserError
+
+DEAD = (
+    "The node with node id: 4f20 and address: 192.0.2.7 and node name: 192.0.2.7 has been marked dead because the "
+    "detector has missed too many heartbeats from it. This can happen when a \t(1) raylet crashes\n\t(2)"
+)
+DUMP = "Raylet is terminated. Termination is unexpected. Last 20 lines of the Raylet logs:\n" + "    [state-dump]\n" * 20
+
+
+@pytest.mark.parametrize(("several", "said"), [
+    (True, "note: Ray has lost the node 192.0.2.7; what ran there goes on elsewhere (more in {log})\n"), (False, ""),
+])  # fmt: skip
+def test_a_lost_node_is_one_line_and_the_rest_lies_in_a_file(
+    several: bool, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where there is one node the driver says itself that it ends."""
+    from ray._private import worker
+
+    log = tmp_path / "ray.log"
+    with ray_processes.messages_told(nodes.Told(log, several)):
+        for message in (DUMP, DEAD, DUMP, DEAD):
+            worker.print_to_stdstream({"lines": [message], "pid": "raylet", "is_err": False}, ignore_prefix=False)
+    assert capsys.readouterr() == ("", said.format(log=log))
+    assert log.read_text().count("[state-dump]") == 40 and DEAD in log.read_text()
+
+
+def test_whatever_else_ray_says_is_one_line_each_and_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    tell = nodes.Told(None, False)
+    for _ in range(2):
+        tell("2 Workers (tasks / actors) killed due to memory pressure (OOM)\nRefer to \x1b[1mthe " + "x " * 900)
+    out, err = capsys.readouterr()
+    assert not out and err.count("\n") == 1 and "\x1b" not in err and len(err) < 300
+    assert err.startswith("note: Ray says: 2 Workers (tasks / actors) killed due to memory pressure (OOM) Refer")
+
+
+def test_ray_tells_of_nodes_where_it_is_listened_to() -> None:
+    import inspect
+
+    from ray._private import worker
+
+    source = inspect.getsource(worker.listen_error_messages)
+    assert "print_to_stdstream(" in source and '"pid": "raylet"' in source, "see messages_told"
+
+
+class Two:
+    """A cluster of two nodes besides the driver's, which answer as they are made to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, sees: dict[str, bool | None]) -> None:
+        here = type("Here", (), {"get_node_id": lambda _: "n0"})()
+        monkeypatch.setattr(ray, "get_runtime_context", lambda: here)
+        made = [
+            {"Alive": True, "Resources": {"CPU": 4.0}, "NodeID": f"n{i}", "NodeManagerAddress": f"192.0.2.{i}"}
+            for i in range(len(sees) + 1)
+        ]
+        made += [made[0] | {"Alive": False, "NodeID": "x"}, made[0] | {"Resources": {}, "NodeID": "head"}]
+        monkeypatch.setattr(ray, "nodes", lambda: made)
+        monkeypatch.setattr(ray, "remote", lambda **_: lambda function: self)
+        monkeypatch.setattr(ray, "wait", lambda asked, **_: (
+            [a for a in asked if sees[a[0]] is not None], [a for a in asked if sees[a[0]] is None]
+        ))  # fmt: skip
+        monkeypatch.setattr(ray, "get", lambda asked: sees[asked[0]] and Path(asked[1]).exists())
+        monkeypatch.setattr(nodes, "NodeAffinitySchedulingStrategy", lambda node, soft: node)
+
+    def options(self, scheduling_strategy: str) -> Any:
+        self.node = scheduling_strategy
+        return self
+
+    def remote(self, file: str) -> tuple[str, str]:
+        return self.node, file
+
+
+def test_a_folder_that_another_node_does_not_see_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The default, a folder runs/ where the driver is, on a cluster of several machines."""
+    Two(monkeypatch, {"n1": True, "n2": True})
+    nodes.require_shared(tmp_path / "not" / "yet")
+    Two(monkeypatch, {})
+    nodes.require_shared(tmp_path)  # one node, the driver's own
+    assert capsys.readouterr() == ("", "")
+    Two(monkeypatch, {"n1": None, "n2": True})
+    nodes.require_shared(tmp_path)
+    assert "note: 1 node did not say within 60 s whether" in capsys.readouterr().err
+    Two(monkeypatch, {"n1": True, "n2": False})
+    with pytest.raises(UserError, match=r"a folder that every node of the cluster shares, but 192.0.2.2 does not see"):
+        nodes.require_shared(tmp_path / "not" / "yet")
+    Two(monkeypatch, {"n1": False, "n2": False})
+    with pytest.raises(UserError, match=r"but 192.0.2.1 and 1 more do not see"):
+        nodes.require_shared(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("there", "address", "noted"), [
+    ("192.0.2.1:6379", None, True), ("ray://head:10001", None, True), ("192.0.2.1:6379", "auto", False),
+    ("http://head:8265", None, False), ("local", None, False), ("", None, False), (None, None, False),
+])  # fmt: skip
+def test_a_cluster_that_the_environment_names_is_not_passed_over_without_a_word(
+    there: str | None, address: str | None, noted: bool, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if there is not None:
+        monkeypatch.setenv("RAY_ADDRESS", there)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
+    monkeypatch.setattr(ray_start, "_connect", lambda *_: None)
+    with ray_start.connected(address, 1, 0, dashboard=False):
+        pass
+    line = f"note: RAY_ADDRESS names {there}, but a Ray of its own is started here; --address auto joins that one\n"
+    assert capsys.readouterr().err == (line if noted else "")
+
+
+@pytest.mark.parametrize(("error", "told"), [
+    (RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.10.1\nThis …"),
+     r"must have the Ray and Python of who joins it, but 'head:1' has others \(Version mismatch: The cluster was "
+     r"started with: Ray: 2.9.0 Python: 3.10.1 This …\); install here what it has$"),
+    (ValueError("Module: no such thing\nmore"), r"'head:1' does not answer \(Module: no such thing\); leave it out"),
+    (ConnectionError("Ray is not there.\nmore"), r"'head:1' does not answer \(Ray is not there\); leave it out"),
+])  # fmt: skip
+def test_a_cluster_that_cannot_be_joined_is_told_in_one_line(
+    error: Exception, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray_processes, "show_token", lambda: None)
+    with pytest.raises(UserError, match=told):
+        ray_start._connect("head:1", "127.0.0.1")
+
+
+def test_a_notebooks_ray_that_has_died_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray_processes, "dead_service", lambda: "raylet")
+    with pytest.raises(UserError, match=r"but raylet of the one .* has died; call ray.shutdown\(\) first"):
+        ray_start.connected(None, 1, 0, dashboard=False).__enter__()
