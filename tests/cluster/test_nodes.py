@@ -13,9 +13,9 @@ from fedtune.core.errors import UserError
 
 DEAD = (
     "The node with node id: 4f20 and address: 192.0.2.7 and node name: 192.0.2.7 has been marked dead because the "
-    "detector has missed too many heartbeats from it. This can happen when a \t(1) raylet crashes\n\t(2)"
+    "detector has missed too many heartbeats. This can happen when a \t(1) raylet crashes\n\t(2) raylet lags"
 )
-DUMP = "Raylet is terminated. Termination is unexpected. Last 20 lines of the Raylet logs:\n" + "    [state-dump]\n" * 20
+DUMP = "Raylet is terminated. Last 20 lines of the Raylet logs:\n" + "    [state-dump]\n" * 20
 
 
 @pytest.mark.parametrize(("several", "said"), [
