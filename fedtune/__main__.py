@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import sys
 
@@ -43,6 +44,11 @@ def main(argv: list[str] | None = None) -> int:
     if args[0] not in COMMANDS:
         print(f"error: {one_line(unknown('command', args[0], COMMANDS, 'fedtune --help'))}", file=sys.stderr)
         return 2
+    if argv is None:  # a process of our own: to its very end nobody's code prints a stack, and a crash is no silence
+        from fedtune.core import own_errors
+
+        sys.unraisablehook = own_errors.say_unheard
+        faulthandler.enable(all_threads=False)
     return importlib.import_module(f"fedtune.{args[0]}").main(args[1:])
 
 

@@ -54,7 +54,8 @@ def guarded(main: Command) -> Command:
         _known_as_driver()
         try:
             os.getcwd()  # libraries abort without one
-            return main(argv)
+            with own_errors.in_lines():
+                return main(argv)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and not own_errors.theirs(error):
                 print("interrupted", file=sys.stderr)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dis
+import sys
 import traceback
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from types import TracebackType
+from typing import Any
 
 from fedtune.core import own_imports
 from fedtune.core.errors import UserError
@@ -14,6 +17,7 @@ from fedtune.core.terminal import LINE, one_line, printable
 
 PATHS: set[str] = set()  # paths of all files of a user's code that this process knows
 LINES = 100  # of a stack at each of its ends
+NEVER_AWAITED = "was never awaited"  # what Python warns of a coroutine, at whatever line it is thrown away
 _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
@@ -63,13 +67,47 @@ def stack(error: BaseException) -> str:
 
 
 @contextmanager
+def in_lines(others: bool = False) -> Iterator[None]:
+    """Warnings of the user's code, and what it raises where nobody hears it, as in __del__, are a line on stderr each.
+
+    others: warnings of everybody's code too.
+    """
+    unheard = sys.unraisablehook
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def warned(
+            message: Any, category: type, filename: str, lineno: int, file: Any = None, line: Any = None
+        ) -> None:
+            if others or filename in PATHS or NEVER_AWAITED in str(message):
+                print(f"warning: {one_line(f'{filename}:{lineno}: {category.__name__}: {message}')}", file=sys.stderr)
+            else:
+                show(message, category, filename, lineno, file, line)
+
+        warnings.showwarning, sys.unraisablehook = warned, say_unheard
+        try:
+            yield
+        finally:
+            sys.unraisablehook = unheard
+
+
+def say_unheard(unraisable: Any) -> None:
+    """What is raised where nobody hears it, in a line: for `sys.unraisablehook`."""
+    if unraisable.exc_value is not None:
+        where = one_line(getattr(unraisable.object, "__qualname__", ""))
+        what = f"{describe(unraisable.exc_value)}, which nobody hears" + (f" in {where}" if where else "")
+        print(f"warning: {what}", file=sys.stderr)
+
+
+@contextmanager
 def told(what: str, otherwise: str = "", passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
     """While the user's code is called for one thing: whatever it raises is a UserError in one line, with their line.
 
     what: what then went wrong.  otherwise: the place if none is known.  passing: errors that go on as they are.
     """
     try:
-        yield
+        with redirect_stdout(sys.stderr):  # what it prints is no result
+            yield
     except passing:
         raise
     except BaseException as error:
@@ -85,7 +123,8 @@ def blamed(*passing: type[BaseException]) -> Iterator[None]:
     passing: errors that may heal by themselves, or that others deal with.
     """
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     except BaseException as error:
         if isinstance(error, (UserError, *passing)) or not theirs(error):
             raise

@@ -16,9 +16,10 @@ import pickle
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from fedtune.core import bounded, own_copies, own_imports, zipped
+from fedtune.core import bounded, first_import, kept_apart, own_copies, own_imports, zipped
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.own_errors import PATHS, told
 from fedtune.core.own_errors import blamed as blamed
@@ -36,6 +37,7 @@ SMALL = 2**26  # bytes of a file that are read in no time
 LARGEST = 2**32  # bytes of a file that is carried along whole
 
 _files: dict[str, OwnFile] = {}
+_taken: set[str] = set()  # hashes of code that this process was given, and no other looked at
 _classes: dict[bytes, Any] = {}  # by their pickles
 
 
@@ -151,6 +153,7 @@ def unchanged(files: Iterable[OwnFile], whose: str) -> tuple[OwnFile, ...]:
                 + ("" if file.content is None else ", or rename the new file to use the stored copy")
             )
     register(files)
+    _taken.update(file.sha256 for file in files)
     return files
 
 
@@ -199,12 +202,23 @@ def load(name: str, kind: str) -> Any:
             if file.content not in _classes:
                 _classes[file.content] = pickle.loads(file.content)
             return _classes[file.content]
-        module = own_imports.module(file.name, _closure(file))
+        module = _module(file)
     if not given.member:
         return module
     if not hasattr(module, given.member):
         raise unknown(f"name in {file.path}:", given.member, own_imports.defined(module))
     return getattr(module, given.member)
+
+
+def _module(file: OwnFile) -> ModuleType:
+    """The module of a file, run once in this process; first in a child if this process took it from the disk."""
+    files = _closure(file)
+    if own_imports.is_run(file.name, files):
+        return own_imports.module(file.name, files)
+    if file.sha256 in _taken:
+        first_import.tried(file.path, lambda: own_imports.module(file.name, files), own_imports.roots(files))
+    with kept_apart.apart(file.path):
+        return own_imports.module(file.name, files)
 
 
 def calling(name: str, kind: str) -> AbstractContextManager[None]:
@@ -258,6 +272,7 @@ def _code(path: Path) -> tuple[OwnFile, ...]:
         raise UserError(
             f"code and what it imports from its folder must be at most {LIMIT:,} bytes, but {path} has {size:,}"
         )
+    _taken.add(files[0].sha256)
     return files
 
 

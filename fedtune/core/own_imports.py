@@ -72,9 +72,8 @@ def reached(name: str, contents: Mapping[str, bytes]) -> list[str]:
 
 def module(name: str, files: Mapping[str, OwnFile]) -> ModuleType:
     """The module of a file among these, run once in a process for the same contents."""
-    files = {n: files[n] for n in reached(name, {n: f.content or b"" for n, f in files.items()})}
-    digest = hashlib.sha256("".join(f"{f.path}{f.sha256}" for f in files.values()).encode()).hexdigest()
-    key = f"fedtune_own_{digest[:16]}_{name.removesuffix('.py').replace('/', '.')}"
+    files = needed(name, files)
+    key = _key(name, files)
     if key in sys.modules:
         return sys.modules[key]
     file = files[name]
@@ -90,6 +89,27 @@ def module(name: str, files: Mapping[str, OwnFile]) -> ModuleType:
         del sys.modules[key]
         raise
     return made
+
+
+def needed(name: str, files: Mapping[str, OwnFile]) -> dict[str, OwnFile]:
+    """A file and those among these that it imports: itself first."""
+    return {n: files[n] for n in reached(name, {n: f.content or b"" for n, f in files.items()})}
+
+
+def is_run(name: str, files: Mapping[str, OwnFile]) -> bool:
+    """Whether the module of a file was run in this process."""
+    return _key(name, needed(name, files)) in sys.modules
+
+
+def roots(files: Mapping[str, OwnFile]) -> set[str]:
+    """The first parts of what these files import."""
+    return {root for name, file in files.items() for root in _roots(name, file.content or b"", name)}
+
+
+def _key(name: str, files: Mapping[str, OwnFile]) -> str:
+    """What Python knows the module of a file by."""
+    digest = hashlib.sha256("".join(f"{f.path}{f.sha256}" for f in files.values()).encode()).hexdigest()
+    return f"fedtune_own_{digest[:16]}_{name.removesuffix('.py').replace('/', '.')}"
 
 
 def defined(module: ModuleType) -> list[str]:

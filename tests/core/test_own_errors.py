@@ -146,3 +146,27 @@ def test_a_stack_is_shown_as_it_is_and_not_without_end(tmp_path):
     stack = own_errors.stack(caught.value)
     assert all(line.isprintable() for line in stack.splitlines()) and len(stack) < 20_000
     assert f"{tmp_path}/own.py" in stack
+
+
+@pytest.mark.filterwarnings("default")
+def test_what_a_function_says_when_it_is_called_stands_on_stderr_in_lines(tmp_path, capsys):
+    text = (
+        "import warnings, gc\n    print('loud')\n    warnings.warn('old')\n    class A:\n"
+        "        def __del__(self): 1 / 0\n    A()\n    async def g(): pass\n    g()\n    gc.collect()"
+    )
+    f = function(tmp_path, text)
+
+    def main(argv=None):
+        for context in (own_errors.blamed(), own_files.calling("own.py:f", "data set")):
+            with context:
+                f()
+        print("result")
+        return 0
+
+    assert guarded(main)([]) == 0
+    out, err = capsys.readouterr()
+    assert out == "result\n" and err.count("loud\n") == 2
+    lines = [line for line in err.splitlines() if line != "loud"]
+    assert {line.partition(": ")[0] for line in lines} == {"warning"}
+    said = [f"own.py:{LINE + 2}: UserWarning: old", f"own.py:{LINE + 4}: ZeroDivisionError: ", "was never awaited"]
+    assert all(any(s in line for line in lines) for s in said)
