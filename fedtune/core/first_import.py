@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
-import importlib
 import os
 import re
 import select
@@ -41,7 +40,7 @@ def tried(path: str, imports: Callable[[], Any], roots: Collection[str]) -> None
     for root in HEAVY:
         if root in roots:
             with suppress(Exception):  # it is told where it is imported
-                importlib.import_module(root)
+                __import__(root)
     with suppress(AttributeError, ValueError, OSError):
         sys.stdout.flush()  # or the child's copy may be written too
     told, tells = os.pipe()

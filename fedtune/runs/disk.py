@@ -14,13 +14,15 @@ from typing import Any
 
 from ray.tune import Callback
 
+from fedtune.core import bounded, own_errors
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import say
+from fedtune.core.terminal import one_line, say
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import TROUBLE
 
 RESERVE = 4 * 2**20  # bytes kept for a search's last words: Ray's state, every trial's rounds, the tables
 PROBE = 2**16  # bytes written to see whether any can be
+DIED = "worker process has died"  # Ray's words
 EVERY = 2.0  # seconds between looks
 
 
@@ -135,10 +137,14 @@ def reason(error: str) -> str:
 
 
 def _why(trial: Any) -> str:
+    """Why a trial's attempt failed; of a process that died that it ran code of the user's, if it did."""
     try:
-        return reason(Path(trial.local_path, "error.txt").read_text(errors="replace"))
+        why = one_line(reason(bounded.read(Path(trial.local_path, "error.txt")).decode(errors="replace")))
     except (OSError, TypeError):
         return "no reason given"
+    if DIED not in why or not (own := sorted(Path(path).name for path in own_errors.PATHS)):
+        return why
+    return f"its process ended or crashed, and {', '.join(own)} of yours ran in it; Ray says: {why}"
 
 
 def _drop(file: Path) -> None:
