@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
+import os
 from functools import lru_cache
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def find(sha256: str) -> Path | None:
 def digest(path: Path) -> str:
     """The hash of a file, or of a folder's files with their names; OSError if there is none, or it is no data."""
     if path.is_dir():
-        inside, most = _inside(path), LARGEST
+        inside, most = files_in(path), LARGEST
     else:
         inside, most = [path], zipped.most()
     for file in inside:
@@ -39,18 +40,30 @@ def digest(path: Path) -> str:
     return _digest_of(str(path), tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in inside))
 
 
-def _inside(folder: Path) -> list[Path]:
-    """The files of a folder and of those in it; Unfit for one that holds what no data set does."""
+def files_in(folder: Path) -> list[Path]:
+    """The files of a folder and of those in it, in order; links are followed.
+
+    Unfit for a folder that holds what no data set does, for a link to a folder in which it lies, and for what is no
+    file and not hidden: a device, or a link that leads nowhere.
+    """
     found: list[Path] = []
-    pictures = False
-    for number, file in enumerate(folder.rglob("*"), 1):
-        if file.is_file():
-            found.append(file)
-            pictures = pictures or (mimetypes.guess_type(file.name)[0] or "").startswith("image/")
-        if number == PROMISING and not pictures:
-            raise Unfit(folder, f"none of its first {PROMISING:,} files is a picture")
-        if number == ENTRIES:
-            raise Unfit(folder, f"it has more than {ENTRIES:,} files")
+    pictures, number = False, 0
+    for place, folders, names in os.walk(folder, followlinks=True):
+        here = Path(place)
+        for link in (here / name for name in folders if os.path.islink(here / name)):
+            if link.resolve() in (here.resolve(), *here.resolve().parents):
+                raise Unfit(link, "it is a link to a folder in which it lies")
+        for file in map(here.joinpath, names):
+            number += 1
+            if file.is_file():
+                found.append(file)
+                pictures = pictures or (mimetypes.guess_type(file.name)[0] or "").startswith("image/")
+            elif not file.name.startswith("."):
+                bounded.require(file)
+            if number == PROMISING and not pictures:
+                raise Unfit(folder, f"none of its first {PROMISING:,} files is a picture")
+            if number == ENTRIES:
+                raise Unfit(folder, f"it has more than {ENTRIES:,} files")
     return sorted(found)
 
 

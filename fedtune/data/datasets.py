@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from fedtune.core.errors import UserError, unknown
-from fedtune.data import composed, own_data, packaged
+from fedtune.data import composed, own_data, own_rows, packaged
 from fedtune.data.dataset import Dataset as Dataset
+from fedtune.data.own_pictures import PICTURES
 
 
 class Pictures:
@@ -121,14 +122,15 @@ def names() -> tuple[str, ...]:
     return *SOURCES, *own_data.offered()
 
 
-def describe(name: str, image_size: int = 0) -> tuple[int, ...]:
+def describe(name: str, image_size: int = 0, x_as: str = own_rows.AUTO) -> tuple[int, ...]:
     """The shape of a row and the number of classes, without reading the data set; UserError for an unknown name.
 
     Images are (channels, height, width, classes).  image_size: the side that a folder's pictures are brought to.
+    x_as: what the rows of a user's arrays are, where type and axes leave it open.
     """
     if own_data.is_own(name):
         about = own_data.about(name)
-        return *about.sized(name, image_size), about.classes
+        return *about.row(name, image_size, x_as)[1], about.classes
     source = _source(name)
     return *source.shape, source.classes
 
@@ -138,9 +140,12 @@ def has_owners(name: str) -> bool:
     return own_data.about(name).owners > 0 if own_data.is_own(name) else _source(name).owners
 
 
-def has_tokens(name: str) -> bool:
+def has_tokens(name: str, x_as: str = own_rows.AUTO) -> bool:
     """Whether a row is a sequence of whole numbers, without reading the data set; UserError for an unknown name."""
-    return own_data.about(name).tokens if own_data.is_own(name) else not _source(name).shape
+    if not own_data.is_own(name):
+        return not _source(name).shape
+    about = own_data.about(name)
+    return about.kind != PICTURES and own_rows.resolved(name, about.kind, about.shape, x_as) == own_rows.TOKENS
 
 
 def from_files(name: str) -> tuple[str, ...]:

@@ -1,26 +1,119 @@
-"""Bringing a user's features to mean 0 and spread 1, by what the clients train on."""
+"""Bringing a user's rows to what a model is given: tokens, or features of mean 0 and spread 1 by what clients train on.
+
+Nothing that the numbers hold is lost on the way to float32, or it is said: features are brought to scale in float64.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from fedtune.core.errors import UserError
+from fedtune.data import own_rows
 from fedtune.data.federation import Federation
 
+BLOCK = 2**22  # numbers that are brought to scale at once
+SAMPLE = 2_000  # values of a feature that are compared before and after
+LOST = 0.1  # largest share of a feature's different values that may become one
 
-def standardised(f: Federation) -> Federation:
-    """The federation with features of mean 0 and standard deviation 1 over all clients' training rows.
+
+def prepared(f: Federation, source: str, kind: str, normalise: bool) -> Federation:
+    """The federation with rows as a model takes them: int64 tokens, or float32.
+
+    source: how to call the data.  kind: what the rows are.  normalise: to mean 0 and spread 1; otherwise as given, but
+    bytes of images divided by 255.  UserError for what float32 does not hold.
+    """
+    if kind == own_rows.TOKENS:
+        own_rows.require_tokens(source, f.x)
+        return f._replace(x=f.x.astype(np.int64))
+    f = f._replace(x=f.x.reshape(len(f.x), *own_rows.row_shape(kind, f.shape)))
+    return _standardised(f, source) if normalise else _as_given(f, source, kind)
+
+
+def _standardised(f: Federation, source: str) -> Federation:
+    """Features of mean 0 and standard deviation 1 over all clients' training rows.
 
     Per feature of a vector; per channel of images [channels, height, width] and series [channels, time].  Validation
-    and test rows are brought to the same scale and do not set it.  A feature that never varies becomes 0 there; tokens
-    stay as they are.  That clients agree on a scale is taken for granted: it would cost them one exchange.
+    and test rows are brought to the same scale and do not set it.  A feature that never varies becomes 0 there.  That
+    clients agree on a scale is taken for granted: it would cost them one exchange.
     """
-    if f.x.dtype.kind != "f":
-        return f
-    table = f.train
-    real = np.arange(table.rows.shape[1]) < table.counts[:, None]
-    train = f.x[np.unique(table.rows[real])]
+    train = f.x[_trained(f)]
     over = (0, *range(2, train.ndim))
-    mean = train.mean(axis=over, dtype=np.float64, keepdims=True)
-    spread = train.std(axis=over, dtype=np.float64, keepdims=True)
-    spread[spread <= 1e-12 * np.maximum(1, np.abs(mean))] = 1
-    return f._replace(x=((f.x - mean) / spread).astype(np.float32))
+    first = train[(slice(1), slice(None), *[slice(1)] * (train.ndim - 2))]
+    away = _difference(train, first, f.x)
+    reach = np.abs(away).max(axis=over, keepdims=True)  # so that no square is too small or too large
+    reach[reach == 0] = 1
+    away /= reach
+    mean, spread = away.mean(axis=over, keepdims=True), away.std(axis=over, keepdims=True)
+    spread[spread == 0] = 1
+    x = np.empty(f.x.shape, np.float32)
+    rows = max(1, BLOCK // max(1, x[0].size))
+    with np.errstate(over="ignore"):
+        for at in range(0, len(x), rows):
+            x[at : at + rows] = (_difference(f.x[at : at + rows], first, f.x) / reach - mean) / spread
+    _require_kept(f, x, source, "once they are brought to mean 0 and spread 1")
+    return f._replace(x=x)
+
+
+def _difference(x: np.ndarray, first: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """How far numbers are from the first ones, float64: exact before it is rounded, also for whole ones of 64 bits."""
+    if x.dtype.kind in "iu" and int(whole.max()) - int(whole.min()) < 2**63:
+        exact: Any = (x.astype(np.uint64) - first.astype(np.uint64)).view(np.int64)
+        return exact.astype(np.float64)
+    with np.errstate(over="ignore"):
+        return np.subtract(x, first, dtype=np.float64)
+
+
+def _as_given(f: Federation, source: str, kind: str) -> Federation:
+    """The same numbers in float32."""
+    with np.errstate(over="ignore"):
+        x = f.x.astype(np.float32)
+    if f.x.dtype.kind in "iu" and f.x.dtype.itemsize > 2 and not (x.astype(np.float64) == f.x).all():
+        raise UserError(
+            f"x of {source} has whole numbers that float32 does not hold, up to {max(f.x.max(), -f.x.min())}; leave out "
+            "--normalise none, or scale them"
+        )
+    if kind == own_rows.IMAGES and f.x.dtype == np.uint8:
+        x /= 255
+    _require_kept(f, x, source, "in float32")
+    return f._replace(x=x)
+
+
+def _require_kept(f: Federation, x: np.ndarray, source: str, where: str) -> None:
+    """UserError for a number that float32 does not hold, and for a feature whose different values become one."""
+    finite = np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
+    if not finite.all():
+        raise UserError(
+            f"x of {source} must be finite in float32, but {int((~finite).sum())} rows are not {where}; leave out or "
+            "clip what is far from all others"
+        )
+    rows = _some(_trained(f))
+    before, after = (_different(np.moveaxis(values[rows], 1, -1)) for values in (f.x, x))
+    lost = np.flatnonzero(before - after > LOST * before)
+    if len(lost):
+        i = int(lost[0])
+        low, high = f.x[:, i].min(), f.x[:, i].max()
+        called = "channel" if x.ndim > 2 else "feature"
+        raise UserError(
+            f"{called} {i} of x of {source} has {before[i]} different values where rows are compared, of which "
+            f"{after[i]} are left {where}, as it reaches from {low:.4g} to {high:.4g}; clip it, or take its logarithm"
+        )
+
+
+def _different(values: np.ndarray) -> np.ndarray:
+    """How many different values each feature, the last axis, has among some."""
+    ordered = np.sort(_some(values.reshape(-1, values.shape[-1])), axis=0)
+    count: np.ndarray = (ordered[1:] != ordered[:-1]).sum(axis=0) + 1
+    return count
+
+
+def _some(of: np.ndarray) -> np.ndarray:
+    """At most SAMPLE rows, the same of arrays of one length."""
+    return of if len(of) <= SAMPLE else of[np.random.default_rng(0).choice(len(of), SAMPLE, replace=False)]
+
+
+def _trained(f: Federation) -> np.ndarray:
+    """The rows that somebody trains on, each once."""
+    table = f.train
+    return np.unique(table.rows[np.arange(table.rows.shape[1]) < table.counts[:, None]])

@@ -1,7 +1,6 @@
 """A user's arrays, checked and brought into the form of a data set: x, y, and perhaps owner, split and classes.
 
-x        [rows, features] floats: vectors; [rows, channels, time] floats: series; [rows, length] whole numbers of at
-         least 0: tokens; [rows, channels, height, width], or [rows, height, width] bytes: images
+x        vectors, tokens, series or images: `own_rows`
 y        [rows] whole numbers or names; the classes are what occurs, in order, numbered from 0
 owner    [rows] whose each row is: whole numbers or names; owners keep their names, in ascending order
 split    [rows] 0, 1, 2 or train, val, test
@@ -18,10 +17,11 @@ import numpy as np
 
 from fedtune.core import zipped
 from fedtune.core.errors import UserError, unknown
-from fedtune.data.dataset import Dataset
+from fedtune.data import own_rows
+from fedtune.data.dataset import SPLITS, Dataset, split_of
+from fedtune.data.plain import plain, require_aligned
 
 NAMES = ("x", "y", "owner", "split", "classes")
-SPLITS = ("train", "val", "test")
 MANY = 20  # values from which whole numbers that do not count classes from 0 or 1 look like measurements
 BINS = "targets are classes, so bin a measurement, for instance y = np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))"
 
@@ -50,9 +50,14 @@ def to_dataset(name: str, source: str, arrays: Mapping[str, Any]) -> Dataset:
     for needed in ("x", "y"):
         if needed not in arrays:
             raise UserError(f"{source} needs arrays x and y, but has no {needed}: it has {', '.join(arrays) or 'none'}")
-    x = features(source, plain(source, "x", arrays["x"]))
+    require_aligned(source, arrays)
+    x = plain(source, "x", arrays["x"])
+    own_rows.require_rows(source, x)
     given = {n: plain(source, n, arrays[n]) for n in NAMES[1:4] if n in arrays}
+    given = {n: a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a for n, a in given.items()}  # a column
     for n, array in given.items():
+        if n == "y" and array.ndim == 2 and len(array) == len(x):
+            raise UserError(f"y of {source} must be a class a row, but is of shape {array.shape}; give y.argmax(1)")
         if array.ndim != 1 or len(array) != len(x):
             shapes = f"{n} of shape {array.shape} and x of shape {x.shape}"
             raise UserError(f"{source} needs as many entries of {n} as rows of x, but has {shapes}")
@@ -60,51 +65,6 @@ def to_dataset(name: str, source: str, arrays: Mapping[str, Any]) -> Dataset:
     owner, owner_names = _owners(source, given["owner"]) if "owner" in given else (None, ())
     split = _split(source, given["split"]) if "split" in given else None
     return Dataset(name, x, y, len(class_names), len(y), owner, split, True, class_names, owner_names)
-
-
-def plain(source: str, name: str, values: Any) -> np.ndarray:
-    """An array of numbers or text; UserError for anything else."""
-    try:
-        array = np.asarray(values)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise UserError(f"{name} of {source} is no array: {' '.join(str(error).split())}") from error
-    if array.dtype.kind == "O" and array.size and all(isinstance(v, str) for v in array.flat):
-        array = array.astype(str)  # names, as pandas holds them
-    if array.dtype.kind not in "biufU":
-        raise UserError(f"{name} of {source} must be numbers or text, but is of type {array.dtype}; convert it first")
-    return array
-
-
-def features(source: str, x: np.ndarray) -> np.ndarray:
-    """The rows as float32, or tokens as int64; UserError for what a model cannot be given."""
-    if x.dtype.kind == "U" or x.ndim not in (2, 3, 4) or 0 in x.shape:
-        raise UserError(
-            f"x of {source} must be numbers of 2 to 4 axes, rows first, none of length 0, but is {x.dtype} of shape "
-            f"{x.shape}"
-        )
-    if x.ndim == 4 and x.shape[1] > 4 >= x.shape[3]:
-        raise UserError(
-            f"images are [rows, channels, height, width], but x of {source} is of shape {x.shape}; give "
-            "x.transpose(0, 3, 1, 2)"
-        )
-    if x.ndim == 2 and x.dtype.kind in "iu":
-        if x.min() < 0:
-            raise UserError(f"tokens are whole numbers from 0 on, but x of {source} has {x.min()}; vectors are floats")
-        return x.astype(np.int64)
-    if x.ndim == 3 and x.dtype == np.uint8:
-        x = x[:, None]
-    pixels = x.dtype == np.uint8
-    with np.errstate(over="ignore"):
-        x = x.astype(np.float32)
-    if pixels:
-        x /= 255
-    finite = np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
-    if not finite.all():
-        raise UserError(
-            f"x of {source} must be finite in float32, but {int((~finite).sum())} rows are not, the first is row "
-            f"{int(finite.argmin())}; leave them out or fill them in"
-        )
-    return x
 
 
 def labels(source: str, y: np.ndarray, names: Any = None) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -165,9 +125,9 @@ def _owners(source: str, owner: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]
 
 def splits(source: str, split: np.ndarray) -> np.ndarray:
     """0 train, 1 validation, 2 test; UserError unless all are."""
-    known: dict[Any, int] = {0: 0, 1: 1, 2: 2}
+    known: dict[Any, int | None] = {0: 0, 1: 1, 2: 2}
     if split.dtype.kind == "U":
-        known = {name: i for i, name in enumerate(SPLITS)}
+        known = {name: s for name in np.unique(split).tolist() if (s := split_of(name)) is not None}
     strange = [v for v in np.unique(split).tolist() if v not in known]
     if strange:
         raise UserError(f"split of {source} must be 0, 1, 2 or train, val, test, but has {strange[0]!r}")

@@ -16,8 +16,9 @@ import numpy as np
 from fedtune.core import extensions, own_errors, own_files, own_references
 from fedtune.core.errors import UserError
 from fedtune.core.own_files import OwnFile
-from fedtune.data import own_arrays, own_pictures
+from fedtune.data import own_arrays, own_pictures, own_rows
 from fedtune.data.dataset import Dataset
+from fedtune.data.own_pictures import PICTURES
 
 KEY = "dataset"  # of the descriptions of a file
 GROUP = "datasets"  # of entry points
@@ -26,30 +27,40 @@ GROUP = "datasets"  # of entry points
 class About(NamedTuple):
     """What is known of a data set without reading it.
 
-    shape    of a row; of pictures of different sizes (3, 0, 0).
+    shape    of a row as it was given; of pictures of different sizes (3, 0, 0).
+    kind     of the rows (Dataset).
     owners   how many there are; 0: it does not tell.
     sizes    of owners: [rows, how many owners have so many], ascending; earlier descriptions have none.
+    notes    what its user has to know, a line each.
     digest   of the arrays that a function gave.
     """
 
     shape: tuple[int, ...]
     classes: int
-    tokens: bool
+    kind: str
     owners: int
-    pictures: bool
     rows: int
     digest: str = ""
     sizes: list[list[int]] = []  # noqa: RUF012 - never changed
+    notes: tuple[str, ...] = ()
 
     def owners_of(self, rows: int) -> int:
         """How many owners have at least so many rows."""
         return sum(many for size, many in self.sizes if size >= rows) if rows and self.sizes else self.owners
 
-    def sized(self, name: str, image_size: int) -> tuple[int, ...]:
-        """The shape of a row as a model sees it; UserError where pictures differ in size and none was asked for."""
-        if image_size and not self.pictures:
+    def row(self, name: str, image_size: int, x_as: str) -> tuple[str, tuple[int, ...]]:
+        """What a row is, and its shape as a model sees it; UserError where that is open and x_as does not say."""
+        if self.kind == PICTURES:
+            if x_as not in (own_rows.AUTO, own_rows.IMAGES):
+                raise UserError(f"x_as is for arrays, but {name} holds pictures; leave it out")
+            return PICTURES, self._sized(name, image_size)
+        if image_size:
             raise UserError(f"image_size is for folders of pictures, but {name} is none; leave it out")
-        if self.pictures and not (image_size or self.shape[1]):
+        kind = own_rows.resolved(name, self.kind, self.shape, x_as)
+        return kind, own_rows.row_shape(kind, self.shape)
+
+    def _sized(self, name: str, image_size: int) -> tuple[int, ...]:
+        if not (image_size or self.shape[1]):
             raise UserError(f"pictures of {name} differ in size; give one that they are brought to: --image-size 64")
         return (self.shape[0], image_size, image_size) if image_size else self.shape
 
@@ -71,7 +82,7 @@ def about(name: str) -> About:
     if not own_files.is_own(name):
         return _about(_read(name, ""), "")
     values = own_files.about(name)[KEY][_ending(name)]
-    return About(**(values | {"shape": tuple(values["shape"])}))
+    return About(**(values | {n: tuple(values[n]) for n in ("shape", "notes") if n in values}))
 
 
 def described(name: str, files: tuple[OwnFile, ...]) -> tuple[OwnFile, ...]:
@@ -86,7 +97,7 @@ def described(name: str, files: tuple[OwnFile, ...]) -> tuple[OwnFile, ...]:
     else:
         data = _read(name, _content(name))
         found = _about(data, _digest(data) if _ending(name) else "")
-        known = found._asdict() | {"shape": list(found.shape)}  # as JSON has it
+        known = found._asdict() | {"shape": list(found.shape), "notes": list(found.notes)}  # as JSON has it
     before = own_files.about(name)
     new = {KEY: before.get(KEY, {}) | {_ending(name): known}}
     files = tuple(f._replace(about=before | new) if f.name == _file(name) else f for f in files)
@@ -106,12 +117,10 @@ def load(name: str) -> Dataset:
 
 def _about(data: Dataset, digest: str) -> About:
     owners = 0 if data.owner is None else int(data.owner.max()) + 1
-    in_memory = isinstance(data.x, np.ndarray)
-    tokens = isinstance(data.x, np.ndarray) and data.x.dtype == np.int64
     shape = tuple(map(int, data.x.shape[1:]))
     sizes = [] if data.owner is None else np.unique(np.bincount(data.owner), return_counts=True)
     many = np.transpose(sizes).tolist()
-    return About(shape, data.classes, tokens, owners, not in_memory, len(data.y), digest, many)
+    return About(shape, data.classes, data.kind, owners, len(data.y), digest, many, data.notes)
 
 
 @lru_cache(maxsize=2)

@@ -116,7 +116,7 @@ class Experiment:
         if self.initial_weights:
             self.describe_start(config)
         if self.metrics:
-            own_metrics.check(self.metrics, datasets.describe(scenario.dataset)[-1])
+            own_metrics.check(self.metrics, shape_of(scenario)[1])
 
     def _contents(self) -> tuple[str, ...]:
         return tuple(file.sha256 for file in self.own)
@@ -221,13 +221,13 @@ def _form(alg: Algorithm, scenario: Scenario, architecture: architectures.Net) -
 
 def shape_of(scenario: Scenario) -> tuple[architectures.Shape, int]:
     """Of a data set's row, and how many classes there are."""
-    *shape, classes = datasets.describe(scenario.dataset, scenario.image_size)
+    *shape, classes = datasets.describe(scenario.dataset, scenario.image_size, scenario.x_as)
     return tuple(shape), classes
 
 
 def dtype_of(scenario: Scenario) -> torch.dtype:
     """The type of the data set's rows, as tokens are whole numbers."""
-    return torch.int64 if datasets.has_tokens(scenario.dataset) else torch.float32
+    return torch.int64 if datasets.has_tokens(scenario.dataset, scenario.x_as) else torch.float32
 
 
 def task_of(

@@ -10,8 +10,9 @@ from fedtune.core import own_files
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.own_files import OwnFile
 from fedtune.core.terminal import several
-from fedtune.data import datasets, own_data, own_partition
+from fedtune.data import datasets, own_data, own_partition, own_rows
 from fedtune.data.allocation import rounded_down
+from fedtune.data.own_pictures import PICTURES
 from fedtune.federated import scenarios
 from fedtune.federated.scenario import PARTITIONS, Scenario
 from fedtune.nn import catalogue
@@ -56,15 +57,16 @@ def data_in_words(scenario: Scenario) -> str:
     name = scenario.dataset
     if not own_data.is_own(name):
         return ""
-    about, shape = own_data.about(name), "×".join(map(str, datasets.describe(name, scenario.image_size)[:-1]))
-    kind = "tokens" if about.tokens else "pictures" if about.pictures else "features"
+    about = own_data.about(name)
+    kind, row = about.row(name, scenario.image_size, scenario.x_as)
+    shape, tokens = "×".join(map(str, row)), kind == own_rows.TOKENS
     owners = f", {about.owners} owners" if about.owners else ""
     clients = several(scenario.clients, "client")
     clients += f" of {scenario.owners} owners" if scenario.partition == "natural" and scenario.owners > 1 else ""
     scaled = "standardised by training rows" if scenario.normalise == "train" else "as given"
     return (
         f"{name}, {about.rows} rows of {about.classes} classes{owners}, {kind} {shape} "
-        f"{'as given' if about.tokens else scaled}; partition {scenario.partition}, {clients}"
+        f"{'as given' if tokens else scaled}; partition {scenario.partition}, {clients}"
     )
 
 
@@ -81,8 +83,10 @@ def defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
     if own_data.is_own(name):
         about = own_data.about(name)
         enough = about.owners_of(int(_number(fields, "min_rows", 0.0)))
-        if len(about.shape) != 3 or about.tokens:
-            found["model"] = "tokens" if about.tokens else "mlp"
+        x_as = str(fields.get("x_as", own_rows.AUTO))
+        kind = about.kind if about.kind == PICTURES else own_rows.resolved(name, about.kind, about.shape, x_as)
+        if kind not in (PICTURES, own_rows.IMAGES):
+            found["model"] = "tokens" if kind == own_rows.TOKENS else "mlp"
         if about.owners and not partition:
             found["partition"] = partition = "natural"
         if about.owners and partition == "natural":

@@ -9,13 +9,13 @@ import numpy as np
 from fedtune.core import own_files, randomness
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
-from fedtune.data import datasets, own_data, own_partition, partitions, skews
+from fedtune.data import datasets, own_data, own_partition, own_rows, partitions, skews
 from fedtune.data.assignment import Partition, by_split
 from fedtune.data.datasets import Dataset
 from fedtune.data.demands import in_rows
 from fedtune.data.federation import Federation, Owners, in_words, owners_of, partitioned, some
-from fedtune.data.normalising import standardised
-from fedtune.data.own_pictures import OwnPictures
+from fedtune.data.normalising import prepared
+from fedtune.data.own_pictures import PICTURES, OwnPictures
 from fedtune.data.shifts import Shifts, shifted
 from fedtune.federated.rows_in_play import last_group, left_out, rows_in_play
 from fedtune.federated.scenario import Scenario
@@ -37,8 +37,10 @@ def partition(data: Dataset, scenario: Scenario, seed: int) -> Federation:
     if scenario.image_size and isinstance(data.x, OwnPictures):
         data = data._replace(x=data.x.sized(scenario.image_size))
     made = partitioned(data, rows, parts, scenario.skip_classes, owners)
-    if data.raw and scenario.normalise == "train":
-        made = standardised(made)
+    if data.raw:
+        given = np.asarray(made.x).shape[1:]
+        kind = data.kind if data.kind == PICTURES else own_rows.resolved(data.name, data.kind, given, scenario.x_as)
+        made = prepared(made, data.name, kind, scenario.normalise == "train")
     shifts = Shifts(**{name: getattr(scenario, name) for name in Shifts._fields})
     return shifted(made, shifts, scenario.keep_classes or data.classes - scenario.skip_classes, seed)
 

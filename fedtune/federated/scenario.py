@@ -11,7 +11,7 @@ from typing import Any
 from fedtune.core import own_files
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.hyper import check_all, hyper, knobs, plain
-from fedtune.data import datasets, own_data, own_partition
+from fedtune.data import datasets, own_data, own_partition, own_rows
 from fedtune.federated import pretrained
 from fedtune.nn import catalogue
 
@@ -23,7 +23,7 @@ OWN = {  # where a user's own file is taken too, by its canonical name
 LATER = (
     "normalise", "image_size", "shards", "power", "thinning", "rotation", "feature_noise", "swaps", "groups",
     "label_noise", "label_noise_spread", "noisy_clients", "noisy_splits", "body_pace", "keep_classes", "pretrained",
-    "min_rows",
+    "min_rows", "x_as",
 )  # fmt: skip
 # partition -> the fields that it uses, besides clients
 USES: dict[str, tuple[str, ...]] = {
@@ -68,6 +68,7 @@ class Scenario:
     keep_classes: int = 0  # so many classes after those are used, the others are left out; 0: all
     # features of one's own data: brought to mean 0 and spread 1 by all clients' training rows (train), or as given
     normalise: str = "train"
+    x_as: str = "auto"  # what rows of one's own arrays are, where type and axes leave it open: numbers, tokens, series, images
     image_size: int = 0  # side that pictures of one's own folder are brought to; 0: as they are, all of one size
 
     partition: str = "ways-shots"
@@ -136,6 +137,7 @@ class Scenario:
             ("dataset", "data set", datasets.names()),
             ("partition", "partition", PARTITIONS),
             ("normalise", "choice of normalise", NORMALISATIONS),
+            ("x_as", "choice of x_as", (own_rows.AUTO, *own_rows.KINDS)),
             ("evaluation", "evaluation rule", EVALUATIONS),
             ("noisy_splits", "choice of noisy_splits", NOISY_SPLITS),
             ("pretrained", "pretrained body", ("none", *pretrained.names())),
@@ -180,8 +182,10 @@ class Scenario:
     def _check_against_data(self) -> None:
         if own_files.is_reference(self.dataset, datasets.names()) and not own_data.is_own(self.dataset):
             return  # of a run whose data set is not here
-        *shape, classes = datasets.describe(self.dataset, self.image_size)
-        if self.feature_noise and datasets.has_tokens(self.dataset):
+        if self.x_as != own_rows.AUTO and not own_data.is_own(self.dataset):
+            raise UserError(f"x_as says what your own arrays are, but {self.dataset} is none of yours; leave it out")
+        *shape, classes = datasets.describe(self.dataset, self.image_size, self.x_as)
+        if self.feature_noise and datasets.has_tokens(self.dataset, self.x_as):
             raise UserError(f"feature_noise is added to real features, but {self.dataset} holds tokens; leave it out")
         if self.rotation and len(shape) != 3:
             raise UserError(f"rotation turns images, but {self.dataset} has rows of shape {tuple(shape)}; leave it out")
@@ -220,7 +224,7 @@ class Scenario:
         """UserError for a built-in model that does not take rows of this kind."""
         if self.model not in (*catalogue.WIDTHS, *catalogue.FAMILIES):
             return
-        tokens = datasets.has_tokens(self.dataset)
+        tokens = datasets.has_tokens(self.dataset, self.x_as)
         fit: tuple[str, ...] = catalogue.OF_TOKENS if tokens else catalogue.ANY_SHAPE
         if not tokens and len(shape) == 3:
             fit = tuple(name for name in catalogue.WIDTHS if name not in catalogue.OF_TOKENS)

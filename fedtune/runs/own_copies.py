@@ -34,14 +34,14 @@ def keep(files: Iterable[OwnFile], run: Path) -> None:
         if file.content is not None:
             copy.write_bytes(file.content)
         elif _size(Path(file.path)) <= LARGEST:  # a driver that died early may have left a part of it
-            copied = partial(shutil.copytree, dirs_exist_ok=True) if Path(file.path).is_dir() else shutil.copyfile
+            tree = partial(shutil.copytree, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+            copied = tree if Path(file.path).is_dir() else shutil.copyfile
             copied(file.path, copy)
 
 
 def _size(path: Path) -> int:
     """Bytes of a file or of a folder's files."""
-    inside = path.rglob("*") if path.is_dir() else [path]
-    return sum(f.stat().st_size for f in inside if f.is_file())
+    return sum(f.stat().st_size for f in (copies.files_in(path) if path.is_dir() else [path]) if f.is_file())
 
 
 def restore(run: Path, record: Mapping[str, Any], trust: bool = False) -> tuple[OwnFile, ...]:

@@ -67,11 +67,11 @@ def _random(sizes: Sequence[int], classes: Sequence[Sequence[int]] | None = None
     """Random rows in the shape of the scenario's data set."""
 
     def make(scenario: Scenario, seed: int) -> Federation:
-        *shape, known = describe(scenario.dataset, scenario.image_size)
+        *shape, known = describe(scenario.dataset, scenario.image_size, scenario.x_as)
         few = min(total, known)
         own = [[c % few for c in some] for some in classes] if classes else None
         f = random_federation(sizes, own, tuple(shape), few, seed)
-        return f._replace(x=(f.x > 0).astype(np.int64)) if has_tokens(scenario.dataset) else f
+        return f._replace(x=(f.x > 0).astype(np.int64)) if has_tokens(scenario.dataset, scenario.x_as) else f
 
     return make
 

@@ -1,0 +1,91 @@
+"""What the rows of a user's array are: tokens, numbers, series or images; and what is asked where it is open.
+
+    [rows, features]                  real: numbers       whole: numbers or tokens, asked
+    [rows, …, …]                      bytes: images       else series [channels, time] or images [height, width], asked
+    [rows, channels, height, width]   images; asked where it looks like [rows, height, width, channels]
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedtune.core.errors import UserError
+
+TOKENS, NUMBERS, SERIES, IMAGES = KINDS = ("tokens", "numbers", "series", "images")
+AUTO = "auto"  # as type and axes say
+OF_AXES = {1: (NUMBERS, TOKENS), 2: (SERIES, IMAGES), 3: (IMAGES,)}  # of a row
+
+
+def require_rows(source: str, x: np.ndarray) -> None:
+    """UserError for what is no array of rows, or has numbers that are none."""
+    if x.dtype.kind == "U":
+        raise UserError(f"x of {source} must be numbers, but is text; give x.astype(float), or number what it names")
+    if x.ndim not in (2, 3, 4) or 0 in x.shape:
+        raise UserError(
+            f"x of {source} must be numbers of 2 to 4 axes, rows first, none of length 0, but is {x.dtype} of shape "
+            f"{x.shape}"
+        )
+    finite = np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
+    if not finite.all():
+        raise UserError(
+            f"x of {source} must be finite, but {int((~finite).sum())} rows are not, the first is row "
+            f"{int(finite.argmin())}; leave them out or fill them in"
+        )
+
+
+def kind_of(x: np.ndarray) -> str:
+    """What the rows are by type and axes; "" where that is open."""
+    if x.ndim == 2:
+        return "" if x.dtype.kind in "iu" else NUMBERS
+    if x.ndim == 3:
+        return IMAGES if x.dtype == np.uint8 else ""
+    _, a, b, c = x.shape
+    last = a > 1 and (c < min(a, b) or a == b != c or a > 4 >= c)  # channels look to be last
+    return "" if last else IMAGES
+
+
+def resolved(source: str, known: str, shape: tuple[int, ...], x_as: str) -> str:
+    """What the rows are; UserError where that is open and nobody said, or was said wrongly.
+
+    known: by type and axes.  shape: of a row.
+    """
+    if x_as == AUTO:
+        if not known:
+            raise UserError(_question(source, shape))
+        return known
+    if x_as not in OF_AXES[len(shape)]:
+        raise UserError(
+            f"x_as must be {' or '.join(OF_AXES[len(shape)])} for rows of shape {'×'.join(map(str, shape))}, as "
+            f"{source} has, but got {x_as}"
+        )
+    return x_as
+
+
+def _question(source: str, shape: tuple[int, ...]) -> str:
+    """What has to be said."""
+    rows = f"x of {source} has rows of shape {'×'.join(map(str, shape))}"
+    if len(shape) == 1:
+        return (
+            f"x of {source} has rows of {shape[0]} whole numbers: say --x-as numbers if they are measurements, as pixels "
+            "and counts are, or --x-as tokens if they number words"
+        )
+    if len(shape) == 2:
+        return f"{rows}: say --x-as images if that is height×width, or --x-as series if it is channels×time"
+    return (
+        f"{rows}, which looks like height×width×channels: give x.transpose(0, 3, 1, 2), or say --x-as images if it is "
+        "channels×height×width"
+    )
+
+
+def row_shape(kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a row as a model sees it: images have a channel."""
+    return (1, *shape) if kind == IMAGES and len(shape) == 2 else shape
+
+
+def require_tokens(source: str, x: np.ndarray) -> None:
+    """UserError unless every number is whole, not negative and of 63 bits."""
+    low, high = x.min(), x.max()
+    whole = x.dtype.kind in "biu" or bool((x == np.floor(x)).all())
+    if not whole or low < 0 or high >= 2**63:
+        strange = low if low < 0 else high if whole else x[x != np.floor(x)].flat[0]
+        raise UserError(f"tokens are whole numbers from 0 on, but x of {source} has {strange}; say --x-as numbers")

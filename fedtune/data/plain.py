@@ -1,0 +1,152 @@
+"""What a user gives as an array, plain: NumPy's numbers or text in the machine's byte order, or a refusal in a line.
+
+Pandas' and PyTorch's own are taken by their values.  What is missing (NaN, a mask, NA, None) is refused, never filled.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor, strided
+from torch import float as float32
+
+from fedtune.core.errors import UserError
+
+TO_DO = {
+    "c": "give real and imaginary parts as features of their own",
+    "M": "give numbers, days since the first for instance",
+    "m": "give numbers, in seconds for instance",
+    "S": "give text: .astype(str)",
+    "V": "give plain numbers; of named fields, numpy.lib.recfunctions.structured_to_unstructured",
+}
+
+
+def plain(source: str, name: str, values: Any) -> np.ndarray:
+    """An array of numbers or text; UserError for anything else, and for what is missing in it."""
+    what = f"{name} of {source}"
+    try:
+        array = _array(what, values, features=name == "x")
+    except (ValueError, TypeError, RuntimeError, MemoryError, OverflowError) as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        ragged = "its rows differ in length; pad them" if "inhomogeneous" in said else said
+        raise UserError(f"{what} is no array: {ragged}") from error
+    array = _of_objects(what, array) if array.dtype.kind == "O" else array
+    if array.dtype.kind == "T":
+        array = array.astype(str)
+    if array.dtype.kind not in "biufU":
+        todo = TO_DO.get(array.dtype.kind, "convert it first")
+        raise UserError(f"{what} must be numbers or text, but is of type {array.dtype}; {todo}")
+    kind = np.dtype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array.dtype
+    return array.astype(kind.newbyteorder("="), copy=False)
+
+
+def require_aligned(source: str, given: Mapping[str, Any]) -> None:
+    """UserError where tables of pandas have one index in two orders: rows are paired by place."""
+    pandas = sys.modules.get("pandas")
+    tables = {n: v for n, v in given.items() if pandas and isinstance(v, pandas.DataFrame | pandas.Series)}
+    first = next(iter(tables), "")
+    for name, table in tables.items():
+        index, other = tables[first].index, table.index
+        if len(index) == len(other) and not index.equals(other) and index.is_unique and index.sort_values().equals(
+            other.sort_values()
+        ):  # fmt: skip
+            raise UserError(
+                f"rows are paired by their place, but {first} and {name} of {source} have one index in two orders; give "
+                f"{name}.loc[{first}.index]"
+            )
+
+
+def _array(what: str, values: Any, features: bool) -> np.ndarray:
+    """A NumPy array of these values, of whatever type."""
+    pandas = sys.modules.get("pandas")
+    if isinstance(values, Tensor):
+        return _of_tensor(what, values)
+    if hasattr(values, "toarray") and hasattr(values, "nnz"):
+        raise UserError(f"{what} is sparse ({type(values).__name__}); give {what.split()[0]}.toarray()")
+    if pandas and isinstance(values, pandas.DataFrame):
+        return _of_table(what, values, features)
+    if pandas and isinstance(values, pandas.Series | pandas.Index | pandas.api.extensions.ExtensionArray):
+        return _of_column(what, pandas.Series(values), features)
+    if isinstance(values, list | tuple):
+        if any(isinstance(v, np.ma.MaskedArray) for v in values):
+            values = np.ma.array(values)
+        elif values and all(isinstance(v, Tensor) for v in values):
+            values = [_of_tensor(what, v) for v in values]
+    if isinstance(values, np.ma.MaskedArray):
+        _require_none(what, np.ma.getmaskarray(values), "masked", "fill them in with .filled(value)")
+        values = values.data
+    return np.asarray(values)
+
+
+def _of_tensor(what: str, t: Tensor) -> np.ndarray:
+    if t.layout != strided or t.is_quantized:
+        raise UserError(f"{what} is a sparse or quantised tensor; give its .to_dense() or .dequantize()")
+    t = t.detach().cpu().resolve_conj().resolve_neg()
+    array: np.ndarray = (t.to(float32) if t.is_floating_point() and t.element_size() < 4 else t).numpy()
+    return array
+
+
+def _of_table(what: str, table: Any, features: bool) -> np.ndarray:
+    """The columns of a DataFrame, of one type that holds every value of each."""
+    columns = []
+    for i, name in enumerate(table.columns):
+        column = f"column {name!r} of {what}"
+        values = _of_column(column, table.iloc[:, i], features)
+        if values.dtype.kind not in "biuf" and (features or len(table.columns) > 1):
+            todo = TO_DO.get(values.dtype.kind, "encode it, as pandas.get_dummies does")
+            raise UserError(f"{column} must be numbers, but is of type {values.dtype}; {todo}")
+        columns.append(values)
+    if not columns:
+        return np.empty((len(table), 0))
+    whole = np.column_stack(columns)
+    for name, values in zip(table.columns, columns, strict=True):
+        if values.dtype.kind in "iu" and whole.dtype.kind == "f":
+            _require_exact(f"column {name!r} of {what}", values.tolist())
+    return whole
+
+
+def _of_column(what: str, column: Any, features: bool) -> np.ndarray:
+    """The values of a Series; UserError for what is missing, and for categories among features."""
+    _require_none(what, column.isna().to_numpy(), "missing", "fill them in, as .fillna(value) does")
+    if features and hasattr(column, "cat"):
+        raise UserError(f"{what} holds categories; encode them, as pandas.get_dummies or .cat.codes does")
+    array = np.asarray(column)
+    return _of_objects(what, array) if array.dtype.kind == "O" else array
+
+
+def _of_objects(what: str, array: np.ndarray) -> np.ndarray:
+    """Python's numbers, or text, as an array of them."""
+    values = array.ravel().tolist() if array.ndim else [array.item()]
+    nothing = [v is None or type(v).__name__ in ("NAType", "NaTType") or (isinstance(v, float) and v != v) for v in values]
+    _require_none(what, np.reshape(nothing, array.shape), "missing", "fill them in")
+    if array.ndim and all(isinstance(v, str) for v in values):
+        return array.astype(str)
+    real = (bool, int, float, np.bool_, np.integer, np.floating)
+    if not array.ndim or not all(isinstance(v, real) for v in values):
+        strange = next((v for v in values if not isinstance(v, real)), None)
+        todo = "numpy.stack it" if isinstance(strange, list | tuple | np.ndarray | Tensor) else "convert it first"
+        raise UserError(f"{what} must be numbers or text, but holds a {type(strange).__name__}; {todo}")
+    found = np.array(values)
+    if found.dtype.kind not in "biu":
+        _require_exact(what, values)
+    return found.reshape(array.shape)
+
+
+def _require_exact(what: str, values: list[Any]) -> None:
+    """UserError for a whole number that a real one of 64 bits does not hold."""
+    for v in values:
+        if isinstance(v, int | np.integer) and int(float(v)) != int(v):
+            raise UserError(f"{what} has {v}, which float64 does not hold beside real numbers; scale it, or give a name")
+
+
+def _require_none(what: str, missing: np.ndarray, called: str, todo: str) -> None:
+    """UserError where something is missing."""
+    if missing.any():
+        rows = missing.reshape(len(missing), -1).any(1) if missing.ndim else missing[None]
+        raise UserError(
+            f"{what} has {called} values in {int(rows.sum())} rows, the first is row {int(rows.argmax())}; leave them "
+            f"out or {todo}"
+        )
