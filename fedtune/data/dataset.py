@@ -6,7 +6,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-
 SPLITS = ("train", "val", "test")
 CALLED = {"training": 0, "valid": 1, "validation": 1, "dev": 1, "testing": 2} | {n: i for i, n in enumerate(SPLITS)}
 
@@ -43,9 +42,9 @@ class Dataset(NamedTuple):
     split   int64 [rows], 0 train, 1 validation, 2 test, in any order; None where the data set does not tell.
     raw     whether x is as its user gave it, not normalised yet.
     class_names   of each class; () where they are their numbers.
+    owner_names   of owner 0, 1, …; () where they are their numbers.
     notes   what its user has to know of what was read, a line each.
     kind    of a user's rows: tokens, numbers, series, images or pictures; "" where type and axes leave it open.
-    owner_names   of owner 0, 1, …; () where they are their numbers.
     """
 
     name: str
@@ -57,6 +56,6 @@ class Dataset(NamedTuple):
     split: np.ndarray | None = None
     raw: bool = False
     class_names: tuple[str, ...] = ()
+    owner_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     kind: str = ""
-    owner_names: tuple[str, ...] = ()

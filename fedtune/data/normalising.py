@@ -71,8 +71,8 @@ def _as_given(f: Federation, source: str, kind: str) -> Federation:
         x = f.x.astype(np.float32)
     if f.x.dtype.kind in "iu" and f.x.dtype.itemsize > 2 and not (x.astype(np.float64) == f.x).all():
         raise UserError(
-            f"x of {source} has whole numbers that float32 does not hold, up to {max(f.x.max(), -f.x.min())}; leave out "
-            "--normalise none, or scale them"
+            f"x of {source} has whole numbers that float32 does not hold, from {f.x.min()} to {f.x.max()}; leave "
+            "out --normalise none, or scale them"
         )
     if kind == own_rows.IMAGES and f.x.dtype == np.uint8:
         x /= 255

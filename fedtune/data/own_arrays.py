@@ -64,7 +64,8 @@ def to_dataset(name: str, source: str, arrays: Mapping[str, Any]) -> Dataset:
     y, class_names = labels(source, given["y"], arrays.get("classes"))
     owner, owner_names = _owners(source, given["owner"]) if "owner" in given else (None, ())
     split = _split(source, given["split"]) if "split" in given else None
-    return Dataset(name, x, y, len(class_names), len(y), owner, split, True, class_names, owner_names)
+    kind = own_rows.kind_of(x)
+    return Dataset(name, x, y, len(class_names), len(y), owner, split, True, class_names, owner_names, kind=kind)
 
 
 def labels(source: str, y: np.ndarray, names: Any = None) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -46,10 +46,9 @@ class OwnPictures:
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         """Read these rows; UserError for a file that cannot be read."""
         x = np.empty((len(rows), *self.shape[1:]), np.float32)
+        height, width = self.shape[2:]
         for place, row in zip(x, rows.tolist(), strict=True):
-            place[:] = picture.pixels(
-                self.files[row], self.channels, self.depth, self.shape[:1:-1], resized=bool(self.side)
-            )
+            place[:] = picture.pixels(self.files[row], self.channels, self.depth, (width, height), bool(self.side))
         return x
 
 
@@ -86,7 +85,7 @@ def read(name: str, folder: Path) -> Dataset:
     notes = (f"{several(len(left), 'file')} left out as hidden or no picture, the first {left[0]}",) if left else ()
     if x.channels > len("RGB"):
         notes = ("pictures are not opaque everywhere, so opacity is a fourth channel", *notes)
-    return Dataset(name, x, y, len(names), len(y), None, split, True, tuple(names), notes, PICTURES)
+    return Dataset(name, x, y, len(names), len(y), None, split, True, tuple(names), notes=notes, kind=PICTURES)
 
 
 def _rows(folder: Path, number: dict[str, int], files: list[Path]) -> Iterator[_Row]:

@@ -66,8 +66,8 @@ def _question(source: str, shape: tuple[int, ...]) -> str:
     rows = f"x of {source} has rows of shape {'×'.join(map(str, shape))}"
     if len(shape) == 1:
         return (
-            f"x of {source} has rows of {shape[0]} whole numbers: say --x-as numbers if they are measurements, as pixels "
-            "and counts are, or --x-as tokens if they number words"
+            f"x of {source} has rows of {shape[0]} whole numbers: say --x-as numbers if they measure or count, as "
+            "pixels do, or --x-as tokens if they number words"
         )
     if len(shape) == 2:
         return f"{rows}: say --x-as images if that is height×width, or --x-as series if it is channels×time"

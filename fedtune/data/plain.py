@@ -54,8 +54,8 @@ def require_aligned(source: str, given: Mapping[str, Any]) -> None:
             other.sort_values()
         ):  # fmt: skip
             raise UserError(
-                f"rows are paired by their place, but {first} and {name} of {source} have one index in two orders; give "
-                f"{name}.loc[{first}.index]"
+                f"rows are paired by their place, but {first} and {name} of {source} have one index in two orders; "
+                f"give {name}.loc[{first}.index]"
             )
 
 
@@ -120,7 +120,8 @@ def _of_column(what: str, column: Any, features: bool) -> np.ndarray:
 def _of_objects(what: str, array: np.ndarray) -> np.ndarray:
     """Python's numbers, or text, as an array of them."""
     values = array.ravel().tolist() if array.ndim else [array.item()]
-    nothing = [v is None or type(v).__name__ in ("NAType", "NaTType") or (isinstance(v, float) and v != v) for v in values]
+    no_values = ("NoneType", "NAType", "NaTType")
+    nothing = [type(v).__name__ in no_values or (isinstance(v, float) and v != v) for v in values]
     _require_none(what, np.reshape(nothing, array.shape), "missing", "fill them in")
     if array.ndim and all(isinstance(v, str) for v in values):
         return array.astype(str)
@@ -139,7 +140,7 @@ def _require_exact(what: str, values: list[Any]) -> None:
     """UserError for a whole number that a real one of 64 bits does not hold."""
     for v in values:
         if isinstance(v, int | np.integer) and int(float(v)) != int(v):
-            raise UserError(f"{what} has {v}, which float64 does not hold beside real numbers; scale it, or give a name")
+            raise UserError(f"{what} has {v}, which float64 does not hold beside real numbers; scale or name it")
 
 
 def _require_none(what: str, missing: np.ndarray, called: str, todo: str) -> None:

@@ -70,6 +70,11 @@ def data_in_words(scenario: Scenario) -> str:
     )
 
 
+def notes(scenario: Scenario) -> tuple[str, ...]:
+    """What a user has to know of what was read of their own data set, a line each."""
+    return own_data.about(scenario.dataset).notes if own_data.is_own(scenario.dataset) else ()
+
+
 def defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Fields that follow from a data set and a partition of one's own, for those that are not given.
 

@@ -68,7 +68,8 @@ class Scenario:
     keep_classes: int = 0  # so many classes after those are used, the others are left out; 0: all
     # features of one's own data: brought to mean 0 and spread 1 by all clients' training rows (train), or as given
     normalise: str = "train"
-    x_as: str = "auto"  # what rows of one's own arrays are, where type and axes leave it open: numbers, tokens, series, images
+    # what rows of one's own arrays are, where type and axes leave it open: numbers, tokens, series or images
+    x_as: str = "auto"
     image_size: int = 0  # side that pictures of one's own folder are brought to; 0: as they are, all of one size
 
     partition: str = "ways-shots"

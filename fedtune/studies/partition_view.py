@@ -36,6 +36,8 @@ def show(
     table = counts(made, data, scenario.skip_classes)
     terminal.console().print(printed(table))
     say(summary(table))
+    for note in data.notes:
+        say(f"note: {note}")
     if save:
         own_partition.write(save, partitioning.rows_of_clients(data, scenario, seed))
         say(f"saved: {save}; --partition {save} gives it again")

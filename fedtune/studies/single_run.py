@@ -14,7 +14,7 @@ from fedtune.core.metrics import METRICS, is_own
 from fedtune.core.terminal import progress, say, several
 from fedtune.federated import model_file, partitioning
 from fedtune.federated.experiment import Experiment
-from fedtune.federated.own_scenario import data_in_words
+from fedtune.federated.own_scenario import data_in_words, notes
 from fedtune.federated.simulation import Simulation
 
 
@@ -39,6 +39,8 @@ def run(
     )
     if words := data_in_words(experiment.scenario):
         say(f"data: {words}")
+    for note in notes(experiment.scenario):
+        say(f"note: {note}")
     say(f"scored: {experiment.describe_scoring()}")
     if experiment.initial_weights:
         say(f"started: {experiment.describe_start()}")

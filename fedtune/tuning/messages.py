@@ -13,7 +13,7 @@ from fedtune.core import statistics
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import console, say, several, short
-from fedtune.federated.own_scenario import data_in_words
+from fedtune.federated.own_scenario import data_in_words, notes
 from fedtune.runs import pareto, reading, tables
 from fedtune.tuning import caveats, schedulers
 from fedtune.tuning.plan import Plan
@@ -25,6 +25,8 @@ def announce(p: Plan, space: str, concurrent: int) -> None:
     say(f"{p.experiment.algorithm} on {p.scenario}, space {space}: " + listed(p.space.text()))
     if data := data_in_words(p.experiment.scenario):
         say(f"data: {data}")
+    for note in notes(p.experiment.scenario):
+        say(f"note: {note}")
     say(f"scored: {p.experiment.describe_scoring()}")
     if p.experiment.initial_weights:
         say(f"started: {p.experiment.describe_start()}")

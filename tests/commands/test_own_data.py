@@ -92,17 +92,28 @@ WRONG: dict[str, tuple[Callable[[Path], str], str]] = {
     "no x": (npz(x=None), "w.npz needs arrays x and y, but has no x: it has y, owner"),
     "no y": (npz(y=None), "needs arrays x and y, but has no y"),
     "another name": (npz(Y=Y), "unknown array in"),
-    "NaN": (npz(x=nan), "must be finite in float32, but 1 rows are not, the first is row 17"),
-    "too large for float32": (npz(x=X * 1e300), "must be finite in float32"),
+    "NaN": (npz(x=nan), "must be finite, but 1 rows are not, the first is row 17"),
+    "too large for float32": (
+        lambda f: npz(x=X * 1e300)(f) + " --normalise none", "must be finite in float32, but 240 rows are not"
+    ),
+    "a row far off": (npz(x=np.where(np.arange(240)[:, None] == 7, X * 1e300, X)), "of which"),
+    "whole numbers": (npz(x=Y[:, None] + np.arange(4)), "rows of 4 whole numbers: say --x-as numbers"),
+    "rows of two axes": (npz(x=np.zeros((240, 8, 9))), "say --x-as images if that is height×width, or --x-as series"),
+    "bands last": (npz(x=np.zeros((240, 16, 16, 12))), "looks like height×width×channels: give x.transpose(0, 3, 1, 2)"),
+    "feature maps last": (npz(x=np.zeros((240, 7, 7, 32))), "looks like height×width×channels"),
+    "series of a table": (lambda f: npz()(f) + " --x-as series", "x_as must be numbers or tokens for rows of shape 5"),
+    "tokens that are not whole": (lambda f: npz()(f) + " --x-as tokens", "tokens are whole numbers from 0 on, but x of"),
+    "an unknown kind": (lambda f: npz()(f) + " --x-as words", "x_as must be numbers or tokens"),
+    "x_as of digits": (lambda f: "digits --x-as tokens", "x_as says what your own arrays are, but digits is none"),
     "complex": (npz(x=X * 1j), "x of"),
     "one axis": (npz(x=X[:, 0]), "must be numbers of 2 to 4 axes"),
     "no features": (npz(x=X[:, :0]), "must be numbers of 2 to 4 axes, rows first, none of length 0"),
     "no rows": (npz(x=X[:0], y=Y[:0], owner=None), "none of length 0"),
-    "text for x": (npz(x=X.astype(str)), "must be numbers of 2 to 4 axes"),
-    "channels last": (npz(x=np.zeros((240, 8, 8, 3))), "images are [rows, channels, height, width]"),
-    "negative tokens": (npz(x=Y[:, None] - 1), "tokens are whole numbers from 0 on"),
+    "text for x": (npz(x=X.astype(str)), "must be numbers, but is text; give x.astype(float)"),
+    "channels last": (npz(x=np.zeros((240, 8, 8, 3))), "looks like height×width×channels: give x.transpose(0, 3, 1, 2)"),
+    "negative tokens": (lambda f: npz(x=Y[:, None] - 1)(f) + " --x-as tokens", "tokens are whole numbers from 0 on"),
     "lengths": (npz(y=Y[:-1]), "needs as many entries of y as rows of x, but has y of shape (239,) and x"),
-    "labels of two axes": (npz(y=Y[:, None]), "needs as many entries of y as rows of x"),
+    "one-hot labels": (npz(y=np.eye(3)[Y]), "must be a class a row, but is of shape (240, 3); give y.argmax(1)"),
     "length of owner": (npz(owner=W["owner"][1:]), "needs as many entries of owner"),
     "float labels": (npz(y=Y * 1.0), "y of"),
     "negative labels": (npz(y=Y - 1), "must be classes from 0 on, but has -1"),
@@ -111,7 +122,7 @@ WRONG: dict[str, tuple[Callable[[Path], str], str]] = {
     "numbers for labels": (npz(y=np.arange(240)), "has 240 values in 240 rows, from 0 to 239; are they classes?"),
     "float owners": (npz(owner=W["owner"] / 2), "owner of"),
     "strange split": (npz(split=Y + 1), "must be 0, 1, 2 or train, val, test, but has 3"),
-    "split by words": (npz(split=np.array(["train", "dev", "test"])[Y]), "but has 'dev'"),
+    "split by words": (npz(split=np.array(["train", "devel", "test"])[Y]), "but has 'devel'"),
     "no test rows": (npz(split=Y % 2), "needs test rows, but has none"),
     "owner without rows": (npz(split=np.where(W["owner"] == 1, 0, Y)), "by the split of w.npz"),
     "too small owners": (npz(owner=np.arange(240) // 2), "owners 0 has 2 rows, 1 has 2 rows"),
@@ -179,7 +190,7 @@ def test_a_run_on_owners_and_on_tokens_reports_every_round(
     assert [row["round"] for row in rows] == [*range(1, 9)] and rows[-1]["val_acc"] > 0.5
     words = np.random.default_rng(0).integers(0, 50, (240, 7)) + 50 * Y[:, None]
     saved(tmp_path / "t.npz", x=words, y=Y)
-    arguments = "--algo fedavg --rounds 5 --lr 0.5 --partition iid --clients 4 --dataset t.npz --output t.jsonl"
+    arguments = "--algo fedavg --rounds 5 --lr 0.5 --partition iid --clients 4 --dataset t.npz --x-as tokens --output t.jsonl"
     assert run.main(arguments.split()) == 0
     rows = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
     assert rows[-1]["val_acc"] > 0.5

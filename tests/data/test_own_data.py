@@ -98,19 +98,31 @@ def test_a_feature_that_never_varies_and_channels_of_images_are_normalised(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("x", "shape", "tokens"),
+    ("x", "x_as", "shape", "tokens", "model"),
     [
-        (np.zeros((40, 6), np.int32), (6,), True),
-        (np.zeros((40, 6)), (6,), False),
-        (np.zeros((40, 2, 9)), (2, 9), False),
-        (np.zeros((40, 5, 9), np.uint8), (1, 5, 9), False),
-        (np.zeros((40, 3, 5, 9), np.float16), (3, 5, 9), False),
-        (np.zeros((40, 6), bool), (6,), False),
+        (np.zeros((40, 6)), "auto", (6,), False, "mlp"),
+        (np.zeros((40, 6), bool), "auto", (6,), False, "mlp"),
+        (np.zeros((40, 6), np.int32), "tokens", (6,), True, "tokens"),
+        (np.zeros((40, 6), np.int32), "numbers", (6,), False, "mlp"),
+        (np.zeros((40, 6), np.uint8), "numbers", (6,), False, "mlp"),
+        (np.zeros((40, 6)), "tokens", (6,), True, "tokens"),
+        (np.zeros((40, 2, 9)), "series", (2, 9), False, "mlp"),
+        (np.zeros((40, 9, 9)), "images", (1, 9, 9), False, Scenario().model),
+        (np.zeros((40, 9, 9), np.int64), "images", (1, 9, 9), False, Scenario().model),
+        (np.zeros((40, 9, 9), bool), "images", (1, 9, 9), False, Scenario().model),
+        (np.zeros((40, 5, 9), np.uint8), "auto", (1, 5, 9), False, Scenario().model),
+        (np.zeros((40, 5, 9), np.uint8), "series", (5, 9), False, "mlp"),
+        (np.zeros((40, 3, 5, 9), np.float16), "auto", (3, 5, 9), False, Scenario().model),
+        (np.zeros((40, 64, 7, 7), np.float32), "auto", (64, 7, 7), False, Scenario().model),
+        (np.zeros((40, 8, 8, 3)), "images", (8, 8, 3), False, Scenario().model),
     ],
 )
-def test_the_kind_of_data_follows_from_type_and_axes(x: np.ndarray, shape: Any, tokens: bool, tmp_path: Path) -> None:
-    scenario = taken(saved(tmp_path / "d.npz", x=x, y=np.arange(40) % 2), "iid", clients=3)
-    assert datasets.describe("d.npz") == (*shape, 2) and datasets.has_tokens("d.npz") == tokens
+def test_what_rows_are_follows_from_type_axes_and_what_is_said(
+    x: np.ndarray, x_as: str, shape: Any, tokens: bool, model: str, tmp_path: Path
+) -> None:
+    scenario = taken(saved(tmp_path / "d.npz", x=x, y=np.arange(40) % 2), "iid", clients=3, x_as=x_as)
+    assert datasets.describe("d.npz", x_as=x_as) == (*shape, 2) and datasets.has_tokens("d.npz", x_as) == tokens
+    assert scenario.model == model
     f = made(scenario)
     assert f.shape == shape and f.x.dtype == (np.int64 if tokens else np.float32)
     assert f.to(dtype=f.to().x.double().dtype).x.is_floating_point() != tokens  # tokens stay whole numbers

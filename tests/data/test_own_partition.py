@@ -82,7 +82,7 @@ def test_the_number_of_clients_is_the_files(tmp_path: Path) -> None:
         ({"client": np.array(["a", "b"])[ROWS % 2]}, "client of .* must be whole numbers"),
         ({"split": np.where(CLIENT == 3, 0, SPLIT)}, r"p.npz client 3, of \d+ rows, has no val and no test"),
         ({"split": SPLIT + 1}, "split of .* must be 0, 1, 2 or train, val, test, but has 3"),
-        ({"split": np.array(["train", "dev"])[ROWS % 2]}, "must be 0, 1, 2 or train, val, test, but has 'dev'"),
+        ({"split": np.array(["train", "devel"])[ROWS % 2]}, "must be 0, 1, 2 or train, val, test, but has 'devel'"),
         ({"split": SPLIT[:-1]}, r"of one length and not empty, but are of shapes row \(240,\), client \(240,\)"),
         ({"split": None}, "needs arrays row, client, split, but has no split"),
         ({"rows": ROWS}, "unknown array in .*p.npz 'rows': did you mean 'row'"),
