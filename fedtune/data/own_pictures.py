@@ -48,7 +48,7 @@ class OwnPictures:
         x = np.empty((len(rows), *self.shape[1:]), np.float32)
         height, width = self.shape[2:]
         for place, row in zip(x, rows.tolist(), strict=True):
-            place[:] = picture.pixels(self.files[row], self.channels, self.depth, (width, height), bool(self.side))
+            place[:] = picture.pixels(self.files[row], self.channels, self.depth, (width, height))
         return x
 
 

@@ -35,17 +35,11 @@ class Form(NamedTuple):
 
 
 def form(file: Path) -> Form:
-    """The form of a picture, upright, from what stands before its pixels; UserError for one that would lose something.
-
-    A PNG whose orientation stands behind its pixels has the form in which it is stored.
-    """
+    """The form of a picture, upright, by what stands before its pixels; UserError for one that would lose something."""
     with _opened(file) as image:
         _require_whole(file, image)
         depth = {"I": "whole numbers", "F": "real numbers"}.get(image.mode, "16 bits" if image.mode in DEPTHS else "")
-        width, height = image.size
-        said = {"exif", "Raw profile type exif", "xmp"} & set(image.info)
-        if (image.format != "PNG" or said) and image.getexif().get(ORIENTATION, 1) >= 5:
-            width, height = height, width
+        width, height = _upright(image)
         return Form(height, width, depth or "8 bits", bool(image.has_transparency_data))
 
 
@@ -55,17 +49,18 @@ def transparent(file: Path) -> bool:
         return bool(image.convert("RGBA").getextrema()[3][0] < 255)
 
 
-def pixels(file: Path, channels: int, depth: str, size: tuple[int, int], resized: bool) -> np.ndarray:
+def pixels(file: Path, channels: int, depth: str, size: tuple[int, int]) -> np.ndarray:
     """A picture [channels, height, width] as float32, brought to its scale.
 
-    channels: 3, or 4 with opacity.  size: (width, height), to which it is brought if `resized`, bilinear.
+    channels: 3, or 4 with opacity.  size: (width, height), to which another one is brought, bilinear.
     """
     from PIL import Image, ImageOps
 
     with _opened(file) as image:
+        said = _upright(image)
         upright = ImageOps.exif_transpose(image)
-    if upright.size != size and not resized:
-        raise UserError(f"pictures must be of one size, but {file} is upright {upright.size}, not {size}; --image-size")
+    if upright.size != said:  # Pillow garbles a TIFF that is turned and not compressed
+        raise UserError(f"{file} is turned by an entry that Pillow does not follow; save it upright")
     if depth == "8 bits":
         picture = upright.convert("RGBA" if channels == 4 else "RGB")
         if picture.size != size:
@@ -100,6 +95,14 @@ def _opened(file: Path) -> Iterator[Any]:
         raise
     except Exception as error:  # Pillow's own are of many kinds
         raise unreadable(file, error) from error
+
+
+def _upright(image: Any) -> tuple[int, int]:
+    """The (width, height) of a picture as it stands upright, by what comes before its pixels."""
+    width, height = image.size
+    told = image.format != "PNG" or {"exif", "Raw profile type exif", "xmp"} & set(image.info)
+    turned = told and image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) >= 5  # a TIFF's has turned already
+    return (height, width) if turned else (width, height)
 
 
 def _require_whole(file: Path, image: Any) -> None:

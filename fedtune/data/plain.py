@@ -6,6 +6,7 @@ Pandas' and PyTorch's own are taken by their values.  What is missing (NaN, a ma
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,8 @@ def plain(source: str, name: str, values: Any) -> np.ndarray:
     what = f"{name} of {source}"
     try:
         array = _array(what, values, features=name == "x")
+    except UserError:
+        raise
     except (ValueError, TypeError, RuntimeError, MemoryError, OverflowError) as error:
         said = " ".join(str(error).split()) or type(error).__name__
         ragged = "its rows differ in length; pad them" if "inhomogeneous" in said else said
@@ -72,7 +75,9 @@ def _array(what: str, values: Any, features: bool) -> np.ndarray:
         return _of_column(what, pandas.Series(values), features)
     if isinstance(values, list | tuple):
         if any(isinstance(v, np.ma.MaskedArray) for v in values):
-            values = np.ma.array(values)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # NumPy's, that what is masked becomes NaN
+                values = np.ma.array(values)
         elif values and all(isinstance(v, Tensor) for v in values):
             values = [_of_tensor(what, v) for v in values]
     if isinstance(values, np.ma.MaskedArray):

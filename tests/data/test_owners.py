@@ -50,9 +50,9 @@ def test_client_k_is_owner_k_on_every_seed(names: list, law: str, tmp_path: Path
 def test_every_row_says_which_row_of_the_data_set_it_is(tmp_path: Path) -> None:
     scenario = taken(clinics(tmp_path / "clinics.npz"), normalise="none", clients=5)
     data, f = datasets.load(scenario.dataset), made(scenario, 4)
-    np.testing.assert_array_equal(np.asarray(data.x)[f.row], f.x)
+    np.testing.assert_array_equal(np.asarray(data.x, np.float32)[f.row], f.x)
     both = joined([f.to(), made(scenario, 5).to()])
-    np.testing.assert_array_equal(torch.as_tensor(np.asarray(data.x)[both.row]), both.x)
+    np.testing.assert_array_equal(torch.as_tensor(np.asarray(data.x, np.float32)[both.row]), both.x)
     assert both.owners[:5] == f.owners and len(both.owners) == 10
 
 

@@ -1,0 +1,127 @@
+"""What a user gives as an array: taken right, whatever holds it, or refused in one line; nothing missing is filled."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+import torch
+
+from fedtune.core.errors import UserError
+from fedtune.data.own_arrays import to_dataset
+from fedtune.data.plain import plain
+
+X = np.array([[1.0, 2.5], [3.0, -4.0], [5.0, 6.0]])
+Y = np.array([0, 1, 1, 0])
+ROWS = np.arange(8.0).reshape(4, 2)
+
+TAKEN: dict[str, tuple[Any, np.ndarray]] = {
+    "lists": (X.tolist(), X),
+    "big-endian": (X.astype(">f4"), X),
+    "big-endian whole numbers": (Y.astype(">i8"), Y),
+    "long double": (X.astype(np.longdouble), X),
+    "Fortran's order": (np.asfortranarray(X), X),
+    "a matrix": (np.asmatrix(X), X),
+    "a mask that hides nothing": (np.ma.masked_array(X, False), X),
+    "objects": (X.astype(object), X),
+    "objects of several types": (np.array([[1, 2.5], [np.float32(3), np.int8(-4)], [True * 5, 6]], object), X),
+    "large whole numbers": (np.array([2**62 + 1, 3], object), np.array([2**62 + 1, 3])),
+    "a table": (pd.DataFrame(X), X),
+    "a table of whole and real numbers": (pd.DataFrame({"a": [1, 3, 5], "b": X[:, 1]}), X),
+    "a table of whole numbers and bools": (pd.DataFrame({"a": [7, 8], "b": [True, False]}), np.array([[7, 1], [8, 0]])),
+    "a table of nullable types": (pd.DataFrame(X).convert_dtypes().astype({0: "Int64", 1: "Float32"}), X),
+    "a nullable column": (pd.array([1, 0, 1], dtype="Int8"), np.array([1, 0, 1])),
+    "nullable bools": (pd.Series([True, False], dtype="boolean"), np.array([True, False])),
+    "nullable text": (pd.Series(["a", "b"], dtype="string"), np.array(["a", "b"])),
+    "categories": (pd.Series(["lo", "hi", "lo"], dtype="category"), np.array(["lo", "hi", "lo"])),
+    "categories that are numbers": (pd.Categorical([3, 1, 3]), np.array([3, 1, 3])),
+    "a sparse table": (pd.DataFrame(X).astype(pd.SparseDtype(float, 0)), X),
+    "an index": (pd.Index([4, 2]), np.array([4, 2])),
+    "a tensor": (torch.tensor(X), X),
+    "a tensor that learns": (torch.tensor(X, requires_grad=True), X),
+    "a tensor of bfloat16": (torch.tensor(X).bfloat16(), X),
+    "a list of tensors": ([torch.tensor(row, requires_grad=True) for row in X], X),
+    "a negated view": (torch.tensor(X).neg()._neg_view(), X),
+}
+
+MISSING = "leave them out or"
+REFUSED: dict[str, tuple[Any, str]] = {
+    "masked": (np.ma.masked_array(X, X < 0), "masked values in 1 rows, the first is row 1; leave them out or"),
+    "masked whole numbers": (np.ma.masked_array(Y, Y > 0), "masked values in 2 rows, the first is row 1"),
+    "a list of masked rows": ([np.ma.masked_array(X[0], [False, True]), X[1]], "masked values in 1 rows, the first is"),
+    "a list with a masked value": ([1.0, np.ma.masked], "masked values in 1 rows, the first is row 1"),
+    "a table with NaN": (pd.DataFrame({"a": [1, np.nan]}), "column 'a' of x of here has missing values in 1 rows"),
+    "a table with NA": (pd.DataFrame({"a": pd.array([1, None], dtype="Int64")}), "column 'a' of x of here has missing"),
+    "bools with NA": (pd.array([True, None], dtype="boolean"), MISSING),
+    "text with NA": (pd.Series(["a", None], dtype="string"), MISSING),
+    "categories with none": (pd.Categorical(["a", None]), MISSING),
+    "objects with None": (np.array([[1, 2], [3, None]], object), "has missing values in 1 rows, the first is row 1"),
+    "objects with NaN": (np.array([[1, float("nan")], [3, 4]], object), "first is row 0"),
+    "a table of categories": (pd.DataFrame({"c": pd.Categorical([1, 2])}), "column 'c' of x of here holds categories"),
+    "a table of text": (pd.DataFrame({"a": [1, 2], "b": ["u", "v"]}), "column 'b' of x of here must be numbers"),
+    "a table of days": (pd.DataFrame({"t": pd.to_datetime(["2020-01-01", "2021-01-01"])}), "column 't' of x of here"),
+    "whole numbers that a table would round": (pd.DataFrame({"a": [2**53 + 1], "b": [0.5]}), "which float64 does"),
+    "whole numbers that objects would round": (np.array([2**53 + 1, 0.5], object), "which float64 does not hold"),
+    "sparse": (scipy.sparse.csr_matrix(X), "x of here is sparse (csr_matrix); give x.toarray()"),
+    "a sparse array": (scipy.sparse.coo_array(X), "give x.toarray()"),
+    "a sparse tensor": (torch.tensor(X).to_sparse(), "sparse or quantised tensor; give its .to_dense()"),
+    "a tensor without values": (torch.empty(3, 2, device="meta"), "x of here is no array"),
+    "a complex tensor": (torch.tensor(X) * 1j, "is of type complex128; give real and imaginary parts as features"),
+    "named fields": (np.zeros(3, [("a", float), ("b", int)]), "give plain numbers; of named fields, numpy.lib.recf"),
+    "records": (np.rec.array([(1, 2.0)], names="a,b"), "give plain numbers"),
+    "days": (np.array(["2020-01-01"], "M8[D]"), "give numbers, days since the first for instance"),
+    "durations": (np.array([1], "m8[s]"), "give numbers, in seconds for instance"),
+    "complex": (X * 1j, "give real and imaginary parts"),
+    "text in bytes": (np.array([b"a", b"b"]), "give text: .astype(str)"),
+    "ragged": ([[1, 2], [3]], "is no array: its rows differ in length; pad them"),
+    "ragged objects": (np.array([[1, 2], [3]], object), "holds a list; numpy.stack it"),
+    "rows as objects": (pd.Series([X[0], X[1]]), "holds a ndarray; numpy.stack it"),
+    "decimals": ([decimal.Decimal(1)], "holds a Decimal; convert it first"),
+    "dates": ([datetime.date(2020, 1, 1)], "holds a date"),
+    "numbers and text": (np.array([1, "a"], object), "holds a str"),
+    "beyond 64 bits": ([2**70, 1], "must be numbers or text"),
+    "a generator": ((v for v in X), "holds a generator"),
+    "a dictionary": ({"a": X}, "holds a dict"),
+    "nothing": (None, "has missing values"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", TAKEN)
+def test_whatever_holds_an_array_it_is_taken_right(what: str) -> None:
+    values, wanted = TAKEN[what]
+    got = plain("here", "y" if "categories" in what else "x", values)
+    assert type(got) is np.ndarray and got.dtype.isnative and got.dtype.kind == wanted.dtype.kind
+    np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_missing_or_no_number_is_refused_with_what_to_do(what: str) -> None:
+    values, message = REFUSED[what]
+    with pytest.raises(UserError) as told:
+        plain("here", "x", values)
+    assert message in str(told.value) and "\n" not in str(told.value)
+
+
+def test_a_column_of_classes_is_taken_and_a_one_hot_table_is_told() -> None:
+    data = to_dataset("here", "here", {"x": ROWS, "y": pd.DataFrame({"y": Y}), "owner": Y[:, None]})
+    assert data.y.tolist() == data.owner.tolist() == Y.tolist()
+    with pytest.raises(UserError, match=r"y of here must be a class a row, but is of shape \(4, 2\); give y.argmax"):
+        to_dataset("here", "here", {"x": ROWS, "y": np.eye(2)[Y]})
+
+
+def test_tables_whose_index_is_in_two_orders_are_refused_and_other_indices_are_left_alone() -> None:
+    x, y = pd.DataFrame(ROWS), pd.Series(Y)
+    with pytest.raises(UserError, match="x and y of here have one index in two orders; give y.loc"):
+        to_dataset("here", "here", {"x": x, "y": y.iloc[::-1]})
+    for index in (range(4), [7, 5, 6, 9]):  # of a selection
+        assert to_dataset("here", "here", {"x": x, "y": y.set_axis(list(index))}).y.tolist() == Y.tolist()
+
+
+def test_text_for_x_is_told() -> None:
+    with pytest.raises(UserError, match="x of here must be numbers, but is text; give x.astype"):
+        to_dataset("here", "here", {"x": ROWS.astype(str), "y": Y})
