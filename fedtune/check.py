@@ -25,6 +25,7 @@ def parser() -> argparse.ArgumentParser:
         scenario="whose data shape, model and local work to ask with (default: small clients of many kinds)",
     )  # fmt: skip
     p.add_argument("--dataset", default="", metavar="NAME", help="whose rows' shape and classes to ask with")
+    p.add_argument("--x-as", default="", metavar="KIND", help="what its rows are, where type and axes leave it open")
     return p
 
 
@@ -40,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
 
     torch.set_num_threads(1)  # as in a trial
     began = time.perf_counter()
-    fields = {"dataset": args.dataset} if args.dataset else {}
+    fields = {name: value for name, value in (("dataset", args.dataset), ("x_as", args.x_as)) if value}
     check = Check(args.what, given.get("scenario", ""), args.model, given.get("set", {}), **fields)
     say(check.title())
     verdicts = []

@@ -42,7 +42,7 @@ def test_workers_need_no_file_a_replay_gives_the_same_bits_and_a_changed_file_is
     monkeypatch.setattr(driver, "fit", without_files)
     words = f"{QUICK} --dataset {data} --partition {partition} --storage-path {tmp_path} --name run"
     assert search.main(words.split()) == 0
-    assert "data: w.npz, 240 rows of 3 classes, 6 owners, features 5" in capsys.readouterr().out
+    assert "data: w.npz, 240 rows of 3 classes, 6 owners, numbers 5" in capsys.readouterr().out
     run = tmp_path / "run"
     assert pd.read_parquet(RunFiles(run).trials_file)["status"].tolist() == ["finished"]
     record = json.loads(RunFiles(run).record_file.read_text())
