@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from torch import Tensor, strided
-from torch import float as float32
 
 from fedtune.core.errors import UserError
 
@@ -65,7 +63,7 @@ def require_aligned(source: str, given: Mapping[str, Any]) -> None:
 def _array(what: str, values: Any, features: bool) -> np.ndarray:
     """A NumPy array of these values, of whatever type."""
     pandas = sys.modules.get("pandas")
-    if isinstance(values, Tensor):
+    if _is_tensor(values):
         return _of_tensor(what, values)
     if hasattr(values, "toarray") and hasattr(values, "nnz"):
         raise UserError(f"{what} is sparse ({type(values).__name__}); give {what.split()[0]}.toarray()")
@@ -78,7 +76,7 @@ def _array(what: str, values: Any, features: bool) -> np.ndarray:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # NumPy's, that what is masked becomes NaN
                 values = np.ma.array(values)
-        elif values and all(isinstance(v, Tensor) for v in values):
+        elif values and all(map(_is_tensor, values)):
             values = [_of_tensor(what, v) for v in values]
     if isinstance(values, np.ma.MaskedArray):
         _require_none(what, np.ma.getmaskarray(values), "masked", "fill them in with .filled(value)")
@@ -86,11 +84,17 @@ def _array(what: str, values: Any, features: bool) -> np.ndarray:
     return np.asarray(values)
 
 
-def _of_tensor(what: str, t: Tensor) -> np.ndarray:
-    if t.layout != strided or t.is_quantized:
+def _is_tensor(value: Any) -> bool:
+    """Whether it is one of PyTorch's, which takes seconds to import and is there if it is."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _of_tensor(what: str, t: Any) -> np.ndarray:
+    if str(t.layout) != "torch.strided" or t.is_quantized:
         raise UserError(f"{what} is a sparse or quantised tensor; give its .to_dense() or .dequantize()")
     t = t.detach().cpu().resolve_conj().resolve_neg()
-    array: np.ndarray = (t.to(float32) if t.is_floating_point() and t.element_size() < 4 else t).numpy()
+    array: np.ndarray = (t.float() if t.is_floating_point() and t.element_size() < 4 else t).numpy()
     return array
 
 
@@ -133,7 +137,7 @@ def _of_objects(what: str, array: np.ndarray) -> np.ndarray:
     real = (bool, int, float, np.bool_, np.integer, np.floating)
     if not array.ndim or not all(isinstance(v, real) for v in values):
         strange = next((v for v in values if not isinstance(v, real)), None)
-        todo = "numpy.stack it" if isinstance(strange, list | tuple | np.ndarray | Tensor) else "convert it first"
+        todo = "numpy.stack it" if isinstance(strange, list | tuple | np.ndarray) or _is_tensor(strange) else "convert it first"
         raise UserError(f"{what} must be numbers or text, but holds a {type(strange).__name__}; {todo}")
     found = np.array(values)
     if found.dtype.kind not in "biu":
