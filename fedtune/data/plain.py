@@ -137,7 +137,8 @@ def _of_objects(what: str, array: np.ndarray) -> np.ndarray:
     real = (bool, int, float, np.bool_, np.integer, np.floating)
     if not array.ndim or not all(isinstance(v, real) for v in values):
         strange = next((v for v in values if not isinstance(v, real)), None)
-        todo = "numpy.stack it" if isinstance(strange, list | tuple | np.ndarray) or _is_tensor(strange) else "convert it first"
+        several = isinstance(strange, list | tuple | np.ndarray) or _is_tensor(strange)
+        todo = "numpy.stack it" if several else "convert it first"
         raise UserError(f"{what} must be numbers or text, but holds a {type(strange).__name__}; {todo}")
     found = np.array(values)
     if found.dtype.kind not in "biu":
