@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedtune.core.errors import UserError
+from fedtune.core.terminal import several
 
 
 def draw_classes(ways: np.ndarray, need: np.ndarray, stock: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -43,7 +44,8 @@ def shares_above_floor(
     """Rows of each client and class, int [clients, classes], by the law of `fedgen`; no client below floor."""
     if clients * floor > kept.sum():
         raise UserError(
-            f"{clients} clients with at least {floor} rows each need {clients * floor} rows, but {kept.sum()} are "
+            f"{several(clients, 'client')} with at least {several(floor, 'row')} each need {clients * floor} rows, "
+            f"but {kept.sum()} are "
             "available: take fewer clients, a lower floor or a larger share"
         )
     tries, best = attempts(5000, clients, len(kept)), 0
@@ -53,7 +55,8 @@ def shares_above_floor(
         if best >= floor:
             return counts
     raise UserError(
-        f"every client must get {floor} rows, but the best of {tries} draws left one with {best}: "
+        f"every client must get {several(floor, 'row')}, but the best of {several(tries, 'draw')} left one with "
+        f"{best}: "
         "take a lower floor, a higher alpha, fewer clients or a larger share"
     )
 
@@ -84,7 +87,8 @@ def test_shares(y: np.ndarray, counts: np.ndarray) -> np.ndarray:
     own = (counts > 0) * (rows // clients)
     if own.sum(1).min() == 0:
         raise UserError(
-            f"every client needs a test row, but {clients} clients share {rows.min()} to {rows.max()} rows a class: "
+            f"every client needs a test row, but {several(clients, 'client')} share {rows.min()} to {rows.max()} "
+            "rows a class: "
             "take fewer clients than a class has test rows"
         )
     return own

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fedtune.core.errors import UserError
+from fedtune.core.terminal import several
 
 LEAST = 3  # rows of a client: one each to train, to validate and to test
 NAMED = 5  # owners that a message names
@@ -24,7 +25,7 @@ def ways_exist(ways: int, classes: int) -> None:
     """UserError unless a client can hold so many classes."""
     at_least(min(2, classes), ways=ways)
     if ways > classes:
-        raise UserError(f"ways is {ways}, but the data set has {classes} classes: give {classes} or fewer")
+        raise UserError(f"ways is {ways}, but the data set has {several(classes, 'class')}: give {classes} or fewer")
 
 
 def positive_alpha(alpha: float) -> None:
@@ -44,8 +45,9 @@ def fits(rows: int, clients: int, floor: int, val_share: float, test_share: floa
     at_least(1, clients=clients)
     if clients * floor > rows:
         raise UserError(
-            f"{clients} clients with at least {floor} rows each need {clients * floor} rows, but there are {rows}: "
-            f"take {rows // floor} clients or fewer"
+            f"{several(clients, 'client')} with at least {several(floor, 'row')} each need {clients * floor} rows, "
+            f"but there are {rows}: "
+            f"take {several(rows // floor, 'client')} or fewer"
         )
     shares_leave_rows(val_share, test_share)
 

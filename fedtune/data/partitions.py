@@ -217,8 +217,8 @@ def natural(
     pool = rng.permutation(len(people))[: int(rounded_down(share * len(people)))]
     if (clients - 1) * owners >= len(pool):
         raise UserError(
-            f"{clients} clients of {several(owners, 'owner')} each need {clients * owners}, but there are {len(pool)}: "
-            "take fewer clients or owners, or a larger share"
+            f"{several(clients, 'client')} of {several(owners, 'owner')} each need {clients * owners}, but there "
+            f"are {len(pool)}: take fewer clients or owners, or a larger share"
         )
     chosen = pool[: clients * owners]
     if owners == 1:

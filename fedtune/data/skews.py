@@ -11,6 +11,7 @@ import numpy as np
 
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
+from fedtune.core.terminal import several
 from fedtune.data.allocation import attempts
 from fedtune.data.assignment import Partition, raise_to, split
 from fedtune.data.demands import at_least, enough_rows, fits, positive_alpha, shares_leave_rows
@@ -34,7 +35,8 @@ def shards(
     at_least(1, shards=shards)
     if clients * shards > len(y):
         raise UserError(
-            f"{clients} clients of {shards} shards each need {clients * shards} rows, but there are {len(y)}: take "
+            f"{several(clients, 'client')} of {several(shards, 'shard')} each need {clients * shards} rows, but "
+            f"there are {len(y)}: take "
             "fewer shards or clients"
         )
     rows = rng.permutation(len(y))

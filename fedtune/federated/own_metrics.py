@@ -24,6 +24,7 @@ from fedtune.core import own_files
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRICS
 from fedtune.core.own_references import parsed
+from fedtune.core.terminal import several
 
 Rows = Sequence[tuple[Tensor, Tensor]]  # of each client: scores [N, C] and labels [N]
 CONTRACT = "a metric is a function (scores [N, C], labels [N]) of a client's rows that gives one finite number"
@@ -144,7 +145,7 @@ def one_each(metric: OwnMetric, rows: Rows, who: Callable[[int], str] = lambda i
     if not values.isfinite().all():
         at = int((~values.isfinite()).nonzero()[0])
         value, y, whose = float(values[at]), rows[at][1], f" ({who(at)})" if who(at) else ""
-        raise metric.wrong(f"gives {value} of {len(y)} rows of {len(y.unique())} classes{whose}")
+        raise metric.wrong(f"gives {value} of {several(len(y), 'row')} of {several(len(y.unique()), 'class')}{whose}")
     return values.double()
 
 

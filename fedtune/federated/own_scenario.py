@@ -60,12 +60,12 @@ def data_in_words(scenario: Scenario) -> str:
     about = own_data.about(name)
     kind, row = about.row(name, scenario.image_size, scenario.x_as)
     shape, tokens = "×".join(map(str, row)), kind == own_rows.TOKENS
-    owners = f", {about.owners} owners" if about.owners else ""
+    owners = f", {several(about.owners, 'owner')}" if about.owners else ""
     clients = several(scenario.clients, "client")
     clients += f" of {scenario.owners} owners" if scenario.partition == "natural" and scenario.owners > 1 else ""
     scaled = "standardised by training rows" if scenario.normalise == "train" else "as given"
     return (
-        f"{name}, {about.rows} rows of {about.classes} classes{owners}, {kind} {shape} "
+        f"{name}, {several(about.rows, 'row')} of {several(about.classes, 'class')}{owners}, {kind} {shape} "
         f"{'as given' if tokens else scaled}; partition {scenario.partition}, {clients}"
     )
 

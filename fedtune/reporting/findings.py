@@ -250,10 +250,11 @@ def sentence(text: str, names: Collection[str] = ()) -> str:
 def _of_constraints(f: Findings) -> str:
     """How many trials kept the constraints, and whether the best did on fresh seeds."""
     there = tables.to_choose_from(f.trials, (f.record.get("budget") or {}).get("unit", "rounds"))
-    kept = f"{len(tables.keeping(there, f.goal))} of {len(there)} trials that count"
+    kept = f"{len(tables.keeping(there, f.goal))} of {several(len(there), 'trial')} that count"
     text = f"The best is one that keeps {' and '.join(map(str, f.goal.constraints))}, as {kept} do"
     for c in f.goal.constraints:
         if f.check and c.name in f.check.runs:
             values = f.check.of("best", c.name)
-            text += f"; on fresh seeds {c} is kept by {int((values.map(c.excess) <= 0).sum())} of {len(values)} runs"
+            on_fresh = int((values.map(c.excess) <= 0).sum())
+            text += f"; on fresh seeds {c} is kept by {on_fresh} of {several(len(values), 'run')}"
     return text + "."

@@ -11,7 +11,7 @@ from fedtune.core import own_files, terminal
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import knobs
 from fedtune.core.own_files import OwnFile, plain_name
-from fedtune.core.terminal import say
+from fedtune.core.terminal import say, several
 from fedtune.federated import registry
 from fedtune.federated.experiment import fitting
 from fedtune.federated.scenario import Scenario
@@ -143,7 +143,8 @@ def _space_of_baseline(search: SearchOptions, trials: set[int]) -> spaces.Space 
         say(f"note: {search.algo} is no baseline here: {error}")
         return None
     if p.trials not in trials:
-        say(f"note: {search.algo} is no baseline here: its grid has {p.trials} points, and not as many as others'")
+        points = several(p.trials, "point")
+        say(f"note: {search.algo} is no baseline here: its grid has {points}, and not as many as others'")
         return None
     return p.space
 

@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 
 from fedtune.core.errors import UserError
+from fedtune.core.terminal import several
 from fedtune.federated import registry
 from fedtune.runs import frames, tables
 from fedtune.runs.disk import reason
@@ -81,7 +82,7 @@ def _require_extendable(run: RunFolder, record: dict[str, Any]) -> None:
             raise FileNotFoundError(f"{run.study_file.name} is missing")
         ended = {t.user_attrs["trial"] for t in study.trials if t.state.is_finished()}
         if lost := set(trials["trial"][trials["status"].isin(["finished", "stopped"])]) - ended:
-            raise ValueError(f"the study lacks {len(lost)} trials")
+            raise ValueError(f"the study lacks {several(len(lost), 'trial')}")
     except Exception as error:  # whatever reading raises
         raise UserError(
             "a search is extended from its trials.parquet, rounds.parquet and study.journal, but one in "
