@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from fedtune.cluster import addresses, ray_processes
 from fedtune.core.about import VERSION
 from fedtune.core.errors import UserError, unknown
-from fedtune.core.terminal import say
+from fedtune.core.terminal import command_line, say
 
 if TYPE_CHECKING:
     from ray.dashboard.modules.job.pydantic_models import JobDetails
@@ -107,8 +107,8 @@ def follow(client: JobSubmissionClient, job: str, address: str) -> int:
 def next_commands(job: str, address: str) -> str:
     """What to type for the rest of the log, and to end the job."""
     return (
-        f"Follow it: fedtune jobs logs {job} --follow --address {address}   "
-        f"Stop it: fedtune jobs stop {job} --address {address}"
+        f"Follow it: {command_line('jobs', 'logs', job, '--follow', '--address', address)}   "
+        f"Stop it: {command_line('jobs', 'stop', job, '--address', address)}"
     )
 
 

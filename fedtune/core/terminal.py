@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -92,6 +94,18 @@ def one_line(text: object) -> str:
     words = printable(" ".join(str(text).split())).split(" ")
     line = " ".join(w if len(w) <= WORD else f"{w[: WORD // 2]}…{w[-WORD // 4 :]}" for w in words)
     return line if len(line) <= LINE else f"{line[: LINE * 2 // 3]} … {line[-LINE // 4 :]}"
+
+
+def command_line(*words: object) -> str:
+    """A command of ours that works when it is pasted here, whether or not the environment is active."""
+    program = [sys.executable, "-m", "fedtune"]
+    script = Path(sys.executable).with_name("fedtune")
+    if script.exists():
+        found = shutil.which("fedtune")
+        near = f"./{os.path.relpath(script)}" if script.is_relative_to(Path.cwd()) else str(script)
+        active = found is not None and os.path.realpath(found) == os.path.realpath(script)
+        program = ["fedtune" if active else near]
+    return shlex.join([*program, *map(str, words)])
 
 
 def printable(text: str) -> str:

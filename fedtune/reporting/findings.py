@@ -239,7 +239,8 @@ def _of_trials(f: Findings) -> list[str]:
     if f.goal.constraints and f.best is not None:
         warnings.append(_of_constraints(f))
     of_search = caveats.of_search(str(f.record.get("searcher")), len(f.trials), f.config, f.record.get("space") or {})
-    return [*warnings, *map(sentence, of_search)]
+    unjudged = [str(f.record["unjudged"])] if f.record.get("unjudged") else []
+    return [*warnings, *map(sentence, [*of_search, *unjudged])]
 
 
 def sentence(text: str, names: Collection[str] = ()) -> str:

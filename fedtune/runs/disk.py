@@ -16,7 +16,7 @@ from ray.tune import Callback
 
 from fedtune.core import bounded, own_errors
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import one_line, say
+from fedtune.core.terminal import command_line, one_line, say
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import TROUBLE
 
@@ -114,7 +114,7 @@ class Watch(Callback):
         """What to say of the folder.  shown: as a person would write it."""
         return UserError(
             f"a search needs its folder, but {shown} {self.found}; the search was ended, its rounds can be read with "
-            f"fedtune status {shown}, and fedtune resume {shown} goes on once that is put right"
+            f"{command_line('status', shown)}, and {command_line('resume', shown)} goes on once that is put right"
         )
 
     @contextmanager

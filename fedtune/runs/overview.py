@@ -14,7 +14,7 @@ from fedtune.core import own_files
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import FAR, Goal, Objective
-from fedtune.core.terminal import several, short
+from fedtune.core.terminal import command_line, several, short
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.runs.logs import logged
 from fedtune.runs.trial_states import ALIVE, ended, trained
@@ -76,7 +76,7 @@ def _search(run: Path) -> tuple[Group, bool]:
 def _state(files: RunFiles, record: dict[str, Any]) -> tuple[str, bool]:
     """The state in words, and whether the run is over."""
     if record["state"] == "running" and not files.driven:
-        return f"its driver is gone; fedtune resume {files.path} goes on", True
+        return f"its driver is gone; {command_line('resume', files.path)} goes on", True
     return str(record["state"]), record["state"] != "running"
 
 

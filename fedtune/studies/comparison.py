@@ -11,7 +11,7 @@ from typing import Any
 
 from fedtune.cluster import ray_start
 from fedtune.core import interrupting
-from fedtune.core.terminal import say, several
+from fedtune.core.terminal import command_line, say, several
 from fedtune.data import datasets
 from fedtune.data.federation import Federation
 from fedtune.runs import disk, own_copies, provenance, reading, state_copies
@@ -51,7 +51,7 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
         with _recorded(c, files) as finish:
             if not _search_all(c, data, partitions, fits):
                 finish("interrupted")
-                say(f"interrupted; fedtune resume {c.folder} continues")
+                say(f"interrupted; {command_line('resume', c.folder)} continues")
                 return 130
             finish("finished", unequal=_test_findings(c, data, files.noted))
             return 0
@@ -69,7 +69,7 @@ def _recorded(c: ComparisonPlan, files: RunFiles) -> Iterator[Callable[..., None
 
     def ended(why: str) -> None:
         finish("interrupted", reason=why)
-        say(f"note: fedtune resume {c.folder} continues")
+        say(f"note: {command_line('resume', c.folder)} continues")
 
     try:
         with interrupting.last_words(ended):

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedtune.core import terminal
 from fedtune.core.objectives import BY_ACCURACY
-from fedtune.core.terminal import say, several
+from fedtune.core.terminal import command_line, say, several
 from fedtune.federated.scenarios import find
 from fedtune.runs.files import RunFiles, write_whole
 from fedtune.runs.provenance import provenance_line
@@ -54,6 +54,7 @@ def report(
     for line in warnings:
         say(line)
     say(f"folder: {c.folder}")
+    say(f"report: {command_line('report', c.folder)}")
     return unequal
 
 

@@ -12,14 +12,14 @@ import pandas as pd
 import torch
 
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import several
+from fedtune.core.terminal import command_line, say, several
 from fedtune.federated import registry
 from fedtune.runs import frames, tables
 from fedtune.runs.disk import reason
 from fedtune.runs.folder import RunFolder
 from fedtune.runs.logs import suggestions
 from fedtune.studies import resuming, search_study
-from fedtune.tuning import plan, schedulers
+from fedtune.tuning import finite, plan, schedulers
 from fedtune.tuning import space as spaces
 from fedtune.tuning.searchers import EXTENDABLE
 
@@ -51,13 +51,26 @@ def extend(path: Path, more: More, name: str | None, changed: Mapping[str, Any],
         name = name or f"{options.name}+{more.trials}"
         planned = plan.make(dataclasses.replace(options, name=name, trials=more.trials))
         # the default configuration was the first trial of the first search
-        planned = dataclasses.replace(planned, points=[], outside=[])
+        planned = dataclasses.replace(planned, points=[], outside=[], trials=_untried(planned, run))
     else:
         name = name or f"{options.name}+{more.rounds}rounds"
         fields = {**options.fields, "rounds": record["scenario"]["rounds"] + more.rounds}
         planned = longer(plan.make(dataclasses.replace(options, name=name, fields=fields)), run, more.top)
     planned = dataclasses.replace(planned, earlier=path.absolute())
     return search_study.run_with_ray(planned, {"extends": run.name})
+
+
+def _untried(p: plan.Plan, run: RunFolder) -> int:
+    """How many trials there will be; UserError if every configuration of the space was tried."""
+    if not finite.is_finite(p.space) or run.study is None:
+        return p.trials
+    tried = {finite.key(t.params) for t in run.study.trials if t.state.is_finished()}
+    left = sum(1 for _ in finite.untried(p.space, tried, p.trials))
+    if not left:
+        raise UserError(f"more trials need configurations that are left, but {run.path} tried all; widen the space")
+    if left < p.trials:
+        say(f"note: of the space {several(left, 'configuration')} {'was' if left == 1 else 'were'} not tried yet")
+    return left
 
 
 def _require_extendable(run: RunFolder, record: dict[str, Any]) -> None:
@@ -70,7 +83,7 @@ def _require_extendable(run: RunFolder, record: dict[str, Any]) -> None:
         how = record["scheduler" if moves else "searcher"]
         raise UserError(f"only a search by {', '.join(EXTENDABLE)} is extended, but {path} went by {how}; begin anew")
     if record["state"] == "running":
-        raise UserError(f"a search is extended when it is over, but {path} is running; fedtune resume it")
+        raise UserError(f"a search is extended when it is over, but {path} is running; {command_line('resume', path)}")
     if not (run.trials_file.exists() and run.rounds_file.exists()):
         raise UserError(
             f"a search is extended from its trials.parquet and rounds.parquet, but {path} lacks one; search anew"
@@ -86,7 +99,7 @@ def _require_extendable(run: RunFolder, record: dict[str, Any]) -> None:
     except Exception as error:  # whatever reading raises
         raise UserError(
             "a search is extended from its trials.parquet, rounds.parquet and study.journal, but one in "
-            f"{path} cannot be read ({reason(str(error))}); what Ray logged can: fedtune status {path}"
+            f"{path} cannot be read ({reason(str(error))}); what Ray logged can: {command_line('status', path)}"
         ) from error
 
 

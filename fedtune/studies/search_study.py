@@ -13,7 +13,7 @@ import pandas as pd
 from fedtune.cluster import gpu_share, ray_start
 from fedtune.core import interrupting
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import say, several, short
+from fedtune.core.terminal import command_line, say, several, short
 from fedtune.data import datasets, federation
 from fedtune.federated import partitioning
 from fedtune.federated.simulation import settled
@@ -49,7 +49,7 @@ def require_version(run: RunFiles) -> None:
     if run.written_by_0_1:
         raise UserError(
             f"cannot resume: Ray's saved state in {run.path} is of fedtune 0.1.0 and names modules that have moved "
-            f"since; fedtune replay {run.path} trains its trials again, and a new search goes on"
+            f"since; {command_line('replay', run.path)} trains its trials again, and a new search goes on"
         )
 
 
@@ -173,7 +173,7 @@ def _interrupted(p: Plan) -> str:
     """What to say of a search that was interrupted."""
     if p.again or p.earlier:
         return f"interrupted; the same command with another --name {'repeats' if p.again else 'extends'} it anew"
-    return f"interrupted; fedtune resume {p.shown} goes on from what is kept there"
+    return f"interrupted; {command_line('resume', p.shown)} goes on from what is kept there"
 
 
 def _broken(reported: Reported) -> dict[str, list[str]]:

@@ -11,7 +11,7 @@ from fedtune.cluster import ray_start
 from fedtune.core import interrupting
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
-from fedtune.core.terminal import say, several
+from fedtune.core.terminal import command_line, say, several
 from fedtune.data import datasets
 from fedtune.federated import partitioning
 from fedtune.federated.experiment import Experiment, with_seed
@@ -61,6 +61,7 @@ def run(options: TabulationOptions, output: Path) -> int:
             f"note: {several(table.repeated, 'configuration')} reached in every round and on every seed what another "
             "did; values that act alike can leave the grid"
         )
+    say(f"simulate: {command_line('simulate', output)}")
     return 0
 
 

@@ -179,7 +179,7 @@ def _searching(p: Plan) -> tuple[Any, Any]:
     earlier = pd.read_parquet(RunFiles(p.earlier).rounds_file) if p.earlier else pd.DataFrame({"trial": []})
     searcher = searchers.searcher(  # another seed, or an extended search would draw what it drew before
         p.searcher, p.space, p.points, p.outside, p.experiment.seed + earlier["trial"].nunique(), p.name, p.goal,
-        _log(p), kind.moves_hyperparameters,
+        _log(p), kind.moves_hyperparameters, once=True,
     )  # fmt: skip
     judge = schedulers.scheduler(p.scheduler, p.budget, p.grace, p.space, p.goal)
     scheduler = gpu_share.with_more_memory(judge, p.gpus)

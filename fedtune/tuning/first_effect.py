@@ -26,7 +26,7 @@ def first_effect(space: Space, experiment: Experiment, within: float = math.inf)
     latest, whose = 1, ""
     for schedule in _schedules(space, cls):
         algorithm, _ = experiment.resolve(schedule)
-        for name in set(space.names) - late:
+        for name in [n for n in space.names if n not in late]:
             t = first_round(algorithm, name)
             if latest < t <= within:
                 latest, whose = t, name

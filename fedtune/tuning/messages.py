@@ -12,7 +12,7 @@ from rich.table import Table
 from fedtune.core import statistics
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import BY_ACCURACY, Goal
-from fedtune.core.terminal import console, say, several, short
+from fedtune.core.terminal import command_line, console, say, several, short
 from fedtune.federated.own_scenario import data_in_words, notes
 from fedtune.runs import pareto, reading, tables
 from fedtune.tuning import caveats, schedulers
@@ -37,6 +37,8 @@ def announce(p: Plan, space: str, concurrent: int) -> None:
         + f", {p.scheduler}"
         + (f" with rungs at {', '.join(format(s, 'g') for s in stops)}" if stops else "")
     )
+    if why := p.unjudged:
+        say(f"note: {why}")
 
 
 def said(goal: Goal) -> str:
@@ -107,8 +109,9 @@ def conclude(
     for caveat in caveats.of_search(p.searcher, sum(counts.values()), config, p.space.text()):
         say(f"note: {caveat}")
     say(f"folder: {p.shown}")
-    best_file = p.shown / p.files.best_file.name
-    say(f"again: fedtune run --config {best_file}" + (f" --data-dir {data_dir}" if data_dir else ""))
+    say(f"report: {command_line('report', p.shown)}")
+    lie = ("--data-dir", data_dir) if data_dir else ()
+    say(f"again: {command_line('run', '--config', p.shown / p.files.best_file.name, *lie)}")
 
 
 def said_of_test(tested: dict[str, Any]) -> str:

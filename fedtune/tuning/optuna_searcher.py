@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -21,10 +22,13 @@ from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUnifo
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, Goal
 from fedtune.runs.files import append_line
 from fedtune.runs.trial_states import BROKEN
-from fedtune.tuning.space_types import Condition, Config, met
+from fedtune.tuning.finite import is_finite, key, untried
+from fedtune.tuning.space_types import Condition, Config, Space, met
 
 TOLD = "told to the sampler"  # the attribute of a trial that diverged that holds the value it counts with
 COUNTED = "of the finished trials; a report's figure says which it counts"  # what importance is of, in optuna-dashboard
+REPEATED = "drawn_before"  # of a trial in memory: its configuration had been tried, and another took its place
+DRAWS, LEFT = 20, 1000  # of a configuration that was not tried; of those that one is taken from then
 LEAST = 1e-9  # by how much a trial that diverged breaks every constraint at least
 
 
@@ -51,7 +55,7 @@ class OptunaSearcher(Searcher):
     def __init__(
         self, domains: Mapping[str, Domain], conditions: Mapping[str, Condition], sampler: BaseSampler, study: str,
         goal: Goal = BY_ACCURACY, points: Sequence[Config] = (), outside: Sequence[Config] = (),
-        log: Path | None = None,
+        log: Path | None = None, once: bool = False,
     ) -> None:  # fmt: skip
         """What to suggest, and to whom to listen.
 
@@ -62,6 +66,7 @@ class OptunaSearcher(Searcher):
         points       what is suggested first, as Optuna can hold it
         outside      the values of each of those that the space cannot hold, as they are tried
         log          the file that suggestions are written to, a line each
+        once         no configuration of finitely many is suggested twice, as long as there are others
         """
         names, modes = ([o.name for o in goal.objectives], [o.mode for o in goal.objectives])
         metric: Any = names[0] if len(names) == 1 else names
@@ -83,6 +88,9 @@ class OptunaSearcher(Searcher):
         for point in points:
             self.study.enqueue_trial(point)
         self._outside = list(outside)
+        space = Space(dict(domains), [], dict(conditions))
+        self._space = space if once and is_finite(space) else None
+        self._given, self._tried = len(points), set[str]()
         self._trials: dict[str, optuna.Trial] = {}  # by Tune's name
         self._told: set[str] = set()  # trials that have ended
         self._heard: dict[str, int] = {}  # trial -> the last round it reported; after a resume some are run again
@@ -94,14 +102,30 @@ class OptunaSearcher(Searcher):
 
     def suggest(self, trial_id: str) -> Config:
         """The configuration that a new trial of that name is to try."""
-        trial, config = self._ask()
+        trial, config = self._new()
         self._trials[trial_id] = trial
         trial.set_user_attr("trial", trial_id)
         if self._outside:
             config |= self._outside.pop(0)
+        self._tried.add(key(config))
         if self.log:
             append_line(self.log, json.dumps({"trial": trial_id, "config": config}))
         return config
+
+    def _new(self) -> tuple[optuna.Trial, Config]:
+        """The sampler's next suggestion that was not tried before; where it insists, another that is left."""
+        given, self._given = self._given > 0, max(0, self._given - 1)
+        for draw in range(DRAWS + 1):
+            trial, config = self._ask()
+            if given or self._space is None or key(config) not in self._tried:
+                break
+            if not (rest := list(untried(self._space, self._tried, LEFT))):
+                break
+            trial.set_user_attr(REPEATED, True)
+            self.study.tell(trial, state=TrialState.FAIL)
+            if draw == DRAWS - 1:
+                self.study.enqueue_trial(random.Random(len(self._tried)).choice(rest))
+        return trial, config
 
     def _ask(self) -> tuple[optuna.Trial, Config]:
         if not self.conditions:
@@ -175,6 +199,7 @@ class OptunaSearcher(Searcher):
             elif not complete and not trial.user_attrs.get("diverged"):
                 trial.state = TrialState.PRUNED
         self.study.add_trials(ended)
+        self._tried |= {key(t.params) for t in ended if complete}
 
     def save(self, checkpoint_path: str) -> None:
         """Write the study and what Tune was told; not where suggestions go, for a run's folder may move."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import itertools
-import math
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,9 +21,8 @@ from fedtune.federated import own_metrics
 from fedtune.federated.experiment import Experiment
 from fedtune.runs import own_copies
 from fedtune.runs.files import RunFiles, require_name
-from fedtune.tuning import idle, loggers, schedulers, searchers
+from fedtune.tuning import finite, idle, loggers, schedulers, searchers
 from fedtune.tuning import space as spaces
-from fedtune.tuning.domains import require_points
 from fedtune.tuning.options import AUTO, SearchOptions, flag
 from fedtune.tuning.space import Config, Space
 from fedtune.tuning.space_types import distinct
@@ -105,6 +102,14 @@ class Plan:
         first = self.experiment.seed + self.seeds
         return list(range(first, first + count))
 
+    @property
+    def unjudged(self) -> str:
+        """Why its scheduler can stop no trial, or move none; "" if it can."""
+        if self.grace < self.budget.limit:
+            return ""
+        first = spaces.first_effect(self.space, self.experiment, within=self.experiment.scenario.rounds)
+        return schedulers.unjudged(self.scheduler, self.budget, self.grace, self.options.grace, *first)
+
     def to_record(self) -> dict[str, Any]:
         """What the run's record holds of it beside the experiment."""
         return {
@@ -113,7 +118,9 @@ class Plan:
             **self.goal.to_record(), "seeds_per_trial": self.seeds, "budget": self.budget._asdict(),
             "grace": self.grace, "rungs": schedulers.rungs(self.scheduler, self.budget.limit, self.grace),
             "concurrent": self.concurrent, "time_budget": self.time_budget,
-        } | ({"own": own_copies.to_record(self.own)} if self.own else {})  # fmt: skip
+        } | ({"own": own_copies.to_record(self.own)} if self.own else {}) | (
+            {"unjudged": why} if (why := self.unjudged) else {}
+        )  # fmt: skip
 
     @property
     def shown(self) -> Path:
@@ -132,8 +139,9 @@ def make(options: SearchOptions, resumed: bool = False) -> Plan:
     space = idle.without(space, experiment, options.recorded.get("space") or ())
     searcher = _searcher(options, space, experiment)
     if searcher == "grid" and not space.is_grid:
-        space = _as_grid(space)
-    points, outside = _points(space, experiment, schedulers.find(options.scheduler).moves_hyperparameters)
+        space = finite.as_grid(space)
+    moves = schedulers.find(options.scheduler).moves_hyperparameters
+    points, outside = _points(space, experiment, moves)
     _note_defaults(options, space)
     own = own_metrics.modes(experiment.metrics)
     goal = Goal(parse(options.objective, own), constraints(options.subject_to, own))
@@ -145,7 +153,8 @@ def make(options: SearchOptions, resumed: bool = False) -> Plan:
     loggers.require(options.logger)
     ray_start.require_address(options.address)
     ray_start.require_host(options.dashboard_host)
-    trials = min(options.trials or len(points), len(points)) if searcher == "grid" else options.trials or 32
+    asked = options.trials or (len(points) if searcher == "grid" else 32)
+    trials = finite.trials(asked, space, points, sum(map(bool, outside)), moves)
     return Plan(
         options, experiment, space, points, outside, trials, options.seeds_per_trial, budget, grace, goal,
         options.scheduler, searcher, name, storage.absolute(), options.cpus_per_trial, gpus,
@@ -213,14 +222,6 @@ def _points(space: Space, experiment: Experiment, population: bool) -> tuple[lis
     default = {n: v for n, v in experiment.default().items() if n in space.names}
     full = [default] + [default | point for point in space.points]
     return distinct(full), []
-
-
-def _as_grid(space: Space) -> Space:
-    """All combinations of a space of finite domains."""
-    values = {n: spaces.grid_values(n, d) for n, d in space.domains.items()}
-    count = math.prod(map(len, values.values()))
-    require_points(count)
-    return Space({}, [dict(zip(values, c, strict=True)) for c in itertools.product(*values.values())])
 
 
 def _budget(options: SearchOptions, space: Space, experiment: Experiment) -> tuple[Budget, float]:

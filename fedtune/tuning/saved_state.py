@@ -13,7 +13,7 @@ from ray.tune import ResultGrid
 from fedtune.cluster import ray_internals
 from fedtune.core import bounded
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import say, several
+from fedtune.core.terminal import command_line, say, several
 from fedtune.runs.files import RunFiles
 from fedtune.runs.logs import logged
 from fedtune.runs.trial_states import SNAPSHOTS
@@ -108,7 +108,7 @@ def cut_short(grid: ResultGrid, wanted: int, run: Path) -> bool:
 
 def _lost(run: Path, what: str) -> UserError:
     return UserError(
-        f"cannot resume: {what}; its rounds can be read with fedtune status {run}, and a new search begun"
+        f"cannot resume: {what}; its rounds can be read with {command_line('status', run)}, and a new search begun"
     )
 
 

@@ -164,6 +164,24 @@ def rungs(name: str, limit: float, grace: float) -> list[float]:
     return milestones
 
 
+def unjudged(name: str, budget: Budget, grace: float, asked: float | None, latest: int, whose: str) -> str:
+    """Why a scheduler can do nothing before a trial's end; "" if it can.
+
+    asked: the grace period that somebody asked for.  latest, whose: the last first effect of a hyperparameter.
+    """
+    kind = find(name)
+    if kind.make is _none or grace < budget.limit:
+        return ""
+    where = "no rung comes" if kind.has_rungs else "no trial is judged"
+    what = "no configuration is moved" if kind.moves_hyperparameters else "nothing is stopped early"
+    why = f"a trial lasts {budget.limit:g} round"
+    if asked is not None:
+        why = f"--grace is all of a trial's {budget.limit:g} {budget.unit}; give less"
+    elif budget.limit > 1:
+        why = f"{whose} can have its first effect only in round {latest}, a trial's last; give more --rounds"
+    return f"{where} before the end, so {what}: {why}"
+
+
 class Clamp:
     """Population based training multiplies what it copies by 0.8 or 1.2; this brings it back into the space."""
 

@@ -97,12 +97,12 @@ def default(space: Space, scheduler: str) -> str:
 
 def searcher(
     name: str, space: Space, points: list[Config], outside: Sequence[Config], seed: int, study: str,
-    goal: Goal = BY_ACCURACY, log: Path | None = None, population: bool = False,
+    goal: Goal = BY_ACCURACY, log: Path | None = None, population: bool = False, once: bool = False,
 ) -> Searcher | SearchAlgorithm:
     """The searcher of that name over the space; `points` are tried first, in order, with values `outside`.
 
     study: its name in Optuna.  log: where it writes down what it suggests.  population: the scheduler moves
-    configurations itself and wants them drawn at random.
+    configurations itself and wants them drawn at random.  once: no configuration is suggested twice.
     """
     from ray.tune.search import BasicVariantGenerator
 
@@ -112,7 +112,7 @@ def searcher(
     if population:
         return BasicVariantGenerator(points_to_evaluate=points, random_state=seed)
     return OptunaSearcher(
-        space.domains or _domains(points), space.conditions, sampler, study, goal, points, outside, log
+        space.domains or _domains(points), space.conditions, sampler, study, goal, points, outside, log, once
     )
 
 

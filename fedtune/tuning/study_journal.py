@@ -15,6 +15,8 @@ from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 from ray.tune import Callback
 
+from fedtune.tuning.optuna_searcher import REPEATED
+
 PERIOD = 1.0  # seconds between two times that something is written
 LONG, SHARE = 0.01, 0.05  # from so many seconds on it may have this share of the driver's: it looks at all that runs
 LOCK = ".lock"  # what Optuna appends to the name of a journal that is being written
@@ -57,7 +59,8 @@ class Mirror:
         self._journal = JournalStorage(self._file)
         self._of = storage.get_study_id_from_name(study.study_name)
         self._to = self._journal.create_new_study(study.directions, study.study_name)
-        self._known, self._open = 0, list[int]()  # how many trials the journal has, and which of them may change
+        self._known, self._open = 0, list[int]()  # how many trials were looked at, and which of them may change
+        self._ids: dict[int, int] = {}  # number of a trial -> its id in the journal
 
     def update(self) -> None:
         """Write what is new, and wait for the disk once."""
@@ -72,10 +75,10 @@ class Mirror:
         )  # fmt: skip
         trials = self._source.get_trials(deepcopy=False)
         for number in self._open:
-            self._go_on(in_file(trials[number]), journal.get_trial_id_from_study_id_trial_number(to, number))
-        for trial in trials[self._known :]:
-            journal.create_new_trial(to, in_file(trial))
-        self._open = [n for n in (*self._open, *range(self._known, len(trials))) if not trials[n].state.is_finished()]
+            self._go_on(in_file(trials[number]), self._ids[number])
+        new = [t for t in trials[self._known :] if REPEATED not in t.user_attrs]
+        self._ids |= {t.number: journal.create_new_trial(to, in_file(t)) for t in new}
+        self._open = [n for n in (*self._open, *(t.number for t in new)) if not trials[n].state.is_finished()]
         self._known = len(trials)
         self._file.flush()
 

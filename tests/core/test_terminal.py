@@ -3,10 +3,36 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 
-from fedtune.core.terminal import progress
+from fedtune.core.terminal import command_line, progress
+
+
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (["resume", "runs/a"], "resume runs/a"), (["report", "my runs/a b"], "report 'my runs/a b'"),
+        (["run", "--config", "it's $x/best.yaml"], """run --config 'it'"'"'s $x/best.yaml'"""),
+    ],
+)  # fmt: skip
+def test_a_command_can_be_pasted_with_and_without_the_environment(
+    words: list[str], written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "my env" / "bin" / "fedtune"
+    monkeypatch.setattr("sys.executable", str(script.with_name("python")))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert command_line(*words) == f"'{script.with_name('python')}' -m fedtune {written}", "there is no script"
+    script.parent.mkdir(parents=True)
+    script.touch(mode=0o755)
+    assert command_line(*words) == f"'./my env/bin/fedtune' {written}"
+    monkeypatch.chdir("/")
+    (tmp_path / "fedtune").touch(mode=0o755)  # of another environment
+    assert "my env/bin/fedtune' " in command_line(*words)
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert command_line(*words) == f"fedtune {written}"
 
 
 @pytest.mark.parametrize("watched", [True, False])

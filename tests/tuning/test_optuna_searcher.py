@@ -12,15 +12,19 @@ from typing import Any
 import optuna
 import pytest
 import torch
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
 from ray import tune
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import Goal, parse
-from fedtune.tuning import searchers
+from fedtune.tuning import finite, searchers
 from fedtune.tuning.optuna_searcher import OptunaSearcher, distribution
 from fedtune.tuning.space import Space, met
+from fedtune.tuning.study_journal import Mirror
 
 RANGES = {
     "lam": tune.loguniform(1e-3, 10), "lr": tune.uniform(0.01, 0.3), "rounds": tune.randint(1, 9),
@@ -170,3 +174,66 @@ def test_the_gaussian_process_fits_in_one_thread_and_gives_the_others_back(monke
         assert seen == [1, 1] and torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
+
+
+FOUR = {"batch": tune.choice([4, 8]), "optimizer": tune.choice(["sgd", "adam"])}
+TEN = {
+    "optimizer": tune.choice(["sgd", "adam"]), "batch": tune.qrandint(4, 8, 4), "momentum": tune.quniform(0, 0.75, 0.25)
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["tpe", "random", "gp", "nsga2", "cmaes", "grid"])
+@pytest.mark.parametrize(("domains", "conditions", "there"), [(FOUR, {}, 4), (TEN, CONDITIONS, 10)])
+def test_no_configuration_of_finitely_many_is_suggested_twice(
+    name: str, domains: dict, conditions: dict, there: int, tmp_path: Path
+) -> None:
+    if conditions and not searchers.find(name).takes_conditions:
+        pytest.skip("it takes no conditions")
+    first = {"batch": 8, "optimizer": "sgd"} | ({"momentum": 0.5} if conditions else {})
+    space = Space(domains, [], conditions)
+    searcher = searchers.searcher(name, space, [first], [], seed=1, study="s", once=True)
+    assert isinstance(searcher, OptunaSearcher)
+    mirror = Mirror(searcher.study, searcher.storage, tmp_path / "study.journal")
+    got = []
+    for i in range(there):
+        got.append(searcher.suggest(str(i)))
+        mirror.update()  # while it runs
+        searcher.on_trial_complete(str(i), {METRIC: 0.9 - 0.1 * i, "training_iteration": 1, "complete": True})
+        if i == there // 2:  # as after a resume
+            searcher.save(str(tmp_path / "state.pkl"))
+            searcher.restore(str(tmp_path / "state.pkl"))
+            mirror = Mirror(searcher.study, searcher.storage, tmp_path / "resumed.journal")
+    assert got[0] == first and len({str(sorted(c.items())) for c in got}) == there
+    assert finite.is_finite(space) and len(list(finite.configurations(space))) == there
+    mirror.update()
+    storage = JournalStorage(JournalFileBackend(str(tmp_path / "resumed.journal")))
+    (kept,) = optuna.get_all_study_names(storage)
+    trials = optuna.load_study(study_name=kept, storage=storage).trials
+    assert [t.params for t in trials] == got and all(t.state == TrialState.COMPLETE for t in trials)
+    searcher.suggest("one more")  # of none that is left: it may be any
+
+
+@pytest.mark.parametrize(
+    ("domains", "conditions", "asked", "there"),
+    [
+        (FOUR, {}, 10, 4), (FOUR, {}, 3, 3), (TEN, CONDITIONS, 32, 10), (CONDITIONAL, CONDITIONS, 32, 32),
+        ({"rounds": tune.randint(1, 1_000_000), "batch": tune.randint(1, 1_000_000)}, {}, 32, 32),
+    ],
+)  # fmt: skip
+def test_there_are_no_more_trials_than_configurations_and_that_is_said(
+    domains: dict, conditions: dict, asked: int, there: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = Space(domains, [], conditions)
+    assert finite.trials(asked, space, [{}], 0, moves=False) == there
+    said = capsys.readouterr().err
+    assert (f"only {there} configurations, and none is tried twice: {there} trials instead of {asked}" in said) == (
+        there < asked
+    )
+    assert finite.trials(asked, space, [{}], 1, moves=False) == min(asked, there + 1), "the default, outside the space"
+    assert finite.trials(asked, space, [{}], 0, moves=True) == asked, "a population moves on from where it begins"
+
+
+def test_a_grid_has_a_trial_for_each_point(capsys: pytest.CaptureFixture[str]) -> None:
+    grid = finite.as_grid(Space(FOUR, []))
+    assert len(grid.points) == 4 and finite.trials(10, grid, grid.points, 0, moves=False) == 4
+    assert "4 trials instead of 10" in capsys.readouterr().err

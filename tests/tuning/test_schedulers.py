@@ -5,7 +5,8 @@ from ray import tune
 
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
-from fedtune.tuning import schedulers, searchers
+from fedtune.tuning import messages, plan, schedulers, searchers
+from fedtune.tuning.options import SearchOptions
 from fedtune.tuning.promotion import ResumableLimit
 from fedtune.tuning.space import Space
 
@@ -40,6 +41,30 @@ def test_the_first_trial_has_what_the_space_cannot_hold(name):
         got.append(searcher.suggest(str(i))["lam"])
         searcher.on_trial_complete(str(i), {"val_acc": 0.1 * i, "training_iteration": 1})
     assert got[0] == 0 and all(0.1 <= v <= 10 for v in got[1:])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "no rung comes before the end, so nothing is stopped early: lam can have its first effect only in round"),
+        ({"scheduler": "promote"}, "no rung comes before the end, so nothing is stopped early: lam "),
+        ({"scheduler": "hyperband"}, "no rung comes before the end, so nothing is stopped early: lam "),
+        ({"scheduler": "median"}, "no trial is judged before the end, so nothing is stopped early: lam "),
+        ({"scheduler": "pbt"}, "no trial is judged before the end, so no configuration is moved: lam "),
+        ({"grace": 20}, "no rung comes before the end, so nothing is stopped early: --grace is all of a trial's 20"),
+        ({"budget_unit": "mb", "budget": 5, "grace": 5}, "--grace is all of a trial's 5 mb"),
+        ({"fields": {"rounds": 1}, "algo": "fedavg"}, "nothing is stopped early: a trial lasts 1 round"),
+        ({"scheduler": "none"}, ""), ({"fields": {"rounds": 60}}, ""), ({"grace": 10}, ""), ({"algo": "fedavg"}, ""),
+    ],
+)  # fmt: skip
+def test_what_can_stop_nothing_says_why(changes, said, tmp_path, capsys):
+    asked = {"algo": "gfpl", "scenario": "gfpl-fmnist-few", "fields": {"rounds": 20}, "storage_path": str(tmp_path)}
+    made = plan.make(SearchOptions(**(asked | changes)))
+    assert said in made.unjudged and bool(said) == bool(made.unjudged)
+    assert made.to_record().get("unjudged", "") == made.unjudged
+    capsys.readouterr()
+    messages.announce(made, "default", 1)
+    assert (f"note: {made.unjudged}" in capsys.readouterr().err) == bool(said)
 
 
 def test_rungs_start_at_the_grace_period():

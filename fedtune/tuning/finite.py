@@ -1,0 +1,71 @@
+"""Spaces of finitely many configurations: each of them, and how many there are."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Container, Iterator
+
+from fedtune.core.terminal import say, several
+from fedtune.tuning.domains import grid_values, require_points, size, values
+from fedtune.tuning.space_types import Config, Space, met
+
+
+def as_grid(space: Space) -> Space:
+    """All combinations of a space of finite domains."""
+    listed = {n: grid_values(n, d) for n, d in space.domains.items()}
+    require_points(math.prod(map(len, listed.values())))
+    return Space({}, [dict(zip(listed, c, strict=True)) for c in itertools.product(*listed.values())])
+
+
+def is_finite(space: Space) -> bool:
+    """Whether no domain is a range of real numbers."""
+    return all(size(domain) is not None for domain in space.domains.values())
+
+
+def configurations(space: Space) -> Iterator[Config]:
+    """Each configuration of a space of finite domains, once; some hyperparameters exist only under a condition."""
+    return _grown(space, list(space.domains), {})
+
+
+def untried(space: Space, tried: Container[str], most: int) -> Iterator[Config]:
+    """Configurations that were not tried, at most so many.  tried: their keys."""
+    return itertools.islice((c for c in configurations(space) if key(c) not in tried), most)
+
+
+def key(config: Config) -> str:
+    """A configuration as a text that is the same for the same values."""
+    return json.dumps(config, sort_keys=True)
+
+
+def _grown(space: Space, left: list[str], chosen: Config) -> Iterator[Config]:
+    if not left:
+        yield chosen
+    elif met(space.conditions.get(left[0], {}), chosen):
+        for value in values(space.domains[left[0]]):
+            yield from _grown(space, left[1:], chosen | {left[0]: value})
+    else:
+        yield from _grown(space, left[1:], chosen)
+
+
+def trials(asked: int, space: Space, points: list[Config], beside: int, moves: bool) -> int:
+    """How many trials there will be: no more than there are configurations, as another run of one says nothing new.
+
+    asked    for so many
+    points   of a grid
+    beside   how many are tried that the space does not hold
+    moves    the scheduler moves configurations, so that those which begin alike go apart
+    """
+    if not space.is_grid and not is_finite(space):
+        return asked
+    there = len(points) if space.is_grid else beside + sum(1 for _ in itertools.islice(configurations(space), asked))
+    if there >= asked:
+        return asked
+    default = ", the default among them" if space.is_grid else ""
+    has = f"the space has only {several(there, 'configuration')}{default}"
+    if moves:
+        say(f"note: {has}, so that some of the {asked} trials begin alike; they go apart as they are moved")
+        return asked
+    say(f"note: {has}, and none is tried twice: {several(there, 'trial')} instead of {asked}")
+    return there
