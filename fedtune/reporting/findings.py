@@ -238,7 +238,8 @@ def _of_trials(f: Findings) -> list[str]:
         )
     if f.goal.constraints and f.best is not None:
         warnings.append(_of_constraints(f))
-    of_search = caveats.of_search(str(f.record.get("searcher")), len(f.trials), f.config, f.record.get("space") or {})
+    learns = "" if f.record.get("whole") else str(f.record.get("searcher"))  # where all was tried, nothing was drawn
+    of_search = caveats.of_search(learns, len(f.trials), f.config, f.record.get("space") or {})
     unjudged = [str(f.record["unjudged"])] if f.record.get("unjudged") else []
     return [*warnings, *map(sentence, [*of_search, *unjudged])]
 

@@ -29,6 +29,11 @@ def configurations(space: Space) -> Iterator[Config]:
     return _grown(space, list(space.domains), {})
 
 
+def are_all(space: Space, trials: int) -> bool:
+    """Whether so many trials try every configuration of the space, where there are finitely many."""
+    return not space.is_grid and is_finite(space) and len(list(untried(space, (), trials + 1))) <= trials
+
+
 def untried(space: Space, tried: Container[str], most: int) -> Iterator[Config]:
     """Configurations that were not tried, at most so many.  tried: their keys."""
     return itertools.islice((c for c in configurations(space) if key(c) not in tried), most)

@@ -15,7 +15,7 @@ from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import command_line, console, say, several, short
 from fedtune.federated.own_scenario import data_in_words, notes
 from fedtune.runs import pareto, reading, tables
-from fedtune.tuning import caveats, schedulers
+from fedtune.tuning import caveats, finite, schedulers
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.space_types import Config
 
@@ -106,7 +106,7 @@ def conclude(
             say("the best configuration is the default one")
     if schedulers.find(p.scheduler).moves_hyperparameters:
         say("note: PBT moved the hyperparameters during training; best.yaml and the check above hold the last values")
-    for caveat in caveats.of_search(p.searcher, sum(counts.values()), config, p.space.text()):
+    for caveat in caveats.of_search("" if finite.are_all(p.space, p.trials) else p.searcher, sum(counts.values()), config, p.space.text()):
         say(f"note: {caveat}")
     say(f"folder: {p.shown}")
     say(f"report: {command_line('report', p.shown)}")

@@ -120,7 +120,7 @@ class Plan:
             "concurrent": self.concurrent, "time_budget": self.time_budget,
         } | ({"own": own_copies.to_record(self.own)} if self.own else {}) | (
             {"unjudged": why} if (why := self.unjudged) else {}
-        )  # fmt: skip
+        ) | ({"whole": True} if finite.are_all(self.space, self.trials) else {})  # fmt: skip
 
     @property
     def shown(self) -> Path:

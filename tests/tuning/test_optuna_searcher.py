@@ -229,6 +229,7 @@ def test_there_are_no_more_trials_than_configurations_and_that_is_said(
     assert (f"only {there} configurations, and none is tried twice: {there} trials instead of {asked}" in said) == (
         there < asked
     )
+    assert finite.are_all(space, there) == (there < asked), "of which no caveat of random draws is said"
     assert finite.trials(asked, space, [{}], 1, moves=False) == min(asked, there + 1), "the default, outside the space"
     assert finite.trials(asked, space, [{}], 0, moves=True) == asked, "a population moves on from where it begins"
 

@@ -46,11 +46,11 @@ def test_the_first_trial_has_what_the_space_cannot_hold(name):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, "no rung comes before the end, so nothing is stopped early: lam can have its first effect only in round"),
-        ({"scheduler": "promote"}, "no rung comes before the end, so nothing is stopped early: lam "),
-        ({"scheduler": "hyperband"}, "no rung comes before the end, so nothing is stopped early: lam "),
-        ({"scheduler": "median"}, "no trial is judged before the end, so nothing is stopped early: lam "),
-        ({"scheduler": "pbt"}, "no trial is judged before the end, so no configuration is moved: lam "),
+        ({}, "no rung comes before the end, so nothing is stopped early: components can have its first effect"),
+        ({"scheduler": "promote"}, "no rung comes before the end, so nothing is stopped early: components "),
+        ({"scheduler": "hyperband"}, "no rung comes before the end, so nothing is stopped early: components "),
+        ({"scheduler": "median"}, "no trial is judged before the end, so nothing is stopped early: components "),
+        ({"scheduler": "pbt"}, "no trial is judged before the end, so no configuration is moved: components "),
         ({"grace": 20}, "no rung comes before the end, so nothing is stopped early: --grace is all of a trial's 20"),
         ({"budget_unit": "mb", "budget": 5, "grace": 5}, "--grace is all of a trial's 5 mb"),
         ({"fields": {"rounds": 1}, "algo": "fedavg"}, "nothing is stopped early: a trial lasts 1 round"),
