@@ -106,7 +106,8 @@ def conclude(
             say("the best configuration is the default one")
     if schedulers.find(p.scheduler).moves_hyperparameters:
         say("note: PBT moved the hyperparameters during training; best.yaml and the check above hold the last values")
-    for caveat in caveats.of_search("" if finite.are_all(p.space, p.trials) else p.searcher, sum(counts.values()), config, p.space.text()):
+    learns = "" if finite.are_all(p.space, p.trials) else p.searcher  # where all was tried, nothing was drawn
+    for caveat in caveats.of_search(learns, sum(counts.values()), config, p.space.text()):
         say(f"note: {caveat}")
     say(f"folder: {p.shown}")
     say(f"report: {command_line('report', p.shown)}")
