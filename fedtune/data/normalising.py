@@ -96,8 +96,8 @@ def _require_kept(f: Federation, x: np.ndarray, source: str, where: str) -> None
         low, high = f.x[:, i].min(), f.x[:, i].max()
         called = "channel" if x.ndim > 2 else "feature"
         raise UserError(
-            f"{called} {i} of x of {source} has {before[i]} different values where rows are compared, of which "
-            f"{after[i]} are left {where}, as it reaches from {low:.4g} to {high:.4g}; clip it, or take its logarithm"
+            f"{called} {i} of x of {source} keeps {after[i]} of {before[i]} different values {where}, as it reaches "
+            f"from {low:.4g} to {high:.4g}; clip it, or take its logarithm"
         )
 
 

@@ -128,11 +128,11 @@ def test_what_rows_are_follows_from_type_axes_and_what_is_said(
     assert f.to(dtype=f.to().x.double().dtype).x.is_floating_point() != tokens  # tokens stay whole numbers
 
 
-@pytest.mark.parametrize("names", [True, False])
-def test_the_split_of_a_data_set_is_used(names: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [SPLITS, ("Training", "dev", "TEST"), None])
+def test_the_split_of_a_data_set_is_used(names: tuple[str, ...] | None, tmp_path: Path) -> None:
     arrays = wards()
     split = np.random.default_rng(1).permutation(np.arange(240) % 3)
-    given = np.array(SPLITS)[split] if names else split
+    given = np.array(names)[split] if names else split
     path = saved(tmp_path / "wards.npz", **arrays, split=given)
     role = dict(zip(arrays["x"][:, 0].astype(np.float32), split, strict=True))
     for partition in ("natural", "iid", "dirichlet", "shards"):
