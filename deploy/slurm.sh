@@ -1,15 +1,25 @@
 #!/usr/bin/env bash
-# A search as a Slurm job: Ray on all its nodes for as long as it lasts, ended in time and begun again where it was.
+# A search, or another command, as a Slurm job: Ray on all its nodes for as long as it lasts, ended in time and begun
+# again where it was.
 #
 #   cd /shared/fedtune            # a checkout that all nodes see, with its .venv (README.md, "Two commands")
 #   sbatch --nodes=2 deploy/slurm.sh --algo gfpl --space default --trials 64 --gpus-per-trial 0.5
 #
-# Everything after slurm.sh goes to fedtune search.  The run's folder is $FEDTUNE_RUN, where all nodes see it (default:
+#   sbatch --nodes=4 --gpus-per-node=8 --cpus-per-task=64 deploy/slurm.sh --algo gfpl --trials 256 --gpus-per-trial 0.5
+#   sbatch --nodes=2 deploy/slurm.sh compare --algos gfpl,fedproto,fedavg --trials 32 --gpus-per-trial 0.5
+#
+# What follows slurm.sh is a command (compare, reproduce, tabulate, extend, replay; none: search) and its arguments.  A
+# trial takes a CPU (--cpus-per-trial), so a node has room for the fewer of its CPUs and its GPUs' shares: 8 GPUs at 0.5
+# are 16 trials and want 16 CPUs, or GPUs stay idle; 64 feed each trial with four threads (--cpus-per-trial 4).  A
+# job that cannot use a GPU for want of CPUs is refused before it starts Ray.
+#
+# The run's folder is $FEDTUNE_RUN, where all nodes see it (default:
 # runs/NAME-ID of the job in the checkout); a search that is there goes on, so after a job was cancelled
 #
 #   FEDTUNE_RUN=runs/fedtune-4711 sbatch deploy/slurm.sh
 #
-# does the rest.  Data sets lie in $FEDTUNE_DATA_DIR.  Change what follows to your site, here or on sbatch's command line.
+# does the rest.  Data sets lie in $FEDTUNE_DATA_DIR.  Change what follows to your site, here or on sbatch's command
+# line.
 #SBATCH --job-name=fedtune
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1       # a task is a node of Ray; leave it
@@ -22,9 +32,34 @@
 #SBATCH --output=%x-%j.log
 set -euo pipefail
 
+# Do the CPUs and GPUs of a node fit each other?  Both shares of a trial are read off the command line.
+share() { # NAME DEFAULT ARGUMENTS: the value of --NAME
+    local name=$1 value=$2 word
+    shift 2
+    for word; do
+        if [[ $word == "--$name="* ]]; then value=${word#*=}; elif [ "${previous:-}" = "--$name" ]; then value=$word; fi
+        local previous=$word
+    done
+    echo "$value"
+}
+awk -v cpus="$SLURM_CPUS_PER_TASK" -v gpus="${SLURM_GPUS_ON_NODE:-0}" \
+    -v cpu="$(share cpus-per-trial 1 "$@")" -v gpu="$(share gpus-per-trial 0 "$@")" 'BEGIN {
+    if (gpu == "auto" || gpus == 0) exit
+    if (gpu == 0) { print "note: " gpus " GPUs a node, of which trials use none: give --gpus-per-trial"; exit }
+    wanted = int(gpus / gpu) * cpu
+    if (int(cpus / cpu) * gpu <= gpus - 1) {
+        print "error: " int(gpus / gpu) " trials fit into " gpus " GPUs, and need " wanted " CPUs, but a node has " cpus \
+            "; give sbatch --cpus-per-task=" wanted ", or a larger --gpus-per-trial"
+        exit 2
+    }
+    if (wanted > cpus)
+        print "note: " int(gpus / gpu) " trials fit into " gpus " GPUs, but only " int(cpus / cpu) " into " cpus " CPUs"
+}' >&2
+
 here=$SLURM_SUBMIT_DIR
 run=$(realpath -m "${FEDTUNE_RUN:-$here/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID}")
 storage=$(dirname "$run")
+# Does your site want modules (module load python/3.12 cuda/12.6), here is the place.  See deploy/README.md, "The image".
 # shellcheck disable=SC1091
 source "${FEDTUNE_VENV:-$here/.venv}/bin/activate"
 mkdir -p "$storage"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib
 import json
 import os
 import re
@@ -254,8 +255,12 @@ def test_every_command_line_is_one_that_fedtune_takes(tmp_path: Path) -> None:
         words = shlex.split(line)
         seen.add(f"{words[0]} {words[1]}" if words[0] == "fedtune" else words[0])
         if words[0] == "sbatch":
-            at = words.index("deploy/slurm.sh")
-            require_search(words[at + 1 :], tmp_path)
+            at = words.index("deploy/slurm.sh") + 1
+            command = "search" if words[at:] and words[at].startswith("-") else words[at] if words[at:] else ""
+            if command == "search":
+                require_search(words[at:], tmp_path)
+            elif command:
+                importlib.import_module(f"fedtune.{command}").parser().parse_args(words[at + 1 :])
         elif words[0] == "search-or-resume.sh":
             assert words[1].startswith(f"{SHARED}/"), file
             require_search(words[2:], tmp_path)
@@ -274,6 +279,99 @@ def test_scripts_are_sound(script: Path) -> None:
         pytest.skip("shellcheck is not here (Debian: apt-get install shellcheck)")
     checked = subprocess.run(["shellcheck", script], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout
+
+
+PLACE = ["--storage-path", "{0}", "--name", "r", "--address", "auto"]
+
+
+@pytest.mark.parametrize(("arguments", "command"), [
+    (["--algo", "a"], ["search", "--algo", "a", *PLACE]),
+    (["compare", "--algos", "a,b"], ["compare", "--algos", "a,b", *PLACE]),
+    (["reproduce", "t1", "--quick"], ["reproduce", "t1", "--quick", *PLACE]),
+    (["tabulate", "--algo", "a"], ["tabulate", "--algo", "a", *PLACE]),
+    (["extend", "old", "--trials", "+8"], ["extend", "old", "--trials", "+8", *PLACE[2:]]),
+    (["replay", "old"], ["replay", "old", *PLACE[2:]]),
+])  # fmt: skip
+def test_a_job_runs_any_command_that_trains(arguments: list[str], command: list[str], tmp_path: Path) -> None:
+    said = begun(tmp_path, "r", *arguments)
+    assert said.returncode == 0 and said.stdout.split() == ["-m", f"fedtune.{command[0]}", *(
+        word.format(tmp_path) for word in command[1:]
+    )], said.stderr  # fmt: skip
+    parser = importlib.import_module(f"fedtune.{command[0]}").parser()
+    known = {flag for action in parser._actions for flag in action.option_strings}
+    assert {word for word in said.stdout.split() if word.startswith("--")} <= known
+
+
+def begun(folder: Path, run: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What search-or-resume.sh would have Python do."""
+    programs = folder / "programs"
+    programs.mkdir(exist_ok=True)
+    (programs / "python").write_text(f'#!/bin/sh\n[ "$1" = -m ] || exec {sys.executable} "$@"\necho "$@"\n')
+    (programs / "python").chmod(0o755)
+    command = ["bash", DEPLOY / "search-or-resume.sh", folder / run, *arguments]
+    settings = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"}
+    return subprocess.run(command, env=settings, capture_output=True, text=True)
+
+
+def test_a_job_goes_on_with_a_search_or_a_comparison_and_knows_no_other_command(tmp_path: Path) -> None:
+    for record in ("run.json", "compare.json"):
+        (tmp_path / record[:3]).mkdir()
+        (tmp_path / record[:3] / record).write_text('{"state": "interrupted"}')
+        said = begun(tmp_path, record[:3], "compare", "--algos", "a,b")
+        assert said.stdout.split() == ["-m", "fedtune.resume", f"{tmp_path}/{record[:3]}", "--address", "auto"]
+    said = begun(tmp_path, "r", "partition", "--clients", "3")
+    assert said.returncode == 2 and said.stderr.endswith("extend or replay, but got partition\n")
+
+
+@pytest.mark.parametrize(("gpus", "cpus", "arguments", "said"), [
+    (8, 64, "--gpus-per-trial 0.5", ""),
+    (8, 64, "--gpus-per-trial=0.5 --cpus-per-trial 4", ""),
+    (1, 8, "--gpus-per-trial 0.5", ""),
+    (0, 8, "", ""), (8, 8, "--gpus-per-trial auto", ""),
+    (8, 8, "compare --gpus-per-trial 0.5",
+     "error: 16 trials fit into 8 GPUs, and need 16 CPUs, but a node has 8; give sbatch --cpus-per-task=16, or a "
+     "larger --gpus-per-trial"),
+    (8, 16, "--gpus-per-trial 0.5 --cpus-per-trial 4",
+     "error: 16 trials fit into 8 GPUs, and need 64 CPUs, but a node has 16; give sbatch --cpus-per-task=64, or a "
+     "larger --gpus-per-trial"),
+    (1, 8, "--gpus-per-trial 0.1", "note: 10 trials fit into 1 GPUs, but only 8 into 8 CPUs"),
+    (2, 8, "--trials 9", "note: 2 GPUs a node, of which trials use none: give --gpus-per-trial"),
+])  # fmt: skip
+def test_a_job_whose_cpus_and_gpus_do_not_fit_each_other_is_told_so_before_ray_starts(
+    gpus: int, cpus: int, arguments: str, said: str, tmp_path: Path
+) -> None:
+    settings = {n: v for n, v in os.environ.items() if not n.startswith("SLURM_")} | {
+        "SLURM_CPUS_PER_TASK": str(cpus), "SLURM_GPUS_ON_NODE": str(gpus), "SLURM_JOB_NAME": "job",
+        "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "1", "FEDTUNE_VENV": "/nowhere",
+    }  # fmt: skip
+    command = ["bash", DEPLOY / "slurm.sh", *arguments.split()]
+    ended = subprocess.run(command, env=settings, capture_output=True, text=True)
+    lines = [line for line in ended.stderr.splitlines() if "/nowhere/bin/activate" not in line]
+    assert lines == [said] * bool(said) and not ended.stdout
+    assert (ended.returncode == 2) is said.startswith("error") and not list(tmp_path.iterdir())
+
+
+def test_the_table_of_four_nodes_has_its_arithmetic_right() -> None:
+    rows = re.findall(r"^\| (\d) GPUs?, (\d+) CPUs[^|]*\| ([\d.]+) \| (\d) \| (\d+) \| (\d+) \| ([^|]+) \|$",
+                      (DEPLOY / "README.md").read_text(), re.M)  # fmt: skip
+    assert len(rows) >= 5
+    for gpus, cpus, gpu, cpu, by_gpus, by_cpus, at_once in rows:
+        assert int(int(gpus) / float(gpu)) == int(by_gpus) and int(cpus) // int(cpu) == int(by_cpus)
+        fits = min(int(by_gpus), int(by_cpus))
+        if at_once.startswith("refused"):
+            assert fits * float(gpu) <= int(gpus) - 1
+        else:
+            assert int(at_once.split(",")[0]) == 4 * fits
+
+
+def test_pods_are_fetched_from_a_private_registry_and_those_with_gpus_go_where_gpus_are() -> None:
+    assert "docker-registry fedtune-registry" in shared_yaml()
+    for spec in cluster_specs():
+        for pod in pods(spec):
+            assert pod["spec"]["imagePullSecrets"] == [{"name": "fedtune-registry"}]
+            gpus = any("nvidia.com/gpu" in c["resources"]["limits"] for c in pod["spec"]["containers"])
+            tolerated = {t["key"] for t in pod["spec"].get("tolerations", [])}
+            assert (tolerated == {"nvidia.com/gpu"}) is gpus and ("nodeSelector" in pod["spec"]) is gpus
 
 
 APART = "unshare --user --map-current-user --pid --fork --kill-child --mount-proc"
