@@ -118,5 +118,7 @@ def _numbers(path: Path, name: str, values: Any) -> np.ndarray:
     array = own_arrays.plain(str(path), name, values)
     if array.dtype.kind not in "iu" or array.min() < 0:
         got = array.min() if array.dtype.kind in "iu" else f"of type {array.dtype}"
-        raise UserError(f"{name} of {path} must be whole numbers from 0 on, but is {got}")
+        way = "; give np.unique(client, return_inverse=True)[1], and names as the array owner of the data"
+        way = way if name == "client" and array.dtype.kind == "U" else ""
+        raise UserError(f"{name} of {path} must be whole numbers from 0 on, but is {got}{way}")
     return array.astype(np.int64)

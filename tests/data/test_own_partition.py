@@ -79,7 +79,7 @@ def test_the_number_of_clients_is_the_files(tmp_path: Path) -> None:
         ({"row": ROWS * 1.0}, "row of .* must be whole numbers from 0 on, but is of type float64"),
         ({"client": CLIENT + (CLIENT > 2)}, "numbered from 0 without a gap, but 3 of 0 to 5 has no rows"),
         ({"client": CLIENT * 10**12}, "numbered from 0 without a gap, but 1 of 0 to 4000000000000 has no rows"),
-        ({"client": np.array(["a", "b"])[ROWS % 2]}, "client of .* must be whole numbers"),
+        ({"client": np.array(["a", "b"])[ROWS % 2]}, "client of .* must be whole numbers .*; give np.unique"),
         ({"split": np.where(CLIENT == 3, 0, SPLIT)}, r"p.npz client 3, of \d+ rows, has no val and no test"),
         ({"split": SPLIT + 1}, "split of .* must be 0, 1, 2 or train, val, test, but has 3"),
         ({"split": np.array(["train", "devel"])[ROWS % 2]}, "must be 0, 1, 2 or train, val, test, but has 'devel'"),
