@@ -15,6 +15,7 @@ from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import FAR, Goal, Objective
 from fedtune.core.terminal import command_line, several, short
+from fedtune.runs import time_left
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.runs.logs import logged
 from fedtune.runs.trial_states import ALIVE, ended, trained
@@ -30,22 +31,31 @@ def overview(run: Path) -> tuple[Group, bool]:
     """What there is to see of a search, or of a comparison's searches so far; and whether it is over."""
     files = RunFiles(run, COMPARISON)
     if not files.is_comparison:
-        return _search(run)
+        return _search(run)[:2]
     try:
         record = files.record_with("algorithms", "state")
         names = list(map(str, record["algorithms"]))
     except (UserError, TypeError):
-        return _search(run)
+        return _search(run)[:2]
     state, over = _state(files, record)
     folders = [run / own_files.plain_name(name) for name in names]
-    begun = [_search(folder)[0] for folder in folders if RunFiles(folder).record_file.exists()]
+    found = [_search(folder) for folder in folders if RunFiles(folder).record_file.exists()]
+    begun = [shown for shown, _, _ in found]
     evaluated = len(list(files.evaluations_folder.glob("*.json")))
     head = f"comparison of {', '.join(names)}: {state}; {len(begun)} of {several(len(names), 'search')} begun, "
-    return Group(head + f"{several(evaluated, 'run')} on fresh seeds done", *begun), over
+    head += f"{several(evaluated, 'run')} on fresh seeds done"
+    rest = [seconds for _, ended, seconds in found if not ended]
+    left = None if over else time_left.of_comparison(files, record, [RunFiles(f) for f in folders[: len(begun)]], rest)
+    return Group("\n".join([head, *_left(left)]), *begun), over
 
 
-def _search(run: Path) -> tuple[Group, bool]:
-    """The same of a search; UserError for a folder that holds none."""
+def _left(seconds: float | None) -> list[str]:
+    """How long it will take yet, in words; nothing where that is not known."""
+    return [] if seconds is None else [f"about {datetime.timedelta(seconds=max(1, round(seconds)))} left"]
+
+
+def _search(run: Path) -> tuple[Group, bool, float | None]:
+    """The same of a search, and the seconds that are left of it; UserError for a folder that holds none."""
     files = RunFiles(run)
     record = files.record_with(*NEEDED)
     try:
@@ -67,10 +77,10 @@ def _search(run: Path) -> tuple[Group, bool]:
         f"begun {record['started']}; {len(how)} of {several(record['trials'], 'trial')}: {counts}",
         *(_rung(rung, budget, rows, how) for rung in rungs),
     ]
-    if not over and (seconds := seconds_left(record, rows, how)) is not None:
-        lines.append(f"about {datetime.timedelta(seconds=round(seconds))} left")
+    seconds = None if over else time_left.of_search(files, record, rows, how)
+    lines += _left(seconds)
     table = _best(rows, how, rounds, set(record["space"]), Goal.from_record(record).first)
-    return Group("\n".join(lines), "no round was reported yet" if table is None else table), over
+    return Group("\n".join(lines), "no round was reported yet" if table is None else table), over, seconds
 
 
 def _state(files: RunFiles, record: dict[str, Any]) -> tuple[str, bool]:
@@ -122,15 +132,3 @@ def first_at(rows: list[dict[str, Any]], attribute: str, rung: float) -> int | N
 def reached(rows: list[dict[str, Any]]) -> int:
     """The last round of a trial."""
     return int(rows[-1]["training_iteration"])
-
-
-def seconds_left(record: dict[str, Any], logged: dict[str, list[dict[str, Any]]], how: dict[str, str]) -> float | None:
-    """As long as ended trials took, for what has not ended; None before the first has."""
-    took = [rows[-1].get("time_total_s", 0.0) for t, rows in logged.items() if how[t] not in ALIVE.values()]
-    if not took:
-        return None
-    mean = sum(took) / len(took)
-    alive = [t for t in how if how[t] in ("running", "waiting")]  # most of the paused never go on
-    spent = [logged[t][-1].get("time_total_s", 0.0) if t in logged else 0.0 for t in alive]
-    rest = sum(max(mean - s, 0) for s in spent) + mean * max(record["trials"] - len(how), 0)
-    return rest / max(record["concurrent"], 1)

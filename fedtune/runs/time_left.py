@@ -1,0 +1,72 @@
+"""How long a run will take yet: its trials, its runs on fresh seeds, and a comparison's searches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedtune.runs.files import RunFiles
+from fedtune.runs.trial_states import ALIVE
+
+READ = 20  # of the files that runs on fresh seeds left: so many tell how long one takes
+Logged = Mapping[str, list[dict[str, Any]]]
+
+
+def of_search(files: RunFiles, record: Mapping[str, Any], logged: Logged, how: Mapping[str, str]) -> float | None:
+    """Of a search with its final check, in seconds; None before the first trial has ended."""
+    took = {t: rows[-1].get("time_total_s", 0.0) for t, rows in logged.items() if how[t] not in ALIVE.values()}
+    if not took:
+        return None
+    trials = 0.0 if files.final_folder.exists() else _of_trials(record, logged, how, sum(took.values()) / len(took))
+    fresh = (record.get("options") or {}).get("final_seeds") or 0
+    whole = [seconds for t, seconds in took.items() if how[t] == "finished"] or [max(took.values())]
+    return trials + _of_runs(files.final_folder, 2 * fresh, sum(whole) / len(whole), record)
+
+
+def _of_trials(record: Mapping[str, Any], logged: Logged, how: Mapping[str, str], mean: float) -> float:
+    """As long as ended trials took, for what has not ended."""
+    alive = [t for t in how if how[t] in ("running", "waiting")]  # most of the paused never go on
+    spent = [logged[t][-1].get("time_total_s", 0.0) if t in logged else 0.0 for t in alive]
+    rest = sum(max(mean - s, 0) for s in spent) + mean * max(record["trials"] - len(how), 0)
+    return rest / max(record["concurrent"] or 1, 1)
+
+
+def of_comparison(
+    files: RunFiles, record: Mapping[str, Any], begun: Sequence[RunFiles], left: Sequence[float | None]
+) -> float | None:
+    """Of a comparison's searches and its runs on fresh seeds; None before the first search is over.
+
+    begun: its searches that have begun.  left: the seconds of those of them that run.
+    """
+    over = [found for search in begun if (found := search.record)["state"] != "running" and "seconds" in found]
+    known = [seconds for seconds in left if seconds is not None]
+    if not over or len(known) < len(left) or not all(name in record for name in ("top_k", "seeds", "trials")):
+        return None
+    mean = sum(float(found["seconds"]) for found in over) / len(over)
+    searches = mean * (len(record["algorithms"]) - len(begun))
+    at_once = over[-1].get("concurrent") or 1
+    trial = mean * at_once / max(record["trials"], 1)  # tells how long a run takes, where none has ended
+    runs = len(record["algorithms"]) * (1 + record["top_k"]) * record["seeds"]
+    return sum(known) + searches + _of_runs(files.evaluations_folder, runs, trial, over[-1])
+
+
+def _of_runs(folder: Path, runs: int, mean: float, record: Mapping[str, Any]) -> float:
+    """Of runs that leave a file each in the folder.  mean: how long one takes, where no file tells."""
+    ended = len(list(folder.glob("*.json")))
+    seconds = _seconds(folder)
+    mean = sum(seconds) / len(seconds) if seconds else mean
+    return mean * max(runs - ended, 0) / max(record.get("concurrent") or 1, 1)
+
+
+def _seconds(folder: Path) -> list[float]:
+    """How long the latest of them took."""
+    found = []
+    for file in sorted(folder.glob("*.json"), key=lambda f: f.stat().st_mtime)[-READ:]:
+        try:
+            rounds = json.loads(file.read_text())["rounds"]
+            found.append(sum(row["seconds"] + row["eval_seconds"] for row in rounds))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # half of a file, say
+    return found
