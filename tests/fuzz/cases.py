@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import yaml
 from hypothesis import strategies as st
 
@@ -236,6 +239,21 @@ CODE = (
     "def A(): return [[1]*3], [2]",
     "raise MemoryError",
     "def A(n=1): import sys; sys.exit(0)",
+    "def A(*x): raise StopIteration",
+    "def A(*x): raise KeyboardInterrupt",
+    "def A(*x): raise ValueError('\\x1b[2J\\u202e' + 'a ' * 10**5)",
+    "class A(Exception):\n    def __str__(self): raise A\nraise A",
+    "import os; os._exit(99)",
+    "import os; os.abort()",
+    "import os; os.fork()",
+    "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "import sys, os; sys.stdout.close(); os.close(1); os.close(2); print(3)",
+    "import os; os.chdir('/'); os.environ.clear()",
+    "import sys; sys.stdout = sys.stderr = sys.path = None",
+    "print('\\x1b[31m', 'a' * 10**5); import warnings; warnings.warn('\\x07')",
+    "import torch; torch.set_default_dtype(torch.float64)",
+    "async def A(*x): pass\nA()",
+    "class B:\n    def __del__(self): 1 / 0\ndef A(*x): B()",
 )
 
 
@@ -269,6 +287,82 @@ def code(world: Path, data: st.DataObject) -> tuple[str, Answer]:
     return f"{line} with {text!r}", found
 
 
+def _sparse(file: Path) -> None:
+    file.touch()
+    os.truncate(file, 3 * 2**40)
+
+
+def _socket(file: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(os.path.relpath(file))
+
+
+def _lying(file: Path) -> None:
+    with zipfile.ZipFile(file, "w") as packed, packed.open("x.npy", "w") as member:
+        about = {"descr": "<f8", "fortran_order": False, "shape": (2**40,)}
+        np.lib.format.write_array_header_1_0(member, about)
+
+
+ODD: dict[str, Callable[[Path], object]] = {
+    "a pipe": os.mkfifo,
+    "a device": lambda file: file.symlink_to("/dev/zero"),
+    "noise without end": lambda file: file.symlink_to("/dev/urandom"),
+    "a socket": _socket,
+    "terabytes": _sparse,
+    "a folder": Path.mkdir,
+    "the disk": lambda file: file.symlink_to("/"),
+    "processes": lambda file: file.symlink_to("/proc"),
+    "a loop": lambda file: file.symlink_to(file.name),
+    "a lying array": _lying,
+    "noughts": lambda file: np.savez_compressed(file.open("wb"), x=np.zeros(10**7, np.int8), y=np.zeros(9, np.int8)),
+    "repeated weights": lambda file: torch.save({"w": torch.zeros(1).expand(10**7, 10**7)}, file),
+    "keys": lambda file: file.write_text("\n".join(f"k{i}: 1" for i in range(10**5))),
+    "references": lambda file: file.write_text("a: &a [x, x]\n" + "b: &a [*a, *a]\n" * 99),
+    "depth": lambda file: file.write_text("[" * 10**5),
+    "statements": lambda file: file.write_text("x = 1;" * 10**6),
+    "brackets": lambda file: file.write_text("x = " + "(" * 10**4),
+    "one line": lambda file: file.write_text("{" + " " * 10**7),
+}
+TAKING = (
+    "search --algo odd.py",
+    "search --algo gfpl --model odd.py:A",
+    "search --algo gfpl --space odd.py",
+    "run --algo fedavg --dataset ./odd",
+    "run --algo fedavg --dataset odd.npz",
+    "run --algo fedavg --metric odd.py:A",
+    "run --algo fedavg --partition odd.npz",
+    "run --algo fedavg --start-from odd.pt",
+    "run --config odd.yaml",
+    "partition --dataset odd.npz",
+    "partition --partition odd.npz",
+    "compare --algos odd.py,gfpl",
+    "list odd.py",
+    "list ./odd",
+    "check odd.py",
+    "check --model odd.py:A",
+    "simulate odd.parquet",
+    "status odd",
+    "report odd -o r.html",
+    "status odd --watch 1",
+    "resume odd",
+)
+
+
+def files(world: Path, data: st.DataObject) -> tuple[str, Answer]:
+    """Files that never end, wait, or are far larger than they look, wherever one is taken."""
+    line, kind = data.draw(st.sampled_from(TAKING)), data.draw(st.sampled_from(sorted(ODD)))
+    name = next(word for word in line.replace(":A", "").replace(",gfpl", "").split() if "odd" in word)
+    before, file = Path.cwd(), world / name
+    try:
+        os.chdir(world)
+        ODD[kind](file)
+        found = answer(line, world)
+    finally:
+        os.chdir(before)
+        shutil.rmtree(file) if file.is_dir() and not file.is_symlink() else file.unlink(missing_ok=True)
+    return f"{line} with {kind}", found
+
+
 KINDS: dict[str, Callable[[Path, st.DataObject], tuple[str, Answer]]] = {
     "lines": lines,
     "records": records,
@@ -276,4 +370,5 @@ KINDS: dict[str, Callable[[Path, st.DataObject], tuple[str, Answer]]] = {
     "spaces": spaces,
     "partitions": partitions,
     "code": code,
+    "files": files,
 }
