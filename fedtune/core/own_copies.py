@@ -51,8 +51,9 @@ def files_in(folder: Path) -> list[Path]:
     for place, folders, names in os.walk(folder, followlinks=True):
         here = Path(place)
         for link in (here / name for name in folders if os.path.islink(here / name)):
-            if link.resolve() in (here.resolve(), *here.resolve().parents):
+            if _leads_back(link):
                 raise Unfit(link, "it is a link to a folder in which it lies")
+        number += len(folders)
         for file in map(here.joinpath, names):
             number += 1
             if file.is_file():
@@ -60,11 +61,17 @@ def files_in(folder: Path) -> list[Path]:
                 pictures = pictures or (mimetypes.guess_type(file.name)[0] or "").startswith("image/")
             elif not file.name.startswith("."):
                 bounded.require(file)
-            if number == PROMISING and not pictures:
+            if number >= PROMISING and not pictures:
                 raise Unfit(folder, f"none of its first {PROMISING:,} files is a picture")
-            if number == ENTRIES:
+            if number > ENTRIES:
                 raise Unfit(folder, f"it has more than {ENTRIES:,} files")
     return sorted(found)
+
+
+def _leads_back(link: Path) -> bool:
+    """Whether a link leads to a folder on the way to it, by other links or not."""
+    there = link.resolve()
+    return any(there in (above.resolve(), *above.resolve().parents) for above in link.parents)
 
 
 @lru_cache(maxsize=64)

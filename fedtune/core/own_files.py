@@ -296,4 +296,4 @@ def _registered(path: Path, error: OSError) -> OwnFile:
         if file.path == str(path) and isinstance(error, FileNotFoundError):
             return file
     advice = "give a file that is there" if isinstance(error, FileNotFoundError) else "give another"
-    raise UserError(f"{path} cannot be read: {error.strerror or error}; {advice}") from None
+    raise UserError(f"{error.filename or path} cannot be read: {error.strerror or error}; {advice}") from None

@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedtune.core import bounded, own_copies
 from fedtune.core.errors import UserError
 
 COLOURS = ("1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr", "HSV", "LA", "PA", "RGBA", "La", "RGBa")
 DEPTHS = {"I;16": 16, "I;16L": 16, "I;16B": 16, "I;16N": 16, "I": 32, "F": 32}  # bits of the other modes
 SCALE = {"8 bits": 255.0, "16 bits": 65535.0, "whole numbers": 1.0, "real numbers": 1.0}
+PIXELS = 2**26  # of a picture: a telephone's has 48 million
 EXACT = 2**24  # up to here float32 holds every whole number
 ORIENTATION, BITS_PER_SAMPLE, SAMPLE_FORMAT = 0x0112, 258, 339  # entries of EXIF and TIFF
 
@@ -87,12 +89,19 @@ def _opened(file: Path) -> Iterator[Any]:
     from PIL import Image  # here, as few need it
 
     try:
+        bounded.require(file, own_copies.LARGEST)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's, on transparency and size
             with Image.open(file) as image:
+                if image.width * image.height > PIXELS:
+                    raise Image.DecompressionBombError
                 yield image
     except UserError:
         raise
+    except Image.DecompressionBombError as error:
+        raise UserError(f"a picture has at most {PIXELS:,} pixels, but {file} has more; make it smaller") from error
+    except bounded.Unfit as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}; remove it") from error
     except Exception as error:  # Pillow's own are of many kinds
         raise unreadable(file, error) from error
 

@@ -5,6 +5,7 @@ import socket
 import struct
 import threading
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 
 from fedtune.core import bounded, own_copies, own_files, zipped
 from fedtune.core.errors import UserError
-from fedtune.data import own_arrays
+from fedtune.data import own_arrays, picture
 from fedtune.federated import weights
 from fedtune.runs import reading
 
@@ -207,15 +208,17 @@ def test_a_folder_of_other_things_is_no_data_set(tmp_path, monkeypatch):
     assert own_copies.digest(tmp_path / "more")
 
 
-def test_what_else_lies_in_a_folder_is_not_opened(tmp_path):
+@pytest.mark.parametrize("kind", ["fifo", "device", "sparse", "socket"])
+def test_a_folder_with_what_is_no_picture_is_refused_unless_that_is_hidden(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "a.png").touch()
     before = own_copies.digest(tmp_path)
-    fifo(tmp_path / "fifo.png")
-    device(tmp_path / "device.png")
-    assert own_copies.digest(tmp_path) == before
-    sparse(tmp_path / "sparse.png")
-    with pytest.raises(OSError, match="more than 268,435,456 bytes"):
-        own_copies.digest(tmp_path)
+    KINDS[kind](tmp_path / ("x" if kind == "socket" else "x.png"))
+    with pytest.raises(UserError, match="/x.* cannot be read: it (is a|has more than 268,435,456 bytes)"):
+        own_files.take(f"{tmp_path}/")
+    if kind != "sparse":
+        (tmp_path / ("x" if kind == "socket" else "x.png")).rename(tmp_path / ".x")
+        assert own_copies.digest(tmp_path) == before
 
 
 def test_who_opens_a_fifo_does_not_wait_for_its_writer(tmp_path):
@@ -224,3 +227,23 @@ def test_who_opens_a_fifo_does_not_wait_for_its_writer(tmp_path):
     done.start()
     done.join(5)
     assert not done.is_alive()
+
+
+def test_links_that_lead_back_by_others_are_refused(tmp_path):
+    for name, to in (("a", "b"), ("b", "a")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.png").touch()
+        (tmp_path / name / "link").symlink_to(tmp_path / to)
+    with pytest.raises(UserError, match="link cannot be read: it is a link to a folder in which it lies"):
+        own_files.take(f"{tmp_path}/")
+
+
+@pytest.mark.parametrize("side", [8193, 20_000])
+def test_a_picture_of_a_few_bytes_that_stands_for_gigabytes_is_refused(side, tmp_path):
+    header = struct.pack(">2I5B", side, side, 8, 2, 0, 0, 0)
+    chunks = (b"IHDR" + header, b"IDAT" + zlib.compress(b""))
+    sized = (struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in chunks)
+    file = tmp_path / "x.png"
+    file.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(sized))
+    with pytest.raises(UserError, match=r"a picture has at most 67,108,864 pixels, but .*x\.png has more; make it"):
+        picture.form(file)
