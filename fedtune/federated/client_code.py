@@ -43,11 +43,13 @@ _SIGNS = ("vmap", "functorch", "Batching rule", "BatchedTensor")
 class Unstackable(UserError):
     """Client code that runs for one client at a time, but not for all of them as one program."""
 
-    def __init__(self, where: str, why: str) -> None:
-        """where: FILE:LINE in its author's file, or the module.  why: what it does there."""
+    def __init__(
+        self, where: str, why: str, instead: str = "write that with masks (torch.where, one-hot sums)"
+    ) -> None:  # fmt: skip
+        """where: FILE:LINE in its author's file, or the module.  why: what it does there.  instead: what would do."""
         super().__init__(
             f"client code cannot run stacked: at {where} it {why}\n"
-            "write that with masks (torch.where, one-hot sums), or give --executor loop: one client after the other"
+            f"{instead}, or give --executor loop: one client after the other"
         )
         self.where, self.why = where, why
 

@@ -41,10 +41,17 @@ def require_device(device: str) -> None:
 def choose(name: str, net: nn.Module, device: str) -> Executor:
     """The executor for this model and device; `name` forces one.
 
-    On a GPU a loop is bound by kernel launches, so there the stack is the choice for every model.
+    A hook may keep what it sees, so a net with one runs for one client after the other.  On a GPU a loop is bound by
+    kernel launches, so there the stack is the choice for every other model.
     """
     if name not in EXECUTORS:
         raise unknown("executor", name, EXECUTORS)
+    from fedtune.nn.net import hook_of
+
+    if name != "loop" and (where := hook_of(net)):
+        if name == "stack":
+            raise UserError(f"a net with a hook cannot run stacked, but {where} has one; give --executor loop")
+        return "loop"
     if name in ("stack", "loop"):
         return "stack" if name == "stack" else "loop"
     small = sum(p.numel() for p in net.parameters()) < STACK_BELOW

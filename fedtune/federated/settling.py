@@ -6,10 +6,13 @@ on: its workers get it, its record holds it, and `resume`, `extend` and `replay`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
+
+from torch import nn
 
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.terminal import say
@@ -19,10 +22,14 @@ from fedtune.data.federation import Federation, Split
 from fedtune.federated import registry
 from fedtune.federated.client_code import Unstackable, place, reason
 from fedtune.federated.experiment import Experiment
+from fedtune.federated.laws import belongings, places
+from fedtune.federated.laws.watching import Streams
 from fedtune.nn import catalogue
+from fedtune.nn.net import hook_of
 
 Simulate = Callable[[Experiment, dict[str, Any], Federation], Any]
 
+KEPT = "keep in buffers (register_buffer) what a client is to keep, and draw with torch"
 ROUNDS = 2  # that are tried: the second one receives what the first one sent
 ROWS = 6  # of a client, in a trial
 CLIENTS = 10  # at least two of each architecture, in a measurement
@@ -58,7 +65,9 @@ def settle(experiment: Experiment, config: dict[str, Any], data: Federation, sim
 def _try(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> None:
     """Run a few clients on a few rows, one by one and stacked.  Unstackable if only the former does."""
     small = _of_some(data, 2 * len(catalogue.members(experiment.scenario.model)), ROWS)
-    _rounds(experiment, config, small, "loop", simulate)
+    watched = _Watched(simulate)
+    _rounds(experiment, config, small, "loop", watched)
+    watched.require_nothing_kept()
     try:
         _rounds(experiment, config, small, "stack", simulate)
     except Unstackable:
@@ -66,6 +75,39 @@ def _try(experiment: Experiment, config: dict[str, Any], data: Federation, simul
     except UserError as error:  # of code that runs alone
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         raise Unstackable(place(cause), reason(cause, certain=True)) from error
+
+
+class _Watched:
+    """Makes a simulation, and looks at what its nets keep outside a client's tensors: all clients have one net."""
+
+    def __init__(self, simulate: Simulate) -> None:
+        self.simulate, self.nets, self.before = simulate, list[nn.Module](), list[dict[str, str]]()
+
+    def __call__(self, *given: Any) -> Any:
+        """The simulation."""
+        made = self.simulate(*given)
+        self.nets = [g.net for g in made.state.groups]
+        self.before, self.streams = [*map(belongings.of_net, self.nets)], Streams.now()
+        return made
+
+    def require_nothing_kept(self) -> None:
+        """Unstackable if anything has changed: stacked, it would change once where it does for each client."""
+        for net, before in zip(self.nets, self.before, strict=True):
+            if hook := hook_of(net):
+                raise Unstackable(hook, "has a hook, which may keep what it sees", KEPT)
+            now = belongings.of_net(net)
+            if changed := sorted(n for n in now.keys() | before.keys() if now.get(n) != before.get(n)):
+                place = _of_attribute(net, changed[0])
+                raise Unstackable(place, f"changes {changed[0]}, which all clients share", KEPT)
+        if self.nets and (drawn := {*self.streams.moved(Streams.now())} - {"torch"}):
+            raise Unstackable("the model", f"draws from the process's stream of {' and '.join(sorted(drawn))}", KEPT)
+
+
+def _of_attribute(net: nn.Module, name: str) -> str:
+    """The line of its author's that first names an attribute of one of the net's modules; the model if none does."""
+    path, _, attribute = name.rpartition(".")
+    layer = dict(net.named_modules()).get(path, net)
+    return places.of_word(type(layer), rf"\.{re.escape(attribute)}\b") or "the model"
 
 
 def _faster(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> Executor:

@@ -6,6 +6,7 @@ import traceback
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as everywhere
 
 Shape = tuple[int, ...]  # (channels, height, width) of an image, (features,) of a vector, (length,) of tokens
 
@@ -56,6 +57,18 @@ def layer_of(error: BaseException, net: nn.Module) -> str:
     """The innermost of the net's layers that an error came from, in words; "" if it came from none."""
     name, layer = _layer(error, net)
     return f"layer {name} ({type(layer).__name__})" if name else ""
+
+
+def hook_of(net: nn.Module) -> str:
+    """The first layer with a hook that is not PyTorch's own, in words; "" if none has one."""
+    for name, module in net.named_modules():
+        hooks = [h for kind in _HOOKS for h in vars(module).get(kind, {}).values()]
+        if any(not getattr(h, "__module__", "").startswith("torch.") for h in hooks):
+            return f"layer {name} ({type(module).__name__})"
+    return "all modules (register_module_forward_hook)" if any(vars(everywhere)[f"_global{n}"] for n in _HOOKS) else ""
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def _layer(error: BaseException, net: nn.Module) -> tuple[str, nn.Module]:

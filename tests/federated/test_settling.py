@@ -16,6 +16,7 @@ from fedtune.core import own_files
 from fedtune.core.errors import UserError
 from fedtune.federated import partitioning, replayed, settling, stacked_step
 from fedtune.federated.experiment import Experiment
+from fedtune.federated.laws import models
 from fedtune.federated.simulation import MultiSeedSimulation, Simulation, settled
 from fedtune.tuning.options import ExperimentOptions, SearchOptions
 
@@ -165,3 +166,46 @@ def test_a_record_gives_back_what_was_found() -> None:
     record = {"options": SearchOptions(algo="fedavg").to_record(), "executor": "loop"}
     assert SearchOptions.from_record(record).executor == "loop"
     assert SearchOptions.from_record(record | {"executor": "auto"}).executor == "auto"
+
+
+KEEPING = {
+    "attribute": "keeping_nets.py:47 changes body.2.calls", "of_class": "changes OfClass.calls",
+    "global_": "changes CALLS",
+    "default": "changes Default.counted, default 1", "iterator": "changes body.2.numbers",
+    "constant": "changes body.2.calls", "closure": "changes body.2.count", "dropped": "changes body.2.drop.p",
+    "own_random": "changes body.2.generator", "python_random": "draws from the process's stream of python",
+    "numpy_random": "draws from the process's stream of numpy", "hooked": "layer body.1 (Linear) has a hook",
+    "patched": "changes body.1.forward",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KEEPING)
+def test_a_model_that_keeps_what_no_client_has_is_looped_and_told_by_the_note_and_by_check(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = own_files.take(f"{NETS.with_name('keeping_nets.py')}:{kind}")[0]
+    scenario = SMALL.override(model=model, features=0)
+    assert settled(Experiment("fedavg", scenario), {}, DATA).executor == "loop"
+    said = capsys.readouterr().err
+    assert KEEPING[kind] in said and "one after the other (executor loop)" in said
+    with pytest.raises(UserError, match="client code cannot run stacked.*\n.*or give --executor loop"):
+        settled(Experiment("fedavg", scenario, executor="stack"), {}, DATA)
+    told = str(models.own_state(models.ModelSubject(model, scenario)))
+    assert KEEPING[kind].split(" ", 1)[1].removeprefix("changes ").split()[0] in told, told
+
+
+def test_a_net_with_a_hook_never_runs_stacked_without_a_word() -> None:
+    model = own_files.take(f"{NETS.with_name('keeping_nets.py')}:hooked")[0]
+    scenario = SMALL.override(model=model, features=0)
+    with pytest.raises(UserError, match=r"a net with a hook cannot run stacked, but layer body.1 \(Linear\) has one"):
+        Simulation(Experiment("fedavg", scenario, executor="stack"), {}, DATA)
+    rule = Simulation(Experiment("fedavg", scenario, executor="rule"), {}, DATA)
+    assert [g.executor for g in rule.state.groups] == ["loop"]
+
+
+@pytest.mark.parametrize("kind", ["plain", "weight_norm"])
+def test_a_model_that_keeps_nothing_runs_stacked(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    model = own_files.take(f"{NETS.with_name('keeping_nets.py')}:{kind}")[0]
+    scenario = SMALL.override(model=model, features=0)
+    settled(Experiment("fedavg", scenario, executor="stack"), {}, DATA)
+    assert models.own_state(models.ModelSubject(model, scenario)) is None

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
+import random
 import sys
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
+from fedtune.core.pure_functions import is_known
 from fedtune.federated.laws import places
 
 DEEP = 5  # so far are objects looked into
@@ -36,13 +40,16 @@ def belongings(cls: type) -> dict[str, str]:
 
 
 def of_net(net: nn.Module) -> dict[str, str]:
-    """A fingerprint of everything in a net's modules but their tensors and modes."""
+    """A fingerprint of everything in a net's modules, their classes and files but a client's tensors, and modes."""
     tensors = ("_parameters", "_buffers", "_modules", "training")
     found: dict[str, str] = {}
     for path, module in net.named_modules():
         torchs = type(module).__module__.startswith("torch.")  # it knows what it does: nn.LSTM's _flat_weights
         held = {n: v for n, v in vars(module).items() if n not in tensors and not (torchs and n.startswith("_"))}
+        held |= {n: module._buffers[n] for n in module._non_persistent_buffers_set}  # which no client has as its own
         found |= {f"{path}.{name}".strip("."): fingerprint(value) for name, value in held.items()}
+    for cls in {type(m) for m in net.modules() if not is_known(type(m).__module__)}:
+        found |= belongings(cls)
     return found
 
 
@@ -71,6 +78,12 @@ def _filled(cell: Any) -> bool:
         return False
 
 
+def _held(function: FunctionType) -> list[Any]:
+    """What a function holds from one call to the next."""
+    cells = [c.cell_contents for c in function.__closure__ or () if _filled(c)]
+    return [*cells, *(function.__defaults__ or ()), *vars(function).values()]
+
+
 def fingerprint(value: Any, deep: int = DEEP) -> str:
     """The same text for the same value."""
     if isinstance(value, Tensor):
@@ -78,7 +91,13 @@ def fingerprint(value: Any, deep: int = DEEP) -> str:
         return f"tensor {tuple(value.shape)} {hashlib.blake2b(value.numpy().tobytes(), digest_size=8).hexdigest()}"
     if isinstance(value, np.ndarray):
         return f"array {value.shape} {hashlib.blake2b(value.tobytes(), digest_size=8).hexdigest()}"
-    if deep == 0 or callable(value) or isinstance(value, ModuleType):
+    if isinstance(value, FunctionType):
+        return f"a function {fingerprint(_held(value), deep - 1)}" if deep > 0 else "a function"
+    if isinstance(value, random.Random | torch.Generator | np.random.Generator):
+        return f"{type(value).__name__} {hashlib.blake2b(pickle.dumps(value), digest_size=8).hexdigest()}"
+    if type(value).__module__ == "itertools":
+        return repr(value)
+    if deep <= 0 or isinstance(value, type | ModuleType) or (callable(value) and not hasattr(value, "__dict__")):
         return type(value).__name__
     if isinstance(value, dict):
         return "{" + ", ".join(f"{k!r}: {fingerprint(v, deep - 1)}" for k, v in value.items()) + "}"

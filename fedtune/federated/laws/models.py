@@ -22,9 +22,9 @@ from fedtune.federated.scenario import Scenario
 from fedtune.federated.step_identity import identity
 from fedtune.nn import architectures
 from fedtune.nn.layers import cross_entropy
-from fedtune.nn.net import Net
+from fedtune.nn.net import Net, hook_of
 
-ROWS, CLIENTS = 5, 3
+ROWS, CLIENTS, PASSES = 5, 3, 3
 
 
 class ModelSubject:
@@ -115,14 +115,21 @@ def inputs(s: ModelSubject) -> Broken | Note | None:
 
 @law("own state", "it remembers nothing but its parameters and buffers", needs=("fits",))
 def own_state(s: ModelSubject) -> Broken | Note | None:
-    """Attributes of its modules before and after rows went through it."""
+    """Its modules, their classes and files before and after rows went through it, in evaluation and in training."""
     net = s.net()
-    before = belongings.of_net(net)
+    before, streams = belongings.of_net(net), Streams.now()
     s.call(lambda: s.scores(net, s.rows()))
+    net.train()
+    for _ in range(PASSES):
+        s.call(lambda: s.scores(net, s.rows()))
     after = belongings.of_net(net)
     if changed := sorted(n for n in before.keys() | after.keys() if before.get(n) != after.get(n)):
         return Broken("", f"{changed[0]} changes when rows go through it, and is no buffer of a client's",
                       "keep it in a local variable, or register_buffer it")  # fmt: skip
+    if drawn := [n for n in streams.moved(Streams.now()) if n != "torch"]:  # which is each client's own
+        return Broken("", f"it draws from the process's stream of {' and '.join(drawn)}", "draw with torch.rand, randn")
+    if hook := hook_of(net):
+        return Note(f"{hook} has a hook, which may keep what it sees: clients are run one after the other")
     return None
 
 
