@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from fedtune.core import extensions, own_errors, own_files, randomness
 from fedtune.core.errors import UserError, unknown
-from fedtune.nn import catalogue
+from fedtune.nn import catalogue, own_modules
 from fedtune.nn.net import Net, Shape, rows_in_words
 
 HEAD, FEATURES = "head", "features"  # the option that is ours, and the one that a function may take
@@ -30,7 +30,7 @@ def build(name: str, shape: Shape, classes: int, features: int = 0) -> Net:
 
     features: the width that is asked for, if not 0: told to the function if it takes `features`.
     """
-    return _parted(name, _made(name, shape, classes, features))
+    return _parted(name, _whole(name, shape, classes, features))
 
 
 def width(name: str, shape: Shape, classes: int, features: int, dtype: torch.dtype) -> int:
@@ -42,7 +42,7 @@ def width(name: str, shape: Shape, classes: int, features: int, dtype: torch.dty
 def _inspected(name: str, _: Any, shape: Shape, classes: int, features: int, dtype: torch.dtype) -> int:
     """_: the function, as another file may come by the same name."""
     with torch.no_grad(), randomness.seeded(0):
-        whole = _made(name, shape, classes, features).eval()
+        whole = _whole(name, shape, classes, features).eval()
         with randomness.seeded(0):
             net = build(name, shape, classes, features).eval()
         _require_usable(name, net, whole)
@@ -59,6 +59,21 @@ def _inspected(name: str, _: Any, shape: Shape, classes: int, features: int, dty
             with _calling(f"forward of {name} fails on {rows}"):
                 _require_same(name, logits, whole(x))
     return z.shape[1]
+
+
+def _whole(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
+    """What the user's function returns, with the tensors that it makes when it is first run."""
+    net = _made(name, shape, classes, features)
+    if own_modules.has_lazy(net) or _grows(name, _maker(name), shape, classes, features):
+        own_modules.run_once(net, shape)
+    return net
+
+
+@lru_cache(maxsize=64)
+def _grows(name: str, _: Any, shape: Shape, classes: int, features: int) -> bool:
+    """_: the function, as in `_inspected`."""
+    with randomness.seeded(0):
+        return own_modules.grows(name, lambda: _made(name, shape, classes, features), shape)
 
 
 def _maker(name: str) -> Any:
@@ -82,10 +97,11 @@ def _made(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
     _require_call(name, make, known, options)
     with _calling(f"model {name} cannot be made for {classes} classes of {'×'.join(map(str, shape))}"):
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Initializing zero-element|Lazy modules are")  # both are refused below
+            warnings.filterwarnings("ignore", "Initializing zero-element|Lazy modules are")  # looked at below
             net = make(shape, classes, **options)
     if not isinstance(net, nn.Module):
         raise UserError(f"{name} must return a torch.nn.Module, but returned {_form(net)}")
+    own_modules.require_plain(name, net)
     return net
 
 
@@ -174,8 +190,8 @@ def _require_usable(name: str, net: Net, again: nn.Module) -> None:
             )
         if id(p) in seen:
             raise UserError(
-                f"{tensor} of {name} is the same tensor as {seen[id(p)]}, but here each is trained by itself; use the "
-                "one layer twice"
+                f"{tensor} of {name} is the same tensor as {seen[id(p)]}, but here each is trained by itself; call "
+                "one layer twice in forward"
             )
         seen[id(p)] = tensor
     first, second = list(net.state_dict().values()), list(_sorted_as(net, again))

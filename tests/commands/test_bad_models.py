@@ -102,8 +102,42 @@ WRONG: dict[str, tuple[str, str]] = {
     "def net(shape, classes):\n    net = Net(10)\n    net.head.bias = net.body[1].bias\n    return net": (
         "net", "head.bias of net.py:net is the same tensor as body.1.bias",
     ),
-    "def net(shape, classes):\n    net = Net()\n    net.body[1] = nn.LazyLinear(8)\n    return net": (
-        "net", "body.1.weight of net.py:net has no size before it is run",
+    "def net(shape, classes):\n    net = Net()\n    net.body.spare = nn.LazyLinear(3)\n"
+    "    net.body.forward = lambda x: x.flatten(1)[:, :8]\n    return net": (
+        "net", "body.spare.weight of net.py:net has no size before it is run",
+    ),
+    "class Late(nn.Module):\n    def forward(self, x):\n        if self.training and not hasattr(self, 'scale'):\n"
+    "            self.scale = nn.Parameter(torch.ones(8))\n        return x\n\n\n"
+    "def net(shape, classes):\n    net = Net()\n    net.body.append(Late())\n    return net": (
+        "net", "body.3.scale of net.py:net is made when it is first trained; make it in __init__",
+    ),
+    "def net(shape, classes):\n    net = Net()\n    net.body = torch.jit.trace(net.body, torch.zeros(2, *shape))\n"
+    "    return net": (
+        "net", "but body of net.py:net is a TorchScript module; return it as it was before torch.jit.script",
+    ),
+    "def net(shape, classes): return torch.jit.script(Net())": ("net", "but net.py:net is a TorchScript module"),
+    "def net(shape, classes): return torch.compile(Net())": ("net", "but net.py:net is compiled by torch.compile"),
+    "def net(shape, classes):\n    net = Net()\n    net.body[1].compile()\n    return net": (
+        "net", "but body.1 of net.py:net is compiled by torch.compile; return it uncompiled",
+    ),
+    "def net(shape, classes): return nn.DataParallel(Net())": (
+        "net", "but net.py:net is a DataParallel; return the module inside, its .module",
+    ),
+    "def net(shape, classes):\n"
+    "    return torch.ao.quantization.quantize_dynamic(Net(), {nn.Linear}, dtype=torch.qint8)": (
+        "net", "but body.1 of net.py:net is a quantised Linear; return it as it was before torch.ao.quantization",
+    ),
+    "def net(shape, classes):\n    net = Net()\n    net.body[1].register_buffer('turn', torch.ones(8) * 1j)\n"
+    "    return net": (
+        "net", "body.1.turn of net.py:net is complex; keep its real and its imaginary part as a tensor each",
+    ),
+    "def net(shape, classes):\n    net = Net()\n    net.head.weight.register_hook(lambda g: g * 0)\n    return net": (
+        "net", "head.weight of net.py:net has a hook of its own (register_hook), which is not called",
+    ),
+    "def net(shape, classes):\n    net, layer = Net(), nn.Linear(8, 8)\n"
+    "    net.body.extend([layer, nn.ReLU(), layer])\n    return net": (
+        "net", "body.5.weight of net.py:net is the same tensor as body.3.weight, but here each is trained by itself; "
+        "call one layer twice in forward",
     ),
     "def net(shape, classes):\n    net = Net()\n    net.body[1].bias.data += float('nan')\n    return net": (
         "net", "the body of net.py:net must give numbers, but gave nan or inf before any training",
@@ -115,6 +149,7 @@ WRONG: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("code", WRONG)
+@pytest.mark.filterwarnings("ignore:.*deprecated")  # TorchScript, quantisation
 @pytest.mark.usefixtures("nothing_starts")
 def test_a_wrong_model_is_refused_in_one_line(
     code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

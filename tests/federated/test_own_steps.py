@@ -540,19 +540,15 @@ IMPURE = {
                 return torch.relu(x) * (1 + len(self.seen) / 1000 * self.training)
         """)), "changes what it reads",
     ),
-    "a hook on a layer": (
+    "a hook of PyTorch's own on a layer": (
         case(net="""
-        COUNT = [0]
-        def counted(module, given, out):
-            COUNT[0] += module.training
-            return out * (1 + COUNT[0] / 1000 * module.training)
         def net(shape, classes):
             made = nn.Module()
             made.body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 16), nn.ReLU())
-            made.body[2].register_forward_hook(counted)
+            torch.nn.utils.prune.l1_unstructured(made.body[1], "weight", 0.5)
             made.head = nn.Linear(16, classes)
             return made
-        """), "has a hook on the module body.2",
+        """), "has a hook on the module body.1",
     ),
 }  # fmt: skip
 

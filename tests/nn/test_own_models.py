@@ -49,6 +49,38 @@ def whole(shape, classes, hidden=6):
     return nn.Sequential(*small.body, small.head)
 
 
+class Late(nn.Module):
+    def forward(self, x):
+        if not hasattr(self, "layer"):
+            self.layer = nn.Linear(x.shape[1], 6)
+        return self.layer(x)
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.layer(self.layer(x))
+
+
+def lazy(shape, classes): return Two(nn.Sequential(nn.Flatten(), nn.LazyLinear(6), nn.ReLU()), nn.LazyLinear(classes))
+def lazy_cut(shape, classes): return nn.Sequential(nn.Flatten(), nn.LazyLinear(6), nn.ReLU(), nn.LazyLinear(classes))
+def lazy_norm(shape, classes): return Two(
+    nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.Flatten(), nn.LazyLinear(6)),
+    nn.Linear(6, classes))
+def lazy_words(shape, classes): return Two(
+    nn.Sequential(nn.Embedding(30, 4), nn.Flatten(), nn.LazyLinear(6)), nn.Linear(6, classes))
+def late(shape, classes): return Two(nn.Sequential(nn.Flatten(), Late(), nn.ReLU()), nn.Linear(6, classes))
+def twice(shape, classes): return Two(
+    nn.Sequential(nn.Flatten(), nn.Linear(64, 6), Twice()), nn.Linear(6, classes))
+def parametrized(shape, classes):
+    net = Two(nn.Sequential(nn.Flatten(), nn.Linear(64, 6)), nn.Linear(6, classes))
+    nn.utils.parametrizations.weight_norm(net.body[1])
+    return net
+
+
 class Words(nn.Module):
     def __init__(self, shape, classes, words=30):
         super().__init__()
@@ -202,3 +234,26 @@ def test_all_algorithms_are_those_that_the_model_lets_run(net: str) -> None:
     assert {"fedavg", "fedproto", "local"} <= set(deep)
     assert not {"fedgen", "fedpa", "fedgenp", "ccvr", "fedpft"} & set(deep)
     assert {"fedavg", "fedgen", "local"} <= set(logistic) and not {"fedper", "fedrep"} & set(logistic)
+
+
+UNUSUAL = ["lazy", "lazy_cut(head='3')", "lazy_norm", "late", "twice", "parametrized"]
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_what_has_no_tensors_before_a_run_is_run_once_and_then_like_any_other(net: str, name: str) -> None:
+    model = f"{net}:{name}"
+    first, same, other = (architectures.build(model, (1, 8, 8), 10, seed=seed).state_dict() for seed in (1, 1, 2))
+    assert_same_numbers(first, same)
+    assert not torch.equal(first["head.weight"], other["head.weight"])
+    assert architectures.width(model, (1, 8, 8), 10) == 6
+    data = random_federation([9, 5, 7])
+    runs = [simulate("fedavg", DIGITS.override(model=model, features=0), data, executor=e) for e in ("stack", "loop")]
+    for run in runs:
+        play(run, 2)
+    a, b = (numbers(run.state) for run in runs)
+    assert all(torch.allclose(a[n], b[n], atol=1e-9) for n in b) and a.keys() == b.keys()
+
+
+def test_tokens_reach_what_has_no_size_yet(net: str) -> None:
+    assert architectures.width(f"{net}:lazy_words", (7,), 3, 0, torch.int64) == 6
+    assert architectures.build(f"{net}:lazy_words", (7,), 3).state_dict()["body.2.weight"].shape == (6, 28)
