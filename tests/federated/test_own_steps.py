@@ -542,10 +542,11 @@ IMPURE = {
     ),
     "a hook of PyTorch's own on a layer": (
         case(net="""
+        from torch.nn.utils import prune
         def net(shape, classes):
             made = nn.Module()
             made.body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 16), nn.ReLU())
-            torch.nn.utils.prune.l1_unstructured(made.body[1], "weight", 0.5)
+            prune.l1_unstructured(made.body[1], "weight", 0.5)
             made.head = nn.Linear(16, classes)
             return made
         """), "has a hook on the module body.1",
