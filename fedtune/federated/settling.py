@@ -19,11 +19,10 @@ from fedtune.core.terminal import say
 from fedtune.core.threads import one_thread
 from fedtune.core.trees import Executor
 from fedtune.data.federation import Federation, Split
-from fedtune.federated import registry
+from fedtune.federated import belongings, places, registry
+from fedtune.federated.belongings import Streams
 from fedtune.federated.client_code import Unstackable, place, reason
 from fedtune.federated.experiment import Experiment
-from fedtune.federated.laws import belongings, places
-from fedtune.federated.laws.watching import Streams
 from fedtune.nn import catalogue
 from fedtune.nn.net import hook_of
 

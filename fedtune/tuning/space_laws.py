@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fedtune.core.errors import UserError
+from fedtune.federated import places
 from fedtune.federated.experiment import Experiment
-from fedtune.federated.laws import places
 from fedtune.federated.laws.law import Broken, Note, law
 from fedtune.federated.laws.subject import Subject
 from fedtune.federated.scenario import Scenario

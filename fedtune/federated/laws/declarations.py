@@ -14,8 +14,8 @@ from typing import Any
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.hyper import Knob, knobs
 from fedtune.core.metrics import METRICS
+from fedtune.federated import places
 from fedtune.federated.algorithm import Algorithm, first_round
-from fedtune.federated.laws import places
 from fedtune.federated.laws.law import Broken, Fell, Note, law
 from fedtune.federated.laws.subject import CLOCK, Run, Subject, apart
 from fedtune.federated.laws.watching import HOOKS

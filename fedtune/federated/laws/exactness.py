@@ -11,8 +11,7 @@ import torch
 
 from fedtune.core.pure_functions import is_known
 from fedtune.core.trees import Executor
-from fedtune.federated import stacked_step
-from fedtune.federated.laws import places
+from fedtune.federated import places, stacked_step
 from fedtune.federated.laws.law import Broken, Fell, Note, law
 from fedtune.federated.laws.settings import Setting
 from fedtune.federated.laws.subject import Run, Subject, apart, copied, in_words, numbers

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from fedtune.federated.laws import places
+from fedtune.federated import places
 
 
 class First:

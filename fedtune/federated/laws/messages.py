@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from fedtune.core.trees import Ragged
-from fedtune.federated import engine
+from fedtune.federated import engine, places
 from fedtune.federated.algorithm import Phase, part_of
-from fedtune.federated.laws import places
 from fedtune.federated.laws.law import Broken, Note, law
 from fedtune.federated.laws.running import overrides
 from fedtune.federated.laws.subject import Run, Subject, apart, flat, in_words

@@ -13,11 +13,12 @@ from torch.func import vmap
 from fedtune.core import own_errors, own_files
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import one_line
+from fedtune.federated import belongings, places
 from fedtune.federated.algorithm import Algorithm, Model
+from fedtune.federated.belongings import Streams
 from fedtune.federated.experiment import dtype_of, shape_of
-from fedtune.federated.laws import belongings, hints, places
+from fedtune.federated.laws import hints
 from fedtune.federated.laws.law import Broken, Fell, Law, Note, law
-from fedtune.federated.laws.watching import Streams
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.step_identity import identity
 from fedtune.nn import architectures

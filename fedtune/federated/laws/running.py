@@ -7,9 +7,9 @@ from torch import Tensor
 
 from fedtune.core.errors import Diverged
 from fedtune.core.trees import Executor, take
-from fedtune.federated import engine
+from fedtune.federated import belongings, engine, places
 from fedtune.federated.algorithm import Algorithm, Model
-from fedtune.federated.laws import belongings, finite_ops, places
+from fedtune.federated.laws import finite_ops
 from fedtune.federated.laws.law import Broken, Fell, Note, law
 from fedtune.federated.laws.subject import Run, Subject, apart, in_words
 from fedtune.federated.laws.watching import move_streams

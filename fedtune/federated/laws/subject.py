@@ -16,14 +16,14 @@ from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.hyper import Knob, knobs
 from fedtune.core.terminal import one_line
 from fedtune.core.trees import Executor, take
-from fedtune.federated import engine
+from fedtune.federated import engine, places
 from fedtune.federated.algorithm import Algorithm
+from fedtune.federated.belongings import Streams, belongings
 from fedtune.federated.experiment import Experiment
-from fedtune.federated.laws import hints, places
-from fedtune.federated.laws.belongings import belongings
+from fedtune.federated.laws import hints
 from fedtune.federated.laws.law import Broken, Fell
 from fedtune.federated.laws.settings import Setting, settings
-from fedtune.federated.laws.watching import Streams, Tape, watched
+from fedtune.federated.laws.watching import Tape, watched
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Simulation
 from fedtune.federated.state import with_shapes

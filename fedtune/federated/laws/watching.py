@@ -133,24 +133,6 @@ def _copied(message: dict[str, Any]) -> dict[str, Any]:
     return copy
 
 
-class Streams(NamedTuple):
-    """The states of the random streams that belong to the process."""
-
-    torch: Any
-    numpy: Any
-    python: Any
-
-    @classmethod
-    def now(cls) -> Streams:
-        """As they are."""
-        kind, keys, *rest = np.random.get_state()
-        return cls(torch.get_rng_state().numpy().tobytes(), (np.asarray(keys).tobytes(), *rest), random.getstate())
-
-    def moved(self, later: Streams) -> list[str]:
-        """Those that somebody drew from until later."""
-        return [n for n in self._fields if getattr(self, n) != getattr(later, n)]
-
-
 def move_streams() -> None:
     """Draw from every stream of the process, so that what takes its randomness there gets other numbers."""
     torch.rand(7), np.random.rand(7), random.random()

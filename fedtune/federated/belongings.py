@@ -9,16 +9,34 @@ import random
 import sys
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedtune.core.pure_functions import is_known
-from fedtune.federated.laws import places
+from fedtune.federated import places
 
 DEEP = 5  # so far are objects looked into
+
+
+class Streams(NamedTuple):
+    """The states of the random streams that belong to the process."""
+
+    torch: Any
+    numpy: Any
+    python: Any
+
+    @classmethod
+    def now(cls) -> Streams:
+        """As they are."""
+        kind, keys, *rest = np.random.get_state()
+        return cls(torch.get_rng_state().numpy().tobytes(), (np.asarray(keys).tobytes(), *rest), random.getstate())
+
+    def moved(self, later: Streams) -> list[str]:
+        """Those that somebody drew from until later."""
+        return [n for n in self._fields if getattr(self, n) != getattr(later, n)]
 
 
 def belongings(cls: type) -> dict[str, str]:
