@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from benchmarks import clients, em, server, tune
 from benchmarks.timing import best_of
 from fedtune.core import memory, randomness
-from fedtune.federated import executors, local_training
+from fedtune.federated import batches, executors, local_training
 from fedtune.federated.algorithm import Phase
 from fedtune.federated.registry import find
 from fedtune.federated.scenario import Scenario
@@ -62,7 +62,7 @@ def training_row(
     executor = executors.choose("auto", net, "cpu")
     seed = torch.Generator().manual_seed(0)
     x, y = torch.randn(clients * rows, *shape, generator=seed), torch.randint(10, (clients * rows,), generator=seed)
-    pool = local_training.Pool(x, y, torch.arange(clients * rows).view(clients, rows), torch.full((clients,), rows))
+    pool = batches.Pool(x, y, torch.arange(clients * rows).view(clients, rows), torch.full((clients,), rows))
     tensors = {n: t.expand(clients, *t.shape) for n, t in net.state_dict().items()}
     phase = Phase(find("local")().loss)
 
@@ -73,12 +73,12 @@ def training_row(
         return local_training.train(net, tensors, {}, phase, pool, work, executor, streams()).tensors
 
     def eager() -> list[nn.Module]:
-        batches = local_training.plan([pool], phase, work, 1, streams()).rows
+        drawn = batches.plan([pool], phase, work, 1, streams()).rows
         nets = []
         for k in range(clients):
             own = copy.deepcopy(net).train()
             optimizer = torch.optim.SGD(own.parameters(), lr=work.lr, momentum=work.momentum)
-            for index in batches[k]:
+            for index in drawn[k]:
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(own(x[index]), y[index]).backward()
                 optimizer.step()

@@ -8,12 +8,12 @@ import torch
 
 from fedtune.core.errors import Diverged
 from fedtune.core.trees import Tree
-from fedtune.federated import seed_stack
+from fedtune.federated import hooks, plans, seed_stack
 from fedtune.federated.algorithm import Phase
 from fedtune.federated.engine import require_finite, train_group
 from fedtune.federated.local_training import Done
 from fedtune.federated.seed_stack import SeedStack, Work, by_plan
-from fedtune.federated.state import Group, Setting, State
+from fedtune.federated.state import Group, Setting, State, received
 
 Groups = Mapping[int, Group]  # a run's, by their places
 
@@ -35,8 +35,8 @@ def adapt_all(
     """
     found: dict[int, Groups | Diverged] = dict(groups)
     of_each = {i: seeds.settings[i] for i in states}
-    plans = {i: s.algorithm.adapt(s.task_in(states[i].round + 1)) for i, s in of_each.items()}
-    for phases, runs in by_plan(plans) if any(plans.values()) else ():
+    said = {i: plans.adapting(s.algorithm, s.task_in(states[i].round + 1)) for i, s in of_each.items()}
+    for phases, runs in by_plan(said) if any(said.values()) else ():
         for place in dict.fromkeys(place for i in runs for place in groups[i]):
             here = {i: groups[i][place] for i in runs if place in groups[i]}
             works = {i: _received(of_each[i], i, place, states[i], g) for i, g in here.items()}
@@ -49,8 +49,8 @@ def adapt_all(
 
 def _received(s: Setting, run: int, place: int, state: State, g: Group) -> Work:
     """A group's clients with what they would receive now."""
-    down = s.algorithm.deployed(state.server, g.ids, s.task_in(state.round + 1))
-    return Work(run, place, g._replace(tensors=g.tensors | s.algorithm.receive(down)), down)
+    down = hooks.broadcast(s.algorithm, "deployed", state.server, g.ids, s.task_in(state.round + 1))
+    return Work(run, place, g._replace(tensors=received(s, g, down)), down)
 
 
 @torch.enable_grad()

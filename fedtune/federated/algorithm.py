@@ -13,9 +13,9 @@ Letters: K clients, m taking part, N padded rows, B batch, C classes, D features
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,117 +23,20 @@ from torch import Tensor, nn
 from fedtune.core.hyper import check_all, hyper, knobs
 from fedtune.core.trees import Ragged, Tree, mean_over_clients, to_all
 from fedtune.federated.model import Model
+from fedtune.federated.phase import Phase, Step
+from fedtune.federated.terms import LAWS, Batch, Client, Data, Law, Noise, Task
 from fedtune.nn.layers import cross_entropy
 
 if TYPE_CHECKING:
     from fedtune.federated.scenario import Scenario
 
 __all__ = [
-    "DOWN", "UP", "Algorithm", "Batch", "Client", "Data", "Model", "Noise", "Phase", "Ragged", "Step", "Task", "hyper",
+    "DOWN", "LAWS", "UP", "Algorithm", "Batch", "Client", "Data", "Law", "Model", "Noise", "Phase", "Ragged", "Step",
+    "Task", "hyper",
 ]  # fmt: skip
 
 DOWN: Literal["down"] = "down"  # the server sends: `broadcast`
 UP: Literal["up"] = "up"  # the clients send: `upload`, and the server takes it in: `aggregate`
-
-
-class Task(NamedTuple):
-    """What an algorithm may know of the setting, and of the round."""
-
-    classes: int
-    features: int  # D, the width of body(x)
-    clients: int  # K
-    batch: int  # B
-    seed: int
-    # of one row: (channels, height, width) of an image, (features,) of a vector, (length,) of tokens
-    shape: tuple[int, ...] = (1, 8, 8)
-    models: tuple[str, ...] = ()  # the scenario's architectures; client i runs number i mod their count
-    rounds: int = 1  # T
-    taking_part: int = 0  # m, the clients of a round; 0: not known
-    t: int = 0  # the round that is being run, from 1 on; 0: none yet
-    # of the model's tensors by full name, own parts included; {} in `build`, in `keep` those of the client's own model
-    shapes: Mapping[str, torch.Size] = {}
-    parameters: tuple[str, ...] = ()  # those that are trained: neither running statistics nor of a frozen part
-
-
-Law = Literal["normal", "uniform"]
-LAWS: dict[str, Callable[..., Tensor]] = {"normal": torch.randn, "uniform": torch.rand}  # N(0, 1); on [0, 1)
-
-
-class Noise(NamedTuple):
-    """Random numbers that client code asks for; they come as data, from the client's own stream."""
-
-    shape: tuple[int, ...]
-    law: Law = "normal"
-
-
-class Client(NamedTuple):
-    """What client code may know of its own client.
-
-    "η·K" of a paper is `client.path[part]`: how far SGD carries this part's parameters in all steps of the phase along
-    a gradient of one that stays the same, with its momentum and pace; without these, `lr * steps`.  So a move divided
-    by it is a mean of the phase's gradients, but for what clipping and weight decay do.  Adam's steps are about η a
-    coordinate whatever the gradient's size, and such a mean tells nothing of it: its path is η a step.
-    """
-
-    kept: dict[str, Tree] = {}  # what it keeps between rounds (`keep`, `remember`), as it was when the round began
-    # [] the learning rate of this phase (in `upload`: of the round's last), cooled; a part in `pace` has pace times it
-    lr: Tensor = torch.zeros(())
-    steps: Tensor = torch.zeros((), dtype=torch.int64)  # [] of this phase (in `upload`: of the round's last)
-    path: dict[str, Tensor] = {}  # part -> [] as lr and steps; of a part that the phase does not train, 0
-
-
-class Batch(NamedTuple):
-    """One mini-batch of one client."""
-
-    x: Tensor  # [B, …] images, vectors or tokens, or whatever the phase's pool holds
-    y: Tensor  # [B]
-    eps: dict[str, Tensor]  # the phase's noise, drawn anew for every step
-    client: Client = Client()
-
-
-class Data(NamedTuple):
-    """All rows of one client, padded."""
-
-    x: Tensor  # [N, …]
-    y: Tensor  # [N]
-    mask: Tensor  # [N] bool, False for padding
-    eps: dict[str, Tensor]
-    tally: dict[str, Tree] = {}  # what the loss tallied in this round's last phase that tallied anything
-    client: Client = Client()
-
-
-# the loss of a batch; or with it a tally, which is summed over the steps and handed to `upload` as data.tally
-Loss = Callable[[Model, Batch, dict[str, Tree]], Tensor | tuple[Tensor, dict[str, Tree]]]
-
-
-class Step(NamedTuple):
-    """A second step on every batch of a phase, with an optimiser of its own: it sees what the first step left."""
-
-    loss: Callable[[Model, Batch, dict[str, Tree]], Tensor]
-    train: tuple[str, ...]  # names of parts that the phase trains too
-    optimizer: Literal["sgd", "adam"]  # plain: neither momentum nor weight decay
-    lr: float | None  # None: the phase's
-
-
-class Phase(NamedTuple):
-    """Local training: which loss moves which parts, over what, for how long.
-
-    Every phase starts a new optimiser.  Parts that are not trained are frozen: no gradient, no running statistics.
-    """
-
-    loss: Loss
-    train: tuple[str, ...] = ()  # names of parts; () is all of them
-    # passes over the rows (of the client's own: local_steps mini-batches each, if set); None: the scenario's local work
-    epochs: int | None = None
-    steps: int | None = None  # or so many steps
-    lr: float | None = None  # None: the scenario's
-    noise: dict[str, Noise] = {}  # per step: batch.eps
-    # what the rows are, if not the client's training rows: drawn anew before every pass
-    pool: Callable[[dict[str, Tree], dict[str, Tensor]], Data] | None = None
-    pool_noise: dict[str, Noise] = {}
-    pace: Mapping[str, float] = {}  # parts that learn at so many times the rate, and are clipped by themselves
-    clip: float = 0.0  # bound on the norm of a client's gradient, of each part in `pace` and of the others; 0: none
-    after: Step | None = None
 
 
 @dataclass(frozen=True)

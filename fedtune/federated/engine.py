@@ -14,10 +14,11 @@ from torch import Tensor
 
 from fedtune.core.errors import Diverged
 from fedtune.core.trees import Tree
-from fedtune.federated import client_code, seed_stack
+from fedtune.federated import client_code, plans, seed_stack
 from fedtune.federated.algorithm import DOWN, Phase
+from fedtune.federated.batches import Pool
 from fedtune.federated.blame import among
-from fedtune.federated.local_training import Done, Pool, train
+from fedtune.federated.local_training import Done, train
 from fedtune.federated.round import RunningRound, participants, require_finite
 from fedtune.federated.seed_stack import SeedStack, Work, by_plan
 from fedtune.federated.state import Group, Setting, State, start
@@ -48,8 +49,8 @@ def run_rounds(seeds: SeedStack, states: Mapping[int, State]) -> dict[int, Found
     """
     began = time.perf_counter()
     rounds = [RunningRound(i, seeds.settings[i], state, state.round + 1) for i, state in states.items()]
-    plans = {r.run: tuple(r.s.algorithm.round(r.task)) for r in rounds}
-    for plan, runs in by_plan(plans):
+    said = {r.run: plans.plan(r.s.algorithm, r.task) for r in rounds}
+    for plan, runs in by_plan(said):
         for action in plan:
             here = [r for r in rounds if r.run in runs and not r.lost]
             if isinstance(action, Phase):
@@ -82,6 +83,7 @@ def _train(seeds: SeedStack, rounds: Sequence[RunningRound], phase: Phase) -> No
 def train_group(s: Setting, g: Group, down: Tree, phase: Phase, address: Address, t: int) -> Done:
     """One phase of local training of a group's clients in round t, with draws from their streams at the address."""
     cooled = s.scenario.lr_decay ** (t - 1)
+    plans.require_parts(s.algorithm, phase, g.net)
     with client_code.running(s, g):
         args = (phase, pool_of(s, g.ids), s.scenario, g.executor, s.streams(g.ids, *address), cooled, g.kept)
         with among(g.ids):

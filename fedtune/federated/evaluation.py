@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedtune.core import metrics
 from fedtune.core.draws import Draws, certain
 from fedtune.core.errors import Diverged
 from fedtune.core.trees import Tree, join, leaves, take, tree_map
 from fedtune.data.federation import Split, classes_held
-from fedtune.federated import client_code, own_metrics, seed_stack
+from fedtune.federated import client_code, hooks, own_metrics, seed_stack
 from fedtune.federated.adaptation import adapt_all
 from fedtune.federated.algorithm import Data, Model
 from fedtune.federated.blame import among
 from fedtune.federated.chunks import Part, over_rows
 from fedtune.federated.seed_stack import SeedStack, Work, one_after_another
 from fedtune.federated.stacked_rows import StackedRows
-from fedtune.federated.state import Group, Setting, State
+from fedtune.federated.state import Group, Setting, State, received
 
 
 class Scored(NamedTuple):
@@ -37,6 +38,22 @@ class Scores(NamedTuple):
     # of each client: correct rows per head, and of the first head the summed loss and counts by class (`_counts`)
     sums: dict[str, Tree]
     each: dict[int, tuple[Tensor, Tensor]]  # where the user's own metrics need them: scores and labels of its real rows
+
+
+_TOLD: WeakKeyDictionary[nn.Module, None] = WeakKeyDictionary()  # nets of whose clients `predict` asks what they keep
+
+
+class _Asked(BaseException):
+    """Client code asked what its client keeps, which it was not told, as that costs time.  It is no error."""
+
+
+class _Untold(Model):
+    """A model whose client's memory is not there unless it is asked for."""
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """Nothing yet."""
+        raise _Asked
 
 
 Deployed = Callable[[Tensor, Tensor], dict[str, Tree]]
@@ -139,7 +156,8 @@ def _scores(
         found = []
         for i in dict.fromkeys(runs.tolist()):
             s, mine = seeds.settings[i], ids[runs == i] % seeds.settings[i].task.clients
-            found.append(s.algorithm.deployed(states[i].server, mine, s.task_in(states[i].round + 1)))
+            task = s.task_in(states[i].round + 1)
+            found.append(hooks.broadcast(s.algorithm, "deployed", states[i].server, mine, task))
         return one_after_another(found)
 
     t = next(iter(states.values())).round
@@ -163,13 +181,14 @@ def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str
     draws, of_each = Draws(_of_group, g.net), torch.arange(len(g.ids), device=g.ids.device)
     if split == "all" and draws.seen is False:  # the same rows for all clients
         down = deployed(g.ids, runs)
-        model = g.tensors | ({} if adapts else s.algorithm.receive(down))
-        who, of_each = _representatives({"model": model, "down": down}, runs)
+        model = g.tensors if adapts else received(s, g, down)
+        who, of_each = _representatives({"model": model, "down": down, "kept": g.kept if g.net in _TOLD else {}}, runs)
         g, runs = g.at(who), runs[who]
 
-    def one(tensors: dict[str, Tensor], received: dict[str, Tree], rows: dict[str, Tensor]) -> dict[str, Any]:
-        out = s.algorithm.predict(Model(g.net, tensors), rows["x"], received)
-        heads = out if isinstance(out, dict) else {"head": out}
+    def one(own: dict[str, Tree], received: dict[str, Tree], rows: dict[str, Tensor]) -> dict[str, Any]:
+        told = g.net in _TOLD or not g.kept
+        out = s.algorithm.predict((Model if told else _Untold)(g.net, *own.values()), rows["x"], received)
+        heads = hooks.heads(s.algorithm, out, len(rows["y"]), s.task.classes)
         scores = next(iter(heads.values()))
         found = {"said": {h: z.argmax(1) for h, z in heads.items()}, "loss": metrics.log_loss(scores, rows["y"])}
         return found | ({"scores": scores} if s.metrics else {})
@@ -181,11 +200,11 @@ def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str
         ids = g.ids[part]
         draws.begin(lambda: s.streams(ids, "predict", split, t))
         down = deployed(ids, runs[part])  # here: a chunk of it would be a copy
-        tensors = take(g.tensors, part)
-        if not adapts:  # what was adapted holds what it received
-            tensors |= s.algorithm.receive(down)
+        mine = g._replace(ids=ids, tensors=take(g.tensors, part))
+        tensors = mine.tensors if adapts else received(s, mine, down)  # what was adapted holds what it received
+        own = {"tensors": tensors} | ({"kept": take(g.kept, part)} if g.net in _TOLD else {})
         with among(ids, table):
-            found = of_rows(tensors, down, {"x": data.x, "y": data.y})
+            found = of_rows(own, down, {"x": data.x, "y": data.y})
         if s.metrics:
             of = enumerate(zip(ids.tolist(), table.counts[ids].tolist(), strict=True))
             each.update({k: (found["scores"][i, :n], data.y[i, :n]) for i, (k, n) in of})
@@ -195,7 +214,11 @@ def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str
         return {"correct": correct, "loss": loss, "counts": counts}
 
     with client_code.running(s, g):
-        found = certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws)
+        try:
+            found = certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws)
+        except _Asked:
+            _TOLD[g.net] = None
+            found = certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws)
     return Scores(take(found, of_each), each)
 
 

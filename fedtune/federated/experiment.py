@@ -15,7 +15,7 @@ from fedtune.core import own_files, randomness
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Knob, knobs
 from fedtune.data import datasets
-from fedtune.federated import batch_of_one, own_metrics, recorded, registry, weights
+from fedtune.federated import batch_of_one, hooks, own_metrics, plans, recorded, registry, weights
 from fedtune.federated.algorithm import Algorithm, Task, part_of, parts
 from fedtune.federated.scenario import Scenario
 from fedtune.nn import architectures, catalogue
@@ -89,7 +89,7 @@ class Experiment:
     def default(self) -> dict[str, Any]:
         """Every hyperparameter's default; where that leaves a choice open, what it comes to (none: lr)."""
         alg, whole = self.resolve({})[0], self.configuration({})
-        return {n: whole["lr"] if v is None else v for n, v in (whole | dict(alg.meant())).items()}
+        return {n: whole["lr"] if v is None else v for n, v in (whole | hooks.words(alg, "meant", alg.meant())).items()}
 
     def check(self, config: dict[str, Any] | None = None) -> None:
         """Raise UserError for whatever would stop this experiment after it has started; no data is loaded."""
@@ -153,7 +153,8 @@ class Experiment:
         alg, scenario = self.resolve(config or {})
         form = _forms(alg, scenario, self._contents())[0]
         used = [p for p in alg.predicts or form.parts if p not in scenario.frozen]
-        shared, own = [p for p in used if p in alg.shared], [p for p in used if p not in alg.shared]
+        given = {part_of(n) for n in form.shapes if n not in form.stays}.intersection(alg.shared)
+        shared, own = [p for p in used if p in given], [p for p in used if p not in given]
         model = "each client's own model" if not shared else "the averaged model"
         if shared and own:
             model = f"the averaged {' and '.join(shared)} with each client's own {' and '.join(own)}"
@@ -212,11 +213,10 @@ def _form(alg: Algorithm, scenario: Scenario, architecture: architectures.Net) -
     net._modules = dict(architecture._modules)  # large nets are built once for all algorithms
     with randomness.seeded(0):
         task = task_of(scenario, classes, shape, 0, dtype_of(scenario))
-        net = alg.build(net, task)
-    shapes = {n: t.shape for n, t in net.state_dict().items()}
-    buffers = frozenset(n for n, _ in net.named_buffers())
-    stays, adapts = frozenset(alg.stays(net)), bool(alg.adapt(task))
-    return Form(tuple(parts(net)), shapes, buffers, architecture.head_was, stays, adapts)
+        net = hooks.built(alg, net, task)
+    shapes, buffers = {n: t.shape for n, t in net.state_dict().items()}, frozenset(n for n, _ in net.named_buffers())
+    stays, adapts = hooks.stays(alg, net) | plans.not_given(alg, net, task), bool(plans.adapting(alg, task))
+    return Form(tuple(parts(net)), shapes, buffers, architecture.head_was, frozenset(stays), adapts)
 
 
 def shape_of(scenario: Scenario) -> tuple[architectures.Shape, int]:

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from fedtune.core.draws import Draws, certain, streams_of
-from fedtune.core.trees import Executor, Tree, for_each_client, join, take, take_cheaply, tree_map
-from fedtune.federated.algorithm import Batch, Client, Data, Model, Phase, draw, part_of, parts
+from fedtune.core.trees import Executor, Tree, join, take, take_cheaply, tree_map
+from fedtune.core.trees import leaves as leaves_of
+from fedtune.federated import hooks
+from fedtune.federated.algorithm import Batch, Client, Model, Phase, part_of, parts
+from fedtune.federated.batches import Plan, Pool, drawn, plan
+from fedtune.federated.between_steps import BetweenSteps, Run
 from fedtune.federated.blame import finding
 from fedtune.federated.optimizers import Optimizers, path, rate, trained_names
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.stacked_step import gradients, steps_of
 from fedtune.nn.layers import has_convolutions, stacked_layout, stacked_weights
-
-
-class Pool(NamedTuple):
-    """Rows to train on.  Row j of client k is x[rows[k, j]], for j < counts[k]."""
-
-    x: Tensor  # [R, …]
-    y: Tensor  # [R]
-    rows: Tensor  # [m, N]
-    counts: Tensor  # [m]
-    dtype: torch.dtype | None = None  # of noise; None: x's, which then are no whole numbers
-
-    @property
-    def real(self) -> torch.dtype:
-        """The type of the run's real numbers."""
-        return self.dtype or self.x.dtype
 
 
 class Job(NamedTuple):
@@ -46,22 +36,14 @@ class Job(NamedTuple):
     trained: tuple[str, ...]  # the parts that move
     client: Client  # with a client axis
     streams: list[torch.Generator]  # whose addresses are the clients' in this phase
-    draws: tuple[Draws, Draws]  # of a step, and of the second one
+    draws: tuple[Draws, Draws, Draws, Draws]  # of a step, of the second one, of what is set before and after steps
 
-    def begin(self, order: Sequence[int]) -> tuple[Draws, Draws]:
-        """What serves the random numbers of a step and of the second one, to these clients from their beginning."""
+    def begin(self, order: Sequence[int]) -> tuple[Draws, Draws, Draws, Draws]:
+        """What serves the random numbers of a phase's code, to these clients from their beginning."""
         mine = [self.streams[k] for k in order]
-        for draws, purpose in zip(self.draws, ("draws", "draws again"), strict=True):
+        for draws, purpose in zip(self.draws, ("draws", "draws again", "draws begin", "draws project"), strict=True):
             draws.begin(streams_of(mine, purpose))
         return self.draws
-
-
-class Plan(NamedTuple):
-    """Who does how many steps on which rows with which noise: drawn ahead, each client from its own stream."""
-
-    steps: list[int]  # of each client
-    rows: Tensor  # [m, S, B] rows of pool.x, padded past a client's own steps
-    eps: dict[str, Tensor]  # [m, S, …]
 
 
 class Done(NamedTuple):
@@ -71,6 +53,7 @@ class Done(NamedTuple):
     losses: Tensor  # [m] float64
     tally: dict[str, Tree]  # {} unless the loss returns (loss, tally): then the sum of its tallies over the steps
     client: Client  # what client code knew of its client
+    steps: Tensor  # [m] that were made
 
 
 def train(
@@ -95,84 +78,25 @@ def train(
     for name, part in net.named_children():
         part.train(name in trained)  # a frozen part keeps its running statistics
     passes = work.local_epochs if phase.epochs is None else phase.epochs
-    pools = [_drawn(net, phase, down, pool, streams, executor, i) for i in range(passes)] if phase.pool else [pool]
+    pools = [drawn(net, phase, down, pool, streams, executor, i) for i in range(passes)] if phase.pool else [pool]
     rows = join([{"x": p.x, "y": p.y} for p in pools])
     todo, device = plan(pools, phase, work, passes, streams), pool.counts.device
-    steps = torch.tensor(todo.steps, device=device)
-    lr = torch.full((len(steps),), rate(phase, work, cooled), dtype=pool.real, device=device)
-    paths = {p: path(p, phase, work, cooled, steps.to(lr.dtype)) for p in trained}
-    client = Client(kept or {}, lr, steps, {p: paths.get(p, torch.zeros_like(lr)) for p in parts(net)})
-    draws = Draws(phase.loss, net), Draws(phase.after and phase.after.loss, net)
+    lr = torch.full((len(todo.steps),), rate(phase, work, cooled), dtype=pool.real, device=device)
+
+    def knowing(steps: Tensor) -> Client:
+        paths = {p: path(p, phase, work, cooled, steps.to(lr.dtype)) for p in trained}
+        return Client(kept or {}, lr, steps, {p: paths.get(p, torch.zeros_like(lr)) for p in parts(net)})
+
+    client = knowing(torch.tensor(todo.steps, device=device))
+    codes = phase.loss, phase.after and phase.after.loss, phase.begin, phase.project
+    draws = Draws(codes[0], net), Draws(codes[1], net), Draws(codes[2], net), Draws(codes[3], net)
     job = Job(net, phase, work, cooled, rows["x"], rows["y"], todo, trained, client, streams, draws)
     run = _stack_in_memory if executor == "stack" else _loop
     with finding(lambda k, at: _alone(job, tensors, down, k, at), lambda: _rows(job)):
         done = certain(lambda: run(job, tensors, down), *draws)
-    keep = {n: t for n, t in done.tensors.items() if part_of(n) in trained}
-    return Done(tensors | keep, done.losses / steps.clamp(min=1), done.tally, client)
-
-
-def plan(pools: list[Pool], phase: Phase, work: Scenario, passes: int, streams: list[torch.Generator]) -> Plan:
-    """Batches of exactly B real rows: permutation after permutation, the last batch of one wraps into the next.
-
-    A client with fewer rows than B meets some of them twice in a batch; one without rows does no step.  Several
-    pools are gone through once each, one after the other; a single one `passes` times.  Where the scenario counts
-    steps, it has so many in place of all its passes, and each pass of a phase with epochs of its own over a client's
-    own rows has as many.
-    """
-    batch, device = work.batch, pools[0].rows.device
-    starts = [0]
-    for pool in pools[:-1]:
-        starts.append(starts[-1] + len(pool.x))
-    counts = [p.counts.tolist() for p in pools]
-    tables = [p.rows.cpu() + start for p, start in zip(pools, starts, strict=True)]
-    rows, eps, steps = [], [], []
-    for k, stream in enumerate(streams):
-        mine = []
-        for table, count in zip(tables, counts, strict=True):
-            n = count[k]
-            if phase.steps is not None:
-                need = phase.steps * batch
-            elif work.local_steps and (phase.epochs is None or phase.pool is None):
-                need = work.local_steps * (1 if phase.epochs is None else phase.epochs) * batch
-            else:
-                need = (passes if len(pools) == 1 else 1) * -(-n // batch) * batch
-            if n and need:
-                order = torch.cat([torch.randperm(n, generator=stream) for _ in range(-(-need // n))])[:need]
-                mine.append(table[k, order])
-        rows.append(torch.cat(mine).view(-1, batch) if mine else torch.zeros(0, batch, dtype=torch.int64))
-        steps.append(len(rows[-1]))
-        eps.append(draw(phase.noise, stream, (steps[-1],), pools[0].real))
-    padded = tree_map(lambda *ts: _padded(ts).to(device), eps[0], *eps[1:])
-    return Plan(steps, _padded(rows).to(device), padded)
-
-
-def _padded(ragged: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
-    return nn.utils.rnn.pad_sequence(list(ragged), batch_first=True)
-
-
-def _drawn(
-    net: nn.Module, phase: Phase, down: dict[str, Tree], like: Pool, streams: list[torch.Generator],
-    executor: Executor, number: int,
-) -> Pool:  # fmt: skip
-    """The rows that the phase makes itself, as a Pool; masked ones are left out."""
-    assert phase.pool is not None
-    noise = [draw(phase.pool_noise, s, (), like.real) for s in streams]
-    eps = tree_map(lambda *ts: torch.stack(ts).to(like.x.device), noise[0], *noise[1:])
-    pool, draws = phase.pool, Draws(phase.pool, net)
-
-    def run() -> Data:
-        draws.begin(streams_of(streams, f"pool draws {number}"))
-        none = [torch.empty(0)] * len(streams)
-        with finding(lambda k, _: draws.alone(pool, k, take(down, k), take(eps, k)), lambda: none):
-            found: Data = for_each_client(pool, executor, down, eps, draws=draws)
-        return found
-
-    with torch.no_grad():
-        data = certain(run, draws)
-    m, n = data.mask.shape
-    real_first = (~data.mask).to(torch.int8).argsort(dim=1, stable=True)
-    rows = real_first + n * torch.arange(m, device=like.x.device)[:, None]
-    return Pool(data.x.flatten(0, 1), data.y.flatten(), rows, data.mask.sum(1), like.real)
+    keep = {n: t for n, t in done.tensors.items() if phase.begin or part_of(n) in trained}
+    losses, client = done.losses / done.steps.clamp(min=1), knowing(done.steps) if phase.until else client
+    return done._replace(tensors=tensors | keep, losses=losses, client=client)
 
 
 def _frozen(job: Job, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -199,11 +123,12 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
     rows = todo.rows[at].transpose(0, 1)  # [S, m, B]
     total = torch.zeros(len(order), device=x.device, dtype=torch.float64)
     tally: dict[str, Tree] = {}
-
+    first, again, *others = job.begin(order)
+    between = _between(job, todo.ends[at], partial(_all_of, others)).begin(mine, down, clients.kept)
     asks: list[str] = []  # what client code asked of its client's scalars in the first step; tensors cost time
     moving, active, convolves = trained_names(net, job.trained), 0, has_convolutions(net)
     optimizers: Optimizers | None = None
-    run, run_again = steps_of(net, phase, job.begin(order), asks)
+    run, run_again = steps_of(net, phase, (first, again), asks)
     for s in range(steps[0]):
         still = sum(n > s for n in steps)
         if still != active:
@@ -214,9 +139,8 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
             now |= dict(zip(moving, leaves, strict=True))
             if optimizers:
                 optimizers.cut(leaves)
-            run.turn_to(now, leaves, received)
-            if run_again:
-                run_again.turn_to(now, leaves, received)
+            for code in filter(None, (run, run_again)):
+                code.turn_to(now, leaves, received)
         optimizers = optimizers or Optimizers(phase, job.work, job.cooled, moving, leaves, 1)
         index = rows[s, :active]
         images = x[index]  # [k, B, …]
@@ -227,12 +151,14 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
         optimizers.step(grads)
         if run_again:
             optimizers.step_again(run_again(step)[2])
+        losses, seen = between.counted(losses, seen)
         total[:active] += losses
-        if s == 0:
-            tally = tree_map(lambda t: t.new_zeros(len(order), *t.shape[1:]), seen)
+        tally = tally or tree_map(lambda t: t.new_zeros(len(order), *t.shape[1:]), seen)
         tree_map(lambda whole, part: whole[: len(part)].add_(part), tally, seen)
-    back = at.argsort()
-    return Done(take(mine, back), total[back], take(tally, back), job.client)
+        if between.over(s, losses, now, received, kept, mine):
+            break
+    back, made = at.argsort(), between.end(mine, torch.tensor(steps, device=x.device))
+    return Done(take(mine, back), total[back], take(tally, back), job.client, made[back])
 
 
 def _stack_in_memory(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
@@ -243,10 +169,10 @@ def _stack_in_memory(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]
         if len(job.plan.steps) == 1:
             raise
     torch.cuda.empty_cache()
-    steps, rows, eps = job.plan
+    steps, rows, eps, ends = job.plan
     half, found = len(steps) // 2, []
     for some in (slice(0, half), slice(half, None)):
-        todo, streams = Plan(steps[some], rows[some], take(eps, some)), job.streams[some]
+        todo, streams = Plan(steps[some], rows[some], take(eps, some), ends[some]), job.streams[some]
         part = job._replace(plan=todo, client=take(job.client, some), streams=streams)
         found.append(_stack_in_memory(part, take(tensors, some), take(down, some)))
     return join(found)
@@ -259,41 +185,65 @@ def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
     moving = trained_names(net, job.trained)
     total = torch.zeros(len(todo.steps), device=x.device, dtype=torch.float64)
     tally: dict[str, Tree] = {}
-    draws, draws_again = job.begin(range(len(todo.steps)))
+    made = torch.tensor(todo.steps, device=x.device)
+    draws, draws_again, *others = job.begin(range(len(todo.steps)))
     for k, steps in enumerate(todo.steps):
         mine, received, client = take(tensors, k), take(down, k), take(job.client, k)  # views: written through
+        run = partial(_one_of, others, k)
+        between = _between(job, todo.ends[k : k + 1], run).begin(mine, received, client.kept)
         leaves = [mine[n].detach().requires_grad_() for n in moving]
-        model = Model(net, mine | dict(zip(moving, leaves, strict=True)))
+        now = mine | dict(zip(moving, leaves, strict=True))
+        model = Model(net, now, client.kept)
         optimizers = Optimizers(phase, job.work, job.cooled, moving, leaves, 0)
         for s in range(steps):
             index = todo.rows[k, s]
             batch = Batch(x[index], y[index], {n: e[k, s] for n, e in todo.eps.items()}, client)
-            loss, seen = _parted(draws.alone(phase.loss, k, model, batch, received))
-            optimizers.step(gradients(loss, leaves))
+            loss, seen = _parted(hooks.loss(phase.loss, draws.alone(phase.loss, k, model, batch, received)))
+            optimizers.step(gradients(phase.loss, loss, leaves))
             if phase.after:
-                again = draws_again.alone(phase.after.loss, k, model, batch, received)
-                optimizers.step_again(gradients(again, leaves))
+                code = phase.after.loss
+                again, _ = _parted(hooks.loss(code, draws_again.alone(code, k, model, batch, received)))
+                optimizers.step_again(gradients(code, again, leaves))
             total[k] += loss.detach()
             if not tally:
                 tally = tree_map(lambda t: t.detach().new_zeros(len(todo.steps), *t.shape), seen)
             tree_map(lambda whole, part: whole[k].add_(part.detach()), tally, seen)  # noqa: B023 (called at once)
-    return Done(tensors, total, tally, job.client)
+            if between.over(s, loss.detach()[None], now, received, client.kept, {}):
+                break
+        made[k : k + 1] = between.end({}, made[k : k + 1])
+    return Done(tensors, total, tally, job.client, made)
 
 
 def _rows(job: Job) -> list[Tensor]:
     """The rows that each client trains on; none where the phase made them."""
-    steps, rows, _ = job.plan
+    steps, rows, *_ = job.plan
     return [rows[k, : 0 if job.phase.pool else n].unique() for k, n in enumerate(steps)]
 
 
 def _alone(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree], k: int, at: Tensor | None) -> object:
     """A client's training without the others', or its loss as it begins on some of its rows, batch by batch."""
-    (steps, rows, eps), one = job.plan, slice(k, k + 1)
+    (steps, rows, eps, ends), one = job.plan, slice(k, k + 1)
     if at is None:
-        part = job._replace(plan=Plan(steps[one], rows[one], take(eps, one)), client=take(job.client, one))
+        part = job._replace(plan=Plan(steps[one], rows[one], take(eps, one), ends[one]), client=take(job.client, one))
         return _loop(part._replace(streams=job.streams[one]), take(tensors, one), take(down, one))
     given, size = _rows(job)[k][at], rows.shape[2]
-    model, noise, client = Model(job.net, take(tensors, k)), {n: e[k, 0] for n, e in eps.items()}, take(job.client, k)
+    noise, client = {n: e[k, 0] for n, e in eps.items()}, take(job.client, k)
+    model = Model(job.net, take(tensors, k), client.kept)
     for index in torch.cat([given, given[:1].expand(-len(given) % size)]).split(size):
         job.draws[0].alone(job.phase.loss, k, model, Batch(job.x[index], job.y[index], noise, client), take(down, k))
     return None
+
+
+def _between(job: Job, ends: Tensor, run: Run) -> BetweenSteps:
+    """What the phase of some clients does besides its steps.  ends: of these clients."""
+    return BetweenSteps(job.net, job.phase, job.trained, job.work.frozen, job.client.lr.dtype, ends, run)
+
+
+def _all_of(draws: Sequence[Draws], which: int, code: Callable[..., Tree], *trees: Tree) -> Tree:
+    """Code of clients as one program."""
+    return draws[which].stacked(code, len(leaves_of(trees)[0]), *trees)
+
+
+def _one_of(draws: Sequence[Draws], client: int, which: int, code: Callable[..., Tree], *trees: Tree) -> Tree:
+    """Code of one client."""
+    return draws[which].alone(code, client, *trees)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +13,17 @@ from torch.func import functional_call
 class Model:
     """A view on one client's tensors as a model: m.body(x), m.head(z), m.part("proj")(z), m["head.weight"]."""
 
-    def __init__(self, net: nn.Module, tensors: dict[str, Tensor]) -> None:
-        """net gives the form (its own values are never used), tensors the values by their full names."""
-        self.net, self.tensors = net, tensors
+    def __init__(self, net: nn.Module, tensors: dict[str, Tensor], kept: dict[str, Any] | None = None) -> None:
+        """net gives the form (its own values are never used), tensors the values by their full names.
+
+        kept: what its client keeps between rounds.
+        """
+        self.net, self.tensors, self._kept = net, tensors, kept or {}
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """What its client keeps between rounds (`keep`, `remember`)."""
+        return self._kept
 
     def __getitem__(self, name: str) -> Tensor:
         """One tensor by its full name."""
@@ -31,7 +40,7 @@ class Model:
 
         For a model that training looks at and does not move: the received one, or one that a client has kept.
         """
-        return _Still(self.net, self.tensors | tensors)
+        return _Still(self.net, self.tensors | tensors, self._kept)
 
     def body(self, x: Tensor) -> Tensor:
         """Features z [B, D] of a batch [B, …]."""

@@ -38,7 +38,7 @@ class Optimizers:
         ]  # fmt: skip
         self.sets = [(times, s) for times, s in split if s]  # what has one rate
         lr, after = rate(phase, work, cooled), self.phase.after
-        make = _adam if work.optimizer == "adam" else _sgd(work.momentum)
+        make = _adam if work.optimizer == "adam" else _sgd(momentum(phase, work))
         self.leaves, self.memory = leaves, _Memory(len(leaves))
         self.first = [(s, partial(make, lr * times, work.weight_decay)) for times, s in self.sets]
         self.again = _Memory(len(leaves))
@@ -159,6 +159,11 @@ def rate(phase: Phase, work: Scenario, cooled: float) -> float:
     return work.lr * cooled if phase.lr is None else phase.lr
 
 
+def momentum(phase: Phase, work: Scenario) -> float:
+    """A phase's momentum: its own, or the scenario's."""
+    return work.momentum if phase.momentum is None else phase.momentum
+
+
 def path(part: str, phase: Phase, work: Scenario, cooled: float, steps: Tensor) -> Tensor:
     """How far clients [m] of so many steps carry a part along a gradient of one, but for Adam: η a step.
 
@@ -166,7 +171,7 @@ def path(part: str, phase: Phase, work: Scenario, cooled: float, steps: Tensor) 
     S / (1 - β) - β (1 - β^S) / (1 - β)².
     """
     times = phase.pace.get(part, 1.0) * (work.body_pace if part == "body" else 1.0)
-    beta = 0.0 if work.optimizer == "adam" else work.momentum
+    beta = 0.0 if work.optimizer == "adam" else momentum(phase, work)
     long = steps / (1 - beta) - beta * (1 - beta**steps) / (1 - beta) ** 2
     return rate(phase, work, cooled) * times * long
 

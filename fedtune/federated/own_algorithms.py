@@ -100,7 +100,7 @@ def _require_sound(cls: type[Algorithm]) -> None:
     for name, method in vars(Algorithm).items():
         if inspect.isfunction(method) and not name.startswith("_"):
             _require_signature(cls, name, method)
-    with told(f"{_place(cls)}: algorithm {cls.__name__} cannot be made with its defaults"):
+    with told(f"{place_of(cls)}: algorithm {cls.__name__} cannot be made with its defaults"):
         made = cls()
         values = {name: getattr(made, name) for name in PARTS}  # some are properties
     for name, value in values.items():
@@ -135,10 +135,10 @@ def _require_presets(cls: type[Algorithm]) -> None:
 
 
 def _refused(cls: type, why: str, member: Any = None) -> UserError:
-    return UserError(f"{_place(cls, member)}: algorithm {cls.__name__}: {why}")
+    return UserError(f"{place_of(cls, member)}: algorithm {cls.__name__}: {why}")
 
 
-def _place(cls: type, member: Any = None) -> str:
+def place_of(cls: type, member: Any = None) -> str:
     """FILE:LINE of a class, or of its function."""
     code = getattr(inspect.unwrap(member), "__code__", None) if callable(member) else None
     if code:

@@ -50,6 +50,12 @@ def of_error(error: BaseException, cls: type) -> str:
     return Path(own_files.place(error) or "").name  # a model's, say
 
 
+def said_in(error: BaseException) -> str:
+    """The place with which an error's words begin; "" if there is none."""
+    found = re.match(r"(\S+\.py):(\d+): ", str(error))
+    return place(found[1], int(found[2])) if found else ""
+
+
 def anew(why: str) -> str:
     """That steps are not replayed, and why, with the place in the author's file."""
     return "every step runs anew: " + re.sub(r"[^\s(]*/(?=[^/\s]+:\d+)", "", why)

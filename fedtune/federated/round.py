@@ -14,9 +14,10 @@ from fedtune.core import metrics, randomness
 from fedtune.core.errors import Diverged
 from fedtune.core.trees import NOTHING, Size, Tree, alike, join, leaves, size, take
 from fedtune.data.federation import Federation
+from fedtune.federated import hooks
 from fedtune.federated.algorithm import part_of
 from fedtune.federated.local_training import Done
-from fedtune.federated.state import Group, Setting, State, no_steps
+from fedtune.federated.state import Group, Setting, State, no_steps, received
 
 Found = TypeVar("Found")
 
@@ -62,9 +63,9 @@ class RunningRound:
         with self.until_lost():
             for i in self.here:
                 g = self.groups[i]
-                self.down[i] = self.s.algorithm.broadcast(self.server, g.ids, self.task)
+                self.down[i] = hooks.broadcast(self.s.algorithm, "broadcast", self.server, g.ids, self.task)
                 self.down_size = self.down_size.plus(size(self.down[i]))
-                self.groups[i] = g._replace(tensors=g.tensors | self.s.algorithm.receive(self.down[i]))
+                self.groups[i] = g._replace(tensors=received(self.s, g, self.down[i]))
 
     def take_training(self, i: int, done: Done | Diverged) -> None:
         """What a phase left of a group's clients."""
@@ -105,7 +106,8 @@ class RunningRound:
         ids = torch.cat([self.groups[i].ids for i in self.here])
         with self.until_lost():
             sent = take(join(ups) | {"ids": ids}, ids.argsort())
-            self.server = self.s.algorithm.aggregate(self.server, sent, self.task)
+            found = self.s.algorithm.aggregate(self.server, sent, self.task)
+            self.server = hooks.entries(self.s.algorithm, "aggregate", found, self.server)
 
     def end(self, state: State) -> tuple[State, dict[str, Any]] | Diverged:
         """The new state and the round's metrics, or how it diverged."""
@@ -116,7 +118,7 @@ class RunningRound:
             return self.lost
         total = state.bytes + self.up_size.bytes + self.down_size.bytes
         row = {"train_loss": self.train_loss} | metrics.communication(self.up_size, self.down_size, total)
-        row |= self.s.algorithm.report(self.server)
+        row |= hooks.reported(self.s.algorithm, self.s.algorithm.report(self.server))
         return State(self.server, self._merged(state.groups), self.t, total), row
 
     def _require_finite(self) -> None:

@@ -16,7 +16,7 @@ from fedtune.core.errors import Diverged
 from fedtune.core.metrics import over_seeds
 from fedtune.core.trees import alike, tree_map
 from fedtune.data import federation
-from fedtune.federated import engine, evaluation, executors, own_metrics, partitioning, seed_stack, starting
+from fedtune.federated import engine, evaluation, executors, hooks, own_metrics, partitioning, seed_stack, starting
 from fedtune.federated.experiment import Experiment, task_of, with_seed
 from fedtune.federated.seed_stack import SeedStack
 from fedtune.federated.settling import settle
@@ -106,7 +106,9 @@ class Simulation:
     def take(self, state: State, row: dict[str, Any], found: evaluation.Scored, seconds: float) -> dict[str, Any]:
         """Go on from what a round left; its row with what the evaluation found in so many seconds."""
         row, task = {"round": state.round} | row | found.row, self.setting.task_in(state.round)
-        self.state = state._replace(server=self.setting.algorithm.observe(state.server, row["val_acc"], task))
+        alg = self.setting.algorithm
+        server = hooks.entries(alg, "observe", alg.observe(state.server, row["val_acc"], task), state.server)
+        self.state = state._replace(server=server)
         self.last = Round(row | {"eval_seconds": seconds}, found.clients, state)
         return self.last.row
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from fedtune.core.draws import Draws
-from fedtune.core.errors import UserError
 from fedtune.core.tape import Replay
 from fedtune.core.trees import Tree, leaves, tree_map
+from fedtune.federated import hooks
 from fedtune.federated.algorithm import Model, Phase
 from fedtune.federated.asked import Step, batch_of
 from fedtune.federated.replayed import Kind, Replayed, looks, names
@@ -36,7 +36,12 @@ class StackedStep(Replayed[Out]):
         super().__init__(net, loss, _REASONS.setdefault(net, {}), beside)
         self.draws, self.asks = draws, asks
         self.replay: Replay | None = None
-        self.of_one = lambda t, step, received: loss(Model(net, t), batch_of(step, asks), received)
+        self.loss = loss
+
+        def of_one(t: dict[str, Tensor], step: Step, received: Tree) -> Any:
+            return hooks.loss(loss, loss(Model(net, t, *step[3:4]), batch_of(step, asks), received))
+
+        self.of_one = of_one
 
     def turn_to(self, clients: dict[str, Tensor], moving: list[Tensor], received: dict[str, Tree]) -> None:
         """From now on these clients [k, …]: their tensors, those among them that are trained, what they received."""
@@ -102,7 +107,7 @@ class StackedStep(Replayed[Out]):
     def _eager(self, step: Step) -> Out:
         found = self.draws.stacked(self.of_one, len(step[1]), self.clients, step, self.received)
         losses, seen = found if isinstance(found, tuple) else (found, {})
-        return losses.detach(), tree_map(Tensor.detach, seen), gradients(losses, self.moving)
+        return losses.detach(), tree_map(Tensor.detach, seen), gradients(self.loss, losses, self.moving)
 
 
 def steps_of(
@@ -119,10 +124,9 @@ def reasons(net: nn.Module) -> list[str]:
     return [*_REASONS.get(net, ())]
 
 
-def gradients(losses: Tensor, leaves: list[Tensor]) -> list[Tensor | None]:
+def gradients(loss: Callable[..., Any], losses: Tensor, leaves: list[Tensor]) -> list[Tensor | None]:
     """Of each leaf by its own clients' losses: client k's loss [k] reaches only row k.  None for what none reaches."""
-    if not isinstance(losses, Tensor):
-        raise UserError(f"a loss is one number, a tensor [], but this algorithm's is a {type(losses).__name__}")
+    hooks.require_gradient(loss, losses, leaves)
     for leaf in leaves:
         leaf.grad = None
     if leaves:

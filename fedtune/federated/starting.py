@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from fedtune.core import randomness
 from fedtune.core.trees import Executor, alike
-from fedtune.federated import engine, weights
+from fedtune.federated import engine, hooks, weights
 from fedtune.federated.engine import Setting, State
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.weights import Target, Weights
@@ -53,7 +53,7 @@ def _drawn(s: Setting, member: str, client: int, like: dict[str, Tensor]) -> dic
     seed = randomness.number(s.task.seed, "net", client)
     net = architectures.build(member, s.task.shape, s.task.classes, s.task.features, seed)
     with randomness.seeded(randomness.number(s.task.seed, "parts", client)):
-        tensors = s.algorithm.build(net, s.task).state_dict()
+        tensors = hooks.built(s.algorithm, net, s.task).state_dict()
     return {n: tensors[n] for n in like}
 
 
@@ -68,7 +68,9 @@ def from_weights(s: Setting, state: State, given: Weights, part: str) -> State:
         for ours, theirs in fits[-1].names.items():
             if ours in shared:
                 shared[ours] = given.common[theirs].to(shared[ours], copy=True)
-            elif theirs in given.common:
+            if ours not in own:
+                continue
+            if theirs in given.common:
                 values = given.common[theirs].to(own[ours], copy=True).expand_as(own[ours])
                 own[ours] = values if alike(own[ours]) else values.clone()  # a frozen part is one for all
             else:

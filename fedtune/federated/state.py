@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import torch
@@ -12,6 +12,7 @@ from fedtune.core import randomness
 from fedtune.core.errors import UserError
 from fedtune.core.trees import Executor, Tree, take, take_cheaply, to_all, tree_map
 from fedtune.data.federation import Federation, Split
+from fedtune.federated import hooks, plans
 from fedtune.federated.algorithm import Algorithm, Client, Task, part_of, parts
 from fedtune.federated.own_metrics import OwnMetric
 from fedtune.federated.scenario import Scenario
@@ -79,24 +80,48 @@ def start(s: Setting, nets: list[tuple[Net, list[int], Executor]]) -> State:
     """
     device = s.federation.x.device
     forms = [_with_own_parts(s, form) for form, _, _ in nets]
-    server, groups = s.algorithm.init(with_shapes(s, forms[0]).task), []
+    server, groups = hooks.tree(s.algorithm, "init", s.algorithm.init(with_shapes(s, forms[0]).task), "entries"), []
     for net, (_, ids, executor) in zip(forms, nets, strict=True):
         tensors = {n: _cast(t.detach(), device, s.dtype) for n, t in net.state_dict().items()}
-        kept = s.algorithm.stays(net)
+        kept = hooks.stays(s.algorithm, net)
         if s.scenario.batch_norm == "personal":
             kept = kept | {n for n, _ in net.named_buffers()}
         sent = s.scenario.sent(s.algorithm.shared)
         shared = {n: t for n, t in tensors.items() if part_of(n) in sent and n not in kept}
         own = {n: _of_each(s, n, t, len(ids)) for n, t in tensors.items() if n not in shared}
-        memory = s.algorithm.keep(with_shapes(s, net).task)
-        if not isinstance(memory, dict):
-            raise UserError(f"keep gives a dict of what a client keeps, {{}} for nothing, but gave {memory!r:.80}")
+        memory = hooks.tree(s.algorithm, "keep", s.algorithm.keep(with_shapes(s, net).task), "what a client keeps")
         memory = tree_map(lambda t: _cast(t, device, s.dtype), to_all(memory, len(ids)))
         numbers = torch.tensor(sorted(ids), device=device)
         groups.append(Group(net, numbers, own, executor, tree_map(torch.clone, memory)))
         if s.algorithm.shared:
             _require_equal(s.algorithm, server.setdefault("shared", shared), shared, s.federation.some(ids))
-    return State(tree_map(lambda t: _cast(t, device, s.dtype), server), tuple(groups), 0, 0)
+    server = tree_map(lambda t: _cast(t, device, s.dtype), server)
+    return State(server, tuple(_with_unreceived(s, server, g) for g in groups), 0, 0)
+
+
+def _with_unreceived(s: Setting, server: dict[str, Tree], g: Group) -> Group:
+    """A group whose clients have of their own what they are not given of the shared parts."""
+    names = plans.unreceived(s.algorithm, server, g.ids, with_shapes(s, g.net).task)
+    if names and s.scenario.evaluation != "personal":
+        raise hooks.wrong(
+            s.algorithm, "receive", f"all shared parts where one global model is scored, {s.scenario.evaluation}",
+            f"{names[0]} stays with each client", "use --evaluation personal",
+        )  # fmt: skip
+    own = {n: _of_each(s, n, server["shared"][n], len(g.ids)) for n in names}
+    return g._replace(tensors=g.tensors | own)
+
+
+def received(s: Setting, g: Group, down: dict[str, Tree]) -> dict[str, Tensor]:
+    """The tensors of a group's clients after they took over what they received."""
+    alg, found = s.algorithm, s.algorithm.receive(down)
+    if hook := next((h for h in ("receive", "broadcast", "deployed") if hooks.is_own(alg, h)), None):
+        hooks.tensors(partial(hooks.wrong, alg, hook), found, g.net, s.dtype, (len(g.ids),))
+        if lacking := [n for n in hooks.forms_of(g.net) if n not in g.tensors and n not in found]:
+            raise hooks.wrong(
+                alg, hook, "in every round what clients do not keep", f"{lacking[0]} is left out",
+                "what is left out in the first rounds stays their own",
+            )  # fmt: skip
+    return g.tensors | found
 
 
 def with_shapes(s: Setting, net: nn.Module) -> Setting:
@@ -120,7 +145,7 @@ def _zero(dtype: torch.dtype, device: torch.device) -> Tensor:
 def _with_own_parts(s: Setting, form: Net) -> nn.Module:
     """The form with the parts that the algorithm adds, whose values are drawn from the seed."""
     with randomness.seeded(randomness.number(s.task.seed, "parts")):
-        net = s.algorithm.build(form, s.task._replace(shapes={}, parameters=()))
+        net = hooks.built(s.algorithm, form, s.task._replace(shapes={}, parameters=()))
     missing = set(s.algorithm.shared) - set(parts(net))
     assert not missing, f"{type(s.algorithm).__name__} shares parts that the net lacks: {missing}"
     return net

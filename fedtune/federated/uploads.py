@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from fedtune.core.draws import Draws, certain, streams_of
-from fedtune.core.errors import UserError
 from fedtune.core.pure_functions import is_known
 from fedtune.core.trees import Tree, for_each_client, named, take, tree_map
+from fedtune.federated import hooks
 from fedtune.federated.algorithm import Algorithm, Client, Data, Model, draw
 from fedtune.federated.blame import among, finding
 from fedtune.federated.chunks import Part, bands_of, blocks_of, in_chunks, rows_of
@@ -44,14 +44,17 @@ def uploads(s: Setting, g: Group, known: Known, t: int) -> dict[str, Tree]:
     (down, tally, clients), alg = known, s.algorithm
     remembers = type(alg).remember is not Algorithm.remember
     streams = s.streams(g.ids, "upload", t)
-    noise = [draw(alg.upload_noise(s.task), stream, (), s.dtype) for stream in streams]
+    wanted = hooks.noise(alg, alg.upload_noise(s.task))
+    noise = [draw(wanted, stream, (), s.dtype) for stream in streams]
     eps = tree_map(lambda *ts: torch.stack(ts).to(s.federation.x.device), noise[0], *noise[1:])
     stacked = g.executor == "stack" and all(is_known(type(m).__module__) for m in g.net.modules())
 
     def one(tensors: dict[str, Tensor], data: Data, received: dict[str, Tree], z: dict[str, Tensor]) -> dict[str, Tree]:
-        m = _Looked(g.net, tensors, data.x, z)
+        m = _Looked(g.net, tensors, data.client.kept, data.x, z)
         up = alg.upload(m, data, received) if type(alg).upload is not Algorithm.upload else {}
         kept = alg.remember(m, data, received) if remembers else {}
+        hooks.tree(alg, "upload", up, "what a client sends")
+        hooks.tree(alg, "remember", kept, "what a client keeps")
         _ASKED[g.net] = m.asked and stacked
         return {"up": up, "kept": kept}
 
@@ -71,7 +74,7 @@ def uploads(s: Setting, g: Group, known: Known, t: int) -> dict[str, Tree]:
             return for_each_client(one, g.executor, *trees, draws=draws)
 
     found = certain(lambda: in_chunks(g, s.federation.train, run), draws, features)
-    kept = _of_the_form(g.kept, found["kept"], type(alg).__name__) if remembers else g.kept
+    kept = _of_the_form(g.kept, found["kept"], alg) if remembers else g.kept
     return found | {"kept": kept}
 
 
@@ -88,8 +91,8 @@ _ASKED: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # whether feat
 class _Looked(Model):
     """A client's model that notes whether it is asked for the features of all rows, or is given them."""
 
-    def __init__(self, net: nn.Module, tensors: dict[str, Tensor], rows: Tensor, features: dict[str, Tensor]) -> None:
-        super().__init__(net, tensors)
+    def __init__(self, net: nn.Module, tensors: dict[str, Tensor], kept: Tree, rows: Tensor, features: Tree) -> None:
+        super().__init__(net, tensors, kept)
         self.rows, self.features, self.asked = rows, features.get("z"), False
 
     def body(self, x: Tensor) -> Tensor:
@@ -126,7 +129,7 @@ def _body(m: Model, x: Tensor) -> Tensor:
     return m.body(x)
 
 
-def _of_the_form(old: Tree, new: Tree, name: str) -> Tree:
+def _of_the_form(old: Tree, new: Tree, alg: Algorithm) -> Tree:
     """What clients remember; UserError unless it has the form of what they kept."""
 
     def form(tree: Tree) -> list[str]:
@@ -134,8 +137,8 @@ def _of_the_form(old: Tree, new: Tree, name: str) -> Tree:
 
     a, b = form(old), form(new)
     if a != b:
-        raise UserError(
-            f"{name}.remember must return what {name}.keep does, of the same names, shapes and types: "
-            f"{', '.join(a) or 'nothing'}; but got {', '.join(b) or 'nothing'}"
-        )
+        raise hooks.wrong(
+            alg, "remember", f"what keep does, of the same names, shapes and types: {', '.join(a) or 'nothing'}",
+            f"gives {', '.join(b) or 'nothing'}",
+        )  # fmt: skip
     return new

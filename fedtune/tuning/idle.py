@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
+from fedtune.federated import hooks
 from fedtune.federated.experiment import Experiment
 from fedtune.tuning.domains import ends
 from fedtune.tuning.space_types import Config, Space, met
@@ -21,7 +22,7 @@ def reasons(space: Space, experiment: Experiment) -> dict[str, str]:
             algorithm, scenario = experiment.resolve(config)
         except UserError:  # values that do not go together; a trial will say so
             continue
-        idle = scenario.idle() | algorithm.idle(scenario)
+        idle = scenario.idle() | hooks.words(algorithm, "idle", algorithm.idle(scenario))
         found = idle if found is None else {n: why for n, why in found.items() if n in idle}
     return {n: why for n, why in (found or {}).items() if n in space.names}
 

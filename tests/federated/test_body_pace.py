@@ -27,8 +27,9 @@ from torch.testing import assert_close
 from fedtune.core.errors import UserError
 from fedtune.core.trees import alike
 from fedtune.federated.algorithm import Algorithm, Batch, Model, Phase
+from fedtune.federated.batches import Pool
 from fedtune.federated.experiment import Experiment
-from fedtune.federated.local_training import Pool, train
+from fedtune.federated.local_training import train
 from fedtune.federated.registry import find, names
 
 DATA = random_federation([5, 7, 3])

@@ -31,6 +31,7 @@ from fedtune.core.errors import Diverged, UserError
 from fedtune.core.trees import Size, for_each_client, take
 from fedtune.federated import (
     algorithm,
+    batches,
     chunks,
     engine,
     evaluation,
@@ -40,9 +41,9 @@ from fedtune.federated import (
     stacked_rows,
 )
 from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Noise, Phase
+from fedtune.federated.batches import Pool
 from fedtune.federated.executors import require_device
 from fedtune.federated.experiment import Experiment
-from fedtune.federated.local_training import Pool
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Simulation
 from fedtune.nn import architectures, catalogue
@@ -69,7 +70,7 @@ def test_of_the_rows_that_a_phase_makes_masked_ones_are_left_out_wherever_they_s
     mask = torch.tensor([[False, True, False, True], [True, True, False, True]])
     made = {"x": torch.arange(8.0).view(2, 4, 1), "y": torch.arange(8).view(2, 4), "mask": mask}
     phase = PHASE._replace(pool=lambda down, eps: Data(down["x"], down["y"], down["mask"], {}))
-    found = local_training._drawn(nn.Identity(), phase, made, pool_of([1, 1]), streams(0, 1), executor, 0)
+    found = batches.drawn(nn.Identity(), phase, made, pool_of([1, 1]), streams(0, 1), executor, 0)
     assert found.counts.tolist() == [2, 3]
     for k, count in enumerate(found.counts.tolist()):
         rows = found.rows[k, :count]
@@ -94,7 +95,7 @@ def train_all(sim: Simulation, clients: list[int], phase: Phase = PHASE) -> tupl
 @pytest.mark.parametrize("epochs", [1, 2, 5])
 def test_a_batch_is_full_of_real_rows_and_each_permutation_ends_before_the_next(epochs: int) -> None:
     counts = [1, 3, 8, 10]
-    plan = local_training.plan([pool_of(counts)], PHASE, Scenario(batch=4), epochs, streams(0, 1, 2, 3))
+    plan = batches.plan([pool_of(counts)], PHASE, Scenario(batch=4), epochs, streams(0, 1, 2, 3))
     assert plan.steps == [epochs * -(-n // 4) for n in counts]
     for k, n in enumerate(counts):
         drawn = plan.rows[k, : plan.steps[k]].flatten() - 100 * k
@@ -108,7 +109,7 @@ def test_local_steps_stand_for_a_pass_over_a_clients_own_rows_and_not_over_rows_
     work, pool = Scenario(batch=4, local_steps=7), pool_of([2, 30])
 
     def steps(**said: Any) -> list[int]:
-        return local_training.plan([pool], PHASE._replace(**said), work, 2, streams(0, 1)).steps
+        return batches.plan([pool], PHASE._replace(**said), work, 2, streams(0, 1)).steps
 
     assert steps() == [7, 7]  # local_epochs, here 2, are idle
     assert steps(epochs=2) == [14, 14] and steps(epochs=0) == [0, 0]
@@ -118,7 +119,7 @@ def test_local_steps_stand_for_a_pass_over_a_clients_own_rows_and_not_over_rows_
 
 def test_several_pools_are_gone_through_once_each_in_order() -> None:
     first, second = pool_of([5, 0]), pool_of([3, 4])
-    plan = local_training.plan([first, second], PHASE._replace(epochs=2), Scenario(batch=2), 2, streams(0, 1))
+    plan = batches.plan([first, second], PHASE._replace(epochs=2), Scenario(batch=2), 2, streams(0, 1))
     assert plan.steps == [3 + 2, 0 + 2]
     drawn = plan.rows[0].flatten().tolist()
     assert set(drawn[:5]) == set(range(5)) and drawn[5] in range(5)
@@ -129,9 +130,9 @@ def test_several_pools_are_gone_through_once_each_in_order() -> None:
 def test_a_client_draws_the_same_whoever_else_takes_part_and_however_wide_the_padding_is() -> None:
     phase = PHASE._replace(noise={"n": Noise((3,)), "u": Noise((2,), "uniform")})
     pool, work = pool_of([7, 4, 9]), Scenario(batch=4)
-    whole = local_training.plan([pool], phase, work, 2, streams(0, 1, 2))
+    whole = batches.plan([pool], phase, work, 2, streams(0, 1, 2))
     for k in range(3):
-        alone = local_training.plan([Pool(*pool[:2], pool.rows[[k]], pool.counts[[k]])], phase, work, 2, streams(k))
+        alone = batches.plan([Pool(*pool[:2], pool.rows[[k]], pool.counts[[k]])], phase, work, 2, streams(k))
         n = alone.steps[0]
         assert whole.steps[k] == n and torch.equal(whole.rows[k, :n], alone.rows[0])
         assert all(torch.equal(whole.eps[e][k, :n], alone.eps[e][0]) for e in ("n", "u"))
@@ -215,7 +216,7 @@ def test_training_is_torch_optim_on_each_client(config: dict, executor: str) -> 
     sim = simulate("local", BATCHNORM, random_federation([2, 13, 9]), executor=executor, local_epochs=2, **config)
     got, losses = train_all(sim, [0, 1, 2])
     f, work = sim.setting.federation, sim.setting.scenario
-    plan = local_training.plan([Pool(f.x, f.y, f.train.rows, f.train.counts)], PHASE, work, 2, streams(0, 1, 2))
+    plan = batches.plan([Pool(f.x, f.y, f.train.rows, f.train.counts)], PHASE, work, 2, streams(0, 1, 2))
     for k in range(3):
         net, seen = client_net(sim, k).train(), []
         if work.optimizer == "adam":
@@ -263,7 +264,7 @@ def test_noise_reaches_each_step_of_each_client() -> None:
     sim = simulate("local", DIGITS)
     f, at = sim.setting.federation, torch.arange(3)
     pool = Pool(f.x, f.y, f.train.rows[at], f.train.counts[at])
-    eps = local_training.plan([pool], phase, sim.setting.scenario, 1, streams(0, 1, 2))
+    eps = batches.plan([pool], phase, sim.setting.scenario, 1, streams(0, 1, 2))
     for k in range(3):
         want = sim.state.groups[0].tensors["head.bias"][k] - eps.eps["n"][k, : eps.steps[k]].sum(0)
         for got in results.values():
@@ -647,7 +648,7 @@ def test_what_a_loss_tallies_is_summed_over_the_steps_of_each_client(executor: s
         g.net, g.tensors, {}, Phase(loss), *args, sim.state.groups[0].executor, streams(0, 1, 2)
     )
     plain = local_training.train(g.net, g.tensors, {}, PHASE, *args, sim.state.groups[0].executor, streams(0, 1, 2))
-    planned = local_training.plan([pool], PHASE, sim.setting.scenario, 1, streams(0, 1, 2))
+    planned = batches.plan([pool], PHASE, sim.setting.scenario, 1, streams(0, 1, 2))
     assert done.tally["steps"].tolist() == planned.steps == [2, 3, 1]
     for k in at.tolist():
         drawn = f.y[planned.rows[k, : planned.steps[k]]].flatten()
@@ -677,7 +678,7 @@ def test_parts_have_their_rates_and_bounds_and_a_second_step_follows_as_torch_do
     got, _ = train_all(sim, [0, 1, 2], phase)
     f, clipped = sim.setting.federation, 0
     pool = Pool(f.x, f.y, f.train.rows, f.train.counts)
-    planned = local_training.plan([pool], phase, sim.setting.scenario, 2, streams(0, 1, 2))
+    planned = batches.plan([pool], phase, sim.setting.scenario, 2, streams(0, 1, 2))
     assert len(set(planned.steps)) == 3  # clients that finish early leave the others' memories alone
     for k in range(3):
         net = client_net(sim, k)

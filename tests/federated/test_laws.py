@@ -36,12 +36,12 @@ BROKEN = {
     "ByPlace": ("grouping", "index the server's entries by `ids`"),
     "OwnTuple": ("checkpoint", "does not load without running code"),
     "Undeclared": ("messages", "sends round, which is not declared"),
-    "NoClientAxis": ("messages", "has shape (4, 3) for 3 clients"),
+    "NoClientAxis": ("runs", "must give a first axis of the 5 clients, but means is a tensor of float32 [6, 3]"),
     "CookedLedger": ("bytes", "says comm_mb 0.5"),
     "SendsRows": ("rows stay home", "the client's own rows in example"),
     "Idle": ("first effects", "lam changes nothing"),
     "TooEarly": ("first effects", "has an effect in round 1, but declares first_round=2"),
-    "ReportsNothing": ("metrics", "gives norm = tensor"),
+    "ReportsNothing": ("metrics", "gives norm = inf"),
 }
 BROKEN_MODELS = {
     "wrong_head": ("fits", "the head of broken_models.py:wrong_head does not take"),

@@ -605,9 +605,9 @@ def test_a_copy_of_a_built_in_is_replayed_as_it_is(algorithm: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("one", "said"),
     [
-        (case("return 'loss'"), "a loss is one number, a tensor .*, but this algorithm's is a str"),
+        (case("return 'loss'"), "a loss is one number, a tensor .*, but this algorithm's is 'loss'"),
         (case("yield batch.x.sum()"), "but this algorithm's is a generator"),
-        (case(members="def keep(self, task):\n    return None"), "keep gives a dict .* but gave None"),
+        (case(members="def keep(self, task):\n    return None"), "Mine.keep must give a dict .* but gives None"),
     ],
 )
 def test_what_client_code_must_give_is_said_in_a_line(one: Case, said: str, tmp_path: Path) -> None:

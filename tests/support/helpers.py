@@ -15,13 +15,13 @@ from fedtune.core import randomness
 from fedtune.data.federation import Federation
 from fedtune.federated import engine, partitioning
 from fedtune.federated.algorithm import Phase, Task
+from fedtune.federated.batches import Plan, Pool, plan
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.laws.settings import random_federation as random_federation
 from fedtune.federated.laws.subject import CLOCK as CLOCK
 from fedtune.federated.laws.subject import copied as copied
 from fedtune.federated.laws.subject import flat as flat
 from fedtune.federated.laws.subject import numbers as numbers
-from fedtune.federated.local_training import Plan, Pool, plan
 from fedtune.federated.registry import find, names
 from fedtune.federated.scenario import Scenario
 from fedtune.federated.simulation import Simulation

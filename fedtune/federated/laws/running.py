@@ -156,7 +156,7 @@ def scores(s: Subject) -> Broken | Note | None:
     x = setting.federation.x[:6]
 
     def predicted(rows: Tensor) -> dict[str, Tensor]:
-        model = Model(group.net, tensors)
+        model = Model(group.net, tensors, take(group.kept, 0))
         out = alg.predict(model, rows, take(down, 0))
         return out if isinstance(out, dict) else {"": out}
 

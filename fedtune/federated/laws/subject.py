@@ -151,6 +151,7 @@ class Subject:
                 sim = self.begin(setting, how, groups, seed, config, tape)
                 tape.buffers = frozenset(n for g in sim.state.groups for n, _ in g.net.named_buffers())
                 tape.in_place = how == "loop"
+                tape.down.clear()  # what was asked at the start
                 known = self._runs[key] = Run(sim, tape, setting)
             known.play(rounds or setting.rounds)
         except Exception as error:
@@ -168,7 +169,7 @@ class Subject:
         # an engine's own words on client code begin with the place
         said = re.sub(r"^\S+\.py:\d+: ", "", one_line(own_errors.text(error)))[:300]
         kind = "" if isinstance(error, UserError | Diverged) else f"{type(error).__name__}: "
-        where, to_do = places.of_error(error, self.cls), hints.of_error(error)
+        where, to_do = places.of_error(error, self.cls) or places.said_in(error), hints.of_error(error)
         return Fell(Broken(where, f"{kind}{said} (in the setting: {setting.words})", to_do), error)
 
     def fits_mixed(self) -> bool:
