@@ -320,5 +320,5 @@ class Lost(Algorithm):
 
 
 def test_memory_that_leaves_the_finite_numbers_is_divergence() -> None:
-    with pytest.raises(Diverged, match=r"round 1: the memory of 5 client\(s\) \(0, 1, 2, 3, 4\)"):
+    with pytest.raises(Diverged, match=r"round 1: the memory of 5 clients \(0, 1, 2, 3, 4\)"):
         play(simulate("lost"), 1)
