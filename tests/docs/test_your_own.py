@@ -13,13 +13,17 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fedtune.federated.algorithm import Algorithm
+import fedtune
+from fedtune.federated.algorithm import Algorithm, Phase
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.scenario import Scenario
 from fedtune.runs.folder import RunFolder
 from fedtune.tuning import space
 
 PAGE = (Path(__file__).parents[2] / "docs" / "your-own.md").read_text()
+
+
+TOUR = next(text for text in re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S) if text.startswith("# tour.py"))
 
 
 def steps() -> Iterator[tuple[str, str]]:
@@ -82,11 +86,28 @@ def test_ones_own_stands_beside_a_built_in(story: Path) -> None:
     assert set(pd.read_csv(table)["algorithm"]) == {"fair.py", "fedavg", "fedavgft", "local"}
 
 
-def test_the_table_of_methods_has_their_arguments() -> None:
-    rows = re.findall(r"^\| `(\w+)\((.*)\)` \|", PAGE, re.M)
-    assert len(rows) > 12
-    for name, arguments in rows:
-        assert ["self", *arguments.split(", ")] == [*inspect.signature(getattr(Algorithm, name)).parameters]
+def test_every_method_is_on_the_page_with_its_arguments_and_an_example() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)\((.*?)\)` \|", PAGE, re.M))
+    methods = {n: f for n, f in vars(Algorithm).items() if inspect.isfunction(f) and not n.startswith("_")}
+    assert rows.keys() == methods.keys()
+    for name, arguments in rows.items():
+        parameters = [*inspect.signature(methods[name]).parameters]
+        assert ["self", *filter(None, arguments.split(", "))] == parameters
+        assert f"    def {name}({', '.join(parameters)}):" in TOUR
+
+
+def test_every_field_of_a_phase_is_on_the_page() -> None:
+    table = PAGE[PAGE.index("### What a phase can say") :].partition("FedALA")[0]
+    named = [n for row in re.findall(r"^\| (`.*?) \|", table, re.M) for n in re.findall(r"`(\w+)`", row)]
+    assert sorted(named) == sorted(Phase._fields)
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_the_example_of_all_methods_trains(executor: str, tmp_path: Path) -> None:
+    (tmp_path / "tour.py").write_text(TOUR)
+    rows = fedtune.play(tmp_path / "tour.py", rounds=3, clients=4, local_epochs=1, executor=executor)
+    assert rows["best_so_far"].tolist()[1:] == pytest.approx(rows["val_acc"].cummax().tolist()[:-1], abs=1e-6)
+    assert {"val_acc_held", "val_acc_plain"} <= {*rows.columns}
 
 
 def test_the_space_is_read_from_any_file(story: Path) -> None:
