@@ -151,6 +151,7 @@ def _is_model(name: str) -> bool:
 def _scenario(name: str, fields: dict[str, Any]) -> Scenario:
     """The scenario that laws are asked in: the named one, or the laws' own with other fields."""
     if name or "dataset" in fields:
-        given = fields | {"evaluation": "personal"}
+        typed = {"model": own_files.reference(fields["model"])} if "model" in fields else {}
+        given = fields | typed | {"evaluation": "personal"}
         return ExperimentOptions(algo="fedavg", scenario=name, fields=given).experiment().scenario
     return TINY.override(**{"features": 0, **fields} if "model" in fields else fields)

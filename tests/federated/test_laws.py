@@ -128,5 +128,7 @@ def test_the_command_says_a_line_a_law_and_ends_with_0_1_or_2(capsys: pytest.Cap
 def test_an_algorithm_is_asked_with_a_scenario_and_with_a_model_of_ones_own() -> None:
     check = Check(f"{ALGORITHMS}:Sound", "gfpl-fmnist-w3", set={"lam": 0.5})
     assert check.holds and "rows like those of fashion-mnist" in repr(check)
+    elsewhere = Check(model=f"{MODELS}:branches", dataset="digits")  # whose file is not in this folder
+    assert elsewhere.base is not None and elsewhere.base.dataset == "digits"
     both = Check(f"{ALGORITHMS}:Sound", model=f"{MODELS}:branches")
     assert both.holds and any("cannot run so" in v.note for v in both.verdicts)
