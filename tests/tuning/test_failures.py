@@ -148,6 +148,17 @@ def test_a_reused_actor_gives_the_same_numbers_as_a_fresh_one_bit_for_bit() -> N
     assert fresh[0] != fresh[4]
 
 
+def test_an_actor_is_named_after_what_it_keeps_while_its_log_names_each_trial(capsys: pytest.CaptureFixture) -> None:
+    """Ray asks for the name once; the trial that the actor had then ends long before it."""
+    actor = LocalActor(config={"lam": 2.0})
+    assert repr(actor) == "fedproto"
+    actor.search = "a-search"
+    before = repr(actor)
+    assert actor.reset({"lam": 1.0}) and repr(actor) == before == "fedproto in a-search"
+    log = [line.partition(": ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert log == ["{'lam': 2.0}", "{'lam': 1.0}"]
+
+
 def resident() -> int:
     """Bytes of this process in memory, once what is not needed has been given back."""
     gc.collect()
