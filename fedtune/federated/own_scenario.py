@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fedtune.core import own_files
-from fedtune.core.errors import UserError, unknown
+from fedtune.core.errors import UserError
 from fedtune.core.own_files import OwnFile
 from fedtune.core.terminal import several
 from fedtune.data import datasets, own_data, own_partition, own_rows
@@ -44,7 +44,7 @@ def taken(name: str, fields: Mapping[str, Any]) -> Taken:
             own = own_files.merged(own, files)
     own_files.register(own)
     if name not in (*scenarios.SCENARIOS, given.get("dataset")):
-        raise unknown("scenario", name, scenarios.SCENARIOS, "fedtune list")
+        raise UserError(f"unknown scenario {name!r}: data of your own are given by --dataset, and are their own scenario")
     if own_files.is_own(given.get("dataset", "")):
         own = own_data.described(given["dataset"], own)
     if own_files.is_own(given.get("partition", "")):

@@ -63,7 +63,7 @@ def test_a_scenario_that_was_given_is_kept_and_built_in_data_have_the_default_on
 
 def test_another_datas_name_is_no_scenario(tmp_path: Path) -> None:
     for fields in ({}, {"dataset": data(tmp_path, "owners")}, {"dataset": "digits"}):
-        with pytest.raises(UserError, match="unknown scenario 'others.npz'"):
+        with pytest.raises(UserError, match="unknown scenario 'others.npz': .* by --dataset"):
             ExperimentOptions(algo="fedavg", scenario="others.npz", fields=fields).experiment()
 
 
