@@ -44,7 +44,7 @@ def taken(name: str, fields: Mapping[str, Any]) -> Taken:
             own = own_files.merged(own, files)
     own_files.register(own)
     if name not in (*scenarios.SCENARIOS, given.get("dataset")):
-        raise UserError(f"unknown scenario {name!r}: data of your own are given by --dataset, and are their own scenario")
+        raise UserError(f"unknown scenario {name!r}: your own data are given by --dataset, without a scenario")
     if own_files.is_own(given.get("dataset", "")):
         own = own_data.described(given["dataset"], own)
     if own_files.is_own(given.get("partition", "")):
