@@ -196,6 +196,8 @@ def load(name: str, kind: str) -> Any:
     given = parsed(name)
     file = _known(given.path)
     if file.content is None:
+        if file.name.endswith(".py/"):
+            own_imports.require_file(Path(file.path))
         raise UserError(f"a file of code is needed for this {kind}, but got {name!r}")
     with told(f"the {kind} does not load", file.path):
         if file.name.endswith(PICKLED):
@@ -262,7 +264,6 @@ def _data(path: Path) -> OwnFile:
 def _code(path: Path) -> tuple[OwnFile, ...]:
     """A file of code, and the modules that it imports from its folder."""
     try:
-        own_imports.require_file(path)
         found = own_imports.collect(path)
     except OSError as error:
         kept = _registered(path, error)
