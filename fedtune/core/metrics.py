@@ -131,6 +131,7 @@ METRICS: dict[str, Metric] = {
 }  # fmt: skip
 
 JUDGED = "judged"
+TRAFFIC = ("comm_mb", "up_bytes", "down_bytes")  # what clients and server send
 METRIC = "val_acc"  # what trials are selected by where nothing else is asked for: validation only
 OBJECTIVES = {name: m.goal for name, m in METRICS.items() if m.goal}  # what a search can optimise, and which way
 SPREAD = ("", "_std", "_worst10", "_lowest")  # of a metric of each client: its mean and how it lies around that

@@ -241,7 +241,7 @@ def _of_trials(f: Findings) -> list[str]:
     learns = "" if f.record.get("whole") else str(f.record.get("searcher"))  # where all was tried, nothing was drawn
     of_search = caveats.of_search(learns, len(f.trials), f.config, f.record.get("space") or {})
     unjudged = [str(f.record["unjudged"])] if f.record.get("unjudged") else []
-    return [*warnings, *map(sentence, [*of_search, *unjudged])]
+    return [*warnings, *map(sentence, [*(of_search if f.best is not None else ()), *unjudged])]
 
 
 def sentence(text: str, names: Collection[str] = ()) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 from rich.table import Table
 
 from fedtune.core import statistics
-from fedtune.core.metrics import METRIC
+from fedtune.core.metrics import METRIC, TRAFFIC
 from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import command_line, console, say, several, short
 from fedtune.federated.own_scenario import data_in_words, notes
@@ -59,9 +59,11 @@ def nothing(goal: Goal, unit: str, trials: pd.DataFrame) -> str:
         o.name: float(best[o.column]) for o in goal.objectives
     }
     kept = " and ".join(map(str, goal.constraints))
+    costly = any(c.name in TRAFFIC and c.rule == "<=" and c.excess(best[c.column]) > 0 for c in goal.constraints)
+    advice = "take fewer --rounds or a lower --participation" if costly else "widen the space"
     return (
         f"none of {several(len(there), 'trial')} keeps {kept}; the nearest is trial {best['trial']} with "
-        f"{listed(values, short)}: raise the bound, or widen the space"
+        f"{listed(values, short)}: raise the bound, or {advice}"
     )
 
 

@@ -12,13 +12,13 @@ from typing import Any
 from ray import tune
 
 from fedtune.core.hyper import knobs
+from fedtune.core.metrics import TRAFFIC
 from fedtune.core.objectives import Constraint
 from fedtune.core.terminal import several
 from fedtune.federated import registry
 from fedtune.federated.algorithm import Algorithm
 from fedtune.tuning.plan import Plan
 
-TRAFFIC = ("comm_mb", "up_bytes", "down_bytes")
 CLOSE = 1e-9  # share of a bound by which figures that are added up otherwise may differ
 
 
