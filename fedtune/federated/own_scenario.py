@@ -72,14 +72,20 @@ def data_in_words(scenario: Scenario) -> str:
 
 def notes(scenario: Scenario) -> tuple[str, ...]:
     """What a user has to know of what was read of their own data set, a line each."""
-    return own_data.about(scenario.dataset).notes if own_data.is_own(scenario.dataset) else ()
+    name = scenario.dataset
+    if not own_data.is_own(name):
+        return ()
+    about = own_data.about(name)
+    read = (f"x of {name} is taken as {scenario.x_as} (--x-as)",) if not about.kind else ()
+    return (*about.notes, *read)
 
 
 def defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Fields that follow from a data set and a partition of one's own, for those that are not given.
 
     A data set that tells whose each row is comes by its owners: partition natural, a client for each of them.  A
-    partition file says how many clients there are.  Vectors, series and tokens come with a model that takes them.
+    partition file says how many clients there are.  Vectors, series and tokens come with a model that takes them, and
+    where a row may be two things, a model that is given and takes one of them says which.
     The last of the clients holds what is left of the owners.  UserError for a number of clients that the partition
     file contradicts.
     """
@@ -88,8 +94,12 @@ def defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
     if own_data.is_own(name):
         about = own_data.about(name)
         enough = about.owners_of(int(_number(fields, "min_rows", 0.0)))
-        x_as = str(fields.get("x_as", own_rows.AUTO))
-        kind = about.kind if about.kind == PICTURES else own_rows.resolved(name, about.kind, about.shape, x_as)
+        kind = about.kind
+        if kind != PICTURES:
+            x_as = str(fields.get("x_as", own_rows.AUTO))
+            if not kind and x_as == own_rows.AUTO and "model" in fields:
+                found["x_as"] = x_as = _only_kind(str(fields["model"]), about) or x_as
+            kind = own_rows.resolved(name, kind, about.shape, x_as)
         if kind not in (PICTURES, own_rows.IMAGES):
             found["model"] = "tokens" if kind == own_rows.TOKENS else "mlp"
         if about.owners and not partition:
@@ -107,6 +117,29 @@ def defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
                 f"{partition} has {clients} clients, but clients is given as {fields['clients']}; leave it out"
             )
     return {n: v for n, v in found.items() if n not in fields}
+
+
+def _only_kind(model: str, about: own_data.About) -> str:
+    """What the rows are where type and axes leave it open and the model takes one kind only; "" where that is open."""
+    kinds = own_rows.OF_AXES[len(about.shape)]
+    fitting = [kind for kind in kinds if _takes(model, own_rows.row_shape(kind, about.shape), kind, about.classes)]
+    return fitting[0] if len(kinds) > 1 and len(fitting) == 1 else ""
+
+
+def _takes(model: str, shape: tuple[int, ...], kind: str, classes: int) -> bool:
+    """Whether such rows can be given to a model, or to several."""
+    import torch
+
+    from fedtune.nn import architectures
+
+    tokens, members = kind == own_rows.TOKENS, catalogue.members(model)
+    if any(m in catalogue.WIDTHS and m not in catalogue.taking(tokens, len(shape)) for m in members):
+        return False
+    try:
+        architectures.width(model, shape, classes, dtype=torch.int64 if tokens else torch.float32)
+    except UserError:
+        return False
+    return True
 
 
 def _number(fields: Mapping[str, Any], name: str, otherwise: float) -> float:

@@ -226,9 +226,7 @@ class Scenario:
         if self.model not in (*catalogue.WIDTHS, *catalogue.FAMILIES):
             return
         tokens = datasets.has_tokens(self.dataset, self.x_as)
-        fit: tuple[str, ...] = catalogue.OF_TOKENS if tokens else catalogue.ANY_SHAPE
-        if not tokens and len(shape) == 3:
-            fit = tuple(name for name in catalogue.WIDTHS if name not in catalogue.OF_TOKENS)
+        fit = catalogue.taking(tokens, len(shape))
         for member in catalogue.members(self.model):
             if member not in fit:
                 rows = f"{'tokens' if tokens else 'numbers'} of shape {'×'.join(map(str, shape))}"

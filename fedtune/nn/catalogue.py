@@ -57,6 +57,13 @@ def members(model: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def taking(tokens: bool, axes: int) -> tuple[str, ...]:
+    """The architectures of ours that take rows of so many axes, of tokens or of numbers."""
+    if tokens:
+        return OF_TOKENS
+    return tuple(name for name in WIDTHS if name not in OF_TOKENS) if axes == 3 else ANY_SHAPE
+
+
 def is_own(name: str) -> bool:
     """Whether an architecture is a user's: from a file, or of an installed package."""
     return name not in WIDTHS and (own_files.is_own(name) or name in extensions.names(GROUP))

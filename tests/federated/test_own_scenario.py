@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.own_data import pictures, saved, wards
 
 from fedtune import run
 from fedtune.core.errors import UserError
 from fedtune.federated import scenarios
-from fedtune.federated.own_scenario import data_in_words
+from fedtune.federated.own_scenario import data_in_words, notes, taken
 from fedtune.studies import comparison_plan, partition_view
 from fedtune.studies.options import ComparisonOptions, TabulationOptions
 from fedtune.tuning import plan
@@ -118,3 +119,53 @@ def test_help_shows_the_values_that_will_be_used(kind: str, tmp_path: Path) -> N
 def test_the_pictures_title_names_what_the_partition_uses(fields: dict, title: str, tmp_path: Path) -> None:
     options = ExperimentOptions(algo="fedavg", fields={"dataset": data(tmp_path, "owners")} | fields)
     assert partition_view.title(options.experiment().scenario) == title
+
+
+MODELS = """from torch import nn
+class Mean(nn.Module):
+    def forward(self, x): return x.mean(1)
+class Float(nn.Module):
+    def forward(self, x): return x.float().flatten(1)
+def net(shape, classes, kind):
+    n, size = nn.Module(), 1
+    for s in shape: size *= s
+    if kind == "words": n.body = nn.Sequential(nn.Embedding(50, 8), Mean())
+    if kind == "table": n.body = nn.Sequential(nn.Linear(shape[0], 8), nn.ReLU())
+    if kind == "time": n.body = nn.Sequential(nn.Conv1d(shape[0], 8, 3), nn.AdaptiveAvgPool1d(1), nn.Flatten())
+    if kind == "picture": n.body = nn.Sequential(nn.Conv2d(shape[0], 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    if kind == "both": n.body = nn.Sequential(Float(), nn.Linear(size, 8))
+    n.head = nn.Linear(8, classes)
+    return n
+"""
+WHOLE, PLANES, LAST = np.arange(240).reshape(40, 6) % 50, np.zeros((40, 8, 9)), np.zeros((40, 8, 9, 7))
+
+
+@pytest.mark.parametrize(
+    ("x", "model", "kind"),
+    [
+        (WHOLE, "net.py:net(kind='words')", "tokens"),
+        (WHOLE, "net.py:net(kind='table')", "numbers"),
+        (WHOLE, "tokens", "tokens"),
+        (WHOLE, "mlp", "numbers"),
+        (PLANES, "net.py:net(kind='time')", "series"),
+        (PLANES, "net.py:net(kind='picture')", "images"),
+        (PLANES, "cnn8", "images"),
+        (WHOLE, "net.py:net(kind='both')", ""),
+        (PLANES, "mlp", ""),
+        (LAST, "net.py:net(kind='picture')", ""),  # whichever axis the channels are, it runs
+        (WHOLE, "", ""),
+    ],
+)
+def test_a_model_that_takes_one_kind_of_rows_only_says_what_they_are(
+    x: np.ndarray, model: str, kind: str, tmp_path: Path
+) -> None:
+    (tmp_path / "net.py").write_text(MODELS)
+    named = model.replace("net.py", str(tmp_path / "net.py"))
+    fields = {"dataset": str(saved(tmp_path / "x.npz", x=x, y=np.arange(40) % 2)), "partition": "iid", "clients": "2"}
+    fields |= {"model": named} if model else {}
+    if not kind:
+        with pytest.raises(UserError, match="say --x-as"):
+            taken("digits-shards", fields)
+        return
+    scenario = taken("digits-shards", fields).scenario
+    assert scenario.x_as == kind and f"x of x.npz is taken as {kind} (--x-as)" in notes(scenario)
