@@ -79,6 +79,8 @@ def labels(source: str, y: np.ndarray, names: Any = None) -> tuple[np.ndarray, t
         raise UserError(f"y of {source} must be classes from 0 on, but has {y.min()}; leave rows without a class out")
     if names is not None:
         known = tuple(str(n) for n in plain(source, "classes", names).ravel())
+        if twice := next((n for n in known if known.count(n) > 1), ""):
+            raise UserError(f"classes of {source} must each have a name of its own, but {twice!r} stands twice")
         if y.dtype.kind not in "iu" or y.max() >= len(known):
             raise UserError(
                 f"y of {source} must be 0 to {len(known) - 1}, for it names {len(known)} classes, but has "

@@ -24,7 +24,7 @@ DEPTHS = {"I;16": 16, "I;16L": 16, "I;16B": 16, "I;16N": 16, "I": 32, "F": 32}  
 SCALE = {"8 bits": 255.0, "16 bits": 65535.0, "whole numbers": 1.0, "real numbers": 1.0}
 PIXELS = 2**26  # of a picture: a telephone's has 48 million
 EXACT = 2**24  # up to here float32 holds every whole number
-ORIENTATION, BITS_PER_SAMPLE, SAMPLE_FORMAT = 0x0112, 258, 339  # entries of EXIF and TIFF
+ORIENTATION, BITS_PER_SAMPLE, WHITE_IS, SAMPLES, SAMPLE_FORMAT = 0x0112, 258, 262, 277, 339  # entries of EXIF and TIFF
 
 
 class Form(NamedTuple):
@@ -40,7 +40,8 @@ def form(file: Path) -> Form:
     """The form of a picture, upright, by what stands before its pixels; UserError for one that would lose something."""
     with _opened(file) as image:
         _require_whole(file, image)
-        depth = {"I": "whole numbers", "F": "real numbers"}.get(image.mode, "16 bits" if image.mode in DEPTHS else "")
+        mode = "I;16" if image.format == "PPM" and image.mode == "I" else image.mode  # a PGM, brought to 0..65535
+        depth = {"I": "whole numbers", "F": "real numbers"}.get(mode, "16 bits" if mode in DEPTHS else "")
         width, height = _upright(image)
         return Form(height, width, depth or "8 bits", bool(image.has_transparency_data))
 
@@ -127,6 +128,15 @@ def _require_whole(file: Path, image: Any) -> None:
             f"{file} has {bits} bits a channel, of which Pillow reads {held}; save it with {held}, or give the pixels "
             "as an array (.npz)"
         )
+    tags = getattr(image, "tag_v2", {})
+    if (samples := tags.get(SAMPLES, 1)) > (channels := len(image.getbands()) - (image.mode == "RGBX")):
+        raise UserError(
+            f"{file} has {samples} channels, of which Pillow reads {channels}; give the pixels as an array (.npz)"
+        )
+    if held == 8 and 2 in tags.get(SAMPLE_FORMAT, ()):
+        raise UserError(f"{file} has signed numbers of 8 bits, which Pillow reads as others; save it with 16")
+    if held == 16 and tags.get(WHITE_IS) == 0:
+        raise UserError(f"{file} has 0 for white, which Pillow does not turn in 16 bits; save it with 0 for black")
     if image.mode in DEPTHS and image.has_transparency_data:
         raise UserError(f"{file} is grey of {held} bits with a transparent value, which is not read; save it without")
 

@@ -81,7 +81,15 @@ def _array(what: str, values: Any, features: bool) -> np.ndarray:
     if isinstance(values, np.ma.MaskedArray):
         _require_none(what, np.ma.getmaskarray(values), "masked", "fill them in with .filled(value)")
         values = values.data
-    return np.asarray(values)
+    array = np.asarray(values)
+    if isinstance(values, list | tuple) and (array.dtype.kind == "U" or _beyond(array)):
+        return np.array(values, object)  # or NumPy writes NaN and 1 as text, and rounds
+    return array
+
+
+def _beyond(array: np.ndarray) -> bool:
+    """Whether whole numbers may have been rounded."""
+    return array.dtype.kind == "f" and bool((np.abs(array) >= 2.0**53).any())
 
 
 def _is_tensor(value: Any) -> bool:
@@ -139,7 +147,8 @@ def _of_objects(what: str, array: np.ndarray) -> np.ndarray:
         strange = next((v for v in values if not isinstance(v, real)), None)
         several = isinstance(strange, list | tuple | np.ndarray) or _is_tensor(strange)
         todo = "numpy.stack it" if several else "convert it first"
-        raise UserError(f"{what} must be numbers or text, but holds a {type(strange).__name__}; {todo}")
+        got = "both" if isinstance(strange, str) else f"a {type(strange).__name__}"
+        raise UserError(f"{what} must be numbers or text, but holds {got}; {todo}")
     found = np.array(values)
     if found.dtype.kind not in "biu":
         _require_exact(what, values)

@@ -68,6 +68,13 @@ def test_named_classes_may_be_absent_from_the_rows(tmp_path: Path) -> None:
     assert datasets.describe(scenario.dataset)[-1] == 4 and made(scenario).classes == 4
 
 
+def test_two_classes_of_one_name_are_refused(tmp_path: Path) -> None:
+    arrays = {"x": np.ones((6, 2)), "y": np.arange(6) % 3}
+    for names, twice in ((["b", "a", "b"], "'b'"), ([1, 2, 1], "'1'")):
+        with pytest.raises(UserError, match=f"classes of .* a name of its own, but {twice} stands twice"):
+            taken(saved(tmp_path / "w.npz", **arrays, classes=np.array(names)), "iid")
+
+
 def test_features_are_standardised_by_training_rows_alone(tmp_path: Path) -> None:
     arrays = wards()
     path = saved(tmp_path / "wards.npz", **arrays)

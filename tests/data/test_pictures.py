@@ -58,16 +58,24 @@ def palette(path: Path) -> None:
     Image.fromarray(COLOUR).quantize(54).save(path)
 
 
-def big_endian(path: Path) -> None:
-    """As a TIFF of 16 bits, most significant byte first."""
-    entries = [(256, 3, 9), (257, 3, 6), (258, 3, 16), (259, 3, 1), (262, 3, 1), (273, 4, 122), (277, 3, 1)]
-    entries += [(278, 3, 6), (279, 4, 108)]
-    ifd = b"".join(
-        struct.pack(">HHI", tag, kind, 1) + (struct.pack(">HH", value, 0) if kind == 3 else struct.pack(">I", value))
-        for tag, kind, value in entries
-    )
-    head = b"MM\0*" + struct.pack(">IH", 8, len(entries)) + ifd + b"\0\0\0\0"
-    path.write_bytes(head + DEEP.astype(">u2").tobytes())
+def tiff(array: np.ndarray, order: str = "<", **others: tuple[int, ...]) -> Callable[[Path], Any]:
+    """Writes a TIFF as Pillow would not.  others: entries by number, t262=(0,) for instance."""
+    channels = array[0, 0].size
+    entries = {256: (9,), 257: (6,), 258: (8 * array.itemsize,) * channels, 259: (1,), 262: (2 if channels > 2 else 1,)}
+    entries |= {273: (8,), 277: (channels,), 278: (6,), 279: (array.nbytes,)}
+    entries |= {int(name[1:]): values for name, values in others.items()}
+    pixels, ifd, long = array.astype(array.dtype.newbyteorder(order)).tobytes(), b"", b""
+    for tag, values in sorted(entries.items()):
+        ifd += struct.pack(f"{order}HHI", tag, 3, len(values))
+        packed = struct.pack(f"{order}{len(values)}H", *values)
+        if len(packed) <= 4:
+            ifd += packed.ljust(4, b"\0")
+        else:
+            ifd += struct.pack(f"{order}I", 8 + len(pixels) + 2 + 12 * len(entries) + 4 + len(long))
+            long += packed
+    head = (b"MM\0*" if order == ">" else b"II*\0") + struct.pack(f"{order}I", 8 + len(pixels))
+    whole = head + pixels + struct.pack(f"{order}H", len(entries)) + ifd + b"\0\0\0\0" + long
+    return lambda path: path.write_bytes(whole)
 
 
 READ: dict[str, tuple[Callable[[Path], Any], str, np.ndarray]] = {
@@ -78,7 +86,14 @@ READ: dict[str, tuple[Callable[[Path], Any], str, np.ndarray]] = {
     "I;16": (image(DEEP), "png", grey(DEEP, 65535)),
     "I;16 of 8 bits and less": (image(DEEP // 32), "png", grey(DEEP // 32, 65535)),
     "I;16 in a TIFF": (image(DEEP), "tif", grey(DEEP, 65535)),
-    "I;16B": (big_endian, "tif", grey(DEEP, 65535)),
+    "I;16B": (tiff(DEEP, ">"), "tif", grey(DEEP, 65535)),
+    "16 bits in a PGM": (image(DEEP), "pgm", grey(DEEP, 65535)),
+    "10 bits in a PGM": (
+        lambda p: p.write_bytes(b"P5 9 6 1023\n" + (DEEP // 4).astype(">u2").tobytes()), "pgm",
+        grey(np.rint(DEEP // 4 / 1023 * 65535), 65535),
+    ),
+    "16 signed bits": (tiff(DEEP.astype(np.int16) - 999, t339=(2,)), "tif", grey(DEEP.astype(np.int16) - 999, 1)),
+    "0 for white": (tiff(GREY, t262=(0,)), "tif", grey(255 - GREY, 255)),
     "I": (image(DEEP.astype(np.int32) * 999 - 7), "tif", grey(DEEP.astype(np.int32) * 999 - 7, 1)),
     "F": (image(REAL), "tif", grey(REAL, 1)),
     "F of tiny numbers": (image(REAL * np.float32(1e-30)), "tif", grey(REAL * np.float32(1e-30), 1)),
@@ -144,6 +159,11 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "turned, which Pillow garbles": (
         lambda p: turned(6)(p), "tif", "is turned by an entry that Pillow does not follow; save it upright",
     ),
+    "a fourth channel beside colours": (tiff(np.dstack([COLOUR, GREY]), t338=(0,)), "tif", "4 channels, .* reads 3;"),
+    "six channels": (tiff(np.dstack([COLOUR, COLOUR]), t338=(2, 0, 0)), "tif", "6 channels, of which Pillow reads 4"),
+    "a second channel beside grey": (tiff(np.dstack([GREY, GREY]), t338=(0,)), "tif", "2 channels, .* reads 1;"),
+    "8 signed bits": (tiff(GREY.astype(np.int8), t339=(2,)), "tif", "signed numbers of 8 bits, .* save it with 16"),
+    "0 for white in 16 bits": (tiff(DEEP, t262=(0,)), "tif", "has 0 for white, .* save it with 0 for black"),
     "16 bits with a transparent value": (image(DEEP, transparency=7), "png", "with a transparent value"),
 }  # fmt: skip
 

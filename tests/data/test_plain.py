@@ -22,6 +22,8 @@ ROWS = np.arange(8.0).reshape(4, 2)
 
 TAKEN: dict[str, tuple[Any, np.ndarray]] = {
     "lists": (X.tolist(), X),
+    "a list of text": (["b", np.str_("a")], np.array(["b", "a"])),
+    "a list of large real numbers": ([[1e300, -2.0], [0.0, 1e20]], np.array([[1e300, -2.0], [0.0, 1e20]])),
     "big-endian": (X.astype(">f4"), X),
     "big-endian whole numbers": (Y.astype(">i8"), Y),
     "long double": (X.astype(np.longdouble), X),
@@ -83,7 +85,12 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "rows as objects": (pd.Series([X[0], X[1]]), "holds a ndarray; numpy.stack it"),
     "decimals": ([decimal.Decimal(1)], "holds a Decimal; convert it first"),
     "dates": ([datetime.date(2020, 1, 1)], "holds a date"),
-    "numbers and text": (np.array([1, "a"], object), "holds a str"),
+    "numbers and text": (np.array([1, "a"], object), "must be numbers or text, but holds both"),
+    "a list of text with NaN": (["a", float("nan")], "missing values in 1 rows, the first is row 1"),
+    "a list of text with None": ([None, "a"], "missing values in 1 rows, the first is row 0"),
+    "a list of numbers and text": ([1, "1"], "must be numbers or text, but holds both"),
+    "whole numbers that a list would round": ([[2**53 + 1, 0.5]], "which float64 does not hold"),
+    "a list of large numbers of both signs": ([2**63 + 1, -1], "which float64 does not hold"),
     "beyond 64 bits": ([2**70, 1], "must be numbers or text"),
     "a generator": ((v for v in X), "holds a generator"),
     "a dictionary": ({"a": X}, "holds a dict"),
