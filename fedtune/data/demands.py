@@ -64,7 +64,9 @@ def enough_rows(size: np.ndarray, whose: Callable[[int], list[str]], clients: np
     told = []
     for i in short[:NAMED]:
         names, shared = whose(i), f" for {clients[i]} clients" if clients[i] > 1 else ""
-        told.append(f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} {in_rows(int(size[i]))}{shared}")
+        told.append(
+            f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} {several(int(size[i]), 'row')}{shared}"
+        )
     one = len(short) == len(whose(short[0])) == 1
     more = f", and {len(short) - NAMED} more" if len(short) > NAMED else ""
     raise UserError(
@@ -72,11 +74,6 @@ def enough_rows(size: np.ndarray, whose: Callable[[int], list[str]], clients: np
         + ("take fewer clients, or " if (clients[short] > 1).any() else "")
         + f"merge or drop {'it' if one else 'them'} (--min-rows {LEAST * clients[short].max()})"
     )
-
-
-def in_rows(number: int) -> str:
-    """So many rows, in words."""
-    return f"{number} row{'s' * (number != 1)}"
 
 
 def leaves_rows(val_share: float) -> None:

@@ -127,7 +127,8 @@ def joined(federations: Sequence[Federation]) -> Federation:
     train, val, test = (joined_split([getattr(f, n) for f in federations], sizes) for n in ("train", "val", "test"))
     rows = [f.row for f in federations]
     row = None if any(r is None for r in rows) else np.concatenate(rows)
-    owners = tuple(whose for f in federations for whose in f.owners)
+    named = all(f.owners for f in federations)  # of some the clients may be owners by chance
+    owners = tuple(whose for f in federations for whose in f.owners) if named else ()
     first = federations[0]
     return Federation(x, y, first.classes, train, val, test, row, owners, first.class_names)
 

@@ -179,6 +179,7 @@ def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str
     assert table
     adapts, each = bool(s.algorithm.adapt(s.task_in(t + 1))), {}
     draws, of_each = Draws(_of_group, g.net), torch.arange(len(g.ids), device=g.ids.device)
+    everyone = g, runs
     if split == "all" and draws.seen is False:  # the same rows for all clients
         down = deployed(g.ids, runs)
         model = g.tensors if adapts else received(s, g, down)
@@ -217,8 +218,8 @@ def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str
         try:
             found = certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws)
         except _Asked:
-            _TOLD[g.net] = None
-            found = certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws)
+            _TOLD[g.net] = None  # from now on clients that keep different things are different
+            return _of_group(s, *everyone, deployed, split, t)
     return Scores(take(found, of_each), each)
 
 

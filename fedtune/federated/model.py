@@ -40,7 +40,7 @@ class Model:
 
         For a model that training looks at and does not move: the received one, or one that a client has kept.
         """
-        return _Still(self.net, self.tensors | tensors, self._kept)
+        return _Still(self.net, self.tensors | tensors, self.kept)
 
     def body(self, x: Tensor) -> Tensor:
         """Features z [B, D] of a batch [B, …]."""

@@ -8,11 +8,10 @@ import numpy as np
 
 from fedtune.core import own_files, randomness
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import say
+from fedtune.core.terminal import say, several
 from fedtune.data import datasets, own_data, own_partition, own_rows, partitions, skews
 from fedtune.data.assignment import Partition, by_split
 from fedtune.data.datasets import Dataset
-from fedtune.data.demands import in_rows
 from fedtune.data.federation import Federation, Owners, in_words, owners_of, partitioned, some
 from fedtune.data.normalising import prepared
 from fedtune.data.own_pictures import PICTURES, OwnPictures
@@ -70,9 +69,7 @@ def require_partitions(data: Dataset, scenario: Scenario, seeds: Iterable[int]) 
             raise UserError(f"{error} (this is of seed {seed})") from error
 
 
-def _rows_and_parts(
-    data: Dataset, scenario: Scenario, seed: int
-) -> tuple[np.ndarray, Partition, Owners]:
+def _rows_and_parts(data: Dataset, scenario: Scenario, seed: int) -> tuple[np.ndarray, Partition, Owners]:
     """The rows of the data set that are partitioned, the parts (places in them), and whose rows each client holds."""
     rows = rows_in_play(data, scenario)
     if own_partition.is_own(scenario.partition):
@@ -111,7 +108,7 @@ def _several(owners: Owners, parts: Partition, clients: tuple[int, ...]) -> str:
     """The clients who have, in words; of one how many rows it has."""
     if len(clients) > 1:
         return f"{len(clients)} of {len(parts.train)} clients ({some(owners, clients)}) have"
-    return f"{in_words(owners, clients[0])}, of {in_rows(sum(len(split[clients[0]]) for split in parts))}, has"
+    return f"{in_words(owners, clients[0])}, of {several(sum(len(split[clients[0]]) for split in parts), 'row')}, has"
 
 
 def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generator) -> Partition:
@@ -138,9 +135,7 @@ def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generato
         owner = data.owner[rows[:train_rows] if data.split is None else rows]
         if s.partition == "domains":
             return skews.domains(owner, s.clients, s.val_share, s.test_share, rng, data.owner_names)
-        return partitions.natural(
-            owner, s.clients, s.owners, s.share, s.val_share, s.test_share, rng, data.owner_names
-        )
+        return partitions.natural(owner, s.clients, s.owners, s.share, s.val_share, s.test_share, rng, data.owner_names)
     if s.partition == "shards":
         return skews.shards(y, s.clients, s.shards, s.val_share, s.test_share, rng)
     if s.partition == "quantity":

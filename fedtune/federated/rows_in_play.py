@@ -9,7 +9,6 @@ from fedtune.core.terminal import several
 from fedtune.data import own_partition
 from fedtune.data.allocation import rounded_down
 from fedtune.data.dataset import Dataset
-from fedtune.data.demands import in_rows
 from fedtune.data.federation import SOME, Owners
 from fedtune.federated.scenario import USES, Scenario
 
@@ -29,7 +28,9 @@ def rows_in_play(data: Dataset, scenario: Scenario) -> np.ndarray:
         return rows
     size = np.bincount(data.owner[rows[rows < data.train_rows]], minlength=int(data.owner.max()) + 1)
     if size.max() < least:
-        raise UserError(f"min_rows {least} leaves no owner, as none has more than {in_rows(int(size.max()))}: lower it")
+        raise UserError(
+            f"min_rows {least} leaves no owner, as none has more than {several(int(size.max()), 'row')}: lower it"
+        )
     kept: np.ndarray = rows[size[data.owner[rows]] >= least]
     return kept
 

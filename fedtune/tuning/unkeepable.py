@@ -53,9 +53,9 @@ def _broken(p: Plan, c: Constraint, row: Mapping[str, Any]) -> str:
         each /= int(row["round"])
         most = rounds
     if c.name == "comm_mb" and p.budget.unit == "mb" and each:
-        fewest, most = (
-            min(rounds, max(1, math.ceil(p.budget.limit / each * (1 + sign * CLOSE)))) for sign in (-1, 1)
-        )
+        fewest, most = (min(rounds, max(1, math.ceil(p.budget.limit / each * (1 + sign * CLOSE)))) for sign in (-1, 1))
+    if len(p.goal.objectives) > 1:  # the front is of all rounds: an early one may keep it
+        fewest = 1
     at = fewest if c.rule == "<=" else most
     if c.excess(at * each) <= CLOSE:
         return ""

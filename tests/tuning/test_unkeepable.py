@@ -48,6 +48,8 @@ def row(mb: float, at: int = 1) -> dict[str, Any]:
         ("comm_mb<=2", {"budget_unit": "seconds", "budget": 5.0}, True),  # one that is slow has a round
         ("comm_mb<=1.9", {"budget_unit": "seconds", "budget": 5.0}, False),
         ("comm_mb>=19", {"budget_unit": "seconds", "budget": 5.0}, True),
+        ("comm_mb<=2", {"objective": "val_acc,comm_mb"}, True),  # the front is of all rounds
+        ("comm_mb<=1.9", {"objective": "val_acc,comm_mb"}, False),
     ],
 )  # fmt: skip
 def test_a_bound_is_hopeless_where_every_round_costs_as_much(bound: str, more: dict[str, Any], kept: bool) -> None:
