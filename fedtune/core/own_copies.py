@@ -53,6 +53,9 @@ def files_in(folder: Path) -> list[Path]:
         for link in (here / name for name in folders if os.path.islink(here / name)):
             if _leads_back(link):
                 raise Unfit(link, "it is a link to a folder in which it lies")
+        for name in (*folders, *names):
+            if not name.isprintable() and os.fsencode(name) != name.encode(errors="replace"):
+                raise Unfit(ascii(os.path.join(place, name)), "its name is no text in UTF-8")
         number += len(folders)
         for file in map(here.joinpath, names):
             number += 1

@@ -109,6 +109,7 @@ def _split_folders(folder: Path) -> dict[str, int]:
     found = {name: s for name in folders if (s := split_of(name)) is not None}
     others = [name for name in folders if name not in found]
     if (0 not in found.values() or len(found) == 1) and others or not found:
+        _require_classes(folder, folders, found)
         return {}
     for s, wanted in ((0, "train"), (2, "test")):
         if s not in found.values():
@@ -120,6 +121,17 @@ def _split_folders(folder: Path) -> dict[str, int]:
         if any(f.suffix.lower() in ENDINGS for f in own_copies.files_in(folder / name)):
             raise UserError(f"{folder} has pictures in {name}, which is neither train, val nor test; move it elsewhere")
     return found
+
+
+def _require_classes(folder: Path, folders: list[str], found: dict[str, int]) -> None:
+    """UserError where a folder named for a split and another one hold the same folders: classes of a split each."""
+    inside = {name: {f.name for f in _folders(folder / name)} for name in folders}
+    for name, other in ((n, o) for n in found for o in folders if o not in found):
+        if same := sorted(inside[name] & inside[other]):
+            raise UserError(
+                f"{folder} has {same[0]} in {name} and in {other}, so these look like splits; call them train, val and "
+                f"test, or rename {name} if it is a class"
+            )
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -269,6 +269,20 @@ def test_folders_of_a_split_are_known_however_they_are_called(
     assert np.bincount(data.split, minlength=3).tolist() == counts and data.class_names == ("cat", "dog")
 
 
+@pytest.mark.parametrize("other", ["eval", "holdout", "train2"])
+def test_splits_by_other_names_are_not_taken_for_classes(other: str, tmp_path: Path) -> None:
+    for name in ("train", other):
+        folder_of(tmp_path / "pets" / name, image(GREY))
+    with pytest.raises(UserError, match=rf"cat in train and in {other}, so .* splits; call .* or rename train"):
+        first(tmp_path / "pets")
+
+
+def test_a_name_that_is_no_text_is_told(tmp_path: Path) -> None:
+    (folder_of(tmp_path / "pets", image(GREY)) / "cat" / "0.png").rename(tmp_path / "pets" / "cat" / "\udcff.png")
+    with pytest.raises(UserError, match="udcff.png.* its name is no text in UTF-8"):
+        first(tmp_path / "pets")
+
+
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     data = datasets.load(taken(pictures(tmp_path / "cars", ("bus", "train")), "iid", clients=3).dataset)
     assert data.split is None and data.class_names == ("bus", "train")
