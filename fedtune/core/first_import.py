@@ -64,8 +64,12 @@ def tried(path: str, imports: Callable[[], Any], roots: Collection[str]) -> None
 
 def _child(imports: Callable[[], Any], tells: int, crash: int) -> NoReturn:
     """Import, say so and end: nothing of the parent's is run, written or cleared up here."""
+    import fcntl  # which not every system has
+
     me, forks = os.getpid(), [0]
     try:
+        # beyond the standard ones: of a parent that has none of these, they may be in their place
+        tells, crash = (fcntl.fcntl(number, fcntl.F_DUPFD, 3) for number in (tells, crash))
         os.setpgid(0, 0)  # what it sends to its group is not for the parent
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)

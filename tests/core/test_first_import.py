@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -220,3 +221,9 @@ def test_a_thread_may_load_a_file_too(tmp_path):
     thread.start()
     thread.join()
     assert found == [6]
+
+
+def test_a_process_without_standard_streams_imports_as_any_other() -> None:
+    code = "from fedtune.core import first_import; first_import.tried('own.py', lambda: None, ())"
+    shell = ["sh", "-c", f'exec "{sys.executable}" -c "$0" <&- >&-', code]
+    assert subprocess.run(shell, stderr=subprocess.PIPE, text=True).stderr == ""
