@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pickle
 import random
 import sys
-from collections.abc import Iterator
-from types import FunctionType, ModuleType
+import warnings
+from collections.abc import Callable, Iterator
+from types import FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedtune.core.pure_functions import is_known
 from fedtune.federated import places
 
-DEEP = 5  # so far are objects looked into
+DEEP = 20  # so far are objects looked into
 
 
 class Streams(NamedTuple):
@@ -42,18 +42,21 @@ class Streams(NamedTuple):
 def belongings(cls: type) -> dict[str, str]:
     """A fingerprint of every value that outlives a call, by `Class.name`, `module.name` or `function.name`."""
     found: dict[str, str] = {}
-    for owner in places.own_classes(cls):
+    owners = {owner: None for owner in places.own_classes(cls)}
+    for module in _modules(cls):
+        for name, value in vars(module).items():
+            if isinstance(value, type):
+                owners |= {value: None} if value.__module__ == module.__name__ else {}
+            elif isinstance(value, FunctionType):
+                found |= _of_function(name, value) if value.__module__ == module.__name__ else {}
+            elif not name.startswith("__") and not isinstance(value, ModuleType):
+                found[name] = fingerprint(value)
+    for owner in owners:
         for name, value in vars(owner).items():
             if isinstance(value, FunctionType):
                 found |= _of_function(f"{owner.__name__}.{name}", value)
-            elif not name.startswith("__") and not callable(value):
+            elif not name.startswith("__"):
                 found[f"{owner.__name__}.{name}"] = fingerprint(value)
-    for module in _modules(cls):
-        for name, value in vars(module).items():
-            if isinstance(value, FunctionType) and value.__module__ == module.__name__:
-                found |= _of_function(name, value)
-            elif not name.startswith("__") and not callable(value) and not isinstance(value, ModuleType):
-                found[name] = fingerprint(value)
     return found
 
 
@@ -102,25 +105,70 @@ def _held(function: FunctionType) -> list[Any]:
     return [*cells, *(function.__defaults__ or ()), *vars(function).values()]
 
 
-def fingerprint(value: Any, deep: int = DEEP) -> str:
-    """The same text for the same value."""
-    if isinstance(value, Tensor):
-        value = value.detach().cpu()
-        return f"tensor {tuple(value.shape)} {hashlib.blake2b(value.numpy().tobytes(), digest_size=8).hexdigest()}"
-    if isinstance(value, np.ndarray):
-        return f"array {value.shape} {hashlib.blake2b(value.tobytes(), digest_size=8).hexdigest()}"
-    if isinstance(value, FunctionType):
-        return f"a function {fingerprint(_held(value), deep - 1)}" if deep > 0 else "a function"
-    if isinstance(value, random.Random | torch.Generator | np.random.Generator):
-        return f"{type(value).__name__} {hashlib.blake2b(pickle.dumps(value), digest_size=8).hexdigest()}"
-    if type(value).__module__ == "itertools":
+def fingerprint(value: Any, deep: int = DEEP, met: dict[int, Any] | None = None) -> str:
+    """The same text for the same value, as far as it consists of data.
+
+    met: what was looked into already; held, so that no identity is given twice.
+    """
+    met = {} if met is None else met
+    if isinstance(value, int | float | complex | str | bytes | np.generic | None):
         return repr(value)
-    if deep <= 0 or isinstance(value, type | ModuleType) or (callable(value) and not hasattr(value, "__dict__")):
-        return type(value).__name__
+    if isinstance(value, Tensor):
+        return f"tensor {tuple(value.shape)} {_digest(_bytes_of(value))}"
+    if isinstance(value, np.ndarray):
+        return f"array {value.shape} {_digest(value.tobytes())}"
+    kind = type(value).__name__
+    if deep <= 0 or id(value) in met or isinstance(value, type | ModuleType) or type(value).__module__ in _CACHES:
+        return kind
+    met[id(value)] = value
+    return f"{kind} {_parts_of(value, lambda part: fingerprint(part, deep - 1, met))}"
+
+
+_CACHES = ("functools", "logging")  # what these remember changes nothing; a partial is one of its function
+
+
+def _parts_of(value: Any, of: Callable[[Any], str]) -> str:
+    """The fingerprints of what a value consists of."""
+    if isinstance(value, FunctionType):
+        return of(_held(value))
+    if isinstance(value, GeneratorType):
+        frame = value.gi_frame
+        return "at its end" if frame is None else f"{frame.f_lasti} {of(frame.f_locals)}"
+    own = {n: v for n, v in getattr(value, "__dict__", {}).items() if not isinstance(value, nn.Module) or n != _MODE}
+    said = [f"{n!r}: {of(v)}" for n, v in own.items()]
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{k!r}: {fingerprint(v, deep - 1)}" for k, v in value.items()) + "}"
-    if isinstance(value, list | tuple | set | frozenset):
-        return f"{type(value).__name__}({', '.join(fingerprint(v, deep - 1) for v in value)})"
-    if hasattr(value, "__dict__"):
-        return f"{type(value).__name__}{fingerprint(vars(value), deep - 1)}"
-    return repr(value) if isinstance(value, int | float | str | bytes | bool | None) else type(value).__name__
+        said += [f"{k!r}: {of(v)}" for k, v in value.items()]
+    elif isinstance(value, list | tuple | set | frozenset):
+        said += map(of, value)
+    elif isinstance(value, MethodType):
+        said += map(of, (value.__self__, value.__func__))
+    elif not said or type(value).__reduce__ is not object.__reduce__:
+        said += map(of, _reduced(value))
+    return ", ".join(said)
+
+
+_MODE = "training"
+
+
+def _reduced(value: Any) -> list[Any]:
+    """What Python would save of an object that is more than its namespace: an iterator, a deque, one with slots."""
+    try:
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+            saved = value.__reduce_ex__(4)
+    except Exception:  # whatever cannot be saved, as a lock
+        return []
+    if isinstance(saved, str):
+        return [saved]
+    _, arguments, *state = saved
+    return [arguments, *state[:1], *([*items] for items in state[1:3] if items is not None)]
+
+
+def _bytes_of(t: Tensor) -> bytes:
+    if t.is_meta or t.layout is not torch.strided:
+        return b""
+    numbers: bytes = t.detach().cpu().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return numbers
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=8).hexdigest()

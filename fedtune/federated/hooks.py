@@ -223,7 +223,8 @@ def setting(
 def stop(code: Callable[..., Any], found: Checked) -> Tensor:
     """Whether a client stops, as a phase's `until` says."""
     if not isinstance(found, Tensor) or found.dim():
-        raise UserError(f"{_place(code)}{_name(code)} must give whether a client stops, a tensor [], but {said(found)}")
+        must = "must give whether a client stops, a tensor []"
+        raise UserError(f"{_place(code)}{_name(code)} {must}, but gives {said(found)}")
     return found.bool()
 
 

@@ -12,12 +12,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.terminal import say
 from fedtune.core.threads import one_thread
-from fedtune.core.trees import Executor
+from fedtune.core.trees import Executor, named
 from fedtune.data.federation import Federation, Split
 from fedtune.federated import belongings, places, registry
 from fedtune.federated.belongings import Streams
@@ -29,10 +30,14 @@ from fedtune.nn.net import hook_of
 Simulate = Callable[[Experiment, dict[str, Any], Federation], Any]
 
 KEPT = "keep in buffers (register_buffer) what a client is to keep, and draw with torch"
+SAME = "let its Python ask nothing of tensors but shapes and types (no requires_grad, register_hook), nor the time"
+MOVED, ROUNDED = 1e-2, 1e-5  # of how far a number has moved, and of itself: what rounding may be
 ROUNDS = 2  # that are tried: the second one receives what the first one sent
 ROWS = 6  # of a client, in a trial
 CLIENTS = 10  # at least two of each architecture, in a measurement
-STEPS = 6  # of a client in a round that is timed: in the second one nearly all are replayed, if they can be
+# of a client in a round that is tried or timed: in the second one nearly all are replayed, if they can be; an odd
+# number, so that what is another at every second step is so at another client's
+STEPS = 5
 
 
 def settle(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> Experiment:
@@ -67,39 +72,77 @@ def _try(experiment: Experiment, config: dict[str, Any], data: Federation, simul
     watched = _Watched(simulate)
     _rounds(experiment, config, small, "loop", watched)
     watched.require_nothing_kept()
+    stacked = _Watched(simulate)
     try:
-        _rounds(experiment, config, small, "stack", simulate)
+        _rounds(experiment, config, small, "stack", stacked)
     except Unstackable:
         raise
     except UserError as error:  # of code that runs alone
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         raise Unstackable(place(cause), reason(cause, certain=True)) from error
+    watched.require_same(stacked)
 
 
 class _Watched:
     """Makes a simulation, and looks at what its nets keep outside a client's tensors: all clients have one net."""
 
     def __init__(self, simulate: Simulate) -> None:
-        self.simulate, self.nets, self.before = simulate, list[nn.Module](), list[dict[str, str]]()
+        self.simulate, self.start = simulate, dict[str, Tensor]()
+        self.made: Any = None
+        self.algorithm: type = type(None)
+        self.nets, self.before = list[nn.Module](), list[dict[str, str]]()
 
     def __call__(self, *given: Any) -> Any:
         """The simulation."""
-        made = self.simulate(*given)
-        self.nets = [g.net for g in made.state.groups]
-        self.before, self.streams = [*map(belongings.of_net, self.nets)], Streams.now()
+        made = self.made = self.simulate(*given)
+        self.start = {n: t.clone() for n, t in self._numbers().items()}
+        self.nets, self.algorithm = [g.net for g in made.state.groups], type(made.setting.algorithm)
+        self.before, self.streams = self._kept(), Streams.now()
         return made
 
     def require_nothing_kept(self) -> None:
         """Unstackable if anything has changed: stacked, it would change once where it does for each client."""
-        for net, before in zip(self.nets, self.before, strict=True):
+        if not self.made:
+            return
+        for net in self.nets:
             if hook := hook_of(net):
                 raise Unstackable(hook, "has a hook, which may keep what it sees", KEPT)
-            now = belongings.of_net(net)
+        for owner, before, now in zip([*self.nets, None], self.before, self._kept(), strict=True):
             if changed := sorted(n for n in now.keys() | before.keys() if now.get(n) != before.get(n)):
-                place = _of_attribute(net, changed[0])
+                place = _of_attribute(owner, changed[0]) if owner else self.algorithm.__name__
                 raise Unstackable(place, f"changes {changed[0]}, which all clients share", KEPT)
         if self.nets and (drawn := {*self.streams.moved(Streams.now())} - {"torch"}):
             raise Unstackable("the model", f"draws from the process's stream of {' and '.join(sorted(drawn))}", KEPT)
+
+    def _kept(self) -> list[dict[str, str]]:
+        """What the nets hold, and the algorithm's class and file."""
+        return [*map(belongings.of_net, self.nets), belongings.belongings(self.algorithm)]
+
+    def _numbers(self) -> dict[str, Tensor]:
+        """The server's entries and the clients' tensors as they are, and how far it came."""
+        state = self.made.state
+        found = {"server": state.server, "clients": tuple((g.tensors, g.kept) for g in state.groups)}
+        return named(found) | {"rounds": torch.tensor(state.round)}
+
+    def require_same(self, stacked: _Watched) -> None:
+        """Unstackable if the same rounds gave other numbers: what Python asks of a tensor, say, is not the same there.
+
+        Apart is what differs by more than rounding, in proportion to how far training went.
+        """
+        if not self.made:
+            return
+        ours = self._numbers()
+        for name, other in stacked._numbers().items():
+            one = ours[name]
+            if one.shape != other.shape or _apart(one.double(), other.double(), self.start.get(name, one)):
+                raise Unstackable("the model", f"trains {name.rpartition('/')[2]} to other values than alone", SAME)
+
+
+def _apart(one: Tensor, other: Tensor, start: Tensor) -> bool:
+    moved = one - start if start.shape == one.shape else one
+    all_of = (one - other, moved, one)
+    difference, far, size = (float(t.nan_to_num().abs().amax()) if t.numel() else 0.0 for t in all_of)
+    return difference > MOVED * far + ROUNDED * size
 
 
 def _of_attribute(net: nn.Module, name: str) -> str:

@@ -125,13 +125,16 @@ def reasons(net: nn.Module) -> list[str]:
 
 
 def gradients(loss: Callable[..., Any], losses: Tensor, leaves: list[Tensor]) -> list[Tensor | None]:
-    """Of each leaf by its own clients' losses: client k's loss [k] reaches only row k.  None for what none reaches."""
+    """Of each leaf by its own clients' losses: client k's loss [k] reaches only row k.  None for what none reaches.
+
+    Those of sparse lookups come out dense: the optimisers know no others.
+    """
     hooks.require_gradient(loss, losses, leaves)
     for leaf in leaves:
         leaf.grad = None
     if leaves:
         losses.sum().backward()
-    return [leaf.grad for leaf in leaves]
+    return [g.to_dense() if (g := leaf.grad) is not None and g.is_sparse else g for leaf in leaves]
 
 
 def _untold(step: Step) -> Step:

@@ -169,13 +169,15 @@ def test_a_record_gives_back_what_was_found() -> None:
 
 
 KEEPING = {
-    "attribute": "keeping_nets.py:47 changes body.2.calls", "of_class": "changes OfClass.calls",
+    "attribute": "keeping_nets.py:48 changes body.2.calls", "of_class": "changes OfClass.calls",
     "global_": "changes CALLS",
     "default": "changes Default.counted, default 1", "iterator": "changes body.2.numbers",
     "constant": "changes body.2.calls", "closure": "changes body.2.count", "dropped": "changes body.2.drop.p",
     "own_random": "changes body.2.generator", "python_random": "draws from the process's stream of python",
     "numpy_random": "draws from the process's stream of numpy", "hooked": "layer body.1 (Linear) has a hook",
-    "patched": "changes body.1.forward",
+    "patched": "changes body.1.forward", "deque": "changes body.2.seen", "of_slots": "changes body.2.far",
+    "numpy_count": "changes body.2.calls", "generator": "changes body.2.numbers",
+    "other_class": "changes Elsewhere.calls", "called": "changes COUNT", "flips": "changes body.2.way",
 }  # fmt: skip
 
 
@@ -192,6 +194,31 @@ def test_a_model_that_keeps_what_no_client_has_is_looped_and_told_by_the_note_an
         settled(Experiment("fedavg", scenario, executor="stack"), {}, DATA)
     told = str(models.own_state(models.ModelSubject(model, scenario)))
     assert KEEPING[kind].split(" ", 1)[1].removeprefix("changes ").split()[0] in told, told
+
+
+@pytest.mark.parametrize("kind", ["tensor_hook", "penalty"])
+def test_a_model_that_is_trained_to_other_numbers_stacked_is_looped(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = own_files.take(f"{NETS.with_name('keeping_nets.py')}:{kind}")[0]
+    scenario = SMALL.override(model=model, features=0)
+    assert settled(Experiment("fedavg", scenario), {}, DATA).executor == "loop"
+    assert "to other values than alone" in capsys.readouterr().err
+    with pytest.raises(UserError, match="stacked: at the model it trains .* to other values than alone"):
+        settled(Experiment("fedavg", scenario, executor="stack"), {}, DATA)
+    subject = models.ModelSubject(model, scenario)
+    assert "from each alone: clients are run one after the other" in str(models.one_program(subject))
+    assert not subject.stacks
+
+
+def test_an_algorithm_that_keeps_something_in_its_file_is_looped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own(tmp_path, "(KEPT.append(1) or len(KEPT)) * m['head.bias'].sum()")
+    (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + "KEPT = []\n")
+    name = own_files.take(str(tmp_path / "own.py"))[0]
+    assert settled(Experiment(name, SMALL), {}, DATA).executor == "loop"
+    assert "at Own changes KEPT, which all clients share" in capsys.readouterr().err
 
 
 def test_a_net_with_a_hook_never_runs_stacked_without_a_word() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import random
 from collections.abc import Callable
@@ -164,6 +165,140 @@ class NumpyRandom(Layer):
         return 60 * float(np.random.rand())
 
 
+class Deque(Layer):
+    """Counts in an object that has no namespace."""
+
+    def begin(self) -> None:
+        """Nothing was counted."""
+        self.seen = collections.deque([0])
+
+    def counted(self) -> Any:
+        """How often it was called."""
+        self.seen[0] += 1
+        return self.seen[0]
+
+
+class Slots:
+    """A count."""
+
+    __slots__ = ("n",)
+
+
+class OfSlots(Layer):
+    """Counts in an object with slots, far inside."""
+
+    def begin(self) -> None:
+        """From 0."""
+        slots = Slots()
+        slots.n = 0
+        self.far = {"a": {"b": {"c": {"d": [[slots]]}}}}
+
+    def counted(self) -> Any:
+        """How often it was called."""
+        slots = self.far["a"]["b"]["c"]["d"][0][0]
+        slots.n += 1
+        return slots.n
+
+
+class NumpyCount(Layer):
+    """Counts in a number of NumPy's."""
+
+    def begin(self) -> None:
+        """From 0."""
+        self.calls = np.int64(0)
+
+    def counted(self) -> Any:
+        """How often it was called."""
+        self.calls += np.int64(1)
+        return int(self.calls)
+
+
+def _numbers() -> Any:
+    n = 0
+    while True:
+        n += 1
+        yield n
+
+
+class Generator(Layer):
+    """Counts in a generator."""
+
+    def begin(self) -> None:
+        """From 0."""
+        self.numbers = _numbers()
+
+    def counted(self) -> Any:
+        """How often it was called."""
+        return next(self.numbers)
+
+
+class Elsewhere:
+    """A class of the file that is none of the net's, and whose instances can be called."""
+
+    calls = 0
+
+    def __init__(self) -> None:
+        """From 0."""
+        self.n = 0
+
+    def __call__(self) -> int:
+        """The next number."""
+        self.n += 1
+        return self.n
+
+
+COUNT = Elsewhere()
+
+
+class OtherClass(Layer):
+    """Counts in another class."""
+
+    def counted(self) -> Any:
+        """How often it was called."""
+        Elsewhere.calls += 1
+        return Elsewhere.calls
+
+
+class Called(Layer):
+    """Counts in an object of the file that can be called."""
+
+    def counted(self) -> Any:
+        """How often it was called."""
+        return COUNT()
+
+
+class TensorHook(Layer):
+    """Halves a gradient by a hook of what it is given, where that says that it has one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, D] -> [B, D]."""
+        if x.requires_grad:
+            x.register_hook(lambda g: g / 2)
+        return x
+
+
+class Penalty(Layer):
+    """Adds a gradient of its own in training, where what it is given says that it has one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, D] -> [B, D]."""
+        if not (self.training and x.requires_grad):
+            return x
+        (g,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
+        return x + 0.1 * g
+
+
+class Flips(Layer):
+    """Is another at every second call, and then as it was."""
+
+    way = "a"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, D] -> [B, D]."""
+        self.way = "b" if self.way == "a" else "a"
+        return x * (0.5 if self.training and self.way == "a" else 1.0)
+
+
 class Plain(Layer):
     """Keeps nothing."""
 
@@ -219,3 +354,7 @@ attribute, of_class, global_, default, iterator, constant, closure, dropped = ma
     _of, (Attribute, OfClass, Global, Default, Iterator, Constant, Closure, Dropped)
 )
 own_random, python_random, numpy_random, plain = map(_of, (OwnRandom, PythonRandom, NumpyRandom, Plain))
+deque, of_slots, numpy_count, generator, other_class, called = map(
+    _of, (Deque, OfSlots, NumpyCount, Generator, OtherClass, Called)
+)
+tensor_hook, penalty, flips = map(_of, (TensorHook, Penalty, Flips))

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from fedtune.core import own_errors, own_files
+from fedtune.core import own_errors, own_files, randomness
+from fedtune.core.draws import Draws
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import one_line
+from fedtune.core.trees import Executor, take
 from fedtune.federated import belongings, places
 from fedtune.federated.algorithm import Algorithm, Model
 from fedtune.federated.belongings import Streams
@@ -25,7 +28,8 @@ from fedtune.nn import architectures
 from fedtune.nn.layers import cross_entropy
 from fedtune.nn.net import Net, hook_of
 
-ROWS, CLIENTS, PASSES = 5, 3, 3
+Found = TypeVar("Found")
+ROWS, CLIENTS, PASSES = 5, 3, 4
 
 
 class ModelSubject:
@@ -62,7 +66,7 @@ class ModelSubject:
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
         return Fell(Broken(_short(place), kind + said, hints.of_error(error)), error)
 
-    def call(self, run: Callable[[], Tensor]) -> Tensor:
+    def call(self, run: Callable[[], Found]) -> Found:
         """What the model's code gives; Fell if it raises."""
         try:
             return run()
@@ -184,7 +188,7 @@ def one_program(s: ModelSubject) -> Broken | Note | None:
     stacked = {n: torch.stack([state[n] for state in states]) for n in states[0]}
     try:
         together = vmap(partial(_of_one, s, nets[0]))(stacked, x.expand(CLIENTS, *x.shape))
-        _train_stacked(s, nets[0], stacked, x)
+        gradients = _trained(s, nets[0], stacked, x, "stack")
     except Exception as error:
         place = _short(own_files.place(error) or "")
         said = one_line(own_errors.text(error))[:160]
@@ -193,6 +197,11 @@ def one_program(s: ModelSubject) -> Broken | Note | None:
     if not torch.allclose(together, alone, rtol=1e-3, atol=1e-4):
         what = f"stacked, its scores are apart by {(together - alone).abs().max():.2g} from each alone"
         return Broken("", what, "let nothing depend on how many clients there are, or on memory order")
+    wanted = s.call(partial(_trained, s, nets[0], stacked, x, "loop"))
+    for name, want in wanted.items():
+        if (apart := (gradients[name] - want).abs().max()) > 1e-3 * want.abs().max() + 1e-5:
+            what = f"stacked, the gradient of {name} is apart by {apart:.2g} from each alone"
+            return Note(f"{what}: clients are run one after the other")
     s.stacks = True
     why = identity(Algorithm().loss, nets[0]).why
     return Note(places.anew(why)) if why else None
@@ -213,18 +222,32 @@ def _of_one(s: ModelSubject, net: Net, tensors: dict[str, Tensor], x: Tensor) ->
     return s.scores(net, x, tensors)
 
 
-def _train_stacked(s: ModelSubject, net: Net, stacked: dict[str, Tensor], x: Tensor) -> None:
-    """A backward pass of all clients at once, in training mode."""
-    net.train()
-    moving = {n: stacked[n].clone().requires_grad_() for n, _ in net.named_parameters()}
-    rest = {n: t.clone() for n, t in stacked.items() if n not in moving}
+def _trained(s: ModelSubject, net: Net, stacked: dict[str, Tensor], x: Tensor, executor: Executor) -> dict[str, Tensor]:
+    """The gradients of a backward pass of each client in training mode, with what the model draws from its stream."""
+    draws = Draws()
+    draws.begin(lambda: [randomness.stream("check", k) for k in range(CLIENTS)])
 
     def loss(tensors: dict[str, Tensor], rows: Tensor) -> Tensor:
         return cross_entropy(s.scores(net, rows, tensors), s.labels())
 
-    losses = vmap(loss, randomness="different")(moving | rest, x.expand(CLIENTS, *x.shape))
-    losses.sum().backward()
-    net.eval()
+    def gradients(tensors: dict[str, Tensor], run: Callable[[dict[str, Tensor]], Tensor]) -> dict[str, Tensor]:
+        leaves = {n: tensors[n].clone().requires_grad_() for n, _ in net.named_parameters()}
+        run({n: t.clone() for n, t in tensors.items()} | leaves).sum().backward()
+        return {n: torch.zeros_like(t) if t.grad is None else t.grad.to_dense() for n, t in leaves.items()}
+
+    net.train()
+    try:
+        if executor == "stack":
+            return gradients(stacked, lambda t: draws.stacked(loss, CLIENTS, t, x.expand(CLIENTS, *x.shape)))
+        each = [gradients(take(stacked, k), partial(_alone, draws, loss, k, x)) for k in range(CLIENTS)]
+        return {n: torch.stack([of[n] for of in each]) for n in each[0]}
+    finally:
+        net.eval()
+
+
+def _alone(draws: Draws, loss: Callable[..., Tensor], client: int, x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    found: Tensor = draws.alone(loss, client, tensors, x)
+    return found
 
 
 def _short(place: str) -> str:
