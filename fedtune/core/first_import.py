@@ -9,19 +9,23 @@ from __future__ import annotations
 import atexit
 import faulthandler
 import os
+import pickle
 import re
 import select
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
+from fedtune.core import own_imports
 from fedtune.core.errors import UserError
+from fedtune.core.own_imports import OwnFile
 from fedtune.core.terminal import say, several
 
 PATIENCE = 10.0  # seconds of an import before it is said that one is waited for
@@ -30,36 +34,81 @@ _FORK = sys.platform == "linux"
 _ENDED, _FORKED = b"ended", b"forked"
 
 
-def tried(path: str, imports: Callable[[], Any], roots: Collection[str]) -> None:
-    """Import in a child; UserError for a file that ends it, and Ctrl-C ends the child too.
-
-    path: of the file.  roots: packages that it says it imports.
-    """
+def tried(name: str, files: Mapping[str, OwnFile]) -> None:
+    """Import a file among these in a child; UserError for one that ends it, and Ctrl-C ends the child too."""
     if not _FORK:
         return
+    path, roots = files[name].path, own_imports.roots(files)
     for root in HEAVY:
         if root in roots:
             with suppress(Exception):  # it is told where it is imported
                 __import__(root)
     with suppress(AttributeError, ValueError, OSError):
         sys.stdout.flush()  # or the child's copy may be written too
+    end = _end(path, lambda tells, crash: _forked(name, files, tells, crash))
+    if end.ended_by_signal and len(os.listdir("/proc/self/task")) > 1:
+        # a fork has none of the threads that its parent's libraries count on: they may have crashed it, not the file
+        end = _end(path, lambda tells, crash: _fresh(name, files, tells, crash))
+    if _FORKED in end.last:
+        raise UserError("it forks as it is imported, and two would go on from there; fork in a function")
+    if _ENDED not in end.last:
+        raise UserError(f"it ends the program as it is imported, {_how(end.status)}{_where(end.crash, path)}")
+
+
+class _End(NamedTuple):
+    """How a child came to its end."""
+
+    status: int
+    last: bytes  # that it said
+    crash: str  # its stack
+
+    @property
+    def ended_by_signal(self) -> bool:
+        return _ENDED not in self.last and os.WIFSIGNALED(self.status)
+
+
+def _end(path: str, begin: Callable[[int, int], int]) -> _End:
+    """begin: gives the child, which says its last on the first descriptor, and writes its stack to the second."""
     told, tells = os.pipe()
     with tempfile.TemporaryFile() as crash, open(told, "rb") as ear:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python's on threads: this child needs nothing that they hold
-            pid = os.fork()
-        if not pid:
-            _child(imports, tells, crash.fileno())
+        pid = begin(tells, crash.fileno())
         os.close(tells)
         status = _waited(pid, path)
         os.set_blocking(told, False)
         last = ear.read() or b""
         crash.seek(0)
-        where = _where(crash.read().decode(errors="replace"), path)
-    if _FORKED in last:
-        raise UserError("it forks as it is imported, and two would go on from there; fork in a function")
-    if _ENDED not in last:
-        raise UserError(f"it ends the program as it is imported, {_how(status)}{where}")
+        return _End(status, last, crash.read().decode(errors="replace"))
+
+
+def _forked(name: str, files: Mapping[str, OwnFile], tells: int, crash: int) -> int:
+    torch, threads = sys.modules.get("torch"), 1
+    if torch and (threads := torch.get_num_threads()) > 1:
+        torch.set_num_threads(1)  # here, as in a fork, which has no threads to end, it crashes
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python's on threads: this child needs nothing that they hold
+            pid = os.fork()
+        if not pid:
+            _child(lambda: own_imports.module(name, files), tells, crash)
+    finally:
+        if torch and threads > 1:
+            torch.set_num_threads(threads)
+    return pid
+
+
+def _fresh(name: str, files: Mapping[str, OwnFile], tells: int, crash: int) -> int:
+    """In an interpreter of its own."""
+    program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import _asked; _asked({tells}, {crash})"
+    with tempfile.TemporaryFile() as asked:
+        pickle.dump((name, dict(files)), asked)
+        asked.seek(0)
+        words = [sys.executable, "-c", program]
+        return subprocess.Popen(words, stdin=asked, pass_fds=(tells, crash), start_new_session=True).pid
+
+
+def _asked(tells: int, crash: int) -> NoReturn:
+    name, files = pickle.load(sys.stdin.buffer)
+    _child(lambda: own_imports.module(name, files), tells, crash)
 
 
 def _child(imports: Callable[[], Any], tells: int, crash: int) -> NoReturn:
@@ -70,7 +119,8 @@ def _child(imports: Callable[[], Any], tells: int, crash: int) -> NoReturn:
     try:
         # beyond the standard ones: of a parent that has none of these, they may be in their place
         tells, crash = (fcntl.fcntl(number, fcntl.F_DUPFD, 3) for number in (tells, crash))
-        os.setpgid(0, 0)  # what it sends to its group is not for the parent
+        if os.getpgrp() != me:
+            os.setpgid(0, 0)  # what it sends to its group is not for the parent
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         nowhere = os.open(os.devnull, os.O_RDWR)
@@ -79,8 +129,6 @@ def _child(imports: Callable[[], Any], tells: int, crash: int) -> NoReturn:
         sys.stdin, sys.stdout, sys.stderr = (open(os.devnull, mode) for mode in ("r", "w", "w"))
         faulthandler.disable()  # others may have put their handlers over it since
         faulthandler.enable(crash, all_threads=False)
-        if "torch" in sys.modules:
-            sys.modules["torch"].set_num_threads(1)  # the parent's threads are not here
         vars(atexit)["_clear"]()
         os.register_at_fork(after_in_parent=lambda: forks.append(forks.pop() + 1))
         with suppress(BaseException):

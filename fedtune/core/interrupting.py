@@ -88,10 +88,10 @@ def last_words(say: Callable[[str], None]) -> Iterator[None]:
 
 def end(why: str) -> NoReturn:
     """End the process, which waits for what will not come; for any of its threads."""
-    _ending.acquire()
-    for say in reversed(_last_words):
-        with suppress(Exception):  # of a disk that is full, say: the others have theirs to say
-            say(why)
-    with suppress(OSError, ValueError):
-        print(f"stopped: {one_line(why)}", file=sys.stderr, flush=True)
-    os._exit(STATUS if _signalled.is_set() else 1)
+    with _ending:
+        for say in reversed(_last_words):
+            with suppress(Exception):  # of a disk that is full, say: the others have theirs to say
+                say(why)
+        with suppress(OSError, ValueError):
+            print(f"stopped: {one_line(why)}", file=sys.stderr, flush=True)
+        os._exit(STATUS if _signalled.is_set() else 1)

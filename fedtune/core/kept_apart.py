@@ -112,6 +112,7 @@ def _parts() -> Iterator[_Part]:
     yield _Part("the current folder", _folder, _change)
     yield _Part("", lambda: list(sys.path or []), _path)
     yield _Part("", lambda: dict(sys.modules), _modules)
+    yield _Part("", lambda: dict(os.environ), _environment)
     yield _Part("", sys.getrecursionlimit, sys.setrecursionlimit)
     yield _Part("", sys.gettrace, sys.settrace)
     yield _Part("", lambda: sys.excepthook, lambda hook: setattr(sys, "excepthook", hook))
@@ -129,6 +130,11 @@ def _path(before: list[str]) -> None:
     """What was added stays, for what is imported later."""
     now = list(sys.path or [])
     sys.path = [*now, *(place for place in before if place not in now)]
+
+
+def _environment(before: dict[str, str]) -> None:
+    """What was added or changed stays: libraries are told of things so."""
+    os.environ.update({name: value for name, value in before.items() if name not in os.environ})
 
 
 def _modules(before: dict[str, Any]) -> None:

@@ -218,7 +218,7 @@ def _module(file: OwnFile) -> ModuleType:
     if own_imports.is_run(file.name, files):
         return own_imports.module(file.name, files)
     if file.sha256 in _taken:
-        first_import.tried(file.path, lambda: own_imports.module(file.name, files), own_imports.roots(files))
+        first_import.tried(file.name, files)
     with kept_apart.apart(file.path):
         return own_imports.module(file.name, files)
 

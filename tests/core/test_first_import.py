@@ -223,7 +223,40 @@ def test_a_thread_may_load_a_file_too(tmp_path):
     assert found == [6]
 
 
-def test_a_process_without_standard_streams_imports_as_any_other() -> None:
-    code = "from fedtune.core import first_import; first_import.tried('own.py', lambda: None, ())"
+def test_a_process_without_standard_streams_imports_as_any_other(tmp_path) -> None:
+    (tmp_path / "own.py").write_text("FINE = 1")
+    code = f"from fedtune.core import own_files; own_files.load(own_files.take('{tmp_path}/own.py')[0], 'model').FINE"
     shell = ["sh", "-c", f'exec "{sys.executable}" -c "$0" <&- >&-', code]
     assert subprocess.run(shell, stderr=subprocess.PIPE, text=True).stderr == ""
+
+
+PARENT = """
+import os, sys, torch
+torch.set_num_threads(3)
+torch.nn.functional.conv2d(torch.randn(8, 3, 64, 64), torch.randn(8, 3, 3, 3))
+from fedtune.core import own_files
+from fedtune.core.errors import UserError
+PARENT = os.getpid()
+for file in sys.argv[1:]:
+    try:
+        print(own_files.load(own_files.take(file)[0], "model").FINE, torch.get_num_threads())
+    except UserError as error:
+        print(error)
+"""
+THREADED = {
+    "threads": "import torch\ntorch.set_num_threads(2)\nFINE = 'threads'",
+    "forked": "import ctypes, os, __main__\n"
+    "if getattr(__main__, 'PARENT', os.getpid()) != os.getpid(): ctypes.string_at(0)\nFINE = 'forked'",
+    "crashes": CRASH,
+}
+
+
+def test_a_fork_that_crashes_over_its_parents_threads_is_not_the_files_end(tmp_path):
+    files = []
+    for name, text in THREADED.items():
+        files.append(tmp_path / f"{name}.py")
+        files[-1].write_text(text)
+    done = subprocess.run([sys.executable, "-c", PARENT, *map(str, files)], capture_output=True, text=True)
+    fine, lone, crashed = done.stdout.splitlines()
+    assert (fine, lone) == ("threads 3", "forked 3")
+    assert crashed.endswith("by signal 11 (Segmentation fault), at crashes.py:2")

@@ -215,7 +215,7 @@ def test_a_folder_called_as_code_is_data(tmp_path):
     (tmp_path / "folder.py").mkdir()
     name, _ = own_files.take(f"{tmp_path}/folder.py")
     assert name == "folder.py/"
-    with pytest.raises(UserError, match="a file of code is needed for this algorithm, but got 'folder.py/'"):
+    with pytest.raises(UserError, match="a Python file is needed, but .*folder.py is a folder"):
         own_files.load(name, "algorithm")
 
 

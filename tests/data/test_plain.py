@@ -28,7 +28,7 @@ TAKEN: dict[str, tuple[Any, np.ndarray]] = {
     "big-endian whole numbers": (Y.astype(">i8"), Y),
     "long double": (X.astype(np.longdouble), X),
     "Fortran's order": (np.asfortranarray(X), X),
-    "a matrix": (np.asmatrix(X), X),
+    "a matrix": (np.ndarray.__new__(np.matrix, X.shape, X.dtype, X.copy()), X),
     "a mask that hides nothing": (np.ma.masked_array(X, False), X),
     "objects": (X.astype(object), X),
     "objects of several types": (np.array([[1, 2.5], [np.float32(3), np.int8(-4)], [True * 5, 6]], object), X),

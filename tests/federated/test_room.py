@@ -52,7 +52,8 @@ def test_every_setting_can_be_partitioned_as_it_says(name: str) -> None:
     for seed in range(5):
         f = partitioning.partition(data, s, seed)
         for k in range(s.clients):
-            held = {split: np.bincount(f.y[t.rows[k, : t.counts[k]]]) for split, t in zip("tve", f[3:], strict=True)}
+            splits = {"t": f.train, "v": f.val, "e": f.test}
+            held = {name: np.bincount(f.y[t.rows[k, : t.counts[k]]]) for name, t in splits.items()}
             own = np.flatnonzero(held["t"])
             assert abs(len(own) - s.ways) <= s.ways_spread
             assert set(held["t"][own]) <= set(range(s.shots - s.shots_spread, s.shots + s.shots_spread + 1))
