@@ -38,7 +38,8 @@ class _Refused(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         name = self.option_strings[0]
-        parser.error(f"a comparison gives each search its {name} itself, but it came too; leave it out")
+        ours = {"--algo": "--algos", "--final-seeds": "--seeds"}[name]
+        parser.error(f"a comparison gives each search its {name} itself, but it came too; give {ours}")
 
 
 if __name__ == "__main__":

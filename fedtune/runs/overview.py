@@ -106,7 +106,7 @@ def _best(rows: Logged, how: dict[str, str], rounds: int, space: set[str], objec
     for column in ("trial", "status", "round", objective.name, "test_acc", *names):
         table.add_column(column, justify="left" if column in ("trial", "status") else "right")
     last = {t: of[-1] for t, of in rows.items() if abs(of[-1].get(key, FAR)) < FAR}
-    order = sorted(last, key=lambda t: (how.get(t) == "diverged", -objective.sign * last[t][key]))
+    order = sorted(last, key=lambda t: (how.get(t) == "diverged", -objective.sign * last[t][key], _loss(last[t])))
     for trial in order[:SHOWN]:
         row = last[trial]
         tested = _tested(rows[trial])
@@ -114,6 +114,11 @@ def _best(rows: Logged, how: dict[str, str], rounds: int, space: set[str], objec
         at = f"{reached([row])}/{rounds}"
         table.add_row(trial, how.get(trial, ""), at, f"{row[key]:.4f}", tested, *values)
     return table if last else None
+
+
+def _loss(row: dict[str, Any]) -> float:
+    """The validation loss, which decides between equal trials, as in the choice of the best."""
+    return float(row.get("val_loss", FAR))
 
 
 def _tested(rows: list[dict[str, Any]]) -> str:

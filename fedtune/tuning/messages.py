@@ -63,7 +63,7 @@ def nothing(goal: Goal, unit: str, trials: pd.DataFrame) -> str:
     advice = "take fewer --rounds or a lower --participation" if costly else "widen the space"
     return (
         f"none of {several(len(there), 'trial')} keeps {kept}; the nearest is trial {best['trial']} with "
-        f"{listed(values, short)}: raise the bound, or {advice}"
+        f"{listed(values, short)}: loosen the bound, or {advice}"
     )
 
 

@@ -207,9 +207,9 @@ def test_where_no_trial_keeps_the_constraints_the_nearest_is_named_and_none_is_t
     said = messages.nothing(goal, "rounds", trials)
     assert said.startswith("none of 3 trials keeps comm_mb<=20 and val_acc>=0.8; the nearest is trial a with comm_mb")
     dear = messages.nothing(Goal(constraints=constraints("comm_mb<=3")), "rounds", trials)
-    assert dear.endswith("raise the bound, or take fewer --rounds or a lower --participation")
+    assert dear.endswith("loosen the bound, or take fewer --rounds or a lower --participation")
     low = messages.nothing(Goal(constraints=constraints("val_acc>=0.95")), "rounds", trials)
-    assert low.endswith("raise the bound, or widen the space")
+    assert low.endswith("loosen the bound, or widen the space")
     failed = trials.assign(status="failed", reason="lost:\nnan in round 2")
     assert messages.nothing(goal, "rounds", failed) == "no trial reported a finite result: nan in round 2"
     assert messages.nothing(BY_ACCURACY, "rounds", failed[:0]) == "no trial reported a finite result"
