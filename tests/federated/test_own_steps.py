@@ -7,6 +7,7 @@ import gc
 import inspect
 import math
 import random
+import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -580,11 +581,18 @@ def test_check_says_why_steps_run_anew(tmp_path: Path) -> None:
     note = exactness.one_program(subject)
     assert isinstance(note, Note)
     assert note.what == "every step runs anew: mine.py:24 reads print, which may depend on more than its arguments"
-    one, _ = IMPURE["a layer that counts"]
-    model = ModelSubject(written(one, tmp_path, "checked")[1], Scenario())
-    note = models.one_program(model)
+    setting = case(net=with_layer("Setting()", """
+        class Setting(nn.Module):
+            def forward(self, x):
+                self.width = x.shape[-1]
+                return torch.relu(x)
+        """))  # fmt: skip
+    note = models.one_program(ModelSubject(written(setting, tmp_path, "setting")[1], Scenario()))
     assert isinstance(note, Note)
-    assert note.what == "every step runs anew: net.py:22 sets .calls"
+    assert re.fullmatch(r"every step runs anew: net.py:\d+ sets .width", note.what)
+    counting, _ = IMPURE["a layer that counts"]  # whose numbers are others, too
+    note = models.one_program(ModelSubject(written(counting, tmp_path, "counting")[1], Scenario()))
+    assert isinstance(note, Note) and note.what.endswith("from each alone: clients are run one after the other")
 
 
 @pytest.mark.parametrize("algorithm", ["fedfa", "fedgen", "gfpl", "moon"])
