@@ -72,4 +72,7 @@ def last_group(s: Scenario, owners: Owners) -> str:
     """What to say where the last client holds fewer owners than was asked for; "" where it does not."""
     if s.partition != "natural" or not owners or len(owners[-1]) == s.owners:
         return ""
-    return f"the last of {len(owners)} clients holds {several(len(owners[-1]), 'owner')}, the others {s.owners}"
+    held = several(len(owners[-1]), "owner")
+    if len(owners) == 1:
+        return f"the only client holds {held}, as there are no {s.owners}"
+    return f"the last of {len(owners)} clients holds {held}, the others {s.owners}"

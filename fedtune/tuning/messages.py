@@ -61,8 +61,9 @@ def nothing(goal: Goal, unit: str, trials: pd.DataFrame) -> str:
     kept = " and ".join(map(str, goal.constraints))
     costly = any(c.name in TRAFFIC and c.rule == "<=" and c.excess(best[c.column]) > 0 for c in goal.constraints)
     advice = "take fewer --rounds or a lower --participation" if costly else "widen the space"
+    longest = "" if len(there) == len(trials) else f" that trained longest, of {len(trials)},"
     return (
-        f"none of {several(len(there), 'trial')} keeps {kept}; the nearest is trial {best['trial']} with "
+        f"none of {several(len(there), 'trial')}{longest} keeps {kept}; the nearest is trial {best['trial']} with "
         f"{listed(values, short)}: loosen the bound, or {advice}"
     )
 

@@ -137,6 +137,7 @@ def told(path: Path, capsys: pytest.CaptureFixture, partition: str = "", **field
     [
         ("", {}, ""),
         ("", {"owners": 5}, "note: the last of 3 clients holds 2 owners, the others 5"),
+        ("", {"owners": 13}, "note: the only client holds 12 owners, as there are no 13"),
         ("", {"share": 0.5}, r"note: 120 of 240 rows are left out, all those of 6 owners \(.*, …\): share 0.5"),
         ("", {"clients": 11}, r"note: 20 of 240 rows are left out, all those of 1 owner \(c.*\): clients 11, owners 1"),
         ("", {"skip_classes": 1}, r"note: 80 of 240 rows are left out, all those of 1 class \(0\): skip-classes 1"),

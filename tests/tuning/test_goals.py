@@ -210,6 +210,8 @@ def test_where_no_trial_keeps_the_constraints_the_nearest_is_named_and_none_is_t
     assert dear.endswith("loosen the bound, or take fewer --rounds or a lower --participation")
     low = messages.nothing(Goal(constraints=constraints("val_acc>=0.95")), "rounds", trials)
     assert low.endswith("loosen the bound, or widen the space")
+    some = messages.nothing(goal, "rounds", trials.assign(status=["finished", "finished", "stopped"]))
+    assert some.startswith("none of 2 trials that trained longest, of 3, keeps comm_mb<=20")
     failed = trials.assign(status="failed", reason="lost:\nnan in round 2")
     assert messages.nothing(goal, "rounds", failed) == "no trial reported a finite result: nan in round 2"
     assert messages.nothing(BY_ACCURACY, "rounds", failed[:0]) == "no trial reported a finite result"
