@@ -134,11 +134,12 @@ class _Watched:
         ours = self._numbers()
         for name, other in stacked._numbers().items():
             one = ours[name]
-            if one.shape != other.shape or _apart(one.double(), other.double(), self.start.get(name, one)):
+            if one.shape != other.shape or _apart(one, other, self.start.get(name, one)):
                 raise Unstackable("the model", f"trains {name.rpartition('/')[2]} to other values than alone", SAME)
 
 
 def _apart(one: Tensor, other: Tensor, start: Tensor) -> bool:
+    one, other, start = one.double(), other.double(), start.double()  # what is true or false, too
     moved = one - start if start.shape == one.shape else one
     all_of = (one - other, moved, one)
     difference, far, size = (float(t.nan_to_num().abs().amax()) if t.numel() else 0.0 for t in all_of)

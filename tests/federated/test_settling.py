@@ -14,7 +14,7 @@ from support.own_algorithms import NETS, own_net
 
 from fedtune.core import own_files
 from fedtune.core.errors import UserError
-from fedtune.federated import partitioning, replayed, settling, stacked_step
+from fedtune.federated import partitioning, registry, replayed, settling, stacked_step
 from fedtune.federated.experiment import Experiment
 from fedtune.federated.laws import models
 from fedtune.federated.simulation import MultiSeedSimulation, Simulation, settled
@@ -219,6 +219,17 @@ def test_an_algorithm_that_keeps_something_in_its_file_is_looped(
     name = own_files.take(str(tmp_path / "own.py"))[0]
     assert settled(Experiment(name, SMALL), {}, DATA).executor == "loop"
     assert "at Own changes KEPT, which all clients share" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("algorithm", ["fedproto", "gfpl", "scaffold", "fesem"])
+def test_built_in_code_in_a_users_file_stays_stacked(
+    algorithm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever their servers and clients hold: numbers, counts, what is true or false."""
+    source = Path(__file__).parents[2] / "trainables" / f"{algorithm}.py"
+    (tmp_path / "own.py").write_text(source.read_text())
+    name = own_files.take(f"{tmp_path}/own.py:{registry.find(algorithm).__name__}")[0]
+    assert settled(Experiment(name, SMALL), {}, DATA).executor == "rule" and capsys.readouterr().err == ""
 
 
 def test_a_net_with_a_hook_never_runs_stacked_without_a_word() -> None:

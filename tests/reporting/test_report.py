@@ -609,6 +609,7 @@ def test_another_script_would_not_run(opened: Browser) -> None:
 
 
 def test_the_table_sorts_by_mouse_and_keyboard(opened: Browser) -> None:
+    wait_for(lambda: cells(opened, "trial"))
     assert cells(opened, "trial")[0] == "t03" and cells(opened, "val_acc")[-1] == ""  # best first, missing last
     opened.press(heading("MB"))
     down = [float(v) for v in cells(opened, "MB") if v]
