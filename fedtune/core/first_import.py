@@ -129,12 +129,19 @@ def _child(imports: Callable[[], Any], tells: int, crash: int) -> NoReturn:
         sys.stdin, sys.stdout, sys.stderr = (open(os.devnull, mode) for mode in ("r", "w", "w"))
         faulthandler.disable()  # others may have put their handlers over it since
         faulthandler.enable(crash, all_threads=False)
-        vars(atexit)["_clear"]()
+        ends: list[Callable[[], Any]] = []  # the file's own: to clear the parent's may crash over what these hold
+
+        def register(f: Callable[..., Any], *args: Any, **named: Any) -> Callable[..., Any]:
+            ends.append(lambda: f(*args, **named))
+            return f
+
+        vars(atexit)["register"] = register
         os.register_at_fork(after_in_parent=lambda: forks.append(forks.pop() + 1))
         with suppress(BaseException):
             imports()
-        with suppress(BaseException):
-            vars(atexit)["_run_exitfuncs"]()
+        for at_end in reversed(ends):
+            with suppress(BaseException):
+                at_end()
         if os.getpid() != me:
             os.write(tells, _FORKED)
         elif forks[0]:
