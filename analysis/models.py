@@ -24,18 +24,19 @@ from fedtune.core import randomness
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
 from fedtune.core.trees import Ragged, take
-from fedtune.federated import evaluation, partitioning
-from fedtune.federated import model_file as files
-from fedtune.federated.adaptation import adapted
-from fedtune.federated.algorithm import LAWS, Model, parts
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.simulation import Simulation
+from fedtune.engine import evaluation
+from fedtune.engine import model_file as files
+from fedtune.engine.adaptation import adapted
+from fedtune.engine.simulation import Simulation
+from fedtune.experiment import partitioning
+from fedtune.experiment.algorithm import LAWS, Model, parts
+from fedtune.experiment.experiment import Experiment
 from fedtune.nn.generators import generate
 from fedtune.nn.mixtures import sample, unpack
-from fedtune.runs import own_copies
+from fedtune.runs import user_copies
 from fedtune.runs.files import RunFiles
 from fedtune.runs.logs import suggestions
-from fedtune.tuning.options import SearchOptions
+from fedtune.tuning.options.options import SearchOptions
 from trainables._generative import Generative
 from trainables.fedgenp import FedGenP
 from trainables.gfpl import GFPL
@@ -187,7 +188,7 @@ def of_trial(run: str | Path, trial: str, seed: int = 0, data_dir: str | None = 
         raise UserError(f"a trial's model is in its last checkpoint, but {run} has none of trial {trial}; play its "
                         "configuration again with fedtune run --save")  # fmt: skip
     record = RunFiles(run).record
-    own_copies.restore(run, record)
+    user_copies.restore(run, record)
     experiment = SearchOptions.from_record(record).experiment()
     kept = torch.load(checkpoints[-1], weights_only=True, map_location="cpu")
     experiment = Experiment(**(vars(experiment) | {"device": "cpu", "seed": experiment.seed + seed}))

@@ -36,10 +36,10 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 TIMES = ("seconds", "eval_seconds")
 MOVED = {  # where a commit may have what a side needs: modules were moved
-    "Experiment": ("fedtune.federated.experiment", "fedtune.simulation"),
-    "play": ("fedtune.federated.simulation", "fedtune.simulation"),
-    "find": ("fedtune.federated.scenarios", "fedtune.scenario"),
-    "keep_freed_memory": ("fedtune.core.memory", "fedtune.layers"),
+    "Experiment": ("fedtune.experiment.experiment", "fedtune.federated.experiment"),
+    "play": ("fedtune.engine.simulation", "fedtune.federated.simulation"),
+    "find": ("fedtune.experiment.scenarios", "fedtune.federated.scenarios"),
+    "keep_freed_memory": ("fedtune.core.memory",),
 }
 
 

@@ -11,13 +11,13 @@ import argparse
 import tempfile
 from typing import Any
 
-from fedtune import search
 from fedtune.cluster import ray_start
+from fedtune.commands import search
 from fedtune.data import datasets
-from fedtune.federated import partitioning
+from fedtune.experiment import partitioning
 from fedtune.tuning import driver, plan
-from fedtune.tuning.arguments import given
-from fedtune.tuning.options import SearchOptions
+from fedtune.tuning.options.arguments import given
+from fedtune.tuning.options.options import SearchOptions
 from fedtune.tuning.trainable import FederatedTrainable
 
 # name -> arguments of a search, and the configuration that is trained

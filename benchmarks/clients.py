@@ -34,10 +34,10 @@ from fedtune.core import memory, randomness
 from fedtune.data import partitions
 from fedtune.data.federation import Federation, Split
 from fedtune.data.partitions import Partition
-from fedtune.federated import chunks, engine, evaluation
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Simulation
+from fedtune.engine import chunks, engine, evaluation
+from fedtune.engine.simulation import Simulation
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 
 # data set that gives the image's shape, model, least ratio asked for

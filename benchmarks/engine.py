@@ -29,10 +29,10 @@ from torch import Tensor, nn
 from benchmarks import clients, em, server, tune
 from benchmarks.timing import best_of
 from fedtune.core import memory, randomness
-from fedtune.federated import batches, executors, local_training
-from fedtune.federated.algorithm import Phase
-from fedtune.federated.registry import find
-from fedtune.federated.scenario import Scenario
+from fedtune.engine import batches, executors, local_training
+from fedtune.experiment.algorithm import Phase
+from fedtune.experiment.registry import find
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 
 PARTS = ("training", "em", "server", "clients", "tune")

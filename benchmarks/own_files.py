@@ -22,13 +22,14 @@ from typing import Any
 
 import torch
 
-from fedtune.core import memory, own_files, own_packages
+from fedtune.core import memory
 from fedtune.data.federation import Federation
-from fedtune.federated import partitioning
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Simulation
+from fedtune.engine.simulation import Simulation
+from fedtune.experiment import partitioning
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
+from fedtune.user_code import packages, user_files
 
 ASKED = 0.97
 # algorithm, model, executor
@@ -45,8 +46,8 @@ CLOCK = ("seconds", "eval_seconds")
 def own_algorithm(name: str, folder: Path) -> str:
     """The canonical name of a copy of our algorithm's file."""
     copy = folder / f"{name}.py"
-    copy.write_text((own_packages.folder("trainables") / f"{name}.py").read_text())
-    return own_files.take(str(copy))[0]
+    copy.write_text((packages.folder("trainables") / f"{name}.py").read_text())
+    return user_files.take(str(copy))[0]
 
 
 def own_model(name: str, folder: Path) -> str:
@@ -60,7 +61,7 @@ def own_model(name: str, folder: Path) -> str:
         f"{code}\n\ndef net(shape, classes):\n"
         f"    return Net({name.replace('-', '_')}(shape, {width}), Linear({width}, classes))\n"
     )
-    return own_files.take(f"{folder / 'net.py'}:net")[0]
+    return user_files.take(f"{folder / 'net.py'}:net")[0]
 
 
 def case(

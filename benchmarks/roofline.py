@@ -34,13 +34,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.against import CASES as ROUNDS
 from fedtune.core import memory
-from fedtune.core.recording import Recorder
-from fedtune.core.tape import Tape
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenarios import find
-from fedtune.federated.simulation import play
+from fedtune.engine.simulation import play
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenarios import find
 from fedtune.nn import architectures
 from fedtune.nn.layers import has_convolutions, stacked_layout
+from fedtune.tracing.recording import Recorder
+from fedtune.tracing.tape import Tape
 
 CASES = [
     (model, shape, batch)

@@ -26,10 +26,11 @@ from typing import Any
 import torch
 
 from fedtune.core import memory
-from fedtune.federated import evaluation, partitioning
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenarios import find
-from fedtune.federated.simulation import Simulation
+from fedtune.engine import evaluation
+from fedtune.engine.simulation import Simulation
+from fedtune.experiment import partitioning
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenarios import find
 
 ASKED = 0.15
 WARM = 2  # rounds that are not counted

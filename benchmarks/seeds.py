@@ -5,7 +5,7 @@
 
 Both ways are in this process on one thread and take turns of some rounds, scored as the commands do.  Said are medians
 of CPU seconds a round of all seeds, and the ratio.  That figures are those of runs alone is checked in passing: `apart`
-is the largest difference of any figure of all rounds, in float32 (tests/federated/test_seed_stack.py: in float64).
+is the largest difference of any figure of all rounds, in float32 (tests/engine/test_seed_stack.py: in float64).
 
 --candidates trains what `compare` does on fresh seeds: of each algorithm the default and, twice, the configuration that
 analysis/results/compare-digits-w4.md found, all seeds of each; said is the ratio over all algorithms, too.
@@ -25,9 +25,9 @@ import torch
 
 from fedtune.core import memory
 from fedtune.core.errors import Diverged
-from fedtune.federated import partitioning, scenarios
-from fedtune.federated.experiment import Experiment, with_seed
-from fedtune.federated.simulation import Seeds, Simulation
+from fedtune.engine.simulation import Seeds, Simulation
+from fedtune.experiment import partitioning, scenarios
+from fedtune.experiment.experiment import Experiment, with_seed
 
 CLOCK = ("seconds", "eval_seconds")
 TUNED: dict[str, dict[str, Any]] = {

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from benchmarks.timing import best_of, status
 from fedtune.core import memory, randomness
 from fedtune.core.trees import leaves, take, tree_map
-from fedtune.federated.algorithm import Ragged, Task
+from fedtune.experiment.algorithm import Ragged, Task
 from fedtune.nn.generators import label_share
 from fedtune.nn.prototypes import mean_by_count, mean_distance, row_distance
 from trainables._generative import Generative

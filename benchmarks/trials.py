@@ -22,9 +22,10 @@ import torch
 from fedtune.core import memory
 from fedtune.core.errors import Diverged
 from fedtune.data.federation import Federation
-from fedtune.federated import partitioning, replayed, scenarios
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.simulation import Simulation
+from fedtune.engine.simulation import Simulation
+from fedtune.experiment import partitioning, scenarios
+from fedtune.experiment.experiment import Experiment
+from fedtune.tracing import replayed
 from fedtune.tuning import space
 
 # algorithm, setting, rounds

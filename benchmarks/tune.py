@@ -20,10 +20,11 @@ import torch
 
 from fedtune.cluster import ray_start
 from fedtune.core.memory import keep_freed_memory
-from fedtune.federated import partitioning, scenarios, simulation
-from fedtune.federated.experiment import Experiment
+from fedtune.engine import simulation
+from fedtune.experiment import partitioning, scenarios
+from fedtune.experiment.experiment import Experiment
 from fedtune.tuning import driver, plan
-from fedtune.tuning.options import SearchOptions
+from fedtune.tuning.options.options import SearchOptions
 
 CONFIGS = [{"lr": 0.005 + 0.001 * i} for i in range(16)]
 

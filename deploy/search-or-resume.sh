@@ -17,8 +17,8 @@ case ${1:--} in
 esac
 place=(--storage-path "$(dirname "$run")" --name "$(basename "$run")" --address auto)
 case $command in
-    search | compare | reproduce | tabulate) words=(python -m "fedtune.$command" "$@" "${place[@]}") ;;
-    extend | replay) words=(python -m "fedtune.$command" "$@" --name "$(basename "$run")" --address auto) ;;
+    search | compare | reproduce | tabulate) words=(python -m fedtune "$command" "$@" "${place[@]}") ;;
+    extend | replay) words=(python -m fedtune "$command" "$@" --name "$(basename "$run")" --address auto) ;;
     *) echo "error: a command must be search, compare, reproduce, tabulate, extend or replay, but got $command" >&2
         exit 2 ;;
 esac
@@ -29,7 +29,7 @@ for record in "$run/run.json" "$run/compare.json"; do
         finished) echo "$run is finished" && exit 0 ;;
         "nothing found") echo "$run is over: nothing found" >&2 && exit 1 ;;
     esac
-    words=(python -m fedtune.resume "$run" --address auto)
+    words=(python -m fedtune resume "$run" --address auto)
 done
 if [ -n "${STOP_FILE:-}" ]; then
     driver=$$ # exec keeps it

@@ -15,10 +15,10 @@ from typing import Any
 
 from fedtune.core.hyper import Knob, knobs
 from fedtune.core.metrics import METRICS
-from fedtune.federated import registry
-from fedtune.federated.algorithm import Algorithm, first_round
-from fedtune.federated.scenario import Scenario
-from fedtune.federated.scenarios import SCENARIOS
+from fedtune.experiment import registry
+from fedtune.experiment.algorithm import Algorithm, first_round
+from fedtune.experiment.scenario import Scenario
+from fedtune.experiment.scenarios import SCENARIOS
 from fedtune.tuning import schedulers
 
 FOLDER = Path(__file__).parent

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedtune.api import Run, Search, objective, play, tunable
     from fedtune.core.hyper import hyper
     from fedtune.core.trees import Ragged
-    from fedtune.federated.algorithm import Algorithm, Noise, Phase
+    from fedtune.experiment.algorithm import Algorithm, Noise, Phase
     from fedtune.studies.checking import Check
     from fedtune.tuning.space import when
 
@@ -39,7 +39,7 @@ _MODULES = {
     "fedtune.core.hyper": ("hyper",),
     "fedtune.core.trees": ("Ragged",),
     "fedtune.studies.checking": ("Check",),
-    "fedtune.federated.algorithm": ("Algorithm", "Noise", "Phase"),
+    "fedtune.experiment.algorithm": ("Algorithm", "Noise", "Phase"),
     "fedtune.tuning.space": ("when",),
 }
 

@@ -45,11 +45,11 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {one_line(unknown('command', args[0], COMMANDS, 'fedtune --help'))}", file=sys.stderr)
         return 2
     if argv is None:  # a process of our own: to its very end nobody's code prints a stack, and a crash is no silence
-        from fedtune.core import own_errors
+        from fedtune.user_code import user_errors
 
-        sys.unraisablehook = own_errors.say_unheard
+        sys.unraisablehook = user_errors.say_unheard
         faulthandler.enable(all_threads=False)
-    return importlib.import_module(f"fedtune.{args[0]}").main(args[1:])
+    return importlib.import_module(f"fedtune.commands.{args[0]}").main(args[1:])
 
 
 if __name__ == "__main__":

@@ -14,21 +14,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
 
-from fedtune.core import objectives, own_files
+from fedtune.core import objectives
 from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.hyper import knobs, typed
 from fedtune.core.metrics import METRIC
-from fedtune.federated import own_classes, registry
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment import registry, user_classes
+from fedtune.experiment.scenario import Scenario
 from fedtune.runs.folder import RunFolder
-from fedtune.tuning.options import ExperimentOptions, SearchOptions
+from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
+from fedtune.user_code import user_files
 
 if TYPE_CHECKING:
     import optuna
     from ray import tune
 
     from fedtune.data.federation import Federation
-    from fedtune.federated.experiment import Experiment
+    from fedtune.experiment.experiment import Experiment
     from fedtune.tuning.space import Space
 
 Options = TypeVar("Options", bound=ExperimentOptions)
@@ -113,8 +114,8 @@ def play(
     """
     from fedtune.core.process import at_work
     from fedtune.core.threads import one_thread
-    from fedtune.federated import model_file
-    from fedtune.federated.simulation import Simulation
+    from fedtune.engine import model_file
+    from fedtune.engine.simulation import Simulation
 
     with at_work(), one_thread():
         given = _options(ExperimentOptions, algo, scenario, options)
@@ -145,7 +146,7 @@ def tunable(
 
     from fedtune.core.budget import Budget
     from fedtune.core.process import turn
-    from fedtune.federated import simulation
+    from fedtune.engine import simulation
     from fedtune.tuning.space import inside
     from fedtune.tuning.trainable import FederatedTrainable, known_as_itself
 
@@ -166,11 +167,11 @@ def objective(
     objective: one metric, as --objective takes it.  Other arguments as for `tunable`.
     """
     from fedtune.core.process import turn
-    from fedtune.federated import own_metrics
+    from fedtune.experiment import user_metrics
 
     with turn():
         given, experiment, domains = _ranges(algo, scenario, space, options)
-        found = objectives.parse(objective, own_metrics.modes(experiment.metrics))
+        found = objectives.parse(objective, user_metrics.modes(experiment.metrics))
         if len(found) > 1:
             raise UserError(f"a function for Optuna has one objective, but got {objective!r}; give one")
         return Objective(given, experiment, domains, found[0])
@@ -192,7 +193,7 @@ class Objective:
         objective: objectives.Objective = objectives.ACCURACY,
     ) -> None:  # fmt: skip
         """Load the data, and find out how clients are run, once for all trials."""
-        from fedtune.federated import simulation
+        from fedtune.engine import simulation
 
         self.experiment, self.space, self.objective = experiment, space, objective
         self._data = _federation(options, experiment)
@@ -214,7 +215,7 @@ class Objective:
         """The objective after the last round; the trial's attributes hold that round's metrics."""
         import optuna
 
-        from fedtune.federated import simulation
+        from fedtune.engine import simulation
         from fedtune.tuning.optuna_searcher import distributions, suggest
 
         config = suggest(trial, distributions(self.space.domains), self.space.conditions)
@@ -242,9 +243,9 @@ class Objective:
 
 def _options(cls: type[Options], given_algo: Algo, scenario: str, given: Mapping[str, Any]) -> Options:
     """Options from arguments of Python: options by name, scenario fields, and hyperparameters to hold fixed."""
-    algo = own_classes.name_of(given_algo) if isinstance(given_algo, type) else str(given_algo)
+    algo = user_classes.name_of(given_algo) if isinstance(given_algo, type) else str(given_algo)
     theirs = [f.name for f in dataclasses.fields(Scenario)]
-    hyperparameters = list(knobs(registry.find(own_files.take_each(algo, registry.names())[0])))
+    hyperparameters = list(knobs(registry.find(user_files.take_each(algo, registry.names())[0])))
     # start="own" is an option, but start=2 is GFPL's hyperparameter
     own = [f.name for f in dataclasses.fields(cls)
            if f.name not in hyperparameters or given.get(f.name) in f.metadata.get("choices", ())]  # fmt: skip
@@ -278,6 +279,6 @@ def _ranges(
 
 
 def _federation(options: ExperimentOptions, experiment: Experiment) -> Federation:
-    from fedtune.federated import partitioning
+    from fedtune.experiment import partitioning
 
     return partitioning.make(experiment.scenario, experiment.seed, options.data_dir, options.download)

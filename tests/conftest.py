@@ -20,7 +20,7 @@ from support.searches import MOMENTS, begin_search, copy_at
 from support.waiting import wait_for
 
 from fedtune.cluster import ray_start
-from fedtune.core import own_copies
+from fedtune.user_code import content_hashes
 
 gc.disable()  # until the tests are found: of what that makes nothing is garbage, and looking takes a third of the time
 torch.set_num_threads(1)
@@ -28,8 +28,8 @@ os.environ["OMP_NUM_THREADS"] = "1"  # also where a test starts a process: on a 
 os.environ["COLUMNS"] = "160"  # as where there is no terminal; pytest-xdist says otherwise to its workers
 
 # files of minutes, longest first: of three workers none is to begin one when the others have nothing left
-LONG = ("jobs", "your_own", "survival", "failures", "killed", "search", "compare", "conformance", "cluster",
-        "promotion", "watching", "extend", "static", "python_page", "deploy", "own_packages", "laws", "seed_stack",
+LONG = ("jobs", "your_own", "survival", "failures", "killed", "search", "compare", "algorithms", "cluster",
+        "promotion", "watching", "extend", "static", "python_page", "deploy", "packages", "laws", "seed_stack",
         "ray_start", "ray_tasks", "report", "notebooks")
 
 
@@ -122,10 +122,10 @@ def no_ray() -> None:
 @pytest.fixture(autouse=True)
 def copies_are_forgotten() -> Iterator[None]:
     """What a test tells of copies of data is forgotten after it: many tests have the same data, each in its folder."""
-    before = dict(own_copies._copies)
+    before = dict(content_hashes._copies)
     yield
-    own_copies._copies.clear()
-    own_copies._copies.update(before)
+    content_hashes._copies.clear()
+    content_hashes._copies.update(before)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedtune.core import randomness
 from fedtune.core.trees import Tree, take, to_all
-from fedtune.federated.algorithm import LAWS, Algorithm, Batch, Data, Law, Model, Noise, Phase, Task, hyper
+from fedtune.experiment.algorithm import LAWS, Algorithm, Batch, Data, Law, Model, Noise, Phase, Task, hyper
 from fedtune.nn.generator_losses import Term
 from fedtune.nn.generators import (
     Loss,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn import catalogue
 from trainables._heads import one_component
 

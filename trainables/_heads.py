@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedtune.federated.algorithm import Algorithm, hyper
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment.algorithm import Algorithm, hyper
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn.heads import descend
 
 

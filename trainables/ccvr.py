@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedtune.core import randomness
 from fedtune.core.trees import to_all
-from fedtune.federated.algorithm import Data, Model, Ragged, Task, hyper
+from fedtune.experiment.algorithm import Data, Model, Ragged, Task, hyper
 from fedtune.nn.heads import moments, pooled_moments
 from trainables._heads import FitsHead, normal
 

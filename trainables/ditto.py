@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from fedtune.federated.algorithm import Algorithm, Batch, Model, Task, hyper
+from fedtune.experiment.algorithm import Algorithm, Batch, Model, Task, hyper
 from fedtune.nn.layers import cross_entropy
 
 

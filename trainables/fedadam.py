@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedtune.federated.algorithm import Algorithm, Task, hyper
+from fedtune.experiment.algorithm import Algorithm, Task, hyper
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ with the weights (published codes leave them at the client; nothing is said in t
 
 from dataclasses import dataclass
 
-from fedtune.federated.algorithm import Algorithm
+from fedtune.experiment.algorithm import Algorithm
 from trainables._released import CLIENTS
 
 

@@ -10,7 +10,7 @@ client.  τ = 0 is FedAvg.
 
 from dataclasses import dataclass
 
-from fedtune.federated.algorithm import Algorithm, Phase, Task, hyper
+from fedtune.experiment.algorithm import Algorithm, Phase, Task, hyper
 
 
 @dataclass(frozen=True)

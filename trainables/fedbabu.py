@@ -14,7 +14,7 @@ eval_seconds, and a deployment pays it once a client.  update="all" trains and s
 
 from dataclasses import dataclass
 
-from fedtune.federated.algorithm import Algorithm, Phase, Task, hyper
+from fedtune.experiment.algorithm import Algorithm, Phase, Task, hyper
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedtune.federated.algorithm import Algorithm
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment.algorithm import Algorithm
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn.layers import batch_norm_tensors
 
 

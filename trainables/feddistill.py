@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fedtune.core.trees import put, take
-from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Ragged, Task, hyper
+from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Ragged, Task, hyper
 from fedtune.nn.divergences import kl_rows
 from fedtune.nn.layers import cross_entropy
 from fedtune.nn.prototypes import class_means, class_sums

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedtune.core.trees import Tree, mean_over_clients
-from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Task, hyper
+from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Task, hyper
 
 
 @dataclass(frozen=True)

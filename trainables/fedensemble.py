@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedtune.core.trees import Tree, join, take, to_all
-from fedtune.federated.algorithm import Algorithm, Data, Model, Task, hyper, part_of
+from fedtune.experiment.algorithm import Algorithm, Data, Model, Task, hyper, part_of
 from trainables._released import CLIENTS
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedtune.core import randomness
 from fedtune.core.trees import mean_over_clients
-from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Phase, Step, Task, hyper
+from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Phase, Step, Task, hyper
 from fedtune.nn.layers import cross_entropy
 from fedtune.nn.prototypes import class_sums
 

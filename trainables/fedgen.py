@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedtune.federated.algorithm import Batch, Model, Noise, Task, hyper
+from fedtune.experiment.algorithm import Batch, Model, Noise, Task, hyper
 from fedtune.nn.divergences import kl
 from fedtune.nn.generator_losses import Term, diversity, fidelity, total
 from fedtune.nn.generators import draw_labels, generate, label_share

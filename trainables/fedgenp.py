@@ -28,7 +28,7 @@ from torch.func import vmap
 
 from fedtune.core import randomness
 from fedtune.core.trees import join, put, take
-from fedtune.federated.algorithm import Batch, Model, Noise, Ragged, Task, hyper
+from fedtune.experiment.algorithm import Batch, Model, Noise, Ragged, Task, hyper
 from fedtune.nn.divergences import kl
 from fedtune.nn.generators import (
     Net,

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Noise, Ragged, Task, hyper
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Noise, Ragged, Task, hyper
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn.layers import cross_entropy
 from fedtune.nn.prototypes import class_means, class_sums, mean_by_count
 from trainables._released import CLIENTS

@@ -32,8 +32,8 @@ from torch import Tensor, nn
 from fedtune.core import randomness
 from fedtune.core.errors import Diverged
 from fedtune.core.trees import mean_over_clients, to_all
-from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Phase, Ragged, Task, hyper
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Phase, Ragged, Task, hyper
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures, catalogue
 from fedtune.nn.divergences import imitate
 from fedtune.nn.layers import Linear, cross_entropy

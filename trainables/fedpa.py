@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from fedtune.core.trees import to_all
-from fedtune.federated.algorithm import Batch, Data, Model, Ragged, Task, hyper
+from fedtune.experiment.algorithm import Batch, Data, Model, Ragged, Task, hyper
 from fedtune.nn.generator_losses import Term, diversity, fidelity, remoteness, total
 from fedtune.nn.generators import draw_labels, generate, label_share
 from fedtune.nn.layers import cross_entropy

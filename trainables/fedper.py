@@ -11,7 +11,7 @@ Arivazhagan et al. 2019, arXiv:1912.00818, algorithm 1.  Differs: the head is th
 
 from dataclasses import dataclass
 
-from fedtune.federated.algorithm import Algorithm
+from fedtune.experiment.algorithm import Algorithm
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from fedtune.core import randomness
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import knobs
 from fedtune.core.trees import Tree, put
-from fedtune.federated.algorithm import DOWN, UP, Data, Model, Noise, Phase, Ragged, Task, hyper
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment.algorithm import DOWN, UP, Data, Model, Noise, Phase, Ragged, Task, hyper
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn.mixtures import fit, pack, pooled, sample, unpack
 from trainables._heads import FitsHead, normal, one_component
 

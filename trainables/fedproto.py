@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedtune.core.trees import put
-from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Ragged, Task, hyper
+from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Ragged, Task, hyper
 from fedtune.nn.layers import cross_entropy
 from fedtune.nn.prototypes import class_means, mean_by_count
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedtune.federated.algorithm import Algorithm, Batch, Model, hyper
+from fedtune.experiment.algorithm import Algorithm, Batch, Model, hyper
 from trainables._released import CLIENTS
 
 

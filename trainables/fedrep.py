@@ -12,7 +12,7 @@ a frozen body keeps its running statistics too.
 
 from dataclasses import dataclass
 
-from fedtune.federated.algorithm import Algorithm, Phase, Task, hyper
+from fedtune.experiment.algorithm import Algorithm, Phase, Task, hyper
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from fedtune.core import randomness
 from fedtune.core.trees import to_all
-from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Ragged, Task, hyper
+from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Ragged, Task, hyper
 from fedtune.nn.generators import label_counts
 from fedtune.nn.layers import cross_entropy
 from fedtune.nn.prototypes import class_means, class_sums, mean_by_count, nearest_other, pairwise_distance

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedtune.core import randomness
-from fedtune.federated.algorithm import Data, Model, Ragged, Task, hyper
+from fedtune.experiment.algorithm import Data, Model, Ragged, Task, hyper
 from fedtune.nn.prototypes import mean_by_count, nearest_other, pairwise_distance
 from trainables.fedproto import FedProto
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedtune.core import randomness
 from fedtune.core.trees import mean_over_clients, put, take, to_all, tree_map
-from fedtune.federated.algorithm import Algorithm, Task, hyper
+from fedtune.experiment.algorithm import Algorithm, Task, hyper
 from fedtune.nn.layers import is_statistic
 
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fedtune.core import randomness
 from fedtune.core.trees import mean_over_clients
-from fedtune.federated.algorithm import Algorithm, Batch, Model, Phase, Task, hyper
+from fedtune.experiment.algorithm import Algorithm, Batch, Model, Phase, Task, hyper
 from fedtune.nn import architectures, catalogue
 from fedtune.nn.divergences import imitate
 from fedtune.nn.layers import cross_entropy

@@ -30,9 +30,9 @@ from torch import Tensor, nn
 
 from fedtune.core import randomness
 from fedtune.core.trees import to_all
-from fedtune.federated.algorithm import DOWN, UP, Algorithm, Batch, Data, Model, Noise, Phase, Ragged, Task, hyper
-from fedtune.federated.algorithm import Step as SecondStep
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment.algorithm import DOWN, UP, Algorithm, Batch, Data, Model, Noise, Phase, Ragged, Task, hyper
+from fedtune.experiment.algorithm import Step as SecondStep
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn.fusion import LINKAGES, fuse_classes
 from fedtune.nn.generators import draw_labels
 from fedtune.nn.heads import Frame

@@ -12,7 +12,7 @@ representation.  averages="model" is FedAvg.
 
 from dataclasses import dataclass
 
-from fedtune.federated.algorithm import Algorithm, hyper
+from fedtune.experiment.algorithm import Algorithm, hyper
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
 
 from dataclasses import dataclass
 
-from fedtune.federated.algorithm import Algorithm, Phase, Task
+from fedtune.experiment.algorithm import Algorithm, Phase, Task
 
 
 @dataclass(frozen=True)

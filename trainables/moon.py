@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedtune.core.trees import Tree
-from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Task, hyper, part_of
+from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Task, hyper, part_of
 from fedtune.nn.layers import cross_entropy
 
 

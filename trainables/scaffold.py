@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedtune.core.trees import Tree, mean_over_clients, tree_map
-from fedtune.federated.algorithm import Algorithm, Batch, Data, Model, Task, hyper, part_of
+from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Task, hyper, part_of
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,16 @@ import numpy as np
 import pandas as pd
 
 from analysis.papers.verdicts import Values, Verdict, all_of, as_printed, better, linear, near, peak, within
-from fedtune.core.command import Parser, guarded
 from fedtune.core.errors import UserError
 from fedtune.runs.provenance import provenance_line
-from fedtune.studies import comparison_text, ray_tasks, reproduction, reproduction_plan, reproduction_table
+from fedtune.studies import ray_tasks
+from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.options import ReproductionOptions
-from fedtune.studies.paper_tables import GRIDS
+from fedtune.studies.reproduction import plan as reproduction_plan
+from fedtune.studies.reproduction import reproduction
+from fedtune.studies.reproduction import table as reproduction_table
+from fedtune.studies.reproduction.paper_tables import GRIDS
+from fedtune.user_code.command import Parser, guarded
 
 Read = Callable[[str, str, str, str], Values]  # table, part's letter, algorithm's row, measure -> values
 HEADS = {"": "", ", frame": "_etf", ", sum": "_sum"}  # GFPL's: of a claim's name, and of the measure

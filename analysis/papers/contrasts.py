@@ -21,12 +21,12 @@ import yaml
 from analysis.papers.claims import Reproduced
 from analysis.papers.verdicts import LEAST, NOTHING, UNTOLD
 from fedtune.core import statistics
-from fedtune.core.command import Parser, guarded
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.metrics import METRICS
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.runs.provenance import provenance_line
-from fedtune.studies import comparison_text
+from fedtune.studies.comparison import text as comparison_text
+from fedtune.user_code.command import Parser, guarded
 
 FILE = Path(__file__).parents[1] / "contrasts.yaml"
 # metric of a comparison -> measure of a reproduction

@@ -31,13 +31,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fedtune.core import randomness
-from fedtune.core.command import Parser, guarded
 from fedtune.core.errors import UserError
 from fedtune.data.federation import Federation, Split
-from fedtune.federated.algorithm import Model
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Simulation
+from fedtune.engine.simulation import Simulation
+from fedtune.experiment.algorithm import Model
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
+from fedtune.user_code.command import Parser, guarded
 
 CLIENTS, ROWS = 3, {"train": 20, "val": 20, "test": 200}  # rows of each class at each client
 RADIUS, OFFSET = 1.0, 0.6

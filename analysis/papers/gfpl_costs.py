@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from fedtune.federated import partitioning
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.simulation import Simulation
+from fedtune.engine.simulation import Simulation
+from fedtune.experiment import partitioning
+from fedtune.experiment.experiment import Experiment
 
 FIELDS = {"m": "clients", "ways": "ways"}  # the others are hyperparameters
 KNOBS = {"n": "components"}

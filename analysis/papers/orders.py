@@ -19,12 +19,13 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from fedtune.core.command import Parser, guarded
 from fedtune.core.errors import UserError
 from fedtune.core.statistics import number
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenarios import find
-from fedtune.studies import comparison_files, comparison_text
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenarios import find
+from fedtune.studies.comparison import files as comparison_files
+from fedtune.studies.comparison import text as comparison_text
+from fedtune.user_code.command import Parser, guarded
 
 FEWEST = 3  # algorithms that have an order worth the name
 

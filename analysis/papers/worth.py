@@ -20,14 +20,14 @@ from scipy import stats
 
 from analysis import plots
 from fedtune.core import statistics
-from fedtune.core.command import Parser, guarded
 from fedtune.core.errors import UserError
 from fedtune.core.statistics import interval
-from fedtune.federated import registry
+from fedtune.experiment import registry
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.runs.provenance import provenance_line
-from fedtune.studies import comparison_text
+from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.fresh_seeds import DEFAULT
+from fedtune.user_code.command import Parser, guarded
 
 SAMPLES = 2_000  # of the bootstrap
 RATES = ("lr", "momentum", "local_epochs")  # hyperparameters of local training, which every algorithm has

@@ -15,8 +15,8 @@ from ray.tune.schedulers import TrialScheduler
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
 from fedtune.data.federation import Federation
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.simulation import MultiSeedSimulation
+from fedtune.engine.simulation import MultiSeedSimulation
+from fedtune.experiment.experiment import Experiment
 
 GROWTH = 1.2  # of a round's memory: later rounds and other configurations may need more
 

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fedtune.cluster import ray_internals
-from fedtune.core import own_packages
 from fedtune.core.errors import UserError
 from fedtune.data import datasets
+from fedtune.user_code import packages
 
 LIMIT = ray_internals.LARGEST_UPLOAD  # bytes that the cluster's job server takes at once
-PACKAGES = ("fedtune", *own_packages.NAMES)
+PACKAGES = ("fedtune", *packages.NAMES)
 
 
 def data_root(given: Path | None) -> Path:
@@ -60,7 +60,7 @@ def _code() -> dict[str, Path]:
     """fedtune's own packages: file in the job's folder -> file here."""
     code = {}
     for package in PACKAGES:
-        top = own_packages.folder(package)
+        top = packages.folder(package)
         for file in sorted(top.rglob("*")):
             name = file.relative_to(top.parent)
             if file.is_file() and not any(part == "__pycache__" or part.startswith(".") for part in name.parts):

@@ -5,4 +5,4 @@ from contextlib import suppress
 from fedtune.core.importing import quick_imports
 
 with suppress(Exception), quick_imports():  # what fails here fails again, and is told, where a run needs it
-    import fedtune.federated.simulation  # noqa: F401
+    import fedtune.engine.simulation  # noqa: F401

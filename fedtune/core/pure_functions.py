@@ -41,7 +41,7 @@ _FUNCTIONS = {  # modules of pure functions
     "typing",
 }  # fmt: skip
 _MATHEMATICS = {
-    "fedtune.core.trees", "fedtune.federated.algorithm", "fedtune.federated.model", "fedtune.federated.terms",
+    "fedtune.core.trees", "fedtune.experiment.algorithm", "fedtune.experiment.model", "fedtune.experiment.terms",
     "fedtune.nn.divergences",
     "fedtune.nn.fusion", "fedtune.nn.generator_losses", "fedtune.nn.generators", "fedtune.nn.heads",
     "fedtune.nn.layers", "fedtune.nn.mixtures", "fedtune.nn.prototypes",

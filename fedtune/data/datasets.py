@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from fedtune.core.errors import UserError, unknown
-from fedtune.data import composed, own_data, own_rows, packaged
+from fedtune.data import composed, packaged, user_data, user_rows
 from fedtune.data.dataset import Dataset as Dataset
-from fedtune.data.own_pictures import PICTURES
+from fedtune.data.user_pictures import PICTURES
 
 
 class Pictures:
@@ -119,17 +119,17 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
 
 def names() -> tuple[str, ...]:
     """Every data set `load` knows by a name, the default first, then those of installed packages."""
-    return *SOURCES, *own_data.offered()
+    return *SOURCES, *user_data.offered()
 
 
-def describe(name: str, image_size: int = 0, x_as: str = own_rows.AUTO) -> tuple[int, ...]:
+def describe(name: str, image_size: int = 0, x_as: str = user_rows.AUTO) -> tuple[int, ...]:
     """The shape of a row and the number of classes, without reading the data set; UserError for an unknown name.
 
     Images are (channels, height, width, classes).  image_size: the side that a folder's pictures are brought to.
     x_as: what the rows of a user's arrays are, where type and axes leave it open.
     """
-    if own_data.is_own(name):
-        about = own_data.about(name)
+    if user_data.is_own(name):
+        about = user_data.about(name)
         return *about.row(name, image_size, x_as)[1], about.classes
     source = _source(name)
     return *source.shape, source.classes
@@ -137,15 +137,15 @@ def describe(name: str, image_size: int = 0, x_as: str = own_rows.AUTO) -> tuple
 
 def has_owners(name: str) -> bool:
     """Whether a data set tells whose each row is, without reading it; UserError for an unknown name."""
-    return own_data.about(name).owners > 0 if own_data.is_own(name) else _source(name).owners
+    return user_data.about(name).owners > 0 if user_data.is_own(name) else _source(name).owners
 
 
-def has_tokens(name: str, x_as: str = own_rows.AUTO) -> bool:
+def has_tokens(name: str, x_as: str = user_rows.AUTO) -> bool:
     """Whether a row is a sequence of whole numbers, without reading the data set; UserError for an unknown name."""
-    if not own_data.is_own(name):
+    if not user_data.is_own(name):
         return not _source(name).shape
-    about = own_data.about(name)
-    return about.kind != PICTURES and own_rows.resolved(name, about.kind, about.shape, x_as) == own_rows.TOKENS
+    about = user_data.about(name)
+    return about.kind != PICTURES and user_rows.resolved(name, about.kind, about.shape, x_as) == user_rows.TOKENS
 
 
 def from_files(name: str) -> tuple[str, ...]:
@@ -162,8 +162,8 @@ def load(name: str, data_dir: str | Path | None = None, download: bool = False) 
     Raises UserError for an unknown name and for files that are absent, damaged or cannot be fetched.  A user's own
     is read from where it was named, and not normalised yet.
     """
-    if own_data.is_own(name):
-        return own_data.load(name)
+    if user_data.is_own(name):
+        return user_data.load(name)
     source = _source(name)
     root = Path(data_dir or os.environ.get("FEDTUNE_DATA_DIR") or "data").resolve()
     if name == "celeba":

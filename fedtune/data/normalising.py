@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedtune.core.errors import UserError
-from fedtune.data import own_rows
+from fedtune.data import user_rows
 from fedtune.data.federation import Federation
 
 BLOCK = 2**22  # numbers that are brought to scale at once
@@ -24,10 +24,10 @@ def prepared(f: Federation, source: str, kind: str, normalise: bool) -> Federati
     source: how to call the data.  kind: what the rows are.  normalise: to mean 0 and spread 1; otherwise as given, but
     bytes of images divided by 255.  UserError for what float32 does not hold.
     """
-    if kind == own_rows.TOKENS:
-        own_rows.require_tokens(source, f.x)
+    if kind == user_rows.TOKENS:
+        user_rows.require_tokens(source, f.x)
         return f._replace(x=f.x.astype(np.int64))
-    f = f._replace(x=f.x.reshape(len(f.x), *own_rows.row_shape(kind, f.shape)))
+    f = f._replace(x=f.x.reshape(len(f.x), *user_rows.row_shape(kind, f.shape)))
     return _standardised(f, source) if normalise else _as_given(f, source, kind)
 
 
@@ -74,7 +74,7 @@ def _as_given(f: Federation, source: str, kind: str) -> Federation:
             f"x of {source} has whole numbers that float32 does not hold, from {f.x.min()} to {f.x.max()}; leave "
             "out --normalise none, or scale them"
         )
-    if kind == own_rows.IMAGES and f.x.dtype == np.uint8:
+    if kind == user_rows.IMAGES and f.x.dtype == np.uint8:
         x /= 255
     _require_kept(f, x, source, "in float32")
     return f._replace(x=x)

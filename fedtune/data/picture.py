@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedtune.core import bounded, own_copies
+from fedtune.core import bounded
 from fedtune.core.errors import UserError
+from fedtune.user_code import content_hashes
 
 COLOURS = ("1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr", "HSV", "LA", "PA", "RGBA", "La", "RGBa")
 DEPTHS = {"I;16": 16, "I;16L": 16, "I;16B": 16, "I;16N": 16, "I": 32, "F": 32}  # bits of the other modes
@@ -90,7 +91,7 @@ def _opened(file: Path) -> Iterator[Any]:
     from PIL import Image  # here, as few need it
 
     try:
-        bounded.require(file, own_copies.LARGEST)
+        bounded.require(file, content_hashes.LARGEST)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's, on transparency and size
             with Image.open(file) as image:

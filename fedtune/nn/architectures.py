@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedtune.core import randomness
 from fedtune.core.errors import UserError, unknown
-from fedtune.nn import catalogue, own_models
+from fedtune.nn import catalogue, user_models
 from fedtune.nn.layers import Linear, MaxPool2x2
 from fedtune.nn.net import Net as Net
 from fedtune.nn.net import Shape as Shape
@@ -192,7 +192,7 @@ def build(name: str, shape: Shape, classes: int, features: int = 0, seed: int = 
     """One architecture with PyTorch's default initialisation from this seed; the global random state is left alone."""
     with randomness.seeded(seed):
         if catalogue.is_own(name):
-            return own_models.build(name, shape, classes, features)
+            return user_models.build(name, shape, classes, features)
         if name not in BODIES:
             raise unknown("model", name, BODIES, "fedtune list")
         d = features or catalogue.WIDTHS[name]
@@ -212,7 +212,7 @@ def width(model: str, shape: Shape, classes: int, features: int = 0, dtype: torc
     members = list(dict.fromkeys(catalogue.members(model)))
     d, first = features, "--features"
     for name in filter(catalogue.is_own, members):
-        found = own_models.width(name, shape, classes, d, dtype)
+        found = user_models.width(name, shape, classes, d, dtype)
         if d and found != d:
             raise UserError(
                 f"every model needs features of one width, but {name} has {found} and {first} says {d}; let its "

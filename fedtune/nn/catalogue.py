@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedtune.core import extensions, own_files
 from fedtune.core.errors import unknown
+from fedtune.user_code import extensions, user_files
 
 GROUP = "models"  # of entry points
 # architecture -> its feature width D in the paper it comes from
@@ -50,8 +50,8 @@ def members(model: str) -> tuple[str, ...]:
     elsewhere, too.
     """
     found: list[str] = []
-    for name in own_files.each(model):
-        if name not in WIDTHS and name not in FAMILIES and not is_own(name) and not own_files.is_reference(name):
+    for name in user_files.each(model):
+        if name not in WIDTHS and name not in FAMILIES and not is_own(name) and not user_files.is_reference(name):
             raise unknown("model", name, names(), "fedtune list")
         found += FAMILIES.get(name, (name,))
     return tuple(found)
@@ -66,4 +66,4 @@ def taking(tokens: bool, axes: int) -> tuple[str, ...]:
 
 def is_own(name: str) -> bool:
     """Whether an architecture is a user's: from a file, or of an installed package."""
-    return name not in WIDTHS and (own_files.is_own(name) or name in extensions.names(GROUP))
+    return name not in WIDTHS and (user_files.is_own(name) or name in extensions.names(GROUP))

@@ -1,5 +1,5 @@
 """The report: one page on what searches and comparisons found."""
 
-from fedtune.core import own_packages
+from fedtune.user_code import packages
 
-own_packages.pin("analysis")  # a report's figures are those of our analysis
+packages.pin("analysis")  # a report's figures are those of our analysis

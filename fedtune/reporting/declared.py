@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from fedtune.core.hyper import Knob, knobs
-from fedtune.federated import recorded, registry
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
-from fedtune.runs import own_copies
+from fedtune.experiment import recorded, registry
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
+from fedtune.runs import user_copies
 
 
 def knobs_of(run: Path, record: dict[str, Any]) -> dict[str, Knob]:
     """The hyperparameters of a run's algorithm, as this fedtune or the run's own files declare them."""
     try:
-        return Experiment(record["algorithm"], Scenario(), own=own_copies.known(run, record)).knobs()
+        return Experiment(record["algorithm"], Scenario(), own=user_copies.known(run, record)).knobs()
     except ValueError:  # an algorithm that this fedtune does not have
         return {}
 
@@ -27,7 +27,7 @@ def defaults_of(run: Path, record: dict[str, Any]) -> dict[str, Any]:
     The scenario's fields are recorded as the preset left them, so a preset moves only the algorithm's own here.
     """
     pinned, preset = record.get("pinned") or {}, record.get("preset") or ""
-    own = own_copies.known(run, record)
+    own = user_copies.known(run, record)
     try:
         scenario = Scenario(**record["scenario"])
         given, held = tuple(knobs(Scenario)), record.get("defaults")

@@ -20,14 +20,14 @@ from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRICS
 from fedtune.core.objectives import Goal
 from fedtune.core.terminal import several, short
-from fedtune.federated.scenarios import in_words
+from fedtune.experiment.scenarios import in_words
 from fedtune.reporting import declared
 from fedtune.reporting.check import Check
 from fedtune.reporting.words import search_settings
 from fedtune.runs import reading, tables
 from fedtune.runs.files import RunFiles
 from fedtune.tuning import caveats, messages, schedulers
-from fedtune.tuning.options import SearchOptions
+from fedtune.tuning.options.options import SearchOptions
 
 OPEN = ("running", "abandoned")  # states of what has not ended
 

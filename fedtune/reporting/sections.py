@@ -14,12 +14,11 @@ import pandas as pd
 from markupsafe import Markup
 
 from analysis import frames, plots
-from fedtune.core import own_files
 from fedtune.core.metrics import limits
 from fedtune.core.objectives import ACCURACY, Goal
 from fedtune.core.statistics import interval
 from fedtune.core.terminal import several
-from fedtune.federated.scenarios import in_words
+from fedtune.experiment.scenarios import in_words
 from fedtune.reporting import figures as report_figures
 from fedtune.reporting import findings, provenance, sampling, words
 from fedtune.reporting.figures import Shown, embedded
@@ -27,9 +26,11 @@ from fedtune.reporting.findings import Findings
 from fedtune.reporting.provenance import Provenance
 from fedtune.runs import reading
 from fedtune.runs.files import COMPARISON, RunFiles
-from fedtune.studies import comparison_files, comparison_text
-from fedtune.studies.comparison_text import shown_pairs
+from fedtune.studies.comparison import files as comparison_files
+from fedtune.studies.comparison import text as comparison_text
+from fedtune.studies.comparison.text import shown_pairs
 from fedtune.studies.fresh_seeds import DEFAULT
+from fedtune.user_code import user_files
 
 
 class TextColumn(NamedTuple):
@@ -190,7 +191,7 @@ def _comparison(run: Path, anchor: str) -> Comparison:
         raise files.damaged(error) from error
     state, evaluations = findings.state(run, record), _evaluations(run)
     lead = _lead(record, state, evaluations is not None) + (_outcome(run) if state == "finished" else "")
-    folders = {a: run / own_files.plain_name(a) for a in algorithms}
+    folders = {a: run / user_files.plain_name(a) for a in algorithms}
     there = [a for a, folder in folders.items() if RunFiles(folder).record_file.exists()]
     found = [findings.read(folders[a], _check(evaluations, a)) for a in there]
     warnings = [*findings.of_state(run, state, record), *map(str, record.get("unequal") or [])]

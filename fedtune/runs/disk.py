@@ -14,11 +14,12 @@ from typing import Any
 
 from ray.tune import Callback
 
-from fedtune.core import bounded, own_errors
+from fedtune.core import bounded
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import command_line, one_line, say
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import TROUBLE
+from fedtune.user_code import user_errors
 
 RESERVE = 4 * 2**20  # bytes kept for a search's last words: Ray's state, every trial's rounds, the tables
 PROBE = 2**16  # bytes written to see whether any can be
@@ -142,7 +143,7 @@ def _why(trial: Any) -> str:
         why = one_line(reason(bounded.read(Path(trial.local_path, "error.txt")).decode(errors="replace")))
     except (OSError, TypeError):
         return "no reason given"
-    if DIED not in why or not (own := sorted(Path(path).name for path in own_errors.PATHS)):
+    if DIED not in why or not (own := sorted(Path(path).name for path in user_errors.PATHS)):
         return why
     return f"its process ended or crashed, and {', '.join(own)} of yours ran in it; Ray says: {why}"
 

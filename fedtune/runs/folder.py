@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import optuna
     import pandas as pd
 
-    from fedtune.federated.scenario import Scenario
+    from fedtune.experiment.scenario import Scenario
 
 SHOWN = 10  # trials in a notebook's table
 COLUMNS = ("trial", "status", "rounds")
@@ -39,10 +39,10 @@ class RunFolder(RunFiles):
     @property
     def scenario(self) -> Scenario:
         """The scenario of the run, with all its fields; UserError for a record without one."""
-        from fedtune.federated.scenario import Scenario
-        from fedtune.runs import own_copies
+        from fedtune.experiment.scenario import Scenario
+        from fedtune.runs import user_copies
 
-        own_copies.known(self.path, self.record)
+        user_copies.known(self.path, self.record)
         try:
             return Scenario(**self.record_with("scenario")["scenario"])
         except (TypeError, UserError) as error:

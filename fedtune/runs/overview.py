@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Group
 from rich.table import Table
 
-from fedtune.core import own_files
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import FAR, Goal, Objective
@@ -19,6 +18,7 @@ from fedtune.runs import time_left
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.runs.logs import logged
 from fedtune.runs.trial_states import ALIVE, ended, trained
+from fedtune.user_code import user_files
 
 SHOWN = 10  # trials in the table
 NEEDED = (  # entries of a search's record
@@ -38,7 +38,7 @@ def overview(run: Path) -> tuple[Group, bool]:
     except (UserError, TypeError):
         return _search(run)[:2]
     state, over = _state(files, record)
-    folders = [run / own_files.plain_name(name) for name in names]
+    folders = [run / user_files.plain_name(name) for name in names]
     found = [_search(folder) for folder in folders if RunFiles(folder).record_file.exists()]
     begun = [shown for shown, _, _ in found]
     evaluated = len(list(files.evaluations_folder.glob("*.json")))

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from fedtune.core.about import VERSION
-from fedtune.federated.experiment import Experiment
+from fedtune.experiment.experiment import Experiment
 from fedtune.runs.files import FORMAT
 
 PACKAGES = ("ray", "optuna", "torch", "torchvision", "numpy", "scikit-learn", "pandas")

@@ -15,15 +15,15 @@ import yaml
 from fedtune.core.budget import Budget
 from fedtune.core.metrics import METRIC, METRICS, is_own
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, TEST, Goal, final
-from fedtune.federated.scenarios import find as find_scenario
-from fedtune.runs import own_copies
+from fedtune.experiment.scenarios import find as find_scenario
+from fedtune.runs import user_copies
 from fedtune.runs.files import RunFiles, write_whole
 from fedtune.runs.trial_states import BROKEN, STACK, TROUBLE, status
 
 if TYPE_CHECKING:
     from ray.tune import ResultGrid
 
-    from fedtune.federated.experiment import Experiment
+    from fedtune.experiment.experiment import Experiment
 
 CONFIG = "config/"  # prefix of the columns that hold hyperparameters
 
@@ -217,7 +217,7 @@ def write_best(
     if experiment.executor != "auto":
         content["executor"] = experiment.executor  # as it was found for the user's own code
     if experiment.own:
-        content["own"] = own_copies.to_record(experiment.own)
+        content["own"] = user_copies.to_record(experiment.own)
     write_whole(RunFiles(run).best_file, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
     return {n: v for n, v in whole.items() if n in plain(chosen)}
 

@@ -1,4 +1,4 @@
-"""`fedtune check`: the laws of fedtune/federated/laws, asked of an algorithm or of a model, told a line each."""
+"""`fedtune check`: the laws of fedtune/conformance, asked of an algorithm or of a model, told a line each."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from fedtune.core import own_files
+from fedtune.conformance import algorithms, models
+from fedtune.conformance.law import Verdict, judge
+from fedtune.conformance.models import ModelSubject
+from fedtune.conformance.settings import TINY
+from fedtune.conformance.subject import Subject
 from fedtune.core.errors import UserError
 from fedtune.core.threads import one_thread
-from fedtune.federated import registry
-from fedtune.federated.algorithm import Algorithm
-from fedtune.federated.laws import algorithms, models
-from fedtune.federated.laws.law import Verdict, judge
-from fedtune.federated.laws.models import ModelSubject
-from fedtune.federated.laws.settings import TINY
-from fedtune.federated.laws.subject import Subject
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment import registry
+from fedtune.experiment.algorithm import Algorithm
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn import catalogue
 from fedtune.tuning import space_laws
-from fedtune.tuning.options import ExperimentOptions
+from fedtune.tuning.options.options import ExperimentOptions
+from fedtune.user_code import user_files
 
 WORDS = {"holds": "holds ", "broken": "BROKEN", "unknown": "-     "}
 
@@ -114,15 +114,15 @@ def _algorithm_and_model(what: str, model: str) -> tuple[str, str]:
     """The algorithm and the model by their canonical names, either of which may be empty."""
     known = registry.names()
     if model:
-        model = own_files.take_each(model, catalogue.names())[0]
+        model = user_files.take_each(model, catalogue.names())[0]
     if not what:
         if not model:
             raise UserError(f"something to check is needed: FILE.py:NAME, --model NAME, or one of {', '.join(known)}")
         return "", model
-    what = own_files.take_each(what, known)[0]
+    what = user_files.take_each(what, known)[0]
     if what not in known and what in catalogue.names():
         what, model = "", what
-    elif own_files.is_own(what) and _is_model(what):
+    elif user_files.is_own(what) and _is_model(what):
         if model:
             raise UserError(f"one model at a time is checked, but {what} and {model} are models; give one of them")
         what, model = "", what
@@ -131,7 +131,7 @@ def _algorithm_and_model(what: str, model: str) -> tuple[str, str]:
 
 def _called(model: str) -> str:
     """What is found under a name in a user's file, and how it is called, in words."""
-    found = own_files.load(model, "model") if own_files.is_own(model) else None
+    found = user_files.load(model, "model") if user_files.is_own(model) else None
     if not inspect.isfunction(found):
         return ""
     taken = [p.name for p in inspect.signature(found).parameters.values() if p.default is p.empty]
@@ -140,9 +140,9 @@ def _called(model: str) -> str:
 
 def _is_model(name: str) -> bool:
     """Whether a name in a user's file is a model's function and no algorithm."""
-    if own_files.call_options(name):
+    if user_files.call_options(name):
         return True
-    found = own_files.load(name, "algorithm or model")
+    found = user_files.load(name, "algorithm or model")
     if inspect.ismodule(found):
         return False
     return callable(found) and not (isinstance(found, type) and issubclass(found, Algorithm))
@@ -151,7 +151,7 @@ def _is_model(name: str) -> bool:
 def _scenario(name: str, fields: dict[str, Any]) -> Scenario:
     """The scenario that laws are asked in: the named one, or the laws' own with other fields."""
     if name or "dataset" in fields:
-        typed = {"model": own_files.reference(fields["model"])} if "model" in fields else {}
+        typed = {"model": user_files.reference(fields["model"])} if "model" in fields else {}
         given = fields | typed | {"evaluation": "personal"}
         return ExperimentOptions(algo="fedavg", scenario=name, fields=given).experiment().scenario
     return TINY.override(**{"features": 0, **fields} if "model" in fields else fields)

@@ -13,7 +13,7 @@ import torch
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import command_line, say, several
-from fedtune.federated import registry
+from fedtune.experiment import registry
 from fedtune.runs import frames, tables
 from fedtune.runs.disk import reason
 from fedtune.runs.folder import RunFolder

@@ -11,7 +11,7 @@ from ray.tune import Callback
 from fedtune.core.metrics import kept_of
 from fedtune.core.objectives import Goal
 from fedtune.data import datasets
-from fedtune.federated.experiment import with_seed
+from fedtune.experiment.experiment import with_seed
 from fedtune.runs import clients, reading
 from fedtune.studies import ray_tasks
 from fedtune.tuning.plan import Plan

@@ -13,7 +13,7 @@ import pandas as pd
 from fedtune.core.metrics import METRICS, kept_of
 from fedtune.core.objectives import BY_ACCURACY, FAR, Goal
 from fedtune.data.datasets import Dataset
-from fedtune.federated.experiment import with_seed
+from fedtune.experiment.experiment import with_seed
 from fedtune.runs import clients, tables
 from fedtune.studies import ray_tasks
 from fedtune.tuning.plan import Plan

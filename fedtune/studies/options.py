@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from fedtune.core import own_files
 from fedtune.core.errors import UserError
-from fedtune.federated import registry
-from fedtune.tuning.option_types import above_zero, check, few, option, positive, share
-from fedtune.tuning.options import ExperimentOptions, SearchOptions
+from fedtune.experiment import registry
+from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
+from fedtune.tuning.options.types import above_zero, check, few, option, positive, share
+from fedtune.user_code import user_files
 
 OURS = "ours"  # the defaults, among presets
 # what decides which runs
@@ -36,7 +36,7 @@ class ComparisonOptions(SearchOptions):
     def of_search(self, algorithm: str, folder: Path) -> SearchOptions:
         """The options of one algorithm's search, whose run lies in the comparison's folder."""
         shared = {f.name: getattr(self, f.name) for f in dataclasses.fields(SearchOptions)}
-        name = own_files.plain_name(own_files.take_each(algorithm, registry.names())[0])
+        name = user_files.plain_name(user_files.take_each(algorithm, registry.names())[0])
         then = self.recorded and {**self.recorded, "defaults": (self.recorded["defaults_of"] or {}).get(name)}
         return SearchOptions(
             **shared | {"algo": algorithm, "name": name, "storage_path": str(folder), "recorded": then}
@@ -133,5 +133,5 @@ class TabulationOptions(ExperimentOptions):
     @property
     def folder(self) -> Path:
         """Where its runs lie, a file each."""
-        algo, scenario = map(own_files.plain_name, (self.algo, self.scenario))
+        algo, scenario = map(user_files.plain_name, (self.algo, self.scenario))
         return Path(self.storage_path) / (self.name or f"table-{algo}-{scenario}")

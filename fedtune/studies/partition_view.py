@@ -12,11 +12,11 @@ from rich.text import Text
 
 from fedtune.core import terminal
 from fedtune.core.terminal import say, several
-from fedtune.data import datasets, own_partition
+from fedtune.data import datasets, user_partition
 from fedtune.data.datasets import Dataset
 from fedtune.data.federation import Federation
-from fedtune.federated import partitioning
-from fedtune.federated.scenario import USES, Scenario
+from fedtune.experiment import partitioning
+from fedtune.experiment.scenario import USES, Scenario
 
 SPLITS = ("train", "val", "test")
 SHOWN = 20  # clients of the printed table
@@ -39,7 +39,7 @@ def show(
     for note in data.notes:
         say(f"note: {note}")
     if save:
-        own_partition.write(save, partitioning.rows_of_clients(data, scenario, seed))
+        user_partition.write(save, partitioning.rows_of_clients(data, scenario, seed))
         say(f"saved: {save}; --partition {save} gives it again")
     return table, looks(made) if scenario.rotation or scenario.feature_noise else None
 

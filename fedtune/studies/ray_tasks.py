@@ -1,6 +1,6 @@
 """Many runs outside a search, as Ray tasks; where there is a folder, each leaves a file and is run only once.
 
-Seeds of one configuration share a task where their clients can train as one stack: see `federated.seed_stack`.
+Seeds of one configuration share a task where their clients can train as one stack: see `engine.seed_stack`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from fedtune.core.objectives import Objective
 from fedtune.core.terminal import progress, say
 from fedtune.data import federation
 from fedtune.data.datasets import Dataset
-from fedtune.federated import partitioning
-from fedtune.federated.experiment import Experiment, with_seed
-from fedtune.federated.scenario import Scenario
-from fedtune.federated.seed_stack import seeds_at_once
-from fedtune.federated.simulation import Round, Seeds, Simulation, play
+from fedtune.engine.seed_stack import seeds_at_once
+from fedtune.engine.simulation import Round, Seeds, Simulation, play
+from fedtune.experiment import partitioning
+from fedtune.experiment.experiment import Experiment, with_seed
+from fedtune.experiment.scenario import Scenario
 from fedtune.runs import clients, provenance
 from fedtune.runs.files import write_json
 

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from fedtune.core.errors import UserError
-from fedtune.runs import own_copies, state_copies
+from fedtune.runs import state_copies, user_copies
 from fedtune.runs.folder import RunFolder
 from fedtune.runs.provenance import record_for_resume
-from fedtune.studies import comparison, search_study
+from fedtune.studies import search_study
+from fedtune.studies.comparison import comparison
 from fedtune.tuning import plan, saved_state
 from fedtune.tuning import space as spaces
-from fedtune.tuning.options import SearchOptions
+from fedtune.tuning.options.options import SearchOptions
 
 STATE = "Ray reads a run's state in a way that can run any code"
 
@@ -26,7 +27,7 @@ def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
     """
     run = RunFolder(path)
     if not trust:
-        own_copies.require_own(path, STATE)
+        user_copies.require_own(path, STATE)
     if run.is_comparison:
         return comparison.resume(path, changed)
     record, options = record_of(run, trust), options_of(run, changed)
@@ -61,8 +62,8 @@ def record_of(run: RunFolder, trust: bool, *needed: str) -> dict[str, Any]:
     except UserError as error:
         raise run.damaged(error) from error
     if not trust:
-        own_copies.require_own(run.path, STATE)
-    own_copies.restore(run.path, record, trust=True)
+        user_copies.require_own(run.path, STATE)
+    user_copies.restore(run.path, record, trust=True)
     return record
 
 

@@ -15,15 +15,16 @@ from fedtune.core import interrupting
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import command_line, say, several, short
 from fedtune.data import datasets, federation
-from fedtune.federated import partitioning
-from fedtune.federated.simulation import settled
-from fedtune.runs import disk, own_copies, provenance, reading, tables
+from fedtune.engine.simulation import settled
+from fedtune.experiment import partitioning
+from fedtune.runs import disk, provenance, reading, tables, user_copies
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import BROKEN, STACK
 from fedtune.studies import final_check
-from fedtune.tuning import driver, loggers, messages, saved_state, unkeepable
+from fedtune.tuning import driver, messages, saved_state, unkeepable
+from fedtune.tuning.callbacks import loggers
+from fedtune.tuning.callbacks.recorder import Reported
 from fedtune.tuning.plan import Plan
-from fedtune.tuning.recorder import Reported
 
 
 def run_with_ray(p: Plan, record: dict[str, Any] | None = None, resumed: bool = False) -> int:
@@ -86,7 +87,7 @@ def run_search(
         if not resumed:  # not before: whatever is refused leaves nothing behind
             run.make()
             held.enter_context(run.lock())
-            own_copies.keep(p.own, p.folder)
+            user_copies.keep(p.own, p.folder)
         run.write("running")
         held.enter_context(disk.reserved(p.folder))
         watch = disk.Watch(p.folder)

@@ -12,10 +12,11 @@ import torch
 from fedtune.core.memory import keep_freed_memory
 from fedtune.core.metrics import METRICS, is_own
 from fedtune.core.terminal import progress, say, several
-from fedtune.federated import model_file, partitioning
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.own_scenario import data_in_words, notes
-from fedtune.federated.simulation import Simulation
+from fedtune.engine import model_file
+from fedtune.engine.simulation import Simulation
+from fedtune.experiment import partitioning
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.user_scenario import data_in_words, notes
 
 
 def run(

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from fedtune.cluster import package as packing
-from fedtune.core import own_files
 from fedtune.core.errors import UserError
-from fedtune.core.own_files import OwnFile
 from fedtune.data import datasets
-from fedtune.federated import partitioning
-from fedtune.studies import comparison_plan
+from fedtune.experiment import partitioning
+from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan
 from fedtune.tuning import space as spaces
-from fedtune.tuning.options import SearchOptions, flag
+from fedtune.tuning.options.options import SearchOptions, flag
+from fedtune.user_code import user_files
+from fedtune.user_code.user_files import OwnFile
 
 GIVEN = "given"  # the folder of the user's files in the job's, where they hide no module
 
@@ -45,7 +45,7 @@ class Submission:
     @property
     def entrypoint(self) -> str:
         """The line that the cluster's shell runs."""
-        return shlex.join(["python", "-m", f"fedtune.{self.command}", *self.arguments, "--address", "auto"])
+        return shlex.join(["python", "-m", "fedtune", self.command, *self.arguments, "--address", "auto"])
 
 
 def prepare(
@@ -129,7 +129,7 @@ def _sent(names: Any) -> Any:
     """Names with commas between them, a user's files as the job will have them."""
     if not isinstance(names, str):
         return names
-    return own_files.moved(names, lambda file: f"{GIVEN}/{file.name}")
+    return user_files.moved(names, lambda file: f"{GIVEN}/{file.name}")
 
 
 def _continued(arguments: list[str], run: Path, data: Path | None, package: Path) -> tuple[Path, list[str]]:

@@ -17,22 +17,23 @@ from fedtune.cluster.prometheus import Gauges
 from fedtune.core import interrupting
 from fedtune.core.metrics import JUDGED
 from fedtune.core.objectives import Goal
-from fedtune.core.own_files import plain_name
 from fedtune.core.terminal import say
 from fedtune.data.federation import Federation
 from fedtune.runs import disk, logs, pareto
 from fedtune.runs.files import RunFiles
 from fedtune.runs.state_copies import StateCopies
-from fedtune.tuning import live_view, saved_state, schedulers, searchers
-from fedtune.tuning.loggers import TrialLogger
+from fedtune.tuning import saved_state, schedulers, searchers
+from fedtune.tuning.callbacks import live_view
+from fedtune.tuning.callbacks.loggers import TrialLogger
+from fedtune.tuning.callbacks.recorder import Recorder, Reported
+from fedtune.tuning.callbacks.study_journal import StudyJournal
 from fedtune.tuning.optuna_searcher import OptunaSearcher
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.promotion import Promotion, ResumableLimit, RunningLimit
-from fedtune.tuning.recorder import Recorder, Reported
 from fedtune.tuning.replaying import ReplaySearcher, StopAtRecordedRound
-from fedtune.tuning.study_journal import StudyJournal
 from fedtune.tuning.trainable import FederatedTrainable, key, known_as_itself
 from fedtune.tuning.unkeepable import Unkeepable
+from fedtune.user_code.user_files import plain_name
 
 Rows = dict[str, list[dict[str, Any]]]  # what each trial reported
 

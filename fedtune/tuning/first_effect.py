@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from ray.tune.search.sample import Categorical, Integer
 
 from fedtune.core import hyper
-from fedtune.federated.algorithm import Algorithm, first_round
-from fedtune.federated.experiment import Experiment
+from fedtune.experiment.algorithm import Algorithm, first_round
+from fedtune.experiment.experiment import Experiment
 from fedtune.tuning.domains import values as values_of
 from fedtune.tuning.space_types import Config, Space, distinct
 

@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
-from fedtune.federated import hooks
-from fedtune.federated.experiment import Experiment
+from fedtune.experiment import hooks
+from fedtune.experiment.experiment import Experiment
 from fedtune.tuning.domains import ends
 from fedtune.tuning.space_types import Config, Space, met
 

@@ -13,7 +13,7 @@ from fedtune.core import statistics
 from fedtune.core.metrics import METRIC, TRAFFIC
 from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import command_line, console, say, several, short
-from fedtune.federated.own_scenario import data_in_words, notes
+from fedtune.experiment.user_scenario import data_in_words, notes
 from fedtune.runs import pareto, reading, tables
 from fedtune.tuning import caveats, finite, schedulers
 from fedtune.tuning.plan import Plan

@@ -11,21 +11,22 @@ from typing import Any, NamedTuple
 import torch
 
 from fedtune.cluster import ray_start
-from fedtune.core import own_files
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import Goal, constraints, parse
-from fedtune.core.own_files import OwnFile, is_own, plain_name
 from fedtune.core.terminal import say, several
-from fedtune.federated import own_metrics
-from fedtune.federated.experiment import Experiment
-from fedtune.runs import own_copies
+from fedtune.experiment import user_metrics
+from fedtune.experiment.experiment import Experiment
+from fedtune.runs import user_copies
 from fedtune.runs.files import RunFiles, require_name
-from fedtune.tuning import finite, idle, loggers, schedulers, searchers
+from fedtune.tuning import finite, idle, schedulers, searchers
 from fedtune.tuning import space as spaces
-from fedtune.tuning.options import AUTO, SearchOptions, flag
+from fedtune.tuning.callbacks import loggers
+from fedtune.tuning.options.options import AUTO, SearchOptions, flag
 from fedtune.tuning.space import Config, Space
 from fedtune.tuning.space_types import distinct
+from fedtune.user_code import user_files
+from fedtune.user_code.user_files import OwnFile, is_own, plain_name
 
 
 class EarlierTrial(NamedTuple):
@@ -91,7 +92,7 @@ class Plan:
     @property
     def own(self) -> tuple[OwnFile, ...]:
         """The user's files that the search is made of: the experiment's and the space's."""
-        return own_files.merged(self.experiment.own, spaces.files(self.options.space))
+        return user_files.merged(self.experiment.own, spaces.files(self.options.space))
 
     def default(self) -> Config:
         """The default values of what is searched."""
@@ -118,7 +119,7 @@ class Plan:
             **self.goal.to_record(), "seeds_per_trial": self.seeds, "budget": self.budget._asdict(),
             "grace": self.grace, "rungs": schedulers.rungs(self.scheduler, self.budget.limit, self.grace),
             "concurrent": self.concurrent, "time_budget": self.time_budget,
-        } | ({"own": own_copies.to_record(self.own)} if self.own else {}) | (
+        } | ({"own": user_copies.to_record(self.own)} if self.own else {}) | (
             {"unjudged": why} if (why := self.unjudged) else {}
         ) | ({"whole": True} if finite.are_all(self.space, self.trials) else {})  # fmt: skip
 
@@ -143,7 +144,7 @@ def make(options: SearchOptions, resumed: bool = False) -> Plan:
     moves = schedulers.find(options.scheduler).moves_hyperparameters
     points, outside = _points(space, experiment, moves)
     _note_defaults(options, space)
-    own = own_metrics.modes(experiment.metrics)
+    own = user_metrics.modes(experiment.metrics)
     goal = Goal(parse(options.objective, own), constraints(options.subject_to, own))
     searchers.require_goal(goal, searcher, options.scheduler)
     budget, grace = _budget(options, space, experiment)

@@ -18,18 +18,19 @@ from typing import Any
 
 from ray.tune.search.sample import Domain
 
-from fedtune.core import bounded, hyper, own_files, own_packages
+from fedtune.core import bounded, hyper
 from fedtune.core.errors import UserError, unknown
-from fedtune.core.own_files import OwnFile
-from fedtune.federated import own_algorithms, registry
-from fedtune.federated.algorithm import Algorithm
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment import registry, user_algorithms
+from fedtune.experiment.algorithm import Algorithm
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
 from fedtune.runs.files import RunFiles
 from fedtune.tuning.domains import also_text, domain_text, grid_values, nearest
 from fedtune.tuning.first_effect import first_effect
 from fedtune.tuning.space_check import checked
 from fedtune.tuning.space_types import Condition, Config, Space, When, met, when
+from fedtune.user_code import packages, user_files
+from fedtune.user_code.user_files import OwnFile
 
 __all__ = [
     "Condition", "Config", "Space", "When", "also_text", "derived", "domain_text", "file_of", "files", "first_effect",
@@ -119,13 +120,13 @@ def file_of(name: str) -> tuple[Path, str] | None:
 def files(name: str) -> tuple[OwnFile, ...]:
     """The file of a space and the modules of its folder that it imports; none of a space that is no file's."""
     file = file_of(name)
-    return own_files.take(str(file[0]))[1] if file else ()
+    return user_files.take(str(file[0]))[1] if file else ()
 
 
 def with_whole_path(name: str) -> str:
     """The space's name, with the whole path of its file if it has one."""
     file = file_of(name)
-    return f"{own_files.whole_path(file[0])}{file[1]}" if file else name
+    return f"{user_files.whole_path(file[0])}{file[1]}" if file else name
 
 
 def kept(name: str, run: Path) -> str:
@@ -154,10 +155,10 @@ def inside(space: Space, config: Config) -> tuple[Config, Config]:
 
 def _named(algo: str) -> dict[str, Any]:
     """An algorithm's spaces by name, as its file has them; without a file there is a default."""
-    own_packages.pin("trainables", "search_spaces")
+    packages.pin("trainables", "search_spaces")
     registry.find(algo)
-    if own_files.is_own(algo):
-        return {"default": derived(algo)} | dict(own_algorithms.spaces(algo) or {})
+    if user_files.is_own(algo):
+        return {"default": derived(algo)} | dict(user_algorithms.spaces(algo) or {})
     module = f"search_spaces.{algo}"
     if importlib.util.find_spec(module) is None:
         return {"default": derived(algo)}
@@ -170,14 +171,14 @@ def _spaces(module: ModuleType) -> dict[str, Any]:
 
 def _file(path: Path) -> ModuleType:
     try:
-        name, _ = own_files.take(str(path))
+        name, _ = user_files.take(str(path))
     except UserError as error:
         if path.exists():
             raise
         raise UserError(f"--space needs a name or a Python file, but there is no file {path}") from error
-    own_packages.pin("trainables", "search_spaces")
+    packages.pin("trainables", "search_spaces")
     sys.modules.setdefault("fedtune.space", sys.modules[__name__])  # where files of 0.1.0 take `when` from
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Ray's, of how a range is written
-        module: ModuleType = own_files.load(name, "search space")
+        module: ModuleType = user_files.load(name, "search space")
     return module

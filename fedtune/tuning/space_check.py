@@ -11,7 +11,7 @@ from ray.tune.search.sample import Domain
 
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.hyper import Knob
-from fedtune.federated.experiment import Experiment
+from fedtune.experiment.experiment import Experiment
 from fedtune.tuning.domains import as_domain, fitted, require_points
 from fedtune.tuning.space_types import Condition, Config, Space, When, distinct, met
 

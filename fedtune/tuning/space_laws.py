@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from fedtune.conformance.law import Broken, Note, law
+from fedtune.conformance.subject import Subject
 from fedtune.core.errors import UserError
-from fedtune.federated import places
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.laws.law import Broken, Note, law
-from fedtune.federated.laws.subject import Subject
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
 from fedtune.tuning import space
+from fedtune.user_code import places
 
 
 @law("spaces", "every search space holds hyperparameters within their ranges", needs=("declarations",))

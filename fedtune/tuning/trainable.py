@@ -19,7 +19,6 @@ from ray.exceptions import RayError
 from ray.tune.result import SHOULD_CHECKPOINT
 
 from fedtune.cluster import ray_internals
-from fedtune.core import own_errors
 from fedtune.core.budget import Budget
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.memory import give_back_memory, keep_freed_memory
@@ -28,11 +27,12 @@ from fedtune.core.objectives import BY_ACCURACY, EXCESSES, TOTALS, Goal
 from fedtune.core.terminal import one_line
 from fedtune.core.trees import named
 from fedtune.data.federation import Federation
-from fedtune.federated.engine import State
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.simulation import MultiSeedSimulation
+from fedtune.engine.engine import State
+from fedtune.engine.simulation import MultiSeedSimulation
+from fedtune.experiment.experiment import Experiment
 from fedtune.runs.disk import reason
 from fedtune.runs.trial_states import BROKEN, STACK, TROUBLE
+from fedtune.user_code import user_errors
 
 SAVING = 0.03  # of a trial's time may go into checkpoints
 
@@ -107,7 +107,7 @@ class FederatedTrainable(tune.Trainable):
         except Exception as error:
             if not _lasts(error):
                 raise
-            stack = own_errors.stack(error)
+            stack = user_errors.stack(error)
             print(stack, file=sys.stderr, flush=True)  # the actor's log
             return self._worst() | {BROKEN: True, "reason": one_line(_reason(error)), STACK: stack}
         due = not complete and time.monotonic() - self._saved > self._cost / SAVING

@@ -15,8 +15,8 @@ from fedtune.core.hyper import knobs
 from fedtune.core.metrics import TRAFFIC
 from fedtune.core.objectives import Constraint
 from fedtune.core.terminal import several
-from fedtune.federated import registry
-from fedtune.federated.algorithm import Algorithm
+from fedtune.experiment import registry
+from fedtune.experiment.algorithm import Algorithm
 from fedtune.tuning.plan import Plan
 
 CLOSE = 1e-9  # share of a bound by which figures that are added up otherwise may differ

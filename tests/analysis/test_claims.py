@@ -11,9 +11,11 @@ from scipy import stats
 from analysis.papers import claims, verdicts
 from analysis.papers.verdicts import FAILS, HOLDS, NOTHING, PARTLY, SMALLER, UNTOLD
 from fedtune.runs.files import write_json
-from fedtune.studies import ray_tasks, reproduction_plan, reproduction_table
+from fedtune.studies import ray_tasks
 from fedtune.studies.options import ReproductionOptions
-from fedtune.studies.paper_tables import GRIDS
+from fedtune.studies.reproduction import plan as reproduction_plan
+from fedtune.studies.reproduction import table as reproduction_table
+from fedtune.studies.reproduction.paper_tables import GRIDS
 
 SEEDS = np.array([0.0, 1.0, 2.0])
 

@@ -10,10 +10,10 @@ from scipy import stats
 
 from analysis.papers import contrasts
 from analysis.papers.verdicts import NOTHING, UNTOLD
-from fedtune.federated import registry
+from fedtune.experiment import registry
 from fedtune.runs.files import COMPARISON, RunFiles, write_json
-from fedtune.studies.paper_tables import GRIDS
-from fedtune.studies.reproduction_plan import rows_of
+from fedtune.studies.reproduction.paper_tables import GRIDS
+from fedtune.studies.reproduction.plan import rows_of
 
 BASE = np.array([70.0, 72.0, 74.0, 71.0, 73.0])
 NOISE = np.array([0.1, -0.1, 0.0, 0.05, -0.05])

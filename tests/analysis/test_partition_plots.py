@@ -11,8 +11,8 @@ import pytest
 from analysis.partition_plots import partition
 from fedtune.data import datasets
 from fedtune.data.federation import Federation
-from fedtune.federated import partitioning
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment import partitioning
+from fedtune.experiment.scenario import Scenario
 from fedtune.studies import partition_view
 
 DIGITS = datasets.load("digits")

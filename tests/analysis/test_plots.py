@@ -23,12 +23,12 @@ from optuna.trial import TrialState, create_trial
 
 from analysis import frames, models, plot_tools, plots, study_plots, theme
 from analysis.papers import gfpl_costs
-from fedtune import run
+from fedtune.commands import run
 from fedtune.core import statistics
 from fedtune.core.errors import UserError
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import MultiSeedSimulation
+from fedtune.engine.simulation import MultiSeedSimulation
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
 from fedtune.runs import pareto
 from fedtune.runs.files import RunFiles
 

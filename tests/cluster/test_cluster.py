@@ -19,18 +19,19 @@ from ray import cloudpickle as pickle
 from ray import tune
 from ray._private.authentication import authentication_token_setup as tokens
 from ray.cluster_utils import Cluster
-from support.own_algorithms import fedproto_in, gone
 from support.searches import assert_as_undisturbed, begin_search
+from support.user_algorithms import fedproto_in, gone
 from support.waiting import wait_for
 
 from fedtune.cluster import gpu_share
 from fedtune.cluster import ray_start as clusters
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
-from fedtune.federated import partitioning, simulation
+from fedtune.engine import simulation
+from fedtune.experiment import partitioning
 from fedtune.runs import logs, tables
 from fedtune.tuning import driver, plan, schedulers
-from fedtune.tuning.options import SearchOptions
+from fedtune.tuning.options.options import SearchOptions
 from fedtune.tuning.space import Space
 from fedtune.tuning.trainable import FederatedTrainable
 

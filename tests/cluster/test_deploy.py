@@ -28,11 +28,12 @@ from ray.scripts import scripts
 from support.waiting import wait_for
 
 import fedtune
-from fedtune import search, submit
 from fedtune.cluster import jobs
+from fedtune.commands import search, submit
 from fedtune.runs import logs
-from fedtune.tuning import arguments, plan
-from fedtune.tuning.options import SearchOptions
+from fedtune.tuning import plan
+from fedtune.tuning.options import arguments
+from fedtune.tuning.options.options import SearchOptions
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -260,7 +261,7 @@ def test_every_command_line_is_one_that_fedtune_takes(tmp_path: Path) -> None:
             if command == "search":
                 require_search(words[at:], tmp_path)
             elif command:
-                importlib.import_module(f"fedtune.{command}").parser().parse_args(words[at + 1 :])
+                importlib.import_module(f"fedtune.commands.{command}").parser().parse_args(words[at + 1 :])
         elif words[0] == "search-or-resume.sh":
             assert words[1].startswith(f"{SHARED}/"), file
             require_search(words[2:], tmp_path)
@@ -294,10 +295,10 @@ PLACE = ["--storage-path", "{0}", "--name", "r", "--address", "auto"]
 ])  # fmt: skip
 def test_a_job_runs_any_command_that_trains(arguments: list[str], command: list[str], tmp_path: Path) -> None:
     said = begun(tmp_path, "r", *arguments)
-    assert said.returncode == 0 and said.stdout.split() == ["-m", f"fedtune.{command[0]}", *(
+    assert said.returncode == 0 and said.stdout.split() == ["-m", "fedtune", command[0], *(
         word.format(tmp_path) for word in command[1:]
     )], said.stderr  # fmt: skip
-    parser = importlib.import_module(f"fedtune.{command[0]}").parser()
+    parser = importlib.import_module(f"fedtune.commands.{command[0]}").parser()
     known = {flag for action in parser._actions for flag in action.option_strings}
     assert {word for word in said.stdout.split() if word.startswith("--")} <= known
 
@@ -318,7 +319,7 @@ def test_a_job_goes_on_with_a_search_or_a_comparison_and_knows_no_other_command(
         (tmp_path / record[:3]).mkdir()
         (tmp_path / record[:3] / record).write_text('{"state": "interrupted"}')
         said = begun(tmp_path, record[:3], "compare", "--algos", "a,b")
-        assert said.stdout.split() == ["-m", "fedtune.resume", f"{tmp_path}/{record[:3]}", "--address", "auto"]
+        assert said.stdout.split() == ["-m", "fedtune", "resume", f"{tmp_path}/{record[:3]}", "--address", "auto"]
     said = begun(tmp_path, "r", "partition", "--clients", "3")
     assert said.returncode == 2 and said.stderr.endswith("extend or replay, but got partition\n")
 

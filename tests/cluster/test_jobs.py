@@ -19,14 +19,14 @@ import requests
 from ray.job_submission import JobStatus
 from support.commands import refusal
 from support.data_files import idx
-from support.own_algorithms import fedproto_in, gone
 from support.ray_head import Head, ray_head
 from support.searches import rounds_by_configuration
+from support.user_algorithms import fedproto_in, gone
 from support.waiting import wait_for
 
-from fedtune import jobs as jobs_command
-from fedtune import search, submit
 from fedtune.cluster import jobs, package
+from fedtune.commands import jobs as jobs_command
+from fedtune.commands import search, submit
 from fedtune.runs import logs
 
 TINY = (
@@ -326,7 +326,7 @@ def test_the_package_has_the_code_the_space_and_of_the_data_what_is_read(tmp_pat
     assert not any("__pycache__" in n for n in names)
     assert got[0].run == Path("/shared/run") and re.fullmatch(r"run-\d{8}-\d{6}", got[0].name)
     assert got[0].entrypoint == (
-        f"python -m fedtune.search --algo fedavg {MNIST}--storage-path /shared --lr 0.02 --name run "
+        f"python -m fedtune search --algo fedavg {MNIST}--storage-path /shared --lr 0.02 --name run "
         "--data-dir data --space given/lam.py:mine --address auto"
     )
 
@@ -343,7 +343,7 @@ def test_the_users_files_are_sent_with_what_they_import_and_named_as_the_job_has
         names = zipfile.ZipFile(tmp_path / "job.zip").namelist()
         assert {n for n in names if n.startswith("given/")} == {"given/mine.py", "given/beside.py"}
         assert job.run == Path("/shared/run")
-        assert job.entrypoint == f"python -m fedtune.{words.split()[0]} {rest} {sent} --address auto"
+        assert job.entrypoint == f"python -m fedtune {words.split()[0]} {rest} {sent} --address auto"
 
 
 def test_whatever_is_the_users_own_is_sent(tmp_path: Path) -> None:
@@ -372,7 +372,7 @@ def test_a_comparison_is_packed_like_a_search(tmp_path: Path) -> None:
     job = submit.prepare(words, None, tmp_path / "data", tmp_path / "job.zip")
     assert {f"data/MNIST/raw/{f.name}" for f in files} < set(zipfile.ZipFile(tmp_path / "job.zip").namelist())
     assert job.run == Path("/shared/both") and job.entrypoint == (
-        f"python -m fedtune.compare --algos fedavg,local {MNIST}--storage-path /shared --name both --data-dir data "
+        f"python -m fedtune compare --algos fedavg,local {MNIST}--storage-path /shared --name both --data-dir data "
         "--address auto"
     )
 
@@ -406,6 +406,6 @@ def test_more_than_the_job_server_takes_is_refused(
 def test_a_resumed_run_gets_the_data_that_are_named(tmp_path: Path) -> None:
     tiny_mnist(tmp_path)
     job = submit.prepare(["resume", "/shared/run"], None, tmp_path, tmp_path / "job.zip")
-    assert job.entrypoint == "python -m fedtune.resume /shared/run --data-dir data --address auto"
+    assert job.entrypoint == "python -m fedtune resume /shared/run --data-dir data --address auto"
     assert "data/MNIST/raw/train-images-idx3-ubyte" in zipfile.ZipFile(tmp_path / "job.zip").namelist()
     assert re.fullmatch(r"resume-run-\d{8}-\d{6}", job.name)

@@ -15,8 +15,9 @@ import ray
 from ray._private.utils import validate_socket_filepath
 
 from fedtune.cluster import local_ray, ray_processes, ray_start
-from fedtune.core import command, interrupting
+from fedtune.core import interrupting
 from fedtune.core.errors import UserError
+from fedtune.user_code import command
 
 
 @pytest.fixture

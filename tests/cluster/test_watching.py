@@ -27,10 +27,10 @@ from support.processes import below
 from support.searches import QUICK, searched
 from support.waiting import wait_for
 
-from fedtune import search
 from fedtune.cluster import prometheus as gauges
 from fedtune.cluster import ray_start
 from fedtune.cluster.prometheus import COUNTERS, GAUGES, Gauges
+from fedtune.commands import search
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import Objective
 from fedtune.runs import logs

@@ -7,9 +7,9 @@ import pytest
 import fedtune
 from fedtune import api
 from fedtune.core.errors import Diverged, UserError
-from fedtune.federated import simulation
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
+from fedtune.engine import simulation
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
 
 SMALL = {"rounds": 3, "clients": 4}
 

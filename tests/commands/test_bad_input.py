@@ -8,7 +8,7 @@ import pytest
 from support.commands import refusal
 
 from fedtune import __main__ as console
-from fedtune import search
+from fedtune.commands import search
 from fedtune.core.errors import UserError
 
 FILES = {

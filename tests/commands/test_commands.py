@@ -5,14 +5,14 @@ import json
 import pytest
 
 from fedtune import __main__ as console
-from fedtune import list as listing
+from fedtune.commands import list as listing
 from fedtune.core.hyper import knobs
 from fedtune.data import datasets
-from fedtune.federated import registry
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
-from fedtune.federated.scenarios import SCENARIOS
-from fedtune.federated.simulation import play
+from fedtune.engine.simulation import play
+from fedtune.experiment import registry
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
+from fedtune.experiment.scenarios import SCENARIOS
 
 
 def test_list_shows_everything_there_is(capsys):

@@ -10,7 +10,7 @@ from fuzz import crashes, law, recording
 from fuzz.crashes import difference
 from fuzz.recording import Change, Disk, changes, torn
 
-from fedtune import resume, search
+from fedtune.commands import resume, search
 
 MOMENTS = 12  # that are looked at
 

@@ -51,7 +51,7 @@ def test_the_law_holds_where_it_should(words: list[str], broken: str, place: Pat
 
 def test_the_law_tells_what_breaks_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stack, a bug's status, a second line, a long one, a control character, a file, five seconds, a gigabyte."""
-    from fedtune import status
+    from fedtune.commands import status
 
     def stack() -> int:
         raise BaseException("x")

@@ -13,11 +13,12 @@ import pandas as pd
 import pytest
 import torch
 
-from fedtune.core import bounded, own_copies, own_files, zipped
+from fedtune.core import bounded, zipped
 from fedtune.core.errors import UserError
-from fedtune.data import own_arrays, picture
-from fedtune.federated import weights
+from fedtune.data import picture, user_arrays
+from fedtune.experiment import initial_weights
 from fedtune.runs import reading
+from fedtune.user_code import content_hashes, user_files
 
 TERABYTES = 3 * 2**40
 
@@ -43,9 +44,9 @@ def listening(path: Path) -> None:
 
 KINDS = {"fifo": fifo, "device": device, "sparse": sparse, "socket": listening, "folder": Path.mkdir}
 READERS = {
-    "code": lambda path: own_files.take(str(path.rename(path.with_suffix(".py")))),
-    "data": lambda path: own_files.take(str(path)),
-    "weights": lambda path: weights.take(str(path)),
+    "code": lambda path: user_files.take(str(path.rename(path.with_suffix(".py")))),
+    "data": lambda path: user_files.take(str(path)),
+    "weights": lambda path: initial_weights.take(str(path)),
     "record": reading.record,
     "best.yaml": reading.best,
     "table": reading.table,
@@ -119,7 +120,7 @@ def lying(path: Path, shape: tuple[int, ...], dtype: str = "<f8") -> Path:
 def test_arrays_that_unpack_to_more_than_there_can_be_are_refused(tmp_path):
     bombed = tmp_path / "bomb.npz"
     np.savez_compressed(bombed, x=np.zeros((40, 2**18), np.uint8))
-    for read in (lambda path: own_files.take(str(path)), lambda path: own_arrays.read_npz(path, ("x",))):
+    for read in (lambda path: user_files.take(str(path)), lambda path: user_arrays.read_npz(path, ("x",))):
         with pytest.raises(UserError, match=r"unpacks to 10,4.* bytes, more than 500 times what it has on the disk"):
             read(bombed)
 
@@ -128,7 +129,7 @@ def test_more_than_half_the_memory_is_not_read(tmp_path, monkeypatch):
     np.savez(tmp_path / "x.npz", x=np.arange(1000))
     monkeypatch.setattr(zipped, "there_is", lambda: 10_000)
     with pytest.raises(UserError, match="more than 5,000 bytes"):
-        own_files.take(str(tmp_path / "x.npz"))
+        user_files.take(str(tmp_path / "x.npz"))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_more_than_half_the_memory_is_not_read(tmp_path, monkeypatch):
 )
 def test_a_header_that_says_another_size_is_refused(shape, dtype, tmp_path):
     with pytest.raises(UserError, match=r"x\.npz cannot be read as an \.npz: x\.npy says that it has .* but it has 64"):
-        own_arrays.read_npz(lying(tmp_path / "x.npz", shape, dtype), ("x",))
+        user_arrays.read_npz(lying(tmp_path / "x.npz", shape, dtype), ("x",))
 
 
 def test_a_directory_that_is_said_to_be_endless_is_refused(tmp_path):
@@ -147,7 +148,7 @@ def test_a_directory_that_is_said_to_be_endless_is_refused(tmp_path):
         file.seek(2**31)
         file.write(end)
     with pytest.raises(UserError, match="its directory has more than 4,194,304 bytes"):
-        own_files.take(str(tmp_path / "x.npz"))
+        user_files.take(str(tmp_path / "x.npz"))
 
 
 def test_members_of_any_packing_are_told(tmp_path):
@@ -159,22 +160,22 @@ def test_members_of_any_packing_are_told(tmp_path):
         changed[at] = changed[content.index(b"PK\1\2") + at + 2] = flag
         file.write_bytes(changed)
         with pytest.raises(UserError, match="cannot be read as an .npz"):
-            own_arrays.read_npz(file, ("x",))
+            user_arrays.read_npz(file, ("x",))
 
 
 def test_weights_that_repeat_their_numbers_are_refused(tmp_path):
     torch.save({"w": torch.zeros(1).expand(10**6, 10**6)}, tmp_path / "w.pt")
-    name, _ = weights.take(str(tmp_path / "w.pt"))
+    name, _ = initial_weights.take(str(tmp_path / "w.pt"))
     with pytest.raises(UserError, match="but w of w.pt is 1000000×1000000 repeated numbers"):
-        weights.find(name)
+        initial_weights.find(name)
 
 
 @pytest.mark.parametrize("state", [{"groups": 3}, {}, {"groups": [{"tensors": 1}]}, {"server": 3, "groups": []}])
 def test_a_saved_model_of_another_form_is_refused(state, tmp_path):
     torch.save({"experiment": {}, "state": state}, tmp_path / "w.pt")
-    name, _ = weights.take(str(tmp_path / "w.pt"))
+    name, _ = initial_weights.take(str(tmp_path / "w.pt"))
     with pytest.raises(UserError, match="w.pt holds no weights"):
-        weights.find(name)
+        initial_weights.find(name)
 
 
 @pytest.mark.usefixtures("little")
@@ -197,28 +198,28 @@ def test_a_configuration_of_a_million_entries_is_refused(tmp_path):
 
 
 def test_a_folder_of_other_things_is_no_data_set(tmp_path, monkeypatch):
-    monkeypatch.setattr(own_copies, "PROMISING", 5)
+    monkeypatch.setattr(content_hashes, "PROMISING", 5)
     for i in range(6):
         (tmp_path / f"{i}.txt").touch()
     with pytest.raises(UserError, match="none of its first 5 files is a picture"):
-        own_files.take(f"{tmp_path}/")
+        user_files.take(f"{tmp_path}/")
     (tmp_path / "more").mkdir()
     for i in range(6):
         (tmp_path / "more" / f"{i}.PNG").touch()
-    assert own_copies.digest(tmp_path / "more")
+    assert content_hashes.digest(tmp_path / "more")
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "sparse", "socket"])
 def test_a_folder_with_what_is_no_picture_is_refused_unless_that_is_hidden(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.png").touch()
-    before = own_copies.digest(tmp_path)
+    before = content_hashes.digest(tmp_path)
     KINDS[kind](tmp_path / ("x" if kind == "socket" else "x.png"))
     with pytest.raises(UserError, match="/x.* cannot be read: it (is a|has more than 268,435,456 bytes)"):
-        own_files.take(f"{tmp_path}/")
+        user_files.take(f"{tmp_path}/")
     if kind != "sparse":
         (tmp_path / ("x" if kind == "socket" else "x.png")).rename(tmp_path / ".x")
-        assert own_copies.digest(tmp_path) == before
+        assert content_hashes.digest(tmp_path) == before
 
 
 def test_who_opens_a_fifo_does_not_wait_for_its_writer(tmp_path):
@@ -235,7 +236,7 @@ def test_links_that_lead_back_by_others_are_refused(tmp_path):
         (tmp_path / name / "x.png").touch()
         (tmp_path / name / "link").symlink_to(tmp_path / to)
     with pytest.raises(UserError, match="link cannot be read: it is a link to a folder in which it lies"):
-        own_files.take(f"{tmp_path}/")
+        user_files.take(f"{tmp_path}/")
 
 
 @pytest.mark.parametrize("side", [8193, 20_000])

@@ -19,10 +19,11 @@ from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import BY_ACCURACY
-from fedtune.federated import partitioning, simulation
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import play
+from fedtune.engine import simulation
+from fedtune.engine.simulation import play
+from fedtune.experiment import partitioning
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
 from fedtune.runs import pareto, tables
 from fedtune.runs.files import RunFiles
 from fedtune.studies import final_check, ray_tasks

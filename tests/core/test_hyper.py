@@ -12,8 +12,8 @@ import torch
 
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Knob, find, hyper, knobs
-from fedtune.federated.algorithm import Algorithm, first_round
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment.algorithm import Algorithm, first_round
+from fedtune.experiment.scenario import Scenario
 
 
 @dataclass(frozen=True)

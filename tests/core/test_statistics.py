@@ -11,7 +11,9 @@ from statsmodels.stats.multitest import multipletests
 from fedtune.core import statistics
 from fedtune.core.metrics import LOSS_CAP, limits
 from fedtune.core.statistics import UNBOUNDED, arms, interval, number
-from fedtune.studies import comparison_tables, comparison_text, fresh_seeds
+from fedtune.studies import fresh_seeds
+from fedtune.studies.comparison import tables as comparison_tables
+from fedtune.studies.comparison import text as comparison_text
 
 RNG = np.random.default_rng(0)
 

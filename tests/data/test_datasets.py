@@ -18,8 +18,8 @@ from fedtune.core.errors import UserError
 from fedtune.core.torchvision_import import datasets as torchvision
 from fedtune.data import datasets, packaged
 from fedtune.data.datasets import SOURCES, describe, has_owners, load, names
-from fedtune.federated import partitioning
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment import partitioning
+from fedtune.experiment.scenario import Scenario
 
 IN_MEMORY = [name for name in names() if SOURCES[name].reader and name not in ("celeba", "tiny-imagenet")]
 MNIST_LIKE = ("mnist", "fashion-mnist", "emnist-letters", "emnist-byclass")

@@ -14,9 +14,9 @@ from fedtune.core.errors import UserError
 from fedtune.data import datasets
 from fedtune.data.datasets import Dataset
 from fedtune.data.federation import Federation
-from fedtune.federated import partitioning, scenario, scenarios
-from fedtune.federated.scenario import Scenario
-from fedtune.federated.scenarios import SCENARIOS
+from fedtune.experiment import partitioning, scenario, scenarios
+from fedtune.experiment.scenario import Scenario
+from fedtune.experiment.scenarios import SCENARIOS
 from fedtune.nn import architectures, catalogue
 
 LAWS = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.own_data import made, saved, taken
+from support.user_data import made, saved, taken
 
 from fedtune.core.errors import UserError
 

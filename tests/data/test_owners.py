@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.own_data import made, saved, taken, wards
+from support.user_data import made, saved, taken, wards
 
 import fedtune
 from analysis import partition_plots
 from fedtune.core.errors import Diverged, UserError
-from fedtune.data import datasets, own_partition
+from fedtune.data import datasets, user_partition
 from fedtune.data.federation import joined
-from fedtune.federated import partitioning
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.simulation import Simulation
+from fedtune.engine.simulation import Simulation
+from fedtune.experiment import partitioning
+from fedtune.experiment.experiment import Experiment
 from fedtune.runs import clients
 from fedtune.studies import partition_view
-from fedtune.tuning.options import ExperimentOptions
+from fedtune.tuning.options.options import ExperimentOptions
 
 CLINICS = [f"clinic-{i:02d}" for i in range(12)]
 
@@ -78,7 +78,7 @@ def test_clients_that_share_an_owner_are_told_apart_by_number_and_mixed_ones_hav
 def test_a_partition_that_was_saved_keeps_the_names(tmp_path: Path) -> None:
     path = clinics(tmp_path / "clinics.npz")
     data, scenario = datasets.load(taken(path).dataset), taken(path)
-    own_partition.write(tmp_path / "mine.npz", partitioning.rows_of_clients(data, scenario, 0))
+    user_partition.write(tmp_path / "mine.npz", partitioning.rows_of_clients(data, scenario, 0))
     again = made(taken(path, tmp_path / "mine.npz"), 5)
     assert again.owners == tuple((name,) for name in CLINICS)
 

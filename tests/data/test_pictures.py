@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from support.own_data import made, pictures, saved, taken
+from support.user_data import made, pictures, saved, taken
 
 from fedtune.core.errors import UserError
 from fedtune.data import datasets
-from fedtune.federated import own_scenario
+from fedtune.experiment import user_scenario
 
 GREY = np.random.default_rng(0).integers(0, 256, (6, 9)).astype(np.uint8)
 COLOUR = np.random.default_rng(1).integers(0, 256, (6, 9, 3)).astype(np.uint8)
@@ -241,14 +241,14 @@ def test_folders_are_walked_as_torchvision_walks_them(tmp_path: Path) -> None:
 
 
 def test_a_change_behind_a_link_is_a_change_of_the_data(tmp_path: Path) -> None:
-    from fedtune.core import own_files
+    from fedtune.user_code import user_files
 
     pictures(tmp_path / "pets")
     pictures(tmp_path / "elsewhere", ("bird",))
     (tmp_path / "pets" / "bird").symlink_to(tmp_path / "elsewhere" / "bird")
-    before = own_files.of_data(tmp_path / "pets").sha256
+    before = user_files.of_data(tmp_path / "pets").sha256
     image(COLOUR)(tmp_path / "elsewhere" / "bird" / "00.png")
-    assert own_files.of_data(tmp_path / "pets").sha256 != before
+    assert user_files.of_data(tmp_path / "pets").sha256 != before
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
         image(COLOUR)(tmp_path / "x.png")
         (tmp_path / "x.png").rename(tmp_path / "pets" / name)
     scenario = taken(tmp_path / "pets", "iid", clients=3)
-    (note,) = own_scenario.notes(scenario)
+    (note,) = user_scenario.notes(scenario)
     assert note == f"4 files left out as hidden or no picture, the first {tmp_path}/pets/.cache/1.png"
     assert len(datasets.load(scenario.dataset).y) == 24
 

@@ -13,8 +13,8 @@ import scipy.sparse
 import torch
 
 from fedtune.core.errors import UserError
-from fedtune.data.own_arrays import to_dataset
 from fedtune.data.plain import plain
+from fedtune.data.user_arrays import to_dataset
 
 X = np.array([[1.0, 2.5], [3.0, -4.0], [5.0, 6.0]])
 Y = np.array([0, 1, 1, 0])

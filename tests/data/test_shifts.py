@@ -12,8 +12,8 @@ from fedtune.core.errors import UserError
 from fedtune.data import datasets
 from fedtune.data.federation import Federation
 from fedtune.data.shifts import concept, group_of, turn
-from fedtune.federated import partitioning
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment import partitioning
+from fedtune.experiment.scenario import Scenario
 
 DIGITS = datasets.load("digits")
 SPLITS = ("train", "val", "test")

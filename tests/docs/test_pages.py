@@ -17,15 +17,15 @@ import pytest
 
 import fedtune
 from fedtune.__main__ import COMMANDS
-from fedtune.core import own_files
 from fedtune.core.hyper import knobs
 from fedtune.core.metrics import METRICS
 from fedtune.data.datasets import names as dataset_names
-from fedtune.federated import registry
-from fedtune.federated.scenario import PARTITIONS, Scenario
-from fedtune.federated.scenarios import SCENARIOS
+from fedtune.experiment import registry
+from fedtune.experiment.scenario import PARTITIONS, Scenario
+from fedtune.experiment.scenarios import SCENARIOS
 from fedtune.tuning.schedulers import SCHEDULERS
 from fedtune.tuning.searchers import SEARCHERS
+from fedtune.user_code import user_files
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -156,7 +156,7 @@ def taken(command: str, argv: list[str], monkeypatch: pytest.MonkeyPatch) -> dic
     def only_parse(self: argparse.ArgumentParser, *given: Any, **more: Any) -> Any:
         raise Parsed(vars(parse(self, *given, **more)))
 
-    module = importlib.import_module(f"fedtune.{command}")
+    module = importlib.import_module(f"fedtune.commands.{command}")
     with monkeypatch.context() as patch:
         patch.setattr(argparse.ArgumentParser, "parse_args", only_parse)
         with pytest.raises(Parsed) as caught:
@@ -167,7 +167,7 @@ def taken(command: str, argv: list[str], monkeypatch: pytest.MonkeyPatch) -> dic
 def check_names(arguments: dict[str, Any]) -> None:
     """Algorithms and settings that a command line names are there; capitals are place holders, files a page's own."""
     for value in (arguments.get("algo"), arguments.get("algos")):
-        names = {name for name in (value or "").split(",") if not own_files.is_reference(name)}
+        names = {name for name in (value or "").split(",") if not user_files.is_reference(name)}
         assert not value or value.isupper() or names <= set(registry.names()), value
     scenario = arguments.get("scenario")
     assert not scenario or scenario.isupper() or scenario in SCENARIOS

@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 
 import fedtune
-from fedtune.federated.algorithm import Algorithm, Phase
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment.algorithm import Algorithm, Phase
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
 from fedtune.runs.folder import RunFolder
 from fedtune.tuning import space
 

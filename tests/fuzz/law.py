@@ -154,7 +154,7 @@ def within(seconds: float, more: int) -> Iterator[None]:
 def nothing_begins() -> Iterator[None]:
     """Begun where Ray would start, a client train or a law be asked; nobody answers at any address."""
     from fedtune.cluster import ray_start
-    from fedtune.federated import simulation
+    from fedtune.engine import simulation
     from fedtune.studies import checking
 
     def begun(*_: Any, **__: Any) -> Any:
@@ -185,8 +185,10 @@ def warm() -> None:
 
     import analysis.partition_plots  # noqa: F401
     import fedtune.reporting.page  # noqa: F401
-    from fedtune.federated import registry
-    from fedtune.studies import comparison, reproduction, resuming, submission  # noqa: F401
+    from fedtune.experiment import registry
+    from fedtune.studies import resuming, submission  # noqa: F401
+    from fedtune.studies.comparison import comparison  # noqa: F401
+    from fedtune.studies.reproduction import reproduction  # noqa: F401
 
     for name in registry.names():
         registry.find(name)

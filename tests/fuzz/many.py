@@ -21,9 +21,9 @@ ROUNDS, RUNGS = 27, (3, 9, 27)
 HELD = "next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM'))"  # not its parent's
 PEAK = f"import atexit; atexit.register(lambda: print('peak', {HELD})); "
 ASKED = {
-    "status": "import sys; from fedtune.status import main; sys.exit(main([sys.argv[1]]))",
+    "status": "import sys; from fedtune.commands.status import main; sys.exit(main([sys.argv[1]]))",
     "frames": "import sys; from fedtune.runs import frames; print([len(f) for f in frames.load(sys.argv[1])])",
-    "report": "import sys; from fedtune.report import main; sys.exit(main([sys.argv[1]]))",
+    "report": "import sys; from fedtune.commands.report import main; sys.exit(main([sys.argv[1]]))",
     "imports": "import pandas, plotly, optuna, rich",
 }
 
@@ -36,8 +36,8 @@ def made_up(run: Path, count: int, log: bool = True) -> Path:
 
     from fedtune.core.budget import Budget
     from fedtune.core.metrics import METRIC
-    from fedtune.federated.experiment import Experiment
-    from fedtune.federated.scenarios import find
+    from fedtune.experiment.experiment import Experiment
+    from fedtune.experiment.scenarios import find
     from fedtune.runs import provenance, reading, tables
     from fedtune.runs.files import RunFiles
 

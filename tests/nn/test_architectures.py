@@ -10,7 +10,7 @@ from torch.func import functional_call, vmap
 from torch.testing import assert_close
 
 from fedtune.core.errors import UserError
-from fedtune.federated.algorithm import Model
+from fedtune.experiment.algorithm import Model
 from fedtune.nn import architectures, catalogue
 
 SMALL = (1, 8, 8)

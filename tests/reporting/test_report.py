@@ -26,17 +26,17 @@ from support.chromium import Browser, chromium
 from support.waiting import wait_for
 
 from analysis import plots
-from fedtune import report
 from fedtune.__main__ import main as console
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
-from fedtune.federated.scenarios import SCENARIOS
+from fedtune.commands import report
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
+from fedtune.experiment.scenarios import SCENARIOS
 from fedtune.reporting import check, findings
 from fedtune.reporting.words import mattered
 from fedtune.runs import provenance
 from fedtune.runs.files import RunFiles, write_json
 from fedtune.runs.tables import trial_summary
-from fedtune.studies.comparison_tables import COLUMNS
+from fedtune.studies.comparison.tables import COLUMNS
 from fedtune.tuning import caveats
 from fedtune.tuning.domains import edge
 
@@ -421,7 +421,7 @@ def compared(folder: Path) -> Path:
     told = {
         "algorithms": [*names, "fedavg"], "scenario_name": "digits-w4", "scenario": record()["scenario"], "trials": 14,
         "seeds": 2, "state": "finished", "unequal": ["local began 3 of 14 trials"],
-        "command": ["python", "-m", "fedtune.compare", "--name", "both", "--algos", "fedproto,local,fedavg"],
+        "command": ["python", "-m", "fedtune", "compare", "--name", "both", "--algos", "fedproto,local,fedavg"],
     }  # fmt: skip
     write_json(folder / "compare.json", told)
     table = [
@@ -451,8 +451,8 @@ def test_a_comparison_shows_its_tables_and_each_search_folded(comparison: Path) 
     assert "local began 3 of 14 trials" in text and "The folder has no search of fedavg." in text
     assert "fedproto − local +10.00 ± 5.00 0.01 0.01 yes" in text and "published" not in text
     assert "no check on fresh seeds" not in text and text.count("a selection gap of +0.1000") == 2
-    assert "Run it again: python -m fedtune.compare --algos fedproto,local,fedavg" in text  # with --name it would fail
-    assert "command python -m fedtune.compare --name both" in text
+    assert "Run it again: python -m fedtune compare --algos fedproto,local,fedavg" in text  # with --name it would fail
+    assert "command python -m fedtune compare --name both" in text
 
 
 def test_a_comparison_claims_no_more_than_was_done(comparison: Path, tmp_path: Path) -> None:
@@ -523,7 +523,7 @@ def test_a_report_overwrites_a_report_and_nothing_else(run: Path, html: str, tmp
 
 
 def test_what_a_page_is_made_of_is_in_the_package() -> None:
-    root = Path(report.__file__).parents[1]
+    root = Path(report.__file__).parents[2]
     declared = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     files = {f.name for f in (root / "fedtune" / "reporting").glob("report.*") if f.suffix != ".py"}
     assert files <= set(declared["fedtune.reporting"])

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from fuzz import many
 
-from fedtune import report
+from fedtune.commands import report
 from fedtune.reporting import findings, sampling
 
 

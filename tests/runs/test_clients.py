@@ -12,7 +12,7 @@ from support.helpers import DIGITS, random_federation
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import Objective, parse
-from fedtune.federated.experiment import Experiment
+from fedtune.experiment.experiment import Experiment
 from fedtune.runs import clients, frames
 from fedtune.runs.files import RunFiles
 from fedtune.runs.folder import RunFolder

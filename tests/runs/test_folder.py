@@ -166,10 +166,10 @@ def test_a_scenario_that_cannot_be_is_a_damaged_record(tmp_path: Path) -> None:
 def test_a_worker_that_died_is_told_with_the_code_that_ran_in_it(code, tmp_path, monkeypatch, capsys):
     from types import SimpleNamespace
 
-    from fedtune.core import own_errors
     from fedtune.runs import disk
+    from fedtune.user_code import user_errors
 
-    monkeypatch.setattr(own_errors, "PATHS", set(code))
+    monkeypatch.setattr(user_errors, "PATHS", set(code))
     died = "The actor is dead because its worker process has died. \x1b[2J"
     (tmp_path / "error.txt").write_text(f"Failure # 1\n{died}\n")
     trial = SimpleNamespace(trial_id="t", local_path=tmp_path)

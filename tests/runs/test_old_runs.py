@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedtune import replay, resume, status
+from fedtune.commands import replay, resume, status
 from fedtune.runs import frames
 from fedtune.runs.folder import RunFolder
-from fedtune.tuning.options import SearchOptions
+from fedtune.tuning.options.options import SearchOptions
 
 OLD = Path(__file__).parent / "v0_1"
 

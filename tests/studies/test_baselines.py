@@ -4,11 +4,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fedtune import compare
+from fedtune.commands import compare
 from fedtune.core import statistics
-from fedtune.studies import comparison_plan, comparison_tables, comparison_text
+from fedtune.studies.comparison import plan as comparison_plan
+from fedtune.studies.comparison import tables as comparison_tables
+from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.options import ComparisonOptions
-from fedtune.tuning import arguments
+from fedtune.tuning.options import arguments
 
 SPENT = {n: {"trials": 4, "rounds": 40, "mb": 20.0, "seconds": 9.0} for n in ("gfpl", "fedper", "local")}
 NOISE = {"gfpl": (0.01, 0.03, 0.02), "fedper": (0.02, 0.02, 0.01), "local": (0.0, 0.01, 0.03)}

@@ -12,16 +12,18 @@ from support.processes import kill
 from support.searches import command, copy_to, copy_when, logged_rounds
 from support.waiting import wait_for
 
-from fedtune import compare, resume
+from fedtune.commands import compare, resume
 from fedtune.core.budget import Budget
-from fedtune.federated import partitioning
-from fedtune.federated.experiment import Experiment, with_seed
-from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import play
+from fedtune.engine.simulation import play
+from fedtune.experiment import partitioning
+from fedtune.experiment.experiment import Experiment, with_seed
+from fedtune.experiment.scenario import Scenario
 from fedtune.runs import logs, tables
-from fedtune.studies import comparison_plan, comparison_report, comparison_tables
+from fedtune.studies.comparison import plan as comparison_plan
+from fedtune.studies.comparison import report as comparison_report
+from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.options import ComparisonOptions
-from fedtune.tuning import arguments
+from fedtune.tuning.options import arguments
 
 ARGUMENTS = (
     "--algos fedproto,local --scenario digits-w4 --clients 4 --rounds 4 --trials 4 --searcher random --scheduler none "
@@ -140,7 +142,7 @@ def killed(tmp_path_factory):
     """What is left of a comparison in its second search, copied while it stood still, and when it is killed later."""
     folder = tmp_path_factory.mktemp("killed")
     run = folder / "both"
-    process = command("fedtune.compare", *ARGUMENTS, "--storage-path", str(folder))
+    process = command("fedtune", "compare", *ARGUMENTS, "--storage-path", str(folder))
     try:
         copy_when(lambda: logged_rounds(run / "local") > 5, process, run, folder / "search")
         wait_for(lambda: len(list(run.glob("evaluations/*.json"))) > 3)

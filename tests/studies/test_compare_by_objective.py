@@ -6,7 +6,9 @@ import pandas as pd
 import pytest
 
 from fedtune.core.objectives import ACCURACY, Goal, Objective, constraints, parse
-from fedtune.studies import comparison_tables, comparison_text, fresh_seeds
+from fedtune.studies import fresh_seeds
+from fedtune.studies.comparison import tables as comparison_tables
+from fedtune.studies.comparison import text as comparison_text
 
 SPENT = dict.fromkeys(("a", "b", "c"), dict.fromkeys(("trials", "rounds", "mb", "seconds"), 1.0))
 WORST10, LOSS = parse("val_acc_worst10")[0], parse("val_loss")[0]

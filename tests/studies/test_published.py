@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fedtune.data import datasets
-from fedtune.federated import registry
-from fedtune.federated.scenarios import SCENARIOS
+from fedtune.experiment import registry
+from fedtune.experiment.scenarios import SCENARIOS
 from fedtune.studies import published
 
 # Tan et al., "FedProto", AAAI 2022, table 1: data set, method, test accuracy of 3, 4 and 5 classes a client

@@ -12,7 +12,7 @@ import pytest
 
 from fedtune.core.objectives import ACCURACY
 from fedtune.data import datasets
-from fedtune.federated.experiment import Experiment
+from fedtune.experiment.experiment import Experiment
 from fedtune.studies import ray_tasks
 from fedtune.studies.ray_tasks import Outcome, SeededRun
 from tests.support.helpers import CLOCK, DIGITS

@@ -9,24 +9,29 @@ import pytest
 
 import fedtune
 from analysis.papers import claims
-from fedtune import reproduce
+from fedtune.commands import reproduce
 from fedtune.core.terminal import console
 from fedtune.data import datasets
-from fedtune.federated import partitioning, registry
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenarios import SCENARIOS
-from fedtune.studies import (
-    fresh_seeds,
-    published,
-    reproduction_plan,
-    reproduction_report,
-    reproduction_table,
+from fedtune.experiment import partitioning, registry
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenarios import SCENARIOS
+from fedtune.studies import fresh_seeds, published
+from fedtune.studies.options import ReproductionOptions
+from fedtune.studies.ray_tasks import Outcome
+from fedtune.studies.reproduction import (
+    plan as reproduction_plan,
+)
+from fedtune.studies.reproduction import (
+    report as reproduction_report,
+)
+from fedtune.studies.reproduction import (
     substitution,
 )
-from fedtune.studies.options import ReproductionOptions
-from fedtune.studies.paper_grid import MEASURES, Column, Grid, Panel, Row
-from fedtune.studies.paper_tables import GRIDS
-from fedtune.studies.ray_tasks import Outcome
+from fedtune.studies.reproduction import (
+    table as reproduction_table,
+)
+from fedtune.studies.reproduction.paper_grid import MEASURES, Column, Grid, Panel, Row
+from fedtune.studies.reproduction.paper_tables import GRIDS
 
 RESULTS = Path(__file__).parents[2] / "analysis" / "results"
 ORIGIN = {"command": ["fedtune", "reproduce", "x"], "versions": {"fedtune": "0.1.0"}, "git_commit": "abc"}

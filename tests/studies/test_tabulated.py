@@ -11,8 +11,8 @@ import pytest
 
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
-from fedtune.studies import tabulated
-from fedtune.studies.tabulated import Tabulated, nearest, of_points
+from fedtune.studies.simulation import tabulated
+from fedtune.studies.simulation.tabulated import Tabulated, nearest, of_points
 
 LEVELS = {"lr": [0.01, 0.1, 1.0], "optimizer": ["sgd", "adam"], "local_epochs": [1, 2, 4, 8]}
 

@@ -12,7 +12,7 @@ import sys
 import ray
 from fedtune.core.budget import Budget
 from fedtune.federated import partitioning, scenarios
-from fedtune.federated.experiment import Experiment
+from fedtune.experiment.experiment import Experiment
 from fedtune.studies import ray_tasks
 
 experiment = Experiment("fedavg", scenarios.find("digits-w4").override(rounds=1))

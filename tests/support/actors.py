@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fedtune.core.budget import Budget
-from fedtune.federated import partitioning, scenarios
-from fedtune.federated.experiment import Experiment
+from fedtune.experiment import partitioning, scenarios
+from fedtune.experiment.experiment import Experiment
 from fedtune.tuning.trainable import FederatedTrainable
 
 SETTING = scenarios.find("digits-w4").override(clients=4, rounds=5)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 
 MIXED = Scenario(model="htmini3", features=12)

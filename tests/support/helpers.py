@@ -11,20 +11,21 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from fedtune.conformance.settings import random_federation as random_federation
+from fedtune.conformance.subject import CLOCK as CLOCK
+from fedtune.conformance.subject import copied as copied
+from fedtune.conformance.subject import flat as flat
+from fedtune.conformance.subject import numbers as numbers
 from fedtune.core import randomness
 from fedtune.data.federation import Federation
-from fedtune.federated import engine, partitioning
-from fedtune.federated.algorithm import Phase, Task
-from fedtune.federated.batches import Plan, Pool, plan
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.laws.settings import random_federation as random_federation
-from fedtune.federated.laws.subject import CLOCK as CLOCK
-from fedtune.federated.laws.subject import copied as copied
-from fedtune.federated.laws.subject import flat as flat
-from fedtune.federated.laws.subject import numbers as numbers
-from fedtune.federated.registry import find, names
-from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Simulation
+from fedtune.engine import engine
+from fedtune.engine.batches import Plan, Pool, plan
+from fedtune.engine.simulation import Simulation
+from fedtune.experiment import partitioning
+from fedtune.experiment.algorithm import Phase, Task
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.registry import find, names
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 
 TIGHT = {"rtol": 0, "atol": 1e-12}

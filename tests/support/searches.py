@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedtune import search
+from fedtune.commands import search
 from fedtune.core.errors import UserError
 from fedtune.runs import logs, tables
 from fedtune.runs.folder import RunFolder
@@ -60,7 +60,7 @@ MOMENTS = (1, 12, 25, 40, 60)  # of its 72 rounds: after so many a copy of its f
 
 def begin_search(folder: Path, *more: str) -> subprocess.Popen:
     """The search in a process of its own."""
-    return command("fedtune.search", *TWO_AT_ONCE.split(), "--storage-path", str(folder), "--name", "run", *more)
+    return command("fedtune", "search", *TWO_AT_ONCE.split(), "--storage-path", str(folder), "--name", "run", *more)
 
 
 def command(*words: str) -> subprocess.Popen:

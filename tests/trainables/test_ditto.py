@@ -18,7 +18,7 @@ from support.helpers import (
 from torch import nn
 from torch.testing import assert_close
 
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment.scenario import Scenario
 
 
 def bare(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

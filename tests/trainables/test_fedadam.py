@@ -19,7 +19,7 @@ from support.helpers import (
 )  # fmt: skip
 from torch.testing import assert_close
 
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment.scenario import Scenario
 
 B1, B2, TAU, LR = 0.8, 0.95, 1e-2, 0.05
 

@@ -21,7 +21,7 @@ from support.helpers import (
 )  # fmt: skip
 from torch.testing import assert_close
 
-from fedtune.federated.engine import run_round
+from fedtune.engine.engine import run_round
 
 
 def test_the_server_holds_the_mean_weighted_by_rows_counters_included(monkeypatch: pytest.MonkeyPatch) -> None:

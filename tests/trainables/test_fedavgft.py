@@ -17,9 +17,9 @@ from support.helpers import (
 from support.tuned import tuned_scores
 
 from fedtune.core.errors import UserError
-from fedtune.federated import evaluation
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
+from fedtune.engine import evaluation
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])

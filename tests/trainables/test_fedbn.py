@@ -21,7 +21,7 @@ from torch import nn, optim
 from torch.testing import assert_close
 
 from fedtune.core.errors import UserError
-from fedtune.federated.experiment import Experiment
+from fedtune.experiment.experiment import Experiment
 
 LAYERS = ("body.1", "body.4")  # BatchNorm's of fedgen-cnn
 TENSORS = {f"{layer}.{n}" for layer in LAYERS for n in

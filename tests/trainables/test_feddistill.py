@@ -26,9 +26,9 @@ from support.helpers import (
 from torch import Tensor
 from torch.testing import assert_close
 
-from fedtune.federated import engine
-from fedtune.federated.algorithm import Batch, Data, Model, Ragged, Task
-from fedtune.federated.scenario import Scenario
+from fedtune.engine import engine
+from fedtune.experiment.algorithm import Batch, Data, Model, Ragged, Task
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 from trainables.feddistill import FedDistill
 

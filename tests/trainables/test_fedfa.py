@@ -25,9 +25,9 @@ from support.helpers import (
 from torch import Tensor
 from torch.testing import assert_close
 
-from fedtune.federated import engine
-from fedtune.federated.algorithm import Batch, Data, Model, Task
-from fedtune.federated.scenario import Scenario
+from fedtune.engine import engine
+from fedtune.experiment.algorithm import Batch, Data, Model, Task
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 from trainables.fedfa import FedFA
 

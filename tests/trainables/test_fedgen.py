@@ -36,13 +36,13 @@ from torch.testing import assert_close
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import knobs
-from fedtune.federated import engine
-from fedtune.federated.algorithm import Batch, Model
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.registry import find, names
-from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Simulation
-from fedtune.tuning.options import ExperimentOptions
+from fedtune.engine import engine
+from fedtune.engine.simulation import Simulation
+from fedtune.experiment.algorithm import Batch, Model
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.registry import find, names
+from fedtune.experiment.scenario import Scenario
+from fedtune.tuning.options.options import ExperimentOptions
 from trainables.fedavg import FedAvg
 from trainables.fedgen import FedGen
 

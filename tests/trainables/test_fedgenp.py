@@ -33,9 +33,9 @@ from torch.testing import assert_close
 
 from fedtune.core import randomness
 from fedtune.core.trees import size, take
-from fedtune.federated import engine
-from fedtune.federated.algorithm import Batch, Model, Task
-from fedtune.federated.scenario import Scenario
+from fedtune.engine import engine
+from fedtune.experiment.algorithm import Batch, Model, Task
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn import generators
 from trainables.fedavg import FedAvg
 from trainables.fedgenp import FedGenP

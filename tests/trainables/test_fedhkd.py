@@ -25,9 +25,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from fedtune.core import randomness
-from fedtune.federated import engine
-from fedtune.federated.algorithm import Batch, Data, Model, Ragged, Task, draw
-from fedtune.federated.scenario import Scenario
+from fedtune.engine import engine
+from fedtune.experiment.algorithm import Batch, Data, Model, Ragged, Task, draw
+from fedtune.experiment.scenario import Scenario
 from trainables.fedavg import FedAvg
 from trainables.fedhkd import FedHKD
 

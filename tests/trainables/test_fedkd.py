@@ -28,11 +28,11 @@ from torch.testing import assert_close
 
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.trees import size, to_all
-from fedtune.federated import engine, evaluation
-from fedtune.federated.algorithm import Batch, Model
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Simulation
+from fedtune.engine import engine, evaluation
+from fedtune.engine.simulation import Simulation
+from fedtune.experiment.algorithm import Batch, Model
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 from trainables.fedkd import FedKD, compress, pack, rank_of, unpack
 

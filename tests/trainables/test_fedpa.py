@@ -31,9 +31,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from fedtune.core import randomness
-from fedtune.federated import engine
-from fedtune.federated.algorithm import Batch, Model, Ragged, Task
-from fedtune.federated.scenario import Scenario
+from fedtune.engine import engine
+from fedtune.experiment.algorithm import Batch, Model, Ragged, Task
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn.generators import Net, generate
 from trainables.fedavg import FedAvg
 from trainables.fedpa import FedPA

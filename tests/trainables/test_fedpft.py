@@ -22,8 +22,8 @@ from torch.testing import assert_close
 
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
-from fedtune.federated.engine import participants
-from fedtune.federated.experiment import Experiment
+from fedtune.engine.engine import participants
+from fedtune.experiment.experiment import Experiment
 from fedtune.nn.mixtures import unpack
 
 HELD = [[0, 1], [1, 2], [0, 1]]  # nobody holds class 3

@@ -19,8 +19,8 @@ from support.helpers import (
 )  # fmt: skip
 from torch.testing import assert_close
 
-from fedtune.federated.algorithm import Batch, Data, Model, Ragged, Task
-from fedtune.federated.engine import participants
+from fedtune.engine.engine import participants
+from fedtune.experiment.algorithm import Batch, Data, Model, Ragged, Task
 from fedtune.nn.prototypes import class_means
 from trainables.fedproto import FedProto
 

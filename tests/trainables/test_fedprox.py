@@ -20,8 +20,8 @@ from support.helpers import (
 from torch import nn
 from torch.testing import assert_close
 
-from fedtune.federated.algorithm import Batch, Model
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment.algorithm import Batch, Model
+from fedtune.experiment.scenario import Scenario
 from trainables.fedavg import FedAvg
 from trainables.fedprox import FedProx
 

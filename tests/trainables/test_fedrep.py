@@ -20,8 +20,8 @@ from support.helpers import (
 )  # fmt: skip
 from torch import Tensor, nn
 
-from fedtune.federated.algorithm import Phase
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment.algorithm import Phase
+from fedtune.experiment.scenario import Scenario
 
 
 def steps(net: nn.Module, part: nn.Module, x: Tensor, y: Tensor, number: int, lr: float, momentum: float) -> None:

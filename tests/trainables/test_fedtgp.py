@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from fedtune.core import randomness
-from fedtune.federated import engine
-from fedtune.federated.algorithm import Batch, Model, Ragged, Task
+from fedtune.engine import engine
+from fedtune.experiment.algorithm import Batch, Model, Ragged, Task
 from trainables.fedtgp import FedTGP, prototypes
 
 C, D = 4, 12

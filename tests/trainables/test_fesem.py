@@ -25,10 +25,10 @@ from torch.testing import assert_close
 
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
-from fedtune.federated import engine, evaluation
-from fedtune.federated.algorithm import Task
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
+from fedtune.engine import engine, evaluation
+from fedtune.experiment.algorithm import Task
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
 from trainables.fesem import FeSEM, seeds, squared_distance_to_centres, weights
 
 TASK = Task(classes=4, features=3, clients=6, batch=4, seed=0)

@@ -25,11 +25,11 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from fedtune.core.errors import UserError
-from fedtune.federated import evaluation
-from fedtune.federated.algorithm import Batch, Model
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import Simulation
+from fedtune.engine import evaluation
+from fedtune.engine.simulation import Simulation
+from fedtune.experiment.algorithm import Batch, Model
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 from fedtune.nn.divergences import imitate
 from trainables.fml import FML

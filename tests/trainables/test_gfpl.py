@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from fedtune.core.errors import UserError
-from fedtune.federated import engine
-from fedtune.federated.algorithm import DOWN, UP, Batch, Model, Phase, Ragged, Task
-from fedtune.federated.scenario import Scenario
+from fedtune.engine import engine
+from fedtune.experiment.algorithm import DOWN, UP, Batch, Model, Phase, Ragged, Task
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn.fusion import bhattacharyya
 from fedtune.nn.mixtures import Mixtures
 from trainables.gfpl import GFPL, pack, unpack

@@ -11,9 +11,9 @@ from support.helpers import DIGITS, TIGHT, assert_same_numbers, numbers, play, r
 from torch.testing import assert_close
 
 from fedtune.core.trees import Ragged
-from fedtune.federated import registry
-from fedtune.federated.algorithm import DOWN, UP, Algorithm, Phase, Task
-from fedtune.federated.round import participants
+from fedtune.engine.round import participants
+from fedtune.experiment import registry
+from fedtune.experiment.algorithm import DOWN, UP, Algorithm, Phase, Task
 from fedtune.nn.fusion import fuse_classes
 from fedtune.nn.mixtures import Mixtures, pack, unpack
 from trainables.gfpl import GFPL

@@ -21,8 +21,8 @@ from torch.testing import assert_close
 
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 
 MIXED = Scenario(model="htmini3", features=12)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from support.helpers import DIGITS, assert_same_numbers, numbers, play, random_federation, simulate
 
-from fedtune.federated.algorithm import Phase
+from fedtune.experiment.algorithm import Phase
 
 
 def test_nothing_is_sent() -> None:

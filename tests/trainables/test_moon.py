@@ -23,8 +23,8 @@ from support.helpers import (
 from torch import nn
 from torch.testing import assert_close
 
-from fedtune.federated.algorithm import Batch, Client, Model
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment.algorithm import Batch, Client, Model
+from fedtune.experiment.scenario import Scenario
 from trainables.moon import MOON
 
 

@@ -9,13 +9,13 @@ import torch
 from support.helpers import DIGITS, TIGHT, client_net, play, randn, random_federation, simulate
 from torch.testing import assert_close
 
-from fedtune.federated import registry, scenarios
-from fedtune.federated.algorithm import Task
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment import registry, scenarios
+from fedtune.experiment.algorithm import Task
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn.generator_losses import diversity
-from fedtune.studies import reproduction_plan
-from fedtune.studies.paper_tables import GRIDS
+from fedtune.studies.reproduction import plan as reproduction_plan
+from fedtune.studies.reproduction.paper_tables import GRIDS
 from trainables.fedgenp import FedGenP
 from trainables.fedhkd import FedHKD
 from trainables.fedproto import FedProto

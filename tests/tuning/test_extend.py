@@ -13,12 +13,12 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from support.searches import QUICK, configuration, searched
 
-from fedtune import extend, replay
+from fedtune.commands import extend, replay
 from fedtune.core.budget import Budget
-from fedtune.federated import partitioning
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import MultiSeedSimulation, play
+from fedtune.engine.simulation import MultiSeedSimulation, play
+from fedtune.experiment import partitioning
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
 from fedtune.runs import tables as results
 from fedtune.runs.folder import RunFolder
 from fedtune.studies import extending

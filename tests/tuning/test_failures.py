@@ -25,12 +25,12 @@ from support.actors import MIXED_TRIALS, LocalActor, play
 from support.searches import assert_as_undisturbed, begin_search, copy_to, logged_rounds, rounds_by_configuration
 from support.waiting import wait_for
 
-from fedtune import extend, resume, status
 from fedtune.cluster import ray_internals
+from fedtune.commands import extend, resume, status
 from fedtune.core.errors import UserError
-from fedtune.federated import partitioning, scenario
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.simulation import MultiSeedSimulation
+from fedtune.engine.simulation import MultiSeedSimulation
+from fedtune.experiment import partitioning, scenario
+from fedtune.experiment.experiment import Experiment
 from fedtune.runs import disk as storage
 from fedtune.runs import logs
 from fedtune.runs.trial_states import TROUBLE

@@ -20,7 +20,8 @@ from fedtune.core.metrics import LOSS_CAP
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, Goal, constraints, parse
 from fedtune.runs import frames, logs, tables
 from fedtune.runs.folder import RunFolder
-from fedtune.tuning import live_view, messages, schedulers, searchers
+from fedtune.tuning import messages, schedulers, searchers
+from fedtune.tuning.callbacks import live_view
 from fedtune.tuning.optuna_searcher import OptunaSearcher
 from fedtune.tuning.space import Space
 
@@ -273,7 +274,7 @@ def test_its_final_check_keeps_the_objective_its_test_twin_and_the_clients(found
 
 
 def test_status_and_frames_read_it_by_its_objective(found: SimpleNamespace, capsys: Any) -> None:
-    from fedtune import status
+    from fedtune.commands import status
 
     assert status.main([str(found.folder)]) == 0
     assert "lowest last val_loss" in capsys.readouterr().out

@@ -3,11 +3,11 @@
 import pytest
 
 from fedtune.core.errors import UserError
-from fedtune.federated import scenarios
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment import scenarios
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
 from fedtune.tuning import idle, plan, space
-from fedtune.tuning.options import SearchOptions
+from fedtune.tuning.options.options import SearchOptions
 
 
 def loaded(name="default", algo="gfpl", scenario=None, **pinned):

@@ -13,7 +13,7 @@ from support.processes import kill, working
 from support.searches import actors, assert_as_undisturbed, begin_search, logged_rounds, standing_still
 from support.waiting import wait_for
 
-from fedtune import resume, search, status
+from fedtune.commands import resume, search, status
 from fedtune.studies import final_check
 
 pytestmark = pytest.mark.usefixtures("one_ray")

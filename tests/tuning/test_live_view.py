@@ -15,9 +15,10 @@ from ray.tune.logger import TBXLoggerCallback
 from fedtune.core.objectives import Goal, parse
 from fedtune.core.terminal import console
 from fedtune.runs.trial_states import BROKEN
-from fedtune.tuning import driver, live_view
-from fedtune.tuning.live_view import Lines, Notebook, Terminal, View
-from fedtune.tuning.recorder import Recorder
+from fedtune.tuning import driver
+from fedtune.tuning.callbacks import live_view
+from fedtune.tuning.callbacks.live_view import Lines, Notebook, Terminal, View
+from fedtune.tuning.callbacks.recorder import Recorder
 
 
 def trial(name: str, status: str = "RUNNING", last: dict | None = None, **config: Any) -> SimpleNamespace:

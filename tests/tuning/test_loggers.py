@@ -17,13 +17,13 @@ import pytest
 from support.searches import QUICK, searched
 from support.wandb_files import run_of
 
-from fedtune import search
+from fedtune.commands import search
 from fedtune.core.errors import UserError
 from fedtune.runs.tables import rounds_frame
-from fedtune.tuning import loggers
-from fedtune.tuning.logged_runs import About
-from fedtune.tuning.loggers import TrialLogger
-from fedtune.tuning.options import LOGGERS, SearchOptions
+from fedtune.tuning.callbacks import loggers
+from fedtune.tuning.callbacks.logged_runs import About
+from fedtune.tuning.callbacks.loggers import TrialLogger
+from fedtune.tuning.options.options import LOGGERS, SearchOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # theirs
 

@@ -10,11 +10,12 @@ import sys
 import pytest
 
 from fedtune.cluster import ray_start
+from fedtune.commands.search import parser
 from fedtune.core.errors import UserError
-from fedtune.federated.scenario import Scenario
-from fedtune.search import parser
-from fedtune.tuning import arguments, options, schedulers, searchers
-from fedtune.tuning.options import ExperimentOptions, SearchOptions
+from fedtune.experiment.scenario import Scenario
+from fedtune.tuning import schedulers, searchers
+from fedtune.tuning.options import arguments, options
+from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
 
 LINE = (
     "--algo gfpl --scenario digits-dir0.1 --rounds 7 --lr 0.05 --set lam=2 --set order=fresh --seed 3 --download "

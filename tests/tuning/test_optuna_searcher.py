@@ -22,9 +22,9 @@ from ray.tune.search.optuna import OptunaSearch
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import Goal, parse
 from fedtune.tuning import finite, searchers
+from fedtune.tuning.callbacks.study_journal import Mirror
 from fedtune.tuning.optuna_searcher import OptunaSearcher, distribution
 from fedtune.tuning.space import Space, met
-from fedtune.tuning.study_journal import Mirror
 
 RANGES = {
     "lam": tune.loguniform(1e-3, 10), "lr": tune.uniform(0.01, 0.3), "rounds": tune.randint(1, 9),

@@ -25,8 +25,8 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from support.searches import command, copy_at, copy_to, rounds_by_configuration
 
-from fedtune import resume
 from fedtune.cluster import ray_start
+from fedtune.commands import resume
 from fedtune.core.metrics import METRIC, OBJECTIVES
 from fedtune.runs import logs
 from fedtune.tuning.optuna_searcher import OptunaSearcher
@@ -439,7 +439,7 @@ ARGUMENTS = (
 def promoting(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with such a search in `run`, and what a kill would have left of it after so many rounds."""
     folder = tmp_path_factory.mktemp("promoting")
-    process = command("fedtune.search", *ARGUMENTS.split(), "--storage-path", str(folder), "--name", "run")
+    process = command("fedtune", "search", *ARGUMENTS.split(), "--storage-path", str(folder), "--name", "run")
     for moment in (2, 12):
         copy_at(moment, process, folder / "run", folder / f"after-{moment}")
     out, _ = process.communicate(timeout=300)

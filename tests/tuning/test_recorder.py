@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from ray.tune.trainable.metadata import _TrainingRunMetadata
 
 from fedtune.core.metrics import METRICS
-from fedtune.tuning.recorder import Recorder, Reported
+from fedtune.tuning.callbacks.recorder import Recorder, Reported
 
 ROUNDS, TRIALS = 30, 20
 

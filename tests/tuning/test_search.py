@@ -8,14 +8,14 @@ import pytest
 import yaml
 from support.searches import QUICK, configuration, searched
 
-from fedtune import run, search
+from fedtune.commands import run, search
 from fedtune.core.budget import Budget
 from fedtune.core.objectives import BY_ACCURACY
 from fedtune.data import datasets
-from fedtune.federated import partitioning
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
-from fedtune.federated.simulation import play
+from fedtune.engine.simulation import play
+from fedtune.experiment import partitioning
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
 from fedtune.runs import tables
 from fedtune.studies import final_check, ray_tasks
 

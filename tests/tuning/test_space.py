@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 from ray import tune
 
-from fedtune import list as list_command
+from fedtune.commands import list as list_command
 from fedtune.core import hyper
 from fedtune.core.errors import UserError
-from fedtune.federated import registry
-from fedtune.federated.algorithm import first_round
-from fedtune.federated.experiment import Experiment
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment import registry
+from fedtune.experiment.algorithm import first_round
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
 from fedtune.tuning import domains, schedulers, searchers, space
 from trainables.fedpa import FedPA
 from trainables.gfpl import GFPL

@@ -22,10 +22,11 @@ from analysis import plots
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import Goal, parse
 from fedtune.runs import logs
-from fedtune.tuning import searchers, study_journal
+from fedtune.tuning import searchers
+from fedtune.tuning.callbacks import study_journal
+from fedtune.tuning.callbacks.study_journal import PERIOD, StudyJournal
 from fedtune.tuning.optuna_searcher import OptunaSearcher
 from fedtune.tuning.space import Space
-from fedtune.tuning.study_journal import PERIOD, StudyJournal
 
 RANGES = {"lam": tune.loguniform(1e-3, 10), "lr": tune.uniform(0.01, 0.3), "n": tune.randint(1, 9)}
 MIXED = RANGES | {"optimizer": tune.choice(["sgd", "adam"])}

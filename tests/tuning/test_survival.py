@@ -23,7 +23,7 @@ from support.searches import (
     copy_to,
 )
 
-from fedtune import extend, resume, status
+from fedtune.commands import extend, resume, status
 from fedtune.core.budget import Budget
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import Goal, parse

@@ -11,15 +11,15 @@ import pytest
 from support.helpers import DIGITS, play, simulate
 from support.searches import QUICK, searched
 
-from fedtune import report
+from fedtune.commands import report
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import Knob, knobs
 from fedtune.core.objectives import constraints
-from fedtune.federated import registry
-from fedtune.federated.scenario import Scenario
+from fedtune.experiment import registry
+from fedtune.experiment.scenario import Scenario
 from fedtune.runs.folder import RunFolder
 from fedtune.tuning import plan, unkeepable
-from fedtune.tuning.options import SearchOptions
+from fedtune.tuning.options.options import SearchOptions
 from fedtune.tuning.unkeepable import sends_alike
 
 AVERAGING = [n for n in registry.names() if sends_alike(n, [])]

@@ -1,0 +1,51 @@
+"""fedtune check: whether one's own algorithm or model keeps what every algorithm and model must keep."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from fedtune.core.importing import quick_imports
+from fedtune.core.terminal import say
+from fedtune.tuning.options import arguments
+from fedtune.tuning.options.options import ExperimentOptions
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of `fedtune check`."""
+    p = arguments.Parser(
+        prog="fedtune check",
+        description="Ask every law of an algorithm or a model: a line each, whether it holds, or what broke and where.",
+    )
+    p.add_argument("what", nargs="?", default="", metavar="FILE.py[:NAME]", help="an algorithm or a model, or a name")
+    p.add_argument("--model", default="", metavar="FILE.py:NAME", help="a model; with an algorithm, its clients' model")
+    arguments.add_options(
+        p, ExperimentOptions, "scenario", "set", "debug",
+        scenario="whose data shape, model and local work to ask with (default: small clients of many kinds)",
+    )  # fmt: skip
+    p.add_argument("--dataset", default="", metavar="NAME", help="whose rows' shape and classes to ask with")
+    p.add_argument("--x-as", default="", metavar="KIND", help="what its rows are, where type and axes leave it open")
+    return p
+
+
+@arguments.guarded
+def main(argv: list[str] | None = None) -> int:
+    """Run `fedtune check` and return its exit status: 0 if all laws hold, 1 if one is broken."""
+    args = parser().parse_args(argv)
+    given = arguments.given(args, ExperimentOptions)
+    with quick_imports():
+        import torch
+
+        from fedtune.studies.checking import Check, line, summary
+
+    torch.set_num_threads(1)  # as in a trial
+    began = time.perf_counter()
+    fields = {name: value for name, value in (("dataset", args.dataset), ("x_as", args.x_as)) if value}
+    check = Check(args.what, given.get("scenario", ""), args.model, given.get("set", {}), **fields)
+    say(check.title())
+    verdicts = []
+    for verdict in check.judge():
+        say(line(verdict))
+        verdicts.append(verdict)
+    say(f"{summary(verdicts)} ({time.perf_counter() - began:.1f} s)")
+    return int(any(verdict.status == "broken" for verdict in verdicts))

@@ -1,0 +1,42 @@
+"""fedtune compare: algorithms tuned with one budget on one split, then compared on fresh seeds."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NoReturn
+
+from fedtune.core.importing import quick_imports
+from fedtune.studies.options import ComparisonOptions
+from fedtune.tuning.options import arguments
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments of a comparison."""
+    p = arguments.Parser(
+        prog="fedtune compare",
+        description="Search several algorithms with the same budget, then test what was found on fresh seeds.",
+    )
+    arguments.add_options(p, ComparisonOptions, name="of the comparison's folder (default: scenario and time)")
+    for name in ("--algo", "--final-seeds"):
+        p.add_argument(name, action=_Refused, help=argparse.SUPPRESS)
+    return p
+
+
+@arguments.guarded
+def main(argv: list[str] | None = None) -> int:
+    """Run `fedtune compare` and return its exit status."""
+    options = ComparisonOptions(**arguments.given(parser().parse_args(argv), ComparisonOptions))
+    with quick_imports():
+        from fedtune.studies.comparison import comparison
+        from fedtune.studies.comparison import plan as comparison_plan
+
+    return comparison.run(comparison_plan.make(options))
+
+
+class _Refused(argparse.Action):
+    """An argument of a search that a comparison does not take."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        name = self.option_strings[0]
+        ours = {"--algo": "--algos", "--final-seeds": "--seeds"}[name]
+        parser.error(f"a comparison gives each search its {name} itself, but it came too; give {ours}")

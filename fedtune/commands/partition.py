@@ -1,0 +1,50 @@
+"""fedtune partition: who holds what, as a table, a picture and a file, before anything is trained.
+
+    fedtune partition --dataset digits --partition dirichlet --alpha 0.3 -o picture.html
+    fedtune partition --dataset wards.npz --partition shards --save mine.npz        # for --partition mine.npz
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fedtune.core.errors import UserError
+from fedtune.core.importing import quick_imports
+from fedtune.core.terminal import say
+from fedtune.tuning.options import arguments
+from fedtune.tuning.options.options import ExperimentOptions
+
+OPTIONS = ("scenario", "seed", "data_dir", "download", "debug")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of `fedtune partition`."""
+    p = arguments.Parser(prog="fedtune partition", description="Show and draw who holds what; nothing is trained.")
+    arguments.add_options(p, ExperimentOptions, *OPTIONS)
+    p.add_argument("-o", "--output", type=Path, metavar="FILE.html", help="draw clients × classes and clients' sizes")
+    p.add_argument("--save", type=Path, metavar="FILE.npz", help="keep who holds which rows, for --partition FILE.npz")
+    arguments.add_fields(p)
+    return p
+
+
+@arguments.guarded
+def main(argv: list[str] | None = None) -> int:
+    """Run `fedtune partition` and return its exit status."""
+    args = parser().parse_args(argv)
+    options = ExperimentOptions(**arguments.given(args, ExperimentOptions))
+    for name, file, ending in (("--output", args.output, ".html"), ("--save", args.save, ".npz")):
+        if file and (file.suffix != ending or file.exists() or not file.absolute().parent.is_dir()):
+            raise UserError(f"{name} needs a new file *{ending} in a folder that exists, but got {file}; give another")
+    with quick_imports():
+        from fedtune.experiment import user_scenario
+        from fedtune.studies import partition_view
+
+    scenario = user_scenario.taken(options.scenario, options.fields).scenario
+    counts, looks = partition_view.show(scenario, options.seed, options.data_dir, options.download, args.save)
+    if args.output:
+        from analysis import partition_plots
+
+        partition_plots.partition(counts, partition_view.title(scenario), looks).write_html(args.output)
+        say(f"picture: {args.output}")
+    return 0

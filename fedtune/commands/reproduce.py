@@ -1,0 +1,57 @@
+"""fedtune reproduce: a paper's table or figure as a grid of runs, beside what the paper printed."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+
+from fedtune.core import terminal
+from fedtune.core.importing import quick_imports
+from fedtune.studies.options import ReproductionOptions
+from fedtune.tuning.options import arguments
+
+OPTIONS = [f.name for f in fields(ReproductionOptions) if f.name != "table"]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments of a reproduction."""
+    p = arguments.Parser(
+        prog="fedtune reproduce", description="Run a paper's table or figure, and show both side by side."
+    )
+    p.add_argument("table", nargs="?", metavar="TABLE", help="one of those that --list shows")
+    p.add_argument("--list", action="store_true", help="show the tables and figures there are")
+    arguments.add_options(p, ReproductionOptions, *OPTIONS)
+    return p
+
+
+@arguments.guarded
+def main(argv: list[str] | None = None) -> int:
+    """Run `fedtune reproduce` and return its exit status."""
+    args = parser().parse_args(argv)
+    if args.list or args.table is None:
+        _list()
+        return 0
+    options = ReproductionOptions(**arguments.given(args, ReproductionOptions))
+    with quick_imports():
+        from fedtune.studies.reproduction import reproduction
+
+    return reproduction.run(options)
+
+
+def _list() -> None:
+    """Show the tables and figures there are."""
+    from rich.table import Table
+
+    from fedtune.studies.reproduction.paper_tables import GRIDS
+    from fedtune.studies.reproduction.plan import rows_of
+
+    console = terminal.console()
+    table = Table(title="fedtune reproduce TABLE", title_justify="left", box=None, padding=(0, 2))
+    for column in ("table", "of", "what varies", "algorithms", "data sets", "runs"):
+        table.add_column(column, overflow="fold", no_wrap=column == "table")
+    for name, grid in GRIDS.items():
+        cells = [(r.algorithm, c.setting().dataset) for p in grid.panels for c in p.columns for r in rows_of(p, c)]
+        rows, data = (", ".join(dict.fromkeys(names)) for names in zip(*cells, strict=True))
+        table.add_row(name, f"{grid.paper}, {grid.table}", grid.varied, rows, data, str(grid.seeds * len(cells)))
+    console.print(table)
+    console.print("--quick: a small true version; --dataset fashion-mnist (or digits): where a data set is not there")

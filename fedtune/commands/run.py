@@ -1,0 +1,70 @@
+"""fedtune run: one configuration from its first round to its last, without Tune."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from fedtune.core.errors import UserError
+from fedtune.core.importing import quick_imports
+from fedtune.experiment import registry
+from fedtune.experiment.scenarios import SCENARIOS
+from fedtune.runs import user_copies
+from fedtune.tuning.options import arguments
+from fedtune.tuning.options.options import ExperimentOptions
+from fedtune.user_code import user_files
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of `fedtune run`."""
+    p = arguments.Parser(prog="fedtune run", description="Train one configuration, without searching.")
+    arguments.add_options(p, ExperimentOptions)
+    p.add_argument("--config", metavar="best.yaml", help="train what a search found; other arguments override it")
+    p.add_argument("--trust", action="store_true", help="also the code in another user's folder, beside --config")
+    p.add_argument("--output", type=Path, metavar="FILE.jsonl", help="also write the metrics, a line a round")
+    p.add_argument("--save", type=Path, metavar="MODEL.pt", help="also keep the model, for analysis.models to open")
+    p.add_argument("--threads", type=arguments.few, default=1, help="PyTorch's threads (default 1, as a search's)")
+    return p
+
+
+@arguments.guarded
+def main(argv: list[str] | None = None) -> int:
+    """Run `fedtune run` and return its exit status."""
+    args = parser().parse_args(argv)
+    given = arguments.given(args, ExperimentOptions)
+    if args.config:
+        config = arguments.read_config(args.config)
+        user_copies.restore(Path(args.config).absolute().parent, config, args.trust)
+        given = over_best(config, given)
+    with quick_imports():
+        from fedtune.studies import single_run
+
+    options = ExperimentOptions(**given)
+    experiment = options.experiment()
+    for name, file in (("--output", args.output), ("--save", args.save)):
+        if file and (file.exists() or not file.absolute().parent.is_dir()):
+            raise UserError(f"{name} needs a new file in a folder that exists, but got {file}; give another")
+    single_run.run(experiment, options.data_dir, options.download, args.output, args.save, args.threads)
+    return 0
+
+
+def over_best(config: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Options as a best.yaml has them, where nothing else was given."""
+    algo, fields = user_files.reference(config["algorithm"]), given.get("fields", {})
+    base: dict[str, Any] = {"algo": algo, "scenario": config["scenario"], "seed": config.get("seed", 0)}
+    if config["scenario"] not in SCENARIOS and "dataset" in fields and "scenario" not in given:
+        del base["scenario"]  # it was named by other data
+    base |= {n: user_files.reference(config[n]) for n in ("start", "start_from") if n in config}
+    overrides = {} if "scenario" in given else config.get("overrides", {})
+    overrides = {n: user_files.reference(v) if isinstance(v, str) else v for n, v in overrides.items()}
+    same = _canonical(given.get("algo", algo)) == config["algorithm"]
+    pinned = {n: v for n, v in config["hyperparameters"].items() if n not in fields} if same else {}
+    if same and not fields.keys() & {"model", "dataset"} and "scenario" not in given and "executor" in config:
+        base["executor"] = config["executor"]  # as it was found for this code
+    return base | given | {"fields": overrides | fields, "set": pinned | given.get("set", {})}
+
+
+def _canonical(algo: str) -> str:
+    """An algorithm's name, or a reference's canonical one."""
+    return user_files.take_each(algo, registry.names())[0]

@@ -1,0 +1,27 @@
+"""fedtune search: algorithm + space + scenario + scheduler + searcher -> ray.tune.Tuner -> what was found."""
+
+from __future__ import annotations
+
+import argparse
+
+from fedtune.core.importing import quick_imports
+from fedtune.tuning.options import arguments
+from fedtune.tuning.options.options import SearchOptions
+
+
+def parser(prog: str = "fedtune search") -> argparse.ArgumentParser:
+    """The arguments of a search.  prog: who complains of them."""
+    p = arguments.Parser(prog=prog, description="Search an algorithm's hyperparameters with Ray Tune.")
+    arguments.add_options(p, SearchOptions)
+    return p
+
+
+@arguments.guarded
+def main(argv: list[str] | None = None) -> int:
+    """Run `fedtune search` and return its exit status."""
+    options = SearchOptions(**arguments.given(parser().parse_args(argv), SearchOptions))
+    with quick_imports():
+        from fedtune.studies import search_study
+        from fedtune.tuning import plan
+
+    return search_study.run_with_ray(plan.make(options))

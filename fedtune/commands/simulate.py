@@ -1,0 +1,115 @@
+"""fedtune simulate: what searches would have found, on tables that fedtune tabulate made."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedtune.core import terminal
+from fedtune.core.errors import UserError
+from fedtune.core.importing import quick_imports
+from fedtune.core.terminal import say, several
+from fedtune.tuning.options import arguments
+from fedtune.tuning.options.types import whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MORE = ("none", "top", "rung")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of `fedtune simulate`."""
+    p = arguments.Parser(
+        prog="fedtune simulate",
+        description="Simulate searches on tables of fedtune tabulate: regret after so much training. Where several "
+        "values are given, separated by commas, all combinations are simulated.",
+    )
+    p.add_argument("tables", nargs="+", type=Path, metavar="TABLE.parquet", help="made by fedtune tabulate")
+    p.add_argument("--searcher", default="tpe", metavar="A,B,…", help="searchers (default tpe)")
+    p.add_argument("--scheduler", default="asha", metavar="A,B,…", help="schedulers (default asha)")
+    p.add_argument("--grace", default="", metavar="N,…", help="first rungs (default: as a search has it)")
+    p.add_argument("--seeds-per-trial", default="1", metavar="K,…", help="seeds that each trial is judged on")
+    p.add_argument(
+        "--more-seeds", default="none", metavar="A,…",
+        help="who is trained on another seed: none, top (the best finished), rung (the best of every rung)",
+    )  # fmt: skip
+    p.add_argument(
+        "--budget", type=arguments.positive, default=32, metavar="N",
+        help="training of a search, in trials of full length (default 32)",
+    )  # fmt: skip
+    p.add_argument("--slots", type=arguments.few, default=2, metavar="N", help="trials at once (default 2)")
+    p.add_argument("--searches", type=arguments.few, default=200, metavar="N", help="of each kind (default 200)")
+    p.add_argument("--processes", type=arguments.few, metavar="N", help="at once (default: the CPUs there are)")
+    p.add_argument("-o", "--output", type=Path, metavar="FILE.csv", help="also write every search, a line each")
+    return p
+
+
+@arguments.guarded
+def main(argv: list[str] | None = None) -> int:
+    """Run `fedtune simulate` and return its exit status."""
+    args = parser().parse_args(argv)
+    file = args.output
+    if file and (file.suffix != ".csv" or file.exists() or not file.absolute().parent.is_dir()):
+        raise UserError(f"--output needs a new file *.csv in a folder that exists, but got {file}; give another")
+    with quick_imports():
+        import pandas as pd
+
+        from fedtune.studies.simulation import search_regret, tabulated
+
+    tables = [tabulated.read(path) for path in args.tables]
+    rounds = min(t.rounds for t in tables)
+    strategies = search_regret.strategies(
+        _names(args.searcher), _names(args.scheduler),
+        _numbers("--grace", args.grace, 1, rounds) if args.grace else [0],
+        _numbers("--seeds-per-trial", args.seeds_per_trial, 1, 1000), _more(args.more_seeds),
+    )  # fmt: skip
+    search_regret.require_seeds(tables, strategies)
+    parts = []
+    for part in search_regret.simulate(tables, strategies, args.budget, args.slots, args.searches, args.processes):
+        parts.append(part)
+        say(f"note: {len(parts)} of {len(tables) * len(strategies)} done ({part['strategy'][0]}; {part['table'][0]})")
+    every = pd.concat(parts)
+    if file:
+        every.to_csv(file, index=False)
+    whole = {t.name: search_regret.of_whole_grid(t) for t in tables}
+    _show(search_regret.summary(every), args.searches, whole)
+    return 0
+
+
+def _names(text: str) -> list[str]:
+    return list(dict.fromkeys(name.strip() for name in text.split(",")))
+
+
+def _numbers(flag: str, text: str, low: int, high: int) -> list[int]:
+    try:
+        return [whole(low, high)(part) for part in _names(text)]
+    except UserError as error:
+        raise UserError(f"{flag} {error}") from None
+
+
+def _more(text: str) -> list[str]:
+    for name in _names(text):
+        if name not in MORE:
+            raise UserError(f"--more-seeds is one of {', '.join(MORE)}, but got {terminal.printable(name)!r}")
+    return _names(text)
+
+
+def _show(found: pd.DataFrame, searches: int, whole: dict[str, float]) -> None:
+    """The regrets as a table."""
+    from rich.table import Table
+
+    from fedtune.core.statistics import interval
+
+    budgets = [str(c).removeprefix("regret ") for c in found if str(c).startswith("regret")]
+    for name, of in found.groupby("table", sort=False):
+        mean, of_grid = f"mean of {several(searches, 'search')}", f"of the whole grid {100 * whole[name]:.2f}"
+        table = Table(title=f"{name}: regret in points, {mean}; {of_grid}", title_justify="left", box=None)
+        afters = [f"after {b} trial{'s' * (b != 1)}' training" for b in budgets]
+        for column in ("strategy", "trials begun", *afters, "standard deviation"):
+            table.add_column(column, overflow="fold")
+        for row in of.to_dict("records"):
+            cells = [interval(row[f"regret {b}"], row[f"± {b}"], ".2f") for b in budgets]
+            table.add_row(str(row["strategy"]), f"{row['trials']:.0f}", *cells, f"{row['spread']:.2f}")
+        terminal.console().print(table)

@@ -1,0 +1,43 @@
+"""fedtune status RUN: how a search stands, running or over, read from its folder alone."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from fedtune.core import terminal
+from fedtune.tuning.options import arguments
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of `fedtune status`."""
+    p = arguments.Parser(prog="fedtune status", description="How a search stands: best, trials, rungs, time left.")
+    p.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
+    p.add_argument(
+        "--watch", type=arguments.above_zero, nargs="?", const=2.0, metavar="SECONDS",
+        help="refresh (default: every 2 s)",
+    )  # fmt: skip
+    p.add_argument("--debug", action="store_true", help="show the stack of an error")
+    return p
+
+
+@arguments.guarded
+def main(argv: list[str] | None = None) -> int:
+    """Run `fedtune status` and return its exit status."""
+    args = parser().parse_args(argv)
+    from rich.live import Live
+
+    from fedtune.runs.overview import overview
+
+    console = terminal.console()
+    shown, over = overview(args.run)
+    if args.watch is None:
+        console.print(shown)
+        return 0
+    with Live(shown, console=console, auto_refresh=False) as live:
+        while not over:
+            time.sleep(args.watch)
+            shown, over = overview(args.run)
+            live.update(shown, refresh=True)
+    return 0

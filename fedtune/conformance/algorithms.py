@@ -1,0 +1,28 @@
+"""The laws of algorithms, in the order in which they are judged: what is broken first explains what follows."""
+
+from __future__ import annotations
+
+from fedtune.conformance import declarations, exactness, messages, running
+from fedtune.conformance.law import Law
+from fedtune.conformance.subject import Subject
+
+LAWS: tuple[Law[Subject], ...] = (
+    declarations.declarations,
+    running.runs,
+    running.finite,
+    running.types,
+    running.inputs,
+    running.draws,
+    running.own_state,
+    messages.messages,
+    running.scores,
+    exactness.one_program,
+    running.seed,
+    exactness.stack_equals_loop,
+    exactness.grouping,
+    exactness.checkpoint,
+    messages.counted_bytes,
+    messages.rows_stay_home,
+    declarations.first_effects,
+    declarations.metrics,
+)

@@ -1,0 +1,134 @@
+"""The laws of sameness: how clients are run, grouped or interrupted changes no number."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedtune.conformance.law import Broken, Fell, Note, law
+from fedtune.conformance.settings import Setting
+from fedtune.conformance.subject import Run, Subject, apart, copied, in_words, numbers
+from fedtune.conformance.watching import Tape
+from fedtune.core.pure_functions import is_known
+from fedtune.core.trees import Executor
+from fedtune.engine import stacked_step
+from fedtune.user_code import places
+
+HALVES, SHUFFLED = ((0, 1, 2), (3, 4)), ((1, 4), (0, 3), (2,))
+EXECUTORS: tuple[Executor, ...] = ("stack", "loop")
+BASE = ("finite", "inputs", "draws", "own state", "seed")
+
+
+@law("one program", "client code runs for all clients as one program: no .item(), no `if tensor`, no boolean index",
+     needs=("finite", "messages"))  # fmt: skip
+def one_program(s: Subject) -> Broken | Note | None:
+    """torch.func.vmap runs it, or says where it cannot; what follows then runs one client after the other."""
+    if s.executor == "loop":
+        return Note("not asked, as the model cannot run so")
+    try:
+        s.run(s.settings.few, executor="stack")
+    except Fell:
+        s.executor = "loop"
+        raise
+    return _run_anew(s)
+
+
+def _run_anew(s: Subject) -> Note | None:
+    """Why an author's steps are not replayed, if they are not."""
+    if is_known(s.cls.__module__):
+        return None
+    sim = s.begin(s.settings.everyone, executor="stack")
+    for _ in range(2):
+        sim.step()
+    why = [why for group in sim.state.groups for why in stacked_step.reasons(group.net)]
+    return Note(places.anew(why[0])) if why else None
+
+
+@law("stack = loop", "all clients as one program and one client after the other give the same numbers",
+     needs=(*BASE, "scores", "one program"))  # fmt: skip
+def stack_equals_loop(s: Subject) -> Broken | Note | None:
+    """In settings of every kind: optimisers, unlike sizes, BatchNorm, one client, unlike architectures."""
+    if s.executor == "loop":
+        return Note("not asked, as the model cannot be stacked")
+    settings: list[tuple[Setting, Mapping[str, Any]]] = [
+        (setting, {})
+        for name, setting in s.settings._asdict().items()
+        if setting and name not in ("mixed", "effects")
+    ]
+    if s.settings.mixed and s.fits_mixed():
+        settings.append((s.settings.mixed, s.cls.for_mixed_models))
+    for setting, config in settings:
+        stack, loop = (s.run(setting, executor=how, config=config) for how in EXECUTORS)
+        if spoiled := stack.spoiled | loop.spoiled:
+            what = f"with {setting.words}, a round changes {in_words(min(spoiled))} of the state before it"
+            return Broken("", what, "copy it first")
+        if said := s.difference(stack, loop):
+            return Broken(
+                places.of_hook(s.cls, "upload", "loss", "predict"), f"with {setting.words}, {said}",
+                "leave padded rows out with data.mask, and let no client's numbers depend on another's",
+            )  # fmt: skip
+    return None
+
+
+@law("grouping", "how clients are put together in groups changes nothing", needs=(*BASE, "stack = loop"))
+def grouping(s: Subject) -> Broken | Note | None:
+    """Clients in three groups, shuffled, and in two against all in one."""
+    for setting, groups in ((s.settings.few, SHUFFLED), (s.settings.everyone, SHUFFLED), (s.settings.chance, HALVES)):
+        whole, split = s.run(setting), s.run(setting, groups=groups)
+        assert len(split.sim.state.groups) == len(groups)
+        if said := s.difference(split, whole):
+            return Broken(
+                places.of_hook(s.cls, "broadcast", "deployed", "aggregate"),
+                f"with clients in {len(groups)} groups in place of one, {said}",
+                "index the server's entries by `ids` and up['ids'], never by the place of a client in the message",
+            )  # fmt: skip
+    return None
+
+
+@law("checkpoint", "a run resumed from its checkpoint is the undisturbed run, bit for bit", needs=BASE)
+def checkpoint(s: Subject) -> Broken | Note | None:
+    """Resumed after one round and after two; with unlike architectures after one."""
+    cuts: list[tuple[Setting, Mapping[str, Any], int]] = [
+        (s.settings.few, {}, 1), (s.settings.few, {}, 2), (s.settings.chance, {}, 1)
+    ]  # fmt: skip
+    if s.settings.mixed and s.fits_mixed():
+        cuts.append((s.settings.mixed, s.cls.for_mixed_models, 1))
+    for setting, config, cut in cuts:
+        whole = s.run(setting, setting.rounds + (setting is s.settings.few), config=config)
+        rest, said = _resumed(s, setting, config, whole, cut)
+        if not said:
+            rest.play(len(whole.rows) - cut)
+            tail = Run(rest.sim, rest.tape, setting)
+            tail.rows, tail.states = whole.rows[cut:], whole.states[cut:]
+            said = s.difference(rest, tail, exact=True)
+            if not said and rest.sim.state.bytes != whole.sim.state.bytes:
+                said = f"{rest.sim.state.bytes} bytes are counted in place of {whole.sim.state.bytes}"
+        if said:
+            return Broken(
+                places.of_hook(s.cls, "init", "aggregate"), f"resumed after round {cut}, {said}",
+                "everything that changes must be a tensor in the server's entries or a client's",
+            )  # fmt: skip
+    return None
+
+
+def _resumed(s: Subject, setting: Setting, config: Mapping[str, Any], whole: Run, cut: int) -> tuple[Run, str]:
+    """A fresh run that goes on from another's checkpoint, and what is wrong with that already."""
+    sim = s.begin(setting, config=config)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "state.pt"
+        file.write_bytes(whole.saved[cut - 1])
+        try:
+            torch.load(file, weights_only=True)
+            sim.load(file)
+        except Exception as error:
+            said = " ".join(str(error).split())
+            kind = next((w for w in said.split() if "." in w and not w.startswith("(")), "")
+            return Run(sim, Tape(), setting), f"the checkpoint does not load without running code: {kind or said[:200]}"
+    run = Run(sim, Tape(), setting)
+    run.states = [copied(numbers(sim.state))]
+    lost = apart(run.states[0], whole.states[cut])
+    return run, f"{in_words(min(lost))} is not what was saved" if lost else ""

@@ -1,0 +1,175 @@
+"""The laws of the wire: what is declared is sent, what is sent is counted, and rows stay with their client."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedtune.conformance.law import Broken, Note, law
+from fedtune.conformance.running import overrides
+from fedtune.conformance.subject import Run, Subject, apart, flat, in_words
+from fedtune.conformance.watching import Message
+from fedtune.core.trees import Ragged
+from fedtune.engine import engine
+from fedtune.experiment.algorithm import Phase, part_of
+from fedtune.user_code import places
+
+ROUNDS = 4
+
+
+@law("messages", "clients receive and send what is declared, with the client axis in front", needs=("finite",))
+def messages(s: Subject) -> Broken | Note | None:
+    """Every message of four rounds in which three of four clients take part."""
+    run = s.run(s.settings.holders, ROUNDS, "loop")
+    alg, tape = run.sim.setting.algorithm, run.tape
+    named, sent = {*alg.sends, *(["shared"] if alg.shared else [])}, set()
+    for message in tape.down:
+        sent |= set(message.content)
+        if extra := sorted(set(message.content) - named):
+            where = places.of_hook(s.cls, "broadcast")
+            return Broken(where, f"`broadcast` sends {extra[0]}, which is not declared", f"name it: sends = {extra}")
+    if unsent := sorted(named - sent):
+        where, what = places.of_name(s.cls, "sends"), f"{unsent[0]} is declared as sent, but nobody receives it"
+        return Broken(where, what, "take it out of `sends`, or send it in `broadcast`")
+    for hook, some in (("broadcast", tape.down), ("upload", tape.up)):
+        for message in some:
+            short = {n: tuple(t.shape) for n, t in flat(message.content).items() if t.shape[:1] != (len(message.ids),)}
+            for name, shape in short.items():
+                return Broken(
+                    places.of_hook(s.cls, hook), f"{name[1:]} has shape {shape} for {len(message.ids)} clients",
+                    "the first axis of every message is the clients': see `to_all` in fedtune.core.trees",
+                )  # fmt: skip
+    said = _schedule(run)
+    return Broken(places.of_hook(s.cls, "round", "aggregate"), said, "exchange as `round` says") if said else None
+
+
+def _schedule(run: Run) -> str:
+    """What is wrong with who exchanged what when; "" if nothing."""
+    setting = run.sim.setting
+    for t in range(1, ROUNDS + 1):
+        actions = [a for a in setting.algorithm.round(setting.task_in(t)) if not isinstance(a, Phase)]
+        chosen = engine.participants(setting, t).tolist()
+        for way, some in (("down", run.tape.down), ("up", run.tape.up)):
+            mine = [m for m in some if m.t == t]
+            if len(mine) != actions.count(way):
+                return f"round {t} has {len(mine)} exchanges {way}, but `round` says {actions.count(way)}"
+            if any(m.ids != chosen for m in mine):
+                return f"round {t} exchanges with other clients than those that take part"
+        shared = setting.algorithm.shared
+        for message in (m for m in run.tape.up if m.t == t and shared):
+            if {part_of(n) for n in message.content["shared"]} != set(shared):
+                return f"what comes up in `shared` is not {', '.join(shared)}"
+            if message.content["rows"].tolist() != [int(setting.federation.train.counts[k]) for k in chosen]:
+                return "the rows that come up beside `shared` are not the clients' numbers of rows"
+    return ""
+
+
+@law("bytes", "what is counted is what was sent: numbers, whole numbers and bytes, entry by entry", needs=("messages",))
+def counted_bytes(s: Subject) -> Broken | Note | None:
+    """Counted again from the messages of four rounds."""
+    run, total = s.run(s.settings.holders, ROUNDS, "loop"), 0
+    where = places.of_hook(s.cls, "report") if overrides(s.cls, "report") else ""
+    for row in run.rows[:ROUNDS]:
+        for way, some in (("down", run.tape.down), ("up", run.tape.up)):
+            sizes = [counted(m.content) for m in some if m.t == row["round"]]
+            floats, ints, size = map(sum, zip((0, 0, 0), *sizes, strict=True))
+            total += size
+            for name, n in (("floats", floats), ("ints", ints), ("bytes", size)):
+                if row[f"{way}_{name}"] != n:
+                    what = f"round {row['round']} counts {row[f'{way}_{name}']} {way}_{name}, but {n} were sent"
+                    return Broken(where, what, "let `report` give no figure of the ledger's name")
+        if row["comm_mb"] != total / 1e6:
+            what = f"round {row['round']} says comm_mb {row['comm_mb']}, but {total / 1e6} were sent"
+            return Broken(where, what, "let `report` give no figure of the ledger's name")
+    if run.sim.state.bytes != total:
+        return Broken(where, f"{run.sim.state.bytes} bytes are counted, but {total} were sent", "let the engine count")
+    return None
+
+
+def counted(message: Any) -> tuple[int, int, int]:
+    """Real numbers, whole numbers and bytes of a message, entry by entry and client by client."""
+    if isinstance(message, dict):
+        parts = [counted(m) for m in message.values()]
+        return tuple(map(sum, zip(*parts, strict=True))) if parts else (0, 0, 0)  # type: ignore[return-value]
+    if isinstance(message, Ragged):
+        numbers, bitmaps = 0, 0
+        for values, present in zip(message.values, message.present, strict=True):
+            numbers += values[present].numel()
+            bitmaps += math.ceil(present.numel() / 8)
+        real, width = message.values.is_floating_point(), message.values.element_size()
+    elif isinstance(message, tuple):
+        return counted(dict(enumerate(message)))
+    else:
+        numbers, bitmaps, real, width = sum(t.numel() for t in message), 0, message.is_floating_point(), 0
+        width = message.element_size()
+    return (numbers, 0, numbers * width + bitmaps) if real else (0, numbers, numbers * width + bitmaps)
+
+
+@law("rows stay home", "no message holds a client's rows, and validation and test rows train nothing",
+     needs=("finite", "seed"))  # fmt: skip
+def rows_stay_home(s: Subject) -> Broken | Note | None:
+    """Messages are searched for rows; then a run is made with other validation and test rows, and another's rows."""
+    run = s.run(s.settings.holders, ROUNDS, "loop")
+    if name := _rows_in(run):
+        where = places.of_hook(s.cls, "upload")
+        return Broken(where, f"`upload` sends the client's own rows in {name}", "send statistics of them")
+    first = run.tape.up[0].ids[0] if run.tape.up else 0
+    if _first_message(run) != _first_message(_with_other_rows(s, ("train",), first)):
+        where = places.of_hook(s.cls, "upload", "loss")
+        return Broken(where, "a client's first message depends on another client's rows", "use its own rows only")
+    splits = ("test",) if overrides(s.cls, "observe") else ("val", "test")
+    if moved := apart(_with_other_rows(s, splits).states[-1], run.states[2]):
+        where = places.of_hook(s.cls, "predict", "deployed")
+        what = f"{in_words(min(moved))} depends on validation or test rows"
+        return Broken(where, what, "train on `batch` and `data` only; the server hears a validation score in `observe`")
+    return None
+
+
+def _rows_in(run: Run) -> str:
+    """The first entry of an upload that holds a row of its client; "" if none does."""
+    f = run.sim.setting.federation
+    if not f.x.is_floating_point():
+        return ""  # tokens are small whole numbers, as counts are
+    for message in run.tape.up:
+        for name, leaf in flat(message.content).items():
+            if not leaf.is_floating_point():
+                continue
+            for k, mine in zip(message.ids, leaf, strict=True):
+                rows = f.x[f.train.rows[k, : int(f.train.counts[k])]].flatten(1)
+                n = rows.shape[1]
+                if mine.numel() >= n and int(torch.isin(mine, rows[rows != 0]).sum()) >= max(2, n // 2):
+                    return name[1:]
+    return ""
+
+
+def _with_other_rows(s: Subject, splits: tuple[str, ...], but: int = -1) -> Run:
+    """Two rounds of the same, in which the rows of these splits are others, but those of one client."""
+    setting = s.settings.holders
+
+    def make(scenario: Any, seed: int) -> Any:
+        f = setting.make(scenario, seed)
+        x = f.x.copy()
+        for split in splits:
+            table = getattr(f, split)
+            for k in set(range(f.clients)) - {but}:
+                rows = table.rows[k, : table.counts[k]]
+                x[rows] = x[rows][..., ::-1]
+        return f._replace(x=x)
+
+    words = f"{setting.words}, other {' and '.join(splits)} rows"
+    return s.run(setting._replace(words=words, make=make), 2, "loop")
+
+
+def _first_message(run: Run) -> list[bytes]:
+    """What a client sent when nobody had sent anything before, bit for bit."""
+    return next((list(_bytes(m, 0)) for m in run.tape.up if m.t <= 2), [])
+
+
+def _bytes(message: Message, at: int) -> Iterator[bytes]:
+    for leaf in flat(message.content).values():
+        row: Tensor = leaf[at]
+        yield row.contiguous().numpy().tobytes()

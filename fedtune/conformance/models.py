@@ -1,0 +1,261 @@
+"""The laws of models: a body and a head that clients can train as their own, stacked or one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from fedtune.conformance import hints
+from fedtune.conformance.law import Broken, Fell, Law, Note, law
+from fedtune.core import randomness
+from fedtune.core.draws import Draws
+from fedtune.core.errors import UserError
+from fedtune.core.terminal import one_line
+from fedtune.core.trees import Executor, take
+from fedtune.engine import hidden_state
+from fedtune.engine.hidden_state import Streams
+from fedtune.experiment.algorithm import Algorithm, Model
+from fedtune.experiment.experiment import dtype_of, shape_of
+from fedtune.experiment.scenario import Scenario
+from fedtune.nn import architectures
+from fedtune.nn.layers import cross_entropy
+from fedtune.nn.net import Net, hook_of
+from fedtune.tracing.step_identity import identity
+from fedtune.user_code import places, user_errors, user_files
+
+Found = TypeVar("Found")
+ROWS, CLIENTS, PASSES = 5, 3, 4
+
+
+class ModelSubject:
+    """A model under the laws, made for the rows of a scenario's data set."""
+
+    def __init__(self, name: str, scenario: Scenario) -> None:
+        """name: of an architecture; the scenario gives the shape of a row, the classes and the features' width."""
+        self.name = name
+        (self.shape, self.classes), self.dtype = shape_of(scenario), dtype_of(scenario)
+        self.features = scenario.features
+        self.stacks = False  # until the laws find it possible
+
+    def net(self, seed: int = 0) -> Net:
+        """The model with its draw of this seed, in evaluation mode."""
+        net = architectures.build(self.name, self.shape, self.classes, self.features, seed)
+        net.eval()
+        return net
+
+    def rows(self, n: int = ROWS, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Random rows of the data's shape: real numbers, or tokens."""
+        generator = torch.Generator().manual_seed(0)
+        if self.dtype.is_floating_point:
+            return torch.randn(n, *self.shape, generator=generator).to(dtype)
+        return torch.randint(2, (n, *self.shape), generator=generator)
+
+    def labels(self) -> Tensor:
+        """A class for each row."""
+        return torch.arange(ROWS) % self.classes
+
+    def fell(self, error: BaseException) -> Fell:
+        """An error of the model's code as what broke."""
+        said = one_line(user_errors.text(error))[:300]
+        place = user_files.place(error) or ""
+        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        return Fell(Broken(_short(place), kind + said, hints.of_error(error)), error)
+
+    def call(self, run: Callable[[], Found]) -> Found:
+        """What the model's code gives; Fell if it raises."""
+        try:
+            return run()
+        except BaseException as error:
+            if not isinstance(error, Exception) and not user_errors.theirs(error):
+                raise
+            raise self.fell(error) from error
+
+    def scores(self, net: Net, x: Tensor, tensors: dict[str, Tensor] | None = None) -> Tensor:
+        """Logits as algorithms ask for them: the head of the body, with these tensors."""
+        m = Model(net, dict(net.state_dict()) if tensors is None else tensors)
+        return m.head(m.body(x))
+
+
+@law("fits", "a body of one width and a head of a score for each class, drawn from the seed, row by row in evaluation",
+     needs=("inputs",))  # fmt: skip
+def fits(s: ModelSubject) -> Broken | Note | None:
+    """The width is found by running it; the process's random streams stay where they were."""
+    streams = Streams.now()
+    try:
+        width = architectures.width(s.name, s.shape, s.classes, s.features, s.dtype)
+        net = s.net()
+        architectures.require_fit(s.name, net, s.shape, s.dtype)
+    except UserError as error:
+        place = user_files.place(error)
+        return Broken(_short(place or ""), str(error), "see docs/your-own.md on models")
+    if drawn := streams.moved(Streams.now()):
+        return Broken("", f"making it draws from the process's stream of {' and '.join(drawn)}",
+                      "draw its start with torch's random numbers, as torch.nn.init does")  # fmt: skip
+    z = s.call(lambda: Model(net, dict(net.state_dict())).body(s.rows()))
+    if z.shape != (ROWS, width):
+        return Broken("", f"the body gives {tuple(z.shape)} for {ROWS} rows", f"give features [B, {width}]")
+    return Note(f"features of width {width}, {sum(p.numel() for p in net.parameters()):,} parameters")
+
+
+@law("inputs", "it changes neither its rows nor its tensors in evaluation")
+def inputs(s: ModelSubject) -> Broken | Note | None:
+    """Version counters tell; another law says why a model does not run."""
+    try:
+        net, x = s.net(), s.rows()
+        tensors = {n: t.clone() for n, t in net.state_dict().items()}
+        s.scores(net, x, tensors)
+    except Exception:
+        return None
+    if x._version:
+        return Broken("", "it changes the rows that it is given", "write a new tensor (x + 1) in place of x += 1")
+    if changed := [n for n, t in tensors.items() if t._version]:
+        return Broken("", f"it changes {changed[0]} in evaluation", "let what moves stand still under eval()")
+    return None
+
+
+@law("own state", "it remembers nothing but its parameters and buffers", needs=("fits",))
+def own_state(s: ModelSubject) -> Broken | Note | None:
+    """Its modules, their classes and files before and after rows went through it, in evaluation and in training."""
+    net = s.net()
+    before, streams = hidden_state.of_net(net), Streams.now()
+    s.call(lambda: s.scores(net, s.rows()))
+    net.train()
+    for _ in range(PASSES):
+        s.call(lambda: s.scores(net, s.rows()))
+    after = hidden_state.of_net(net)
+    if changed := sorted(n for n in before.keys() | after.keys() if before.get(n) != after.get(n)):
+        return Broken("", f"{changed[0]} changes when rows go through it, and is no buffer of a client's",
+                      "keep it in a local variable, or register_buffer it")  # fmt: skip
+    if drawn := [n for n in streams.moved(Streams.now()) if n != "torch"]:  # which is each client's own
+        return Broken("", f"it draws from the process's stream of {' and '.join(drawn)}", "draw with torch.rand, randn")
+    if hook := hook_of(net):
+        return Note(f"{hook} has a hook, which may keep what it sees: clients are run one after the other")
+    return None
+
+
+@law("state_dict", "its tensors are all there is: loaded into another, they give the same scores", needs=("fits",))
+def state_dict(s: ModelSubject) -> Broken | Note | None:
+    """One draw's tensors in another draw's net."""
+    one, other, x = s.net(0), s.net(1), s.rows()
+    values = {n: t.clone() for n, t in one.state_dict().items()}
+    got, want = s.call(lambda: s.scores(other, x, values)), s.call(lambda: s.scores(one, x))
+    if not torch.equal(got, want):
+        return Broken("", f"with the tensors of another draw it gives scores apart by {(got - want).abs().max():.2g}",
+                      "register what is drawn as nn.Parameter, or with register_buffer")  # fmt: skip
+    return None
+
+
+@law("types", "what it makes has the type and device of what it meets", needs=("fits",))
+def types(s: ModelSubject) -> Broken | Note | None:
+    """In double precision."""
+    net = s.net().double()
+    z = s.call(lambda: s.scores(net, s.rows(dtype=torch.float64)))
+    if z.dtype != torch.float64:
+        return Broken("", f"in double precision it gives {str(z.dtype).removeprefix('torch.')}",
+                      "make constants with x.new_zeros(…), torch.zeros_like(x)")  # fmt: skip
+    return None
+
+
+@law("gradient", "every parameter gets a finite gradient from the cross-entropy of its scores", needs=("fits",))
+def gradient(s: ModelSubject) -> Broken | Note | None:
+    """One batch in training mode."""
+    net = s.net()
+    net.train()
+    tensors = {n: t.clone().requires_grad_(n in dict(net.named_parameters())) for n, t in net.state_dict().items()}
+    loss = s.call(lambda: cross_entropy(s.scores(net, s.rows(), tensors), s.labels()))
+    if not loss.isfinite():
+        return Broken("", f"the loss of its first scores is {loss.item()}", "keep logarithms and quotients from 0")
+    trained = [n for n, _ in net.named_parameters()]
+    grads = torch.autograd.grad(loss, [tensors[n] for n in trained], allow_unused=True)
+    if lost := [n for n, g in zip(trained, grads, strict=True) if g is not None and not g.isfinite().all()]:
+        return Broken("", f"the gradient of {lost[0]} is not finite", "keep roots, logarithms and quotients from 0")
+    if idle := [n for n, g in zip(trained, grads, strict=True) if g is None]:
+        return Note(f"{', '.join(idle[:3])} has no part in the scores: it is sent, but never trained")
+    return None
+
+
+@law("one program", "clients' models run stacked as one program, with the numbers of each alone, or one by one",
+     needs=("fits", "state_dict"))  # fmt: skip
+def one_program(s: ModelSubject) -> Broken | Note | None:
+    """What vmap cannot run is trained one client after the other, under `--executor auto`."""
+    nets, x = [s.net(k) for k in range(CLIENTS)], s.rows()
+    states = [dict(net.state_dict()) for net in nets]
+    stacked = {n: torch.stack([state[n] for state in states]) for n in states[0]}
+    try:
+        together = vmap(partial(_of_one, s, nets[0]))(stacked, x.expand(CLIENTS, *x.shape))
+        gradients = _trained(s, nets[0], stacked, x, "stack")
+    except Exception as error:
+        place = _short(user_files.place(error) or "")
+        said = one_line(user_errors.text(error))[:160]
+        return Note(f"vmap cannot run it{f' ({place})' if place else ''}: {said} … clients are run one after the other")
+    alone = torch.stack([s.call(partial(s.scores, net, x)) for net in nets])
+    if not torch.allclose(together, alone, rtol=1e-3, atol=1e-4):
+        what = f"stacked, its scores are apart by {(together - alone).abs().max():.2g} from each alone"
+        return Broken("", what, "let nothing depend on how many clients there are, or on memory order")
+    wanted = s.call(partial(_trained, s, nets[0], stacked, x, "loop"))
+    for name, want in wanted.items():
+        if (apart := (gradients[name] - want).abs().max()) > 1e-3 * want.abs().max() + 1e-5:
+            what = f"stacked, the gradient of {name} is apart by {apart:.2g} from each alone"
+            return Note(f"{what}: clients are run one after the other")
+    s.stacks = True
+    why = identity(Algorithm().loss, nets[0]).why
+    return Note(places.anew(why)) if why else None
+
+
+@law("statistics", "what its running statistics do is known", needs=("fits",))
+def statistics(s: ModelSubject) -> Broken | Note | None:
+    """What an author should know of them."""
+    kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+    found = sorted({type(m).__name__ for m in s.net().modules() if isinstance(m, kinds)})
+    norm = [n for n in found if "Norm" in n]
+    if norm:
+        return Note(f"{', '.join(norm)}: averaged in what is shared; --batch-norm personal keeps it with each client")
+    return None
+
+
+def _of_one(s: ModelSubject, net: Net, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
+    return s.scores(net, x, tensors)
+
+
+def _trained(s: ModelSubject, net: Net, stacked: dict[str, Tensor], x: Tensor, executor: Executor) -> dict[str, Tensor]:
+    """The gradients of a backward pass of each client in training mode, with what the model draws from its stream."""
+    draws = Draws()
+    draws.begin(lambda: [randomness.stream("check", k) for k in range(CLIENTS)])
+
+    def loss(tensors: dict[str, Tensor], rows: Tensor) -> Tensor:
+        return cross_entropy(s.scores(net, rows, tensors), s.labels())
+
+    def gradients(tensors: dict[str, Tensor], run: Callable[[dict[str, Tensor]], Tensor]) -> dict[str, Tensor]:
+        leaves = {n: tensors[n].clone().requires_grad_() for n, _ in net.named_parameters()}
+        run({n: t.clone() for n, t in tensors.items()} | leaves).sum().backward()
+        return {n: torch.zeros_like(t) if t.grad is None else t.grad.to_dense() for n, t in leaves.items()}
+
+    net.train()
+    try:
+        if executor == "stack":
+            return gradients(stacked, lambda t: draws.stacked(loss, CLIENTS, t, x.expand(CLIENTS, *x.shape)))
+        each = [gradients(take(stacked, k), partial(_alone, draws, loss, k, x)) for k in range(CLIENTS)]
+        return {n: torch.stack([of[n] for of in each]) for n in each[0]}
+    finally:
+        net.eval()
+
+
+def _alone(draws: Draws, loss: Callable[..., Tensor], client: int, x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    found: Tensor = draws.alone(loss, client, tensors, x)
+    return found
+
+
+def _short(place: str) -> str:
+    """A place without its folder."""
+    return Path(place).name
+
+
+LAWS: tuple[Law[ModelSubject], ...] = (
+    inputs, fits, own_state, state_dict, types, gradient, one_program, statistics,
+)  # fmt: skip

@@ -1,0 +1,150 @@
+"""The small settings in which laws are judged: few clients, few rows, and everything that may differ between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedtune.data.datasets import describe, has_tokens
+from fedtune.data.federation import Federation, Split
+from fedtune.experiment import partitioning
+from fedtune.experiment.scenario import Scenario
+
+TINY = Scenario(
+    model="mlp", features=12, clients=5, ways=3, ways_spread=1, shots=8, shots_spread=4, val_shots=2, test_shots=2,
+    all_classes=0, batch=8,
+)  # fmt: skip
+SIZES = [9, 6, 8, 5]  # rows of four clients, and their classes: 1 has three holders, 4 has one, 2 and 5 have none
+HOLDERS = [[0, 1], [1], [0, 1, 3], [3, 4, 0]]
+
+
+class Setting(NamedTuple):
+    """One small setting, in words and as it is run."""
+
+    words: str
+    scenario: Scenario
+    make: Callable[[Scenario, int], Federation]  # the data, for a seed
+    values: Mapping[str, Any] = {}  # hyperparameters of the scenario
+    rounds: int = 3  # the first to meet an optimiser's state that the server has averaged twice
+    resumes: bool = False  # whether its runs are resumed from every round
+    atol: float = 1e-12  # in double precision
+    dropout: float = 0.0  # a share of the features that training drops
+
+
+def random_federation(
+    train: Sequence[int], classes: Sequence[Sequence[int]] | None = None, shape: tuple[int, ...] = (1, 8, 8),
+    total: int = 4, seed: int = 0, other: int = 3, scale: float = 1.0,
+) -> Federation:  # fmt: skip
+    """Client k has train[k] random training rows of the classes classes[k], and `other` for validation and test."""
+    rng = np.random.default_rng(seed)
+    labels, splits, start = [], [], 0
+    for sizes in (list(train), [other] * len(train), [other] * len(train)):
+        width = max(sizes)
+        table = np.zeros((len(sizes), width), np.int64)
+        for k, n in enumerate(sizes):
+            own = np.arange(total) if classes is None else np.array(classes[k])
+            labels.append(own[np.arange(n) % len(own)])
+            table[k] = start
+            table[k, :n] = start + np.arange(n)
+            start += n
+        splits.append(Split(table, np.array(sizes)))
+    y = np.concatenate(labels)
+    # a class is a random picture plus noise, so that there is something to learn
+    x = rng.normal(size=(total, *shape))[y] + rng.normal(size=(len(y), *shape))
+    return Federation((scale * x).astype(np.float32), y, total, *splits)
+
+
+@cache
+def _partitioned(scenario: Scenario, seed: int) -> Federation:
+    return partitioning.make(scenario, seed)
+
+
+def _random(sizes: Sequence[int], classes: Sequence[Sequence[int]] | None = None, total: int = 4) -> Callable[..., Any]:
+    """Random rows in the shape of the scenario's data set."""
+
+    def make(scenario: Scenario, seed: int) -> Federation:
+        *shape, known = describe(scenario.dataset, scenario.image_size, scenario.x_as)
+        few = min(total, known)
+        own = [[c % few for c in some] for some in classes] if classes else None
+        f = random_federation(sizes, own, tuple(shape), few, seed)
+        return f._replace(x=(f.x > 0).astype(np.int64)) if has_tokens(scenario.dataset, scenario.x_as) else f
+
+    return make
+
+
+class Settings(NamedTuple):
+    """The settings in which an algorithm's laws are judged."""
+
+    few: Setting  # the one that most laws use: three of five clients take part
+    everyone: Setting
+    adam: Setting
+    skewed: Setting
+    steps: Setting
+    averaged: Setting
+    personal: Setting
+    holders: Setting
+    alone: Setting
+    chance: Setting
+    mixed: Setting | None
+    effects: Setting
+
+
+def settings(base: Scenario | None = None) -> Settings:
+    """All settings, on 8×8 digits and small nets, or with the data's shape and the model of a scenario."""
+    if base:
+        return _of(base)
+    digits = _partitioned
+    batch_norm = replace(TINY, model="fedgen-cnn", features=8)
+    unequal = _random([5, 13, 9, 2])
+    return Settings(
+        few=Setting("3 of 5 clients take part", replace(TINY, participation=0.6, all_classes=20), digits,
+                    resumes=True),
+        everyone=Setting("two epochs, small batches", replace(TINY, ways_spread=2, shots=5, shots_spread=3), digits,
+                         {"local_epochs": 2, "batch": 5}),
+        adam=Setting("Adam", TINY, digits, {"optimizer": "adam", "lr": 0.003}),
+        skewed=Setting("Dirichlet-skewed clients, momentum and weight decay",
+                       replace(TINY, partition="dirichlet", alpha=0.3, floor=12), digits,
+                       {"batch": 32, "weight_decay": 0.01, "momentum": 0.9}),
+        steps=Setting("a net with convolutions, three steps a round",
+                      replace(TINY, model="cnn8", shots=4, shots_spread=1), digits, {"local_steps": 3}),
+        averaged=Setting("clients of unlike sizes, BatchNorm averaged", batch_norm, unequal),
+        personal=Setting("clients of unlike sizes, BatchNorm kept", batch_norm, unequal, {"batch_norm": "personal"}),
+        holders=Setting("classes that one client holds, or none", replace(TINY, participation=0.75),
+                        _random(SIZES, HOLDERS, 6), rounds=4),
+        alone=Setting("a single client", TINY, _random([11])),
+        chance=Setting("a model with Dropout", replace(TINY, participation=0.6), digits, resumes=True, dropout=0.3),
+        mixed=Setting("clients of unlike architectures",
+                      replace(TINY, model="htmini3", participation=0.8), digits, resumes=True),
+        effects=Setting("4 clients", replace(TINY, shots=12, clients=4), digits, {"batch": 16}),
+    )  # fmt: skip
+
+
+def _of(base: Scenario) -> Settings:
+    """The same with a scenario's data shape, model and local work, on random rows."""
+    small = replace(
+        base, clients=5, participation=1.0, evaluation="personal", eval_clients=0, all_classes=0, rounds=TINY.rounds,
+    )  # fmt: skip
+    unequal = _random([5, 13, 9, 2, 7])
+    some = replace(small, participation=0.6)
+    return Settings(
+        few=Setting("3 of 5 clients take part", some, unequal, resumes=True),
+        everyone=Setting("two epochs, small batches", small, unequal,
+                         {"local_epochs": 2, "local_steps": 0, "batch": 5}, 2),
+        # what is 0 but for rounding Adam divides by nearly 0
+        adam=Setting("Adam", small, unequal, {"optimizer": "adam", "lr": 0.003}, 2, atol=1e-8),
+        skewed=Setting("momentum and weight decay", small, unequal,
+                       {"batch": 16, "optimizer": "sgd", "weight_decay": 0.01, "momentum": 0.9}),
+        steps=Setting("three steps a round", small, unequal, {"local_steps": 3}, 2),
+        averaged=Setting("BatchNorm averaged", small, unequal, {"batch_norm": "averaged"}, 2),
+        personal=Setting("BatchNorm kept", small, unequal, {"batch_norm": "personal"}, 2),
+        holders=Setting("classes that one client holds, or none", replace(some, clients=4),
+                        _random(SIZES, HOLDERS, 6), rounds=4),
+        alone=Setting("a single client", replace(small, clients=1), _random([11]), rounds=2),
+        chance=Setting("Dropout after the model's body", some, unequal, rounds=2, resumes=True, dropout=0.3),
+        mixed=None,
+        effects=Setting("5 clients", small, unequal),
+    )  # fmt: skip

@@ -1,0 +1,254 @@
+"""An algorithm under the laws: its runs in small settings, each made once and used by every law that asks for it."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedtune.conformance import hints
+from fedtune.conformance.law import Broken, Fell
+from fedtune.conformance.settings import Setting, settings
+from fedtune.conformance.watching import Tape, watched
+from fedtune.core import randomness
+from fedtune.core.errors import Diverged, UserError, unknown
+from fedtune.core.hyper import Knob, knobs
+from fedtune.core.terminal import one_line
+from fedtune.core.trees import Executor, take
+from fedtune.engine import engine
+from fedtune.engine.hidden_state import Streams, belongings
+from fedtune.engine.simulation import Simulation
+from fedtune.engine.state import with_shapes
+from fedtune.experiment.algorithm import Algorithm
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
+from fedtune.nn import architectures
+from fedtune.user_code import places, user_errors
+
+CLOCK = ("seconds", "eval_seconds")
+Groups = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class OfClass(Experiment):
+    """An experiment whose algorithm is a class, whether or not it has a name."""
+
+    cls: type[Algorithm] = field(default=Algorithm)
+
+    def knobs(self) -> dict[str, Knob]:
+        """All hyperparameters: the algorithm's and the scenario's."""
+        return knobs(Scenario) | knobs(self.cls)
+
+    def resolve(self, config: dict[str, Any]) -> tuple[Algorithm, Scenario]:
+        """The algorithm and the scenario under a configuration."""
+        own = knobs(self.cls)
+        scenario = self.scenario.override(**{n: v for n, v in config.items() if n not in own})
+        return self.cls(**{n: v for n, v in config.items() if n in own}), scenario
+
+
+class Run:
+    """A run that several laws look at: its rows, states and messages, round by round."""
+
+    def __init__(self, sim: Simulation, tape: Tape, setting: Setting) -> None:
+        """Ready for its first round."""
+        self.sim, self.tape, self.resumes, self.atol = sim, tape, setting.resumes, setting.atol
+        self.rows: list[dict[str, Any]] = []
+        self.states = [copied(numbers(sim.state))]
+        self.saved: list[bytes] = []  # the checkpoint after round 1, 2, …
+        self.spoiled: set[str] = set()  # tensors of a round's input that it changed, where it must not
+        self.drew: set[str] = set()  # streams of the process that were drawn from
+        f = sim.setting.federation
+        self.rows_given = {n: (t, t._version) for n, t in (("x", f.x), ("y", f.y), ("rows", f.train.rows))}
+
+    def play(self, rounds: int) -> None:
+        """Go on until so many rounds are done."""
+        while len(self.rows) < rounds:
+            sim, given, streams = self.sim, self.sim.state, Streams.now()
+            row = sim.step()
+            self.rows.append({k: v for k, v in row.items() if k not in CLOCK})
+            self.drew |= set(streams.moved(Streams.now()))
+            before = self.states[-1]
+            if sim.setting.scenario.participants == sim.setting.task.clients:
+                self.spoiled |= apart(numbers(given), before)
+            self.spoiled |= {f"data/{n}" for n, (t, version) in self.rows_given.items() if t._version != version}
+            self.states.append(copied(numbers(sim.state)))
+            if self.resumes:
+                self.saved.append(_saved(sim))
+
+
+class Key(NamedTuple):
+    """What tells two runs apart."""
+
+    setting: str
+    executor: Executor
+    groups: Groups
+    seed: int
+    config: tuple[tuple[str, Any], ...]
+
+
+class Subject:
+    """An algorithm under the laws."""
+
+    def __init__(
+        self, cls: type[Algorithm], name: str = "", base: Scenario | None = None,
+        values: Mapping[str, Any] | None = None, rtol: float = 1e-9,
+    ) -> None:  # fmt: skip
+        """base: run it with this scenario's data shape and model.  values: hyperparameters that are held fixed."""
+        self.cls, self.name, self.settings = cls, name or cls.__name__, settings(base)
+        known = knobs(cls)
+        for n in values or {}:
+            if n not in known | knobs(Scenario):
+                raise unknown(f"hyperparameter of {self.name}", n, known | knobs(Scenario))
+        self.values = {**cls.checked_with, **(values or {})}
+        self.defaults = {n: self.values.get(n, knob.default) for n, knob in known.items()}
+        self.rtol, self.atol = rtol, 0.0
+        self.dtype = torch.float64  # this and how clients are run: what the laws found possible
+        self.executor: Executor = "stack"
+        self._runs: dict[Key, Run | Fell] = {}
+        self.belongings = belongings(cls)  # before anything ran
+
+    def begin(
+        self, setting: Setting, executor: Executor | None = None, groups: Sequence[Sequence[int]] = (), seed: int = 0,
+        config: Mapping[str, Any] | None = None, tape: Tape | None = None, dtype: torch.dtype | None = None,
+    ) -> Simulation:  # fmt: skip
+        """A simulation that is ready for its first round, made anew."""
+        cls = watched(self.cls, tape) if tape else self.cls
+        values = {**setting.values, **self.values, **(config or {})}
+        data = setting.make(setting.scenario, seed)
+        scenario = replace(setting.scenario, clients=data.clients)
+        how = executor or self.executor
+        experiment = OfClass(self.name, scenario, seed, how, cls=cls)
+        sim = Simulation(experiment, values, data, dtype or self.dtype)
+        if groups or setting.dropout:
+            s, how = sim.setting, sim.state.groups[0].executor
+            form = architectures.build(
+                scenario.model, s.federation.shape, data.classes, s.task.features, randomness.number(seed, "net")
+            )
+            if setting.dropout:
+                form.body = nn.Sequential(form.body, nn.Dropout(setting.dropout))
+            sim.state = engine.start(s, [(form, list(ids), how) for ids in groups or [range(data.clients)]])
+            sim.setting = with_shapes(s, sim.state.groups[0].net)
+        return sim
+
+    def run(
+        self, setting: Setting, rounds: int = 0, executor: Executor | None = None,
+        groups: Sequence[Sequence[int]] = (), seed: int = 0, config: Mapping[str, Any] | None = None,
+    ) -> Run:  # fmt: skip
+        """A run of so many rounds at least, from the store; Fell if it stops with an error."""
+        how = executor or self.executor
+        config = {n: v for n, v in (config or {}).items() if n not in self.defaults or v != self.defaults[n]}
+        key = Key(setting.words, how, tuple(map(tuple, groups)), seed, tuple(sorted(config.items())))
+        known = self._runs.get(key)
+        if isinstance(known, Fell):
+            raise known
+        try:
+            if known is None:
+                tape = Tape()
+                sim = self.begin(setting, how, groups, seed, config, tape)
+                tape.buffers = frozenset(n for g in sim.state.groups for n, _ in g.net.named_buffers())
+                tape.in_place = how == "loop"
+                tape.down.clear()  # what was asked at the start
+                known = self._runs[key] = Run(sim, tape, setting)
+            known.play(rounds or setting.rounds)
+        except Exception as error:
+            fell = self._runs[key] = self.fell(error, setting)
+            raise fell from error
+        return known
+
+    def in_single_precision(self) -> None:
+        """From now on run in float32, with the tolerance that it needs."""
+        self.dtype, self.rtol, self.atol = torch.float32, 1e-3, 1e-5
+        self._runs.clear()
+
+    def fell(self, error: Exception, setting: Setting) -> Fell:
+        """An error in a run as what broke."""
+        # an engine's own words on client code begin with the place
+        said = re.sub(r"^\S+\.py:\d+: ", "", one_line(user_errors.text(error)))[:300]
+        kind = "" if isinstance(error, UserError | Diverged) else f"{type(error).__name__}: "
+        where, to_do = places.of_error(error, self.cls) or places.said_in(error), hints.of_error(error)
+        return Fell(Broken(where, f"{kind}{said} (in the setting: {setting.words})", to_do), error)
+
+    def fits_mixed(self) -> bool:
+        """Whether it runs where clients have unlike architectures, perhaps under values of its own for that."""
+        mixed = self.settings.mixed
+        if mixed is None:
+            return False
+        try:
+            self.begin(mixed, config=self.cls.for_mixed_models)
+        except UserError:
+            return False
+        return True
+
+    def difference(self, got: Run, want: Run, exact: bool = False) -> str:
+        """The first round's first number in which two runs differ, in words; "" if there is none."""
+        within = 0.0 if exact else max(self.atol, want.atol)
+        for t, (a, b) in enumerate(zip(got.states, want.states, strict=False)):
+            if a.keys() != b.keys():
+                return f"after round {t} the state has other entries: {', '.join(sorted(a.keys() ^ b.keys())[:3])}"
+            far = {n: _distance(a[n], b[n]) for n in b if not self.same(a[n], b[n], within)}
+            if far:
+                name = max(far, key=lambda n: far[n])
+                more = f" (and {len(far) - 1} more)" if len(far) > 1 else ""
+                return f"after round {t} {in_words(name)} is apart by {far[name]:.2g}{more}"
+        for a, b in zip(got.rows, want.rows, strict=False):
+            if a.keys() != b.keys():
+                return f"round {a['round']} reports other metrics: {', '.join(sorted(a.keys() ^ b.keys())[:3])}"
+            for n in b:
+                if a[n] != b[n] and not (within and abs(a[n] - b[n]) <= within + self.rtol * abs(b[n])):
+                    return f"in round {a['round']} the metric {n} is {a[n]} and {b[n]}"
+        return ""
+
+    def same(self, a: Tensor, b: Tensor, within: float) -> bool:
+        """Whether two tensors are the same within a tolerance; 0: bit for bit."""
+        if a.shape != b.shape or not within or not a.is_floating_point():
+            return torch.equal(a, b)
+        return torch.allclose(a, b, rtol=self.rtol, atol=within)
+
+
+def flat(tree: Any, name: str = "") -> dict[str, Tensor]:
+    """Every tensor of a tree under its path."""
+    if isinstance(tree, Tensor):
+        return {name: tree}
+    pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    return {k: v for key, part in pairs for k, v in flat(part, f"{name}/{key}").items()}
+
+
+def numbers(state: engine.State) -> dict[str, Tensor]:
+    """Every tensor of a state: the server's, and each client's under its own number, however clients are grouped."""
+    out = flat(state.server, "server")
+    for group in state.groups:
+        for row, k in enumerate(group.ids.tolist()):
+            out |= {f"client {k}/{n}": t[row] for n, t in group.tensors.items()}
+            out |= flat(take(group.kept, row), f"client {k}/kept")
+    return out
+
+
+def copied(tree: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of all tensors."""
+    return {n: t.clone() for n, t in tree.items()}
+
+
+def apart(a: dict[str, Tensor], b: dict[str, Tensor]) -> set[str]:
+    """The names whose tensors are not bit for bit the same."""
+    return {n for n in a.keys() | b.keys() if n not in a or n not in b or not torch.equal(a[n], b[n])}
+
+
+def in_words(name: str) -> str:
+    """A number's path in words: `the server's shared/head.weight`, `client 3's head.bias`."""
+    owner, _, rest = name.partition("/")
+    return f"{'the server' if owner == 'server' else owner}'s {rest}"
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    return float("inf") if a.shape != b.shape else (a.double() - b.double()).abs().max().item()
+
+
+def _saved(sim: Simulation) -> bytes:
+    file = io.BytesIO()
+    torch.save(sim.state_dict(), file)
+    return file.getvalue()

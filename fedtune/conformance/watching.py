@@ -1,0 +1,138 @@
+"""What an algorithm's methods were given and gave in a run, and whether they changed what is not theirs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedtune.core.trees import tree_map
+from fedtune.experiment.algorithm import Algorithm, Model, Phase
+
+HOOKS = [n for n, f in vars(Algorithm).items() if callable(f) and not n.startswith("_")]
+NOT_PER_ROUND = {"build", "init", "keep", "idle", "phases"}
+
+
+class Message(NamedTuple):
+    """What crossed the wire at once: one message for each of these clients."""
+
+    t: int
+    ids: list[int]
+    content: dict[str, Any]  # copies
+
+
+class Change(NamedTuple):
+    """Something that a method was given and left otherwise."""
+
+    hook: str
+    what: str
+
+
+class Held(NamedTuple):
+    """A tensor or a dict in an argument, by its path, and what tells that it is another now."""
+
+    name: str
+    holder: Any
+    version: Any
+
+
+class Tape:
+    """The messages of a run, and what its methods changed in place."""
+
+    def __init__(self, buffers: frozenset[str] = frozenset()) -> None:
+        """buffers: the model's tensors that training may change in place, BatchNorm's statistics."""
+        self.down: list[Message] = []
+        self.up: list[Message] = []
+        self.changes: list[Change] = []
+        self.buffers, self.depth, self.training = buffers, 0, False
+        self.in_place = False  # whether changes are looked for: not under vmap, whose tensors do not tell
+
+    def call(self, hook: str, method: Callable[..., Any], args: tuple[Any, ...], train: bool = False) -> Any:
+        """Call a method and note what is sent and what it changed."""
+        outer, self.training = self.training, train or self.training
+        before = self._versions(args) if self.in_place else []
+        self.depth += 1
+        try:
+            out = method(*args)
+        finally:
+            self.depth, self.training = self.depth - 1, outer
+        for name, holder, version in before:
+            if _version(holder) != version:
+                self.changes.append(Change(hook, name))
+        if not self.depth:
+            if hook == "broadcast":
+                _, ids, task = args[-3:]
+                self.down.append(Message(task.t, ids.tolist(), _copied(out)))
+            elif hook == "aggregate":
+                _, up, task = args[-3:]
+                sent = {n: tree for n, tree in up.items() if n != "ids"}  # the server knows whom it hears
+                self.up.append(Message(task.t, up["ids"].tolist(), _copied(sent)))
+        return out
+
+    def _versions(self, args: tuple[Any, ...]) -> list[Held]:
+        found: list[Held] = []
+        for arg in args:
+            hold(arg, "", found)
+        if self.training:
+            return [h for h in found if h.name.removeprefix("m.") not in self.buffers]
+        return found
+
+
+def watched(cls: type[Algorithm], tape: Tape) -> type[Algorithm]:
+    """The same algorithm, every call of whose methods is noted on the tape."""
+
+    def noted(name: str) -> Callable[..., Any]:
+        method = getattr(cls, name)
+
+        def call(self: Algorithm, *args: Any) -> Any:
+            out = tape.call(name, lambda *given: method(self, *given), args)
+            return tuple(_noted_phase(a, tape) if isinstance(a, Phase) else a for a in out) if name == "round" else out
+
+        return call
+
+    always = {"round", "broadcast", "aggregate", "deployed"}
+    mine = [n for n in HOOKS if n in always or getattr(cls, n) is not getattr(Algorithm, n)]
+    members = {n: noted(n) for n in mine if n not in NOT_PER_ROUND}
+    return type(cls.__name__, (cls,), {**members, "__module__": cls.__module__, "__doc__": cls.__doc__})
+
+
+def _noted_phase(phase: Phase, tape: Tape) -> Phase:
+    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
+        name = getattr(function, "__name__", "loss")
+        return lambda *args: tape.call(name, function, args, train=True)
+
+    after = phase.after and phase.after._replace(loss=noted(phase.after.loss))
+    return phase._replace(loss=noted(phase.loss), pool=phase.pool and noted(phase.pool), after=after)
+
+
+def hold(arg: Any, name: str, found: list[Held]) -> None:
+    """Note the tensors and dicts in an argument, by their paths.  It is asked of every call of a method."""
+    if isinstance(arg, Tensor):
+        found.append(Held(name or "a tensor", arg, arg._version))
+    elif isinstance(arg, Model):
+        hold(arg.tensors, "m", found)
+    elif isinstance(arg, dict):
+        found.append(Held(name or "a dict", arg, _version(arg)))
+        for key, part in arg.items():
+            hold(part, f"{name}.{key}" if name else str(key), found)
+    elif isinstance(arg, tuple):
+        for key, part in zip(getattr(arg, "_fields", range(len(arg))), arg, strict=True):
+            hold(part, f"{name}.{key}" if name else str(key), found)
+
+
+def _version(holder: Any) -> Any:
+    return holder._version if isinstance(holder, Tensor) else {key: id(value) for key, value in holder.items()}
+
+
+def _copied(message: dict[str, Any]) -> dict[str, Any]:
+    copy: dict[str, Any] = tree_map(lambda t: t.detach().clone() if isinstance(t, Tensor) else t, message)
+    return copy
+
+
+def move_streams() -> None:
+    """Draw from every stream of the process, so that what takes its randomness there gets other numbers."""
+    torch.rand(7), np.random.rand(7), random.random()

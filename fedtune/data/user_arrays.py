@@ -1,0 +1,146 @@
+"""A user's arrays, checked and brought into the form of a data set: x, y, and perhaps owner, split and classes.
+
+x        vectors, tokens, series or images: `own_rows`
+y        [rows] whole numbers or names; the classes are what occurs, in order, numbered from 0
+owner    [rows] whose each row is: whole numbers or names; owners keep their names, in ascending order
+split    [rows] 0, 1, 2 or train, val, test
+classes  the names of the classes: then y holds 0 .. their number - 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedtune.core import zipped
+from fedtune.core.errors import UserError, unknown
+from fedtune.data import user_rows
+from fedtune.data.dataset import SPLITS, Dataset, split_of
+from fedtune.data.plain import plain, require_aligned
+
+NAMES = ("x", "y", "owner", "split", "classes")
+MANY = 20  # values from which whole numbers that do not count classes from 0 or 1 look like measurements
+BINS = "targets are classes, so bin a measurement, for instance y = np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))"
+
+
+def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """The arrays of a file, never with pickle; UserError in one line for whatever is wrong with it."""
+    try:
+        zipped.require_arrays(path)
+        with np.load(path, allow_pickle=False) as file:
+            for name in file.files:
+                if name not in names:
+                    raise unknown(f"array in {path}", name, names)
+            return {name: file[name] for name in file.files}
+    except UserError:
+        raise
+    except Exception as error:  # of zips, of what packs them, and of NumPy
+        reason = (error.strerror or "") if isinstance(error, OSError) else " ".join(str(error).split())
+        reason = reason or type(error).__name__
+        if "allow_pickle" in reason or "pickle" in reason:
+            reason = "it holds Python objects, which are pickled and never read; save arrays of numbers or text"
+        raise UserError(f"{path} cannot be read as an .npz: {reason}") from error
+
+
+def to_dataset(name: str, source: str, arrays: Mapping[str, Any]) -> Dataset:
+    """The data set of these arrays, not normalised.  source: how to call them in a complaint, the file or function."""
+    for needed in ("x", "y"):
+        if needed not in arrays:
+            raise UserError(f"{source} needs arrays x and y, but has no {needed}: it has {', '.join(arrays) or 'none'}")
+    require_aligned(source, arrays)
+    x = plain(source, "x", arrays["x"])
+    user_rows.require_rows(source, x)
+    given = {n: plain(source, n, arrays[n]) for n in NAMES[1:4] if n in arrays}
+    given = {n: a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a for n, a in given.items()}  # a column
+    for n, array in given.items():
+        if n == "y" and array.ndim == 2 and len(array) == len(x):
+            raise UserError(f"y of {source} must be a class a row, but is of shape {array.shape}; give y.argmax(1)")
+        if array.ndim != 1 or len(array) != len(x):
+            shapes = f"{n} of shape {array.shape} and x of shape {x.shape}"
+            raise UserError(f"{source} needs as many entries of {n} as rows of x, but has {shapes}")
+    y, class_names = labels(source, given["y"], arrays.get("classes"))
+    owner, owner_names = _owners(source, given["owner"]) if "owner" in given else (None, ())
+    split = _split(source, given["split"]) if "split" in given else None
+    kind = user_rows.kind_of(x)
+    return Dataset(name, x, y, len(class_names), len(y), owner, split, True, class_names, owner_names, kind=kind)
+
+
+def labels(source: str, y: np.ndarray, names: Any = None) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Classes int64 numbered from 0, and what each is called."""
+    _require_all(source, "y", y)
+    if y.dtype.kind == "f" and (y == np.floor(y)).all():
+        raise UserError(f"y of {source} must be whole numbers or names, but is {y.dtype}; give y.astype(int)")
+    if y.dtype.kind == "f":
+        raise UserError(f"y of {source} must be classes, but holds real numbers, {_range(y)}: {BINS}")
+    if y.dtype.kind in "iu" and y.min() < 0:
+        raise UserError(f"y of {source} must be classes from 0 on, but has {y.min()}; leave rows without a class out")
+    if names is not None:
+        known = tuple(str(n) for n in plain(source, "classes", names).ravel())
+        if twice := next((n for n in known if known.count(n) > 1), ""):
+            raise UserError(f"classes of {source} must each have a name of its own, but {twice!r} stands twice")
+        if y.dtype.kind not in "iu" or y.max() >= len(known):
+            raise UserError(
+                f"y of {source} must be 0 to {len(known) - 1}, for it names {len(known)} classes, but has "
+                f"{y.max() if y.dtype.kind in 'iu' else y.dtype}"
+            )
+        return y.astype(np.int64), known
+    found, numbers = np.unique(y, return_inverse=True)
+    if len(found) < 2:
+        raise UserError(f"y of {source} needs at least two classes, but has {len(found)}: {', '.join(map(str, found))}")
+    numbered = y.dtype.kind in "iu" and found[0] in (0, 1) and found[-1] - found[0] == len(found) - 1
+    if len(found) > len(y) / 2 or (len(found) > MANY and y.dtype.kind in "iu" and not numbered):
+        values = f", {_range(y)}" if y.dtype.kind in "iu" else ""
+        raise UserError(
+            f"y of {source} needs rows of each class, but has {len(found)} values in {len(y)} rows{values}; are they "
+            f"classes? {BINS[0].upper()}{BINS[1:]}" + ("; classes by number are names, y.astype(str)" if values else "")
+        )
+    return numbers.astype(np.int64).reshape(-1), tuple(map(str, found))
+
+
+def _require_all(source: str, name: str, values: np.ndarray) -> None:
+    """UserError for a row of which an array says nothing."""
+    gone = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
+    if values.dtype.kind == "U":
+        gone = np.char.strip(values) == ""
+    if gone.any():
+        raise UserError(
+            f"{name} of {source} must tell of every row, but {gone.sum()} of {len(gone)} have none, the first is row "
+            f"{int(gone.argmax())}; leave them out"
+        )
+
+
+def _range(y: np.ndarray) -> str:
+    return f"from {y.min():g} to {y.max():g}"
+
+
+def _owners(source: str, owner: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Owners int64 numbered from 0, and what each is called."""
+    _require_all(source, "owner", owner)
+    if owner.dtype.kind == "f":
+        way = "give owner.astype(int)" if (owner == np.floor(owner)).all() else "convert it first"
+        raise UserError(f"owner of {source} must be whole numbers or names, but is {owner.dtype}; {way}")
+    found, numbers = np.unique(owner, return_inverse=True)
+    return numbers.astype(np.int64).reshape(-1), tuple(map(str, found))
+
+
+def splits(source: str, split: np.ndarray) -> np.ndarray:
+    """0 train, 1 validation, 2 test; UserError unless all are."""
+    known: dict[Any, int | None] = {0: 0, 1: 1, 2: 2}
+    if split.dtype.kind == "U":
+        known = {name: s for name in np.unique(split).tolist() if (s := split_of(name)) is not None}
+    strange = [v for v in np.unique(split).tolist() if v not in known]
+    if strange:
+        raise UserError(f"split of {source} must be 0, 1, 2 or train, val, test, but has {strange[0]!r}")
+    return np.array([known[v] for v in split.tolist()], np.int64)
+
+
+def _split(source: str, split: np.ndarray) -> np.ndarray:
+    """The splits of a data set: with rows to train on and to test on."""
+    numbers = splits(source, split)
+    for i in (0, 2):
+        if not (numbers == i).any():
+            raise UserError(f"split of {source} needs {SPLITS[i]} rows, but has none; without split they are drawn")
+    return numbers

@@ -1,0 +1,197 @@
+"""A user's own data set: FILE.npz, a folder of class folders of pictures, or a function of FILE.py that gives arrays.
+
+Whoever starts a run reads it.  What the others must know of it, workers and the reader of a record among them, goes
+along with the experiment as its description: shape, classes, owners.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedtune.core.errors import UserError
+from fedtune.data import user_arrays, user_pictures, user_rows
+from fedtune.data.dataset import Dataset
+from fedtune.data.user_pictures import PICTURES
+from fedtune.user_code import extensions, references, user_errors, user_files
+from fedtune.user_code.user_files import OwnFile
+
+KEY = "dataset"  # of the descriptions of a file
+GROUP = "datasets"  # of entry points
+
+
+class About(NamedTuple):
+    """What is known of a data set without reading it.
+
+    shape    of a row as it was given; of pictures of different sizes (3, 0, 0).
+    kind     of the rows (Dataset).
+    owners   how many there are; 0: it does not tell.
+    sizes    of owners: [rows, how many owners have so many], ascending; earlier descriptions have none.
+    notes    what its user has to know, a line each.
+    digest   of the arrays that a function gave.
+    """
+
+    shape: tuple[int, ...]
+    classes: int
+    kind: str
+    owners: int
+    rows: int
+    digest: str = ""
+    sizes: list[list[int]] = []  # noqa: RUF012 - never changed
+    notes: tuple[str, ...] = ()
+
+    def owners_of(self, rows: int) -> int:
+        """How many owners have at least so many rows."""
+        return sum(many for size, many in self.sizes if size >= rows) if rows and self.sizes else self.owners
+
+    def row(self, name: str, image_size: int, x_as: str) -> tuple[str, tuple[int, ...]]:
+        """What a row is, and its shape as a model sees it; UserError where that is open and x_as does not say."""
+        if self.kind == PICTURES:
+            if x_as not in (user_rows.AUTO, user_rows.IMAGES):
+                raise UserError(f"x_as is for arrays, but {name} holds pictures; leave it out")
+            return PICTURES, self._sized(name, image_size)
+        if image_size:
+            raise UserError(f"image_size is for folders of pictures, but {name} is none; leave it out")
+        kind = user_rows.resolved(name, self.kind, self.shape, x_as)
+        return kind, user_rows.row_shape(kind, self.shape)
+
+    def _sized(self, name: str, image_size: int) -> tuple[int, ...]:
+        if not (image_size or self.shape[1]):
+            raise UserError(f"pictures of {name} differ in size; give one that they are brought to: --image-size 64")
+        return (self.shape[0], image_size, image_size) if image_size else self.shape
+
+
+def offered() -> tuple[str, ...]:
+    """The names of the data sets that installed packages offer."""
+    return tuple(extensions.names(GROUP))
+
+
+def is_own(name: str) -> bool:
+    """Whether it is the canonical name of a data set whose description this process knows, or one of a package's."""
+    if user_files.is_own(name):
+        return _ending(name) in user_files.about(name).get(KEY, {})
+    return name in offered()
+
+
+def about(name: str) -> About:
+    """The description of a user's data set; that of a package's is made by reading it."""
+    if not user_files.is_own(name):
+        return _about(_read(name, ""), "")
+    values = user_files.about(name)[KEY][_ending(name)]
+    return About(**(values | {n: tuple(values[n]) for n in ("shape", "notes") if n in values}))
+
+
+def described(name: str, files: tuple[OwnFile, ...]) -> tuple[OwnFile, ...]:
+    """The files that an experiment was given, with the description of its data set, which is read and checked.
+
+    name: of the data set, canonical.  A description that is known for the same content stays, so that of a run which
+    goes on.  UserError in one line for whatever is wrong with the data.
+    """
+    user_files.register(files)
+    if is_own(name):
+        known = user_files.about(name)[KEY][_ending(name)]
+    else:
+        data = _read(name, _content(name))
+        found = _about(data, _digest(data) if _ending(name) else "")
+        known = found._asdict() | {"shape": list(found.shape), "notes": list(found.notes)}  # as JSON has it
+    before = user_files.about(name)
+    new = {KEY: before.get(KEY, {}) | {_ending(name): known}}
+    files = tuple(f._replace(about=before | new) if f.name == _file(name) else f for f in files)
+    user_files.register(files)
+    return files
+
+
+def load(name: str) -> Dataset:
+    """The data set; UserError if it cannot be read, or its function gives other arrays than before."""
+    if not user_files.is_own(name):
+        return _read(name, "")
+    data, before = _read(name, _content(name)), about(name)
+    if before.digest and _digest(data) != before.digest:
+        raise UserError(f"{name} gave other arrays than before; a data set's function must give the same every time")
+    return data
+
+
+def _about(data: Dataset, digest: str) -> About:
+    owners = 0 if data.owner is None else int(data.owner.max()) + 1
+    shape = tuple(map(int, data.x.shape[1:]))
+    sizes = [] if data.owner is None else np.unique(np.bincount(data.owner), return_counts=True)
+    many = np.transpose(sizes).tolist()
+    return About(shape, data.classes, data.kind, owners, len(data.y), digest, many, data.notes)
+
+
+@lru_cache(maxsize=2)
+def _read(name: str, content: str) -> Dataset:
+    """Read a data set once for the same content."""
+    if name in offered():
+        function = _function(name, extensions.find(GROUP, name, "data set"))
+        with user_errors.told(f"the data set {name}, which a package offers, failed", passing=(UserError,)):
+            return user_arrays.to_dataset(name, name, _arrays(name, function()))
+    if not _is_code(name):
+        path = user_files.path_of(name)
+        if path.is_dir():
+            return user_pictures.read(name, path)
+        return user_arrays.to_dataset(name, str(path), user_arrays.read_npz(path, user_arrays.NAMES))
+    if not _ending(name):
+        raise UserError(f"a data set in a Python file is a function that gives arrays: name it, as {name}:NAME")
+    function = _function(name, user_files.load(name, "data set"))
+    with user_files.calling(name, "data set"):
+        given = function(**user_files.call_options(name))
+    return user_arrays.to_dataset(name, name, _arrays(name, given))
+
+
+def _function(name: str, found: Any) -> Callable[..., Any]:
+    """What was found under a name; UserError unless it can be called."""
+    if not callable(found):
+        raise UserError(f"{name} must be a function that gives arrays, but is {_kind(found)}")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _arrays(source: str, given: Any) -> Mapping[str, Any]:
+    """What a function gave, by name: a mapping, or x, y, owner and split in this order."""
+    if isinstance(given, tuple | list) and 2 <= len(given) <= 4:
+        return dict(zip(user_arrays.NAMES, given, strict=False))
+    if not isinstance(given, Mapping) or not set(given) <= set(user_arrays.NAMES):
+        got = f"{sorted(map(str, given))}" if isinstance(given, Mapping) else _kind(given)
+        names = ", ".join(user_arrays.NAMES)
+        raise UserError(f"{source} must give (x, y), (x, y, owner, split) or a dict of {names}, but gave {got}")
+    return given
+
+
+def _kind(value: Any) -> str:
+    return f"a {type(value).__name__}"
+
+
+def _content(name: str) -> str:
+    """What a data set is read from: place and hash of the data, or the module of the code, whose name has its hash."""
+    if _is_code(name):
+        return str(user_files.load(_file(name), "data set").__name__)
+    path = user_files.path_of(name)
+    return f"{path} {user_files.of_data(path).sha256}"
+
+
+def _is_code(name: str) -> bool:
+    return _file(name).endswith(".py")
+
+
+def _digest(data: Dataset) -> str:
+    """The hash of a data set's arrays."""
+    whole = hashlib.sha256()
+    for array in (data.x, data.y, data.owner, data.split):
+        if isinstance(array, np.ndarray):
+            whole.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+    return whole.hexdigest()
+
+
+def _file(name: str) -> str:
+    """The file of a canonical name."""
+    return references.parsed(name).path
+
+
+def _ending(name: str) -> str:
+    """What comes after the file: `:NAME(options)` of `FILE.py:NAME(options)`, nothing of `FILE.npz`."""
+    return name.removeprefix(_file(name))

@@ -1,0 +1,153 @@
+"""A folder of class folders of pictures, as torchvision's ImageFolder takes it: FOLDER/dog/1.png, FOLDER/cat/2.jpg.
+
+A class's pictures may lie in folders below it; links are followed.  FOLDER/train/dog/1.png, FOLDER/test/dog/2.png (and
+val) split them too.  Classes are the folders' names in order.  What is hidden or no picture is left out and counted.
+Pictures stay on disk until somebody holds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedtune.core.errors import UserError
+from fedtune.core.terminal import several
+from fedtune.data import picture
+from fedtune.data.dataset import SPLITS, Dataset, split_of
+from fedtune.user_code import content_hashes
+
+ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
+PICTURES = "pictures"  # what the rows are
+
+
+class OwnPictures:
+    """Pictures read when they are asked for: float32 [rows, channels, height, width], of one size (`picture`)."""
+
+    def __init__(self, files: list[Path], channels: int, depth: str, size: tuple[int, int], side: int = 0) -> None:
+        """size: (height, width) of all, (0, 0) if they differ.  side: what they are brought to; 0: as they are."""
+        self.files, self.channels, self.depth, self.size, self.side = files, channels, depth, size, side
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.files)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows, channels, height, width), as of an array."""
+        return len(self), self.channels, *((self.side, self.side) if self.side else self.size)
+
+    def sized(self, side: int) -> OwnPictures:
+        """The same, square, of so many pixels; 0: as they are."""
+        return OwnPictures(self.files, self.channels, self.depth, self.size, side)
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        """Read these rows; UserError for a file that cannot be read."""
+        x = np.empty((len(rows), *self.shape[1:]), np.float32)
+        height, width = self.shape[2:]
+        for place, row in zip(x, rows.tolist(), strict=True):
+            place[:] = picture.pixels(self.files[row], self.channels, self.depth, (width, height))
+        return x
+
+
+class _Row(NamedTuple):
+    """A picture of a class, in the order of rows."""
+
+    split: int
+    name: str  # of the class
+    folder: str
+    file: Path
+
+
+def read(name: str, folder: Path) -> Dataset:
+    """The data set of a folder; pictures that differ in size have height and width 0.
+
+    UserError for a folder without pictures, with one class, with an empty one, or with a file that is no picture.
+    """
+    everything = content_hashes.files_in(folder)
+    number = _split_folders(folder)
+    rows = sorted(_rows(folder, number, everything))
+    for part in map(folder.joinpath, number or [""]):
+        for empty in sorted({f.name for f in _folders(part)} - {r.name for r in rows if part in r.file.parents}):
+            raise UserError(f"a class folder has pictures, but {part / empty} has none; fill or remove it")
+    names = sorted({row.name for row in rows})
+    if len(names) < 2:
+        inner = f"; or give {folder / names[0]}" if names and len(_folders(folder / names[0])) > 1 else ""
+        wanted = f"two class folders or more, as {folder.name}/dog/1.png and {folder.name}/cat/2.png"
+        raise UserError(f"a folder of pictures needs {wanted}, but {folder} has {len(names)} with pictures{inner}")
+    place = {n: i for i, n in enumerate(names)}
+    y = np.array([place[row.name] for row in rows], np.int64)
+    split = np.array([row.split for row in rows], np.int64) if number else None
+    x = _pictures(folder, [row.file for row in rows])
+    left = sorted(set(everything) - set(x.files))
+    notes = (f"{several(len(left), 'file')} left out as hidden or no picture, the first {left[0]}",) if left else ()
+    if x.channels > len("RGB"):
+        notes = ("pictures are not opaque everywhere, so opacity is a fourth channel", *notes)
+    return Dataset(name, x, y, len(names), len(y), None, split, True, tuple(names), notes=notes, kind=PICTURES)
+
+
+def _rows(folder: Path, number: dict[str, int], files: list[Path]) -> Iterator[_Row]:
+    """The pictures that lie in class folders.  number: which split each of the folders is, where there are some."""
+    depth = 1 if number else 0
+    for file in files:
+        parts = file.relative_to(folder).parts
+        hidden = any(part.startswith(".") for part in parts)
+        if hidden or file.suffix.lower() not in ENDINGS or len(parts) < depth + 2:
+            continue
+        if not number or parts[0] in number:
+            yield _Row(number.get(parts[0], 0), parts[depth], str(file.parent), file)
+
+
+def _split_folders(folder: Path) -> dict[str, int]:
+    """The folders train, val (valid, validation, dev) and test, however they are written, and which split each is.
+
+    None where they are classes: where there is not one beside train.  UserError for what is neither.
+    """
+    folders = [f.name for f in _folders(folder)]
+    found = {name: s for name in folders if (s := split_of(name)) is not None}
+    others = [name for name in folders if name not in found]
+    if (0 not in found.values() or len(found) == 1) and others or not found:
+        _require_classes(folder, folders, found)
+        return {}
+    for s, wanted in ((0, "train"), (2, "test")):
+        if s not in found.values():
+            raise UserError(f"{folder} needs a folder {wanted} for its split, but has {', '.join(folders)}")
+    for s in found.values():
+        if len(same := [name for name in found if found[name] == s]) > 1:
+            raise UserError(f"{folder} has {' and '.join(same)}, which are both for {SPLITS[s]}; bring them together")
+    for name in others:
+        if any(f.suffix.lower() in ENDINGS for f in content_hashes.files_in(folder / name)):
+            raise UserError(f"{folder} has pictures in {name}, which is neither train, val nor test; move it elsewhere")
+    return found
+
+
+def _require_classes(folder: Path, folders: list[str], found: dict[str, int]) -> None:
+    """UserError where a folder named for a split and another one hold the same folders: classes of a split each."""
+    inside = {name: {f.name for f in _folders(folder / name)} for name in folders}
+    for name, other in ((n, o) for n in found for o in folders if o not in found):
+        if same := sorted(inside[name] & inside[other]):
+            raise UserError(
+                f"{folder} has {same[0]} in {name} and in {other}, so these look like splits; call them train, val and "
+                f"test, or rename {name} if it is a class"
+            )
+
+
+def _folders(folder: Path) -> list[Path]:
+    """The folders in a folder that are not hidden."""
+    return sorted(f for f in folder.iterdir() if f.is_dir() and not f.name.startswith("."))
+
+
+def _pictures(folder: Path, files: list[Path]) -> OwnPictures:
+    """The pictures, of one depth, with a fourth channel if one of them is not opaque; UserError for several depths."""
+    forms = [picture.form(file) for file in files]
+    for file, form in zip(files, forms, strict=True):
+        if form.depth != forms[0].depth:
+            raise UserError(
+                f"pictures of {folder} must be of one depth, but {files[0]} has {forms[0].depth} and {file} has "
+                f"{form.depth}; bring them to one"
+            )
+    alpha = any(picture.transparent(file) for file, form in zip(files, forms, strict=True) if form.alpha)
+    sizes = {(form.height, form.width) for form in forms}
+    return OwnPictures(files, 4 if alpha else 3, forms[0].depth, sizes.pop() if len(sizes) == 1 else (0, 0))

@@ -1,0 +1,77 @@
+"""What clients train before they are scored, where an algorithm's `adapt` says so: personal fine-tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from fedtune.core.errors import Diverged
+from fedtune.core.trees import Tree
+from fedtune.engine import seed_stack
+from fedtune.engine.engine import require_finite, train_group
+from fedtune.engine.local_training import Done
+from fedtune.engine.seed_stack import SeedStack, Work, by_plan
+from fedtune.engine.state import Group, Setting, State, received
+from fedtune.experiment import hooks, plans
+from fedtune.experiment.algorithm import Phase
+
+Groups = Mapping[int, Group]  # a run's, by their places
+
+
+def adapted(s: Setting, state: State, groups: tuple[Group, ...]) -> tuple[Group, ...]:
+    """The groups of a run as they are scored; they themselves stay as they are.  Raises Diverged."""
+    (found,) = adapt_all(seed_stack.alone(s), {0: state}, {0: dict(enumerate(groups))}).values()
+    if isinstance(found, Diverged):
+        raise found
+    return tuple(found.values())
+
+
+def adapt_all(
+    seeds: SeedStack, states: Mapping[int, State], groups: Mapping[int, Groups]
+) -> dict[int, Groups | Diverged]:  # fmt: skip
+    """The same of several runs, or how they diverged; groups of each by their places.
+
+    Where something is trained, a group's tensors come back with what it received in them.
+    """
+    found: dict[int, Groups | Diverged] = dict(groups)
+    of_each = {i: seeds.settings[i] for i in states}
+    said = {i: plans.adapting(s.algorithm, s.task_in(states[i].round + 1)) for i, s in of_each.items()}
+    for phases, runs in by_plan(said) if any(said.values()) else ():
+        for place in dict.fromkeys(place for i in runs for place in groups[i]):
+            here = {i: groups[i][place] for i in runs if place in groups[i]}
+            works = {i: _received(of_each[i], i, place, states[i], g) for i, g in here.items()}
+            for i, g in _adapted(seeds, works, phases, states[runs[0]].round).items():
+                before = found[i]
+                if not isinstance(before, Diverged):
+                    found[i] = g if isinstance(g, Diverged) else {**before, place: g}
+    return found
+
+
+def _received(s: Setting, run: int, place: int, state: State, g: Group) -> Work:
+    """A group's clients with what they would receive now."""
+    down = hooks.broadcast(s.algorithm, "deployed", state.server, g.ids, s.task_in(state.round + 1))
+    return Work(run, place, g._replace(tensors=received(s, g, down)), down)
+
+
+@torch.enable_grad()
+def _adapted(
+    seeds: SeedStack, works: dict[int, Work], phases: tuple[Phase, ...], t: int
+) -> dict[int, Group | Diverged]:  # fmt: skip
+    """Of each run its group after these phases, or how it diverged."""
+    lost: dict[int, Group | Diverged] = {}
+    for n, phase in enumerate(phases):
+
+        def code(s: Setting, g: Group, down: Tree, n: int = n, phase: Phase = phase) -> Done:
+            return train_group(s, g, down, phase, ("adapt", t + 1, n), t + 1)
+
+        for w, done in zip(list(works.values()), seeds.run(list(works.values()), code), strict=True):
+            try:
+                if isinstance(done, Diverged):
+                    raise done
+                require_finite(t, seeds.settings[w.run].federation, w.g.ids, done.losses, done.tensors, {})
+                works[w.run] = w._replace(g=w.g._replace(tensors=done.tensors))
+            except Diverged as error:
+                lost[w.run] = error
+                del works[w.run]
+    return {i: w.g for i, w in works.items()} | lost

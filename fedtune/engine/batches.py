@@ -1,0 +1,106 @@
+"""Who trains on which rows: a client's own or those that its phase makes, in batches that are drawn ahead."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedtune.core.draws import Draws, certain, streams_of
+from fedtune.core.trees import Executor, Tree, for_each_client, take, tree_map
+from fedtune.engine.blame import finding
+from fedtune.experiment.algorithm import Data, Phase, draw
+from fedtune.experiment.scenario import Scenario
+
+
+class Pool(NamedTuple):
+    """Rows to train on.  Row j of client k is x[rows[k, j]], for j < counts[k]."""
+
+    x: Tensor  # [R, …]
+    y: Tensor  # [R]
+    rows: Tensor  # [m, N]
+    counts: Tensor  # [m]
+    dtype: torch.dtype | None = None  # of noise; None: x's, which then are no whole numbers
+
+    @property
+    def real(self) -> torch.dtype:
+        """The type of the run's real numbers."""
+        return self.dtype or self.x.dtype
+
+
+class Plan(NamedTuple):
+    """Who does how many steps on which rows with which noise: drawn ahead, each client from its own stream."""
+
+    steps: list[int]  # of each client
+    rows: Tensor  # [m, S, B] rows of pool.x, padded past a client's own steps
+    eps: dict[str, Tensor]  # [m, S, …]
+    ends: Tensor  # [m, S] bool, the last steps of passes
+
+
+def plan(pools: list[Pool], phase: Phase, work: Scenario, passes: int, streams: list[torch.Generator]) -> Plan:
+    """Batches of exactly B real rows: permutation after permutation, the last batch of one wraps into the next.
+
+    A client with fewer rows than B meets some of them twice in a batch; one without rows does no step.  Several
+    pools are gone through once each, one after the other; a single one `passes` times.  Where the scenario counts
+    steps, it has so many in place of all its passes, and each pass of a phase with epochs of its own over a client's
+    own rows has as many.
+    """
+    batch, device = work.batch, pools[0].rows.device
+    starts = [0]
+    for pool in pools[:-1]:
+        starts.append(starts[-1] + len(pool.x))
+    counts = [p.counts.tolist() for p in pools]
+    tables = [p.rows.cpu() + start for p, start in zip(pools, starts, strict=True)]
+    rows, eps, steps, ends = [], [], [], []
+    for k, stream in enumerate(streams):
+        mine, last = [], []
+        for table, count in zip(tables, counts, strict=True):
+            n, own = count[k], table[k]
+            if phase.share < 1:
+                own = own[torch.randperm(n, generator=stream)[: max(1, round(phase.share * n))]]
+                n = min(n, len(own))
+            each, times = -(-n // batch), passes if len(pools) == 1 else 1  # steps of a pass, and passes
+            if phase.steps is not None:
+                each, times = 1, phase.steps
+            elif work.local_steps and (phase.epochs is None or phase.pool is None):
+                each, times = work.local_steps, 1 if phase.epochs is None else phase.epochs
+            if n and (need := each * times * batch):
+                order = torch.cat([torch.randperm(n, generator=stream) for _ in range(-(-need // n))])[:need]
+                mine.append(own[order])
+                last += ([False] * (each - 1) + [True]) * times
+        ends.append(torch.tensor(last, dtype=torch.bool))
+        rows.append(torch.cat(mine).view(-1, batch) if mine else torch.zeros(0, batch, dtype=torch.int64))
+        steps.append(len(rows[-1]))
+        eps.append(draw(phase.noise, stream, (steps[-1],), pools[0].real))
+    padded = tree_map(lambda *ts: _padded(ts).to(device), eps[0], *eps[1:])
+    return Plan(steps, _padded(rows).to(device), padded, _padded(ends).to(device))
+
+
+def _padded(ragged: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
+    return nn.utils.rnn.pad_sequence(list(ragged), batch_first=True)
+
+
+def drawn(
+    net: nn.Module, phase: Phase, down: dict[str, Tree], like: Pool, streams: list[torch.Generator],
+    executor: Executor, number: int,
+) -> Pool:  # fmt: skip
+    """The rows that the phase makes itself, as a Pool; masked ones are left out."""
+    assert phase.pool is not None
+    noise = [draw(phase.pool_noise, s, (), like.real) for s in streams]
+    eps = tree_map(lambda *ts: torch.stack(ts).to(like.x.device), noise[0], *noise[1:])
+    pool, draws = phase.pool, Draws(phase.pool, net)
+
+    def run() -> Data:
+        draws.begin(streams_of(streams, f"pool draws {number}"))
+        none = [torch.empty(0)] * len(streams)
+        with finding(lambda k, _: draws.alone(pool, k, take(down, k), take(eps, k)), lambda: none):
+            found: Data = for_each_client(pool, executor, down, eps, draws=draws)
+        return found
+
+    with torch.no_grad():
+        data = certain(run, draws)
+    m, n = data.mask.shape
+    real_first = (~data.mask).to(torch.int8).argsort(dim=1, stable=True)
+    rows = real_first + n * torch.arange(m, device=like.x.device)[:, None]
+    return Pool(data.x.flatten(0, 1), data.y.flatten(), rows, data.mask.sum(1), like.real)

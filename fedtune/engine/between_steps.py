@@ -1,0 +1,141 @@
+"""What a phase does besides its steps: it sets tensors before the first and after each, and lets clients stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import torch
+from torch import Tensor, nn
+
+from fedtune.core.trees import Tree, tree_map
+from fedtune.experiment import hooks
+from fedtune.experiment.algorithm import Model, Phase, part_of, parts
+from fedtune.experiment.phase import Setter
+
+# client code of one client or of many with all of their trees; the number says whose draws serve it
+Run = Callable[..., Tree]
+BEGIN, PROJECT = 0, 1
+Tensors = dict[str, Tensor]
+
+
+class BetweenSteps:
+    """The setters of a phase, and who has stopped; of many clients with a client axis, or of one without."""
+
+    def __init__(
+        self, net: nn.Module, phase: Phase, trained: Collection[str], frozen: Collection[str], real: torch.dtype,
+        ends: Tensor, run: Run,
+    ) -> None:  # fmt: skip
+        """ends [m, S]: the last steps of passes.  run: runs client code."""
+        self.net, self.phase, self.trained, self.real, self.run = net, phase, trained, real, run
+        self.first = self._setter(phase.begin, frozen) if phase.begin else None
+        self.each = self._setter(phase.project, {*parts(net)} - {*trained}) if phase.project else None
+        self.stops = Stops(ends, phase.window) if phase.until else None
+
+    def _setter(self, code: Setter, but: Collection[str]) -> Callable[..., Tensors]:
+        """What is set of one client's model, looked over; nothing of these parts."""
+
+        def of_one(t: Tensors, received: dict[str, Tree], kept: dict[str, Tree]) -> Tensors:
+            return hooks.setting(code, code(Model(self.net, t, kept), received), self.net, self.real, but)
+
+        return of_one
+
+    def _asked(self, t: Tensors, kept: dict[str, Tree], losses: Tensor) -> Tensor:
+        """Whether one client stops."""
+        assert self.phase.until
+        return hooks.stop(self.phase.until, self.phase.until(losses, Model(self.net, t, kept)))
+
+    def begin(self, mine: Tensors, received: dict[str, Tree], kept: dict[str, Tree]) -> BetweenSteps:
+        """Set what is set before the first step, in place."""
+        if self.first:
+            with torch.no_grad():
+                _put(mine, self.run(BEGIN, self.first, mine, received, kept))
+        return self
+
+    def counted(self, losses: Tensor, seen: dict[str, Tree]) -> tuple[Tensor, dict[str, Tree]]:
+        """Losses and tallies of a step, without those of clients that have stopped."""
+        return (self.stops.counted(losses), self.stops.counted(seen)) if self.stops else (losses, seen)
+
+    def over(
+        self, step: int, losses: Tensor, now: Tensors, received: dict[str, Tree], kept: dict[str, Tree], mine: Tensors
+    ) -> bool:  # fmt: skip
+        """Set what is set after a step, in place; whether all clients at work have stopped.
+
+        losses: as counted, [k].  mine: the tensors of all clients, of which `now` are those at work.
+        """
+        if not (self.each or self.stops):
+            return False
+        whole = {n: t.detach() for n, t in now.items()}
+        with torch.no_grad():
+            if self.each:
+                _put(whole, self.run(PROJECT, self.each, whole, received, kept))
+            if not self.stops:
+                return False
+            moved = {n: t for n, t in mine.items() if part_of(n) in self.trained}
+            asked = torch.func.vmap(self._asked) if mine else self._asked_alone
+            return self.stops.all_have(step, losses, lambda latest: asked(whole, kept, latest), moved)
+
+    def _asked_alone(self, t: Tensors, kept: dict[str, Tree], losses: Tensor) -> Tensor:
+        return self._asked(t, kept, losses[0])[None]
+
+    def end(self, mine: Tensors, steps: Tensor) -> Tensor:
+        """Put back what clients held when they stopped: how many steps of these each made."""
+        if not self.stops:
+            return steps
+        self.stops.put_back(mine)
+        return self.stops.made
+
+
+def _put(tensors: Tensors, new: Tensors) -> None:
+    """Write values into tensors of their names; all are computed before the first is written."""
+    for n, t in [(n, t.clone()) for n, t in new.items()]:
+        tensors[n].copy_(t)
+
+
+class Stops:
+    """What is known of the losses of clients [m] that may stop."""
+
+    def __init__(self, ends: Tensor, window: int) -> None:
+        """ends [m, S]: the steps that are the last of a pass.  window: how many passes are looked at."""
+        m = len(ends)
+        self.ends = ends
+        self.done = torch.zeros(m, dtype=torch.bool, device=ends.device)
+        self.made = torch.zeros(m, dtype=torch.int64, device=ends.device)  # steps
+        self.latest = torch.full((m, window), torch.nan, dtype=torch.float64, device=ends.device)
+        self.sum, self.count = torch.zeros_like(self.latest[:, 0]), torch.zeros_like(self.made)
+        self.held: list[tuple[Tensor, dict[str, Tensor]]] = []
+
+    def counted(self, tree: Tree) -> Tree:
+        """Losses and tallies of the first so many clients, without those of clients that have stopped."""
+        return tree_map(lambda t: torch.where(self.done[: len(t)].view(-1, *[1] * (t.dim() - 1)), 0, t), tree)
+
+    def all_have(
+        self, step: int, losses: Tensor, asked: Callable[[Tensor], Tensor], mine: dict[str, Tensor]
+    ) -> bool:  # fmt: skip
+        """After this step of the first so many clients: whether all of these have stopped.
+
+        losses: as counted.  asked: who stops, of the latest passes' losses.  mine: what of a client is not to move on.
+        """
+        k, going = len(losses), ~self.done[: len(losses)]
+        self.made[:k] += going
+        self.sum[:k] += losses
+        self.count[:k] += going
+        over = going & self.ends[:k, step]
+        if not over.any():
+            return not going.any()
+        mean = self.sum[:k] / self.count[:k].clamp(min=1)
+        rolled = torch.cat([self.latest[:k, 1:], mean[:, None]], 1)
+        self.latest[:k] = torch.where(over[:, None], rolled, self.latest[:k])
+        self.sum[:k] *= ~over
+        self.count[:k] *= ~over
+        stop = over & asked(self.latest[:k].to(losses.dtype))
+        if stop.any():
+            at = stop.nonzero()[:, 0]
+            self.held.append((at, {n: t[at] for n, t in mine.items()}))
+            self.done[:k] |= stop
+        return bool(self.done[:k].all())
+
+    def put_back(self, mine: dict[str, Tensor]) -> None:
+        """What clients held when they stopped."""
+        for at, held in self.held:
+            for n, t in held.items():
+                mine[n][at] = t

@@ -1,0 +1,146 @@
+"""What is said when client code fails: where, for whose rows, why it cannot be stacked, and what would do."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fedtune.core.about import FOLDER
+from fedtune.core.draws import CannotRepeat
+from fedtune.core.errors import UserError
+from fedtune.core.terminal import one_line
+from fedtune.engine.blame import PASSING, OfClient
+from fedtune.engine.state import Group, Setting
+from fedtune.nn import catalogue
+from fedtune.nn.net import layer_of, rule_of
+from fedtune.user_code import user_errors
+
+# what PyTorch says of code that vmap cannot run -> what the code does
+REASONS = {
+    ".item()": "takes a number out of a tensor (item, float, int, range)",
+    "doesn't have storage": "takes numbers out of a tensor (tolist, numpy)",
+    "access storage": "copies a tensor outside PyTorch's operations (deepcopy)",
+    "accessing `data`": "takes a tensor's .data",
+    "data-dependent control flow": "branches on a tensor (if, while, and, bool)",
+    "dynamic shape": "makes a tensor whose size depends on values (a boolean index, nonzero, unique)",
+    "masked_select": "makes a tensor whose size depends on values (masked_select)",
+    "provide an explicit positive num_classes": "calls one_hot without the number of classes",
+    "is not possible because there exists a Tensor": "writes a client's values into a tensor that it made empty",
+    "unbatched tensor": "draws random numbers into a tensor that it made empty",
+    "requires_grad_()": "calls requires_grad_ (torch.func.grad would do)",
+    "backward() called": "calls backward (torch.func.grad would do)",
+}
+_NO_RULE = ("Batching rule not implemented for aten::", "we do not yet support aten::")
+_SIGNS = ("vmap", "functorch", "Batching rule", "BatchedTensor")
+
+
+class Unstackable(UserError):
+    """Client code that runs for one client at a time, but not for all of them as one program."""
+
+    def __init__(
+        self, where: str, why: str, instead: str = "write that with masks (torch.where, one-hot sums)"
+    ) -> None:  # fmt: skip
+        """where: FILE:LINE in its author's file, or the module.  why: what it does there.  instead: what would do."""
+        super().__init__(
+            f"client code cannot run stacked: at {where} it {why}\n"
+            f"{instead}, or give --executor loop: one client after the other"
+        )
+        self.where, self.why = where, why
+
+
+@contextmanager
+def running(s: Setting, g: Group) -> Iterator[None]:
+    """While client code runs: what it, the model or a value does wrong is a UserError with its place, client and row.
+
+    So is chance without an address, and what vmap cannot run.
+    """
+    try:
+        with _stackable_operations():
+            yield
+    except CannotRepeat as error:
+        raise UserError(
+            f"random numbers in client code must be repeatable, but at {place(error)} {error}; draw with torch.rand, "
+            "randn, bernoulli or dropout"
+        ) from error
+    except PASSING:
+        raise
+    except OfClient as error:
+        cause, who = error.taken(), error.who(s.federation, s.task.clients)
+    except Exception as error:
+        cause, who = error, ""
+        if g.executor == "stack" and (why := reason(error, certain=_is_own(s))):  # none of them fails alone
+            raise Unstackable(place(error), why) from error
+    else:
+        return
+    if told := _told(cause, s, g):
+        raise UserError(told + who) from cause
+    raise cause
+
+
+def _told(error: Exception, s: Setting, g: Group) -> str:
+    """An error in a line with the line of the author's file and the layer; "" for one that is not theirs."""
+    layer, line = layer_of(error, g.net), user_errors.place(error)
+    if not (layer or line or _is_own(s)):
+        return ""
+    where = ", ".join(filter(None, [line, layer])) or f"{type(s.algorithm).__name__} on {', '.join(s.task.models)}"
+    rule = rule_of(error, g.net)
+    kind = one_line(type(error).__name__)
+    return f"{rule}; {where}" if rule else f"{where}: {kind}: {one_line(user_errors.text(error))}"
+
+
+def _is_own(s: Setting) -> bool:
+    """Whether the algorithm or a model is a user's own."""
+    return not type(s.algorithm).__module__.startswith("trainables.") or any(map(catalogue.is_own, s.task.models))
+
+
+@contextmanager
+def _stackable_operations() -> Iterator[None]:
+    """A transformer's layer in evaluation mode as single operations, which vmap has rules for, as in training.
+
+    And no advice of PyTorch's to its own developers where it falls back on a loop over clients: that is measured.
+    """
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    warn: Callable[[bool], None] = vars(torch._C._functorch)["_set_vmap_fallback_warning_enabled"]
+    warn(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        warn(True)
+
+
+def reason(error: Exception, certain: bool = False) -> str:
+    """What client code does that vmap cannot; nothing if the error may be another.  certain: it is none other."""
+    text = user_errors.text(error)
+    for sign, why in REASONS.items():
+        if sign in text:
+            return why
+    for sign in _NO_RULE:
+        if sign in text:
+            return f"calls {text.split(sign)[1].split()[0].split('.')[0]}, which vmap has no rule for"
+    first = text.splitlines()[0].split(". ")[0] if text else type(error).__name__
+    return f"raises {type(error).__name__}: {first}" if certain or any(sign in text for sign in _SIGNS) else ""
+
+
+def place(error: BaseException) -> str:
+    """FILE:LINE of an error in its author's file, or the module of the model that raised it where no line is theirs."""
+    if own := user_errors.place(error):
+        return own
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_NOT_THEIRS)]
+    if frames:
+        return f"{frames[-1].filename}:{frames[-1].lineno}"
+    owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [m for m in owners if isinstance(m, nn.Module)]
+    return f"the model's {type(modules[-1]).__name__}" if modules else "some place"
+
+
+_NOT_THEIRS = (
+    str(Path(torch.__file__).parent), str(FOLDER), sysconfig.get_paths()["stdlib"], "<",
+)  # fmt: skip

@@ -1,0 +1,118 @@
+"""A federated round: broadcast, local training, upload, aggregate.
+
+State is everything there is: saving it is the checkpoint.  A round is of one run, or of several runs on as many seeds,
+whose clients then work as one stack: see `seed_stack`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fedtune.core.errors import Diverged
+from fedtune.core.trees import Tree
+from fedtune.engine import client_errors, seed_stack
+from fedtune.engine.batches import Pool
+from fedtune.engine.blame import among
+from fedtune.engine.local_training import Done, train
+from fedtune.engine.round import RunningRound, participants, require_finite
+from fedtune.engine.seed_stack import SeedStack, Work, by_plan
+from fedtune.engine.state import Group, Setting, State, start
+from fedtune.engine.uploads import Known, says_something, uploads
+from fedtune.experiment import plans
+from fedtune.experiment.algorithm import DOWN, Phase
+
+__all__ = ["Group", "Setting", "State", "participants", "require_finite", "run_round", "run_rounds", "start"]
+
+Address = tuple[str | int, ...]
+Found = tuple[State, dict[str, Any]] | Diverged  # the new state and a row of metrics
+
+
+def run_round(s: Setting, state: State) -> tuple[State, dict[str, Any]]:
+    """Run the next round.  Returns the new state and the round's metrics (without evaluation).
+
+    The given state is used up: where only some clients take part, their tensors are overwritten at the round's end.
+    Raises Diverged as soon as a loss or a parameter is not finite.
+    """
+    (done,) = run_rounds(seed_stack.alone(s), {0: state}).values()
+    if isinstance(done, Diverged):
+        raise done
+    return done
+
+
+def run_rounds(seeds: SeedStack, states: Mapping[int, State]) -> dict[int, Found]:
+    """The next round of several runs, whose clients work as one stack: of each run what `run_round` gives or raises.
+
+    states: by the runs' places among the seeds; the runs have as many rounds behind them.
+    """
+    began = time.perf_counter()
+    rounds = [RunningRound(i, seeds.settings[i], state, state.round + 1) for i, state in states.items()]
+    said = {r.run: plans.plan(r.s.algorithm, r.task) for r in rounds}
+    for plan, runs in by_plan(said):
+        for action in plan:
+            here = [r for r in rounds if r.run in runs and not r.lost]
+            if isinstance(action, Phase):
+                _train(seeds, here, action)
+            elif action == DOWN:
+                for r in here:
+                    r.send_down()
+            else:
+                _send_up(seeds, here)
+    found = {r.run: r.end(states[r.run]) for r in rounds}
+    seconds = (time.perf_counter() - began) / len(rounds)  # each run's share
+    return {i: f if isinstance(f, Diverged) else (f[0], f[1] | {"seconds": seconds}) for i, f in found.items()}
+
+
+def _train(seeds: SeedStack, rounds: Sequence[RunningRound], phase: Phase) -> None:
+    """Local training of all clients that take part."""
+    for i in _groups(rounds):
+        here = [r for r in rounds if i in r.here and not r.lost]
+
+        def code(s: Setting, g: Group, down: Tree) -> Done:
+            return train_group(s, g, down, phase, ("train", rounds[0].t, rounds[0].phase), rounds[0].t)
+
+        works = [Work(r.run, i, r.groups[i], r.down[i]) for r in here]
+        for r, done in zip(here, seeds.run(works, code), strict=True):
+            r.take_training(i, done)
+    for r in rounds:
+        r.end_phase()
+
+
+def train_group(s: Setting, g: Group, down: Tree, phase: Phase, address: Address, t: int) -> Done:
+    """One phase of local training of a group's clients in round t, with draws from their streams at the address."""
+    cooled = s.scenario.lr_decay ** (t - 1)
+    plans.require_parts(s.algorithm, phase, g.net)
+    with client_errors.running(s, g):
+        args = (phase, pool_of(s, g.ids), s.scenario, g.executor, s.streams(g.ids, *address), cooled, g.kept)
+        with among(g.ids):
+            return train(g.net, g.tensors, down, *args)
+
+
+def _send_up(seeds: SeedStack, rounds: Sequence[RunningRound]) -> None:
+    """The clients send and remember, and the servers take it in."""
+    for i in _groups(rounds):
+        here = [r for r in rounds if i in r.here and not r.lost]
+        if not says_something(rounds[0].s.algorithm):
+            continue  # spare the pass over the data
+
+        def code(s: Setting, g: Group, known: Known) -> Tree:
+            with client_errors.running(s, g):
+                return uploads(s, g, known, rounds[0].t)
+
+        works = [Work(r.run, i, r.groups[i], Known(r.down[i], r.tallies[i], r.clients[i])) for r in here]
+        for r, found in zip(here, seeds.run(works, code), strict=True):
+            r.take_upload(i, found)
+    for r in rounds:
+        r.take_in()
+
+
+def _groups(rounds: Sequence[RunningRound]) -> range:
+    return range(len(rounds[0].groups) if rounds else 0)
+
+
+def pool_of(s: Setting, ids: Tensor) -> Pool:
+    f = s.federation
+    return Pool(f.x, f.y, f.train.rows[ids], f.train.counts[ids], s.dtype)

@@ -1,0 +1,195 @@
+"""Which way to run the clients where no rule knows: an author's code is tried once, and their model is timed.
+
+It happens in the process that starts a run, before its first round.  What was found is the run's `executor` from then
+on: its workers get it, its record holds it, and `resume`, `extend` and `replay` take it from there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedtune.core.errors import Diverged, UserError
+from fedtune.core.terminal import say
+from fedtune.core.threads import one_thread
+from fedtune.core.trees import Executor, named
+from fedtune.data.federation import Federation, Split
+from fedtune.engine import hidden_state
+from fedtune.engine.client_errors import Unstackable, place, reason
+from fedtune.engine.hidden_state import Streams
+from fedtune.experiment import registry
+from fedtune.experiment.experiment import Experiment
+from fedtune.nn import catalogue
+from fedtune.nn.net import hook_of
+from fedtune.user_code import places
+
+Simulate = Callable[[Experiment, dict[str, Any], Federation], Any]
+
+KEPT = "keep in buffers (register_buffer) what a client is to keep, and draw with torch"
+SAME = "let its Python ask nothing of tensors but shapes and types (no requires_grad, register_hook), nor the time"
+MOVED, ROUNDED = 1e-2, 1e-5  # of how far a number has moved, and of itself: what rounding may be
+ROUNDS = 2  # that are tried: the second one receives what the first one sent
+ROWS = 6  # of a client, in a trial
+CLIENTS = 10  # at least two of each architecture, in a measurement
+# of a client in a round that is tried or timed: in the second one nearly all are replayed, if they can be; an odd
+# number, so that what is another at every second step is so at another client's
+STEPS = 5
+
+
+def settle(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> Experiment:
+    """The experiment with an executor that runs its code, and on a CPU the faster one for a model that no rule knows.
+
+    simulate: makes a simulation.  UserError for code that was to be stacked and cannot be, or does not run at all.
+    """
+    own_model = any(map(catalogue.is_own, catalogue.members(experiment.scenario.model)))
+    own_code = not registry.find(experiment.algorithm).__module__.startswith("trainables.")
+    if experiment.executor in ("rule", "loop") or not (own_model or own_code):
+        return experiment
+    with one_thread():
+        try:
+            _try(experiment, config, data, simulate)
+        except Unstackable as error:
+            if experiment.executor == "stack":
+                raise
+            say(f"note: clients run one after the other (executor loop), as client code at {error.where} {error.why}")
+            return replace(experiment, executor="loop")
+        if experiment.executor == "stack":
+            return experiment
+        if not own_model:
+            return replace(experiment, executor="rule")
+        if experiment.device != "cpu":  # a loop is bound by kernel launches there
+            return replace(experiment, executor="stack")
+        return replace(experiment, executor=_faster(experiment, config, data, simulate))
+
+
+def _try(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> None:
+    """Run a few clients on a few rows, one by one and stacked.  Unstackable if only the former does."""
+    small = _of_some(data, 2 * len(catalogue.members(experiment.scenario.model)), ROWS)
+    watched = _Watched(simulate)
+    _rounds(experiment, config, small, "loop", watched)
+    watched.require_nothing_kept()
+    stacked = _Watched(simulate)
+    try:
+        _rounds(experiment, config, small, "stack", stacked)
+    except Unstackable:
+        raise
+    except UserError as error:  # of code that runs alone
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        raise Unstackable(place(cause), reason(cause, certain=True)) from error
+    watched.require_same(stacked)
+
+
+class _Watched:
+    """Makes a simulation, and looks at what its nets keep outside a client's tensors: all clients have one net."""
+
+    def __init__(self, simulate: Simulate) -> None:
+        self.simulate, self.start = simulate, dict[str, Tensor]()
+        self.made: Any = None
+        self.algorithm: type = type(None)
+        self.nets, self.before = list[nn.Module](), list[dict[str, str]]()
+
+    def __call__(self, *given: Any) -> Any:
+        """The simulation."""
+        made = self.made = self.simulate(*given)
+        self.start = {n: t.clone() for n, t in self._numbers().items()}
+        self.nets, self.algorithm = [g.net for g in made.state.groups], type(made.setting.algorithm)
+        self.before, self.streams = self._kept(), Streams.now()
+        return made
+
+    def require_nothing_kept(self) -> None:
+        """Unstackable if anything has changed: stacked, it would change once where it does for each client."""
+        if not self.made:
+            return
+        for net in self.nets:
+            if hook := hook_of(net):
+                raise Unstackable(hook, "has a hook, which may keep what it sees", KEPT)
+        for owner, before, now in zip([*self.nets, None], self.before, self._kept(), strict=True):
+            if changed := sorted(n for n in now.keys() | before.keys() if now.get(n) != before.get(n)):
+                place = _of_attribute(owner, changed[0]) if owner else self.algorithm.__name__
+                raise Unstackable(place, f"changes {changed[0]}, which all clients share", KEPT)
+        if self.nets and (drawn := {*self.streams.moved(Streams.now())} - {"torch"}):
+            raise Unstackable("the model", f"draws from the process's stream of {' and '.join(sorted(drawn))}", KEPT)
+
+    def _kept(self) -> list[dict[str, str]]:
+        """What the nets hold, and the algorithm's class and file."""
+        return [*map(hidden_state.of_net, self.nets), hidden_state.belongings(self.algorithm)]
+
+    def _numbers(self) -> dict[str, Tensor]:
+        """The server's entries and the clients' tensors as they are, and how far it came."""
+        state = self.made.state
+        found = {"server": state.server, "clients": tuple((g.tensors, g.kept) for g in state.groups)}
+        return named(found) | {"rounds": torch.tensor(state.round)}
+
+    def require_same(self, stacked: _Watched) -> None:
+        """Unstackable if the same rounds gave other numbers: what Python asks of a tensor, say, is not the same there.
+
+        Apart is what differs by more than rounding, in proportion to how far training went.
+        """
+        if not self.made:
+            return
+        ours = self._numbers()
+        for name, other in stacked._numbers().items():
+            one = ours[name]
+            if one.shape != other.shape or _apart(one, other, self.start.get(name, one)):
+                raise Unstackable("the model", f"trains {name.rpartition('/')[2]} to other values than alone", SAME)
+
+
+def _apart(one: Tensor, other: Tensor, start: Tensor) -> bool:
+    one, other, start = one.double(), other.double(), start.double()  # what is true or false, too
+    moved = one - start if start.shape == one.shape else one
+    all_of = (one - other, moved, one)
+    difference, far, size = (float(t.nan_to_num().abs().amax()) if t.numel() else 0.0 for t in all_of)
+    return difference > MOVED * far + ROUNDED * size
+
+
+def _of_attribute(net: nn.Module, name: str) -> str:
+    """The line of its author's that first names an attribute of one of the net's modules; the model if none does."""
+    path, _, attribute = name.rpartition(".")
+    layer = dict(net.named_modules()).get(path, net)
+    return places.of_word(type(layer), rf"\.{re.escape(attribute)}\b") or "the model"
+
+
+def _faster(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> Executor:
+    """The executor that takes less time for a round of a few steps."""
+    some = _of_some(data, max(CLIENTS, 2 * len(catalogue.members(experiment.scenario.model))))
+    seconds: dict[Executor, float] = {}
+    for executor in ("stack", "loop"):
+        seconds[executor] = min(_rounds(experiment, config, some, executor, simulate), default=0.0)
+    best: Executor = "loop" if seconds["loop"] < seconds["stack"] else "stack"
+    other: Executor = "stack" if best == "loop" else "loop"
+    if seconds[best]:
+        ratio = seconds[other] / seconds[best]
+        say(f"note: executor {best} for {experiment.scenario.model}: {ratio:.1f} times as fast as {other}, as measured")
+    return best
+
+
+def _rounds(
+    experiment: Experiment, config: dict[str, Any], data: Federation, executor: Executor, simulate: Simulate
+) -> list[float]:
+    """The seconds of each of the first rounds; fewer where training diverges, which says nothing of the code."""
+    # the rows are there: a partition file, which says how many clients there are, is asked no more
+    scenario = experiment.scenario.override(
+        clients=data.clients, partition="iid", participation=1.0, eval_clients=0, all_classes=0
+    )
+    given = replace(experiment, scenario=scenario, executor=executor, device="cpu")
+    seconds: list[float] = []
+    with suppress(Diverged):
+        simulation = simulate(given, config | {"local_steps": STEPS}, data)
+        for _ in range(ROUNDS):
+            seconds.append(simulation.step()["seconds"])
+    return seconds
+
+
+def _of_some(data: Federation, clients: int, rows: int | None = None) -> Federation:
+    """The first clients, and the first rows of each."""
+
+    def some(split: Split) -> Split:
+        return Split(split.rows[:clients, :rows], split.counts[:clients].clip(max=rows))
+
+    return data._replace(train=some(data.train), val=some(data.val), test=some(data.test))

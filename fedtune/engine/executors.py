@@ -1,0 +1,101 @@
+"""Which way to run many clients: a rule, so that the same command always does the same.
+
+`auto` is the rule, but for a user's own algorithm or model, which is tried first and timed: `executor_choice`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fedtune.core.errors import UserError, unknown
+
+if TYPE_CHECKING:  # the names are read by commands that need no PyTorch
+    from torch import Tensor, nn
+
+    from fedtune.core.trees import Executor
+
+EXECUTORS = ("auto", "rule", "stack", "loop")
+
+# Parameters of one client's model.  Below, stacking wins at every batch size measured, from the 13,706 of the digits
+# CNN (5 times at B = 4) to the 582,026 of McMahan's (1.2 times); ResNet-18 with 11 million is slower stacked, for one
+# client's step already fills the caches.  Nothing was measured in between.  See benchmarks/engine.py.
+STACK_BELOW = 2_000_000
+
+# Of what a stack of several runs' clients holds at most: parameters, and what goes with the clients into their code.
+# Training has up to six copies at work (values, gradients, momentum): 0.5 GB in float32.
+NUMBERS_AT_ONCE = 20_000_000
+
+# Clients of several runs are stacked until a step's arithmetic takes so many microseconds, by the measured law of
+# `step_cost`: there a step's dispatch of about 5 ms is a fifth, and more clients gain nothing.
+STEP_AT_MOST = 20_000.0
+
+
+def require_device(device: str) -> None:
+    """UserError unless the device exists."""
+    import torch
+
+    if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
+        raise UserError(f"device must be cpu, or cuda where there is a GPU, but got {device!r}; use --device cpu")
+
+
+def choose(name: str, net: nn.Module, device: str) -> Executor:
+    """The executor for this model and device; `name` forces one.
+
+    A hook may keep what it sees, so a net with one runs for one client after the other.  On a GPU a loop is bound by
+    kernel launches, so there the stack is the choice for every other model.
+    """
+    if name not in EXECUTORS:
+        raise unknown("executor", name, EXECUTORS)
+    from fedtune.nn.net import hook_of
+
+    if name != "loop" and (where := hook_of(net)):
+        if name == "stack":
+            raise UserError(f"a net with a hook cannot run stacked, but {where} has one; give --executor loop")
+        return "loop"
+    if name in ("stack", "loop"):
+        return "stack" if name == "stack" else "loop"
+    small = sum(p.numel() for p in net.parameters()) < STACK_BELOW
+    return "stack" if small or device != "cpu" else "loop"
+
+
+def clients_at_once(net: nn.Module, rows: Tensor, batch: int, device: str) -> int:
+    """How many clients one stack should hold where those of several runs could share it.
+
+    On a GPU that is bounded by memory alone.  rows: some of those that the net reads.
+    """
+    parameters = sum(p.numel() for p in net.parameters())
+    most = NUMBERS_AT_ONCE // max(1, parameters)
+    return most if device != "cpu" else min(most, int(STEP_AT_MOST / step_cost(net, rows, batch)))
+
+
+def step_cost(net: nn.Module, rows: Tensor, batch: int) -> float:
+    """Microseconds of one client's share in a large stack's step on a CPU, its dispatch left out.
+
+    50 + 0.25 a thousand multiply-adds of the batch's forward pass + 2 a thousand parameters: fitted before steps were
+    replayed from tapes (EPYC 9004, one thread).  Since then it is 0.9 of what a step takes for the digits CNN at B = 4,
+    1.9 at 32, and 1.2 to 1.4 for the two-conv CNN at 4 to 32 (benchmarks/engine.py).  It stays: another law would pack
+    other seeds together, and in float32 these differ in the eighth digit.
+    """
+    parameters = sum(p.numel() for p in net.parameters())
+    return 50 + 0.25e-3 * batch * _multiply_adds(net, rows[:1]) + 2e-3 * parameters
+
+
+def _multiply_adds(net: nn.Module, row: Tensor) -> float:
+    """Those of a row's forward pass through the layers that have weights."""
+    from torch import Tensor, inference_mode
+
+    found, training = 0.0, net.training
+
+    def count(layer: nn.Module, inputs: Any, output: Tensor) -> None:
+        nonlocal found
+        weight = getattr(layer, "weight", None)
+        if weight is not None and weight.ndim > 1 and isinstance(output, Tensor):
+            found += output.numel() / len(weight) * weight.numel()
+
+    hooks = [m.register_forward_hook(count) for m in net.modules()]
+    with inference_mode():
+        net.eval()(row)
+    for hook in hooks:
+        hook.remove()
+    net.train(training)
+    return found

@@ -1,0 +1,174 @@
+"""What an algorithm could remember outside the state: values of its classes, modules, functions and nets."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from types import FunctionType, GeneratorType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedtune.core.pure_functions import is_known
+from fedtune.user_code import places
+
+DEEP = 20  # so far are objects looked into
+
+
+class Streams(NamedTuple):
+    """The states of the random streams that belong to the process."""
+
+    torch: Any
+    numpy: Any
+    python: Any
+
+    @classmethod
+    def now(cls) -> Streams:
+        """As they are."""
+        kind, keys, *rest = np.random.get_state()
+        return cls(torch.get_rng_state().numpy().tobytes(), (np.asarray(keys).tobytes(), *rest), random.getstate())
+
+    def moved(self, later: Streams) -> list[str]:
+        """Those that somebody drew from until later."""
+        return [n for n in self._fields if getattr(self, n) != getattr(later, n)]
+
+
+def belongings(cls: type) -> dict[str, str]:
+    """A fingerprint of every value that outlives a call, by `Class.name`, `module.name` or `function.name`."""
+    found: dict[str, str] = {}
+    owners = {owner: None for owner in places.own_classes(cls)}
+    for module in _modules(cls):
+        for name, value in vars(module).items():
+            if isinstance(value, type):
+                owners |= {value: None} if value.__module__ == module.__name__ else {}
+            elif isinstance(value, FunctionType):
+                found |= _of_function(name, value) if value.__module__ == module.__name__ else {}
+            elif not name.startswith("__") and not isinstance(value, ModuleType):
+                found[name] = fingerprint(value)
+    for owner in owners:
+        for name, value in vars(owner).items():
+            if isinstance(value, FunctionType):
+                found |= _of_function(f"{owner.__name__}.{name}", value)
+            elif not name.startswith("__"):
+                found[f"{owner.__name__}.{name}"] = fingerprint(value)
+    return found
+
+
+def of_net(net: nn.Module) -> dict[str, str]:
+    """A fingerprint of everything in a net's modules, their classes and files but a client's tensors, and modes."""
+    tensors = ("_parameters", "_buffers", "_modules", "training")
+    found: dict[str, str] = {}
+    for path, module in net.named_modules():
+        torchs = type(module).__module__.startswith("torch.")  # it knows what it does: nn.LSTM's _flat_weights
+        held = {n: v for n, v in vars(module).items() if n not in tensors and not (torchs and n.startswith("_"))}
+        held |= {n: module._buffers[n] for n in module._non_persistent_buffers_set}  # which no client has as its own
+        found |= {f"{path}.{name}".strip("."): fingerprint(value) for name, value in held.items()}
+    for cls in {type(m) for m in net.modules() if not is_known(type(m).__module__)}:
+        found |= belongings(cls)
+    return found
+
+
+def _modules(cls: type) -> Iterator[ModuleType]:
+    """The modules of a class's files, and those imported from their folders, but not fedtune's own packages."""
+    own = places.files_of(cls)
+    folders = {os.path.dirname(file) for file in own}
+    for name, module in [*sys.modules.items()]:
+        file = getattr(module, "__file__", None)
+        if name in own.values() or (file and os.path.dirname(file) in folders and name.split(".")[0] != "trainables"):
+            yield module
+
+
+def _of_function(name: str, function: FunctionType) -> dict[str, str]:
+    kept = {f"{name}.{n}": v for n, v in vars(function).items() if n != "__wrapped__"}
+    kept |= {f"{name}, default {i + 1}": v for i, v in enumerate(function.__defaults__ or ())}
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    kept |= {f"{name}, variable {n}": c.cell_contents for n, c in cells if n != "__class__" and _filled(c)}
+    return {n: fingerprint(v) for n, v in kept.items() if not callable(v)}
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _held(function: FunctionType) -> list[Any]:
+    """What a function holds from one call to the next."""
+    cells = [c.cell_contents for c in function.__closure__ or () if _filled(c)]
+    return [*cells, *(function.__defaults__ or ()), *vars(function).values()]
+
+
+def fingerprint(value: Any, deep: int = DEEP, met: dict[int, Any] | None = None) -> str:
+    """The same text for the same value, as far as it consists of data.
+
+    met: what was looked into already; held, so that no identity is given twice.
+    """
+    met = {} if met is None else met
+    if isinstance(value, int | float | complex | str | bytes | np.generic | None):
+        return repr(value)
+    if isinstance(value, Tensor):
+        return f"tensor {tuple(value.shape)} {_digest(_bytes_of(value))}"
+    if isinstance(value, np.ndarray):
+        return f"array {value.shape} {_digest(value.tobytes())}"
+    kind = type(value).__name__
+    if deep <= 0 or id(value) in met or isinstance(value, type | ModuleType) or type(value).__module__ in _CACHES:
+        return kind
+    met[id(value)] = value
+    return f"{kind} {_parts_of(value, lambda part: fingerprint(part, deep - 1, met))}"
+
+
+_CACHES = ("functools", "logging")  # what these remember changes nothing; a partial is one of its function
+
+
+def _parts_of(value: Any, of: Callable[[Any], str]) -> str:
+    """The fingerprints of what a value consists of."""
+    if isinstance(value, FunctionType):
+        return of(_held(value))
+    if isinstance(value, GeneratorType):
+        frame = value.gi_frame
+        return "at its end" if frame is None else f"{frame.f_lasti} {of(frame.f_locals)}"
+    own = {n: v for n, v in getattr(value, "__dict__", {}).items() if not isinstance(value, nn.Module) or n != _MODE}
+    said = [f"{n!r}: {of(v)}" for n, v in own.items()]
+    if isinstance(value, dict):
+        said += [f"{k!r}: {of(v)}" for k, v in value.items()]
+    elif isinstance(value, list | tuple | set | frozenset):
+        said += map(of, value)
+    elif isinstance(value, MethodType):
+        said += map(of, (value.__self__, value.__func__))
+    elif not said or type(value).__reduce__ is not object.__reduce__:
+        said += map(of, _reduced(value))
+    return ", ".join(said)
+
+
+_MODE = "training"
+
+
+def _reduced(value: Any) -> list[Any]:
+    """What Python would save of an object that is more than its namespace: an iterator, a deque, one with slots."""
+    try:
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+            saved = value.__reduce_ex__(4)
+    except Exception:  # whatever cannot be saved, as a lock
+        return []
+    if isinstance(saved, str):
+        return [saved]
+    _, arguments, *state = saved
+    return [arguments, *state[:1], *([*items] for items in state[1:3] if items is not None)]
+
+
+def _bytes_of(t: Tensor) -> bytes:
+    if t.is_meta or t.layout is not torch.strided:
+        return b""
+    numbers: bytes = t.detach().cpu().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return numbers
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=8).hexdigest()

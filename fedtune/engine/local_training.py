@@ -1,0 +1,249 @@
+"""Local training: one phase of many clients, stacked or one by one, with the same draws and the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedtune.core.draws import Draws, certain, streams_of
+from fedtune.core.trees import Executor, Tree, join, take, take_cheaply, tree_map
+from fedtune.core.trees import leaves as leaves_of
+from fedtune.engine.batches import Plan, Pool, drawn, plan
+from fedtune.engine.between_steps import BetweenSteps, Run
+from fedtune.engine.blame import finding
+from fedtune.engine.optimizers import Optimizers, path, rate, trained_names
+from fedtune.engine.stacked_step import gradients, steps_of
+from fedtune.experiment import hooks
+from fedtune.experiment.algorithm import Batch, Client, Model, Phase, part_of, parts
+from fedtune.experiment.scenario import Scenario
+from fedtune.nn.layers import has_convolutions, stacked_layout, stacked_weights
+
+
+class Job(NamedTuple):
+    """One phase of local training as an executor gets it."""
+
+    net: nn.Module  # the form, its parts in train or eval mode
+    phase: Phase
+    work: Scenario
+    cooled: float  # what the clients' learning rate has been multiplied by so far
+    x: Tensor  # [R, …] the rows that the plan speaks of
+    y: Tensor  # [R]
+    plan: Plan
+    trained: tuple[str, ...]  # the parts that move
+    client: Client  # with a client axis
+    streams: list[torch.Generator]  # whose addresses are the clients' in this phase
+    draws: tuple[Draws, Draws, Draws, Draws]  # of a step, of the second one, of what is set before and after steps
+
+    def begin(self, order: Sequence[int]) -> tuple[Draws, Draws, Draws, Draws]:
+        """What serves the random numbers of a phase's code, to these clients from their beginning."""
+        mine = [self.streams[k] for k in order]
+        for draws, purpose in zip(self.draws, ("draws", "draws again", "draws begin", "draws project"), strict=True):
+            draws.begin(streams_of(mine, purpose))
+        return self.draws
+
+
+class Done(NamedTuple):
+    """What a phase leaves, with a client axis."""
+
+    tensors: dict[str, Tensor]
+    losses: Tensor  # [m] float64
+    tally: dict[str, Tree]  # {} unless the loss returns (loss, tally): then the sum of its tallies over the steps
+    client: Client  # what client code knew of its client
+    steps: Tensor  # [m] that were made
+
+
+def train(
+    net: nn.Module,
+    tensors: dict[str, Tensor],
+    down: dict[str, Tree],
+    phase: Phase,
+    pool: Pool,
+    work: Scenario,
+    executor: Executor,
+    streams: list[torch.Generator],
+    cooled: float = 1.0,
+    kept: dict[str, Tree] | None = None,
+) -> Done:
+    """Train m clients for one phase.  tensors and down have a client axis [m, …]; nothing given is changed.
+
+    cooled is lr_decay to the power of the rounds before; a phase with its own lr is not cooled.  kept is what the
+    clients keep between rounds.
+    Returns the new tensors, each client's mean loss over its steps (0 without a step), and what its loss tallied.
+    """
+    trained = tuple(part for part in phase.train or parts(net) if part not in work.frozen)
+    for name, part in net.named_children():
+        part.train(name in trained)  # a frozen part keeps its running statistics
+    passes = work.local_epochs if phase.epochs is None else phase.epochs
+    pools = [drawn(net, phase, down, pool, streams, executor, i) for i in range(passes)] if phase.pool else [pool]
+    rows = join([{"x": p.x, "y": p.y} for p in pools])
+    todo, device = plan(pools, phase, work, passes, streams), pool.counts.device
+    lr = torch.full((len(todo.steps),), rate(phase, work, cooled), dtype=pool.real, device=device)
+
+    def knowing(steps: Tensor) -> Client:
+        paths = {p: path(p, phase, work, cooled, steps.to(lr.dtype)) for p in trained}
+        return Client(kept or {}, lr, steps, {p: paths.get(p, torch.zeros_like(lr)) for p in parts(net)})
+
+    client = knowing(torch.tensor(todo.steps, device=device))
+    codes = phase.loss, phase.after and phase.after.loss, phase.begin, phase.project
+    draws = Draws(codes[0], net), Draws(codes[1], net), Draws(codes[2], net), Draws(codes[3], net)
+    job = Job(net, phase, work, cooled, rows["x"], rows["y"], todo, trained, client, streams, draws)
+    run = _stack_in_memory if executor == "stack" else _loop
+    with finding(lambda k, at: _alone(job, tensors, down, k, at), lambda: _rows(job)):
+        done = certain(lambda: run(job, tensors, down), *draws)
+    keep = {n: t for n, t in done.tensors.items() if phase.begin or part_of(n) in trained}
+    losses, client = done.losses / done.steps.clamp(min=1), knowing(done.steps) if phase.until else client
+    return done._replace(tensors=tensors | keep, losses=losses, client=client)
+
+
+def _frozen(job: Job, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What nobody trains and nothing changes: it need not be copied."""
+    return {n: t for n, t in tensors.items() if part_of(n) in job.work.frozen}
+
+
+def _parted(out: Tensor | tuple[Tensor, dict[str, Tree]]) -> tuple[Tensor, dict[str, Tree]]:
+    """A loss, and what it tallies of its batch."""
+    return out if isinstance(out, tuple) else (out, {})
+
+
+def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
+    """All clients as one program.
+
+    Clients are ordered by their number of steps: those still at work are a prefix, and nothing computes the others.
+    """
+    net, phase, x, y, todo = job.net, job.phase, job.x, job.y, job.plan
+    order = sorted(range(len(todo.steps)), key=lambda k: -todo.steps[k])
+    at = torch.tensor(order, device=x.device)
+    steps = [todo.steps[k] for k in order]
+    down, eps, clients = (take(tree, at) for tree in (down, todo.eps, job.client))  # copies
+    mine = take(tensors, at) | take_cheaply(_frozen(job, tensors), at)
+    rows = todo.rows[at].transpose(0, 1)  # [S, m, B]
+    total = torch.zeros(len(order), device=x.device, dtype=torch.float64)
+    tally: dict[str, Tree] = {}
+    first, again, *others = job.begin(order)
+    between = _between(job, todo.ends[at], partial(_all_of, others)).begin(mine, down, clients.kept)
+    asks: list[str] = []  # what client code asked of its client's scalars in the first step; tensors cost time
+    moving, active, convolves = trained_names(net, job.trained), 0, has_convolutions(net)
+    optimizers: Optimizers | None = None
+    run, run_again = steps_of(net, phase, (first, again), asks)
+    for s in range(steps[0]):
+        still = sum(n > s for n in steps)
+        if still != active:
+            active, some = still, slice(still)
+            mine |= stacked_weights(net, mine, still, job.work.batch)
+            now, received, (kept, *scalars) = take(mine, some), take(down, some), take(clients, some)  # views
+            leaves = [now[n].detach().requires_grad_() for n in moving]
+            now |= dict(zip(moving, leaves, strict=True))
+            if optimizers:
+                optimizers.cut(leaves)
+            for code in filter(None, (run, run_again)):
+                code.turn_to(now, leaves, received)
+        optimizers = optimizers or Optimizers(phase, job.work, job.cooled, moving, leaves, 1)
+        index = rows[s, :active]
+        images = x[index]  # [k, B, …]
+        noise = {n: e[:active, s] for n, e in eps.items()}
+        told = (kept, *scalars) if s == 0 or asks else (kept,) if kept else ()
+        step = (stacked_layout(images) if convolves else images, y[index], noise, *told)
+        losses, seen, grads = run(step)
+        optimizers.step(grads)
+        if run_again:
+            optimizers.step_again(run_again(step)[2])
+        losses, seen = between.counted(losses, seen)
+        total[:active] += losses
+        tally = tally or tree_map(lambda t: t.new_zeros(len(order), *t.shape[1:]), seen)
+        tree_map(lambda whole, part: whole[: len(part)].add_(part), tally, seen)
+        if between.over(s, losses, now, received, kept, mine):
+            break
+    back, made = at.argsort(), between.end(mine, torch.tensor(steps, device=x.device))
+    return Done(take(mine, back), total[back], take(tally, back), job.client, made[back])
+
+
+def _stack_in_memory(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
+    """All clients as one program; where a GPU's memory does not hold them, half of them after the other half."""
+    try:
+        return _stack(job, tensors, down)
+    except torch.OutOfMemoryError:
+        if len(job.plan.steps) == 1:
+            raise
+    torch.cuda.empty_cache()
+    steps, rows, eps, ends = job.plan
+    half, found = len(steps) // 2, []
+    for some in (slice(0, half), slice(half, None)):
+        todo, streams = Plan(steps[some], rows[some], take(eps, some), ends[some]), job.streams[some]
+        part = job._replace(plan=todo, client=take(job.client, some), streams=streams)
+        found.append(_stack_in_memory(part, take(tensors, some), take(down, some)))
+    return join(found)
+
+
+def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
+    """One client after the other."""
+    net, phase, x, y, todo = job.net, job.phase, job.x, job.y, job.plan
+    tensors = tree_map(torch.clone, tensors) | _frozen(job, tensors)
+    moving = trained_names(net, job.trained)
+    total = torch.zeros(len(todo.steps), device=x.device, dtype=torch.float64)
+    tally: dict[str, Tree] = {}
+    made = torch.tensor(todo.steps, device=x.device)
+    draws, draws_again, *others = job.begin(range(len(todo.steps)))
+    for k, steps in enumerate(todo.steps):
+        mine, received, client = take(tensors, k), take(down, k), take(job.client, k)  # views: written through
+        run = partial(_one_of, others, k)
+        between = _between(job, todo.ends[k : k + 1], run).begin(mine, received, client.kept)
+        leaves = [mine[n].detach().requires_grad_() for n in moving]
+        now = mine | dict(zip(moving, leaves, strict=True))
+        model = Model(net, now, client.kept)
+        optimizers = Optimizers(phase, job.work, job.cooled, moving, leaves, 0)
+        for s in range(steps):
+            index = todo.rows[k, s]
+            batch = Batch(x[index], y[index], {n: e[k, s] for n, e in todo.eps.items()}, client)
+            loss, seen = _parted(hooks.loss(phase.loss, draws.alone(phase.loss, k, model, batch, received)))
+            optimizers.step(gradients(phase.loss, loss, leaves))
+            if phase.after:
+                code = phase.after.loss
+                again, _ = _parted(hooks.loss(code, draws_again.alone(code, k, model, batch, received)))
+                optimizers.step_again(gradients(code, again, leaves))
+            total[k] += loss.detach()
+            if not tally:
+                tally = tree_map(lambda t: t.detach().new_zeros(len(todo.steps), *t.shape), seen)
+            tree_map(lambda whole, part: whole[k].add_(part.detach()), tally, seen)  # noqa: B023 (called at once)
+            if between.over(s, loss.detach()[None], now, received, client.kept, {}):
+                break
+        made[k : k + 1] = between.end({}, made[k : k + 1])
+    return Done(tensors, total, tally, job.client, made)
+
+
+def _rows(job: Job) -> list[Tensor]:
+    """The rows that each client trains on; none where the phase made them."""
+    steps, rows, *_ = job.plan
+    return [rows[k, : 0 if job.phase.pool else n].unique() for k, n in enumerate(steps)]
+
+
+def _alone(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree], k: int, at: Tensor | None) -> object:
+    """A client's training without the others', or its loss as it begins on some of its rows, batch by batch."""
+    (steps, rows, eps, ends), one = job.plan, slice(k, k + 1)
+    if at is None:
+        part = job._replace(plan=Plan(steps[one], rows[one], take(eps, one), ends[one]), client=take(job.client, one))
+        return _loop(part._replace(streams=job.streams[one]), take(tensors, one), take(down, one))
+    given, size = _rows(job)[k][at], rows.shape[2]
+    noise, client = {n: e[k, 0] for n, e in eps.items()}, take(job.client, k)
+    model = Model(job.net, take(tensors, k), client.kept)
+    for index in torch.cat([given, given[:1].expand(-len(given) % size)]).split(size):
+        job.draws[0].alone(job.phase.loss, k, model, Batch(job.x[index], job.y[index], noise, client), take(down, k))
+    return None
+
+
+def _between(job: Job, ends: Tensor, run: Run) -> BetweenSteps:
+    """What the phase of some clients does besides its steps.  ends: of these clients."""
+    return BetweenSteps(job.net, job.phase, job.trained, job.work.frozen, job.client.lr.dtype, ends, run)
+
+
+def _all_of(draws: Sequence[Draws], which: int, code: Callable[..., Tree], *trees: Tree) -> Tree:
+    """Code of clients as one program."""
+    return draws[which].stacked(code, len(leaves_of(trees)[0]), *trees)
+
+
+def _one_of(draws: Sequence[Draws], client: int, which: int, code: Callable[..., Tree], *trees: Tree) -> Tree:
+    """Code of one client."""
+    return draws[which].alone(code, client, *trees)

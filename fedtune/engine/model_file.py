@@ -1,0 +1,46 @@
+"""A trained configuration in a file: the experiment and its state, which is all there is of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedtune.core.about import VERSION
+from fedtune.core.errors import UserError
+from fedtune.engine.simulation import Simulation
+from fedtune.experiment import initial_weights, recorded, registry
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
+from fedtune.user_code import user_files
+
+
+def write(path: Path, experiment: Experiment, config: dict[str, Any], simulation: Simulation) -> None:
+    """Write a file that loads without running code; the user's own, which it holds, runs when it is used."""
+    about = experiment.to_plain() | ({"own": [tuple(file) for file in experiment.own]} if experiment.own else {})
+    kept = {"fedtune": VERSION, "experiment": about, "config": config}
+    torch.save(kept | {"state": simulation.state_dict()}, path)
+
+
+def read(path: Path) -> tuple[Experiment, dict[str, Any], dict[str, Any]]:
+    """The experiment (on a CPU), the configuration and the state; UserError if the file is none of `write`'s."""
+    try:
+        initial_weights.require(path)
+        kept = torch.load(path, weights_only=True, map_location="cpu")
+        about = dict(kept["experiment"])
+        own = tuple(user_files.OwnFile(*file) for file in about.get("own", ()))
+        if own and hasattr(os, "getuid") and path.stat().st_uid != os.getuid():
+            raise UserError(f"{path} holds code of another user's, which would run; train that configuration yourself")
+        about["own"] = user_files.unchanged(own, f"the model in {path}")
+        cls, held = registry.find(about["algorithm"]), about.get("defaults")
+        about["preset"] = recorded.preset_of(about["preset"], held)
+        about["defaults"] = recorded.defaults_of(cls, about["preset"], held)
+        about |= {"scenario": Scenario(**about["scenario"]), "given": tuple(about["given"]), "device": "cpu"}
+        return Experiment(**about), dict(kept["config"]), dict(kept["state"])
+    except UserError:
+        raise
+    except Exception as error:  # of another program, cut off, of another version, or with code in it
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"a saved model is what fedtune run --save wrote, but {path} is none: {reason}") from error

@@ -1,0 +1,181 @@
+"""What moves the clients' parameters in a phase: its optimiser and that of its second step, with paces and clipping.
+
+The rules are torch.optim's SGD and Adam to the last bit (a test compares), as operations on lists of tensors: its
+classes take as long as a small net's backward pass, and their first use imports a compiler for over a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from fedtune.experiment.algorithm import Phase, part_of
+from fedtune.experiment.scenario import Scenario
+
+
+class Optimizers:
+    """What moves one client's leaves, or many clients' stacked ones: a phase's optimiser, and that of its second step.
+
+    `lead` is the number of client axes of a leaf: 0 or 1.
+    """
+
+    def __init__(
+        self, phase: Phase, work: Scenario, cooled: float, names: list[str], leaves: list[Tensor], lead: int
+    ) -> None:
+        """names: those of the leaves, as of `trained_names`.  cooled: what the clients' rate was multiplied by."""
+        self.phase, self.lead = phase, lead
+        own = [[i for i, n in enumerate(names) if part_of(n) == part] for part in self.phase.pace]
+        rest = [i for i, n in enumerate(names) if part_of(n) not in self.phase.pace]
+        paced = [(times, s) for times, s in zip((*self.phase.pace.values(), 1.0), (*own, rest), strict=True) if s]
+        self.bounded = [s for _, s in paced]  # what is clipped together
+        body = {i for i, n in enumerate(names) if part_of(n) == "body"} if work.body_pace != 1 else set()
+        split = [
+            (times * share, [i for i in s if (i in body) == inside])
+            for times, s in paced for share, inside in ((work.body_pace, True), (1.0, False))
+        ]  # fmt: skip
+        self.sets = [(times, s) for times, s in split if s]  # what has one rate
+        lr, after = rate(phase, work, cooled), self.phase.after
+        make = _adam if work.optimizer == "adam" else _sgd(momentum(phase, work))
+        self.leaves, self.memory = leaves, _Memory(len(leaves))
+        self.first = [(s, partial(make, lr * times, work.weight_decay)) for times, s in self.sets]
+        self.again = _Memory(len(leaves))
+        self.second: list[tuple[list[int], _Rule]] = []
+        then = [i for i, n in enumerate(names) if after and part_of(n) in after.train]
+        if after and then and self.first:
+            make = {"adam": _adam, "sgd": _sgd(0.0)}[after.optimizer]
+            self.second = [(then, partial(make, lr if after.lr is None else after.lr, 0.0))]
+
+    def cut(self, leaves: list[Tensor]) -> None:
+        """Move on to the clients still at work: leaves, and what is remembered of them, are cut to these."""
+        self.leaves = leaves
+        for memory in (self.memory, self.again):
+            memory.cut(leaves)
+
+    @torch.inference_mode()
+    def step(self, grads: Sequence[Tensor | None]) -> None:
+        """One step along these gradients of the leaves, which it may change."""
+        if self.phase.clip:
+            for s in self.bounded:
+                clip_norms([g for i in s if (g := grads[i]) is not None], self.phase.clip, self.lead)
+        _move(self.first, self.memory, self.leaves, grads)
+
+    @torch.inference_mode()
+    def step_again(self, grads: Sequence[Tensor | None]) -> None:
+        """The phase's second step."""
+        _move(self.second, self.again, self.leaves, grads)
+
+
+class _Memory:
+    """What an optimiser remembers of each leaf: moving averages, by name, and how often it moved."""
+
+    def __init__(self, leaves: int) -> None:
+        self.averages: _Averages = [{} for _ in range(leaves)]
+        self.steps = [0] * leaves
+
+    def cut(self, leaves: list[Tensor]) -> None:
+        self.averages = [
+            {n: t[: len(leaf)] for n, t in old.items()} for old, leaf in zip(self.averages, leaves, strict=True)
+        ]
+
+
+_Averages = list[dict[str, Tensor]]
+# moves these leaves along these gradients, remembering in these averages; all have made as many steps before
+_Rule = Callable[[list[Tensor], list[Tensor], _Averages, int], None]
+
+
+def _move(
+    rules: Sequence[tuple[list[int], _Rule]], memory: _Memory, leaves: list[Tensor], grads: Sequence[Tensor | None]
+) -> None:
+    """Every leaf that has a gradient by its rule.  A leaf without one stays, and nothing is remembered of it."""
+    for all_of, rule in rules:
+        moved = [i for i in all_of if grads[i] is not None]
+        for steps in dict.fromkeys(memory.steps[i] for i in moved):
+            some = [i for i in moved if memory.steps[i] == steps]
+            rule([leaves[i] for i in some], [g for i in some if (g := grads[i]) is not None],
+                 [memory.averages[i] for i in some], steps)  # fmt: skip
+        for i in moved:
+            memory.steps[i] += 1
+
+
+def _sgd(momentum: float) -> Callable[..., None]:
+    """torch.optim.SGD's step."""
+
+    def step(
+        lr: float,
+        decay: float,
+        leaves: list[Tensor],
+        grads: list[Tensor],
+        memory: list[dict[str, Tensor]],
+        steps: int,
+    ) -> None:
+        if decay:
+            grads = [*torch._foreach_add(grads, leaves, alpha=decay)]
+        if momentum and not steps:
+            for own, g in zip(memory, grads, strict=True):
+                own["mean"] = g.clone()
+        elif momentum:
+            means = [own["mean"] for own in memory]
+            torch._foreach_mul_(means, momentum)
+            torch._foreach_add_(means, grads, alpha=1)
+            grads = means
+        torch._foreach_add_(leaves, grads, alpha=-lr)
+
+    return step
+
+
+def _adam(lr: float, decay: float, leaves: list[Tensor], grads: list[Tensor], memory: _Averages, steps: int) -> None:
+    """torch.optim.Adam's step, with its defaults."""
+    if not steps:
+        for own, leaf in zip(memory, leaves, strict=True):
+            own |= {"mean": torch.zeros_like(leaf), "square": torch.zeros_like(leaf)}
+    means, squares = [own["mean"] for own in memory], [own["square"] for own in memory]
+    if decay:
+        grads = [*torch._foreach_add(grads, leaves, alpha=decay)]
+    torch._foreach_lerp_(means, grads, 1 - 0.9)
+    torch._foreach_mul_(squares, 0.999)
+    torch._foreach_addcmul_(squares, grads, grads, 1 - 0.999)
+    t = float(steps + 1)
+    spread = torch._foreach_sqrt(squares)
+    torch._foreach_div_(spread, (1 - 0.999**t) ** 0.5)
+    torch._foreach_add_(spread, 1e-8)
+    torch._foreach_addcdiv_(leaves, means, spread, -(lr / (1 - 0.9**t)))
+
+
+def clip_norms(grads: list[Tensor], bound: float, lead: int) -> None:
+    """Scale each client's gradients, in place, so that their norm together is at most `bound` (as torch's clipping)."""
+    if grads:
+        squares = [g.reshape(*g.shape[:lead], -1).square().sum(-1) for g in grads]
+        norm = torch.stack(squares).sum(0).sqrt()  # [k], or a scalar
+        scale = (bound / (norm + 1e-6)).clamp(max=1)
+        for g in grads:
+            g.mul_(scale.view(*scale.shape, *[1] * (g.dim() - lead)))
+
+
+def rate(phase: Phase, work: Scenario, cooled: float) -> float:
+    """A phase's learning rate: its own, or the scenario's as it has cooled."""
+    return work.lr * cooled if phase.lr is None else phase.lr
+
+
+def momentum(phase: Phase, work: Scenario) -> float:
+    """A phase's momentum: its own, or the scenario's."""
+    return work.momentum if phase.momentum is None else phase.momentum
+
+
+def path(part: str, phase: Phase, work: Scenario, cooled: float, steps: Tensor) -> Tensor:
+    """How far clients [m] of so many steps carry a part along a gradient of one, but for Adam: η a step.
+
+    With momentum β step s is 1 + β + … + β^(s-1) = (1 - β^s) / (1 - β) long, and S of them
+    S / (1 - β) - β (1 - β^S) / (1 - β)².
+    """
+    times = phase.pace.get(part, 1.0) * (work.body_pace if part == "body" else 1.0)
+    beta = 0.0 if work.optimizer == "adam" else momentum(phase, work)
+    long = steps / (1 - beta) - beta * (1 - beta**steps) / (1 - beta) ** 2
+    return rate(phase, work, cooled) * times * long
+
+
+def trained_names(net: nn.Module, trained: tuple[str, ...]) -> list[str]:
+    """The full names of the parameters of these parts."""
+    return [n for n, _ in net.named_parameters() if part_of(n) in trained]

@@ -1,0 +1,176 @@
+"""One run's round at work: what the server and the clients that take part hold, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import reduce
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedtune.core import metrics, randomness
+from fedtune.core.errors import Diverged
+from fedtune.core.trees import NOTHING, Size, Tree, alike, join, leaves, size, take
+from fedtune.data.federation import Federation
+from fedtune.engine.local_training import Done
+from fedtune.engine.state import Group, Setting, State, no_steps, received
+from fedtune.experiment import hooks
+from fedtune.experiment.algorithm import part_of
+
+Found = TypeVar("Found")
+
+
+def participants(s: Setting, t: int) -> Tensor:
+    """The clients of round t, ascending; drawn without replacement from the round's own stream."""
+    order = torch.randperm(s.task.clients, generator=randomness.stream(s.task.seed, "participants", t))
+    return order[: s.scenario.participants].sort().values.to(s.federation.x.device)
+
+
+class RunningRound:
+    """A run's round at work: the server's entries, the clients that take part, what they last received and tallied."""
+
+    def __init__(self, run: int, s: Setting, state: State, t: int) -> None:
+        """Of each group, take the clients of round t.  run: its place among the seeds."""
+        self.run, self.s, self.t, self.task, self.server = run, s, t, s.task_in(t), state.server
+        chosen = participants(s, t)
+        self.at = [torch.isin(g.ids, chosen).nonzero()[:, 0] for g in state.groups]
+        self.groups = [g.at(a) for g, a in zip(state.groups, self.at, strict=True)]
+        self.here = [i for i, g in enumerate(self.groups) if len(g.ids)]
+        self.down: list[dict[str, Tree]] = [{} for _ in self.groups]
+        self.tallies: list[dict[str, Tree]] = [{} for _ in self.groups]
+        self.kept = [g.kept for g in self.groups]  # at the round's end
+        # what client code knows of its client; before the round's first phase no step was made
+        self.clients = [no_steps(s, g.net, g.ids)._replace(kept=g.kept) for g in self.groups]
+        self.ups: dict[int, dict[str, Tree]] = {}  # of each group, until the server has taken it in
+        self.up_size, self.down_size = NOTHING, NOTHING
+        self.losses: list[Tensor] = []  # of the phase
+        self.train_loss: float | None = None  # of the first phase
+        self.phase = 0  # counts training only, so that algorithms which exchange different things draw the same
+        self.lost: Diverged | None = None  # how it diverged
+
+    @contextmanager
+    def until_lost(self) -> Iterator[None]:
+        """Note if the run diverges here; what comes after in the round is then left out."""
+        try:
+            yield
+        except Diverged as error:
+            self.lost = error
+
+    def send_down(self) -> None:
+        """The server sends, and the clients take over what they receive."""
+        with self.until_lost():
+            for i in self.here:
+                g = self.groups[i]
+                self.down[i] = hooks.broadcast(self.s.algorithm, "broadcast", self.server, g.ids, self.task)
+                self.down_size = self.down_size.plus(size(self.down[i]))
+                self.groups[i] = g._replace(tensors=received(self.s, g, self.down[i]))
+
+    def take_training(self, i: int, done: Done | Diverged) -> None:
+        """What a phase left of a group's clients."""
+        with self.until_lost():
+            done = _finite(done)
+            g, frozen = self.groups[i], self.s.scenario.frozen
+            moved = {n: t for n, t in done.tensors.items() if part_of(n) not in frozen}  # the rest takes no memory
+            self.groups[i] = g._replace(tensors=g.tensors | moved)
+            self.losses.append(done.losses)
+            self.tallies[i], self.clients[i] = done.tally or self.tallies[i], done.client
+            require_finite(self.t, self.s.federation, g.ids, done.losses, {}, {})
+
+    def end_phase(self) -> None:
+        """All groups have trained."""
+        if not self.lost:
+            self.train_loss = torch.cat(self.losses).mean().item() if self.train_loss is None else self.train_loss
+        self.losses, self.phase = [], self.phase + 1
+
+    def take_upload(self, i: int, found: dict[str, Tree] | Diverged) -> None:
+        """What a group's clients send and keep."""
+        with self.until_lost():
+            found = _finite(found)
+            self.ups[i], self.kept[i] = found["up"], found["kept"]
+
+    def take_in(self) -> None:
+        """The server takes in what was sent, in the order of the clients' numbers."""
+        if self.lost:
+            return
+        ups = []
+        for i in self.here:
+            g, up = self.groups[i], self.ups.get(i, {})
+            if self.s.algorithm.shared:
+                rows = self.s.federation.train.counts[g.ids]
+                up = {"shared": {n: g.tensors[n] for n in self.server["shared"]}, "rows": rows} | up
+            ups.append(up)
+        self.ups = {}
+        self.up_size = reduce(Size.plus, map(size, ups), self.up_size)
+        ids = torch.cat([self.groups[i].ids for i in self.here])
+        with self.until_lost():
+            sent = take(join(ups) | {"ids": ids}, ids.argsort())
+            found = self.s.algorithm.aggregate(self.server, sent, self.task)
+            self.server = hooks.entries(self.s.algorithm, "aggregate", found, self.server)
+
+    def end(self, state: State) -> tuple[State, dict[str, Any]] | Diverged:
+        """The new state and the round's metrics, or how it diverged."""
+        with self.until_lost():
+            if not self.lost:
+                self._require_finite()
+        if self.lost:
+            return self.lost
+        total = state.bytes + self.up_size.bytes + self.down_size.bytes
+        row = {"train_loss": self.train_loss} | metrics.communication(self.up_size, self.down_size, total)
+        row |= hooks.reported(self.s.algorithm, self.s.algorithm.report(self.server))
+        return State(self.server, self._merged(state.groups), self.t, total), row
+
+    def _require_finite(self) -> None:
+        """Diverged unless all parameters, all that clients keep and all of the server's entries are finite."""
+        for i in self.here:
+            g = self.groups[i]
+            require_finite(self.t, self.s.federation, g.ids, torch.zeros(1), g.tensors, self.kept[i])
+        lost = [n for n, tree in self.server.items() if not all(v.isfinite().all() for v in leaves(tree))]
+        if lost:
+            raise Diverged(f"diverged in round {self.t}: the server's {', '.join(lost)} became NaN or infinite")
+
+    def _merged(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
+        """The groups with the tensors of those that took part, and what these keep."""
+        return tuple(
+            old._replace(tensors=_back(old.tensors, a, g.tensors), kept=_back(old.kept, a, kept))
+            for old, a, g, kept in zip(groups, self.at, self.groups, self.kept, strict=True)
+        )
+
+
+def _back(old: Tree, at: Tensor, new: Tree) -> Tree:
+    """A group's tensors with those of some clients replaced, in place: who sat a round out costs nothing.
+
+    Only what is frozen is one for all clients; what all of a group received and keep untrained is copied here.
+    """
+    if isinstance(old, dict):
+        return {n: _back(t, at, new[n]) for n, t in old.items()}
+    if isinstance(old, tuple):
+        return type(old)(*(_back(*pair) for pair in zip(old, [at] * len(old), new, strict=True)))
+    if alike(old):
+        return old
+    if len(at) < len(old):
+        return old.index_copy_(0, at, new)
+    return new.clone() if alike(new) else new
+
+
+def require_finite(t: int, f: Federation, ids: Tensor, losses: Tensor, tensors: Tree, kept: Tree) -> None:
+    """Diverged, with round and clients, unless every loss [K_g], every parameter and all that they keep is finite."""
+    fine = {"loss": losses.isfinite().to(ids.device).expand(len(ids))}
+    for what, tree in (("parameters", tensors), ("memory", kept)):
+        reals = [v.reshape(len(v), -1).isfinite().all(1) for v in leaves(tree) if v.is_floating_point()]
+        fine[what] = torch.stack(reals).all(0) if reals else fine["loss"]
+    for what, good in fine.items():
+        if not good.all():
+            bad = ids[~good].tolist()
+            whose = f"{f.who(bad[0])}'s {what}"
+            if len(bad) > 1:
+                whose = f"the {what} of {len(bad)} clients ({f.some(bad)})"
+            raise Diverged(f"diverged in round {t}: {whose} became NaN or infinite")
+
+
+def _finite(found: Found | Diverged) -> Found:
+    """What was found, unless that is how clients diverged."""
+    if isinstance(found, Diverged):
+        raise found
+    return found

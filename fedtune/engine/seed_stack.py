@@ -1,0 +1,238 @@
+"""Runs of one configuration on several seeds: each has its own server, and their clients work as one stack.
+
+A stacked step of a small net costs more in dispatch than in arithmetic, so that a hundred clients take little longer
+than twenty.  The runs' clients are numbered through in a joint `Setting`: client i is client i mod K of run i div K.
+Code that is run for clients knows nothing of it: it is given a setting, a group of its clients and their trees, and
+draws from `Setting.streams`, which are each client's own.  So a run's numbers are those that it would have alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from fedtune.core.errors import Diverged
+from fedtune.core.trees import Ragged, Tree, join, leaves, take
+from fedtune.data import federation
+from fedtune.engine import executors
+from fedtune.engine.state import Group, Setting, State
+from fedtune.experiment.experiment import Experiment, dtype_of, shape_of, task_of
+from fedtune.nn import architectures
+
+
+class Work(NamedTuple):
+    """Clients of one run that are to run some code, and what goes with each, with a client axis."""
+
+    run: int  # its place among the runs
+    group: int  # the place of the clients' group among the run's groups
+    g: Group
+    trees: Tree
+
+
+Plan = TypeVar("Plan", bound=tuple[Any, ...])
+Code = Callable[[Setting, Group, Tree], Tree]  # of a setting, clients of it and their trees, a tree with a client axis
+
+
+class SeedStack(NamedTuple):
+    """The settings of the runs, and the one in which all their clients are numbered through."""
+
+    settings: tuple[Setting, ...]
+    joint: Setting | None = None  # None: every run's clients work by themselves
+    most: tuple[int, ...] = ()  # clients of each group that a stack holds at most
+
+    def run(self, works: Sequence[Work], code: Code) -> list[Tree | Diverged]:
+        """What the code gives for the clients of each work, or how they diverged.
+
+        It is run for as many works at once as a stack should hold.  Should it fail there, it is run for one after the
+        other: it may be for the numbers of one run.
+        """
+        found: list[Tree | Diverged] = []
+        for some in self._batches(works):
+            if len(some) > 1:
+                with suppress(Exception):
+                    found += self._together(some, code)
+                    continue
+            found += [self._alone(w, code) for w in some]
+        return found
+
+    def _alone(self, w: Work, code: Code) -> Tree | Diverged:
+        try:
+            return code(self.settings[w.run], w.g, w.trees)
+        except Diverged as error:
+            return error
+
+    def _together(self, works: Sequence[Work], code: Code) -> list[Tree]:
+        assert self.joint
+        whole, ends = code(self.joint, self._joined(works), one_after_another([w.trees for w in works])), [0]
+        for w in works:
+            ends.append(ends[-1] + len(w.g.ids))
+        return [take(whole, slice(a, b)) for a, b in pairwise(ends)]
+
+    def _batches(self, works: Sequence[Work]) -> list[Sequence[Work]]:
+        """Works that run as one stack: as few stacks as the bounds allow, of about as many works each."""
+        if self.joint is None or len(works) < 2 or not _alike(works):
+            return [[w] for w in works]
+        most = min(self.most[works[0].group], executors.NUMBERS_AT_ONCE // max(1, _numbers(works[0])))
+        at_once = max(1, most // max(len(w.g.ids) for w in works))
+        stacks = -(-len(works) // at_once)
+        return [works[len(works) * i // stacks : len(works) * (i + 1) // stacks] for i in range(stacks)]
+
+    def _joined(self, works: Sequence[Work]) -> Group:
+        """The clients of several runs as one group of the joint setting."""
+        first, clients = works[0].g, self.settings[0].task.clients
+        ids = torch.cat([w.g.ids + w.run * clients for w in works])
+        tensors, kept = (one_after_another(of) for of in zip(*((w.g.tensors, w.g.kept) for w in works), strict=True))
+        return first._replace(ids=ids, tensors=tensors, kept=kept)
+
+
+def alone(s: Setting) -> SeedStack:
+    """One run by itself."""
+    return SeedStack((s,))
+
+
+def stacked(settings: Sequence[Setting], states: Sequence[State]) -> SeedStack:
+    """The runs, their clients stacked if that pays; settings and states of one experiment on several seeds."""
+    first, groups = settings[0], states[0].groups
+    if len(settings) == 1 or not _of_one_kind(settings, states):
+        return SeedStack(tuple(settings))
+    most = tuple(_at_once(first, i, g) for i, g in enumerate(groups))
+    if not any(most):
+        return SeedStack(tuple(settings))
+    joint = federation.joined([s.federation for s in settings])
+    own, begin = [], 0
+    for s in settings:  # the same rows in the same memory
+        f, part = s.federation, slice(begin, begin + len(s.federation.x))
+        own.append(s._replace(federation=f._replace(x=joint.x[part], y=joint.y[part]), algorithm=first.algorithm))
+        begin += len(f.x)
+    everywhere = [s.everywhere for s in settings if s.everywhere]
+    everyone = federation.joined_split(everywhere, [len(s.federation.x) for s in settings]) if everywhere else None
+    seeds = tuple(s.task.seed for s in settings)
+    whole = own[0]._replace(federation=joint, everywhere=everyone, seeds=seeds)
+    return SeedStack(tuple(own), whole, most)
+
+
+def seeds_at_once(experiment: Experiment, config: dict[str, Any]) -> int:
+    """How many seeds of an experiment one stack should hold; 1: each by itself."""
+    _, scenario = experiment.resolve(config)
+    (shape, classes), dtype = shape_of(scenario), dtype_of(scenario)
+    task = task_of(scenario, classes, shape, experiment.seed, dtype)
+    known = task.shape, task.classes, task.features, dtype, task.batch, experiment.device, experiment.executor
+    clients = -(-scenario.participants // len(task.models))  # of each architecture
+    return max(1, min(clients_at_once(member, *known) for member in task.models) // clients)
+
+
+@lru_cache(maxsize=64)  # a family has many members, a comparison many runs
+def clients_at_once(
+    member: str, shape: architectures.Shape, classes: int, features: int, dtype: torch.dtype, batch: int, device: str,
+    executor: str,
+) -> int:  # fmt: skip
+    """How many clients of an architecture one stack should hold where several runs can share it; 0: they run alone."""
+    net = architectures.build(member, shape, classes, features)
+    if executors.choose(executor, net, device) == "loop":
+        return 0
+    return executors.clients_at_once(net, torch.zeros(1, *shape, dtype=dtype), batch, device)
+
+
+def _at_once(s: Setting, i: int, g: Group) -> int:
+    """How many clients one stack should hold of a group; 0 where that is less than two runs have."""
+    x, task = s.federation.x, s.task
+    dtype = torch.float32 if x.is_floating_point() else x.dtype
+    known = task.shape, task.classes, task.features, dtype, task.batch, x.device.type, g.executor
+    most = clients_at_once(task.models[i], *known)
+    return most if most >= 2 * min(len(g.ids), s.scenario.participants) else 0
+
+
+def by_plan(plans: Mapping[int, Plan]) -> Iterator[tuple[Plan, list[int]]]:
+    """What happens, and the runs in which it does: in all the same, unless an algorithm asks for the seed."""
+    left = dict(plans)
+    while left:
+        plan = next(iter(left.values()))
+        runs = [i for i, p in left.items() if _form(p) == _form(plan)]
+        yield plan, runs
+        left = {i: p for i, p in left.items() if i not in runs}
+
+
+def _form(plan: Any) -> Any:
+    """What tells plans apart: two `partial` of the same function and arguments are the same."""
+    if isinstance(plan, tuple):
+        return tuple(map(_form, plan))
+    if isinstance(plan, partial):
+        return plan.func, _form(plan.args), {n: _form(v) for n, v in plan.keywords.items()}
+    return id(plan) if isinstance(plan, Tensor) else plan
+
+
+def _of_one_kind(settings: Sequence[Setting], states: Sequence[State]) -> bool:
+    """Whether runs differ in nothing but the values of their tensors: algorithm, number of clients, nets' constants."""
+    first = settings[0]
+    kinds = [(s.algorithm, s.federation.clients, s.task.clients) for s in settings]
+    if any(kind != (first.algorithm, first.task.clients, first.task.clients) for kind in kinds):
+        return False
+    nets = [[g.net for g in state.groups] for state in states]
+    return all(len(of) == len(nets[0]) and all(map(_same_constants, of, nets[0])) for of in nets)
+
+
+def _same_constants(a: nn.Module, b: nn.Module) -> bool:
+    """Whether two nets have the same modules with the same tensors that are not in a state_dict: those stay with it."""
+    ours, theirs = ([(n, m, _constants(m)) for n, m in net.named_modules()] for net in (a, b))
+    return len(ours) == len(theirs) and all(
+        n == k and type(m) is type(o) and c.keys() == d.keys() and all(torch.equal(c[i], d[i]) for i in c)
+        for (n, m, c), (k, o, d) in zip(ours, theirs, strict=True)
+    )
+
+
+def _constants(module: nn.Module) -> dict[str, Tensor]:
+    buffers = {n: module._buffers[n] for n in module._non_persistent_buffers_set}
+    return {n: t for n, t in (vars(module) | buffers).items() if isinstance(t, Tensor)}
+
+
+def _alike(works: Sequence[Work]) -> bool:
+    """Whether what goes with the clients has the same form in all works, so that it can be one tree."""
+    forms = [_shapes((w.g.tensors, w.g.kept, w.trees)) for w in works]
+    return works[0].g.executor == "stack" and all(form == forms[0] for form in forms)
+
+
+def _shapes(tree: Tree) -> Any:
+    """The form of a tree without its client axis, and without the length of its tables."""
+    if isinstance(tree, dict):
+        return {n: _shapes(t) for n, t in tree.items()}
+    if isinstance(tree, Ragged):
+        axes = tree.present.dim()
+        return "a table", axes, tree.values.shape[axes:], tree.values.dtype
+    return tuple(map(_shapes, tree)) if isinstance(tree, tuple) else (tree.shape[1:], tree.dtype)
+
+
+def one_after_another(trees: Sequence[Tree]) -> Tree:
+    """As `trees.join`, but shorter tables are as long as the longest: nobody reads an absent entry."""
+    first = trees[0]
+    if len(trees) == 1:
+        return first
+    if isinstance(first, dict):
+        return {n: one_after_another([t[n] for t in trees]) for n in first}
+    if isinstance(first, Ragged):
+        longest = [max(of) for of in zip(*(t.present.shape[1:] for t in trees), strict=True)]
+        return join([_lengthened(t, longest) for t in trees])
+    if isinstance(first, tuple):
+        return type(first)(*map(one_after_another, zip(*trees, strict=True)))
+    return torch.cat(list(trees))
+
+
+def _lengthened(table: Ragged, shape: Sequence[int]) -> Ragged:
+    """The table with absent entries beyond its own, up to this shape of a client's."""
+    if list(table.present.shape[1:]) == list(shape):
+        return table
+    present = table.present.new_zeros(len(table.present), *shape)
+    values = table.values.new_zeros(*present.shape, *table.values.shape[present.dim() :])
+    own = tuple(map(slice, table.present.shape))
+    values[own], present[own] = table.values, table.present
+    return Ragged(values, present)
+
+
+def _numbers(w: Work) -> int:
+    """How many numbers go with a client."""
+    return sum(t.numel() for t in leaves((w.g.tensors, w.g.kept, w.trees))) // max(1, len(w.g.ids))

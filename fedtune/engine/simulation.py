@@ -1,0 +1,266 @@
+"""One configuration trained from its first round to its last: what a trial, `fedtune run` and the final check share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedtune.core import process, randomness
+from fedtune.core.errors import Diverged
+from fedtune.core.metrics import over_seeds
+from fedtune.core.trees import alike, tree_map
+from fedtune.data import federation
+from fedtune.engine import engine, evaluation, executors, seed_stack, starting
+from fedtune.engine.executor_choice import settle
+from fedtune.engine.seed_stack import SeedStack
+from fedtune.engine.state import Setting, State, with_shapes
+from fedtune.experiment import hooks, partitioning, user_metrics
+from fedtune.experiment.experiment import Experiment, task_of, with_seed
+from fedtune.nn import architectures
+from fedtune.user_code import user_files
+
+# what is no fault in a line of code: training that diverges, a full memory or disk
+PASSING = (Diverged, torch.OutOfMemoryError, MemoryError, OSError)
+
+
+class Round(NamedTuple):
+    """A round that is over."""
+
+    row: dict[str, Any]  # its metrics; those on test rows only where these were scored
+    clients: dict[str, Tensor]  # the table of clients, as `evaluation.Scored` has it
+    state: State  # that was scored; the next round may overwrite it
+
+    def kept(self) -> Round:
+        """The same with a state that no round overwrites."""
+        groups = (g._replace(tensors=tree_map(_own, g.tensors), kept=tree_map(_own, g.kept)) for g in self.state.groups)
+        return self._replace(state=self.state._replace(groups=tuple(groups)))
+
+
+@contextmanager
+def _at_work() -> Iterator[None]:
+    """No other run is at work in this process; what goes wrong in a line of the user's is a UserError with it."""
+    with process.at_work(), user_files.blamed(*PASSING):
+        yield
+
+
+def _own(t: Tensor) -> Tensor:
+    """A copy, but of what is one for all clients."""
+    return t if alike(t) else t.clone()
+
+
+class Simulation:
+    """A configuration at work.  The state is all that changes; save and load are a checkpoint."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        config: dict[str, Any],
+        data: federation.Federation,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """data: the federation as made for the experiment's scenario and seed, as arrays or tensors."""
+        with _at_work():
+            self._start(experiment, config, data, dtype)
+
+    def _start(
+        self, experiment: Experiment, config: dict[str, Any], data: federation.Federation, dtype: torch.dtype
+    ) -> None:
+        if experiment.executor == "auto":
+            experiment = settled(experiment, config, data)
+        alg, scenario = experiment.resolve(config)
+        arrays = data.to(experiment.device, dtype)
+        task = task_of(scenario, arrays.classes, arrays.shape, experiment.seed, arrays.x.dtype)
+        seed, nets = randomness.number(experiment.seed, "net"), []
+        for i, member in enumerate(task.models[: arrays.clients]):
+            net = architectures.build(member, arrays.shape, arrays.classes, task.features, seed)
+            executor = executors.choose(experiment.executor, net, experiment.device)
+            nets.append((net, list(range(i, arrays.clients, len(task.models))), executor))
+        everywhere = None
+        if scenario.all_classes:
+            draws = randomness.stream(experiment.seed, "all classes")
+            everywhere = federation.of_all_classes(arrays, scenario.all_classes, draws)
+        self.test_every = experiment.test_every
+        own = user_metrics.load(experiment.metrics)
+        setting = Setting(alg, arrays, scenario, task, everywhere, dtype, own)
+        self.state = starting.start(experiment, setting, nets)
+        self.setting = with_shapes(setting, self.state.groups[0].net)
+
+    def step(self) -> dict[str, Any]:
+        """Run a round and score it on validation rows, and where test rows are due on these: its row of metrics.
+
+        Raises Diverged; UserError for the user's own code.
+        """
+        (row,) = step_all(seed_stack.alone(self.setting), {0: self}).values()
+        if isinstance(row, Diverged):
+            raise row
+        return row
+
+    def due(self, t: int) -> bool:
+        """Whether test rows are scored at the end of round t."""
+        return t % self.test_every == 0 or t == self.setting.scenario.rounds
+
+    def take(self, state: State, row: dict[str, Any], found: evaluation.Scored, seconds: float) -> dict[str, Any]:
+        """Go on from what a round left; its row with what the evaluation found in so many seconds."""
+        row, task = {"round": state.round} | row | found.row, self.setting.task_in(state.round)
+        alg = self.setting.algorithm
+        server = hooks.entries(alg, "observe", alg.observe(state.server, row["val_acc"], task), state.server)
+        self.state = state._replace(server=server)
+        self.last = Round(row | {"eval_seconds": seconds}, found.clients, state)
+        return self.last.row
+
+    def test(self) -> dict[str, Any]:
+        """The last round's row with the figures on test rows, which are found now unless they are there."""
+        self.last = self.tested(self.last)
+        return self.last.row
+
+    def tested(self, done: Round) -> Round:
+        """The same of any round whose state was kept."""
+        if "test_acc" in done.row:
+            return done
+        began = time.perf_counter()
+        with _at_work():
+            found = evaluation.score(self.setting, done.state, ("test",))
+        row = {name: value for name, value in done.row.items() if name != "eval_seconds"} | found.row
+        seconds = done.row["eval_seconds"] + time.perf_counter() - began
+        return Round(row | {"eval_seconds": seconds}, done.clients | found.clients, done.state)
+
+    def save(self, path: Path) -> None:
+        """Write the state to a file that loads without running code."""
+        torch.save(self.state_dict(), path)
+
+    def load(self, path: Path) -> None:
+        """Continue from a saved state."""
+        self.load_state_dict(torch.load(path, weights_only=True, map_location=self.setting.federation.x.device))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as plain dictionaries, lists and tensors."""
+        now = self.state
+        groups = [{"ids": g.ids, "tensors": g.tensors, "kept": g.kept} for g in now.groups]
+        return {"server": now.server, "groups": groups, "round": now.round, "bytes": now.bytes}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Continue from a state as `state_dict` gave it."""
+        groups = tuple(
+            g._replace(ids=k["ids"], tensors=k["tensors"], kept=k.get("kept", {}))  # files of old hold none
+            for g, k in zip(self.state.groups, saved["groups"], strict=True)
+        )
+        self.state = State(saved["server"], groups, saved["round"], saved["bytes"])
+
+
+def settled(experiment: Experiment, config: dict[str, Any], data: federation.Federation) -> Experiment:
+    """The experiment with an executor that runs the user's own code, if it has any: see `executor_choice`."""
+    return settle(experiment, config, data, Simulation)
+
+
+def step_all(seeds: SeedStack, runs: Mapping[int, Simulation]) -> dict[int, dict[str, Any] | Diverged]:
+    """A round of several runs, by their places among the seeds: of each what `Simulation.step` gives or raises.
+
+    What they cost together is shared out evenly: a run's seconds are those that it adds, not those that it waits.
+    """
+    with _at_work():
+        done = engine.run_rounds(seeds, {i: run.state for i, run in runs.items()})
+        began = time.perf_counter()
+        states = {i: d[0] for i, d in done.items() if not isinstance(d, Diverged)}
+        due = any(runs[i].due(state.round) for i, state in states.items())
+        scored = evaluation.score_all(seeds, states, ("val", "test") if due else ("val",)) if states else {}
+        seconds = (time.perf_counter() - began) / len(runs)
+        found: dict[int, dict[str, Any] | Diverged] = {}
+        for i, run in runs.items():
+            trained, judged = done[i], scored.get(i)
+            if isinstance(trained, Diverged):
+                found[i] = trained
+            elif isinstance(judged, Diverged):
+                found[i] = judged
+            elif judged:
+                found[i] = run.take(*trained, judged, seconds)
+    return found
+
+
+class Seeds:
+    """Runs of one experiment and configuration on several seeds, whose clients train as one stack if that pays."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        config: dict[str, Any],
+        data: Mapping[int, federation.Federation],
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """data: the federation of every seed, by seed."""
+        if experiment.executor == "auto":
+            experiment = settled(experiment, config, next(iter(data.values())))  # one for all seeds
+        self.runs = [Simulation(with_seed(experiment, seed), config, d, dtype) for seed, d in data.items()]
+        self._stack = seed_stack.stacked([r.setting for r in self.runs], [r.state for r in self.runs])
+        for run, setting in zip(self.runs, self._stack.settings, strict=True):
+            run.setting = setting
+
+    def step(self, some: Iterable[int] | None = None) -> dict[int, dict[str, Any] | Diverged]:
+        """Run a round of the runs at these places, or of all: of each its row of metrics, or how it diverged.
+
+        Those that run together must have as many rounds behind them.
+        """
+        at = range(len(self.runs)) if some is None else some
+        return step_all(self._stack, {i: self.runs[i] for i in at})
+
+
+class MultiSeedSimulation:
+    """One configuration on several seeds, side by side: each has its own partition, initialisation and draws."""
+
+    def __init__(self, experiment: Experiment, config: dict[str, Any], data: Sequence[federation.Federation]) -> None:
+        """data: the federations of the experiment's seed and of those that follow it."""
+        self.seeds = Seeds(experiment, config, {experiment.seed + i: d for i, d in enumerate(data)})
+        self.runs = self.seeds.runs
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds there are to train."""
+        return self.runs[0].setting.scenario.rounds
+
+    @property
+    def round(self) -> int:
+        """How many rounds have been trained."""
+        return self.runs[0].state.round
+
+    def step(self) -> dict[str, Any]:
+        """Run a round on every seed: the mean row.  Raises Diverged if one does."""
+        rows = []
+        for row in self.seeds.step().values():
+            if isinstance(row, Diverged):
+                raise row
+            rows.append(row)
+        return over_seeds(rows)
+
+    def test(self) -> dict[str, Any]:
+        """The mean row of the last round with the figures on test rows, which are scored now if they were not."""
+        return over_seeds([run.test() for run in self.runs])
+
+    def save(self, path: Path) -> None:
+        """Write all states to a file that loads without running code."""
+        torch.save([run.state_dict() for run in self.runs], path)
+
+    def load(self, path: Path) -> None:
+        """Continue from saved states, one per seed."""
+        kept = torch.load(path, weights_only=True, map_location=self.runs[0].setting.federation.x.device)
+        for run, state in zip(self.runs, kept, strict=True):
+            run.load_state_dict(state)
+
+
+def play(
+    experiment: Experiment,
+    config: dict[str, Any],
+    data: federation.Federation | None = None,
+    dtype: torch.dtype = torch.float32,
+    data_dir: str | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Rows of all rounds of one configuration; ends with a UserError's or Diverged's exception if it must."""
+    if data is None:
+        data = partitioning.make(experiment.scenario, experiment.seed, data_dir)
+    simulation = Simulation(experiment, config, data, dtype)
+    for _ in range(simulation.setting.scenario.rounds):
+        yield simulation.step()

@@ -1,0 +1,81 @@
+"""What is computed of each row of clients by itself: predictions, features of what they upload.
+
+Calls of one kind are noted once and replayed after, as steps are: see `replayed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedtune.core.draws import Draws
+from fedtune.core.trees import Executor, Tree, for_each_client, leaves, take, tree_map
+from fedtune.engine.blame import finding
+from fedtune.tracing.replayed import Kind, Replayed, looks, names
+
+
+class StackedRows(Replayed[Tree]):
+    """Code that gives trees with an entry [N, …] for each of a client's N rows, for many clients."""
+
+    def __init__(
+        self, net: nn.Module, executor: Executor, of_one: Callable[..., Tree], code: Callable[..., Any],
+        what: Hashable, draws: Draws,
+    ) -> None:  # fmt: skip
+        """of_one(tensors, received, rows), which calls client code; what: all else that its result depends on."""
+        super().__init__(net, code, {})
+        self.executor, self.of_one, self.what, self.draws = executor, of_one, what, draws
+
+    def __call__(self, clients: dict[str, Tensor], received: Tree, rows: dict[str, Tensor]) -> Tree:
+        """What the code gives for clients' tensors [k, …], what they received [k, …] and their rows [k, N, …]."""
+
+        def alone(k: int, at: Tensor | None) -> Tree:
+            mine = {n: t[k] if at is None else t[k][at] for n, t in rows.items()}
+            return self.draws.alone(self.of_one, k, take(clients, k), take(received, k), mine)
+
+        with finding(alone, lambda: numbers(leaves(rows)[0])):
+            return self._found(clients, received, rows)
+
+    def _found(self, clients: dict[str, Tensor], received: Tree, rows: dict[str, Tensor]) -> Tree:
+        given = (clients, received, rows)
+
+        def run() -> Tree:
+            return for_each_client(self.of_one, self.executor, *given, draws=self.draws)
+
+        if self.executor == "loop" or self.code is None or self.draws.seen is not False:
+            return run()
+        fixed, fresh = [*leaves(clients), *leaves(received)], [*rows.values()]
+        kind = self.kind(self.what, tuple(names(given)), looks([*fixed, *fresh]))
+        kind.met += 1
+        if kind.believed and kind.tape:
+            with torch.no_grad():
+                there = iter(kind.tape.bind(fixed, kind.given)(*fresh))
+            return tree_map(lambda _: next(there), kind.form)
+        # all is said to move, so that nothing is computed beforehand and held
+        return self.learned(kind, run, fixed, fresh, range(len(fixed)))
+
+    def flat(self, found: Tree) -> list[Tensor | None]:
+        """The tensors that were found."""
+        return [*leaves(found)]
+
+    def remember_form(self, kind: Kind, found: Tree) -> None:
+        """What the tensors are put into."""
+        kind.form = tree_map(lambda t: None, found)
+
+
+def numbers(rows: Tensor) -> list[Tensor]:
+    """What the rows [k, N, …] of each client are called: 0, 1, …"""
+    return [torch.arange(rows.shape[1])] * len(rows)
+
+
+def order_of(t: Tensor) -> list[int]:
+    """A tensor's axes, the one with the longest stride first."""
+    return sorted(range(t.dim()), key=t.stride, reverse=True)
+
+
+def in_order(axes: list[int], shape: Sequence[int], like: Tensor) -> Tensor:
+    """An empty tensor whose axes lie in this order: what is made of it later depends on that to the last bit."""
+    lying = like.new_empty([shape[i] for i in axes])
+    return lying.permute(*(axes.index(i) for i in range(len(axes))))

@@ -1,0 +1,82 @@
+"""Round 0 by other values than the seed's common draw: each client's own draw, or weights from a file."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fedtune.core import randomness
+from fedtune.core.trees import Executor, alike
+from fedtune.engine import engine
+from fedtune.engine.engine import Setting, State
+from fedtune.experiment import hooks, initial_weights
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.initial_weights import Target, Weights
+from fedtune.nn import architectures
+from fedtune.nn.architectures import Net
+
+
+def start(experiment: Experiment, s: Setting, nets: list[tuple[Net, list[int], Executor]]) -> State:
+    """Round 0 as the experiment says; nets as for `engine.start`."""
+    state = engine.start(s, nets)
+    for g in state.groups:
+        _move_constants(g.net, s.federation.x.device, s.dtype)
+    if experiment.start == "own":
+        state = own_draws(s, state)
+    if experiment.initial_weights:
+        name, part = initial_weights.parse(experiment.initial_weights)
+        state = from_weights(s, state, initial_weights.find(name), part)
+    return state
+
+
+def _move_constants(net: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Buffers that no state_dict holds stay with the form and nobody trains them; they go where the rows are."""
+    for module in net.modules():
+        for name in module._non_persistent_buffers_set:
+            if isinstance(constant := getattr(module, name), Tensor):
+                setattr(module, name, constant.to(device, dtype if constant.is_floating_point() else constant.dtype))
+
+
+def own_draws(s: Setting, state: State) -> State:
+    """What belongs to a client drawn at its own address, as the common draw is at (seed, "net").
+
+    What the clients share starts as it does otherwise.
+    """
+    groups = []
+    for g, member in zip(state.groups, s.task.models, strict=False):  # fewer clients than architectures: fewer groups
+        drawn = [_drawn(s, member, k, g.tensors) for k in g.ids.tolist()]
+        groups.append(g._replace(tensors={n: torch.stack([d[n] for d in drawn]).to(t) for n, t in g.tensors.items()}))
+    return state._replace(groups=tuple(groups))
+
+
+def _drawn(s: Setting, member: str, client: int, like: dict[str, Tensor]) -> dict[str, Tensor]:
+    """One client's own tensors."""
+    seed = randomness.number(s.task.seed, "net", client)
+    net = architectures.build(member, s.task.shape, s.task.classes, s.task.features, seed)
+    with randomness.seeded(randomness.number(s.task.seed, "parts", client)):
+        tensors = hooks.built(s.algorithm, net, s.task).state_dict()
+    return {n: tensors[n] for n in like}
+
+
+def from_weights(s: Setting, state: State, given: Weights, part: str) -> State:
+    """The values of a file in their places: the server's where they are shared, every client's where they are not."""
+    shared, groups, fits = dict(state.server.get("shared", {})), [], []
+    for g in state.groups:
+        ids, own = g.ids.tolist(), dict(g.tensors)
+        shapes = {n: t.shape for n, t in shared.items()} | {n: t.shape[1:] for n, t in own.items()}
+        target = Target(shapes, shared, ids, g.net.head_was if isinstance(g.net, Net) else None)
+        fits.append(initial_weights.fit(given, target, part))
+        for ours, theirs in fits[-1].names.items():
+            if ours in shared:
+                shared[ours] = given.common[theirs].to(shared[ours], copy=True)
+            if ours not in own:
+                continue
+            if theirs in given.common:
+                values = given.common[theirs].to(own[ours], copy=True).expand_as(own[ours])
+                own[ours] = values if alike(own[ours]) else values.clone()  # a frozen part is one for all
+            else:
+                own[ours] = torch.stack([given.clients[k][theirs] for k in ids]).to(own[ours])
+        groups.append(g._replace(tensors=own))
+    initial_weights.require_some(given, fits)
+    server = state.server | ({"shared": shared} if shared else {})
+    return state._replace(server=server, groups=tuple(groups))

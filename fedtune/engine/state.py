@@ -1,0 +1,173 @@
+"""What a run is made of: its setting, which stays, and its state, which is everything that changes."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedtune.core import randomness
+from fedtune.core.errors import UserError
+from fedtune.core.trees import Executor, Tree, take, take_cheaply, to_all, tree_map
+from fedtune.data.federation import Federation, Split
+from fedtune.experiment import hooks, plans
+from fedtune.experiment.algorithm import Algorithm, Client, Task, part_of, parts
+from fedtune.experiment.scenario import Scenario
+from fedtune.experiment.user_metrics import OwnMetric
+from fedtune.nn.architectures import Net
+
+
+class Group(NamedTuple):
+    """The clients that run one architecture."""
+
+    net: nn.Module  # the form; its own values are never used
+    ids: Tensor  # [K_g] client numbers, ascending
+    tensors: dict[str, Tensor]  # what belongs to the clients (parts that are not shared), stacked [K_g, …]
+    executor: Executor
+    kept: dict[str, Tree] = {}  # what the clients keep between rounds, stacked
+
+    def at(self, index: Tensor) -> Group:
+        """The clients at these positions, as copies; a frozen part that is one for all stays so."""
+        tensors, kept = take_cheaply(self.tensors, index), take(self.kept, index)
+        return self._replace(ids=self.ids[index], tensors=tensors, kept=kept)
+
+
+class State(NamedTuple):
+    """Everything that changes from round to round."""
+
+    server: dict[str, Tree]  # "shared": the averaged parts; and the algorithm's entries
+    groups: tuple[Group, ...]
+    round: int  # rounds trained so far
+    bytes: int  # sent and received so far
+
+
+class Setting(NamedTuple):
+    """Everything of a run that does not change from round to round."""
+
+    algorithm: Algorithm
+    federation: Federation  # tensors on the device
+    scenario: Scenario
+    task: Task
+    everywhere: Split | None = None  # test rows of all classes, the same for every client
+    dtype: torch.dtype = torch.float32  # of real numbers: rows may be whole ones (tokens)
+    metrics: tuple[OwnMetric, ...] = ()  # of the user's own
+    seeds: tuple[int, ...] = ()  # of a joint setting, whose clients are those of several runs: see `seed_stack`
+
+    def task_in(self, t: int) -> Task:
+        """The task as an algorithm is given it in round t = 1, 2, …"""
+        return self.task._replace(t=t)
+
+    def streams(self, ids: Tensor, *address: str | int) -> list[torch.Generator]:
+        """The clients' own streams at an address: that of client k is (seed, address, k)."""
+        own = self.task.clients
+        of = [(self.seeds[k // own], k % own) if self.seeds else (self.task.seed, k) for k in ids.tolist()]
+        return [randomness.stream(seed, *address, k) for seed, k in of]
+
+    def scored_clients(self) -> Tensor:
+        """The clients that are scored, ascending: all, or as many as the scenario says, the same in every round."""
+        if not self.scenario.eval_clients:
+            return torch.arange(self.task.clients, device=self.federation.x.device)
+        order = torch.randperm(self.task.clients, generator=randomness.stream(self.task.seed, "scored"))
+        return order[: self.scenario.eval_clients].sort().values.to(self.federation.x.device)
+
+
+def start(s: Setting, nets: list[tuple[Net, list[int], Executor]]) -> State:
+    """Round 0: clients of one form start from the same values, drawn from the seed; what is shared, from the first's.
+
+    nets: forms, each with its clients and the way to run them.  UserError if shared parts differ in shape.
+    """
+    device = s.federation.x.device
+    forms = [_with_own_parts(s, form) for form, _, _ in nets]
+    server, groups = hooks.tree(s.algorithm, "init", s.algorithm.init(with_shapes(s, forms[0]).task), "entries"), []
+    for net, (_, ids, executor) in zip(forms, nets, strict=True):
+        tensors = {n: _cast(t.detach(), device, s.dtype) for n, t in net.state_dict().items()}
+        kept = hooks.stays(s.algorithm, net)
+        if s.scenario.batch_norm == "personal":
+            kept = kept | {n for n, _ in net.named_buffers()}
+        sent = s.scenario.sent(s.algorithm.shared)
+        shared = {n: t for n, t in tensors.items() if part_of(n) in sent and n not in kept}
+        own = {n: _of_each(s, n, t, len(ids)) for n, t in tensors.items() if n not in shared}
+        memory = hooks.tree(s.algorithm, "keep", s.algorithm.keep(with_shapes(s, net).task), "what a client keeps")
+        memory = tree_map(lambda t: _cast(t, device, s.dtype), to_all(memory, len(ids)))
+        numbers = torch.tensor(sorted(ids), device=device)
+        groups.append(Group(net, numbers, own, executor, tree_map(torch.clone, memory)))
+        if s.algorithm.shared:
+            _require_equal(s.algorithm, server.setdefault("shared", shared), shared, s.federation.some(ids))
+    server = tree_map(lambda t: _cast(t, device, s.dtype), server)
+    return State(server, tuple(_with_unreceived(s, server, g) for g in groups), 0, 0)
+
+
+def _with_unreceived(s: Setting, server: dict[str, Tree], g: Group) -> Group:
+    """A group whose clients have of their own what they are not given of the shared parts."""
+    names = plans.unreceived(s.algorithm, server, g.ids, with_shapes(s, g.net).task)
+    if names and s.scenario.evaluation != "personal":
+        raise hooks.wrong(
+            s.algorithm, "receive", f"all shared parts where one global model is scored, {s.scenario.evaluation}",
+            f"{names[0]} stays with each client", "use --evaluation personal",
+        )  # fmt: skip
+    own = {n: _of_each(s, n, server["shared"][n], len(g.ids)) for n in names}
+    return g._replace(tensors=g.tensors | own)
+
+
+def received(s: Setting, g: Group, down: dict[str, Tree]) -> dict[str, Tensor]:
+    """The tensors of a group's clients after they took over what they received."""
+    alg, found = s.algorithm, s.algorithm.receive(down)
+    if hook := next((h for h in ("receive", "broadcast", "deployed") if hooks.is_own(alg, h)), None):
+        hooks.tensors(partial(hooks.wrong, alg, hook), found, g.net, s.dtype, (len(g.ids),))
+        if lacking := [n for n in hooks.forms_of(g.net) if n not in g.tensors and n not in found]:
+            raise hooks.wrong(
+                alg, hook, "in every round what clients do not keep", f"{lacking[0]} is left out",
+                "what is left out in the first rounds stays their own",
+            )  # fmt: skip
+    return g.tensors | found
+
+
+def with_shapes(s: Setting, net: nn.Module) -> Setting:
+    """The setting, its task with the shapes of this model's tensors."""
+    shapes = {n: t.shape for n, t in net.state_dict().items()}
+    trained = tuple(n for n, _ in net.named_parameters() if part_of(n) not in s.scenario.frozen)
+    return s._replace(task=s.task._replace(shapes=shapes, parameters=trained))
+
+
+def no_steps(s: Setting, net: nn.Module, ids: Tensor) -> Client:
+    """What these clients of this model know of themselves before the round's first phase."""
+    none, nowhere = (_zero(d, ids.device).expand(len(ids)) for d in (torch.int64, s.dtype))
+    return Client({}, nowhere, none, dict.fromkeys(parts(net), nowhere))
+
+
+@lru_cache(maxsize=8)
+def _zero(dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.zeros((), dtype=dtype, device=device)
+
+
+def _with_own_parts(s: Setting, form: Net) -> nn.Module:
+    """The form with the parts that the algorithm adds, whose values are drawn from the seed."""
+    with randomness.seeded(randomness.number(s.task.seed, "parts")):
+        net = hooks.built(s.algorithm, form, s.task._replace(shapes={}, parameters=()))
+    missing = set(s.algorithm.shared) - set(parts(net))
+    assert not missing, f"{type(s.algorithm).__name__} shares parts that the net lacks: {missing}"
+    return net
+
+
+def _of_each(s: Setting, name: str, t: Tensor, clients: int) -> Tensor:
+    """One client's tensor for each of them: copies, as each moves its own; of a frozen part views, which are free."""
+    views = t.expand(clients, *t.shape)
+    return views if part_of(name) in s.scenario.frozen else views.clone()
+
+
+def _require_equal(alg: Algorithm, first: dict[str, Tensor], other: dict[str, Tensor], ids: str) -> None:
+    """UserError unless a group's shared parts have the first group's shapes: what is averaged must be alike."""
+    a, b = ({n: tuple(t.shape) for n, t in tree.items()} for tree in (first, other))
+    if a != b:
+        name = next(n for n in (*a, *b) if a.get(n) != b.get(n))
+        raise UserError(
+            f"{type(alg).__name__} averages {', '.join(alg.shared)}, so every client needs the same there, but clients "
+            f"{ids} have {name} {b.get(name, 'not at all')} and others {a.get(name, 'not at all')}; give all of "
+            "them one model, or use an algorithm that shares less"
+        )
+
+
+def _cast(t: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return t.to(device, dtype if t.is_floating_point() else t.dtype)

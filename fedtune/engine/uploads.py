@@ -1,0 +1,144 @@
+"""What clients send and keep at the end of their round: an algorithm's `upload` and `remember` of their rows.
+
+Most of that is the features of all training rows, `m.body(data.x)`.  Code that asks for them is given them the next
+time: stacked, they are computed by rows, without padding and block by block, which gives the same bits sooner.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from fedtune.core.draws import Draws, certain, streams_of
+from fedtune.core.pure_functions import is_known
+from fedtune.core.trees import Tree, for_each_client, named, take, tree_map
+from fedtune.engine.blame import among, finding
+from fedtune.engine.chunks import Part, bands_of, blocks_of, in_chunks, rows_of
+from fedtune.engine.stacked_rows import StackedRows, in_order, numbers, order_of
+from fedtune.engine.state import Group, Setting
+from fedtune.experiment import hooks
+from fedtune.experiment.algorithm import Algorithm, Client, Data, Model, draw
+
+
+class Known(NamedTuple):
+    """What clients received and tallied, and what they know of themselves, with a client axis."""
+
+    down: dict[str, Tree]
+    tally: dict[str, Tree]
+    client: Client
+
+
+def says_something(algorithm: Algorithm) -> bool:
+    """Whether its clients look at their rows when they send; what they share needs no pass over the data."""
+    kind = type(algorithm)
+    return kind.upload is not Algorithm.upload or kind.remember is not Algorithm.remember
+
+
+@torch.no_grad()
+def uploads(s: Setting, g: Group, known: Known, t: int) -> dict[str, Tree]:
+    """What the algorithm has the clients of a group send (`up`) in round t, and what they keep from now on (`kept`)."""
+    g.net.eval()
+    (down, tally, clients), alg = known, s.algorithm
+    remembers = type(alg).remember is not Algorithm.remember
+    streams = s.streams(g.ids, "upload", t)
+    wanted = hooks.noise(alg, alg.upload_noise(s.task))
+    noise = [draw(wanted, stream, (), s.dtype) for stream in streams]
+    eps = tree_map(lambda *ts: torch.stack(ts).to(s.federation.x.device), noise[0], *noise[1:])
+    stacked = g.executor == "stack" and all(is_known(type(m).__module__) for m in g.net.modules())
+
+    def one(tensors: dict[str, Tensor], data: Data, received: dict[str, Tree], z: dict[str, Tensor]) -> dict[str, Tree]:
+        m = _Looked(g.net, tensors, data.client.kept, data.x, z)
+        up = alg.upload(m, data, received) if type(alg).upload is not Algorithm.upload else {}
+        kept = alg.remember(m, data, received) if remembers else {}
+        hooks.tree(alg, "upload", up, "what a client sends")
+        hooks.tree(alg, "remember", kept, "what a client keeps")
+        _ASKED[g.net] = m.asked and stacked
+        return {"up": up, "kept": kept}
+
+    draws, features = Draws(uploads, g.net), Draws(_features, g.net)
+
+    def run(part: Part) -> dict[str, Tree]:
+        draws.begin(lambda: streams_of([streams[i] for i in torch.arange(len(streams))[part]])())
+        data = rows_of(s, s.federation.train, g, part)
+        data = data._replace(eps=take(eps, part), tally=take(tally, part), client=take(clients, part))
+        z = {"z": _features(s, g, part, features)} if _ASKED.get(g.net) else {}
+        trees = take(g.tensors, part), data, take(down, part), z
+
+        def alone(k: int, at: Tensor | None) -> Tree:
+            return draws.alone(one, k, *_of_rows(at, *(take(tree, k) for tree in trees)))
+
+        with among(g.ids[part], s.federation.train), finding(alone, lambda: numbers(data.y)):
+            return for_each_client(one, g.executor, *trees, draws=draws)
+
+    found = certain(lambda: in_chunks(g, s.federation.train, run), draws, features)
+    kept = _of_the_form(g.kept, found["kept"], alg) if remembers else g.kept
+    return found | {"kept": kept}
+
+
+def _of_rows(at: Tensor | None, tensors: Tree, data: Data, down: Tree, z: dict[str, Tensor]) -> tuple[Tree, ...]:
+    """What a client's code is given, on these of its rows only; None: on all."""
+    if at is not None:
+        data, z = data._replace(x=data.x[at], y=data.y[at], mask=data.mask[at]), take(z, at)
+    return tensors, data, down, z
+
+
+_ASKED: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # whether features were
+
+
+class _Looked(Model):
+    """A client's model that notes whether it is asked for the features of all rows, or is given them."""
+
+    def __init__(self, net: nn.Module, tensors: dict[str, Tensor], kept: Tree, rows: Tensor, features: Tree) -> None:
+        super().__init__(net, tensors, kept)
+        self.rows, self.features, self.asked = rows, features.get("z"), False
+
+    def body(self, x: Tensor) -> Tensor:
+        """Features z [N, D]."""
+        if x is not self.rows or torch.is_grad_enabled():
+            return super().body(x)
+        self.asked = True
+        return super().body(x) if self.features is None else self.features
+
+
+def _features(s: Setting, g: Group, part: Part, draws: Draws) -> Tensor:
+    """Those of some clients' training rows [k, N, D]; behind a client's own rows its first one's: nobody reads them."""
+    table, places = s.federation.train, torch.arange(len(g.ids))[part]
+
+    def of_one(tensors: dict[str, Tensor], _: Tree, rows: dict[str, Tensor]) -> Tensor:
+        return _body(Model(g.net, tensors), rows["x"])
+
+    run, whole = StackedRows(g.net, g.executor, of_one, _body, "features", draws), torch.empty(0)
+    for band, n, longest in bands_of(table.counts[g.ids], part):
+        x = rows_of(s, table, g, band, n).x
+        at = torch.searchsorted(places, torch.arange(len(g.ids))[band])
+        for rows in blocks_of(n, len(at)) if x.device.type == "cpu" else [slice(0, n)]:
+            with among(g.ids[band], table, rows.start):
+                z = run(take(g.tensors, band), {}, {"x": x[:, rows]})
+            if z.shape[:2] == (len(places), longest):
+                return z
+            whole = whole if len(whole) else in_order(order_of(z), (len(places), longest, *z.shape[2:]), z)
+            whole[at, rows] = z
+        whole[at, n:] = whole[at, :1]
+    return whole
+
+
+def _body(m: Model, x: Tensor) -> Tensor:
+    return m.body(x)
+
+
+def _of_the_form(old: Tree, new: Tree, alg: Algorithm) -> Tree:
+    """What clients remember; UserError unless it has the form of what they kept."""
+
+    def form(tree: Tree) -> list[str]:
+        return sorted(f"{n} {str(v.dtype)[6:]} {list(v.shape[1:])}" for n, v in named(tree).items())
+
+    a, b = form(old), form(new)
+    if a != b:
+        raise hooks.wrong(
+            alg, "remember", f"what keep does, of the same names, shapes and types: {', '.join(a) or 'nothing'}",
+            f"gives {', '.join(b) or 'nothing'}",
+        )  # fmt: skip
+    return new

@@ -1,0 +1,299 @@
+"""An experiment is everything that a run is, but for the configuration that is being tuned."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from fedtune.core import randomness
+from fedtune.core.errors import UserError, unknown
+from fedtune.core.hyper import Knob, knobs
+from fedtune.data import datasets
+from fedtune.experiment import batch_of_one, hooks, initial_weights, plans, recorded, registry, user_metrics
+from fedtune.experiment.algorithm import Algorithm, Task, part_of, parts
+from fedtune.experiment.scenario import Scenario
+from fedtune.nn import architectures, catalogue
+from fedtune.user_code import user_files
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An algorithm in a scenario, on a seed and a device, with the hyperparameters that are held fixed."""
+
+    algorithm: str
+    scenario: Scenario
+    seed: int = 0
+    executor: str = "auto"
+    device: str = "cpu"
+    pinned: dict[str, Any] = field(default_factory=dict)  # --set: hyperparameters held fixed
+    preset: str = ""  # --preset: other defaults, by name
+    given: tuple[str, ...] = ()  # scenario fields that were asked for by themselves: a preset leaves them alone
+    start: str = "common"  # what belongs to a client is drawn for all alike, or for each by itself: own
+    start_from: str = ""  # FILE.pt[:part]: weights that take the draw's place
+    metrics: tuple[str, ...] = ()  # FILE.py:NAME: metrics of the user's own, beside those that there are
+    own: tuple[user_files.OwnFile, ...] = ()  # the user's files that it is made of
+    test_every: int = 1  # test rows are scored in every so many rounds, and in the last
+    defaults: dict[str, Any] = field(default_factory=dict)  # that a run's record holds: they win over declarations
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """On a worker: what was pickled brings its files along."""
+        self.__dict__.update(state)
+        user_files.register(self.own)
+
+    def to_plain(self) -> dict[str, Any]:
+        """All that it is, as plain values; its own files by name and hash.
+
+        What came after fedtune 0.2.0 is left out where it is as it was then, as files are found again by this.
+        """
+        values = asdict(replace(self, own=())) | {"own": [(file.name, file.sha256) for file in self.own]}
+        values["scenario"] = self.scenario.to_plain()
+        cls, now = registry.find(self.algorithm), replace(self, pinned={}).configuration({})
+        then = {} if self.preset == "as_text" else self._preset(cls)
+        values["defaults"] = recorded.moved(cls, self.scenario, then, now, self.pinned)
+        since = {"start": "common", "start_from": "", "metrics": (), "own": [], "test_every": 1, "defaults": {}}
+        return {name: value for name, value in values.items() if name not in since or value != since[name]}
+
+    def knobs(self) -> dict[str, Knob]:
+        """All hyperparameters: the algorithm's and the scenario's."""
+        user_files.register(self.own)
+        return knobs(Scenario) | knobs(registry.find(self.algorithm))
+
+    def resolve(self, config: dict[str, Any]) -> tuple[Algorithm, Scenario]:
+        """The algorithm and scenario under a configuration; UserError for unknown names and bad values."""
+        known = self.knobs()  # registers its own files, too
+        cls = registry.find(self.algorithm)
+        values = self._preset(cls) | self.defaults | self.pinned | config
+        for name in values:
+            if name not in known:
+                raise unknown(f"hyperparameter of {self.algorithm}", name, known, f"fedtune list {self.algorithm}")
+        own = knobs(cls)
+        scenario = self.scenario.override(**{n: v for n, v in values.items() if n not in own})
+        return cls(**{n: v for n, v in values.items() if n in own}), scenario
+
+    def _preset(self, cls: type[Algorithm]) -> dict[str, Any]:
+        known: dict[str, Mapping[str, Any]] = {"as_text": {}} | dict(cls.presets)  # defaults are the text, if none is
+        if self.preset and self.preset not in known:
+            raise unknown(f"preset of {self.algorithm}", self.preset, list(known))
+        return {n: v for n, v in known.get(self.preset, {}).items() if n not in self.given}
+
+    def configuration(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Every hyperparameter with its value under a configuration."""
+        alg, scenario = self.resolve(config)
+        return {n: getattr(alg if hasattr(alg, n) else scenario, n) for n in self.knobs()}
+
+    def default(self) -> dict[str, Any]:
+        """Every hyperparameter's default; where that leaves a choice open, what it comes to (none: lr)."""
+        alg, whole = self.resolve({})[0], self.configuration({})
+        return {n: whole["lr"] if v is None else v for n, v in (whole | hooks.words(alg, "meant", alg.meant())).items()}
+
+    def check(self, config: dict[str, Any] | None = None) -> None:
+        """Raise UserError for whatever would stop this experiment after it has started; no data is loaded."""
+        alg, scenario = self.resolve(config or {})
+        forms = _forms(alg, scenario, self._contents())
+        if lacking := set(alg.shared) - set(forms[0].parts):
+            raise UserError(
+                f"{self.algorithm} averages {', '.join(sorted(lacking))}, but a model of {scenario.model} has "
+                f"{', '.join(forms[0].parts)}; name what it shares by the parts of the model and those that build adds"
+            )
+        _require_what_it_computes_with(alg, self.algorithm, scenario, forms)
+        if scenario.batch == 1:
+            (shape, classes), dtype = shape_of(scenario), dtype_of(scenario)
+            task = task_of(scenario, classes, shape, self.seed, dtype)
+            batch_of_one.require_fit(alg, task._replace(t=1), scenario.frozen, _architectures(scenario), dtype)
+        if scenario.evaluation != "personal":
+            _require_global(alg, scenario, forms, self.algorithm)
+        if not _alike(alg, forms, scenario):
+            raise UserError(
+                f"{self.algorithm} averages {' and '.join(alg.shared)}, so every client needs the same there, but the "
+                f"architectures of {scenario.model} differ in it; give --model one architecture, or run there "
+                f"{', '.join(fitting(scenario))}"
+            )
+        if self.initial_weights:
+            self.describe_start(config)
+        if self.metrics:
+            user_metrics.check(self.metrics, shape_of(scenario)[1])
+
+    def _contents(self) -> tuple[str, ...]:
+        return tuple(file.sha256 for file in self.own)
+
+    @property
+    def initial_weights(self) -> str:
+        """FILE.pt[:part] that round 0 starts from: as given, or the scenario's body; "" for the draw."""
+        body = self.scenario.pretrained
+        return self.start_from or (f"{body}:body" if body != "none" else "")
+
+    def beginning(self) -> dict[str, str]:
+        """The options that say where round 0 comes from, with whole paths: none for the common draw."""
+        found = {"start": self.start} if self.start != "common" else {}
+        if not self.start_from:
+            return found
+        name, part = initial_weights.parse(self.start_from)
+        path = next((file.path for file in self.own if file.name == name), name)
+        return found | {"start_from": path + (f":{part}" if part else "")}
+
+    def describe_start(self, config: dict[str, Any] | None = None) -> str:
+        """What starts from weights and what does not, in words; UserError if nothing does."""
+        alg, scenario = self.resolve(config or {})
+        forms, targets = _forms(alg, scenario, self._contents()), []
+        for i, form in enumerate(forms):
+            kept = form.stays | (form.buffers if scenario.batch_norm == "personal" else set())
+            shared = {n for n in form.shapes if part_of(n) in scenario.sent(alg.shared) and n not in kept}
+            clients = range(i, scenario.clients, len(forms))
+            targets.append(initial_weights.Target(form.shapes, shared, clients, form.head_was))
+        name, part = initial_weights.parse(self.initial_weights)
+        return initial_weights.describe(initial_weights.find(name), targets, part)
+
+    def describe_scoring(self, config: dict[str, Any] | None = None) -> str:
+        """Which model the evaluation scores and on which rows, in words."""
+        alg, scenario = self.resolve(config or {})
+        form = _forms(alg, scenario, self._contents())[0]
+        used = [p for p in alg.predicts or form.parts if p not in scenario.frozen]
+        given = {part_of(n) for n in form.shapes if n not in form.stays}.intersection(alg.shared)
+        shared, own = [p for p in used if p in given], [p for p in used if p not in given]
+        model = "each client's own model" if not shared else "the averaged model"
+        if shared and own:
+            model = f"the averaged {' and '.join(shared)} with each client's own {' and '.join(own)}"
+        model = alg.scored_model or model
+        if scenario.frozen:
+            model += f", the {' and '.join(scenario.frozen)} as it started"
+        if any(p in shared for p in form.with_statistics) and not form.stays:
+            rule = {"averaged": "averaged", "personal": "each client's own"}[scenario.batch_norm]
+            model += f", BatchNorm statistics {rule}"
+        if form.adapts:
+            model += ", trained on the client's own rows before it is scored"
+        rows = "all clients' rows as one test set" if scenario.evaluation == "pooled" else "each client's own rows"
+        some = f", {scenario.eval_clients} of {scenario.clients} clients" if scenario.eval_clients else ""
+        return f"{model}, on {rows}{some}"
+
+
+class Form(NamedTuple):
+    """What a net is made of, without its values."""
+
+    parts: tuple[str, ...]
+    shapes: dict[str, torch.Size]  # of every tensor, by its full name
+    buffers: frozenset[str]  # names of BatchNorm's running statistics
+    head_was: str | None  # the head's name in a user's own module
+    stays: frozenset[str]  # tensors of shared parts that stay with each client
+    adapts: bool  # whether a client trains before it is scored
+
+    @property
+    def with_statistics(self) -> frozenset[str]:
+        """The parts that have buffers."""
+        return frozenset(map(part_of, self.buffers))
+
+
+@lru_cache(maxsize=32)
+def _forms(alg: Algorithm, scenario: Scenario, contents: tuple[str, ...]) -> tuple[Form, ...]:
+    """The forms of a scenario's architectures with the algorithm's own parts; nets are built once for all questions.
+
+    contents: the hashes of the user's files, as another may come by the same name.
+    """
+    return tuple(_form(alg, scenario, net) for net in _architectures(scenario))
+
+
+def _architectures(scenario: Scenario) -> list[architectures.Net]:
+    """The nets of the clients' architectures; UserError unless they run on the data set's rows."""
+    (shape, classes), dtype = shape_of(scenario), dtype_of(scenario)
+    width, nets = architectures.width(scenario.model, shape, classes, scenario.features, dtype), []
+    for name in catalogue.members(scenario.model)[: scenario.clients]:
+        nets.append(architectures.build(name, shape, classes, width))
+        architectures.require_fit(name, nets[-1], shape, dtype)
+    return nets
+
+
+def _form(alg: Algorithm, scenario: Scenario, architecture: architectures.Net) -> Form:
+    """The form of an architecture with the algorithm's own parts; the architecture stays as it was."""
+    shape, classes = shape_of(scenario)
+    net: nn.Module = copy.copy(architecture)
+    net._modules = dict(architecture._modules)  # large nets are built once for all algorithms
+    with randomness.seeded(0):
+        task = task_of(scenario, classes, shape, 0, dtype_of(scenario))
+        net = hooks.built(alg, net, task)
+    shapes, buffers = {n: t.shape for n, t in net.state_dict().items()}, frozenset(n for n, _ in net.named_buffers())
+    stays, adapts = hooks.stays(alg, net) | plans.not_given(alg, net, task), bool(plans.adapting(alg, task))
+    return Form(tuple(parts(net)), shapes, buffers, architecture.head_was, frozenset(stays), adapts)
+
+
+def shape_of(scenario: Scenario) -> tuple[architectures.Shape, int]:
+    """Of a data set's row, and how many classes there are."""
+    *shape, classes = datasets.describe(scenario.dataset, scenario.image_size, scenario.x_as)
+    return tuple(shape), classes
+
+
+def dtype_of(scenario: Scenario) -> torch.dtype:
+    """The type of the data set's rows, as tokens are whole numbers."""
+    return torch.int64 if datasets.has_tokens(scenario.dataset, scenario.x_as) else torch.float32
+
+
+def task_of(
+    scenario: Scenario, classes: int, shape: architectures.Shape, seed: int, dtype: torch.dtype = torch.float32
+) -> Task:
+    """What an algorithm may know of a scenario on data of this shape and type."""
+    width = architectures.width(scenario.model, shape, classes, scenario.features, dtype)
+    members, m = catalogue.members(scenario.model), scenario.participants
+    return Task(classes, width, scenario.clients, scenario.batch, seed, shape, members, scenario.rounds, m)
+
+
+def _require_global(alg: Algorithm, scenario: Scenario, forms: tuple[Form, ...], name: str) -> None:
+    """UserError unless there is one global model to score: every part that predicts must be shared."""
+    for form in forms:
+        used = set(alg.predicts or form.parts) - set(scenario.frozen)
+        stays = sorted(n for n in form.stays if part_of(n) not in scenario.frozen)
+        own = sorted(used if form.adapts else used - set(alg.shared)) or stays[:5]
+        if own:
+            raise UserError(
+                f"evaluation rule {scenario.evaluation!r} scores one global model, but under {name} {', '.join(own)} "
+                "stays with each client; use --evaluation personal, or an algorithm that shares the whole model"
+            )
+
+
+def _require_what_it_computes_with(alg: Algorithm, name: str, scenario: Scenario, forms: tuple[Form, ...]) -> None:
+    """UserError unless the shared parts have tensors, and heads are one linear layer where the algorithm needs that."""
+    if alg.shared and not any(part_of(n) in alg.shared for n in forms[0].shapes):
+        raise UserError(
+            f"{name} averages {' and '.join(alg.shared)}, but {scenario.model} has no tensors there; use an algorithm "
+            "that shares more, fedavg for instance, or a model that learns there"
+        )
+    for form in forms if alg.linear_head else ():
+        head = {n: shape for n, shape in form.shapes.items() if part_of(n) == "head"}
+        if head.keys() != {"head.weight", "head.bias"} or len(head["head.weight"]) != 2:
+            raise UserError(
+                f"{name} computes with the weight and the bias of a linear head, but that of {scenario.model} has "
+                f"{', '.join(head) or 'no tensors'}; move all layers but the last linear one into the body"
+            )
+
+
+def _alike(alg: Algorithm, forms: tuple[Form, ...], scenario: Scenario) -> bool:
+    """Whether what is averaged has the same names and shapes in all nets."""
+    sent = scenario.sent(alg.shared)
+    shared = [{n: s for n, s in form.shapes.items() if part_of(n) in sent and n not in form.stays} for form in forms]
+    return all(s == shared[0] for s in shared)
+
+
+def fitting(scenario: Scenario) -> list[str]:
+    """The algorithms that run on a scenario's architectures: what they share is alike in all, perhaps after a --set."""
+    nets, found = _architectures(scenario), []
+    for name in registry.names():
+        cls = registry.find(name)
+        for values in ({}, dict(cls.for_mixed_models)):
+            alg = cls(**values)
+            try:
+                forms = tuple(_form(alg, scenario, net) for net in nets)
+                _require_what_it_computes_with(alg, name, scenario, forms)
+            except UserError:  # it asks for something else of the model: a wider feature, say
+                continue
+            if _alike(alg, forms, scenario):
+                found.append(" ".join([name, *(f"--set {n}={v}" for n, v in values.items())]))
+                break
+    return found
+
+
+def with_seed(experiment: Experiment, seed: int) -> Experiment:
+    """The same experiment with other draws: partition, initialisation, batches."""
+    return replace(experiment, seed=seed)

@@ -1,0 +1,146 @@
+"""A scenario's data: the data set partitioned among its clients, by the scenario's law and the experiment's seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from fedtune.core import randomness
+from fedtune.core.errors import UserError
+from fedtune.core.terminal import say, several
+from fedtune.data import datasets, partitions, skews, user_data, user_partition, user_rows
+from fedtune.data.assignment import Partition, by_split
+from fedtune.data.datasets import Dataset
+from fedtune.data.federation import Federation, Owners, in_words, owners_of, partitioned, some
+from fedtune.data.normalising import prepared
+from fedtune.data.shifts import Shifts, shifted
+from fedtune.data.user_pictures import PICTURES, OwnPictures
+from fedtune.experiment.rows_in_play import last_group, left_out, rows_in_play
+from fedtune.experiment.scenario import Scenario
+from fedtune.user_code import user_files
+
+TEST = 2  # in a data set's own split
+OFFICIAL = ("ways-shots", "fedgen")  # laws that draw validation rows themselves, from official training rows
+
+
+def make(scenario: Scenario, seed: int, data_dir: str | None = None, download: bool = False) -> Federation:
+    """Load, normalise and partition, and say what is left out.  The partition's stream is (seed, "partition")."""
+    data = datasets.load(scenario.dataset, data_dir, download)
+    tell(data, scenario, seed)
+    return partition(data, scenario, seed)
+
+
+def partition(data: Dataset, scenario: Scenario, seed: int) -> Federation:
+    """Partition a loaded data set as the scenario says; UserError if that is impossible."""
+    rows, parts, owners = _rows_and_parts(data, scenario, seed)
+    if scenario.image_size and isinstance(data.x, OwnPictures):
+        data = data._replace(x=data.x.sized(scenario.image_size))
+    made = partitioned(data, rows, parts, scenario.skip_classes, owners)
+    if data.raw:
+        given = np.asarray(made.x).shape[1:]
+        kind = data.kind if data.kind == PICTURES else user_rows.resolved(data.name, data.kind, given, scenario.x_as)
+        made = prepared(made, data.name, kind, scenario.normalise == "train")
+    shifts = Shifts(**{name: getattr(scenario, name) for name in Shifts._fields})
+    return shifted(made, shifts, scenario.keep_classes or data.classes - scenario.skip_classes, seed)
+
+
+def rows_of_clients(data: Dataset, scenario: Scenario, seed: int) -> Partition:
+    """Who holds which rows of the data set, and what for; UserError if that is impossible."""
+    rows, parts, _ = _rows_and_parts(data, scenario, seed)
+    return Partition(*([rows[held] for held in split] for split in parts))
+
+
+def tell(data: Dataset, scenario: Scenario, seed: int) -> None:
+    """Say which rows of a user's own data set no client holds, and where a client has fewer owners than asked for."""
+    if not user_data.is_own(scenario.dataset):
+        return  # what a named setting uses is part of it
+    rows, parts, owners = _rows_and_parts(data, scenario, seed)
+    held = rows[np.concatenate([one for split in parts for one in split])]
+    for line in filter(None, (left_out(data, scenario, held), last_group(scenario, owners))):
+        say(f"note: {line}")
+
+
+def require_partitions(data: Dataset, scenario: Scenario, seeds: Iterable[int]) -> None:
+    """UserError for a seed on which the data cannot be partitioned; on others they may well be."""
+    for seed in seeds:
+        try:
+            _rows_and_parts(data, scenario, seed)
+        except UserError as error:
+            raise UserError(f"{error} (this is of seed {seed})") from error
+
+
+def _rows_and_parts(data: Dataset, scenario: Scenario, seed: int) -> tuple[np.ndarray, Partition, Owners]:
+    """The rows of the data set that are partitioned, the parts (places in them), and whose rows each client holds."""
+    rows = rows_in_play(data, scenario)
+    if user_partition.is_own(scenario.partition):
+        parts = user_partition.partition(scenario.partition, rows, len(data.y))
+    else:
+        rng = randomness.numpy_stream(seed, "partition")
+        if data.split is not None:  # the laws of official training and test rows want the former first
+            rows = rows[np.argsort(data.split[rows] == TEST, kind="stable")]
+        parts = _parts(data, rows, scenario, rng)
+        if data.split is not None and scenario.partition not in OFFICIAL:
+            parts = by_split(parts, data.split[rows], scenario.val_share, rng)
+    owners = owners_of(data, rows, parts)
+    _require_each_split(data, scenario, parts, owners)
+    return rows, skews.thinned(parts, scenario.thinning, seed), owners
+
+
+def _require_each_split(data: Dataset, scenario: Scenario, parts: Partition, owners: Owners) -> None:
+    """UserError, with the names of clients and what would help, unless each has rows of every split."""
+    lacking: dict[tuple[int, ...], list[str]] = {}  # clients -> the splits of which all of them have no rows
+    for name, split in parts._asdict().items():
+        lacking.setdefault(tuple(k for k, held in enumerate(split) if not len(held)), []).append(name)
+    lacking.pop((), None)
+    if not lacking:
+        return
+    who = " and ".join(f"{_several(owners, parts, ks)} no {' and no '.join(n)} rows" for ks, n in lacking.items())
+    source, ways = "", "give fewer clients or more rows"
+    if user_partition.is_own(scenario.partition):
+        source, ways = f" in {user_files.path_of(scenario.partition)}", "merge clients, or leave such a client out"
+    elif data.split is not None:
+        source, ways = f" by the split of {data.name}", "leave out the array split, so that each client's rows are "
+        ways += "divided by --val-share and --test-share, or give only owners that have rows of each split"
+    raise UserError(f"every client needs rows to train, to validate and to test, but{source} {who}: {ways}")
+
+
+def _several(owners: Owners, parts: Partition, clients: tuple[int, ...]) -> str:
+    """The clients who have, in words; of one how many rows it has."""
+    if len(clients) > 1:
+        return f"{len(clients)} of {len(parts.train)} clients ({some(owners, clients)}) have"
+    return f"{in_words(owners, clients[0])}, of {several(sum(len(split[clients[0]]) for split in parts), 'row')}, has"
+
+
+def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generator) -> Partition:
+    """The scenario's law on these rows of the data set; the parts hold places in `rows`, official test rows last."""
+    y, train_rows = data.y[rows] - s.skip_classes, int(np.searchsorted(rows, data.train_rows))
+    if data.split is not None:
+        train_rows = int((data.split[rows] != TEST).sum())
+    if s.partition == "ways-shots":
+        return partitions.ways_shots(
+            y, train_rows, s.clients, s.ways, s.ways_spread, s.shots, s.shots_spread, s.val_shots, s.test_shots, rng
+        )
+    if s.partition == "dirichlet":
+        return partitions.dirichlet(y, s.clients, s.alpha, s.floor, s.val_share, s.test_share, rng)
+    if s.partition == "fedgen":
+        # FedPA's script counts the class that it drops in N, so the cap is that of the whole data set
+        n = data.train_rows
+        return partitions.fedgen(y, train_rows, n, s.clients, s.alpha, s.share, s.floor, s.val_share, rng)
+    if s.partition in ("natural", "domains"):
+        if data.owner is None:
+            raise UserError(
+                f"partition {s.partition} needs to know whose each row is, but {data.name} does not tell: take celeba, "
+                "or another partition"
+            )
+        owner = data.owner[rows[:train_rows] if data.split is None else rows]
+        if s.partition == "domains":
+            return skews.domains(owner, s.clients, s.val_share, s.test_share, rng, data.owner_names)
+        return partitions.natural(owner, s.clients, s.owners, s.share, s.val_share, s.test_share, rng, data.owner_names)
+    if s.partition == "shards":
+        return skews.shards(y, s.clients, s.shards, s.val_share, s.test_share, rng)
+    if s.partition == "quantity":
+        return skews.quantity(len(y), s.clients, s.alpha, s.floor, s.val_share, s.test_share, rng)
+    if s.partition == "power-law":
+        return skews.power_law(len(y), s.clients, s.power, s.floor, s.val_share, s.test_share, rng)
+    return partitions.iid(y, s.clients, s.val_share, s.test_share, rng)

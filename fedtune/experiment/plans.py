@@ -1,0 +1,121 @@
+"""What happens in a round, and before scoring, as an algorithm says: a user's own is looked over first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedtune.core.errors import shown
+from fedtune.core.trees import Tree
+from fedtune.experiment.algorithm import DOWN, UP, Algorithm, Noise, Phase, Step, Task, part_of, parts
+from fedtune.experiment.hooks import Checked, broadcast, is_own, said, stays, tree, wrong
+from fedtune.user_code import user_files
+
+_DECIDE = ("receive", "broadcast", "round")  # who receives what
+FIRST_ROUNDS = 20  # that are looked at for what clients do not receive
+
+
+def unreceived(alg: Algorithm, server: dict[str, Tree], ids: Tensor, task: Task) -> list[str]:
+    """The shared tensors that clients are not given at the beginning of one of the first rounds: they keep their own.
+
+    Built-in algorithms give all that they share.
+    """
+    if not server.get("shared") or not is_own(alg, *_DECIDE):
+        return []
+    given: list[Mapping[str, Any]] = []
+    for t in range(1, min(task.rounds, FIRST_ROUNDS) + 1):
+        now = task._replace(t=t)
+        found = alg.receive(broadcast(alg, "broadcast", server, ids, now)) if plan(alg, now)[:1] == (DOWN,) else {}
+        given.append(found if isinstance(found, dict) else server["shared"])  # what is wrong is told in its round
+    return [n for n in server["shared"] if any(n not in found for found in given)]
+
+
+def not_given(alg: Algorithm, net: nn.Module, task: Task) -> set[str]:
+    """The same of a net before there is a server."""
+    if not is_own(alg, *_DECIDE):
+        return set()
+    with user_files.blamed():
+        of, names = net.state_dict(), tuple(n for n, _ in net.named_parameters())
+        task, stay = task._replace(shapes={n: t.shape for n, t in of.items()}, parameters=names), stays(alg, net)
+        shared = {n: t for n, t in of.items() if part_of(n) in alg.shared and n not in stay}
+        server = tree(alg, "init", alg.init(task), "entries") | {"shared": shared}
+        return {*unreceived(alg, server, torch.zeros(1, dtype=torch.int64), task)}
+
+
+def plan(alg: Algorithm, task: Task) -> tuple[Phase | str, ...]:
+    """What happens in a round."""
+    if is_own(alg, "round", "phases"):
+        if type(alg).round is Algorithm.round:
+            _phases(alg, "phases", alg.phases(task))
+        return _phases(alg, "round", alg.round(task), (DOWN, UP))
+    return tuple(alg.round(task))
+
+
+def adapting(alg: Algorithm, task: Task) -> tuple[Phase, ...]:
+    """What is trained before scoring."""
+    found = alg.adapt(task)
+    return _phases(alg, "adapt", found) if is_own(alg, "adapt") else found  # type: ignore[return-value]
+
+
+def _phases(alg: Algorithm, hook: str, found: Checked, signs: tuple[str, ...] = ()) -> tuple[Phase | str, ...]:
+    """Phases, and the signs that may stand between them."""
+    must = f"a tuple of {' and '.join([*map(repr, signs), 'Phase(…)'])}"
+    if isinstance(found, Phase):
+        raise wrong(alg, hook, must, "gives a single Phase", "write (Phase(…),) with the comma")
+    if not isinstance(found, tuple | list):
+        raise wrong(alg, hook, must, f"gives {said(found)}")
+    for action in found:
+        if isinstance(action, Phase):
+            _require_fields(alg, hook, action)
+        elif not (isinstance(action, str) and action in signs):
+            raise wrong(alg, hook, must, f"has {said(action)} in it")
+    return tuple(found)
+
+
+def _require_fields(alg: Algorithm, hook: str, phase: Phase) -> None:
+    """UserError for a phase that cannot be run."""
+
+    def whole(v: Any) -> bool:
+        return v is None or (isinstance(v, int) and not isinstance(v, bool) and v >= 0)
+
+    def real(v: Any) -> bool:
+        return v is None or (isinstance(v, Real) and 0 <= float(v) < math.inf)
+
+    def code(v: Any) -> bool:
+        return v is None or callable(v)
+
+    def names(v: Any) -> bool:
+        return isinstance(v, tuple | list) and all(isinstance(n, str) for n in v)
+
+    rules: dict[str, tuple[Callable[[Any], bool], str]] = {
+        "loss": (callable, "a function"), "pool": (code, "a function"), "train": (names, "a tuple of parts"),
+        "epochs": (whole, "a whole number"), "steps": (whole, "a whole number"), "lr": (real, "0 or more"),
+        "clip": (real, "0 or more"), "pace": (lambda v: isinstance(v, Mapping), "numbers by part"),
+        "momentum": (lambda v: real(v) and (v or 0) < 1, "at least 0 and below 1"),
+        "share": (lambda v: v is not None and real(v) and 0 < v <= 1, "above 0 and at most 1"),
+        "window": (lambda v: whole(v) and (v or 0) >= 1, "a whole number from 1 on"),
+        "begin": (code, "a function"), "project": (code, "a function"), "until": (code, "a function"),
+        "after": (lambda v: v is None or isinstance(v, Step), "a Step"),
+        **{n: (lambda v: isinstance(v, dict) and all(isinstance(e, Noise) for e in v.values()), "Noise by name")
+           for n in ("noise", "pool_noise")},
+    }  # fmt: skip
+    for name, (holds, what) in rules.items():
+        value = getattr(phase, name)
+        if not holds(value):
+            comma = "; write ('body',) with the comma" if name == "train" and isinstance(value, str) else ""
+            raise wrong(alg, hook, f"phases whose {name} is {what}", f"it is {said(value)}{comma}")
+
+
+def require_parts(alg: Algorithm, phase: Phase, net: nn.Module) -> None:
+    """UserError for a phase that names parts which the net has not: it would train nothing without a word."""
+    if is_own(alg, "round", "phases", "adapt"):
+        known = [*parts(net)]
+        for name in (*phase.train, *phase.pace, *(phase.after.train if phase.after else ())):
+            if name not in known:
+                hook = next(h for h in ("phases", "round", "adapt") if is_own(alg, h))
+                raise wrong(alg, hook, f"phases of the net's parts, {', '.join(known)}", f"names {shown(name)}")

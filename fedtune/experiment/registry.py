@@ -1,0 +1,59 @@
+"""Algorithms by name.  A file of `trainables/` is an algorithm, and this is the only place that looks there.
+
+So is a class in a user's own file, and what an installed package offers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from fedtune.core.errors import UserError, unknown
+from fedtune.user_code import extensions, packages, user_files
+
+if TYPE_CHECKING:
+    from fedtune.experiment.algorithm import Algorithm
+
+GROUP = "algorithms"  # of entry points
+
+
+def names() -> list[str]:
+    """The algorithms there are: the files of `trainables/` but those with a leading underscore, and packages'."""
+    return sorted({*_built_in(), *extensions.names(GROUP)})
+
+
+def find(name: str) -> type[Algorithm]:
+    """The algorithm class of this name, or of a user's file by its canonical name; UserError with the nearest name."""
+    if user_files.is_own(name):
+        from fedtune.experiment import user_algorithms
+
+        return user_algorithms.find(name)
+    if name not in names():
+        raise unknown("algorithm", name, names(), "fedtune list")
+    from fedtune.experiment.algorithm import Algorithm  # here, as it loads torch and listing names needs none
+
+    if offered := extensions.find(GROUP, name, "algorithm", _built_in()):
+        from fedtune.experiment import user_algorithms
+
+        return user_algorithms.checked(offered, name)
+    packages.pin("trainables")
+    module = importlib.import_module(f"trainables.{name}")
+    classes = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]
+    own = [c for c in classes if issubclass(c, Algorithm)]
+    if len(own) != 1:
+        raise UserError(f"trainables/{name}.py must define one algorithm, but it defines {len(own)}")
+    return own[0]
+
+
+def _built_in() -> list[str]:
+    """The files of `trainables/`."""
+    folder = packages.folder("trainables")
+    return _files(str(folder), folder.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _files(folder: str, changed: int) -> list[str]:
+    """The modules in a folder; listed anew when it has changed, as planning a search asks a thousand times."""
+    return sorted(file.name for file in pkgutil.iter_modules([folder]) if not file.name.startswith("_"))

@@ -1,0 +1,78 @@
+"""Which rows of a data set may be given to clients, and which no client holds: none vanishes without a word."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedtune.core.errors import UserError
+from fedtune.core.terminal import several
+from fedtune.data import user_partition
+from fedtune.data.allocation import rounded_down
+from fedtune.data.dataset import Dataset
+from fedtune.data.federation import SOME, Owners
+from fedtune.experiment.scenario import USES, Scenario
+
+OF_ANY = ("skip_classes", "keep_classes", "min_rows", "thinning")  # fields that leave rows out, whatever the partition
+DRAWS = ("ways-shots", "fedgen")  # partitions that may leave rows out whatever their fields
+
+
+def rows_in_play(data: Dataset, scenario: Scenario) -> np.ndarray:
+    """The rows of the classes that are used, of owners that have enough of them, ascending.
+
+    UserError where no owner has enough.
+    """
+    end = scenario.skip_classes + (scenario.keep_classes or data.classes)
+    rows = np.flatnonzero((data.y >= scenario.skip_classes) & (data.y < end))  # all, mostly
+    least = scenario.min_rows
+    if not least or data.owner is None:
+        return rows
+    size = np.bincount(data.owner[rows[rows < data.train_rows]], minlength=int(data.owner.max()) + 1)
+    if size.max() < least:
+        raise UserError(
+            f"min_rows {least} leaves no owner, as none has more than {several(int(size.max()), 'row')}: lower it"
+        )
+    kept: np.ndarray = rows[size[data.owner[rows]] >= least]
+    return kept
+
+
+def left_out(data: Dataset, scenario: Scenario, rows: np.ndarray) -> str:
+    """All but these rows in a line: how many, the owners and classes that are gone whole, and why; "" for none."""
+    held = np.zeros(len(data.y), bool)
+    held[rows] = True
+    if held.all():
+        return ""
+    whole = []
+    for one, many, of, names in (
+        ("owner", "owners", data.owner, data.owner_names), ("class", "classes", data.y, data.class_names),
+    ):  # fmt: skip
+        gone = [] if of is None else np.setdiff1d(of, of[held]).tolist()
+        if gone:
+            called = ", ".join(names[i] if names else str(i) for i in gone[:SOME]) + ", …" * (len(gone) > SOME)
+            whole.append(f"{len(gone)} {one if len(gone) == 1 else many} ({called})")
+    lost = int((~held).sum())
+    out = f"{lost} of {len(held)} rows {'is' if lost == 1 else 'are'} left out"
+    return out + (f", all those of {' and '.join(whole)}" if whole else "") + f": {_why(data, scenario)}"
+
+
+def _why(data: Dataset, s: Scenario) -> str:
+    """The options that leave rows out, with their values."""
+    causes = [name for name in OF_ANY if getattr(s, name)]
+    if user_partition.is_own(s.partition):
+        causes.append("partition")
+    elif s.partition in DRAWS:
+        causes += ["partition", "clients", *USES[s.partition]]
+    elif s.partition == "natural" and data.owner is not None:
+        people = len(np.unique(data.owner[rows_in_play(data, s)]))
+        causes += ["share"] * (s.share < 1)
+        causes += ["clients", "owners"] * (s.clients * s.owners < int(rounded_down(s.share * people)))
+    return ", ".join(f"{name.replace('_', '-')} {getattr(s, name)}" for name in causes)
+
+
+def last_group(s: Scenario, owners: Owners) -> str:
+    """What to say where the last client holds fewer owners than was asked for; "" where it does not."""
+    if s.partition != "natural" or not owners or len(owners[-1]) == s.owners:
+        return ""
+    held = several(len(owners[-1]), "owner")
+    if len(owners) == 1:
+        return f"the only client holds {held}, as there are no {s.owners}"
+    return f"the last of {len(owners)} clients holds {held}, the others {s.owners}"

@@ -1,0 +1,291 @@
+"""A scenario is a setting: data set, partition, model, clients, local work, rounds and how it is scored.
+
+Every field can be overridden; those declared with `hyper` can be searched as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from fedtune.core.errors import UserError, shown, unknown
+from fedtune.core.hyper import check_all, hyper, knobs, plain
+from fedtune.data import datasets, user_data, user_partition, user_rows
+from fedtune.experiment import pretrained
+from fedtune.nn import catalogue
+from fedtune.user_code import user_files
+
+OWN = {  # where a user's own file is taken too, by its canonical name
+    "dataset": "; or your own: FILE.npz, a folder of pictures, or a function that gives arrays, FILE.py:NAME",
+    "partition": "; or your own: FILE.npz",
+}
+# fields that came after fedtune 0.2.0: what it wrote lacks them
+LATER = (
+    "normalise", "image_size", "shards", "power", "thinning", "rotation", "feature_noise", "swaps", "groups",
+    "label_noise", "label_noise_spread", "noisy_clients", "noisy_splits", "body_pace", "keep_classes", "pretrained",
+    "min_rows", "x_as",
+)  # fmt: skip
+# partition -> the fields that it uses, besides clients
+USES: dict[str, tuple[str, ...]] = {
+    "ways-shots": ("ways", "ways_spread", "shots", "shots_spread", "val_shots", "test_shots"),
+    "dirichlet": ("alpha", "floor", "val_share", "test_share"),
+    "iid": ("val_share", "test_share"),
+    "fedgen": ("alpha", "floor", "share", "val_share"),
+    "natural": ("owners", "share", "val_share", "test_share"),
+    "shards": ("shards", "val_share", "test_share"),
+    "quantity": ("alpha", "floor", "val_share", "test_share"),
+    "power-law": ("power", "floor", "val_share", "test_share"),
+    "domains": ("val_share", "test_share"),
+}
+PARTITIONS = tuple(USES)
+EVALUATIONS = ("personal", "global", "pooled")
+NOISY_SPLITS = ("train", "train+val")
+NORMALISATIONS = ("train", "none")
+
+
+# field -> its least and its largest value, both included.  What is allocated grows with them, so each has an end; the
+# partitions have closer ones, which depend on the data
+RANGES: dict[str, tuple[float, float]] = {
+    "clients": (1, 1_000_000), "rounds": (1, 1_000_000), "ways": (2, 100_000), "shots": (2, 1_000_000),
+    "val_shots": (1, 1_000_000), "test_shots": (1, 1_000_000), "floor": (3, 1_000_000), "owners": (1, 1_000_000),
+    "shards": (1, 1_000_000), "groups": (1, 1_000_000), "features": (0, 1_000_000), "ways_spread": (0, 100_000),
+    "shots_spread": (0, 1_000_000), "all_classes": (0, 100_000_000), "eval_clients": (0, 1_000_000), "power": (0, 100),
+    "thinning": (0, 100), "swaps": (0, 100_000), "feature_noise": (0, 1e6), "label_noise_spread": (0, 1),
+    "image_size": (0, 4096), "min_rows": (0, 1_000_000),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One setting.  Fields that a partition does not use are ignored by it."""
+
+    dataset: str = "digits"
+    model: str = "cnn8"  # an architecture, or a family of them: client i then runs number i mod their count
+    features: int = 0  # D, the width of the features; 0: the model's own
+    clients: int = 20  # K
+    participation: float = 1.0  # share of the clients that take part in a round
+    skip_classes: int = 0  # the first so many classes are left out and the others renumbered; the head keeps its width
+    keep_classes: int = 0  # so many classes after those are used, the others are left out; 0: all
+    # features of one's own data: brought to mean 0 and spread 1 by all clients' training rows (train), or as given
+    normalise: str = "train"
+    # what rows of one's own arrays are, where type and axes leave it open: numbers, tokens, series or images
+    x_as: str = "auto"
+    image_size: int = 0  # side that pictures of one's own folder are brought to; 0: as they are, all of one size
+
+    partition: str = "ways-shots"
+    ways: int = 4  # w̄, classes of a client
+    ways_spread: int = 1  # ŵ, half-width
+    shots: int = 8  # s̄, training rows of a client per class
+    shots_spread: int = 1  # ŝ, half-width
+    val_shots: int = 4  # validation rows per class
+    test_shots: int = 4  # test rows per class
+    alpha: float = 0.1  # Dirichlet concentration (dirichlet, fedgen; quantity: of clients' sizes)
+    # least rows of a client (dirichlet, quantity, power-law; fedgen: before validation is cut out, without test rows)
+    floor: int = 10
+    share: float = 1.0  # of the official training rows (fedgen) or of their owners (natural)
+    owners: int = 10  # owners of a client's rows (natural)
+    min_rows: int = 0  # owners with fewer rows are left out, where the data set tells whose each row is; 0: none
+    val_share: float = 0.15  # of a client's rows (all but ways-shots)
+    test_share: float = 0.25  # (all but ways-shots and fedgen)
+    shards: int = 2  # of a client (shards)
+    power: float = 1.0  # the r-th largest client holds rows in proportion to r^-power (power-law)
+
+    # what a client sees of its rows, on top of any partition (fedtune/data/shifts.py); the defaults change nothing
+    thinning: float = 0.0  # the client of rank r keeps r^-thinning of its training rows
+    rotation: float = 0.0  # degrees that images of a group of clients are turned more than those of the group before
+    feature_noise: float = 0.0  # standard deviation at the last client, growing evenly from 0 at the first
+    swaps: int = 0  # pairs of classes that have each other's label in every group of clients but the first
+    groups: int = 4  # of consecutive clients (rotation, swaps)
+    label_noise: float = 0.0  # share of a client's training labels that are wrong
+    label_noise_spread: float = 0.0  # half-width of that share, drawn for each client
+    noisy_clients: float = 1.0  # probability that a client has wrong labels
+    noisy_splits: str = "train"  # or train+val: labels that may be wrong
+
+    rounds: int = 60  # T
+    pretrained: str = "none"  # the body that all models start from, by name (fedtune/experiment/pretrained.py)
+    # personal: each client's own model on its own rows; global: the shared model on each client's rows;
+    # pooled: the shared model on all clients' rows together
+    evaluation: str = "personal"
+    eval_clients: int = 0  # clients that are scored, drawn once and the same in every round; 0: all
+    all_classes: int = 100  # test rows, as many of each class, that every client is scored on as well; 0: none
+
+    batch: int = hyper(4, 1, 256, log=True, symbol="B", help="rows of a mini-batch")
+    local_epochs: int = hyper(1, 1, 20, symbol="E", help="passes over a client's rows in a round")
+    local_steps: int = hyper(
+        0, 1, 1000, log=True, extra_values=(0,), help="mini-batches of a round and of an algorithm's own epochs; 0: off"
+    )
+    optimizer: str = hyper("sgd", choices=("sgd", "adam"), help="the clients' optimiser, new in every round")
+    lr: float = hyper(0.01, 1e-5, 1.0, log=True, symbol="η", help="the clients' learning rate")
+    lr_decay: float = hyper(1.0, 0.9, 1.0, first_round=2, help="what lr is multiplied by after every round")
+    momentum: float = hyper(0.5, 0.0, 0.99, help="of SGD")
+    weight_decay: float = hyper(0.0, 1e-6, 0.1, log=True, extra_values=(0.0,), help="L2 penalty in the optimiser")
+    batch_norm: str = hyper(
+        "averaged", choices=("averaged", "personal"), help="running statistics of shared parts: averaged, or kept"
+    )
+    body_pace: float = hyper(
+        1.0, 0.01, 10.0, log=True, extra_values=(0.0,), help="the body's share of lr; 0: frozen and not sent"
+    )
+
+    def __post_init__(self) -> None:
+        """Validate what can be checked without loading data; UserError otherwise."""
+        for f in fields(self):
+            if "knob" not in f.metadata:
+                object.__setattr__(self, f.name, _typed(f.name, getattr(self, f.name), type(f.default)))
+        check_all(self)
+        if user_partition.is_own(self.partition):
+            object.__setattr__(self, "clients", user_partition.clients(self.partition))
+        for name, kind, known in (
+            ("dataset", "data set", datasets.names()),
+            ("partition", "partition", PARTITIONS),
+            ("normalise", "choice of normalise", NORMALISATIONS),
+            ("x_as", "choice of x_as", (user_rows.AUTO, *user_rows.KINDS)),
+            ("evaluation", "evaluation rule", EVALUATIONS),
+            ("noisy_splits", "choice of noisy_splits", NOISY_SPLITS),
+            ("pretrained", "pretrained body", ("none", *pretrained.names())),
+        ):
+            own = name in OWN and user_files.is_reference(getattr(self, name), known)
+            if not own and getattr(self, name) not in known:
+                raise UserError(f"{unknown(kind, getattr(self, name), known)}{OWN.get(name, '')}")
+        catalogue.members(self.model)
+        self._check_numbers()
+        self._check_against_data()
+
+    def _check_numbers(self) -> None:
+        for name, (low, high) in RANGES.items():
+            value = getattr(self, name)
+            if not value >= low:
+                rule = f"be at least {low}" if low else "not be negative"
+                raise UserError(f"{name} must {rule}, but got {value}")
+            if value > high:
+                raise UserError(f"{name} must be at most {high:,}, but got {value:,}")
+        if self.eval_clients == 1 or self.eval_clients > self.clients:
+            raise UserError(
+                f"eval_clients must be 2 to the {self.clients} clients there are, or 0 for all, but got "
+                f"{self.eval_clients}"
+            )
+        if not 0 < self.participation <= 1:
+            raise UserError(f"participation must be in (0, 1], but got {self.participation}")
+        if not 0 < self.alpha <= 1e6:
+            raise UserError(f"alpha must be above 0, but got {self.alpha}; 0.1 is strong label skew, 100 near iid")
+        if not 0 < self.share <= 1:
+            raise UserError(f"share must be in (0, 1], but got {self.share}; 1 gives all training rows to clients")
+        if not (self.val_share > 0 and self.test_share > 0 and self.val_share + self.test_share < 1):
+            raise UserError(
+                f"val_share and test_share must be above 0 and leave training rows, but got {self.val_share} and "
+                f"{self.test_share}"
+            )
+        if not abs(self.rotation) <= 1e6:
+            raise UserError(f"rotation must be a number of degrees, at most a million, but got {self.rotation}")
+        for name in ("label_noise", "noisy_clients"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"{name} must be in [0, 1], but got {getattr(self, name)}")
+
+    def _check_against_data(self) -> None:
+        if user_files.is_reference(self.dataset, datasets.names()) and not user_data.is_own(self.dataset):
+            return  # of a run whose data set is not here
+        if self.x_as != user_rows.AUTO and not user_data.is_own(self.dataset):
+            raise UserError(f"x_as says what your own arrays are, but {self.dataset} is none of yours; leave it out")
+        *shape, classes = datasets.describe(self.dataset, self.image_size, self.x_as)
+        if self.feature_noise and datasets.has_tokens(self.dataset, self.x_as):
+            raise UserError(f"feature_noise is added to real features, but {self.dataset} holds tokens; leave it out")
+        if self.rotation and len(shape) != 3:
+            raise UserError(f"rotation turns images, but {self.dataset} has rows of shape {tuple(shape)}; leave it out")
+        self._check_model(tuple(shape))
+        if not 0 <= self.skip_classes < classes - 1:
+            raise UserError(
+                f"skip_classes must be 0 to {classes - 2} to leave two of the {classes} classes of {self.dataset}, but "
+                f"got {self.skip_classes}"
+            )
+        classes -= self.skip_classes
+        if not (self.keep_classes == 0 or 2 <= self.keep_classes <= classes):
+            raise UserError(
+                f"keep_classes must be 2 to the {classes} classes there are, or 0 for all, but got {self.keep_classes}"
+            )
+        classes = self.keep_classes or classes
+        if self.partition == "ways-shots" and self.ways > classes:
+            names = [n for n in ("skip_classes", "keep_classes") if getattr(self, n)]
+            left = f"that {' and '.join(names)} leave{'s' * (len(names) == 1)} " if names else ""
+            raise UserError(
+                f"ways must be at most the {classes} classes {left}of {self.dataset}, but got {self.ways}; give --ways "
+                f"{classes} or another --partition"
+            )
+        if 2 * self.swaps > classes:
+            pairs = f"{classes // 2} pairs of the {classes} classes"
+            raise UserError(f"swaps must be at most {pairs}, but got {self.swaps}")
+        asked = f"partition {self.partition}" if self.partition in ("natural", "domains") else ""
+        asked = asked or ("min_rows" if self.min_rows else "")
+        if asked and not datasets.has_owners(self.dataset):
+            known = ", ".join(name for name in datasets.SOURCES if datasets.has_owners(name))
+            raise UserError(
+                f"{asked} needs a data set that tells whose each row is ({known}), but got "
+                f"{self.dataset}; of your own it needs an array owner"
+            )
+
+    def _check_model(self, shape: tuple[int, ...]) -> None:
+        """UserError for a built-in model that does not take rows of this kind."""
+        if self.model not in (*catalogue.WIDTHS, *catalogue.FAMILIES):
+            return
+        tokens = datasets.has_tokens(self.dataset, self.x_as)
+        fit = catalogue.taking(tokens, len(shape))
+        for member in catalogue.members(self.model):
+            if member not in fit:
+                rows = f"{'tokens' if tokens else 'numbers'} of shape {'×'.join(map(str, shape))}"
+                some = " or ".join(fit[:2])
+                raise UserError(
+                    f"model {member} does not take the rows of {self.dataset}, {rows}; give --model {some}, or your own"
+                )
+
+    @property
+    def participants(self) -> int:
+        """m, the clients of a round: at least one."""
+        return max(1, int(self.participation * self.clients + 0.5))
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """Parts that nobody trains: they keep weights and statistics, and are not sent."""
+        return () if self.body_pace else ("body",)
+
+    def to_plain(self) -> dict[str, Any]:
+        """All fields as plain values but those that came after fedtune 0.2.0 and stand at their defaults.
+
+        So what was found under these values before is found again.
+        """
+        since = {f.name: f.default for f in fields(self) if f.name in LATER}
+        return {n: v for n, v in vars(self).items() if n not in since or v != since[n]}
+
+    def sent(self, shared: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of an algorithm's shared parts that are sent."""
+        return tuple(part for part in shared if part not in self.frozen)
+
+    def idle(self) -> dict[str, str]:
+        """Hyperparameters that can have no effect here, each with the reason."""
+        found = {}
+        if self.optimizer == "adam":
+            found["momentum"] = "--optimizer is adam"
+        if self.local_steps:
+            found["local_epochs"] = f"--local-steps {self.local_steps} counts steps instead"
+        return found
+
+    def override(self, **values: Any) -> Scenario:
+        """The same setting with some fields changed; UserError with the nearest name if there is no such field."""
+        known = [f.name for f in fields(self)]
+        for name in values:
+            if name not in known:
+                raise unknown("scenario field", name, known)
+        return replace(self, **values)
+
+
+def _typed(name: str, value: Any, kind: type) -> Any:
+    try:
+        value = plain(value)
+        if isinstance(value, bool) or (kind is int and float(value) != int(float(value))):
+            raise ValueError
+        return kind(float(value)) if kind is int else kind(value)
+    except (TypeError, ValueError, OverflowError):
+        word = {int: "a whole number", float: "a number"}.get(kind, "text")
+        raise UserError(f"{name} must be {word}, but got {shown(value)}") from None
+
+
+def tunable_names() -> list[str]:
+    """The names of the fields that can be searched."""
+    return list(knobs(Scenario))

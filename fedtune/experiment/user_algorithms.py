@@ -1,0 +1,150 @@
+"""The algorithm in a user's file: what would fail later, in a worker, is refused here in one line with the place."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import Field, fields
+from types import ModuleType
+from typing import Any
+
+from fedtune.core.errors import UserError
+from fedtune.core.hyper import knobs
+from fedtune.experiment.algorithm import Algorithm
+from fedtune.user_code import user_files
+from fedtune.user_code.references import PICKLED
+from fedtune.user_code.user_errors import told
+
+PARTS = ("shared", "sends", "schedule", "structural", "predicts")  # what an algorithm declares as names
+SOUND = "_fedtune_is_sound"  # set on a class that was checked
+
+
+def find(name: str) -> type[Algorithm]:
+    """The algorithm of a canonical name: the class that it names, or the only one that its file defines."""
+    if user_files.call_options(name):
+        raise UserError(f"an algorithm's hyperparameters are given by --set NAME=VALUE, but got {name!r}")
+    found = user_files.load(name, "algorithm")
+    return checked(_only(found, name) if isinstance(found, ModuleType) else found, name)
+
+
+def checked(found: Any, name: str) -> type[Algorithm]:
+    """The class; UserError unless it is an algorithm that can be made with its defaults."""
+    if not (isinstance(found, type) and issubclass(found, Algorithm)):
+        what = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
+        raise UserError(
+            f"an algorithm is a class made from fedtune.Algorithm, but {name} is {what}{_hint(found, name)}"
+        )
+    if found is Algorithm:
+        raise UserError(f"an algorithm is a class made from fedtune.Algorithm, but {name} is that class itself")
+    if SOUND not in vars(found):
+        _require_sound(found)
+        setattr(found, SOUND, True)
+    return found
+
+
+def spaces(name: str) -> Mapping[str, Any] | None:
+    """The search spaces in the `SPACES` of an algorithm's file, by name; None without one.  UserError for a bad one."""
+    module = inspect.getmodule(find(name))
+    given = None if name.endswith(PICKLED) else getattr(module, "SPACES", None)  # what a notebook holds, no run keeps
+    if given is None:
+        return None
+    path = getattr(module, "__file__", name)
+    if not isinstance(given, Mapping) or not all(isinstance(n, str) for n in given):
+        raise UserError(
+            "SPACES must be search spaces by name, as in SPACES = {'default': tunable(X, 'lam')}, but that of "
+            f"{path} is a {type(given).__name__}"
+        )
+    for space, value in given.items():
+        if not isinstance(value, dict | list) or not value:
+            raise UserError(
+                f"a search space is a dict of domains or a list of configurations, but SPACES[{space!r}] of {path} is "
+                f"{f'a {type(value).__name__}' if value else repr(value)}"
+            )
+    if not given:
+        raise UserError(f"SPACES must hold a search space, but that of {path} is empty; leave it out to derive one")
+    return given
+
+
+def _only(module: ModuleType, name: str) -> type[Algorithm]:
+    """The algorithm that a module defines; UserError unless it is one."""
+    own = {n: v for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__}
+    found = {n: v for n, v in own.items() if issubclass(v, Algorithm) and not n.startswith("_")}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    if found:
+        raise UserError(
+            f"{name} defines {len(found)} algorithms, {', '.join(found)}; say which: {name}:{next(iter(found))}"
+        )
+    functions = {n: f for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__}
+    others = f"only {', '.join([*own, *functions])}" if own or functions else "none"
+    hint = next((_hint(f, f"{name}:{n}") for n, f in functions.items() if _hint(f, n)), "")
+    raise UserError(
+        f"an algorithm is a class made from fedtune.Algorithm, but {module.__file__} defines {others}{hint}"
+    )
+
+
+def _hint(found: Any, name: str) -> str:
+    """What to do with a function that can be called as a model's is: with a shape, and the number of classes."""
+    if not inspect.isfunction(found) or len(inspect.signature(found).parameters) < 2:
+        return ""
+    return f"; if {found.__name__} makes a model, fedtune check {name} judges it"
+
+
+def _require_sound(cls: type[Algorithm]) -> None:
+    """UserError for a class that the engine could not use."""
+    known = {f.name for f in fields(cls)}
+    if loose := [n for n, v in vars(cls).items() if isinstance(v, Field) and n not in known]:
+        raise _refused(cls, f"{loose[0]} is no hyperparameter yet: write @dataclass(frozen=True) above the class")
+    if bare := [f.name for f in fields(cls) if f.name not in knobs(cls)]:
+        raise _refused(cls, f"a field is a hyperparameter, but {bare[0]} is not declared with hyper(…)")
+    for name, method in vars(Algorithm).items():
+        if inspect.isfunction(method) and not name.startswith("_"):
+            _require_signature(cls, name, method)
+    with told(f"{place_of(cls)}: algorithm {cls.__name__} cannot be made with its defaults"):
+        made = cls()
+        values = {name: getattr(made, name) for name in PARTS}  # some are properties
+    for name, value in values.items():
+        if not isinstance(value, tuple) or not all(isinstance(v, str) for v in value):
+            raise _refused(cls, f"{name} must be a tuple of names, as in {name} = ('body',), but is {value!r}")
+    _require_presets(cls)
+
+
+def _require_signature(cls: type[Algorithm], name: str, method: Callable[..., Any]) -> None:
+    """UserError unless the class's own method can be called as the engine calls it."""
+    given = inspect.getattr_static(cls, name)
+    if given is method:
+        return
+    if isinstance(given, staticmethod | classmethod | property) or not callable(given):
+        raise _refused(cls, f"{name} must be a method of an instance, but is a {type(given).__name__}", given)
+    if inspect.iscoroutinefunction(given) or inspect.isasyncgenfunction(given):
+        raise _refused(cls, f"{name} must be a plain function, but is async", given)
+    wanted = [p for p in inspect.signature(method).parameters if p != "self"]
+    try:
+        inspect.signature(given).bind(None, *wanted)
+    except TypeError as error:
+        got = ", ".join(inspect.signature(given).parameters)
+        raise _refused(
+            cls, f"{name} is called with ({', '.join(['self', *wanted])}), but takes ({got})", given
+        ) from error
+
+
+def _require_presets(cls: type[Algorithm]) -> None:
+    """UserError for a preset that is none."""
+    if not isinstance(cls.presets, Mapping) or not all(isinstance(v, Mapping) for v in cls.presets.values()):
+        raise _refused(cls, f"presets must be hyperparameters by a name, but are {cls.presets!r}")
+
+
+def _refused(cls: type, why: str, member: Any = None) -> UserError:
+    return UserError(f"{place_of(cls, member)}: algorithm {cls.__name__}: {why}")
+
+
+def place_of(cls: type, member: Any = None) -> str:
+    """FILE:LINE of a class, or of its function."""
+    code = getattr(inspect.unwrap(member), "__code__", None) if callable(member) else None
+    if code:
+        return f"{code.co_filename}:{code.co_firstlineno}"
+    file = getattr(inspect.getmodule(cls), "__file__", "")
+    try:
+        return f"{file}:{inspect.getsourcelines(cls)[1]}"
+    except (OSError, TypeError):
+        return str(file)

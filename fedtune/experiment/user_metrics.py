@@ -1,0 +1,172 @@
+"""Metrics of the user's own: functions (scores [N, C], labels [N]) of one client's rows that give one number.
+
+    def recall(scores, y):                     # fedtune search --metric mine.py:recall --objective val_recall:max
+        return (scores.argmax(1) == y)[y == 1].double().sum() / max(1, int((y == 1).sum()))
+
+    recall.mode = "max"                        # not needed: which is better, for --objective without a direction
+
+Scores are the first head's, as `predict` gives them; some may be -inf.  The number of each scored client becomes
+val_recall and test_recall, means over clients, with _std and _worst10 (of mode "min", the highest tenth).  Clients of
+as many rows are scored at once (torch.func.vmap) where the function can be, else one by one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedtune.core.errors import UserError
+from fedtune.core.metrics import METRICS
+from fedtune.core.terminal import several
+from fedtune.user_code import user_files
+from fedtune.user_code.references import parsed
+
+Rows = Sequence[tuple[Tensor, Tensor]]  # of each client: scores [N, C] and labels [N]
+CONTRACT = "a metric is a function (scores [N, C], labels [N]) of a client's rows that gives one finite number"
+one_by_one: set[Callable[..., Any]] = set()  # functions that cannot be stacked
+
+
+class OwnMetric(NamedTuple):
+    """A metric that has been loaded."""
+
+    reference: str  # FILE.py:NAME(options)
+    name: str
+    function: Callable[[Tensor, Tensor], Any]
+    mode: str  # "max", "min", or "" where the file does not say
+
+    def names(self, split: str) -> list[str]:
+        """What it is called in tables: its mean over clients, and how it is spread."""
+        return [f"{split}_{self.name}{end}" for end in ("", "_std", "_worst10")]
+
+    @property
+    def place(self) -> str:
+        """FILE:LINE of its definition."""
+        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        return f"{code.co_filename}:{code.co_firstlineno}" if code else self.reference
+
+    def wrong(self, what: str) -> UserError:
+        """The error for a function that is no metric."""
+        return UserError(f"{CONTRACT}, but {self.name} at {self.place} {what}")
+
+
+def take(texts: Iterable[str]) -> tuple[tuple[str, ...], tuple[user_files.OwnFile, ...]]:
+    """The canonical names of what was typed, and their files; UserError for what names no function of a file."""
+    names, files = [], []
+    for text in texts:
+        if not user_files.is_reference(text) or not parsed(text).member:
+            raise UserError(f"--metric needs a function of a file, FILE.py:NAME, but got {text!r}")
+        name, of_it = user_files.take(text)
+        names.append(name)
+        files.append(of_it)
+    return tuple(names), user_files.merged(*files)
+
+
+def load(references: Sequence[str]) -> tuple[OwnMetric, ...]:
+    """The metrics of these names; UserError for what is none, or has a name that there is."""
+    found = tuple(_loaded(reference) for reference in references)
+    taken = [name for metric in found for name in metric.names("val")]
+    for metric in found:
+        if any(n in METRICS for n in metric.names("val") + metric.names("test")) or metric.name.startswith("acc_"):
+            raise UserError(
+                f"a metric's name must be new, but val_{metric.name} is fedtune's own; rename it at {metric.place}"
+            )
+        if sum(taken.count(name) for name in metric.names("val")) > 3:
+            raise UserError(f"metrics must have different names, but {metric.name} comes twice; rename one")
+    return found
+
+
+def _loaded(reference: str) -> OwnMetric:
+    function = user_files.load(reference, "metric")
+    name, options = parsed(reference).member, user_files.call_options(reference)
+    mode = getattr(function, "mode", "")
+    metric = OwnMetric(reference, name, function, mode)
+    if not callable(function) or isinstance(function, type):
+        raise metric.wrong(f"is {'a class' if isinstance(function, type) else type(function).__name__}")
+    if mode not in ("", "max", "min"):
+        raise UserError(f"a metric's mode is 'max' or 'min', but that of {name} at {metric.place} is {mode!r}")
+    try:
+        inspect.signature(function).bind(None, None, **options)
+    except TypeError as error:
+        raise metric.wrong(f"cannot be called so: {error}") from None
+    except ValueError:
+        pass  # of a function in C nobody knows
+    return metric._replace(function=_Called(function, options)) if options else metric
+
+
+class _Called:
+    """A function with the options that were typed."""
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        self.__wrapped__, self.options = function, options
+
+    def __call__(self, scores: Tensor, y: Tensor) -> Any:
+        return self.__wrapped__(scores, y, **self.options)
+
+
+def modes(references: Sequence[str]) -> dict[str, str]:
+    """The validation metrics that these are in tables, with the direction of each where it is known."""
+    return {
+        name: mode
+        for metric in load(references)
+        for name, mode in zip(metric.names("val"), (metric.mode, "min", metric.mode), strict=True)
+    }
+
+
+def check(references: Sequence[str], classes: int) -> None:
+    """UserError for a function that does not give a number of made-up rows, two of each class."""
+    draws = torch.Generator().manual_seed(0)
+    y = torch.arange(classes).repeat(2)
+    for metric in load(references):
+        one_each(metric, [(torch.randn(len(y), classes, generator=draws), y)])
+
+
+def spread(metric: OwnMetric, split: str, values: Tensor) -> dict[str, float]:
+    """A metric over clients: its mean, standard deviation, and mean over the worst tenth.  values [k]"""
+    worst = values.sort(descending=metric.mode == "min").values[: max(1, math.ceil(len(values) / 10))]
+    found = (values.mean(), values.std(correction=0), worst.mean())
+    return dict(zip(metric.names(split), torch.stack(found).tolist(), strict=True))
+
+
+def one_each(metric: OwnMetric, rows: Rows, who: Callable[[int], str] = lambda i: "") -> Tensor:
+    """The metric of each client by itself, on its real rows.  UserError unless all are finite numbers.  -> [k]
+
+    who: the i-th client in words, for a complaint.
+    """
+    values = _stacked(metric, rows)
+    if values is None:
+        values = torch.stack([_one(metric, scores, y) for scores, y in rows])
+    if values.dim() > 1:
+        raise metric.wrong(f"gives a tensor of shape {list(values.shape[1:])}")
+    if not values.isfinite().all():
+        at = int((~values.isfinite()).nonzero()[0])
+        value, y, whose = float(values[at]), rows[at][1], f" ({who(at)})" if who(at) else ""
+        raise metric.wrong(f"gives {value} of {several(len(y), 'row')} of {several(len(y.unique()), 'class')}{whose}")
+    return values.double()
+
+
+def _stacked(metric: OwnMetric, rows: Rows) -> Tensor | None:
+    """The same of all clients at once; None where they have unlike numbers of rows, or the function cannot."""
+    if metric.function in one_by_one or len(rows) == 1 or len({len(y) for _, y in rows}) > 1:
+        return None
+    try:
+        values = torch.func.vmap(metric.function)(*(torch.stack(both) for both in zip(*rows, strict=True)))
+    except Exception:  # what it says is said again, of one client, if it is no matter of stacking
+        values = None
+    if not isinstance(values, Tensor):
+        one_by_one.add(metric.function)
+        return None
+    return values.detach().cpu()
+
+
+def _one(metric: OwnMetric, scores: Tensor, y: Tensor) -> Tensor:
+    with user_files.calling(metric.reference, "metric"):
+        value = metric.function(scores, y)
+    try:
+        return torch.as_tensor(value).detach().cpu().to(torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise metric.wrong(f"gives {type(value).__name__}") from None

@@ -1,0 +1,151 @@
+"""A scenario from what was typed, with data, partition and model of one's own; and what these say about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from fedtune.core.errors import UserError
+from fedtune.core.terminal import several
+from fedtune.data import datasets, user_data, user_partition, user_rows
+from fedtune.data.allocation import rounded_down
+from fedtune.data.user_pictures import PICTURES
+from fedtune.experiment import scenarios
+from fedtune.experiment.scenario import PARTITIONS, Scenario
+from fedtune.nn import catalogue
+from fedtune.user_code import user_files
+from fedtune.user_code.user_files import OwnFile
+
+
+class Taken(NamedTuple):
+    """A scenario, the fields that were given for it with canonical names, and the user's files among these."""
+
+    scenario: Scenario
+    given: dict[str, Any]
+    own: tuple[OwnFile, ...]
+
+
+def known() -> dict[str, tuple[str, ...]]:
+    """The fields for which a file is taken too, and the names that there are."""
+    return {"dataset": datasets.names(), "model": catalogue.names(), "partition": PARTITIONS}
+
+
+def taken(name: str, fields: Mapping[str, Any]) -> Taken:
+    """The scenario of this name with these fields, in which files stand where names do; UserError for what is wrong.
+
+    Data and partition are read and checked here.
+    """
+    base, given = scenarios.find(name), dict(fields)
+    own: tuple[OwnFile, ...] = ()
+    for field, names in known().items():
+        if field in given:
+            given[field], files = user_files.take_each(str(given[field]), names)
+            own = user_files.merged(own, files)
+    user_files.register(own)
+    if name not in (*scenarios.SCENARIOS, given.get("dataset")):
+        raise UserError(f"unknown scenario {name!r}: your own data are given by --dataset, without a scenario")
+    if user_files.is_own(given.get("dataset", "")):
+        own = user_data.described(given["dataset"], own)
+    if user_files.is_own(given.get("partition", "")):
+        own = user_partition.described(given["partition"], own)
+    return Taken(base.override(**(defaults(given) | given)), given, own)
+
+
+def data_in_words(scenario: Scenario) -> str:
+    """What a user's own data set is and what is done with it, in a line; nothing for fedtune's own data sets."""
+    name = scenario.dataset
+    if not user_data.is_own(name):
+        return ""
+    about = user_data.about(name)
+    kind, row = about.row(name, scenario.image_size, scenario.x_as)
+    shape, tokens = "×".join(map(str, row)), kind == user_rows.TOKENS
+    owners = f", {several(about.owners, 'owner')}" if about.owners else ""
+    clients = several(scenario.clients, "client")
+    clients += f" of {scenario.owners} owners" if scenario.partition == "natural" and scenario.owners > 1 else ""
+    scaled = "standardised by training rows" if scenario.normalise == "train" else "as given"
+    return (
+        f"{name}, {several(about.rows, 'row')} of {several(about.classes, 'class')}{owners}, {kind} {shape} "
+        f"{'as given' if tokens else scaled}; partition {scenario.partition}, {clients}"
+    )
+
+
+def notes(scenario: Scenario) -> tuple[str, ...]:
+    """What a user has to know of what was read of their own data set, a line each."""
+    name = scenario.dataset
+    if not user_data.is_own(name):
+        return ()
+    about = user_data.about(name)
+    read = (f"x of {name} is taken as {scenario.x_as} (--x-as)",) if not about.kind else ()
+    return (*about.notes, *read)
+
+
+def defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields that follow from a data set and a partition of one's own, for those that are not given.
+
+    A data set that tells whose each row is comes by its owners: partition natural, a client for each of them.  A
+    partition file says how many clients there are.  Vectors, series and tokens come with a model that takes them, and
+    where a row may be two things, a model that is given and takes one of them says which.
+    The last of the clients holds what is left of the owners.  UserError for a number of clients that the partition
+    file contradicts.
+    """
+    found: dict[str, Any] = {}
+    name, partition = fields.get("dataset", ""), fields.get("partition", "")
+    if user_data.is_own(name):
+        about = user_data.about(name)
+        enough = about.owners_of(int(_number(fields, "min_rows", 0.0)))
+        kind = about.kind
+        if kind != PICTURES:
+            x_as = str(fields.get("x_as", user_rows.AUTO))
+            if not kind and x_as == user_rows.AUTO and "model" in fields:
+                found["x_as"] = x_as = _only_kind(str(fields["model"]), about) or x_as
+            kind = user_rows.resolved(name, kind, about.shape, x_as)
+        if kind not in (PICTURES, user_rows.IMAGES):
+            found["model"] = "tokens" if kind == user_rows.TOKENS else "mlp"
+        if about.owners and not partition:
+            found["partition"] = partition = "natural"
+        if about.owners and partition == "natural":
+            found["owners"] = 1
+            pool = int(rounded_down(_number(fields, "share", 1.0) * enough))
+            found["clients"] = max(1, math.ceil(pool / max(1.0, _number(fields, "owners", 1.0))))
+        if about.owners and partition == "domains":
+            found["clients"] = max(1, enough)
+    if user_partition.is_own(partition):
+        found["clients"] = clients = user_partition.clients(partition)
+        if str(fields.get("clients", clients)) != str(clients):
+            raise UserError(
+                f"{partition} has {clients} clients, but clients is given as {fields['clients']}; leave it out"
+            )
+    return {n: v for n, v in found.items() if n not in fields}
+
+
+def _only_kind(model: str, about: user_data.About) -> str:
+    """What the rows are where type and axes leave it open and the model takes one kind only; "" where that is open."""
+    kinds = user_rows.OF_AXES[len(about.shape)]
+    fitting = [kind for kind in kinds if _takes(model, user_rows.row_shape(kind, about.shape), kind, about.classes)]
+    return fitting[0] if len(kinds) > 1 and len(fitting) == 1 else ""
+
+
+def _takes(model: str, shape: tuple[int, ...], kind: str, classes: int) -> bool:
+    """Whether such rows can be given to a model, or to several."""
+    import torch
+
+    from fedtune.nn import architectures
+
+    tokens, members = kind == user_rows.TOKENS, catalogue.members(model)
+    if any(m in catalogue.WIDTHS and m not in catalogue.taking(tokens, len(shape)) for m in members):
+        return False
+    try:
+        architectures.width(model, shape, classes, dtype=torch.int64 if tokens else torch.float32)
+    except UserError:
+        return False
+    return True
+
+
+def _number(fields: Mapping[str, Any], name: str, otherwise: float) -> float:
+    """A field's value as far as it is a number: what is none is the scenario's to refuse."""
+    try:
+        value = float(fields.get(name, otherwise))
+    except (TypeError, ValueError):
+        return otherwise
+    return value if math.isfinite(value) else otherwise

@@ -1,1 +1,0 @@
-"""The laboratory: the abstraction of an algorithm, and the engine that trains its clients."""

@@ -1,0 +1,251 @@
+"""A user's model, `FILE.py:NAME(options)`: what their function returns, brought into a body and a head and looked over.
+
+The function is called with the shape of a row, the number of classes and the options.  It returns a module that has the
+parts `body` and `head`, or any module of which the option `head` names the last layer: then the body is all the rest.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from fedtune.core import randomness
+from fedtune.core.errors import UserError, unknown
+from fedtune.nn import catalogue, user_modules
+from fedtune.nn.net import Net, Shape, rows_in_words
+from fedtune.user_code import extensions, user_errors, user_files
+
+HEAD, FEATURES = "head", "features"  # the option that is ours, and the one that a function may take
+
+
+def build(name: str, shape: Shape, classes: int, features: int = 0) -> Net:
+    """A user's model with the initialisation that it draws from torch's random numbers as they stand.
+
+    features: the width that is asked for, if not 0: told to the function if it takes `features`.
+    """
+    return _parted(name, _whole(name, shape, classes, features))
+
+
+def width(name: str, shape: Shape, classes: int, features: int, dtype: torch.dtype) -> int:
+    """The width D of its features, found by running it; UserError for a model that cannot be trained as it is."""
+    return _inspected(name, _maker(name), shape, classes, features, dtype)
+
+
+@lru_cache(maxsize=64)
+def _inspected(name: str, _: Any, shape: Shape, classes: int, features: int, dtype: torch.dtype) -> int:
+    """_: the function, as another file may come by the same name."""
+    with torch.no_grad(), randomness.seeded(0):
+        whole = _whole(name, shape, classes, features).eval()
+        with randomness.seeded(0):
+            net = build(name, shape, classes, features).eval()
+        _require_usable(name, net, whole)
+        x = torch.randn(3, *shape) if dtype.is_floating_point else torch.randint(2, (3, *shape))
+        rows = rows_in_words(shape, dtype)
+        with _calling(f"the body of {name} fails on {rows}"):
+            z = net.body(x)
+        _require_features(name, net, x, z)
+        with _calling(f"the head of {name} does not take the body's features [B, {z.shape[1]}]"):
+            logits = net.head(z)
+        if not isinstance(logits, Tensor) or logits.shape != (3, classes):
+            raise UserError(f"the head of {name} must give scores [B, {classes}], but gave {_form(logits)}")
+        if type(whole).forward is not nn.Module.forward:
+            with _calling(f"forward of {name} fails on {rows}"):
+                _require_same(name, logits, whole(x))
+    return z.shape[1]
+
+
+def _whole(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
+    """What the user's function returns, with the tensors that it makes when it is first run."""
+    net = _made(name, shape, classes, features)
+    if user_modules.has_lazy(net) or _grows(name, _maker(name), shape, classes, features):
+        user_modules.run_once(net, shape)
+    return net
+
+
+@lru_cache(maxsize=64)
+def _grows(name: str, _: Any, shape: Shape, classes: int, features: int) -> bool:
+    """_: the function, as in `_inspected`."""
+    with randomness.seeded(0):
+        return user_modules.grows(name, lambda: _made(name, shape, classes, features), shape)
+
+
+def _maker(name: str) -> Any:
+    """The user's function: from their file, or what an installed package offers."""
+    offered = extensions.find(catalogue.GROUP, name, "model", [*catalogue.WIDTHS, *catalogue.FAMILIES])
+    return user_files.load(name, "model") if offered is None else offered
+
+
+def _made(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
+    """What the user's function returns; UserError unless it is a module."""
+    make, options = _maker(name), dict(user_files.call_options(name))
+    options.pop(HEAD, None)
+    if not callable(make) or isinstance(make, nn.Module):
+        raise UserError(
+            f"a model is a function (shape, classes, **options) that returns a torch.nn.Module, but {name} is "
+            f"{_form(make)}"
+        )
+    known = _parameters(name, make)
+    if features and known and FEATURES in known:
+        options.setdefault(FEATURES, features)
+    _require_call(name, make, known, options)
+    with _calling(f"model {name} cannot be made for {classes} classes of {'×'.join(map(str, shape))}"):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Initializing zero-element|Lazy modules are")  # looked at below
+            net = make(shape, classes, **options)
+    if not isinstance(net, nn.Module):
+        raise UserError(f"{name} must return a torch.nn.Module, but returned {_form(net)}")
+    user_modules.require_plain(name, net)
+    return net
+
+
+def _parameters(name: str, make: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
+    """What the function takes by name; None where Python cannot tell."""
+    try:
+        return dict(inspect.signature(make).parameters)
+    except (TypeError, ValueError):
+        return None
+
+
+def _require_call(
+    name: str, make: Callable[..., Any], known: dict[str, inspect.Parameter] | None, options: dict[str, Any]
+) -> None:
+    """UserError unless the function can be called with a shape, the classes and these options."""
+    if known is None:
+        return
+    kinds = inspect.Parameter
+    by_name = [n for n, p in list(known.items())[2:] if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)]
+    if not any(p.kind is kinds.VAR_KEYWORD for p in known.values()):
+        for option in options:
+            if option not in by_name:
+                raise unknown(f"option of model {name}", option, [*by_name, HEAD])
+    try:
+        inspect.signature(make).bind((), 0, **options)
+    except TypeError as error:
+        raise UserError(
+            f"a model is made by a function (shape, classes, **options), but {name} is "
+            f"{getattr(make, '__name__', name)}{inspect.signature(make)}: {error}"
+        ) from None
+
+
+def _parted(name: str, net: nn.Module) -> Net:
+    """The same module as a body and a head; UserError if it has none."""
+    layer = user_files.call_options(name).get(HEAD)
+    if layer is not None:
+        return _cut(name, net, str(layer))
+    parts = dict(net.named_children())
+    if not {"body", "head"} <= set(parts):
+        raise UserError(
+            f"a model has the parts body and head, but what {name} returns has {', '.join(parts) or 'none'}; name its "
+            f"last layer instead: {_with_head(name, list(parts)[-1] if parts else 'LAYER')}"
+        )
+    loose = [n for n in net.state_dict() if n.split(".")[0] not in ("body", "head")]
+    if loose:
+        raise UserError(
+            f"a model is its body and its head, but {name} has {', '.join(loose[:3])} outside them; put that into body"
+        )
+    return Net(parts["body"], parts["head"])
+
+
+def _cut(name: str, net: nn.Module, layer: str) -> Net:
+    """The named layer is the head, and the module without it the body."""
+    layers = dict(net.named_modules())
+    if not layer or layer not in layers:
+        raise unknown(f"layer of {name}", layer, [n for n in layers if n])
+    owner, _, last = layer.rpartition(".")
+    setattr(layers[owner], last, nn.Identity())
+    cut = Net(net, layers[layer])
+    cut.head_was = layer
+    return cut
+
+
+def _with_head(name: str, layer: str) -> str:
+    """The reference with the last layer named."""
+    if not name.endswith(")"):
+        return f"{name}(head='{layer}')"
+    return f"{name[:-1]}{'' if name.endswith('()') else ', '}head='{layer}')"
+
+
+def _require_usable(name: str, net: Net, again: nn.Module) -> None:
+    """UserError for tensors that clients could not have as their own, or that one seed does not decide."""
+    held = dict(net.named_parameters(remove_duplicate=False))
+    seen: dict[int, str] = {}
+    for tensor, p in held.items():
+        if p.is_meta:
+            raise UserError(f"{tensor} of {name} is on the device meta, where nothing has values; make it on the CPU")
+        if is_lazy(p):
+            raise UserError(f"{tensor} of {name} has no size before it is run; give its layer the number of its inputs")
+        if not p.numel():
+            raise UserError(f"{tensor} of {name} is empty: its shape is {list(p.shape)}; give it a width of 1 or more")
+        if not p.requires_grad:
+            raise UserError(
+                f"{tensor} of {name} has requires_grad=False, which is not looked at; make it a buffer, or freeze the "
+                "body with --set body_pace=0"
+            )
+        if id(p) in seen:
+            raise UserError(
+                f"{tensor} of {name} is the same tensor as {seen[id(p)]}, but here each is trained by itself; call "
+                "one layer twice in forward"
+            )
+        seen[id(p)] = tensor
+    first, second = list(net.state_dict().values()), list(_sorted_as(net, again))
+    if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True)):
+        raise UserError(
+            f"one seed must give one initialisation, but two of {name} differ; draw with torch's random numbers only"
+        )
+
+
+def _sorted_as(net: Net, whole: nn.Module) -> Iterator[Tensor]:
+    """The tensors of the uncut module in the order of the net's."""
+    theirs = whole.state_dict()
+    for n in net.state_dict():
+        part, _, rest = n.partition(".")
+        yield theirs[n if net.head_was is None else rest if part == "body" else f"{net.head_was}.{rest}"]
+
+
+def _require_features(name: str, net: Net, x: Tensor, z: Any) -> None:
+    """UserError unless the body gives one finite vector a row, whatever the other rows are."""
+    if not isinstance(z, Tensor) or z.ndim != 2 or len(z) != 3 or not z.shape[1] or not z.is_floating_point():
+        raise UserError(f"the body of {name} must give features [B, D] of B rows, but gave {_form(z)} of 3 rows")
+    if not z.isfinite().all():
+        raise UserError(f"the body of {name} must give numbers, but gave nan or inf before any training")
+    with _calling(f"the body of {name} fails on one row alone"):
+        alone = torch.cat([net.body(row[None]) for row in x])
+    if alone.shape != z.shape or not torch.allclose(alone, z, rtol=1e-3, atol=1e-4):
+        raise UserError(
+            f"in evaluation a row's features must depend on nothing but the row, but those of {name} change with the "
+            "rows beside it, or from call to call; what a batch or chance decides must stop under eval()"
+        )
+
+
+def _require_same(name: str, logits: Tensor, whole: Any) -> None:
+    """UserError unless forward is the head of the body: whatever else it does would be left out."""
+    if (
+        isinstance(whole, Tensor)
+        and whole.shape == logits.shape
+        and torch.allclose(whole, logits, rtol=1e-3, atol=1e-4)
+    ):
+        return
+    raise UserError(
+        f"forward of {name} must be head(body(x)), but it does something else, which would be left out; put what "
+        "stands between into body, and give scores without softmax"
+    )
+
+
+def _calling(what: str) -> AbstractContextManager[None]:
+    """Whatever the user's code raises is told with what was done and with its place."""
+    return user_errors.told(what, passing=(UserError,))
+
+
+def _form(value: Any) -> str:
+    """What a value is: its shape and type, or its class."""
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    return f"an instance of {type(value).__name__}" if not isinstance(value, type) else f"the class {value.__name__}"

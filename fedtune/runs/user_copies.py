@@ -1,0 +1,112 @@
+"""The user's files in a run's folder: copies of code, and what the record says of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedtune.core import bounded
+from fedtune.core.errors import UserError
+from fedtune.runs.files import RunFiles
+from fedtune.user_code import content_hashes as copies
+from fedtune.user_code import user_files
+from fedtune.user_code.user_files import OwnFile
+
+LARGEST = 10_000_000  # bytes of data that are copied
+
+
+def to_record(files: Iterable[OwnFile]) -> list[dict[str, Any]]:
+    """What a record holds of the files: name, place and hash, and what is to be known of data."""
+    return [
+        {"name": f.name, "path": f.path, "sha256": f.sha256} | ({"about": f.about} if f.about else {}) for f in files
+    ]
+
+
+def keep(files: Iterable[OwnFile], run: Path) -> None:
+    """Copy code, data that are not large, and whatever else came by value: the run goes on from its folder."""
+    for file in files:
+        copy = RunFiles(run).own_folder / file.name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if file.content is not None:
+            copy.write_bytes(file.content)
+        elif _size(Path(file.path)) <= LARGEST:  # a driver that died early may have left a part of it
+            tree = partial(shutil.copytree, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+            copied = tree if Path(file.path).is_dir() else shutil.copyfile
+            copied(file.path, copy)
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file or of a folder's files."""
+    return sum(f.stat().st_size for f in (copies.files_in(path) if path.is_dir() else [path]) if f.is_file())
+
+
+def restore(run: Path, record: Mapping[str, Any], trust: bool = False) -> tuple[OwnFile, ...]:
+    """The files that a run was made of, which this process knows from now on: code as the run's folder has it.
+
+    trust: also code in a folder of another user's.  UserError for what has changed since, or is gone.
+    """
+    entries = record.get("own") or []
+    if entries and not trust:
+        require_own(run, "runs the code that it holds")
+    return user_files.unchanged([_read(run, dict(entry)) for entry in entries], f"the run {run}")
+
+
+def known(run: Path, record: Mapping[str, Any]) -> tuple[OwnFile, ...]:
+    """The same for whoever only reads the run: nothing is refused, and another user's code is left out."""
+    try:
+        if record.get("own"):
+            require_own(run, "")
+        files = tuple(_read(run, dict(entry)) for entry in record.get("own") or [])
+    except (UserError, TypeError, ValueError):
+        return ()
+    user_files.register(files)
+    return files
+
+
+def require_own(run: Path, why: str) -> None:
+    """UserError for a folder of another user's.  why: what it is good for, which makes that a danger."""
+    if run.exists() and hasattr(os, "getuid") and run.stat().st_uid != os.getuid():
+        raise UserError(f"{why}, and {run} belongs to another user; give --trust if you trust them")
+
+
+def _read(run: Path, entry: Mapping[str, Any]) -> OwnFile:
+    """A file as the record names it, with the content of its copy; UserError if that is not what it was."""
+    try:
+        name, digest = str(entry["name"]), str(entry["sha256"])
+        file = OwnFile(name, str(entry["path"]), digest, None, dict(entry.get("about") or {}))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{run} names its own files by name, path and sha256, but one lacks {error}") from error
+    copy = RunFiles(run).own_folder / name
+    if _is_data(file) and ".." not in Path(name).parts and copy.exists():
+        if not Path(file.path).exists():
+            if copies.digest(copy) != digest:
+                raise UserError(f"{copy} is a copy of {file.path}, but it was changed; restore or remove it")
+            copies.tell(digest, copy)
+        return file
+    if ".." in Path(name).parts or Path(name).is_absolute() or not copy.is_file():
+        return _without_copy(run, file)
+    content = bounded.read(copy, user_files.LARGEST)
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise UserError(f"{copy} is the copy of {file.path} that the run was made with, but it was changed; begin anew")
+    return file._replace(content=content)
+
+
+def _is_data(file: OwnFile) -> bool:
+    """Whether it is known by its hash alone."""
+    return bool(file.about) and not file.name.endswith(".py")
+
+
+def _without_copy(run: Path, file: OwnFile) -> OwnFile:
+    """The same where there is no copy: data, or code that is read where it was, if it is there."""
+    try:
+        content = bounded.read(file.path, user_files.LARGEST) if file.name.endswith(".py") else None
+    except OSError as error:
+        raise UserError(
+            f"{run} was made with {file.path}, but neither it nor its copy is there; restore it"
+        ) from error
+    return file._replace(content=content)

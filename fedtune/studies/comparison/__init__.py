@@ -1,0 +1,1 @@
+"""A comparison of algorithms: equal budgets, fresh seeds, tables and tests."""

@@ -1,0 +1,137 @@
+"""A comparison of algorithms: searches with equal budgets on one setting, then runs on fresh seeds."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedtune.cluster import ray_start
+from fedtune.core import interrupting
+from fedtune.core.terminal import command_line, say, several
+from fedtune.data import datasets
+from fedtune.data.federation import Federation
+from fedtune.runs import disk, provenance, reading, state_copies, user_copies
+from fedtune.runs.files import COMPARISON, RunFiles
+from fedtune.studies import fresh_seeds, search_study
+from fedtune.studies.comparison import plan as comparison_plan
+from fedtune.studies.comparison import report as comparison_report
+from fedtune.studies.comparison.plan import ComparisonPlan
+from fedtune.studies.options import ComparisonOptions
+from fedtune.tuning import saved_state
+from fedtune.tuning.plan import Plan
+
+OVER = ("finished", "nothing found")  # states of a search that is not resumed
+
+
+def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
+    """Search whatever has not been searched, test what was found, write and show the tables; the exit status.
+
+    record: what is kept of the record of a comparison that is resumed.
+    """
+    p = c.first
+    with ExitStack() as held:
+        files = RunFiles(c.folder, COMPARISON)
+        begun = files.record_file.exists()
+        if begun:
+            held.enter_context(files.lock())
+        data = datasets.load(p.experiment.scenario.dataset, p.options.data_dir, p.options.download)
+        partitions = search_study.partition(p, data, c.options.seeds)
+        disk.require_room(c.folder)
+        shown = p.options.dashboard, p.options.dashboard_host
+        fits = held.enter_context(
+            ray_start.connected(p.address, p.cpus, p.gpus, *shown, p.at_once, files.ray_log_file, c.folder)
+        )
+        files.add(**provenance.origin() | c.to_record() | dict(record or {}))
+        if not begun:
+            files.make()
+            held.enter_context(files.lock())
+            user_copies.keep(c.own, c.folder)
+        with _recorded(c, files) as finish:
+            if not _search_all(c, data, partitions, fits):
+                finish("interrupted")
+                say(f"interrupted; {command_line('resume', c.folder)} continues")
+                return 130
+            finish("finished", unequal=_test_findings(c, data, files.noted))
+            return 0
+
+
+@contextmanager
+def _recorded(c: ComparisonPlan, files: RunFiles) -> Iterator[Callable[..., None]]:
+    """The record says that the comparison runs, and in the end how it ended, by itself or by what is yielded."""
+    files.write("running")
+    began, earlier = time.monotonic(), files.noted.get("seconds", 0.0)
+
+    def finish(state: str, **more: Any) -> None:
+        files.add(seconds=round(earlier + time.monotonic() - began, 1))
+        files.write(state, **more)
+
+    def ended(why: str) -> None:
+        finish("interrupted", reason=why)
+        say(f"note: {command_line('resume', c.folder)} continues")
+
+    try:
+        with interrupting.last_words(ended):
+            yield finish
+    except BaseException as error:
+        ended(f"{type(error).__name__}: {error}")
+        raise
+
+
+def _search_all(c: ComparisonPlan, data: datasets.Dataset, partitions: list[Federation], fits: int) -> bool:
+    """Whether every algorithm's search is over: one that was interrupted ends this."""
+    for i, p in enumerate(c.plans.values()):
+        say(f"\n{i + 1} of {several(len(c.plans), 'search')}")
+        if _search(p, data, partitions, fits) == 130:
+            return False
+    return True
+
+
+def _search(p: Plan, data: datasets.Dataset, partitions: list[Federation], fits: int) -> int:
+    """Begin a search, resume it, or leave one that is over alone; its exit status."""
+    before = p.files.record if p.files.record_file.exists() else None
+    if before and before["state"] in OVER:
+        say(f"{p.experiment.algorithm}: was searched already")
+        return 0
+    with ExitStack() as held:
+        if before:
+            held.enter_context(p.files.lock())
+            state_copies.settle(p.folder)
+            saved_state.require_state(p.folder)
+        record = provenance.record_for_resume(before) if before else {}
+        return search_study.run_search(p, record, data, partitions, fits, resumed=bool(before))
+
+
+def _test_findings(c: ComparisonPlan, data: datasets.Dataset, record: dict[str, Any]) -> list[str]:
+    """Train what was found on fresh seeds, write and show the tables; where budgets were not equal."""
+    plans = [search_study.as_recorded(p) for p in c.plans.values()]
+    options, files = c.options, RunFiles(c.folder, COMPARISON)
+    evaluations, rounds, clients, outcomes = fresh_seeds.evaluate(
+        plans, data, options.seeds, options.top_k, files.evaluations_folder
+    )
+    reading.write_table(evaluations, files.evaluations_file)
+    reading.write_table(rounds, files.evaluation_rounds_file)
+    reading.write_table(clients, files.clients_file)
+    return comparison_report.report(c, evaluations, outcomes, record)
+
+
+def resume(run_folder: Path, changes: Mapping[str, Any]) -> int:
+    """Continue a comparison whose driver died or was interrupted; the exit status.
+
+    changes: options that are not as they were, for instance max_concurrent.
+    """
+    files = RunFiles(run_folder, COMPARISON)
+    record = files.record
+    user_copies.restore(run_folder, record, trust=True)  # who asked for it, trusts it
+    try:
+        options = dataclasses.replace(ComparisonOptions.from_record(record), **changes)
+    except (ValueError, KeyError, TypeError) as error:
+        raise files.damaged(error) from error
+    planned = comparison_plan.make(options, run_folder.absolute())
+    for p in planned.plans.values():
+        if p.files.record_file.exists() and p.files.record_with("state")["state"] not in OVER:
+            search_study.require_version(p.files)
+    return run(planned, provenance.record_for_resume(record, "seconds"))

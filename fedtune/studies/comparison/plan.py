@@ -1,0 +1,202 @@
+"""A comparison as it is planned, checked before anything starts: searches alike but for algorithm and space."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from pathlib import Path
+from typing import Any
+
+from fedtune.core import terminal
+from fedtune.core.errors import UserError
+from fedtune.core.hyper import knobs
+from fedtune.core.terminal import say, several
+from fedtune.experiment import registry
+from fedtune.experiment.experiment import fitting
+from fedtune.experiment.scenario import Scenario
+from fedtune.experiment.scenarios import find, in_words
+from fedtune.runs import user_copies
+from fedtune.runs.files import RunFiles
+from fedtune.studies.options import ComparisonOptions
+from fedtune.tuning import plan, schedulers
+from fedtune.tuning import space as spaces
+from fedtune.tuning.options.options import AUTO, SearchOptions
+from fedtune.tuning.plan import Plan
+from fedtune.user_code import user_files
+from fedtune.user_code.user_files import OwnFile, plain_name
+
+
+@dataclasses.dataclass(frozen=True)
+class ComparisonPlan:
+    """A comparison that has been checked and can start.
+
+    plans   of every search, by algorithm, in the order of --algos; they are alike but for algorithm and space.
+    """
+
+    options: ComparisonOptions
+    folder: Path
+    plans: dict[str, Plan]
+    baselines: tuple[str, ...] = ()  # those of them that others are tested against
+
+    @property
+    def first(self) -> Plan:
+        """Any search's plan, for what they have in common."""
+        return next(iter(self.plans.values()))
+
+    @property
+    def own(self) -> tuple[OwnFile, ...]:
+        """The user's files that the searches are made of."""
+        return user_files.merged(*(p.own for p in self.plans.values()))
+
+    @property
+    def scenario(self) -> Scenario:
+        """The setting of all searches, before a preset moves an algorithm's own defaults."""
+        return dataclasses.replace(self.first.experiment, preset="").resolve({})[1]
+
+    @property
+    def setting(self) -> str:
+        """The scenario by name, with what was changed of it."""
+        return in_words(self.first.scenario, dataclasses.asdict(self.scenario))
+
+    def to_record(self) -> dict[str, Any]:
+        """What compare.json says of the comparison."""
+        p = self.first
+        algos = self.options.algos if self.options.algos == "all" else user_files.reference(",".join(self.plans))
+        typed = dataclasses.replace(self.options, algos=algos, fields=p.options.fields, set=p.options.set)
+        return {
+            "options": typed.to_record(), "algorithms": list(self.plans), "scenario_name": p.scenario,
+            "scenario": dataclasses.asdict(self.scenario), "pinned": p.experiment.pinned,
+            "defaults_of": {plain_name(n): q.experiment.configuration({}) for n, q in self.plans.items()},
+            "preset": p.experiment.preset, "seed": p.experiment.seed, "trials": p.trials,
+            "seeds": self.options.seeds, "top_k": self.options.top_k, "grace": p.grace, "budget": p.budget._asdict(),
+            "scheduler": p.scheduler, "seeds_per_trial": p.seeds,
+            **p.goal.to_record(),
+        } | ({"own": user_copies.to_record(self.own)} if self.own else {})  # fmt: skip
+
+
+def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPlan:
+    """Check everything that can be checked before anything starts; UserError otherwise.
+
+    folder: of a comparison that is resumed; its searches that have begun are planned as they were.
+    """
+    _require_comparable(options)
+    names = _algorithms(options)
+    folder = folder or _new_folder(options)
+    searches = {algo: options.of_search(typed, folder) for algo, typed in names.items()}
+    with terminal.silent():  # the same is planned below, and says it then
+        spaces_of = {algo: _planned(search).space for algo, search in searches.items()}
+        trials = {_planned(search).trials for search in searches.values()}
+    baselines = _baselines(options, names)
+    for algo, typed in baselines.items():
+        if algo not in names and (space := _space_of_baseline(search := options.of_search(typed, folder), trials)):
+            searches[algo], spaces_of[algo] = search, space
+    plans = {}
+    for algo, search in searches.items():
+        if also := _also(algo, spaces_of, search):
+            search = dataclasses.replace(search, also=",".join([*filter(None, [options.also]), *also]))
+            say(f"note: {algo} also searches {', '.join(a.partition('=')[0] for a in also)}, as others here do")
+        plans[algo] = _planned(search)
+    if len({p.trials for p in plans.values()}) > 1:
+        raise UserError(
+            "a fair comparison gives every algorithm as many trials, but their grids have "
+            f"{', '.join(f'{n} {p.trials}' for n, p in plans.items())} points; give spaces with ranges, or --trials"
+        )
+    made = ComparisonPlan(options, folder, _with_common_grace(plans), tuple(b for b in baselines if b in plans))
+    user_files.register(made.own)
+    return made
+
+
+def _require_comparable(options: ComparisonOptions) -> None:
+    """UserError for options under which algorithms cannot be compared."""
+    find(options.scenario)
+    if options.gpus_per_trial == AUTO:
+        raise UserError("a comparison needs one share of a GPU for all, but got --gpus-per-trial auto; give a number")
+    if schedulers.find(options.scheduler).moves_hyperparameters:
+        raise UserError(
+            f"a comparison trains what was found again, but --scheduler {options.scheduler} moves hyperparameters in "
+            f"training; take {', '.join(n for n, kind in schedulers.KINDS.items() if not kind.moves_hyperparameters)}"
+        )
+
+
+def _algorithms(options: ComparisonOptions) -> dict[str, str]:
+    """The algorithms that were asked for, as they were typed; UserError unless they are at least one, each once."""
+    if not options.algos:
+        raise UserError("--algos is needed, but none was given; for instance --algos gfpl,fedproto,fedavg,local")
+    if options.algos == "all":
+        scenario = dataclasses.replace(options, algo="local", set={}).experiment().scenario
+        return {n: n for n in fitting(scenario) if " " not in n}
+    return _named(options.algos, "--algos")
+
+
+def _baselines(options: ComparisonOptions, names: dict[str, str]) -> dict[str, str]:
+    """The algorithms that others are tested against, as they were typed, those that are compared anyhow among them."""
+    if options.baselines == "none":
+        return {}
+    return {n: names.get(n, typed) for n, typed in _named(options.baselines, "--baselines").items()}
+
+
+def _space_of_baseline(search: SearchOptions, trials: set[int]) -> spaces.Space | None:
+    """What a baseline searches that joins by itself; None, with a line that says why, where it cannot join."""
+    try:
+        with terminal.silent():
+            p = _planned(search)
+    except UserError as error:
+        say(f"note: {search.algo} is no baseline here: {error}")
+        return None
+    if p.trials not in trials:
+        points = several(p.trials, "point")
+        say(f"note: {search.algo} is no baseline here: its grid has {points}, and not as many as others'")
+        return None
+    return p.space
+
+
+def _named(text: str, flag: str) -> dict[str, str]:
+    """Algorithms separated by commas, as they were typed; UserError for an unknown one, or one that comes twice."""
+    names: dict[str, str] = {}
+    for typed in user_files.split(text):
+        name, _ = user_files.take_each(typed, registry.names())
+        registry.find(name)
+        if user_files.plain_name(name) in map(user_files.plain_name, names):
+            raise UserError(f"{flag} names each algorithm once, but got {text}")
+        names[name] = typed
+    return names
+
+
+def _new_folder(options: ComparisonOptions) -> Path:
+    """The folder of a comparison that begins; UserError if it is there, or cannot be made."""
+    storage, stamp = Path(options.storage_path), datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = options.name or f"compare-{user_files.plain_name(options.scenario)}-{stamp}"
+    plan.require_folder(storage, name, options.name)
+    return storage.absolute() / name
+
+
+def _planned(search: SearchOptions) -> Plan:
+    """A search's plan; one that has begun is planned as it was."""
+    run = Path(search.storage_path) / str(search.name)
+    if RunFiles(run).record_file.exists():
+        then = {**search.recorded, "space": RunFiles(run).record.get("space")}
+        search = dataclasses.replace(search, recorded={"scenario": None, "defaults": None, **then})
+    return plan.make(dataclasses.replace(search, space=spaces.kept(search.space, run)), resumed=run.exists())
+
+
+def _also(algo: str, spaces_of: dict[str, spaces.Space], search: SearchOptions) -> list[str]:
+    """The scenario's hyperparameters that others search and this one does not: all tune them, or nobody does.
+
+    An algorithm whose own space leaves out the learning rate would be held to its default against others that are not.
+    """
+    shared = {n: d for s in spaces_of.values() for n, d in s.domains.items() if n in knobs(Scenario)}
+    if spaces_of[algo].is_grid:
+        return []
+    idle = search.experiment().scenario.idle()
+    return [spaces.also_text(n, d) for n, d in shared.items() if n not in spaces_of[algo].domains and n not in idle]
+
+
+def _with_common_grace(plans: dict[str, Plan]) -> dict[str, Plan]:
+    """The same plans, where no trial is judged before the slowest hyperparameter of any has had its effect."""
+    grace, since = (max(of) for of in zip(*((p.grace, p.budget.since) for p in plans.values()), strict=True))
+    return {
+        name: dataclasses.replace(
+            p, options=dataclasses.replace(p.options, grace=grace), grace=grace, budget=p.budget._replace(since=since)
+        )
+        for name, p in plans.items()
+    }

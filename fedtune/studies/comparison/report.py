@@ -1,0 +1,130 @@
+"""What a comparison writes and shows in the end: its tables with what was published, in every form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.table import Table
+
+from fedtune.core import terminal
+from fedtune.core.objectives import BY_ACCURACY
+from fedtune.core.terminal import command_line, say, several
+from fedtune.experiment.scenarios import find
+from fedtune.runs.files import RunFiles, write_whole
+from fedtune.runs.provenance import provenance_line
+from fedtune.studies import published
+from fedtune.studies.comparison import tables as comparison_tables
+from fedtune.studies.comparison import text as comparison_text
+from fedtune.studies.comparison.plan import ComparisonPlan
+from fedtune.studies.ray_tasks import Outcome
+from fedtune.tuning import messages
+from fedtune.tuning.plan import Plan
+
+PUBLISHED = "published; in brackets: printed for another data set, not comparable"
+
+
+def report(
+    c: ComparisonPlan, evaluations: pd.DataFrame, outcomes: Sequence[Outcome], record: dict[str, Any]
+) -> list[str]:
+    """Write and show a comparison's tables; where its budgets were not equal, in words.
+
+    evaluations: a row for every algorithm, configuration and fresh seed.  outcomes: the runs that these stand for.
+    """
+    runs = {name: p.folder for name, p in c.plans.items()}
+    cells = {name: printed(c, name) for name in runs}
+    texts = {n: "; ".join(f"({v.text})" if v.stands_in else v.text for v in found) for n, found in cells.items()}
+    spent, objective = {n: comparison_tables.spent(run) for n, run in runs.items()}, c.first.goal.first
+    table = comparison_tables.table(evaluations, spent, texts, objective)
+    pairs = comparison_tables.pairs(evaluations, objective)
+    against = comparison_tables.against(evaluations, c.baselines, objective)
+    files = RunFiles(c.folder)
+    write_whole(files.table_file, table.to_csv(index=False))
+    write_whole(files.pairs_file, pairs.to_csv(index=False))
+    write_whole(files.against_file, against.to_csv(index=False))
+    unequal = comparison_tables.unequal(runs, c.first.trials, c.first.budget)
+    warnings = [f"warning: budgets were not equal: {u}" for u in unequal]
+    notes = list(dict.fromkeys(published.note(v) for found in cells.values() for v in found))
+    searched = {name: p.space.text() for name, p in c.plans.items()}
+    caveats = comparison_text.caveats(c.first.searcher, c.first.trials, searched, evaluations)
+    titled = _titled(c, table, pairs, against)
+    _show(titled, {PUBLISHED: notes, "of the searches": caveats})
+    made = _made(record, runs.values(), outcomes, table["search_seconds"].sum())
+    _write(c, titled, [*warnings, *notes, *caveats], made)
+    for line in warnings:
+        say(line)
+    say(f"folder: {c.folder}")
+    say(f"report: {command_line('report', c.folder)}")
+    return unequal
+
+
+def printed(c: ComparisonPlan, name: str) -> list[published.Cell]:
+    """What papers print for an algorithm in this setting; nothing if a field was changed, unless it only adds rows."""
+    named = find(c.first.scenario)
+    same = c.scenario.override(all_classes=named.all_classes) == named
+    return published.of(c.first.scenario, name) if same else []
+
+
+def _made(record: dict[str, Any], searches: Iterable[Path], fresh: Sequence[Outcome], searched: float) -> str:
+    """Which command made it, with what code, and how long that took."""
+    of_searches = [RunFiles(run).record for run in searches]
+    commits = [c for r in of_searches for c in (*r.get("earlier_commits", []), r.get("git_commit"))]
+    origin = provenance_line(record, [*commits, *(o.commit for o in fresh)])
+    spent = sum(o.seconds for o in fresh)
+    return f"{origin}, {searched:.0f} s of searches and {spent:.0f} s of runs on fresh seeds, all processes together"
+
+
+def _titled(
+    c: ComparisonPlan, table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame
+) -> list[tuple[str, pd.DataFrame]]:
+    """The tables as text, each under its title; without those that are empty."""
+    goal = c.first.goal
+    what = "test accuracy on" if goal == BY_ACCURACY else f"{goal.first.tested}, searched for {messages.said(goal)}, on"
+    unit = "in %, " if comparison_text.in_percent(table) else ""
+    over = f"{c.options.seeds} fresh seeds, each with its own partition"
+    few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > comparison_text.MANY else ""
+    titled = [
+        (f"{what} {c.setting} {unit}mean ± 95 % interval over {over}", comparison_text.shown(table)),
+        (f"tuned, paired by seed{few}: ± of each pair by itself, p corrected by Holm for all pairs",
+         comparison_text.shown_pairs(pairs)),
+        (f"against {' and '.join(c.baselines)}, tuned: p corrected by Holm for these {len(against)}",
+         comparison_text.shown_pairs(against, every=True)),
+        (f"what that cost; the searches had {several(c.first.trials, 'trial')} of at most {_most(c.first)} each",
+         comparison_text.costs(table)),
+        ("what the searches found", comparison_text.searched(table)),
+    ]  # fmt: skip
+    return [(title, text) for title, text in titled if not text.empty]
+
+
+def _most(p: Plan) -> str:
+    """What a trial may use up at most."""
+    unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit, "rounds")
+    return f"{p.budget.limit:g} {unit}"
+
+
+def _show(titled: list[tuple[str, pd.DataFrame]], notes: dict[str, list[str]]) -> None:
+    """Print the tables, and the notes below them under their headings."""
+    for title, text in titled:
+        shown = Table(title=title, title_justify="left")
+        for i, column in enumerate(text):
+            is_text = i == 0 or "hyper" in column
+            shown.add_column(column, justify="left" if is_text else "right", no_wrap=i == 0)
+        for row in text.itertuples(index=False):
+            shown.add_row(*row)
+        terminal.console().print(shown)
+    for heading, lines in notes.items():
+        if lines:
+            say(heading)
+            say("\n".join(f"- {line}" for line in lines))
+
+
+def _write(c: ComparisonPlan, titled: list[tuple[str, pd.DataFrame]], lines: list[str], made: str) -> None:
+    """table.md and table.tex.  lines: warnings and notes below the tables."""
+    heading = f"# {comparison_text.who(list(c.plans))} on {c.setting}\n\n{made}.\n"
+    parts = [f"**{title}**\n\n{comparison_text.markdown(text)}" for title, text in titled]
+    text = "\n".join([heading, *parts, *(f"- {line}\n" for line in lines)])
+    write_whole(RunFiles(c.folder).markdown_file, text)
+    latex = [f"% {title}\n{comparison_text.latex(text)}" for title, text in titled]
+    write_whole(RunFiles(c.folder).latex_file, "\n".join([*latex, *(f"% {line}\n" for line in (*lines, made))]))

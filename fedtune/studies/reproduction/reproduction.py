@@ -1,0 +1,113 @@
+"""A reproduction: the runs of a paper's table in a folder, and the table beside what the paper printed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from fedtune.cluster import ray_start
+from fedtune.core import interrupting, terminal
+from fedtune.core.errors import UserError
+from fedtune.core.terminal import say, several
+from fedtune.data import datasets
+from fedtune.experiment import partitioning
+from fedtune.experiment.scenario import Scenario
+from fedtune.runs import provenance
+from fedtune.runs.files import REPRODUCTION, RunFiles
+from fedtune.studies import ray_tasks
+from fedtune.studies.options import ReproductionOptions
+from fedtune.studies.reproduction.paper_grid import Grid
+from fedtune.studies.reproduction.plan import Spot, planned, requested
+from fedtune.studies.reproduction.report import Report
+from fedtune.tuning import plan
+
+
+def run(options: ReproductionOptions) -> int:
+    """Run what has not been run, write and show the table; the exit status."""
+    options = _as_begun(options)
+    grid, presets, folder = requested(options), options.presets, options.folder
+    device = "cuda" if options.gpus_per_trial else "cpu"
+    spots = list(planned(grid, presets, device, options.test_every, options.all_classes))
+    with ExitStack() as held:
+        data = _load(spots, options)
+        shared, log = (options.cpus_per_trial, options.gpus_per_trial), RunFiles(folder).ray_log_file
+        held.enter_context(ray_start.connected(options.address, *shared, options.dashboard, log=log))
+        folder.mkdir(parents=True, exist_ok=True)
+        record = RunFiles(folder, REPRODUCTION)
+        held.enter_context(record.lock())
+        record.add(**provenance.origin(), grid=options.grid, device=device)
+        outcomes = _outcomes(grid, spots, data, folder, record, options)
+        report = Report(grid, spots, outcomes, record.noted, presets, options.quick)
+        report.write(folder)
+        record.write("finished", runs=len(outcomes))
+    report.show(terminal.console())
+    say(f"folder: {folder} (table.md, table.csv)")
+    return 0
+
+
+def _outcomes(
+    grid: Grid, spots: Sequence[Spot], data: dict[str, datasets.Dataset], folder: Path, record: RunFiles,
+    options: ReproductionOptions,
+) -> dict[str, ray_tasks.Outcome]:  # fmt: skip
+    """What came of the grid's runs, by label; the record says if they were cut short."""
+    runs = {run.label: run for spot in spots for run in spot.runs}
+    record.write("running", runs=len(runs))
+    say(f"{grid.paper}, {grid.table}: {several(len(runs), 'run')}.  If it is interrupted, the same command continues")
+    share, files = (options.cpus_per_trial, options.gpus_per_trial), RunFiles(folder).runs_folder
+
+    def ended(why: str) -> None:
+        record.write("interrupted", reason=why)
+        say(f"interrupted; what was trained is kept in {folder}, and the same command continues")
+
+    try:
+        with interrupting.last_words(ended):
+            return ray_tasks.run_all(list(runs.values()), data, files, *share, title=options.table)
+    except BaseException as error:
+        state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        record.write(state, reason=f"{type(error).__name__}: {error}")
+        raise
+
+
+def _as_begun(options: ReproductionOptions) -> ReproductionOptions:
+    """The options for a new folder, or for one that was made for the same runs; UserError otherwise.
+
+    Whatever scored rows of all classes when it was begun goes on so: before 0.3.0 every table did.
+    """
+    folder = options.folder
+    if not RunFiles(folder, REPRODUCTION).record_file.exists():
+        plan.require_folder(folder.parent, options.name or folder.name, options.name)
+        return options
+    had = ReproductionOptions.from_record(read(folder))
+    options = dataclasses.replace(options, all_classes=options.all_classes or had.all_classes)
+    if had.grid != options.grid:
+        said = ", ".join(f"{n} {had.grid[n]}" for n, value in options.grid.items() if had.grid.get(n) != value)
+        raise UserError(f"a folder is of one table's runs, but {folder} was made for {said}; give another --name")
+    return options
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The record of a reproduction in a folder; UserError if there is none."""
+    files = RunFiles(folder, REPRODUCTION)
+    record = files.record_with("grid", "device", "command")
+    if not isinstance(record["grid"], dict) or "table" not in record["grid"]:
+        raise files.damaged("it does not say which table")
+    return record
+
+
+def _load(spots: Sequence[Spot], options: ReproductionOptions) -> dict[str, datasets.Dataset]:
+    """The data sets by name; UserError for one that is absent, or that cannot be partitioned as a setting wants."""
+    seeds: dict[Scenario, set[int]] = {}
+    for one in (run for spot in spots for run in spot.runs):
+        seeds.setdefault(one.experiment.scenario, set()).add(one.experiment.seed)
+    data = {}
+    for name in dict.fromkeys(s.dataset for s in seeds):
+        try:
+            data[name] = datasets.load(name, options.data_dir, options.download)
+        except UserError as error:
+            raise UserError(f"{error}; or another data set in its place: --dataset fashion-mnist, digits") from error
+    for scenario, of in seeds.items():
+        partitioning.require_partitions(data[scenario.dataset], scenario, sorted(of))
+    return data

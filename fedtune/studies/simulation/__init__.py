@@ -1,0 +1,1 @@
+"""Searches simulated on tables of whole grids."""

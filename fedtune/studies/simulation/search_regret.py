@@ -1,0 +1,271 @@
+"""How far simulated searches stay behind the best configuration of a table, after how many rounds of training.
+
+A search selects on one seed of the table and is judged on the others, as if its choice were trained on fresh
+partitions.  Its regret is the accuracy there of the best configuration of all, less that of its choice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import optuna
+import pandas as pd
+
+from fedtune.core import interrupting, statistics
+from fedtune.core.budget import Budget
+from fedtune.core.errors import UserError
+from fedtune.core.terminal import progress, several
+from fedtune.studies.simulation.tabulated import Tabulated
+from fedtune.tuning import schedulers, searchers
+from fedtune.tuning.promotion import Promotion
+from fedtune.tuning.racing import race
+from fedtune.tuning.simulated_search import Reported, SimulatedSearch
+from fedtune.tuning.space_types import Config
+
+SHARES = (0.125, 0.25, 0.5, 1.0)  # of the budget, after which a search's choice is looked at
+TOP = 3  # finished trials that are trained on another seed where a search ends so
+TRIALS = 100_000  # more than any budget lets begin
+
+
+class Strategy(NamedTuple):
+    """How a search goes about it."""
+
+    searcher: str
+    scheduler: str
+    grace: int  # rounds before a trial is judged; 0: as a search on the table's space would have it
+    seeds: int = 1  # that each trial is trained on
+    more_seeds: str = "none"  # for whom: none; top, of the finished ones; rung, of every rung
+
+    def __str__(self) -> str:
+        """In words, as tables have it."""
+        extra = {"none": "", "top": f", best {TOP} on another seed", "rung": ", best of rungs on another seed"}
+        each = f", {several(self.seeds, 'seed')} a trial" if self.seeds > 1 else ""
+        judged = ", first rung" if schedulers.find(self.scheduler).has_rungs else ", from round"
+        judged = f"{judged} {self.grace}" if self.grace else ""
+        return f"{self.searcher}, {self.scheduler}{judged}{each}{extra[self.more_seeds]}"
+
+    def on(self, table: Tabulated) -> Strategy:
+        """With the first rung that it has on a table."""
+        unjudged = self.grace or self.scheduler == "none"
+        return self if unjudged else self._replace(grace=table.grace)
+
+    @property
+    def seeds_used(self) -> int:
+        """Seeds of the table that it selects on; the others judge it."""
+        return self.seeds + (self.more_seeds != "none")
+
+
+class Choice(NamedTuple):
+    """What a search would choose after so many rounds, and how far that is from the best."""
+
+    rounds: float  # in trials of full length
+    regret: float
+    trials: int  # begun until then
+
+
+def choices(table: Tabulated, strategy: Strategy, budget: float, slots: int, seed: int) -> list[Choice]:
+    """One simulated search: its choice at each share of the budget (in trials of full length)."""
+    turn = _turn(table, seed)
+    order = [*range(turn, len(table.seeds)), *range(turn)]
+    used, held_out = order[: strategy.seeds_used], order[strategy.seeds_used :]
+    worth = table.reached(held_out)
+    best = worth[np.unravel_index(table.reached(order).argmax(), worth.shape)]
+    ledger = _Ledger(table, strategy, used)
+    found: list[Choice] = []
+    due = [share * budget * table.rounds for share in SHARES]
+    state = np.random.get_state()  # Ray's hyperband draws a trial's bracket there
+    np.random.seed(seed)
+    try:
+        for report in _search(table, strategy, slots, seed, ledger).run():
+            while len(found) < len(due) and ledger.spent_with(report) > due[len(found)] - ledger.reserved:
+                found.append(_choice(table, ledger, worth, best, due[len(found)]))
+            if len(found) == len(due):
+                break
+            ledger.take(report)
+    finally:
+        np.random.set_state(state)
+    while len(found) < len(due):
+        found.append(_choice(table, ledger, worth, best, due[len(found)]))
+    return found
+
+
+def of_whole_grid(table: Tabulated) -> float:
+    """The regret of who trains every configuration on one seed and chooses the best, or one of several: the mean."""
+    places = range(len(table.seeds))
+    best = table.reached(places).argmax()
+    regrets = []
+    for seed in places:
+        worth, seen = (table.reached(of).ravel() for of in ([s for s in places if s != seed], [seed]))
+        regrets.append(worth[best] - worth[seen == seen.max()].mean())
+    return float(np.mean(regrets))
+
+
+def _turn(table: Tabulated, search: int) -> int:
+    """The place of the seed that a search selects on."""
+    return search % len(table.seeds)
+
+
+def _choice(table: Tabulated, ledger: _Ledger, worth: np.ndarray, best: float, rounds: float) -> Choice:
+    config = ledger.choice()
+    regret = float(best - worth[table.place(config)]) if config else float(best)
+    return Choice(rounds / table.rounds, regret, len(ledger.last))
+
+
+def _search(table: Tabulated, strategy: Strategy, slots: int, seed: int, ledger: _Ledger) -> SimulatedSearch:
+    space, budget = table.space(), Budget("rounds", table.rounds)
+    searcher = searchers.searcher(strategy.searcher, space, [table.first()], [{}], seed, "simulated")
+    scheduler = schedulers.scheduler(strategy.scheduler, budget, strategy.grace, space)
+    search = SimulatedSearch(searcher, scheduler, ledger.curve, table.rounds, TRIALS, slots)  # type: ignore[arg-type]
+    if strategy.more_seeds == "rung":
+        assert isinstance(scheduler, Promotion)
+        race(scheduler, lambda trial, rounds: ledger.another(search.trials[int(trial)].config, trial, rounds))
+    return search
+
+
+class _Ledger:
+    """What a simulated search has trained, and what it would choose now."""
+
+    def __init__(self, table: Tabulated, strategy: Strategy, used: Sequence[int]) -> None:
+        self.table, self.strategy = table, strategy
+        self.first, self.more = used[: strategy.seeds], used[strategy.seeds :]
+        self.spent = 0.0  # rounds of single runs
+        self.last: dict[int, Reported] = {}  # by trial
+        self.again: dict[tuple[str, int], float] = {}  # trial and rounds -> its figure on another seed
+
+    @property
+    def reserved(self) -> float:
+        """Rounds that are left for the end of the search."""
+        return TOP * self.table.rounds if self.strategy.more_seeds == "top" else 0
+
+    def curve(self, config: Config) -> np.ndarray:
+        """What a trial reports."""
+        return self.table.curve(config, self.first)
+
+    def spent_with(self, report: Reported) -> float:
+        """Rounds until now with one more."""
+        return self.spent + self.strategy.seeds
+
+    def take(self, report: Reported) -> None:
+        """Note a round."""
+        self.spent += self.strategy.seeds
+        self.last[report.trial] = report
+
+    def another(self, config: Config, trial: str, rounds: int) -> float:
+        """A trial's figure on another seed after so many rounds, which it is trained for, once."""
+        if (trial, rounds) not in self.again:
+            before = max((r for t, r in self.again if t == trial), default=0)
+            self.spent += rounds - before
+            curve = self.table.curve(config, self.more)
+            self.again[trial, rounds] = curve[rounds - 1] if rounds <= len(curve) else 0.0
+        return self.again[trial, rounds]
+
+    def choice(self) -> Config | None:
+        """The best of the finished trials, else of those that went furthest; as `runs.tables` chooses."""
+        fine = [r for r in self.last.values() if r.status != "diverged"]
+        finished = [r for r in fine if r.status == "finished"]
+        furthest = max((r.round for r in fine), default=0)
+        among = sorted(finished or [r for r in fine if r.round == furthest], key=lambda r: -r.value)
+        if self.strategy.more_seeds == "top" and finished:  # whom a rung raced was not trained to its end there
+            among = sorted(among[:TOP], key=lambda r: -self._mean(r))
+        return among[0].config if among else None
+
+    def _mean(self, report: Reported) -> float:
+        """A finished trial's figure over all seeds that select."""
+        several = [*self.first, *self.more]
+        return float(np.nan_to_num(self.table.values[self.table.place(report.config)][several, -1]).mean())
+
+
+def strategies(
+    names: Sequence[str], judges: Sequence[str], graces: Sequence[int], seeds: Sequence[int], more: Sequence[str]
+) -> list[Strategy]:
+    """All combinations that make sense, each once; UserError for a searcher or scheduler that cannot be simulated."""
+    for name in names:
+        if searchers.find(name).is_grid:
+            raise UserError(f"a simulated search draws its configurations, but the searcher is {name!r}; leave it out")
+    for name in judges:
+        if schedulers.find(name).moves_hyperparameters:
+            raise UserError(
+                f"a table knows no trial that changes its configuration, but the scheduler is {name!r}; leave it out"
+            )
+    found = []
+    for searcher, judge, grace, k, extra in itertools.product(names, judges, graces, seeds, more):
+        if extra == "rung" and judge != "promote":
+            continue  # only its trials wait for each other
+        unjudged = judge == "none"
+        found.append(Strategy(searcher, judge, 0 if unjudged else grace, k, extra))
+    return list(dict.fromkeys(found))
+
+
+def require_seeds(tables: Sequence[Tabulated], plans: Sequence[Strategy]) -> None:
+    """UserError where a table has no seed left on which a strategy's choice could be judged."""
+    for table, strategy in itertools.product(tables, plans):
+        if strategy.seeds_used >= len(table.seeds):
+            raise UserError(
+                f"a search is judged on seeds that it does not select on, but {strategy} takes {strategy.seeds_used} "
+                f"and {table.name} has {len(table.seeds)}; give fewer --seeds-per-trial"
+            )
+
+
+def simulate(
+    tables: Sequence[Tabulated], plans: Sequence[Strategy], budget: float, slots: int, searches: int,
+    processes: int | None = None,
+) -> Iterator[pd.DataFrame]:  # fmt: skip
+    """For each table and strategy a row per search and share of the budget; searches run in processes of their own."""
+    context = multiprocessing.get_context("spawn")  # a fork would inherit locks of whatever Ray's threads hold
+    workers = ProcessPoolExecutor(processes or os.cpu_count(), context, _hold, (tables,))
+    with workers as pool, progress("searches") as bar:
+        task = bar.add_task("", total=len(tables) * len(plans) * searches)
+        for place, planned in itertools.product(range(len(tables)), plans):
+            strategy = planned.on(tables[place])
+            bar.update(task, description=f"{strategy}; {tables[place].name}")
+            one = partial(_on, place, strategy, budget, slots)
+            of_each = []
+            for found in pool.map(one, range(searches), chunksize=max(1, searches // 64)):
+                of_each.append(found)
+                bar.advance(task)
+            yield pd.DataFrame(
+                [
+                    {"table": tables[place].name, "strategy": str(strategy), **strategy._asdict(), "search": i,
+                     "turn": _turn(tables[place], i), **choice._asdict()}
+                    for i, of in enumerate(of_each) for choice in of
+                ]
+            ).rename(columns={"rounds": "budget"})  # fmt: skip
+
+
+_TABLES: list[Tabulated] = []  # of a process that simulates
+
+
+def _hold(tables: Sequence[Tabulated]) -> None:
+    interrupting.end_with_parent()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    _TABLES.extend(tables)
+
+
+def _on(place: int, strategy: Strategy, budget: float, slots: int, seed: int) -> list[Choice]:
+    return choices(_TABLES[place], strategy, budget, slots, seed)
+
+
+def summary(frame: pd.DataFrame) -> pd.DataFrame:
+    """Mean regret in points with its interval, a row per table and strategy, a column per budget; the best first.
+
+    spread: the standard deviation of a single search's regret after the whole budget, among those that select on the
+    same seed: what chance in the search itself does.
+    """
+    rows = []
+    for (table, strategy), of in frame.groupby(["table", "strategy"], sort=False):
+        end = of[of["budget"] == of["budget"].max()]
+        row = {"table": table, "strategy": strategy, "trials": end["trials"].mean()}
+        for budget, at in of.groupby("budget"):
+            mean = statistics.mean(100 * at["regret"].to_numpy())
+            row |= {f"regret {budget:g}": mean.mean, f"± {budget:g}": mean.half}
+        rows.append(row | {"spread": 100 * end.groupby("turn")["regret"].var().mean() ** 0.5})
+    found = pd.DataFrame(rows)
+    last = [c for c in found if str(c).startswith("regret")][-1]
+    return found.sort_values(["table", last], kind="stable").reset_index(drop=True)

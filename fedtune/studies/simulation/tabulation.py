@@ -1,0 +1,114 @@
+"""Training every configuration of a grid on several seeds, for a table that searches are simulated on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedtune.cluster import ray_start
+from fedtune.core import interrupting
+from fedtune.core.errors import UserError
+from fedtune.core.metrics import METRIC
+from fedtune.core.terminal import command_line, say, several
+from fedtune.data import datasets
+from fedtune.experiment import partitioning
+from fedtune.experiment.experiment import Experiment, with_seed
+from fedtune.runs import provenance
+from fedtune.runs.files import RunFiles
+from fedtune.studies import ray_tasks
+from fedtune.studies.options import TabulationOptions
+from fedtune.studies.ray_tasks import SeededRun
+from fedtune.studies.simulation import tabulated
+from fedtune.tuning import plan
+from fedtune.tuning import space as spaces
+from fedtune.tuning.domains import grid_values, require_points
+from fedtune.tuning.space_types import Config, Space
+
+
+def run(options: TabulationOptions, output: Path) -> int:
+    """Train what has not been trained, write the table, say where it is; the exit status."""
+    if not options.space:
+        raise UserError("--space is needed, the grid of a table, but none was given; docs/simulate.md has one")
+    ray_start.require_cpus(options.cpus_per_trial, options.address)
+    experiment = options.experiment()
+    space = spaces.load(options.space, experiment)
+    levels = tabulated.of_points(_points(space))
+    if not RunFiles(options.folder).runs_folder.exists():
+        plan.require_folder(options.folder.parent, options.folder.name, options.name)
+    data = datasets.load(experiment.scenario.dataset, options.data_dir, options.download)
+    seeds = [experiment.seed + i for i in range(options.seeds)]
+    partitioning.require_partitions(data, experiment.scenario, seeds)
+    partitioning.tell(data, experiment.scenario, seeds[0])
+    shared = options.cpus_per_trial, options.gpus_per_trial
+    log = RunFiles(options.folder).ray_log_file
+    with ray_start.connected(options.address, *shared, options.dashboard, log=log):
+        outcomes = _outcomes(options, experiment, _points(space), seeds, data)
+    table = tabulated.Tabulated(
+        levels, seeds, _values(levels, seeds, outcomes, experiment.scenario.rounds),
+        tabulated.nearest(levels, experiment.configuration({})),
+        provenance.of_experiment(experiment) | {"scenario_name": options.scenario, "space": space.text()},
+        spaces.first_effect(space, experiment, within=experiment.scenario.rounds)[0],
+    )  # fmt: skip
+    table.write(output)
+    diverged = int(np.isnan(table.values[..., -1]).sum())
+    said = (several(table.configurations, "configuration"), several(len(seeds), "seed"), several(table.rounds, "round"))
+    say(f"{table.name}: {', '.join(said)}: {output}")
+    if diverged:
+        say(f"note: {diverged} of {several(len(outcomes), 'run')} diverged")
+    if table.repeated:
+        say(
+            f"note: {several(table.repeated, 'configuration')} reached in every round and on every seed what another "
+            "did; values that act alike can leave the grid"
+        )
+    say(f"simulate: {command_line('simulate', output)}")
+    return 0
+
+
+def _points(space: Space) -> Sequence[Config]:
+    """All points of a grid, or all combinations of a space of choices; UserError for a range."""
+    if space.is_grid:
+        return space.points
+    require_points(1)
+    values = {n: grid_values(n, d) for n, d in space.domains.items()}
+    points: list[Config] = [{}]
+    for name, of in values.items():
+        require_points(len(points) * len(of))
+        points = [p | {name: v} for p in points for v in of]
+    return points
+
+
+def _outcomes(
+    options: TabulationOptions, experiment: Experiment, points: Sequence[Config], seeds: Sequence[int],
+    data: datasets.Dataset,
+) -> list[tuple[Config, int, ray_tasks.Outcome]]:  # fmt: skip
+    """Every configuration and seed with what came of it."""
+    files = RunFiles(options.folder)
+    files.path.mkdir(parents=True, exist_ok=True)
+    labels = {f"{i:05d} seed {s}": (p, s) for i, p in enumerate(points) for s in seeds}
+    runs = [SeededRun(label, with_seed(experiment, s), p) for label, (p, s) in labels.items()]
+    size = f"{several(len(points), 'configuration')} on {several(len(seeds), 'seed')}"
+    say(f"{size}.  If it is interrupted, the same command continues")
+    shared = options.cpus_per_trial, options.gpus_per_trial
+    named = {experiment.scenario.dataset: data}
+
+    def ended(_: str) -> None:
+        say(f"interrupted; what was trained is kept in {files.path}, and the same command continues")
+
+    with files.lock(), interrupting.last_words(ended):
+        found = ray_tasks.run_all(runs, named, files.runs_folder, *shared, title="table")
+    return [(*labels[label], outcome) for label, outcome in found.items()]
+
+
+def _values(
+    levels: dict[str, list], seeds: Sequence[int], outcomes: Sequence[tuple[Config, int, ray_tasks.Outcome]],
+    rounds: int,
+) -> np.ndarray:  # fmt: skip
+    """Validation accuracy by place on the grid, seed and round; not a number after a run diverged."""
+    values = np.full((*map(len, levels.values()), len(seeds), rounds), np.nan)
+    for config, seed, outcome in outcomes:
+        place = (*(of.index(config[n]) for n, of in levels.items()), seeds.index(seed))
+        reached = [row[METRIC] for row in outcome.rounds]
+        values[place][: len(reached)] = reached
+    return values

@@ -1,0 +1,298 @@
+"""A piece of tensor code written down as PyTorch's operations, and run again without the Python that led to them.
+
+What modules, `vmap`, autograd and its graph do in every step of local training is to choose the same operations again:
+for a small net that costs as much as the arithmetic.  A `Tape` holds the operations themselves, as they reach PyTorch's
+kernels, forward and backward; replayed they are the same kernels on the same memory orders, hence the same bits.
+
+It is no compiler: nothing is fused or reordered.  Left out is what has no effect on numbers: views of views are one
+view, views of what stays in place are made once, what depends on such alone is computed once, what nobody reads never;
+and a sum, product or ReLU goes where its operand was, if nobody needs that any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedtune.tracing.recording import Given, Line, Number, Recorder, Slot, slots_in
+
+Replay = Callable[..., tuple[Tensor | None, ...]]
+
+
+class Unfit(RuntimeError):
+    """Code that cannot be replayed: what it does depends on more than the tensors it is given."""
+
+
+class Always(NamedTuple):
+    """What is done in every replay: a line, its code, the slots it reads and those it makes."""
+
+    line: Line
+    code: str
+    reads: list[int]
+    outs: list[int]
+
+
+class Tape:
+    """What a recorder noted of code that was given `fixed` and `fresh` tensors, as a function of them."""
+
+    def __init__(
+        self, recorder: Recorder, fixed: int, fresh: int, moving: Sequence[int], results: Sequence[Tensor | None]
+    ) -> None:
+        """The first slots are `fixed` tensors that stay in place from one replay to the next, then `fresh` ones.
+
+        moving: the fixed ones whose values change between replays.  results: what a replay gives.
+        Raises Unfit for code that does more than that, or changes what is neither fixed nor its own.
+        """
+        if recorder.unfit:
+            raise Unfit(recorder.unfit)
+        self._tensors, self._lines = recorder.tensors, recorder.lines
+        self._inputs, self._fixed = fixed + fresh, fixed
+        self._results = [None if t is None else recorder.slot(t) for t in results]
+        self._constants, self._numbers = recorder.constants, len(recorder.numbers)
+        self._find_views()
+        self._kept = [line for i, line in enumerate(self._lines) if not self._is_spare_copy(i, line)]
+        self._written = {self._root[s] for line in self._kept for s in line.writes}
+        if any(s in self._constants or fixed <= s < self._inputs for s in self._written):
+            raise Unfit("it writes into a tensor that is neither given nor its own")
+        self.changes = sorted(s for s in self._written if s < fixed)  # the fixed tensors that a replay writes into
+        self._moving = self._written | set(moving)
+        self._names: dict[str, Any] = {"as_strided": torch.as_strided}
+        self._make = self._compiled()
+        self.given = recorder.given()
+        del self._tensors, self._kept
+
+    def bind(self, fixed: Sequence[Tensor], given: Given | None = None) -> Replay:
+        """A replay on these fixed tensors, a function of the fresh ones; given: what the code holds now."""
+        constants, numbers = given or self.given
+        replay: Replay = self._make(*fixed, *constants, *numbers)
+        return replay
+
+    def fits(self, recorder: Recorder, results: Sequence[Tensor | None]) -> bool:
+        """Whether what was noted is this tape but for its constants and real numbers."""
+        slots = [None if t is None else recorder.slot(t) for t in results]
+        return (
+            not recorder.unfit and self._lines == recorder.lines and self._results == slots
+            and self._constants == recorder.constants and self.given.looks() == recorder.given().looks()
+        )  # fmt: skip
+
+    def _find_views(self) -> None:
+        """Of every slot the root whose memory it shows, and the first slot that shows the same in the same way."""
+        self._root = list(range(len(self._tensors)))
+        self._same = list(range(len(self._tensors)))
+        seen = {self._look(s): s for s in range(self._inputs)}
+        written = {self._memory(s) for line in self._lines for s in line.writes}
+        for line in self._lines:
+            if (same := self._unchanged(line, written)) is not None:
+                self._root[line.made[0]], self._same[line.made[0]] = self._root[same], self._same[same]
+                continue
+            given = [s for s in slots_in((line.args, line.kwargs)) if self._tensors[s].numel()]
+            for out in line.made:
+                of = next((s for s in given if self._memory(s) == self._memory(out)), None)
+                if of is not None:
+                    self._root[out] = self._root[of]
+                self._same[out] = seen.setdefault(self._look(out), out)
+
+    def _memory(self, slot: int) -> int:
+        return self._tensors[slot].untyped_storage().data_ptr()
+
+    def _unchanged(self, line: Line, written: set[int]) -> int | None:
+        """The operand of a product with 1, as vmap's biases are, if neither it nor the product is written into."""
+        if line.func is not _ATEN.mul.Scalar or type(line.args[1]) is not int or line.args[1] != 1:
+            return None
+        operand, out = line.args[0].number, line.made[0]
+        if {self._memory(operand), self._memory(out)} & written or self._root[operand] in self._results:
+            return None
+        alike = self._tensors[operand].stride() == self._tensors[out].stride()
+        return operand if alike and self._tensors[operand].dtype == self._tensors[out].dtype else None
+
+    def _is_spare_copy(self, number: int, line: Line) -> bool:
+        """Whether a line copies into a result what nobody else holds or changes; if so, that is the result.
+
+        Autograd copies a gradient that somebody else refers to, as the recorder does.
+        """
+        if line.func is not _ATEN.copy_.default or not isinstance(line.args[1], Slot):
+            return False
+        to, of = line.args[0].number, line.args[1].number
+        roots = [self._root[s] for s in self._results if s is not None]
+        written = [self._memory(s) for other in self._lines for s in other.writes]
+        later = [self._memory(s) for other in self._lines[number + 1 :] for s in other.writes]
+        own = self._root[of] >= self._inputs and self._root[of] not in (*self._constants, *roots)
+        shown = [s for s, root in enumerate(self._root) if root == to]
+        a, b = ((t.dtype, t.shape, t.stride()) for t in (self._tensors[to], self._tensors[of]))
+        whole = roots.count(to) == 1 and written.count(self._memory(to)) == 1 and self._memory(of) not in later
+        if a != b or not own or not whole or any(self._same[s] != to for s in shown):
+            return False
+        for s in shown:
+            self._root[s], self._same[s] = self._root[of], self._same[of]
+        return True
+
+    def _look(self, slot: int) -> tuple[Any, ...]:
+        t = self._tensors[slot]
+        if t.is_conj() or t.is_neg():
+            raise Unfit("complex or negated views")
+        return self._root[slot], t.dtype, t.shape, t.stride(), t.storage_offset()
+
+    def _is_view(self, line: Line) -> bool:
+        """Whether it does nothing but look at what is there, and can be had from its root in one go."""
+        return not line.writes and all(
+            self._root[s] != s and not self._is_fresh(self._root[s])
+            and self._tensors[s].dtype == self._tensors[self._root[s]].dtype for s in line.made
+        )  # fmt: skip
+
+    def _is_fresh(self, slot: int) -> bool:
+        return self._fixed <= slot < self._inputs
+
+    def _reads(self, line: Line) -> list[int]:
+        """The slots that a line needs, as they are called after what is the same was found."""
+        if self._is_view(line):
+            return [self._root[s] for s in line.made]
+        return [self._same[s] for s in slots_in((line.args, line.kwargs))]
+
+    def _live(self) -> list[Line]:
+        """The lines that something depends on, in their order."""
+        needed = {self._same[s] for s in self._results if s is not None}
+        lines = []
+        for line in reversed(self._kept):
+            if line.writes or any(self._same[s] == s and s in needed for s in line.made):
+                needed.update(self._reads(line))
+                lines.append(line)
+        return lines[::-1]
+
+    def _compiled(self) -> Callable[..., Replay]:
+        """Lines of two kinds: what is done once for fixed tensors, and what in every replay."""
+        once: list[str] = []
+        always: list[Always] = []
+        placed = {*range(self._fixed), *self._constants}  # what is there before a replay
+        still = placed - self._moving  # and holds the same values in every replay
+        for line in self._live():
+            view, reads = self._is_view(line), self._reads(line)
+            outs = [s for s in line.made if self._same[s] == s]
+            code = [self._view(s) for s in outs] if view else [self._call(line)]
+            if view and set(reads) <= placed:
+                still.update(s for s in outs if self._root[s] in still)
+            elif not view and not line.writes and set(reads) <= still and not self._written.intersection(outs):
+                still.update(outs)
+            else:
+                always += (
+                    [Always(line, c, reads, [s]) for c, s in zip(code, outs, strict=True)]
+                    if view
+                    else [Always(line, code[0], reads, outs)]
+                )
+                continue
+            once += code
+            placed.update(outs)
+        return self._function(once, always, placed)
+
+    def _function(self, once: list[str], always: list[Always], placed: set[int]) -> Callable[..., Replay]:
+        """make(fixed …), which does what is done once and returns replay(fresh …)."""
+        results = [None if s is None else self._same[s] for s in self._results]
+        last = {s: i for i, a in enumerate(always) for s in (*a.reads, *a.outs)}
+        last |= dict.fromkeys([s for s in (*placed, *results) if s is not None], len(always))
+        ends: dict[int, int] = {}  # where the memory of a root is needed last
+        for s, i in last.items():
+            ends[self._root[s]] = max(ends.get(self._root[s], 0), i)
+        body = []
+        for i, (line, code, reads, outs) in enumerate(always):
+            body.append(self._over(line, {s for s, end in ends.items() if end == i}) or code)
+            dead = [s for s in {*reads, *outs} if last[s] == i]
+            if dead:
+                body.append("del " + ", ".join(f"t{s}" for s in sorted(dead)))
+        given = "".join("None, " if s is None else f"t{s}{'.clone()' if s in placed else ''}, " for s in results)
+        outer = [f"t{s}" for s in (*range(self._fixed), *self._constants)] + [f"n{i}" for i in range(self._numbers)]
+        text = [f"def make({', '.join(outer)}):"]
+        text += [f"    {code}" for code in once]
+        text += [f"    def replay({', '.join(f't{s}' for s in range(self._fixed, self._inputs))}):"]
+        text += [f"        {code}" for code in body] + [f"        return ({given})", "    return replay"]
+        exec(compile("\n".join(text), "<tape>", "exec"), self._names)
+        make: Callable[..., Replay] = self._names["make"]
+        return make
+
+    def _over(self, line: Line, ended: set[int]) -> str:
+        """Code of an operation by elements that writes over an operand which nobody reads any more; "" if it cannot."""
+        operands = [a for a in line.args if isinstance(a, Slot)]
+        for place, operand in enumerate(operands[: _ELEMENTWISE.get(line.func, 0)]):
+            slot, out = self._same[operand.number], line.made[0]
+            root, others = self._root[slot], [self._root[self._same[a.number]] for a in operands if a != operand]
+            old, new = (
+                (t.shape, t.stride(), t.dtype, t.storage_offset()) for t in map(self._tensors.__getitem__, (slot, out))
+            )
+            if root in ended and root not in others and not self._is_fresh(root) and old == new and not line.kwargs:
+                func = _named_in_place(line.func)
+                rest = [self._operand(line, a) for i, a in enumerate(line.args) if i != place]
+                if line.func is _ATEN.threshold_backward.default:
+                    return f"t{out} = {self._named(func)}(t{slot}, {', '.join(rest)}, grad_input=t{slot})"
+                return f"t{out} = {self._named(func)}({', '.join([f't{slot}', *rest])})"
+        return ""
+
+    def _view(self, slot: int) -> str:
+        """Code that makes a view of its root; a fixed root may begin elsewhere in its memory another time."""
+        root, t = self._root[slot], self._tensors[slot]
+        begin = str(t.storage_offset())
+        if root < self._fixed or root in self._constants:
+            begin = f"t{root}.storage_offset() + {t.storage_offset() - self._tensors[root].storage_offset()}"
+        return f"t{slot} = as_strided(t{root}, {tuple(t.shape)}, {t.stride()}, {begin})"
+
+    def _call(self, line: Line) -> str:
+        """Code that runs an operation."""
+        given = [self._operand(line, a) for a in line.args] + [
+            f"{n}={self._literal(v)}" for n, v in line.kwargs.items()
+        ]
+        call = f"{self._named(line.func)}({', '.join(given)})"
+        made = ", ".join(f"t{s}" if s in line.made and self._same[s] == s else "_" for s in line.outs)
+        return f"{made}{'' if line.single else ','} = {call}"
+
+    def _operand(self, line: Line, value: Any) -> str:
+        """An argument; of an operation by elements a copy, if it lies in another order than the result.
+
+        So do gradients that come back through a flattening.  Two orders in one loop take six times as long as a copy.
+        """
+        code = self._literal(value)
+        if line.func not in _ELEMENTWISE or not isinstance(value, Slot):
+            return code
+        given, made = self._tensors[value.number], self._tensors[line.made[0]]
+        alike = given.shape == made.shape and given.dtype == made.dtype and given.device.type == "cpu"
+        if not alike or given.stride() == made.stride() or 0 in given.stride() or given.numel() < _WORTH_COPYING:
+            return code
+        empty, dtype = self._named(torch.empty_strided), self._named(made.dtype)
+        return f"{empty}({tuple(made.shape)}, {made.stride()}, dtype={dtype}).copy_({code})"
+
+    def _literal(self, value: Any) -> str:
+        if isinstance(value, Slot):
+            return f"t{self._same[value.number]}"
+        if isinstance(value, Number):
+            return f"n{value.number}"
+        if type(value) is list:
+            return f"[{', '.join(map(self._literal, value))}]"
+        if type(value) is tuple:
+            return f"({''.join(f'{self._literal(v)}, ' for v in value)})"
+        plain = value is None or type(value) in (bool, int, str)
+        return repr(value) if plain else self._named(value)
+
+    def _named(self, thing: Any) -> str:
+        """A name for a function or a value that has no literal."""
+        for name, known in self._names.items():
+            if known is thing:
+                return name
+        name = f"k{len(self._names)}"
+        self._names[name] = thing
+        return name
+
+
+_ATEN = torch.ops.aten
+_WORTH_COPYING = 2**12  # numbers of an operand
+# operations by elements, and how many of their first operands they may write over
+_ELEMENTWISE = {
+    _ATEN.add.Tensor: 2, _ATEN.mul.Tensor: 2, _ATEN.sub.Tensor: 1, _ATEN.div.Tensor: 1, _ATEN.relu.default: 1,
+    _ATEN.threshold_backward.default: 1, _ATEN.neg.default: 1, _ATEN.scatter_add.default: 1,
+}  # fmt: skip
+
+
+def _named_in_place(func: Any) -> Any:
+    """The same operation as one that writes over its first operand."""
+    if func is _ATEN.threshold_backward.default:
+        return _ATEN.threshold_backward.grad_input
+    _, name = func._schema.name.split("::")
+    return getattr(getattr(_ATEN, f"{name}_"), func._overloadname)

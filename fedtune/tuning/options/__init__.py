@@ -1,0 +1,1 @@
+"""What can be asked of a run and of a search, and the arguments made of it."""

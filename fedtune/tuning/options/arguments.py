@@ -1,0 +1,115 @@
+"""What the commands share: arguments made from options."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedtune.core.errors import UserError
+from fedtune.runs import reading
+from fedtune.tuning.options import options
+from fedtune.tuning.options import types as option_types
+from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
+from fedtune.user_code.command import Parser as Parser
+from fedtune.user_code.command import guarded as guarded
+
+OF_MACHINE = ("data_dir", "address", "max_concurrent", "dashboard", "debug")  # options that a resumed run may change
+
+
+def add_options(parser: argparse.ArgumentParser, cls: type, *only: str, **helps: str) -> None:
+    """An argument for each of a class's options, or for those named only.  helps: other words for some of them."""
+    groups: dict[str, Any] = {"": parser}
+    for f in options.options(cls):
+        if only and f.name not in only:
+            continue
+        about, name = f.metadata, f.metadata["group"]
+        if not only and name not in groups:
+            groups[name] = parser.add_argument_group(name)
+        text = helps.get(f.name) or (about["help"]() if callable(about["help"]) else about["help"])
+        given: dict[str, Any] = {"dest": f.name, "help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
+        if isinstance(f.default, bool):
+            given["action"] = "store_false" if f.default else "store_true"
+        elif f.name == "set" or isinstance(f.default, tuple):
+            given |= {"action": "append", "metavar": about["metavar"]}
+        else:
+            given |= {"metavar": about["metavar"], "choices": about["choices"] or None}
+            given |= {"type": typed(about["parse"])} if about["parse"] else {}
+        groups["" if only else name].add_argument(options.flag(f.name, f.default), **given)
+    if not only and issubclass(cls, ExperimentOptions):
+        add_fields(parser)
+
+
+def add_resumed(parser: argparse.ArgumentParser) -> None:
+    """Arguments of what goes on from a run: those of its options that may be others now."""
+    add_options(
+        parser, SearchOptions, *OF_MACHINE,
+        data_dir="as in the search, if the data lie elsewhere now",
+        address="of a Ray cluster (default: as in the search)",
+        max_concurrent="trials at once (default: as it was)",
+    )  # fmt: skip
+    parser.add_argument("--trust", action="store_true", help="also another user's run, whose files can run any code")
+
+
+def add_fields(parser: argparse.ArgumentParser) -> None:
+    """An argument for each field of a scenario."""
+    from fedtune.experiment import scenarios
+
+    group = parser.add_argument_group(
+        "scenario fields",
+        f"Each overrides the scenario's. Shown are the values of {scenarios.DEFAULT}, and those of your own data where "
+        "they differ; docs/scenarios.md has the others', docs/data.md explains fields of data and partitions.",
+    )
+    for name, value in vars(scenarios.SCENARIOS[scenarios.DEFAULT]).items():
+        own = scenarios.on_own_data(name)
+        group.add_argument(
+            options.flag(name), dest=f"field_{name}", metavar=str(value), default=argparse.SUPPRESS,
+            help=f"on your own data: {own}" if own else None,
+        )  # fmt: skip
+
+
+def given(args: argparse.Namespace, cls: type, *only: str) -> dict[str, Any]:
+    """The options of a class, or those of them that are named, which were given on the command line.
+
+    UserError for more CPUs than there are, before anything that takes seconds to load.
+    """
+    values = {n: v for n, v in vars(args).items() if not only or n in only}
+    found = {f.name: values[f.name] for f in options.options(cls) if f.name in values}
+    if "set" in found:
+        found["set"] = dict(options.pair(text) for text in found["set"])
+    if "cpus_per_trial" in found:
+        from fedtune.cluster import ray_start
+
+        ray_start.require_cpus(found["cpus_per_trial"], found.get("address"))
+    fields = {n.removeprefix("field_"): v for n, v in values.items() if n.startswith("field_")}
+    return found | ({"fields": fields} if fields else {})
+
+
+def read_config(path: str) -> dict[str, Any]:
+    """The content of a best.yaml; UserError if it is none."""
+    try:
+        content = reading.best(Path(path))
+    except (OSError, ValueError) as error:
+        why = reading.short(error)
+        raise UserError(f"--config needs a best.yaml of a search, but {path} cannot be read: {why}") from error
+    wanted = ("algorithm", "scenario", "hyperparameters")
+    if any(name not in content for name in wanted):
+        raise UserError(f"--config needs {', '.join(wanted)} as in a search's best.yaml, but {path} lacks some")
+    return content
+
+
+def typed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """An option's parser as argparse wants it: what breaks the rule is argparse's own complaint."""
+
+    def value(text: str) -> Any:
+        try:
+            return parse(text)
+        except UserError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return value
+
+
+few, positive = typed(option_types.few), typed(option_types.positive)
+above_zero = typed(option_types.above_zero)

@@ -1,0 +1,254 @@
+"""What can be asked of a run and of a search: every option with its default and its help, declared once.
+
+The command line (arguments.py), a run's record and the Python API are all made from these classes.  Building a
+parser from them needs neither torch nor Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from fedtune.core.budget import UNITS
+from fedtune.core.errors import UserError, shown
+from fedtune.core.metrics import METRIC
+from fedtune.engine.executors import EXECUTORS
+from fedtune.tuning.options.types import (
+    AUTO,
+    FEW,
+    above_zero,
+    check,
+    few,
+    flag,
+    gpus,
+    is_mapping,
+    names_of,
+    option,
+    options,
+    pair,
+    pairs,
+    positive,
+    texts,
+    whole,
+)
+from fedtune.tuning.schedulers import SCHEDULERS
+from fedtune.tuning.searchers import SEARCHERS
+from fedtune.user_code import user_files
+
+if TYPE_CHECKING:
+    from fedtune.experiment.experiment import Experiment
+
+__all__ = [
+    "AUTO", "ExperimentOptions", "SearchOptions", "above_zero", "check", "flag", "option", "options", "pair",
+    "positive",
+]  # fmt: skip
+
+FIRST_SCENARIO = "digits-w4"  # the default one of fedtune 0.1.0, whose records name only others
+LOOPBACK = "127.0.0.1"
+SEEDS = 2**32 - 1 - 2_000  # the largest seed: those that follow it, of trials and of checks, are to fit 32 bits too
+STARTS = ("common", "own")
+LOGGERS = ("mlflow", "wandb")  # tools that a search can tell of its trials (fedtune/tuning/callbacks/loggers.py)
+
+
+def _algorithms() -> str:
+    from fedtune.experiment.registry import names
+
+    return f"algorithm: FILE.py[:NAME], or {', '.join(names())}"
+
+
+def _scenarios() -> str:
+    from fedtune.experiment.scenarios import DEFAULT, SCENARIOS
+
+    return f"setting (default {DEFAULT}, or that of your own --dataset): {', '.join(SCENARIOS)}"
+
+
+@dataclass(frozen=True)
+class ExperimentOptions:
+    """What is trained on what: the algorithm, its setting, data and device."""
+
+    algo: str = option("", _algorithms, "NAME|FILE.py[:NAME]")
+    scenario: str = option("", _scenarios, "NAME")
+    fields: Mapping[str, Any] = field(default_factory=dict)  # scenario fields that override the scenario's
+    set: Mapping[str, Any] = option({}, "pin a hyperparameter; see fedtune list", "NAME=VALUE")
+    preset: str = option("", "as_text (the paper to the letter) or as_published (the released code's choices)", "NAME")
+    seed: int = option(0, "seed of partition, initialisation and sampling (default 0)", "N", whole(0, SEEDS))
+    data_dir: str | None = option(None, "torchvision's layout (default $FEDTUNE_DATA_DIR, data)", "DIR")
+    download: bool = option(False, "fetch the data set if it is not there")
+    device: str = option("cpu", "cpu or cuda")
+    start_from: str = option(
+        "", "weights that models start from: a state_dict, or of run --save; all parts that fit, or the one named",
+        "FILE.pt[:PART]",
+    )  # fmt: skip
+    start: str = option("common", "whether clients draw their own parts alike, or each its own", choices=STARTS)
+    metric: tuple[str, ...] = option(
+        (), "a metric of your own, a function (scores, labels) of a client's rows; repeatable", "FILE.py:NAME", texts
+    )
+    test_every: int = option(
+        10, "score test rows every N rounds, and in the last (default 10); validation rows always", "N", positive
+    )
+    executor: str = option("auto", "how clients run (default auto: own code as timed, else rule)", choices=EXECUTORS)
+    debug: bool = option(False, "show the stack of an error")
+    # what the record that these options are of says of the setting and of defaults: declarations may be others now
+    recorded: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Parse every value; UserError for one that breaks its option's rule."""
+        check(self)
+        if not is_mapping(self.fields):
+            raise UserError(f"a scenario's fields must be names and values, but are {shown(self.fields)}")
+        lists = {n: ",".join(map(str, v)) for n, v in self.fields.items() if isinstance(v, list | tuple)}
+        object.__setattr__(self, "fields", dict(self.fields) | lists)  # model=["net.py:small", "cnn8"] from Python
+        if not self.scenario:
+            from fedtune.experiment import scenarios
+
+            object.__setattr__(self, "scenario", scenarios.of_data(str(self.fields.get("dataset", ""))))
+
+    def experiment(self) -> Experiment:
+        """The experiment that is described; UserError for whatever is wrong with it."""
+        from fedtune.core.hyper import knobs
+        from fedtune.engine.executors import require_device
+        from fedtune.experiment import initial_weights, recorded, registry, user_metrics, user_scenario
+        from fedtune.experiment.experiment import Experiment
+
+        if not self.algo:
+            raise UserError(f"--algo is needed, but none was given; there are {', '.join(registry.names())}")
+        algo, own = user_files.take_each(self.algo, registry.names())
+        user_files.register(own)
+        cls = registry.find(algo)
+        scenario, fields, files = user_scenario.taken(self.scenario, self.fields)
+        own = user_files.merged(files, own)  # in this order, as those of data are described
+        require_device(self.device)
+        pinned, given = dict(self.set), tuple(n for n in vars(scenario) if n in fields)  # in one order
+        start_from = ""
+        if self.start_from:
+            start_from, file = initial_weights.take(self.start_from)
+            own = user_files.merged(own, [file])
+        metrics, files = user_metrics.take(self.metric)
+        own = user_files.merged(own, files)
+        preset, defaults = self.preset, {}
+        if self.recorded:
+            known = {**fields, **knobs(type(scenario))}  # hyperparameters stand among the defaults
+            then = {n: v for n, v in (self.recorded["scenario"] or {}).items() if n not in known}
+            scenario, held = scenario.override(**then), self.recorded["defaults"]
+            preset = recorded.preset_of(preset, held)
+            defaults = recorded.defaults_of(cls, preset, held)
+        experiment = Experiment(
+            algo, scenario, self.seed, self.executor, self.device, pinned, preset, given, self.start, start_from,
+            metrics, own, self.test_every, defaults,
+        )  # fmt: skip
+        experiment.check()
+        known = knobs(type(scenario)) | knobs(cls)
+        return replace(experiment, pinned={n: known[n].check(v) for n, v in pinned.items()})
+
+    def with_typed(self, experiment: Experiment) -> Self:
+        """The same options with the types that the experiment's scenario and algorithm give to their values.
+
+        The user's files have their whole paths.
+        """
+        from fedtune.experiment import user_scenario
+
+        typed = {n: getattr(experiment.scenario, n) for n in self.fields}
+        own = {n: user_files.reference(typed[n]) for n in user_scenario.known() if n in typed}
+        algo, start_from = user_files.reference(experiment.algorithm), user_files.reference(experiment.start_from)
+        metric = tuple(user_files.reference(name) for name in experiment.metrics)
+        return replace(
+            self, algo=algo, fields=typed | own, set=dict(experiment.pinned), start_from=start_from, metric=metric
+        )
+
+    def to_record(self) -> dict[str, Any]:
+        """The options as run.json holds them."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "recorded"}
+
+    @classmethod
+    def from_record(cls, content: Mapping[str, Any]) -> Self:
+        """The options that a record holds, or the command line of a record of fedtune 0.1.0; UserError for neither."""
+        if "options" not in content:
+            words = content.get("arguments")
+            if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+                raise UserError("it does not say how the search was begun")
+            return replace(cls.from_arguments(words), recorded=_recorded(content))
+        values = content["options"]
+        if not isinstance(values, dict):
+            raise UserError(f"the record's options must be names and values, but are {values!r}")
+        if content.get("executor") and "executor" in values:
+            values = values | {"executor": content["executor"]}  # what was found for `auto`
+        values = {"test_every": 1, **values}  # earlier records have none
+        if strange := set(values) - {f.name for f in fields(cls) if f.name != "recorded"}:
+            raise UserError(f"the record's options are not known here: {', '.join(sorted(strange))}")
+        return cls(**values, recorded=_recorded(content))
+
+    @classmethod
+    def from_arguments(cls, words: Sequence[str]) -> Self:
+        """The options of a command line as fedtune 0.1.0 recorded it; UserError for one that it never wrote."""
+        from fedtune.experiment.scenario import Scenario
+
+        own = {flag(f.name, f.default): f for f in options(cls)}
+        of_scenario = {flag(f.name): f.name for f in fields(Scenario)}
+        values: dict[str, Any] = {"test_every": 1, "scenario": FIRST_SCENARIO}  # as it was then
+        overridden: dict[str, str] = {}
+        pinned: dict[str, str] = {}
+        for name, value in pairs(words, own, [*own, *of_scenario]):
+            if name in of_scenario:
+                overridden[of_scenario[name]] = value
+            elif name == "--set":
+                pinned |= [pair(value)]
+            else:
+                switch = isinstance(own[name].default, bool)
+                values[own[name].name] = not own[name].default if switch else value
+        return cls(**values, fields=overridden, set=pinned)
+
+
+@dataclass(frozen=True)
+class SearchOptions(ExperimentOptions):
+    """A search: an experiment, what is searched and how, and the machine that it runs on."""
+
+    space: str = option("default", "default, paper, wide, or a file", "NAME|FILE.py[:NAME]", group="search")
+    also: str | None = option(
+        None, "additional hyperparameters to search, e.g. lr=0.001..0.3", "NAME[=LOW..HIGH],…", group="search"
+    )
+    trials: int | None = option(None, "configurations (default 32; a grid: all of it)", "N", positive, group="search")
+    scheduler: str = option("asha", f"one of {', '.join(SCHEDULERS)} (default asha)", group="search")
+    searcher: str | None = option(None, f"one of {', '.join(SEARCHERS)} (default tpe; grid for a grid)", group="search")
+    objective: str = option(
+        METRIC, f"a metric on validation rows, or a cost (default {METRIC}); of two a front is found", "A[,B]",
+        group="search",
+    )  # fmt: skip
+    subject_to: str = option("", "what a configuration must keep to, e.g. comm_mb<=20", "A<=X[,B>=Y]", group="search")
+    seeds_per_trial: int = option(
+        1, "seeds that each trial is trained on; it is judged by their means (default 1)", "K", few, group="search"
+    )
+    budget_unit: str = option(
+        "rounds", "unit of a trial's length and of the rungs (default rounds)", choices=UNITS, group="search"
+    )
+    budget: float | None = option(None, "a trial's length in megabytes or seconds", "N", above_zero, group="search")
+    grace: float | None = option(None, "first rung (default: derived from the space)", "N", above_zero, group="search")
+    final_seeds: int = option(5, "fresh seeds of the final check (default 5)", "N", whole(0, FEW), group="search")
+    time_budget: float | None = option(None, "stop the search after this long", "SECONDS", above_zero, group="search")
+
+    max_concurrent: int | None = option(None, "trials at once (default: what fits)", "N", positive, group="machine")
+    cpus_per_trial: float = option(1.0, "CPUs of a trial (default 1)", "N", above_zero, group="machine")
+    gpus_per_trial: float | str = option(
+        0.0, "GPUs of a trial: a fraction, or auto to measure one (default 0)", "N", gpus, group="machine"
+    )
+    name: str | None = option(None, "of the run's folder (default: algorithm, scenario and time)", group="machine")
+    storage_path: str = option("runs", "where the run's folder goes (default runs)", "DIR", group="machine")
+    address: str | None = option(
+        None, "of a Ray cluster: auto, host:port or ray://host:port (default: start one here)", group="machine"
+    )
+    dashboard: bool = option(True, "do not start Ray's dashboard", group="machine")
+    dashboard_host: str = option(LOOPBACK, f"where the dashboard listens (default {LOOPBACK})", "HOST", group="machine")
+    tensorboard: bool = option(False, "TensorBoard event files too; they cost time per round", group="machine")
+    logger: tuple[str, ...] = option(
+        (), f"log every trial to {' or '.join(LOGGERS)} as well; may be given twice", "NAME", names_of(*LOGGERS),
+        group="machine",
+    )  # fmt: skip
+
+
+def _recorded(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What a record says of the setting, by its fields, of defaults and of what was searched; None where nothing."""
+    return {name: content.get(name) for name in ("scenario", "defaults", "space")}
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else value

@@ -1,0 +1,141 @@
+"""What makes a function a command: a parser whose complaints are one line, and errors that are one line."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from fedtune.core.errors import Diverged, UserError
+from fedtune.core.terminal import one_line
+from fedtune.user_code import user_errors
+
+OURS = str(Path(__file__).parents[1])  # the package's folder
+BUG = 70  # the exit status of what nobody foresaw, as sysexits.h has it
+OF_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)  # told without a path
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are one line, and which takes no empty value for a default."""
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """The arguments as attributes; ends the process where they break a rule."""
+        words = sys.argv[1:] if args is None else list(args)
+        for before, word in zip(["", *words], words, strict=False):
+            flag, _, value = word.partition("=") if word.startswith("--") and "=" in word else (before, "", word)
+            if value == "" and word != "--":
+                what = f"argument {flag}" if flag.startswith("-") else "an argument"
+                self.error(f"{what} must not be empty; leave it out for the default")
+        return super().parse_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """One line on stderr, exit status 2."""
+        self.exit(2, f"{self.prog}: {one_line(message)}; see {self.prog} --help\n")
+
+
+class Command(Protocol):
+    """A command's entry: arguments (default: the command line's) to exit status."""
+
+    def __call__(self, argv: list[str] | None = None) -> int:
+        """Run the command and return its exit status."""
+
+
+def guarded(main: Command) -> Command:
+    """A command whose every error is a line: what a user can mend has status 2, a bug 70; `--debug`: the stack."""
+
+    def run(argv: list[str] | None = None) -> int:
+        given = sys.argv[1:] if argv is None else argv
+        _known_as_driver()
+        try:
+            os.getcwd()  # libraries abort without one
+            with user_errors.in_lines():
+                return main(argv)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and not user_errors.theirs(error):
+                print("interrupted", file=sys.stderr)
+                return 130
+            if isinstance(error, BrokenPipeError) and _reader_is_gone():
+                return 1
+            ours = user_errors.place(error) is None  # of the user's own code even SystemExit is an error
+            if "--debug" in given or (ours and not isinstance(error, Exception)):
+                raise
+            status, line = _told(error)
+            print(line, file=sys.stderr)
+            return status
+
+    return run
+
+
+def _known_as_driver() -> None:
+    """Have Ray, which is imported after this, know that this process is no worker of its own.
+
+    It takes a process whose parent is process 1, as in a container or once a terminal is closed, for a worker, and ends
+    it on the spot when its raylet dies.  Real workers are told by the raylet who their parent is.
+    """
+    if "ray" not in sys.modules:
+        os.environ.setdefault("RAY_RAYLET_PID", str(os.getpid()))
+
+
+def _reader_is_gone() -> bool:
+    """Whether nobody reads our output any more, as after `| head`; nothing more is written then."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
+def _folder_is_gone() -> bool:
+    """Whether the current folder was deleted."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def _told(error: BaseException) -> tuple[int, str]:
+    """The exit status and the line of an error."""
+    if isinstance(error, Diverged):
+        return 1, f"stopped: {one_line(error)}"
+    if isinstance(error, UserError):
+        return 2, f"error: {one_line(error)}"
+    if user_errors.place(error) is not None:  # in a line of the user's own code, which is not ours to show the stack of
+        return 2, f"error: {one_line(user_errors.describe(error))}"
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in OF_MACHINE):
+        named = " and ".join(os.fsdecode(f) for f in (error.filename, error.filename2) if isinstance(f, str | bytes))
+        about = f"{named} cannot be used: " if named else ""
+        return 2, f"error: {one_line(f'{about}{error.strerror}')}; mend that, or give another"
+    if isinstance(error, FileNotFoundError) and _folder_is_gone():
+        return 2, "error: the folder that this was started in is gone; change to another and start it again"
+    return BUG, f"error: {one_line(_unforeseen(error))}"
+
+
+def _unforeseen(error: BaseException) -> str:
+    """A bug in a line: what it is, where, and where its stack was written."""
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(OURS) and f.filename != __file__
+    ]
+    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    what = f"{type(error).__name__}{place}: {user_errors.text(error)[:200] or 'no more is known'}"
+    if isinstance(error, MemoryError):
+        what = f"memory ran out{place}; a smaller setting may fit"
+    if isinstance(error, RecursionError):
+        what = f"something is nested too deeply{place}"
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="fedtune-", suffix=".txt", delete=False, errors="replace") as file:
+            file.write(user_errors.stack(error))
+        where = f"its stack is in {file.name}"
+    except OSError:
+        where = "--debug shows its stack"
+    return (
+        f"this is a bug in fedtune, {what}; {where}: please report it with that and the command; what a run had found "
+        "is in its folder"
+    )

@@ -1,0 +1,191 @@
+"""A user's file as it is first imported: in a child, of which the end is told, before it is imported here.
+
+What ends the child would end whoever imports the file, without a word: a crash, os._exit, a signal.  An ordinary error
+is no end: it comes again here, with its stack.  The child is a fork, as PyTorch's DataLoader makes them, and cheap.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import os
+import pickle
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from fedtune.core.errors import UserError
+from fedtune.core.terminal import say, several
+from fedtune.user_code import user_imports
+from fedtune.user_code.user_imports import OwnFile
+
+PATIENCE = 10.0  # seconds of an import before it is said that one is waited for
+HEAVY = ("numpy", "pandas", "scipy", "sklearn", "torch", "torchvision")  # what a file may import, once for both
+_FORK = sys.platform == "linux"
+_ENDED, _FORKED = b"ended", b"forked"
+
+
+def tried(name: str, files: Mapping[str, OwnFile]) -> None:
+    """Import a file among these in a child; UserError for one that ends it, and Ctrl-C ends the child too."""
+    if not _FORK:
+        return
+    path, roots = files[name].path, user_imports.roots(files)
+    for root in HEAVY:
+        if root in roots:
+            with suppress(Exception):  # it is told where it is imported
+                __import__(root)
+    with suppress(AttributeError, ValueError, OSError):
+        sys.stdout.flush()  # or the child's copy may be written too
+    end = _end(path, lambda tells, crash: _forked(name, files, tells, crash))
+    if end.ended_by_signal and len(os.listdir("/proc/self/task")) > 1:
+        # a fork has none of the threads that its parent's libraries count on: they may have crashed it, not the file
+        end = _end(path, lambda tells, crash: _fresh(name, files, tells, crash))
+    if _FORKED in end.last:
+        raise UserError("it forks as it is imported, and two would go on from there; fork in a function")
+    if _ENDED not in end.last:
+        raise UserError(f"it ends the program as it is imported, {_how(end.status)}{_where(end.crash, path)}")
+
+
+class _End(NamedTuple):
+    """How a child came to its end."""
+
+    status: int
+    last: bytes  # that it said
+    crash: str  # its stack
+
+    @property
+    def ended_by_signal(self) -> bool:
+        return _ENDED not in self.last and os.WIFSIGNALED(self.status)
+
+
+def _end(path: str, begin: Callable[[int, int], int]) -> _End:
+    """begin: gives the child, which says its last on the first descriptor, and writes its stack to the second."""
+    told, tells = os.pipe()
+    with tempfile.TemporaryFile() as crash, open(told, "rb") as ear:
+        pid = begin(tells, crash.fileno())
+        os.close(tells)
+        status = _waited(pid, path)
+        os.set_blocking(told, False)
+        last = ear.read() or b""
+        crash.seek(0)
+        return _End(status, last, crash.read().decode(errors="replace"))
+
+
+def _forked(name: str, files: Mapping[str, OwnFile], tells: int, crash: int) -> int:
+    torch, threads = sys.modules.get("torch"), 1
+    if torch and (threads := torch.get_num_threads()) > 1:
+        torch.set_num_threads(1)  # here, as in a fork, which has no threads to end, it crashes
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python's on threads: this child needs nothing that they hold
+            pid = os.fork()
+        if not pid:
+            _child(lambda: user_imports.module(name, files), tells, crash)
+    finally:
+        if torch and threads > 1:
+            torch.set_num_threads(threads)
+    return pid
+
+
+def _fresh(name: str, files: Mapping[str, OwnFile], tells: int, crash: int) -> int:
+    """In an interpreter of its own."""
+    program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import _asked; _asked({tells}, {crash})"
+    with tempfile.TemporaryFile() as asked:
+        pickle.dump((name, dict(files)), asked)
+        asked.seek(0)
+        words = [sys.executable, "-c", program]
+        return subprocess.Popen(words, stdin=asked, pass_fds=(tells, crash), start_new_session=True).pid
+
+
+def _asked(tells: int, crash: int) -> NoReturn:
+    name, files = pickle.load(sys.stdin.buffer)
+    _child(lambda: user_imports.module(name, files), tells, crash)
+
+
+def _child(imports: Callable[[], Any], tells: int, crash: int) -> NoReturn:
+    """Import, say so and end: nothing of the parent's is run, written or cleared up here."""
+    import fcntl  # which not every system has
+
+    me, forks = os.getpid(), [0]
+    try:
+        # beyond the standard ones: of a parent that has none of these, they may be in their place
+        tells, crash = (fcntl.fcntl(number, fcntl.F_DUPFD, 3) for number in (tells, crash))
+        if os.getpgrp() != me:
+            os.setpgid(0, 0)  # what it sends to its group is not for the parent
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1, 2):
+            os.dup2(nowhere, standard)
+        sys.stdin, sys.stdout, sys.stderr = (open(os.devnull, mode) for mode in ("r", "w", "w"))
+        faulthandler.disable()  # others may have put their handlers over it since
+        faulthandler.enable(crash, all_threads=False)
+        ends: list[Callable[[], Any]] = []  # the file's own: to clear the parent's may crash over what these hold
+
+        def register(f: Callable[..., Any], *args: Any, **named: Any) -> Callable[..., Any]:
+            ends.append(lambda: f(*args, **named))
+            return f
+
+        vars(atexit)["register"] = register
+        os.register_at_fork(after_in_parent=lambda: forks.append(forks.pop() + 1))
+        with suppress(BaseException):
+            imports()
+        for at_end in reversed(ends):
+            with suppress(BaseException):
+                at_end()
+        if os.getpid() != me:
+            os.write(tells, _FORKED)
+        elif forks[0]:
+            time.sleep(0.2)  # the other may come to its end, and says so then
+    finally:
+        with suppress(OSError):
+            os.write(tells, _ENDED)
+        os._exit(0)
+
+
+def _waited(pid: int, path: str) -> int:
+    """The status that the child ended with; one that stops itself is ended."""
+    since, pause, said = time.monotonic(), 0.0005, False
+    try:
+        while True:
+            ended, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
+            if ended and not os.WIFSTOPPED(status):
+                return status
+            if ended:
+                os.kill(pid, signal.SIGKILL)
+            if not said and time.monotonic() - since > PATIENCE:
+                said = True
+                say(f"note: {path} has been importing for {several(round(PATIENCE), 'second')}; Ctrl-C ends it")
+            select.select([], [], [], pause)
+            pause = min(2 * pause, 0.02)
+    except BaseException:
+        with suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        raise
+
+
+def _how(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return f"by signal {number} ({signal.strsignal(number)})"
+    return f"with status {os.WEXITSTATUS(status)}"
+
+
+def _where(crash: str, path: str) -> str:
+    """The innermost line of the file or of one beside it in a crash's stack."""
+    for file, line in re.findall(r'File "(.*)", line (\d+)', crash):
+        if Path(file).is_relative_to(Path(path).parent):
+            return f", at {Path(file).name}:{line}"
+    return ""

@@ -1,0 +1,183 @@
+"""What a user's file does to the process as it is imported: its words are told in a line, its changes are put back.
+
+A file may print, log, close what everybody writes to, change the folder, a signal's handler or PyTorch's default type.
+That is nobody else's matter: results stand on stdout as without it, and one trial's numbers do not depend on whose file
+was imported before.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from fedtune.core.terminal import one_line, say, several
+from fedtune.user_code import user_errors
+
+KEPT = 10_000  # bytes of what a file prints that are looked at
+EVERYBODYS = {*sys.stdlib_module_names, "fedtune", "numpy", "pandas", "ray", "torch"} - {"__main__"}
+
+
+class _Part(NamedTuple):
+    """Something of the process that a file may change."""
+
+    name: str  # nothing of what is put back without a word
+    now: Callable[[], Any]
+    put_back: Callable[[Any], object]
+
+
+@contextmanager
+def apart(path: str) -> Iterator[None]:
+    """While a file is imported here: afterwards all is as before, and a line says what it printed and changed."""
+    noise = _Noise()
+    before = [(part, part.now()) for part in _parts()]
+    text = io.TextIOWrapper(cast(Any, noise), "utf-8", "backslashreplace", write_through=True)
+    changed: list[str] = []
+    try:
+        with _standard_streams(), redirect_stdout(text), redirect_stderr(text), user_errors.in_lines(others=True):
+            yield
+    finally:
+        noise.importing = False
+        for part, value in before:
+            if part.now() != value:
+                part.put_back(value)
+                changed += [part.name] if part.name else []
+        name = Path(path).name
+        said = [line for line in noise.kept.decode(errors="backslashreplace").split("\n") if line.strip()]
+        if said:
+            more = f" (and {several(len(said) - 1, 'more line')})" if len(said) > 1 else ""
+            say(f"note: {name} says as it is imported: {one_line(said[0])}{more}")
+        if changed:
+            say(f"note: {name} changes {', '.join(changed)} as it is imported; that is put back")
+
+
+class _Noise(io.RawIOBase):
+    """What takes the place of stdout and stderr: kept while a file is imported; who still holds it later has stderr."""
+
+    def __init__(self) -> None:
+        self.kept, self.importing = b"", True
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 2
+
+    def close(self) -> None:
+        """It is everybody's."""
+
+    def write(self, content: Any, /) -> int:
+        content = bytes(content)
+        if self.importing:
+            self.kept += content[: max(0, KEPT - len(self.kept))]
+        else:
+            with suppress(ValueError, OSError):
+                sys.stderr.write(content.decode(errors="backslashreplace"))
+        return len(content)
+
+
+@contextmanager
+def _standard_streams() -> Iterator[None]:
+    """Descriptors and objects of stdin, stdout and stderr are there afterwards; stdout is stderr meanwhile."""
+    objects = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr", "__stdout__", "__stderr__")}
+    for name in ("stdout", "stderr"):
+        with suppress(AttributeError, ValueError, OSError):
+            objects[name].flush()
+    held = {}
+    for standard in (0, 1, 2):
+        with suppress(OSError):
+            held[standard] = os.dup(standard)
+    if 1 in held and 2 in held:
+        os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        for standard, copy in held.items():
+            os.dup2(copy, standard)
+            os.close(copy)
+        for name, value in objects.items():
+            if getattr(value, "closed", False) and name.strip("_") in ("stdout", "stderr"):
+                value = open(2 if "err" in name else 1, "w", closefd=False, buffering=1)
+            setattr(sys, name, value)
+
+
+def _parts() -> Iterator[_Part]:
+    yield _Part("the current folder", _folder, _change)
+    yield _Part("", lambda: list(sys.path or []), _path)
+    yield _Part("", lambda: dict(sys.modules), _modules)
+    yield _Part("", lambda: dict(os.environ), _environment)
+    yield _Part("", sys.getrecursionlimit, sys.setrecursionlimit)
+    yield _Part("", sys.gettrace, sys.settrace)
+    yield _Part("", lambda: sys.excepthook, lambda hook: setattr(sys, "excepthook", hook))
+    yield _Part("the logging of the whole process", _logs, _log)
+    if threading.current_thread() is threading.main_thread():
+        yield _Part("signals' handlers", _handlers, _handle)
+        yield _Part("the alarm", lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0, _alarm)
+    if torch := sys.modules.get("torch"):
+        yield _Part("PyTorch's default type", torch.get_default_dtype, torch.set_default_dtype)
+        yield _Part("PyTorch's threads", torch.get_num_threads, torch.set_num_threads)
+        yield _Part("whether PyTorch takes gradients", torch.is_grad_enabled, torch.set_grad_enabled)
+
+
+def _path(before: list[str]) -> None:
+    """What was added stays, for what is imported later."""
+    now = list(sys.path or [])
+    sys.path = [*now, *(place for place in before if place not in now)]
+
+
+def _environment(before: dict[str, str]) -> None:
+    """What was added or changed stays: libraries are told of things so."""
+    os.environ.update({name: value for name, value in before.items() if name not in os.environ})
+
+
+def _modules(before: dict[str, Any]) -> None:
+    """What everybody uses is what it was."""
+    for name, module in before.items():
+        if name.split(".")[0] in EVERYBODYS and sys.modules.get(name) is not module:
+            sys.modules[name] = module
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def _change(folder: str) -> None:
+    if folder:
+        os.chdir(folder)
+
+
+def _logs() -> tuple[list[logging.Handler], int, int]:
+    root = logging.getLogger()
+    return list(root.handlers), root.level, root.manager.disable
+
+
+def _log(before: tuple[list[logging.Handler], int, int]) -> None:
+    root = logging.getLogger()
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    logging.disable(before[2])
+
+
+def _handlers() -> dict[int, Any]:
+    return {number: signal.getsignal(number) for number in signal.valid_signals()}
+
+
+def _handle(before: dict[int, Any]) -> None:
+    for number, handler in before.items():
+        if signal.getsignal(number) != handler and handler is not None:
+            signal.signal(number, handler)
+
+
+def _alarm(before: bool) -> None:
+    if not before:
+        signal.setitimer(signal.ITIMER_REAL, 0)

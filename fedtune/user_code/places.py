@@ -1,0 +1,134 @@
+"""Where in an author's own file something stands."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from fedtune.core.about import FOLDER
+from fedtune.user_code import user_files
+
+
+def files_of(cls: type) -> dict[str, str]:
+    """The files that define a class and those of its bases that are not fedtune's own, each with its module's name."""
+    found: dict[str, str] = {}
+    for owner in own_classes(cls):
+        module = sys.modules.get(owner.__module__)
+        # without those that `dataclass` adds
+        written = [f for f in vars(owner).values() if isinstance(f, FunctionType)]
+        codes = [f.__code__.co_filename for f in written if f.__globals__.get("__name__") == owner.__module__]
+        for file in (*codes, getattr(module, "__file__", None)):
+            if file and not file.startswith("<"):
+                found.setdefault(file, owner.__module__)
+    return found
+
+
+def own_classes(cls: type) -> list[type]:
+    """A class and its bases, without those that fedtune defines."""
+    return [c for c in cls.__mro__ if c.__module__.split(".")[0] not in ("fedtune", "builtins", "torch")]
+
+
+def of_error(error: BaseException, cls: type) -> str:
+    """The last line of an author's file that an error came through; "" if it came through none."""
+    own, package = files_of(cls), str(FOLDER)
+    folders = {str(Path(file).parent) for file in own}
+    lines = [
+        f for f in traceback.extract_tb(error.__traceback__)
+        if f.filename in own or (str(Path(f.filename).parent) in folders and not f.filename.startswith(package))
+    ]  # fmt: skip
+    if lines:
+        return place(lines[-1].filename, lines[-1].lineno or 0)
+    return Path(user_files.place(error) or "").name  # a model's, say
+
+
+def said_in(error: BaseException) -> str:
+    """The place with which an error's words begin; "" if there is none."""
+    found = re.match(r"(\S+\.py):(\d+): ", str(error))
+    return place(found[1], int(found[2])) if found else ""
+
+
+def anew(why: str) -> str:
+    """That steps are not replayed, and why, with the place in the author's file."""
+    return "every step runs anew: " + re.sub(r"[^\s(]*/(?=[^/\s]+:\d+)", "", why)
+
+
+def of_hook(cls: type, *names: str) -> str:
+    """The line where a class defines the first of these methods that it defines itself; "" if none."""
+    for name in names:
+        for owner in own_classes(cls):
+            if isinstance(hook := vars(owner).get(name), FunctionType):
+                return of_function(hook)
+    return of_class(cls)
+
+
+def of_function(function: Callable[..., Any]) -> str:
+    """The line of a function's `def`."""
+    code = getattr(function, "__code__", None)
+    return place(code.co_filename, code.co_firstlineno) if code else ""
+
+
+def of_class(cls: type) -> str:
+    """The line of a class statement."""
+    for file in files_of(cls):
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
+                return place(file, node.lineno)
+    return ""
+
+
+def of_name(cls: type, name: str) -> str:
+    """The line where a field or an attribute of the class, or a name of its module, is first given."""
+    for file in files_of(cls):
+        for owner in own_classes(cls):
+            for node in ast.walk(tree_of(file)):
+                if isinstance(node, ast.ClassDef) and node.name == owner.__name__:
+                    if line := _given(node.body, name):
+                        return place(file, line)
+    for file in files_of(cls):
+        if line := _given(tree_of(file).body, name):
+            return place(file, line)
+    return of_class(cls)
+
+
+def of_word(cls: type, pattern: str) -> str:
+    """The first line of the author's files with this regular expression outside comments; "" if there is none."""
+    for file in files_of(cls):
+        for number, line in enumerate(linecache.getlines(file), 1):
+            if re.search(pattern, line.split("#")[0]):
+                return place(file, number)
+    return ""
+
+
+def place(file: str, line: int) -> str:
+    """A place as it is told: the file without its folder, and the line."""
+    return f"{Path(file).name}:{line}"
+
+
+@lru_cache(maxsize=64)
+def tree_of(file: str) -> ast.Module:
+    """A file's syntax tree; an empty one if there is no such file."""
+    text = "".join(linecache.getlines(file))
+    return ast.parse(text)
+
+
+def _given(statements: list[ast.stmt], name: str) -> int:
+    """The line of the first of these statements that gives this name a value; 0 if none does."""
+    for node in statements:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(isinstance(t, ast.Name) and t.id == name for t in targets):
+            return node.lineno
+    return 0
+
+
+def source_of(cls: type) -> str:
+    """The text of the author's files."""
+    return "\n".join("".join(linecache.getlines(file)) for file in files_of(cls)) or inspect.getsource(cls)

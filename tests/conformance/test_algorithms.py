@@ -1,0 +1,76 @@
+"""The laws of fedtune/conformance hold for every file in `trainables/`: a new one is covered without editing this.
+
+An algorithm whose events are rare, or that takes long, says in `checked_with` what makes it quick, and for a
+hyperparameter whose effect is subtle in `contrasts` which two values show it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+from support.helpers import CLOCK
+
+from fedtune.conformance.algorithms import LAWS
+from fedtune.conformance.law import Broken, Law
+from fedtune.conformance.settings import settings
+from fedtune.conformance.subject import Subject
+from fedtune.core.hyper import knobs
+from fedtune.experiment.experiment import fitting
+from fedtune.experiment.registry import find, names
+from fedtune.tuning.space_laws import spaces
+
+ALL = names()
+
+
+@lru_cache(maxsize=1)
+def subject(name: str) -> Subject:
+    """One algorithm, with the runs that its laws share; tests come algorithm by algorithm."""
+    return Subject(find(name), name, rtol=0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "law"), [(name, law) for name in ALL for law in (*LAWS, spaces)], ids=lambda v: getattr(v, "name", v)
+)
+def test_law_holds(name: str, law: Law[Subject]) -> None:
+    found = law(subject(name))
+    assert not isinstance(found, Broken), str(found)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_declarations_of_ours_are_complete(name: str) -> None:
+    cls = find(name)
+    assert cls.__module__ == f"trainables.{name}" and cls.__dataclass_params__.frozen
+    for knob in knobs(cls).values():
+        assert len(knob.help) > 10, f"{knob.name} says nothing of itself"
+        assert knob.searchable, f"{knob.name} has neither range nor choices"
+
+
+def test_which_algorithms_run_on_mixed_architectures() -> None:
+    mixed = settings().mixed
+    assert mixed
+    fit = {line.split(" ")[0] for line in fitting(mixed.scenario)}
+    assert fit >= {"local", "fedproto", "gfpl", "fedgen"} and not fit & {"fedavg", "fedper", "fedpa"}
+    assert fit == {name for name in ALL if Subject(find(name), name).fits_mixed()}
+
+
+def test_the_laws_run_what_they_say() -> None:
+    """Each setting is what its words say, and an executor or a grouping is no other by accident."""
+    s = Subject(find("fedavg"), "fedavg")
+    assert all(setting.rounds >= 3 and setting.atol <= 1e-12 for setting in s.settings if setting)
+    few = s.run(s.settings.few, executor="stack")
+    assert [g.executor for g in few.sim.state.groups] == ["stack"]
+    assert [g.executor for g in s.run(s.settings.few, executor="loop").sim.state.groups] == ["loop"]
+    assert [g.ids.tolist() for g in s.run(s.settings.few, groups=[[1, 4], [0, 3], [2]]).sim.state.groups] == [
+        [1, 4], [0, 3], [2]
+    ]  # fmt: skip
+    assert few.sim.setting.scenario.participants == 3 and few.sim.setting.task.clients == 5
+    assert set(CLOCK) <= set(s.begin(s.settings.few).step())
+    sizes = s.run(s.settings.averaged).sim.setting.federation.train.counts.tolist()
+    assert len(set(sizes)) == len(sizes)
+    assert any("running_mean" in n for n in s.run(s.settings.averaged).states[0])
+    assert s.run(s.settings.alone).sim.setting.task.clients == 1
+    values = {n: s.run(getattr(s.settings, n)).sim.setting.scenario for n in ("everyone", "adam", "skewed", "steps")}
+    assert values["everyone"].local_epochs == 2 and values["adam"].optimizer == "adam"
+    assert values["skewed"].partition == "dirichlet" and values["skewed"].weight_decay and values["skewed"].momentum
+    assert values["steps"].local_steps == 3 and values["steps"].model == "cnn8"

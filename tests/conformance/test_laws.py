@@ -1,0 +1,134 @@
+"""Each law finds what breaks it, and nothing else does: files of a user's own, asked by `fedtune check`."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import fedtune.commands.check
+from fedtune.conformance.law import Verdict
+from fedtune.studies.checking import Check
+
+HERE = Path(__file__).parents[1] / "support"
+ALGORITHMS, MODELS = HERE / "broken_algorithms.py", HERE / "broken_models.py"
+
+BROKEN = {
+    "Mistyped": ("declarations", "did you mean aggregate?"),
+    "LogFromZero": ("declarations", "log scale"),
+    "WrongPreset": ("declarations", "lam must be a number in 0.01 … 1"),
+    "Stops": ("runs", "KeyError: 'control'"),
+    "Infinite": ("finite", "became NaN or infinite"),
+    "SinglePrecision": ("types", "new_zeros"),
+    "Overwrites": ("inputs", "`upload` changes m.head.bias"),
+    "ScalesRows": ("inputs", "`loss` changes x"),
+    "GlobalNoise": ("draws", "the process's stream of numpy"),
+    "Collects": ("own state", "_seen changes during a run"),
+    "Counts": ("own state", "self.calls is set during a run"),
+    "KeepsInNet": ("own state", "the net's last changes"),
+    "Unseeded": ("seed", "the same seed gives other numbers a second time"),
+    "CentresScores": ("scores", "scores a row differently when other rows are beside it"),
+    "Branches": ("one program", "torch.where"),
+    "Selects": ("one program", "mask"),
+    "ForgetsMask": ("stack = loop", "data.mask"),
+    "ByPlace": ("grouping", "index the server's entries by `ids`"),
+    "OwnTuple": ("checkpoint", "does not load without running code"),
+    "Undeclared": ("messages", "sends round, which is not declared"),
+    "NoClientAxis": ("runs", "must give a first axis of the 5 clients, but means is a tensor of float32 [6, 3]"),
+    "CookedLedger": ("bytes", "says comm_mb 0.5"),
+    "SendsRows": ("rows stay home", "the client's own rows in example"),
+    "Idle": ("first effects", "lam changes nothing"),
+    "TooEarly": ("first effects", "has an effect in round 1, but declares first_round=2"),
+    "ReportsNothing": ("metrics", "gives norm = inf"),
+}
+BROKEN_MODELS = {
+    "wrong_head": ("fits", "the head of broken_models.py:wrong_head does not take"),
+    "in_place": ("inputs", "changes the rows"),
+    "remembers": ("own state", "body.last changes"),
+    "unregistered": ("state_dict", "with the tensors of another draw"),
+    "single_precision": ("types", "new_zeros"),
+    "infinite_gradient": ("gradient", "is not finite"),
+}
+
+
+@cache
+def verdicts(reference: str) -> list[Verdict]:
+    return Check(reference).verdicts
+
+
+def broken(reference: str) -> Verdict:
+    """The one law that is broken; what builds on it is not checked, and all else holds."""
+    found = [v for v in verdicts(reference) if v.status == "broken"]
+    assert len(found) == 1, [f"{v.law.name}: {v.broken}" for v in found]
+    for verdict in verdicts(reference):
+        assert verdict.status != "unknown" or "see above" in verdict.note or repr(found[0].law.name) in verdict.note
+    return found[0]
+
+
+def marked(name: str) -> int:
+    """The line that is marked in a class, or for it above all of them."""
+    text = ALGORITHMS.read_text().splitlines()
+    for number, line in enumerate(text, 1):
+        if line.endswith(f"# here: {name}"):
+            return number
+    start = text.index(f"class {name}(Base):")
+    return next(i for i, line in enumerate(text[start:], start + 1) if line.endswith("# here"))
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_only_the_law_that_an_algorithm_breaks_says_so_with_the_line(name: str) -> None:
+    law, words = BROKEN[name]
+    found = broken(f"{ALGORITHMS}:{name}")
+    assert found.law.name == law and found.broken and words in str(found.broken), str(found.broken)
+    assert found.broken.where == f"{ALGORITHMS.name}:{marked(name)}", found.broken
+    assert found.broken.what_to_do
+
+
+@pytest.mark.parametrize("name", BROKEN_MODELS)
+def test_only_the_law_that_a_model_breaks_says_so(name: str) -> None:
+    law, words = BROKEN_MODELS[name]
+    found = broken(f"{MODELS}:{name}")
+    assert found.law.name == law and words in str(found.broken), str(found.broken)
+
+
+def test_a_sound_model_keeps_all_laws() -> None:
+    assert {v.status for v in verdicts(f"{MODELS}:sound")} == {"holds"}
+
+
+def test_what_one_should_know_of_a_model_is_noted() -> None:
+    notes = {v.law.name: v.note for v in verdicts(f"{MODELS}:branches") if v.note}
+    line = 1 + next(i for i, text in enumerate(MODELS.read_text().splitlines()) if "z.sum().item()" in text)
+    assert f"(broken_models.py:{line})" in notes["one program"] and "one after the other" in notes["one program"]
+    assert "BatchNorm1d" in next(v.note for v in verdicts(f"{MODELS}:normed") if v.law.name == "statistics")
+
+
+def test_every_law_has_an_algorithm_that_breaks_it() -> None:
+    laws = {v.law.name for v in verdicts(f"{ALGORITHMS}:Sound")}
+    assert laws - {"spaces"} == {law for law, _ in BROKEN.values()}
+    models = {v.law.name for v in verdicts(f"{MODELS}:sound")}
+    assert models - {"one program", "statistics"} == {law for law, _ in BROKEN_MODELS.values()}
+
+
+def test_the_command_says_a_line_a_law_and_ends_with_0_1_or_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fedtune.commands.check.main([f"{ALGORITHMS}:Sound"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("algorithm broken_algorithms.py:Sound (Sound)") and "all 19 laws hold" in out[-1]
+    assert len(out) == 21 and all(line.startswith("holds ") for line in out[1:-1])
+    assert fedtune.commands.check.main([f"{MODELS}:remembers"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("BROKEN  own state") for line in lines) == 1 and re.match(r"1 of 8 laws", lines[-1])
+    for wrong in ("nothing.py", f"{ALGORITHMS}:Nobody", "fedavgg", f"{ALGORITHMS}:Sound --set lamb=1", ""):
+        assert fedtune.commands.check.main(wrong.split()) == 2
+        said = capsys.readouterr()
+        assert not said.out and len(said.err.splitlines()) == 1
+
+
+def test_an_algorithm_is_asked_with_a_scenario_and_with_a_model_of_ones_own() -> None:
+    check = Check(f"{ALGORITHMS}:Sound", "gfpl-fmnist-w3", set={"lam": 0.5})
+    assert check.holds and "rows like those of fashion-mnist" in repr(check)
+    elsewhere = Check(model=f"{MODELS}:branches", dataset="digits")  # whose file is not in this folder
+    assert elsewhere.base is not None and elsewhere.base.dataset == "digits"
+    both = Check(f"{ALGORITHMS}:Sound", model=f"{MODELS}:branches")
+    assert both.holds and any("cannot run so" in v.note for v in both.verdicts)

@@ -1,0 +1,324 @@
+"""What a client keeps between rounds and knows of its own training: by SCAFFOLD's closed form, and everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from support.helpers import (
+    DIGITS,
+    TIGHT,
+    assert_close_numbers,
+    assert_close_rows,
+    assert_same_numbers,
+    client_draws,
+    client_net,
+    copied,
+    numbers,
+    own_rows,
+    play,
+    random_federation,
+    simulate,
+)  # fmt: skip
+from support.user_algorithms import known_as
+from torch import Tensor
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from fedtune.core.errors import Diverged, UserError
+from fedtune.core.trees import Ragged
+from fedtune.engine import chunks, engine
+from fedtune.engine.simulation import Simulation
+from fedtune.experiment.algorithm import DOWN, UP, Algorithm, Batch, Data, Model, Phase, Task, hyper
+
+
+@dataclass(frozen=True)
+class Scaffold(Algorithm):
+    """SCAFFOLD with its second option for the control variates, as an author would write it."""
+
+    shared = ("body", "head")
+    sends = ("control",)
+
+    def init(self, task: Task) -> dict:
+        return {"control": zeros(task)}
+
+    def keep(self, task: Task) -> dict:
+        return {"control": zeros(task)}
+
+    def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
+        mine = batch.client.kept["control"]
+        pull = sum(((down["control"][n] - mine[n]) * m[n]).sum() for n in mine)
+        return super().loss(m, batch, down) + pull
+
+    def moved(self, m: Model, data: Data, down: dict) -> dict[str, Tensor]:
+        c, own, path = down["control"], data.client.kept["control"], data.client.lr * data.client.steps
+        return {n: own[n] - c[n] + (down["shared"][n] - m[n]) / path for n in own}
+
+    def upload(self, m: Model, data: Data, down: dict) -> dict:
+        own = data.client.kept["control"]
+        return {"change": {n: t - own[n] for n, t in self.moved(m, data, down).items()}}
+
+    def remember(self, m: Model, data: Data, down: dict) -> dict:
+        return {"control": self.moved(m, data, down)}
+
+    def aggregate(self, server: dict, up: dict, task: Task) -> dict:
+        control = {n: c + up["change"][n].sum(0) / task.clients for n, c in server["control"].items()}
+        return super().aggregate(server, up, task) | {"control": control}
+
+
+def zeros(task: Task) -> dict[str, Tensor]:
+    return {n: torch.zeros(s) for n, s in task.shapes.items()}
+
+
+PLAIN = DIGITS.override(momentum=0.0, lr=0.05)
+
+
+@pytest.fixture(autouse=True)
+def own(monkeypatch: pytest.MonkeyPatch) -> None:
+    known_as(monkeypatch, scaffold=Scaffold, counter=Counter, slope=Slope, forgetful=Forgetful, lost=Lost)
+
+
+def by_hand(rounds: int, participation: float) -> tuple[dict[str, Tensor], dict[str, Tensor], list[dict[str, Tensor]]]:
+    """The server's model, its control variate and the clients', by plain PyTorch on one client at a time."""
+    sim = simulate("scaffold", PLAIN.override(participation=participation))
+    w = {n: t.clone() for n, t in sim.state.server["shared"].items()}
+    c, own = {n: torch.zeros_like(t) for n, t in w.items()}, [{n: torch.zeros_like(t) for n, t in w.items()}] * 5
+    for t in range(1, rounds + 1):
+        chosen, models, changes = engine.participants(sim.setting, t).tolist(), [], []
+        for k in chosen:
+            net = client_net(sim, 0)
+            net.load_state_dict(w)
+            x, y = sim.setting.federation.x, sim.setting.federation.y
+            rows = client_draws(sim, t, k).rows[0]
+            for index in rows:
+                net.zero_grad()
+                F.cross_entropy(net(x[index]), y[index]).backward()
+                with torch.no_grad():
+                    for n, p in net.named_parameters():
+                        p -= 0.05 * (p.grad + c[n] - own[k][n])
+            model = {n: p.detach().clone() for n, p in net.named_parameters()}
+            new = {n: own[k][n] - c[n] + (w[n] - model[n]) / (0.05 * len(rows)) for n in w}
+            models.append((len(own_rows(sim, k)[1]), model))
+            changes.append({n: new[n] - own[k][n] for n in w})
+            own[k] = new
+        w = {n: sum(r * m[n] for r, m in models) / sum(r for r, _ in models) for n in w}
+        c = {n: c[n] + sum(d[n] for d in changes) / 5 for n in w}
+    return w, c, own
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+@pytest.mark.parametrize("participation", [1.0, 0.4])
+def test_control_variates_are_kept_as_scaffold_has_them(executor: str, participation: float) -> None:
+    sim = simulate("scaffold", PLAIN.override(participation=participation), executor=executor)
+    play(sim, 3)
+    w, c, own = by_hand(3, participation)
+    assert_close_numbers(sim.state.server["shared"], w)
+    assert_close_numbers(sim.state.server["control"], c)
+    for k in range(5):
+        for n, t in sim.state.groups[0].kept["control"].items():
+            assert_close(t[k], own[k][n], **TIGHT)
+
+
+def test_without_a_second_client_the_controls_cancel_and_it_is_fedavg() -> None:
+    sims = [simulate(name, PLAIN, random_federation([9])) for name in ("scaffold", "fedavg")]
+    rows = [play(sim, 3) for sim in sims]
+    assert_close_numbers(sims[0].state.server["shared"], sims[1].state.server["shared"])
+    assert [r["val_acc"] for r in rows[0]] == [r["val_acc"] for r in rows[1]]
+
+
+@dataclass(frozen=True)
+class Counter(Algorithm):
+    """Keeps a Ragged table, whole numbers and what it was told of its rate and steps; sends nothing."""
+
+    def keep(self, task: Task) -> dict:
+        table = Ragged(torch.zeros(task.classes, 2), torch.zeros(task.classes, dtype=torch.bool))
+        size = sum(s.numel() for s in task.shapes.values())
+        none = torch.zeros(())
+        return {"rounds": torch.tensor(0), "size": torch.tensor(size), "met": table, "lr": none, "seen": none}
+
+    def phases(self, task: Task) -> tuple[Phase, ...]:
+        return (Phase(self.loss), Phase(self.loss, train=("head",), epochs=2, lr=0.5))
+
+    def loss(self, m: Model, batch: Batch, down: dict) -> Any:  # type: ignore[override]
+        return super().loss(m, batch, down), {"lr": batch.client.lr, "steps": batch.client.steps.double()}
+
+    def remember(self, m: Model, data: Data, down: dict) -> dict:
+        old = data.client.kept
+        here = F.one_hot(data.y, len(old["met"].present)).bool() & data.mask[:, None]
+        sums = old["met"].values + torch.where(here[:, :, None], m["head.bias"][:2], 0).sum(0)
+        return {
+            "rounds": old["rounds"] + 1, "size": old["size"], "met": Ragged(sums, old["met"].present | here.any(0)),
+            "lr": data.client.lr, "seen": data.tally["steps"] / data.client.steps,
+        }  # fmt: skip
+
+
+def ran(rounds: int = 3, **options: Any) -> Simulation:
+    sim = simulate("counter", **({"scenario": DIGITS.override(participation=0.4, lr_decay=0.9)} | options))
+    play(sim, rounds)
+    return sim
+
+
+def test_a_client_knows_its_rate_and_steps_of_the_phase_and_counts_only_its_own_rounds() -> None:
+    sim = ran()
+    took = torch.zeros(5, dtype=torch.int64)
+    for t in (1, 2, 3):
+        took[engine.participants(sim.setting, t)] += 1
+    kept = sim.state.groups[0].kept
+    assert kept["rounds"].tolist() == took.tolist() and 0 in took and kept["size"].dtype == torch.int64
+    assert kept["lr"].tolist() == [0.5 if n else 0.0 for n in took]  # a phase with its own rate is not cooled
+    steps = [2 * -(-n // 4) for n in sim.setting.federation.train.counts.tolist()]
+    assert kept["seen"].tolist() == [float(s) if n else 0.0 for s, n in zip(steps, took, strict=True)]
+    assert sim.state.bytes == 0
+
+
+def test_the_scenarios_rate_is_told_as_it_has_cooled() -> None:
+    seen: list[float] = []
+    moved = Scaffold.moved
+
+    def told(self: Any, m: Model, data: Data, down: dict) -> dict:
+        seen.append(data.client.lr)
+        return moved(self, m, data, down)
+
+    sim = simulate("scaffold", PLAIN.override(lr_decay=0.9), executor="loop")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Scaffold, "moved", told)
+        play(sim, 2)
+    assert {round(float(lr), 12) for lr in seen} == {0.05, 0.045}
+
+
+@dataclass(frozen=True)
+class Slope(Algorithm):
+    """Its loss has gradient one by every parameter; it keeps how far its parts went, and the path it was told."""
+
+    trained: str = hyper("all", choices=("all", "head", "none"))
+
+    shared = ("body", "head")
+
+    def round(self, task: Task) -> tuple:
+        head = Phase(self.loss, train=("head",), epochs=2, pace={"head": 0.25})
+        return (DOWN, *{"all": (Phase(self.loss),), "head": (head,), "none": ()}[self.trained], UP)
+
+    def keep(self, task: Task) -> dict:
+        none = {part: torch.zeros(()) for part in self.shared}
+        return {"told": none, "told in a step": none, "went": none}
+
+    def loss(self, m: Model, batch: Batch, down: dict) -> Any:  # type: ignore[override]
+        return sum(m[n].sum() for n in down["shared"]), {"path": batch.client.path}
+
+    def remember(self, m: Model, data: Data, down: dict) -> dict:
+        went = {part: down["shared"][f"{part}.bias"] - m[f"{part}.bias"] for part in ("head",)}
+        went["body"] = down["shared"]["body.1.bias"] - m["body.1.bias"]
+        told, steps = data.client.path, data.client.steps.clamp(min=1)
+        in_a_step = {part: t / steps for part, t in data.tally.get("path", told).items()}
+        return {"told": told, "told in a step": in_a_step, "went": {part: t.mean() for part, t in went.items()}}
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+@pytest.mark.parametrize("trained", ["all", "head", "none"])
+@pytest.mark.parametrize("options", [{"momentum": 0.0}, {"momentum": 0.9, "lr_decay": 0.9, "body_pace": 0.3}])
+def test_a_path_is_how_far_a_gradient_of_one_carries(trained: str, options: dict, executor: str) -> None:
+    sim = simulate("slope", DIGITS.override(lr=0.05, **options), executor=executor, trained=trained)
+    play(sim, 2)
+    kept = sim.state.groups[0].kept
+    for part, moves in (("head", trained != "none"), ("body", trained == "all")):
+        assert_close(kept["told"][part], kept["went"][part], **TIGHT)
+        assert (kept["told"][part] > 0).all() == moves and (moves or not kept["told"][part].any())
+        if trained != "none":
+            assert_close(kept["told in a step"][part], kept["told"][part], **TIGHT)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "counter"])
+def test_stack_loop_regrouping_and_chunks_keep_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = PLAIN.override(participation=0.6)
+    whole = simulate(name, few)
+    rows = play(whole, 3)
+    loop = simulate(name, few, executor="loop")
+    split = simulate(name, few, groups=[[1, 4], [0, 3], [2]])
+    for other in (loop, split):
+        assert_close_rows(play(other, 3), rows)
+        assert_close_numbers(numbers(other.state), numbers(whole.state))
+    monkeypatch.setattr(chunks, "ROWS_AT_ONCE", 40)
+    parts = simulate(name, few)
+    assert_close_rows(play(parts, 3), rows)
+    assert_close_numbers(numbers(parts.state), numbers(whole.state))
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+@pytest.mark.parametrize("name", ["scaffold", "counter"])
+def test_what_is_kept_resumes_bit_for_bit(name: str, executor: str, tmp_path: Any) -> None:
+    few = DIGITS.override(participation=0.6)
+    whole = simulate(name, few, executor=executor)
+    rows = play(whole, 4)
+    first = simulate(name, few, executor=executor)
+    play(first, 2)
+    first.save(tmp_path / "state.pt")
+    second = simulate(name, few, executor=executor)
+    second.load(tmp_path / "state.pt")
+    assert play(second, 2) == rows[2:]
+    assert_same_numbers(numbers(second.state), numbers(whole.state))
+
+
+def test_clients_of_several_architectures_keep_by_their_own_shapes() -> None:
+    mixed = DIGITS.override(model="htmini3")
+    stack, loop = ran(scenario=mixed), ran(scenario=mixed, executor="loop")
+    assert_close_numbers(numbers(stack.state), numbers(loop.state))
+    sizes = [g.kept["size"].unique().tolist() for g in stack.state.groups]
+    assert sizes == [[sum(t[0].numel() for t in g.tensors.values())] for g in stack.state.groups]
+
+
+def test_who_sits_out_is_left_in_place() -> None:
+    sim = ran(0)
+    before = copied({n: t for n, t in numbers(sim.state).items() if "kept" in n})
+    place = sim.state.groups[0].kept["rounds"].data_ptr()
+    play(sim, 1)
+    chosen = {f"client {k}" for k in engine.participants(sim.setting, 1).tolist()}
+    after = numbers(sim.state)
+    assert_same_numbers(*({n: d[n] for n in before if n.split("/")[0] not in chosen} for d in (after, before)))
+    assert sim.state.groups[0].kept["rounds"].data_ptr() == place
+
+
+def test_a_checkpoint_of_before_there_was_memory_still_loads() -> None:
+    sim = simulate("fedavg", DIGITS)
+    play(sim, 1)
+    saved = sim.state_dict()
+    old = saved | {"groups": [{n: g[n] for n in ("ids", "tensors")} for g in saved["groups"]]}
+    again = simulate("fedavg", DIGITS)
+    again.load_state_dict(old)
+    assert play(again, 1) == play(sim, 1)
+
+
+@dataclass(frozen=True)
+class Forgetful(Algorithm):
+    """Forgets half of what it kept."""
+
+    def keep(self, task: Task) -> dict:
+        return {"a": torch.zeros(3), "b": torch.zeros(())}
+
+    def remember(self, m: Model, data: Data, down: dict) -> dict:
+        return {"a": torch.zeros(2, dtype=data.x.dtype)}
+
+
+def test_what_is_remembered_must_have_the_form_of_what_was_kept() -> None:
+    with pytest.raises(UserError, match=r"Forgetful.remember must give what keep does.*a float64 \[3\].*\[2\]"):
+        play(simulate("forgetful"), 1)
+
+
+@dataclass(frozen=True)
+class Lost(Algorithm):
+    """Keeps what is no number in round 2; its rounds go down, up, and down again."""
+
+    def keep(self, task: Task) -> dict:
+        return {"a": torch.ones(())}
+
+    def round(self, task: Task) -> tuple:
+        return (DOWN, Phase(self.loss), UP, Phase(self.loss), UP)
+
+    def remember(self, m: Model, data: Data, down: dict) -> dict:
+        return {"a": (data.client.kept["a"] - 1).log() + torch.inf}
+
+
+def test_memory_that_leaves_the_finite_numbers_is_divergence() -> None:
+    with pytest.raises(Diverged, match=r"round 1: the memory of 5 clients \(0, 1, 2, 3, 4\)"):
+        play(simulate("lost"), 1)

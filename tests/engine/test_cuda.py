@@ -1,0 +1,53 @@
+"""On a GPU the same numbers come out as on the CPU; skipped where there is none."""
+
+import dataclasses
+
+import pytest
+import torch
+from support.actors import MIXED_TRIALS, LocalActor, play
+
+from fedtune.cluster import gpu_share
+from fedtune.engine import simulation
+from fedtune.experiment import partitioning, registry, scenarios
+from fedtune.experiment.experiment import Experiment
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+
+EARLY = {"gfpl": {"start": 2, "every": 2}}
+
+
+@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_gpu_equals_cpu(name, executor):
+    setting = scenarios.find("digits-w4").override(clients=5, rounds=3)
+    data = partitioning.make(setting, 0)
+    here = Experiment(name, setting, executor=executor)
+    there = dataclasses.replace(here, device="cuda")
+    rows = [list(simulation.play(e, EARLY.get(name, {}), data, torch.float64)) for e in (here, there)]
+    for cpu, gpu in zip(*rows, strict=True):
+        for key in ("train_loss", "val_loss", "val_acc", "test_acc", "up_floats", "down_bytes"):
+            assert cpu[key] == pytest.approx(gpu[key], rel=1e-9), key
+
+
+class OnGpu(LocalActor):
+    device = "cuda"
+
+
+def test_gpu_memory_returns_to_the_same_level_after_each_trial():
+    actor, held = OnGpu(config={"algorithm": "fedavg"}), []
+    for name, values in [*MIXED_TRIALS, *MIXED_TRIALS]:
+        actor.reset({"algorithm": name, **values})
+        play(actor, 3)
+        actor.reset({"algorithm": "fedavg"})
+        held.append(torch.cuda.memory_allocated())
+    assert len(set(held[1:])) == 1, held
+
+
+def test_a_round_on_a_gpu_is_measured():
+    setting = scenarios.find("digits-w4").override(clients=5, rounds=3)
+    experiment = Experiment("fedavg", setting, device="cuda")
+    found = gpu_share.measure(experiment, [partitioning.make(setting, 0)])
+    _, total = torch.cuda.mem_get_info()
+    assert found.seconds > 0 and found.total == total
+    assert torch.cuda.max_memory_reserved() < found.peak < total
+    assert 0 < gpu_share.share(found.peak, found.total, 64) < 0.5

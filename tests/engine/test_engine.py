@@ -1,0 +1,796 @@
+"""The round itself: batches, addressed randomness, holding still, participation, evaluation and divergence."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.helpers import (
+    BATCHNORM,
+    DIGITS,
+    TIGHT,
+    assert_close_numbers,
+    assert_close_rows,
+    assert_same_numbers,
+    client_net,
+    copied,
+    numbers,
+    own_rows,
+    play,
+    random_federation,
+    simulate,
+)  # fmt: skip
+from torch import nn
+from torch.testing import assert_close
+
+from fedtune.core import metrics, randomness
+from fedtune.core.errors import Diverged, UserError
+from fedtune.core.trees import Size, for_each_client, take
+from fedtune.engine import batches, chunks, engine, evaluation, executors, local_training, stacked_rows
+from fedtune.engine.batches import Pool
+from fedtune.engine.executors import require_device
+from fedtune.engine.simulation import Simulation
+from fedtune.experiment import algorithm, registry
+from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Noise, Phase
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
+from fedtune.nn import architectures, catalogue
+
+PHASE = Phase(Algorithm().loss)
+
+
+def streams(*clients: int) -> list[torch.Generator]:
+    return [randomness.stream(0, "train", 1, k) for k in clients]
+
+
+def pool_of(counts: list[int], width: int = 0) -> Pool:
+    """Client k holds the rows 100 k, 100 k + 1, …; padding points at row -1."""
+    width = max([*counts, width])
+    rows = torch.full((len(counts), width), -1)
+    for k, n in enumerate(counts):
+        rows[k, :n] = 100 * k + torch.arange(n)
+    return Pool(torch.zeros(100 * len(counts), 1), torch.zeros(100 * len(counts)), rows, torch.tensor(counts))
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_of_the_rows_that_a_phase_makes_masked_ones_are_left_out_wherever_they_stand(executor: Any) -> None:
+    """GFPL's draws of a client are masked where its mixtures have fewer components than another's."""
+    mask = torch.tensor([[False, True, False, True], [True, True, False, True]])
+    made = {"x": torch.arange(8.0).view(2, 4, 1), "y": torch.arange(8).view(2, 4), "mask": mask}
+    phase = PHASE._replace(pool=lambda down, eps: Data(down["x"], down["y"], down["mask"], {}))
+    found = batches.drawn(nn.Identity(), phase, made, pool_of([1, 1]), streams(0, 1), executor, 0)
+    assert found.counts.tolist() == [2, 3]
+    for k, count in enumerate(found.counts.tolist()):
+        rows = found.rows[k, :count]
+        assert_close(found.x[rows], made["x"][k][mask[k]]), assert_close(found.y[rows], made["y"][k][mask[k]])
+
+
+def train_all(sim: Simulation, clients: list[int], phase: Phase = PHASE) -> tuple[dict, torch.Tensor]:
+    """One phase for some of the clients of a Local run."""
+    at, f = torch.tensor(clients), sim.setting.federation
+    group = sim.state.groups[0]
+    pool = Pool(f.x, f.y, f.train.rows[at], f.train.counts[at])
+    done = local_training.train(
+        group.net, take(group.tensors, at), {}, phase, pool, sim.setting.scenario, sim.state.groups[0].executor,
+        streams(*clients),
+    )  # fmt: skip
+    return done.tensors, done.losses
+
+
+# ------------------------------------------------------------------------------------------------------- batches
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 5])
+def test_a_batch_is_full_of_real_rows_and_each_permutation_ends_before_the_next(epochs: int) -> None:
+    counts = [1, 3, 8, 10]
+    plan = batches.plan([pool_of(counts)], PHASE, Scenario(batch=4), epochs, streams(0, 1, 2, 3))
+    assert plan.steps == [epochs * -(-n // 4) for n in counts]
+    for k, n in enumerate(counts):
+        drawn = plan.rows[k, : plan.steps[k]].flatten() - 100 * k
+        assert drawn.numel() == 4 * plan.steps[k]
+        for start in range(0, len(drawn), n):
+            part = drawn[start : start + n].tolist()
+            assert len(set(part)) == len(part) and set(part) <= set(range(n))
+
+
+def test_local_steps_stand_for_a_pass_over_a_clients_own_rows_and_not_over_rows_that_a_phase_draws() -> None:
+    work, pool = Scenario(batch=4, local_steps=7), pool_of([2, 30])
+
+    def steps(**said: Any) -> list[int]:
+        return batches.plan([pool], PHASE._replace(**said), work, 2, streams(0, 1)).steps
+
+    assert steps() == [7, 7]  # local_epochs, here 2, are idle
+    assert steps(epochs=2) == [14, 14] and steps(epochs=0) == [0, 0]
+    assert steps(steps=3) == steps(steps=3, epochs=2) == [3, 3]
+    assert steps(epochs=2, pool=lambda down, eps: None) == [2, 16]
+
+
+def test_several_pools_are_gone_through_once_each_in_order() -> None:
+    first, second = pool_of([5, 0]), pool_of([3, 4])
+    plan = batches.plan([first, second], PHASE._replace(epochs=2), Scenario(batch=2), 2, streams(0, 1))
+    assert plan.steps == [3 + 2, 0 + 2]
+    drawn = plan.rows[0].flatten().tolist()
+    assert set(drawn[:5]) == set(range(5)) and drawn[5] in range(5)
+    assert set(drawn[6:9]) == {200, 201, 202}  # 200 rows lie in the first pool
+    assert set(plan.rows[1, :2].flatten().tolist()) == {300, 301, 302, 303}
+
+
+def test_a_client_draws_the_same_whoever_else_takes_part_and_however_wide_the_padding_is() -> None:
+    phase = PHASE._replace(noise={"n": Noise((3,)), "u": Noise((2,), "uniform")})
+    pool, work = pool_of([7, 4, 9]), Scenario(batch=4)
+    whole = batches.plan([pool], phase, work, 2, streams(0, 1, 2))
+    for k in range(3):
+        alone = batches.plan([Pool(*pool[:2], pool.rows[[k]], pool.counts[[k]])], phase, work, 2, streams(k))
+        n = alone.steps[0]
+        assert whole.steps[k] == n and torch.equal(whole.rows[k, :n], alone.rows[0])
+        assert all(torch.equal(whole.eps[e][k, :n], alone.eps[e][0]) for e in ("n", "u"))
+    assert not torch.equal(whole.rows[0, 0], whole.rows[0, 2])
+
+
+def test_noise_follows_its_law_and_differs_from_step_to_step() -> None:
+    asked = {"n": Noise((50,)), "u": Noise((50,), "uniform")}
+    drawn = algorithm.draw(asked, randomness.stream(1), (200,), torch.float64)
+    assert drawn["n"].shape == drawn["u"].shape == (200, 50) and drawn["n"].dtype == torch.float64
+    assert abs(drawn["n"].mean()) < 0.05 and abs(drawn["n"].std() - 1) < 0.05
+    assert 0 <= drawn["u"].min() and drawn["u"].max() < 1 and abs(drawn["u"].mean() - 0.5) < 0.02
+    assert len(drawn["n"][:, 0].unique()) == 200
+
+
+@pytest.mark.parametrize("name", ["local", "fedavg"])
+def test_clients_draw_the_same_whoever_else_takes_part_in_the_round(name: str) -> None:
+    data = random_federation([5, 9, 7, 6, 8])
+    few = simulate(name, DIGITS.override(participation=0.4), data, executor="loop")
+    all_ = simulate(name, DIGITS, data, executor="loop")
+    chosen = engine.participants(few.setting, 1).tolist()
+    got, want = _uploaded(few), _uploaded(all_)
+    for row, k in enumerate(chosen):
+        assert_same_numbers({n: t[row] for n, t in got.items()}, {n: t[k] for n, t in want.items()})
+
+
+def _uploaded(sim: Simulation) -> dict[str, torch.Tensor]:
+    """The trained models of the next round's clients, in their order."""
+    seen: list[dict] = []
+
+    def train(*args: Any) -> local_training.Done:
+        done = local_training.train(*args)
+        seen.append(done.tensors)
+        return done
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "train", train)
+        engine.run_round(sim.setting, sim.state)
+    return seen[0]
+
+
+def test_the_server_gets_the_uploads_in_the_order_of_the_clients_however_they_are_grouped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sim = simulate("fedavg", DIGITS, random_federation([5, 9, 7, 6, 8]), groups=[[1, 4], [0, 3], [2]])
+    seen, cls = [], type(sim.setting.algorithm)
+    monkeypatch.setattr(cls, "aggregate", lambda alg, server, up, task: seen.append(up["rows"].tolist()) or server)
+    engine.run_round(sim.setting, sim.state)
+    assert seen == [[5, 9, 7, 6, 8]]
+
+
+# ------------------------------------------------------------------------------------------------------ training
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_a_client_that_finishes_early_holds_still(executor: str) -> None:
+    data = random_federation([2, 19, 9])  # 1, 5 and 3 steps
+    sim = simulate("local", BATCHNORM, data, executor=executor, momentum=0.9)
+    together, losses = train_all(sim, [0, 1, 2])
+    for k in range(3):
+        alone, loss = train_all(sim, [k])
+        assert_close_numbers({n: t[k] for n, t in together.items()}, {n: t[0] for n, t in alone.items()})
+        assert_close(losses[k], loss[0], **TIGHT)
+    counters = {n: t.tolist() for n, t in together.items() if n.endswith("num_batches_tracked")}
+    assert len(counters) == 2 and all(c == [1, 5, 3] for c in counters.values())
+
+
+def test_adams_moments_hold_still_as_well() -> None:
+    sim = simulate("local", DIGITS.override(model="cnn8"), random_federation([2, 19, 9]), optimizer="adam")
+    together, _ = train_all(sim, [0, 1, 2])
+    for k in range(3):
+        alone, _ = train_all(sim, [k])
+        assert_close_numbers({n: t[k] for n, t in together.items()}, {n: t[0] for n, t in alone.items()})
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+@pytest.mark.parametrize(
+    "config", [{"momentum": 0.9, "weight_decay": 0.05, "lr": 0.05}, {"optimizer": "adam", "weight_decay": 0.05}]
+)
+def test_training_is_torch_optim_on_each_client(config: dict, executor: str) -> None:
+    sim = simulate("local", BATCHNORM, random_federation([2, 13, 9]), executor=executor, local_epochs=2, **config)
+    got, losses = train_all(sim, [0, 1, 2])
+    f, work = sim.setting.federation, sim.setting.scenario
+    plan = batches.plan([Pool(f.x, f.y, f.train.rows, f.train.counts)], PHASE, work, 2, streams(0, 1, 2))
+    for k in range(3):
+        net, seen = client_net(sim, k).train(), []
+        if work.optimizer == "adam":
+            optimizer: Any = torch.optim.Adam(net.parameters(), lr=work.lr, weight_decay=0.05)
+        else:
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=0.05)
+        for rows in plan.rows[k, : plan.steps[k]]:
+            loss = nn.functional.cross_entropy(net(f.x[rows]), f.y[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seen.append(loss.item())
+        assert_close_numbers({n: t[k] for n, t in got.items()}, net.state_dict())
+        assert_close(losses[k].item(), float(np.mean(seen)), **TIGHT)
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_a_part_that_is_not_trained_keeps_weights_and_statistics(executor: str) -> None:
+    sim = simulate("local", BATCHNORM, random_federation([5, 6]), executor=executor)
+    before = sim.state.groups[0].tensors
+    for moving, still in (("head", "body"), ("body", "head")):
+        after, _ = train_all(sim, [0, 1], PHASE._replace(train=(moving,)))
+        assert_same_numbers(*({n: t for n, t in x.items() if n.startswith(still)} for x in (after, before)))
+        # BatchNorm takes away the pull on the biases before it
+        pulled = [n for n in after if n.startswith(moving) and not n.endswith(("0.bias", "3.bias"))]
+        assert pulled and all(not torch.equal(after[n], before[n]) for n in pulled)
+
+
+def test_a_phase_may_have_its_own_rate_and_epochs() -> None:
+    data = random_federation([6, 9])
+    slow, fast = (simulate("local", DIGITS, data, lr=lr, local_epochs=e) for lr, e in ((0.01, 1), (0.2, 3)))
+    got, _ = train_all(slow, [0, 1], PHASE._replace(lr=0.2, epochs=3))
+    assert_same_numbers(got, train_all(fast, [0, 1])[0])
+
+
+def test_noise_reaches_each_step_of_each_client() -> None:
+    def loss(m: Any, batch: Any, down: Any) -> torch.Tensor:
+        return (m["head.bias"] * batch.eps["n"]).sum()
+
+    phase = Phase(loss, train=("head",), noise={"n": Noise((10,))})
+    results = {}
+    for executor in ("stack", "loop"):
+        sim = simulate("local", DIGITS, executor=executor, momentum=0.0, lr=1.0)
+        results[executor], _ = train_all(sim, [0, 1, 2], phase)
+    sim = simulate("local", DIGITS)
+    f, at = sim.setting.federation, torch.arange(3)
+    pool = Pool(f.x, f.y, f.train.rows[at], f.train.counts[at])
+    eps = batches.plan([pool], phase, sim.setting.scenario, 1, streams(0, 1, 2))
+    for k in range(3):
+        want = sim.state.groups[0].tensors["head.bias"][k] - eps.eps["n"][k, : eps.steps[k]].sum(0)
+        for got in results.values():
+            assert_close(got["head.bias"][k], want, **TIGHT)
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_divergence_names_the_round_and_the_client(executor: str) -> None:
+    sim = simulate("local", DIGITS, random_federation([6, 6, 6]), executor=executor)
+    play(sim, 1)
+    f, before = sim.setting.federation, copied(numbers(sim.state))
+    f.x[f.train.rows[1]] *= 1e300
+    for _ in range(2):  # the state stays as it was before the round
+        with pytest.raises(Diverged, match=r"diverged in round 2: client 1's \w+ became NaN"):
+            sim.step()
+        assert_same_numbers(numbers(sim.state), before)
+
+
+# ----------------------------------------------------------------------------------------- start and participation
+
+
+def test_everybody_starts_from_the_same_model_and_the_seed_decides_which() -> None:
+    a, b = (numbers(simulate("local", seed=seed).state) for seed in (0, 1))
+    first = {n.split("/", 1)[1]: t for n, t in a.items() if n.startswith("client 0")}
+    for k in range(5):
+        assert_same_numbers({n.split("/", 1)[1]: t for n, t in a.items() if n.startswith(f"client {k}")}, first)
+    assert not torch.equal(a["client 0/head.weight"], b["client 0/head.weight"])
+
+
+@pytest.mark.parametrize(("share", "number"), [(1.0, 10), (0.5, 5), (0.26, 3), (0.01, 1)])
+def test_as_many_take_part_as_asked_for_without_replacement(share: float, number: int) -> None:
+    sim = simulate("fedavg", DIGITS.override(participation=share), random_federation([2] * 10))
+    drawn = [engine.participants(sim.setting, t).tolist() for t in range(1, 41)]
+    assert all(len(set(ids)) == number and ids == sorted(ids) for ids in drawn)
+    assert {k for ids in drawn for k in ids} == set(range(10))
+    assert number == 10 or len(set(map(tuple, drawn))) > 5
+    assert drawn == [engine.participants(sim.setting, t).tolist() for t in range(1, 41)]
+
+
+# ---------------------------------------------------------------------------------------------------- evaluation
+
+
+def by_hand(sim: Simulation, split: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Each client's hits and row losses with its own model, row by row."""
+    hits, losses = [], []
+    for k in range(sim.setting.federation.clients):
+        x, y = own_rows(sim, k, split)
+        with torch.no_grad():
+            scores = client_net(sim, k).eval()(x).numpy()
+        hits.append(scores.argmax(1) == y.numpy())
+        p = np.exp(scores - scores.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        losses.append(-np.log(p[np.arange(len(y)), y.numpy()]))
+    return hits, losses
+
+
+def unequal_splits() -> Any:
+    data = random_federation([9, 5, 7, 6], other=11)
+    for split, counts in ((data.val, [2, 11, 5, 4]), (data.test, [10, 3, 11, 1])):
+        split.counts[:] = counts
+    return data
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+@pytest.mark.parametrize("name", ["local", "fedavg", "fedper"])
+def test_personal_scores_are_means_over_clients_of_each_model_on_its_own_rows(name: str, executor: str) -> None:
+    sim = simulate(name, BATCHNORM, unequal_splits(), executor=executor, lr=0.05)
+    row = play(sim, 2)[-1]
+    hits, losses = by_hand(sim, "val")
+    assert_close(row["val_acc"], float(np.mean([h.mean() for h in hits])), **TIGHT)
+    assert_close(row["val_loss"], float(np.mean([x.mean() for x in losses])), **TIGHT)
+    share = np.array([h.mean() for h in by_hand(sim, "test")[0]])
+    assert len(set(share)) > 1
+    assert_close(row["test_acc"], float(share.mean()), **TIGHT)
+    assert_close(row["test_acc_std"], float(share.std()), **TIGHT)
+    assert_close(row["test_acc_worst10"], float(share.min()), **TIGHT)
+
+
+@pytest.mark.parametrize("name", ["local", "fedavg"])
+def test_every_client_is_also_scored_on_the_same_rows_of_all_classes(name: str) -> None:
+    data = random_federation([9, 6, 8], [[0, 1], [1, 3], [0, 2, 3]], total=5, other=9)  # nobody holds class 4
+    sim = simulate(name, DIGITS.override(all_classes=12), data, lr=0.05)
+    row, f, everywhere = play(sim, 2)[-1], sim.setting.federation, sim.setting.everywhere
+    rows = everywhere.rows[0]
+    assert (everywhere.rows == rows).all() and everywhere.counts.tolist() == [8] * 3
+    assert f.y[rows].bincount().tolist() == [2, 2, 2, 2] and rows.unique().numel() == 8
+    assert set(rows.tolist()) <= set(f.test.rows.flatten().tolist())
+    right = [(client_net(sim, k).eval()(f.x[rows]).argmax(1) == f.y[rows]).double() for k in range(3)]
+    hits = [r.mean().item() for r in right]
+    assert_close(row["test_acc_all"], float(np.mean(hits)), **TIGHT)
+    assert (len(set(hits)) > 1) == (name == "local")
+    foreign = [torch.isin(f.y[rows], torch.tensor(held), invert=True) for held in ([0, 1], [1, 3], [0, 2, 3])]
+    assert [int(lacks.sum()) for lacks in foreign] == [4, 4, 2]
+    found = [r[lacks].mean().item() for r, lacks in zip(right, foreign, strict=True)]
+    assert_close(row["test_acc_foreign"], float(np.mean(found)), **TIGHT)
+    without = play(simulate(name, DIGITS.override(all_classes=0), data), 1)[0]
+    assert not {"test_acc_all", "test_acc_foreign"} & without.keys()
+
+
+def test_clients_that_hold_every_class_have_no_foreign_accuracy() -> None:
+    both = random_federation([9, 6], [[0, 1, 2], [0, 1]], total=3)
+    sim = simulate("local", DIGITS.override(all_classes=9), both, lr=0.05)
+    row, f, rows = play(sim, 2)[-1], sim.setting.federation, sim.setting.everywhere.rows[1]
+    mine = f.y[rows] == 2  # what the second client lacks; the first lacks nothing
+    right = client_net(sim, 1).eval()(f.x[rows]).argmax(1) == f.y[rows]
+    assert mine.any()
+    assert_close(row["test_acc_foreign"], right[mine].double().mean().item(), **TIGHT)
+    whole = random_federation([9, 6], [[0, 1], [0, 1]], total=2)
+    alone = play(simulate("local", DIGITS.override(all_classes=9), whole), 1)[-1]
+    assert "test_acc_all" in alone and "test_acc_foreign" not in alone
+
+
+@pytest.mark.parametrize("name", ["local", "fedproto"])
+def test_who_learns_from_own_rows_alone_answers_no_foreign_class(name: str) -> None:
+    """A head has never met a foreign class, and after a while names none, whatever prototypes say."""
+    data = random_federation([30, 30], [[0, 1], [2, 3]], total=4)
+    sim = simulate(
+        name,
+        DIGITS.override(all_classes=40, local_epochs=5),
+        data,
+        lr=0.1,
+        **({"predictor": "head"} if name == "fedproto" else {}),
+    )
+    assert play(sim, 8)[-1]["test_acc_foreign"] == 0
+
+
+def test_pooled_scores_take_all_rows_as_one_set_and_global_ones_are_personal_under_fedavg() -> None:
+    rows = {}
+    for rule in ("personal", "global", "pooled"):
+        sim = simulate("fedavg", BATCHNORM.override(evaluation=rule), unequal_splits())
+        rows[rule] = play(sim, 2)[-1]
+    assert rows["personal"] == rows["global"]
+    for split in ("val", "test"):
+        hits, losses = by_hand(sim, split)
+        assert_close(rows["pooled"][f"{split}_acc"], float(np.concatenate(hits).mean()), **TIGHT)
+        if split == "val":
+            assert_close(rows["pooled"]["val_loss"], float(np.concatenate(losses).mean()), **TIGHT)
+    assert rows["pooled"]["test_acc"] != rows["personal"]["test_acc"]
+
+
+def test_many_clients_are_evaluated_and_uploaded_in_chunks_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    skewed = DIGITS.override(partition="dirichlet", alpha=0.5, rounds=2)
+    whole = simulate("fedproto", skewed)
+    wanted = play(whole, 2)
+    monkeypatch.setattr(chunks, "ROWS_AT_ONCE", 400)
+    parts = simulate("fedproto", skewed)
+    group, train = parts.state.groups[0], parts.setting.federation.train
+    dealt = chunks.chunks_of(group, train)
+    assert torch.cat(dealt).sort().values.equal(torch.arange(len(group.ids)))
+    assert not torch.cat(dealt).equal(torch.arange(len(group.ids)))  # so what they give is put in order again
+    for part, after in itertools.pairwise(dealt):
+        assert train.counts[part].min() >= train.counts[after].max()
+    assert all(len(part) == 1 or train.counts[part].max() * len(part) <= 400 for part in dealt)
+    got = play(parts, 2)
+    assert_close_numbers(numbers(parts.state), numbers(whole.state))
+    assert [r["val_acc"] for r in got] == [r["val_acc"] for r in wanted]
+
+
+def test_the_shared_model_is_not_copied_for_every_client_that_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk of an expanded tree would be: of FedEnsemble's members, gigabytes."""
+    seen = []
+
+    def watched(code: Any, executor: str, tensors: Any, down: Any, data: Any, **more: Any) -> Any:
+        seen.append({n: t.data_ptr() for n, t in down["shared"].items()})
+        return for_each_client(code, executor, tensors, down, data, **more)
+
+    monkeypatch.setattr(stacked_rows, "for_each_client", watched)
+    for at_once, executor in ((90, "stack"), (8192, "stack"), (8192, "loop")):
+        monkeypatch.setattr(chunks, "ROWS_AT_ONCE", at_once)
+        sim = simulate("fedavg", DIGITS.override(partition="dirichlet", alpha=0.5), executor=executor)
+        seen.clear()
+        evaluation.evaluate(sim.setting, sim.state)
+        one = {n: t.data_ptr() for n, t in sim.state.server["shared"].items()}
+        assert seen and all(places == one for places in seen)
+
+
+def test_accuracy_metrics_by_hand() -> None:
+    correct, rows = torch.arange(1, 21), torch.full((20,), 20)
+    got = metrics.accuracy("test", {"a": correct, "b": correct.flip(0)[:20] * 0}, rows, 20)
+    share = np.arange(1, 21) / 20
+    assert_close(got["test_acc"], float(share.mean()), **TIGHT)
+    assert_close(got["test_acc_std"], float(share.std()), **TIGHT)
+    assert_close(got["test_acc_worst10"], float(share[:2].mean()), **TIGHT)  # a tenth of 20
+    assert got["test_acc_a"] == got["test_acc"] and got["test_acc_b"] == 0
+    val = metrics.accuracy("val", {"a": correct}, rows, 20)
+    assert (val["val_acc"], val["val_acc_se"]) == (pytest.approx(share.mean()), 0)
+    assert metrics.accuracy("test", {"a": correct[:11]}, rows[:11], 11)["test_acc_worst10"] == pytest.approx(1.5 / 20)
+
+
+def test_a_row_loss_is_capped_so_that_none_makes_the_mean_infinite() -> None:
+    scores = torch.tensor([[0.0, -torch.inf, 0.0], [0.0, 1.0, 2.0]], dtype=torch.float64)
+    got = metrics.log_loss(scores, torch.tensor([1, 2]))
+    assert_close(got[0].item(), 12 * float(np.log(10)), **TIGHT)
+    assert_close(got[1].item(), float(np.log(np.exp([0, 1, 2]).sum()) - 2), **TIGHT)
+
+
+def test_communication_metrics_name_both_ways() -> None:
+    got = metrics.communication(Size(1, 2, 3), Size(4, 5, 6), 2_500_000)
+    assert got == {
+        "up_floats": 1, "up_ints": 2, "up_bytes": 3, "down_floats": 4, "down_ints": 5, "down_bytes": 6, "comm_mb": 2.5,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "own"), [("local", "body, head"), ("fedper", "head"), ("gfpl", "body, etf, head")])
+@pytest.mark.parametrize("rule", ["global", "pooled"])
+def test_a_global_score_needs_a_global_model(name: str, own: str, rule: str) -> None:
+    with pytest.raises(UserError, match=f"'{rule}' scores one global model, but under {name} {own}.*--evaluation"):
+        Experiment(name, DIGITS.override(evaluation=rule)).check()
+    Experiment(name, DIGITS).check()
+    Experiment("fedavg", DIGITS.override(evaluation=rule)).check()
+
+
+def test_what_is_scored_is_described_without_building_the_nets_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = Experiment("fedper", DIGITS.override(features=11))
+    experiment.check()
+    monkeypatch.setattr(architectures, "build", None)
+    want = "the averaged body with each client's own head, on each client's own rows"
+    assert experiment.describe_scoring() == want
+    other = Experiment("fedper", DIGITS.override(features=13))
+    with pytest.raises(TypeError):  # this one was not checked
+        other.describe_scoring()
+
+
+def test_averaging_is_refused_where_the_groups_have_other_shapes() -> None:
+    sim = simulate("fedavg")
+    nets = [(architectures.build(m, (1, 8, 8), 10, 12), ids) for m, ids in (("mlp", [0, 1]), ("cnn8", [2, 3, 4]))]
+    with pytest.raises(UserError, match="body"):
+        engine.start(sim.setting, [(net, ids, "stack") for net, ids in nets])
+
+
+# ---------------------------------------------------------------------------------------- what a run is made of
+
+
+def test_a_configuration_is_resolved_between_algorithm_and_scenario() -> None:
+    experiment = Experiment("fedprox", DIGITS, pinned={"mu": 0.5, "lr": 0.2})
+    alg, scenario = experiment.resolve({"lr": "0.3", "batch": 8})
+    assert (alg.mu, scenario.lr, scenario.batch) == (0.5, 0.3, 8)  # type: ignore[attr-defined]
+    full = experiment.configuration({"batch": 8})
+    assert full["mu"] == 0.5 and full["batch"] == 8 and full["lr"] == 0.2 and set(full) == set(experiment.knobs())
+    with pytest.raises(UserError, match="unknown hyperparameter of fedprox 'momentun': did you mean 'momentum'"):
+        experiment.resolve({"momentun": 1})
+    with pytest.raises(UserError, match="unknown hyperparameter of fedprox 'clients'"):
+        experiment.resolve({"clients": 3})
+
+
+def test_an_algorithm_that_does_not_exist_is_told_with_the_nearest_one() -> None:
+    assert registry.names() == sorted(registry.names()) and "fedavg" in registry.names()
+    with pytest.raises(UserError, match="unknown algorithm 'fedavgg': did you mean 'fedavg'"):
+        registry.find("fedavgg")
+
+
+def test_small_models_are_stacked_large_ones_looped_and_either_can_be_forced() -> None:
+    small, large = architectures.build("cnn8", (1, 8, 8), 10), architectures.build("resnet18", (3, 32, 32), 10)
+    assert executors.choose("auto", small, "cpu") == "stack"
+    assert executors.choose("auto", large, "cpu") == "loop"
+    assert executors.choose("auto", large, "cuda") == "stack"
+    assert executors.choose("loop", small, "cuda") == "loop"
+    with pytest.raises(UserError, match="unknown executor 'stak': did you mean 'stack'"):
+        executors.choose("stak", small, "cpu")
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    require_device("cpu")
+    with pytest.raises(UserError, match="'tpu'; use --device cpu"):
+        require_device("tpu")
+
+
+def test_state_is_not_shared_between_rounds() -> None:
+    sim = simulate("fedper")
+    first = sim.state
+    kept = copied(numbers(first))
+    play(sim, 2)
+    for t in numbers(sim.state).values():
+        t.zero_() if t.is_floating_point() else None
+    assert_same_numbers(numbers(first), kept)
+
+
+def test_addresses_are_distinct_and_stable() -> None:
+    seen = {
+        randomness.number(*a) for a in [(0, "train", 1, 12), (0, "train", 11, 2), (0, "train", 1, 1, 2), (1, "train")]
+    }
+    assert len(seen) == 4 and all(0 <= n < 2**63 for n in seen)
+    assert randomness.number(0, "train", 1, 2) == randomness.number(0, "train", 1, 2)
+    draws = [torch.rand(3, generator=randomness.stream(0, "x", k)) for k in range(3)]
+    assert not torch.equal(draws[0], draws[1]) and not torch.equal(draws[1], draws[2])
+
+
+def test_clients_that_do_not_fit_the_memory_together_are_halved_until_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, stack, sizes = simulate("fedprox", DIGITS), local_training._stack, []
+
+    def small(job: local_training.Job, *trees: Any) -> Any:
+        sizes.append(len(job.plan.steps))
+        if sizes[-1] > 2:
+            raise torch.OutOfMemoryError("too many")
+        return stack(job, *trees)
+
+    wanted = play(whole, 2)
+    monkeypatch.setattr(local_training, "_stack", small)
+    halved = simulate("fedprox", DIGITS)
+    assert_close_rows(play(halved, 2), wanted)
+    assert_close_numbers(numbers(halved.state), numbers(whole.state))
+    assert max(sizes) > 2 and min(sizes) <= 2
+    monkeypatch.setattr(
+        local_training, "_stack", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("not even one"))
+    )
+    with pytest.raises(torch.OutOfMemoryError, match="not even one"):
+        simulate("fedprox", DIGITS).step()
+
+
+# ------------------------------------------------------------------------------- what rounds and statistics do
+
+
+def test_the_learning_rate_falls_by_its_factor_after_every_round() -> None:
+    data, config = random_federation([6]), {"momentum": 0.0, "local_steps": 1, "batch": 6}
+    falling = simulate("local", DIGITS, data, lr=0.4, lr_decay=0.9, **config)
+    for t in range(3):
+        steady = simulate("local", DIGITS, data, lr=0.4 * 0.9**t, **config)
+        steady.state = falling.state
+        play(falling, 1), play(steady, 1)
+        assert_close_numbers(numbers(falling.state), numbers(steady.state))
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_running_statistics_are_averaged_or_stay_with_their_client(executor: str) -> None:
+    data = random_federation([5, 9, 7])
+    rules = ("averaged", "personal")
+    sims = {rule: simulate("fedavg", BATCHNORM, data, executor=executor, batch_norm=rule) for rule in rules}
+    start = numbers(sims["personal"].state)
+    rows = {rule: play(sim, 2)[-1] for rule, sim in sims.items()}
+    shared = {rule: set(sim.state.server["shared"]) for rule, sim in sims.items()}
+    statistics = {n for n, _ in sims["averaged"].state.groups[0].net.named_buffers()}
+    assert statistics and shared["averaged"] - shared["personal"] == statistics
+    own = sims["personal"].state.groups[0].tensors
+    assert set(own) == statistics and not sims["averaged"].state.groups[0].tensors
+    mean = next(n for n in statistics if n.endswith("running_mean"))
+    assert not torch.equal(own[mean][0], own[mean][1])  # each its own, and none at its start
+    assert all(not torch.equal(own[mean][k], start[f"client {k}/{mean}"]) for k in range(3))
+    assert rows["averaged"]["up_floats"] > rows["personal"]["up_floats"]
+    hits, _ = by_hand(sims["personal"], "test")  # the averaged weights with each client's own statistics
+    assert_close(rows["personal"]["test_acc"], float(np.mean([h.mean() for h in hits])), **TIGHT)
+
+
+def test_statistics_in_training_do_not_read_the_running_ones_so_both_rules_train_alike() -> None:
+    data = random_federation([5, 9, 7])
+    a, b = (simulate("fedavg", BATCHNORM, data, batch_norm=rule) for rule in ("averaged", "personal"))
+    play(a, 2), play(b, 2)
+    assert_close_numbers(b.state.server["shared"], {n: a.state.server["shared"][n] for n in b.state.server["shared"]})
+
+
+def test_the_evaluation_says_which_model_was_scored() -> None:
+    said = {
+        (name, rule, where): Experiment(name, BATCHNORM.override(batch_norm=rule, evaluation=where)).describe_scoring()
+        for name, rule, where in (
+            ("fedavg", "averaged", "pooled"), ("fedavg", "personal", "global"), ("fedper", "averaged", "personal"),
+            ("local", "averaged", "personal"), ("fedensemble", "averaged", "global"),
+        )
+    }  # fmt: skip
+    assert list(said.values()) == [
+        "the averaged model, BatchNorm statistics averaged, on all clients' rows as one test set",
+        "the averaged model, BatchNorm statistics each client's own, on each client's own rows",
+        "the averaged body with each client's own head, BatchNorm statistics averaged, on each client's own rows",
+        "each client's own model, on each client's own rows",
+        "the ensemble of the last round's models (average: the averaged model), BatchNorm statistics averaged, on each "
+        "client's own rows",
+    ]
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_what_a_loss_tallies_is_summed_over_the_steps_of_each_client(executor: str) -> None:
+    sim = simulate("local", DIGITS, random_federation([5, 9, 2]), executor=executor, batch=4)
+    classes = torch.arange(4.0, dtype=torch.float64)
+
+    def loss(m: Model, batch: Batch, down: dict) -> Any:
+        rows = (batch.y[:, None] == classes).double().sum(0)
+        return sim.setting.algorithm.loss(m, batch, down), {"rows": rows, "steps": torch.ones_like(rows[0])}
+
+    f, at, g = sim.setting.federation, torch.arange(3), sim.state.groups[0]
+    pool = Pool(f.x, f.y, f.train.rows, f.train.counts)
+    args = (pool, sim.setting.scenario)
+    done = local_training.train(
+        g.net, g.tensors, {}, Phase(loss), *args, sim.state.groups[0].executor, streams(0, 1, 2)
+    )
+    plain = local_training.train(g.net, g.tensors, {}, PHASE, *args, sim.state.groups[0].executor, streams(0, 1, 2))
+    planned = batches.plan([pool], PHASE, sim.setting.scenario, 1, streams(0, 1, 2))
+    assert done.tally["steps"].tolist() == planned.steps == [2, 3, 1]
+    for k in at.tolist():
+        drawn = f.y[planned.rows[k, : planned.steps[k]]].flatten()
+        assert done.tally["rows"][k].tolist() == drawn.bincount(minlength=4).tolist()
+    assert_close_numbers(done.tensors, plain.tensors)
+    assert plain.tally == {}
+
+
+# --------------------------------------------------------------- rates and bounds by part, and a second step a batch
+
+
+def calibrate(m: Model, batch: Batch, down: dict) -> torch.Tensor:
+    """Some loss of the head alone, by what the first step left."""
+    return nn.functional.cross_entropy(m.head(torch.eye(12, dtype=torch.float64)[: len(batch.y)]), batch.y)
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_parts_have_their_rates_and_bounds_and_a_second_step_follows_as_torch_does_it(
+    optimizer: str, executor: str
+) -> None:
+    given = {"batch": 4, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01, "local_epochs": 2}
+    sim = simulate("local", DIGITS, random_federation([5, 9, 2], total=12), executor=executor, **given)
+    again = algorithm.Step(calibrate, ("head",), "adam", 0.02)
+    clip = 1.0
+    phase = Phase(Algorithm().loss, pace={"head": 0.25}, clip=clip, after=again)
+    got, _ = train_all(sim, [0, 1, 2], phase)
+    f, clipped = sim.setting.federation, 0
+    pool = Pool(f.x, f.y, f.train.rows, f.train.counts)
+    planned = batches.plan([pool], phase, sim.setting.scenario, 2, streams(0, 1, 2))
+    assert len(set(planned.steps)) == 3  # clients that finish early leave the others' memories alone
+    for k in range(3):
+        net = client_net(sim, k)
+        kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[optimizer]
+        sets = [{"params": [*net.head.parameters()], "lr": 0.0125}, {"params": [*net.body.parameters()], "lr": 0.05}]
+        more = {"momentum": sim.setting.scenario.momentum} if optimizer == "sgd" else {}
+        first, second = kind(sets, weight_decay=0.01, **more), torch.optim.Adam(net.head.parameters(), lr=0.02)
+        for rows in planned.rows[k, : planned.steps[k]]:
+            x, y = f.x[rows], f.y[rows]
+            net.zero_grad()
+            nn.functional.cross_entropy(net(x), y).backward()
+            for part in (net.head, net.body):
+                clipped += int(nn.utils.clip_grad_norm_(part.parameters(), clip) > clip)
+            first.step()
+            net.zero_grad()
+            nn.functional.cross_entropy(net.head(torch.eye(12, dtype=torch.float64)[:4]), y).backward()
+            second.step()
+        assert_close_numbers(take(got, k), dict(net.state_dict()))
+    assert 0 < clipped < 2 * sum(planned.steps)
+
+
+# --------------------------------------------------------------------------------------------- mixed architectures
+
+MIXED = Scenario(model="htmini3", features=12, clients=7, batch=4, participation=0.6)
+
+
+def test_client_i_runs_architecture_number_i_of_the_family() -> None:
+    sim = simulate("local", MIXED)
+    assert [g.ids.tolist() for g in sim.state.groups] == [[0, 3, 6], [1, 4], [2, 5]]
+    assert sim.setting.task.models == ("mlp", "cnn8", "cnn8-wide")
+    sizes = [sum(t[0].numel() for t in g.tensors.values()) for g in sim.state.groups]
+    nets = [architectures.build(m, (1, 8, 8), 10, 12) for m in catalogue.FAMILIES["htmini3"]]
+    assert sizes == [sum(p.numel() for p in net.parameters()) for net in nets]
+    few = simulate("local", MIXED.override(clients=2))
+    assert [g.ids.tolist() for g in few.state.groups] == [[0], [1]]
+
+
+def test_clients_of_a_mixed_scenario_train_as_they_would_among_their_own() -> None:
+    """Local: the clients of each architecture have the numbers of a run in which everybody has it."""
+    mixed = simulate("local", MIXED)
+    play(mixed, 3)
+    for i, name in enumerate(catalogue.FAMILIES["htmini3"]):
+        alone = simulate("local", MIXED.override(model=name))
+        play(alone, 3)
+        group = mixed.state.groups[i]
+        assert_close_numbers(group.tensors, take(alone.state.groups[0].tensors, group.ids))
+
+
+def test_what_is_shared_by_unlike_models_starts_equal_and_is_averaged_over_all() -> None:
+    sim = simulate("fedgen", MIXED.override(participation=1.0), averages="head")
+    for g in sim.state.groups:
+        assert not any(n.startswith("head") for n in g.tensors) and any(n.startswith("body") for n in g.tensors)
+    before = copied(sim.state.server["shared"])
+    play(sim, 1)
+    assert all((sim.state.server["shared"][n] != t).any() for n, t in before.items())
+
+
+def test_an_algorithm_that_averages_unlike_bodies_is_refused_with_those_that_fit() -> None:
+    with pytest.raises(UserError, match="fedavg averages body and head.*htmini3.*fedgen --set averages=head.*local"):
+        Experiment("fedavg", MIXED).check()
+    Experiment("fedgen", MIXED, pinned={"averages": "head"}).check()
+    with pytest.raises(UserError, match="or run there .*fedgen --set averages=head, "):
+        Experiment("fedgen", MIXED).check()
+
+
+def test_who_cannot_run_on_the_features_is_not_among_those_that_fit() -> None:
+    with pytest.raises(UserError, match="fedavg averages body and head.*run there feddistill.*local") as caught:
+        Experiment("fedavg", MIXED.override(features=5)).check()
+    assert "gfpl" not in str(caught.value)  # ten classes have no frame in five dimensions
+
+
+def test_each_group_has_the_executor_of_its_model() -> None:
+    scenario = Scenario(dataset="cifar10", model="htfe2", features=16)
+    data = random_federation([3, 3], shape=(3, 32, 32))
+    sim = Simulation(Experiment("local", scenario.override(clients=2)), {}, data)
+    assert [g.executor for g in sim.state.groups] == ["stack", "loop"]
+
+
+# --------------------------------------------------------------------------------------------- some clients scored
+
+
+@pytest.mark.parametrize("rule", ["personal", "pooled"])
+def test_some_clients_are_scored_the_same_in_every_round_with_a_standard_error(rule: str) -> None:
+    name = "fedavg" if rule == "pooled" else "local"
+    base = Scenario(model="mlp", features=12, clients=9, evaluation=rule, val_shots=6)
+    whole, part = simulate(name, base), simulate(name, base.override(eval_clients=4))
+    scored = part.setting.scored_clients()
+    assert len(scored.unique()) == 4 and whole.setting.scored_clients().tolist() == list(range(9))
+    for everything, some in zip(play(whole, 3), play(part, 3), strict=True):
+        f, nets = whole.setting.federation, {k: client_net(part, k) for k in scored.tolist()}
+        assert everything["val_acc_se"] == 0 and everything["train_loss"] == some["train_loss"]
+    hits = []
+    for k, net in nets.items():
+        x, y = own_rows(part, k, "val")
+        hits.append((net(x).argmax(1) == y).double())
+    if rule == "pooled":
+        assert_close(some["val_acc"], torch.cat(hits).mean().item(), **TIGHT)
+        assert some["val_acc_se"] == 0
+    else:
+        shares = torch.stack([h.mean() for h in hits])
+        assert_close(some["val_acc"], shares.mean().item(), **TIGHT)
+        assert_close(some["val_acc_se"], (shares.var() / 4 * 5 / 9).sqrt().item(), **TIGHT)
+        assert some["val_acc_se"] > 0
+    rows = f.val.counts[scored].sum()
+    assert rows < f.val.counts.sum()
+    assert_same_numbers(numbers(part.state), numbers(whole.state))
+
+
+def test_scored_clients_may_miss_an_architecture() -> None:
+    sim, found = simulate("local", MIXED.override(eval_clients=2)), []
+    row = play(sim, 1)[0]
+    for k in sim.setting.scored_clients().tolist():
+        group = next(g for g in sim.state.groups if k in g.ids.tolist())
+        x, y = own_rows(sim, k, "test")
+        m = Model(group.net.eval(), take(group.tensors, group.ids.tolist().index(k)))
+        found.append((m.head(m.body(x)).argmax(1) == y).double().mean().item())
+    assert_close(row["test_acc"], sum(found) / 2, **TIGHT)
+    said = Experiment("local", MIXED.override(eval_clients=2)).describe_scoring()
+    assert said == "each client's own model, on each client's own rows, 2 of 7 clients"
+
+
+def test_no_more_clients_are_scored_than_there_are() -> None:
+    with pytest.raises(UserError, match="eval_clients must be 2 to the 9 clients.*but got 10"):
+        Scenario(clients=9, eval_clients=10)

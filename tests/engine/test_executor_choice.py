@@ -1,0 +1,251 @@
+"""Which executor a user's own code gets: tried once, timed once, told in a line, and the same from then on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.helpers import DIGITS, assert_same_numbers, numbers, play, random_federation
+from support.user_algorithms import NETS, own_net
+
+from fedtune.conformance import models
+from fedtune.core.errors import UserError
+from fedtune.engine import executor_choice, stacked_step
+from fedtune.engine.simulation import MultiSeedSimulation, Simulation, settled
+from fedtune.experiment import partitioning, registry
+from fedtune.experiment.experiment import Experiment
+from fedtune.tracing import replayed
+from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
+from fedtune.user_code import user_files
+
+DATA = random_federation([5, 9, 2, 7])
+SMALL = DIGITS.override(clients=4)
+LINES = {
+    "item": ("batch.y.float().mean().item() * m['head.bias'].sum()", "takes a number out of a tensor"),
+    "float": ("float(batch.y[0]) * m['head.bias'].sum()", "takes a number out of a tensor"),
+    "if": ("(m['head.bias'].sum() if batch.y[0] > 1 else 0)", "branches on a tensor"),
+    "mask": ("m['head.bias'][m['head.bias'] > 0].sum()", "size depends on values"),
+    "numpy": ("torch.tensor(batch.x.numpy()).mean()", "takes numbers out of a tensor"),
+    "one_hot": ("torch.nn.functional.one_hot(batch.y).float().mean()", "one_hot without the number of classes"),
+    "empty": ("torch.zeros(4, dtype=batch.x.dtype).copy_(m['head.bias'][:4]).sum()", "values into a tensor"),
+}
+CODE = """
+import torch
+from dataclasses import dataclass
+from fedtune.experiment.algorithm import Algorithm
+
+@dataclass(frozen=True)
+class Own(Algorithm):
+    shared = ("body", "head")
+
+    def loss(self, m, batch, down):
+        plain = super().loss(m, batch, down)
+        return plain + {line}
+"""
+
+
+def own(tmp_path: Path, line: str = "0") -> str:
+    (tmp_path / "own.py").write_text(CODE.format(line=line))
+    return user_files.take(str(tmp_path / "own.py"))[0]
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_code_that_vmap_cannot_run_is_told_in_two_lines_or_falls_back_with_one(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line, why = LINES[kind]
+    name, place = own(tmp_path, line), f"{tmp_path}/own.py:12"
+    for stacked in (Simulation(Experiment(name, SMALL, executor="stack"), {}, DATA).step, lambda: settled(
+        Experiment(name, SMALL, executor="stack"), {}, DATA)):  # fmt: skip
+        with pytest.raises(UserError) as told:
+            stacked()
+        first, second = str(told.value).split("\n")
+        assert first.startswith(f"client code cannot run stacked: at {place} it ") and why in first
+        assert second.startswith("write that with masks (torch.where, one-hot sums), or give --executor loop:")
+    capsys.readouterr()
+    auto = Simulation(Experiment(name, SMALL), {}, DATA)
+    (said,) = capsys.readouterr().err.splitlines()
+    assert place in said and why in said and "one after the other (executor loop)" in said
+    assert [g.executor for g in auto.state.groups] == ["loop"]
+    loop = Simulation(Experiment(name, SMALL, executor="loop"), {}, DATA)
+    assert play(auto, 1) == play(loop, 1)
+    assert_same_numbers(numbers(auto.state), numbers(loop.state))
+
+
+def test_a_model_without_a_rule_is_looped_and_named_by_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    line = next(i for i, text in enumerate(NETS.read_text().splitlines(), 1) if "the line of the LSTM" in text)
+    mixed = SMALL.override(model=f"{own_net('heavy')},{own_net('recurrent')}", features=8)
+    for scenario in (mixed, mixed.override(model=own_net("recurrent"))):
+        found = settled(Experiment("local", scenario), {}, DATA)
+        assert found.executor == "loop"
+        said = capsys.readouterr().err
+        assert f"user_nets.py:{line} calls lstm, which vmap has no rule for" in said
+
+
+def test_code_that_does_not_run_at_all_is_refused_with_its_line_before_any_round(tmp_path: Path) -> None:
+    name = own(tmp_path, "m['body.nothing'].sum()")
+    with pytest.raises(UserError, match=rf"^{re.escape(str(tmp_path))}/own.py:12: KeyError: 'body.nothing'$"):
+        settled(Experiment(name, SMALL), {}, DATA)
+
+
+def test_code_is_tried_where_a_partition_file_says_how_many_clients_there_are(tmp_path: Path) -> None:
+    row = np.arange(24)
+    np.savez(tmp_path / "who.npz", row=row, client=row % 4, split=row // 4 % 3)
+    own(tmp_path)
+    fields = {"partition": str(tmp_path / "who.npz")}
+    experiment = ExperimentOptions(algo=str(tmp_path / "own.py"), fields=fields).experiment()
+    data = partitioning.make(experiment.scenario, 0)
+    assert data.clients == 4 and settled(experiment, {}, data).executor == "rule"
+
+
+def test_code_that_can_be_stacked_is_run_by_the_rule_and_tried_only_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance = torch.get_rng_state()
+    found = settled(Experiment(own(tmp_path), SMALL), {}, DATA)
+    assert found.executor == "rule" and not capsys.readouterr().err
+    assert torch.equal(chance, torch.get_rng_state())
+    monkeypatch.setattr(executor_choice, "_rounds", lambda *_: pytest.fail("tried again"))
+    assert settled(found, {}, DATA) == found
+    assert MultiSeedSimulation(found, {}, [DATA, DATA]).runs[1].state.groups[0].executor == "stack"
+
+
+@pytest.mark.parametrize(("times", "best", "ratio"), [((3.0, 1.5), "loop", "2.0"), ((1.0, 2.5), "stack", "2.5")])
+def test_a_model_that_no_rule_knows_is_timed_once_for_all_seeds(
+    times: tuple[float, float], best: str, ratio: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    calls: list[str] = []
+    seconds = dict(zip(("stack", "loop"), times, strict=True))
+
+    def timed(_: Any, __: Any, ___: Any, executor: str, ____: Any) -> list[float]:
+        calls.append(executor)
+        return [9.0, seconds[executor]]
+
+    monkeypatch.setattr(executor_choice, "_rounds", timed)
+    runs = MultiSeedSimulation(Experiment("fedavg", SMALL.override(model=own_net("heavy"))), {}, [DATA, DATA])
+    assert calls == ["loop", "stack", "stack", "loop"]  # tried, then timed
+    assert {g.executor for run in runs.runs for g in run.state.groups} == {best}
+    assert f"executor {best} for user_nets.py:heavy: {ratio} times as fast" in capsys.readouterr().err
+
+
+def test_what_is_timed_takes_ten_clients_and_real_rounds() -> None:
+    experiment = Experiment("fedavg", DIGITS.override(model=own_net("heavy"), clients=12))
+    assert settled(experiment, {}, random_federation([5] * 12)).executor in ("stack", "loop")
+
+
+def test_a_round_that_is_timed_is_replayed_as_those_of_a_run_are() -> None:
+    experiment = Experiment("fedavg", DIGITS.override(model=own_net("heavy"), clients=3))
+    made: list[Simulation] = []
+
+    def kept(*given: Any) -> Simulation:
+        made.append(Simulation(*given))
+        return made[-1]
+
+    executor_choice._rounds(experiment, {}, random_federation([20] * 3), "stack", kept)
+    kinds = replayed.known(made[0].state.groups[0].net).items()
+    believed = [key[0] for key, kind in kinds if kind.believed]
+    assert stacked_step.StackedStep in believed, stacked_step.reasons(made[0].state.groups[0].net)
+
+
+def test_our_own_are_neither_tried_nor_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor_choice, "_rounds", lambda *_: pytest.fail("tried"))
+    for experiment in (Experiment("gfpl", SMALL), Experiment("local", SMALL.override(model="htmini3"))):
+        assert settled(experiment, {}, DATA) is experiment
+
+
+def test_on_a_gpu_what_can_be_stacked_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor_choice, "_faster", lambda *_: pytest.fail("timed"))
+    experiment = Experiment("fedavg", SMALL.override(model=own_net("heavy")), device="cuda")
+    assert settled(experiment, {}, DATA).executor == "stack"
+
+
+def test_a_record_gives_back_what_was_found() -> None:
+    record = {"options": SearchOptions(algo="fedavg").to_record(), "executor": "loop"}
+    assert SearchOptions.from_record(record).executor == "loop"
+    assert SearchOptions.from_record(record | {"executor": "auto"}).executor == "auto"
+
+
+KEEPING = {
+    "attribute": "keeping_nets.py:48 changes body.2.calls", "of_class": "changes OfClass.calls",
+    "global_": "changes CALLS",
+    "default": "changes Default.counted, default 1", "iterator": "changes body.2.numbers",
+    "constant": "changes body.2.calls", "closure": "changes body.2.count", "dropped": "changes body.2.drop.p",
+    "own_random": "changes body.2.generator", "python_random": "draws from the process's stream of python",
+    "numpy_random": "draws from the process's stream of numpy", "hooked": "layer body.1 (Linear) has a hook",
+    "patched": "changes body.1.forward", "deque": "changes body.2.seen", "of_slots": "changes body.2.far",
+    "numpy_count": "changes body.2.calls", "generator": "changes body.2.numbers",
+    "other_class": "changes Elsewhere.calls", "called": "changes COUNT", "flips": "changes body.2.way",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KEEPING)
+def test_a_model_that_keeps_what_no_client_has_is_looped_and_told_by_the_note_and_by_check(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = user_files.take(f"{NETS.with_name('keeping_nets.py')}:{kind}")[0]
+    scenario = SMALL.override(model=model, features=0)
+    assert settled(Experiment("fedavg", scenario), {}, DATA).executor == "loop"
+    said = capsys.readouterr().err
+    assert KEEPING[kind] in said and "one after the other (executor loop)" in said
+    with pytest.raises(UserError, match="client code cannot run stacked.*\n.*or give --executor loop"):
+        settled(Experiment("fedavg", scenario, executor="stack"), {}, DATA)
+    told = str(models.own_state(models.ModelSubject(model, scenario)))
+    assert KEEPING[kind].split(" ", 1)[1].removeprefix("changes ").split()[0] in told, told
+
+
+@pytest.mark.parametrize("kind", ["tensor_hook", "penalty"])
+def test_a_model_that_is_trained_to_other_numbers_stacked_is_looped(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = user_files.take(f"{NETS.with_name('keeping_nets.py')}:{kind}")[0]
+    scenario = SMALL.override(model=model, features=0)
+    assert settled(Experiment("fedavg", scenario), {}, DATA).executor == "loop"
+    assert "to other values than alone" in capsys.readouterr().err
+    with pytest.raises(UserError, match="stacked: at the model it trains .* to other values than alone"):
+        settled(Experiment("fedavg", scenario, executor="stack"), {}, DATA)
+    subject = models.ModelSubject(model, scenario)
+    assert "from each alone: clients are run one after the other" in str(models.one_program(subject))
+    assert not subject.stacks
+
+
+def test_an_algorithm_that_keeps_something_in_its_file_is_looped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own(tmp_path, "(KEPT.append(1) or len(KEPT)) * m['head.bias'].sum()")
+    (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + "KEPT = []\n")
+    name = user_files.take(str(tmp_path / "own.py"))[0]
+    assert settled(Experiment(name, SMALL), {}, DATA).executor == "loop"
+    assert "at Own changes KEPT, which all clients share" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("algorithm", ["fedproto", "gfpl", "scaffold", "fesem"])
+def test_built_in_code_in_a_users_file_stays_stacked(
+    algorithm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever their servers and clients hold: numbers, counts, what is true or false."""
+    source = Path(__file__).parents[2] / "trainables" / f"{algorithm}.py"
+    (tmp_path / "own.py").write_text(source.read_text())
+    name = user_files.take(f"{tmp_path}/own.py:{registry.find(algorithm).__name__}")[0]
+    assert settled(Experiment(name, SMALL), {}, DATA).executor == "rule" and capsys.readouterr().err == ""
+
+
+def test_a_net_with_a_hook_never_runs_stacked_without_a_word() -> None:
+    model = user_files.take(f"{NETS.with_name('keeping_nets.py')}:hooked")[0]
+    scenario = SMALL.override(model=model, features=0)
+    with pytest.raises(UserError, match=r"a net with a hook cannot run stacked, but layer body.1 \(Linear\) has one"):
+        Simulation(Experiment("fedavg", scenario, executor="stack"), {}, DATA)
+    rule = Simulation(Experiment("fedavg", scenario, executor="rule"), {}, DATA)
+    assert [g.executor for g in rule.state.groups] == ["loop"]
+
+
+@pytest.mark.parametrize("kind", ["plain", "weight_norm"])
+def test_a_model_that_keeps_nothing_runs_stacked(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    model = user_files.take(f"{NETS.with_name('keeping_nets.py')}:{kind}")[0]
+    scenario = SMALL.override(model=model, features=0)
+    settled(Experiment("fedavg", scenario, executor="stack"), {}, DATA)
+    assert models.own_state(models.ModelSubject(model, scenario)) is None

@@ -1,0 +1,244 @@
+"""What a phase can say besides its loss, by closed forms in float64; and FedALA, which says all of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from support.fedala import FedALA
+from support.helpers import (
+    DIGITS,
+    TIGHT,
+    assert_close_numbers,
+    assert_close_rows,
+    assert_same_numbers,
+    numbers,
+    own_rows,
+    play,
+    simulate,
+)  # fmt: skip
+from support.user_algorithms import known_as
+from torch import Tensor
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from fedtune.core import randomness
+from fedtune.engine import batches, chunks
+from fedtune.engine.batches import Pool
+from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Phase, Task, hyper
+from fedtune.experiment.scenario import Scenario
+
+BOTH = pytest.mark.parametrize("executor", ["stack", "loop"])
+PLAIN = DIGITS.override(momentum=0.9, lr=0.1)
+
+
+@dataclass(frozen=True)
+class Falling(Algorithm):
+    """The head's bias b begins at 0 and falls along a slope of one; everything else stays."""
+
+    says: str = hyper("momentum", choices=("momentum", "plain", "project", "until", "both"))
+    shared = ("body", "head")
+
+    def keep(self, task: Task) -> dict:
+        return {n: torch.zeros(()) for n in ("rows", "steps", "path", "tallied", "b", "passes")}
+
+    def loss(self, m: Model, batch: Batch, down: dict) -> Any:  # type: ignore[override]
+        return m["head.bias"].sum() + 0 * m.head(m.body(batch.x)).sum(), {"steps": batch.x.new_ones(())}
+
+    def zero(self, m: Model, down: dict) -> dict:
+        return {"head.bias": torch.zeros_like(m["head.bias"])}
+
+    def halved(self, m: Model, down: dict) -> dict:
+        return {"head.bias": m["head.bias"] / 2}
+
+    def low(self, losses: Tensor, m: Model) -> Tensor:
+        return losses.diff().abs().sum() > 0.05 * m.kept["rows"]
+
+    def phases(self, task: Task) -> tuple[Phase, ...]:
+        phase = Phase(self.loss, ("head",), begin=self.zero, momentum=0.5, steps=3)
+        said = {
+            "momentum": phase, "plain": phase._replace(momentum=None),
+            "project": phase._replace(project=self.halved, momentum=0.0),
+            "until": phase._replace(until=self.low, window=2, momentum=0.0, steps=40),
+            "both": phase._replace(until=self.low, window=2, momentum=0.0, steps=None, epochs=9),
+        }  # fmt: skip
+        return (said[self.says],)
+
+    def remember(self, m: Model, data: Data, down: dict) -> dict:
+        tallied = data.tally["steps"]
+        return {
+            "rows": data.mask.sum().to(tallied), "steps": data.client.steps.to(tallied), "b": m["head.bias"][0],
+            "path": data.client.path["head"], "tallied": tallied, "passes": m.kept["passes"] + 1,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Majority(Algorithm):
+    """Scores the class that most of a client's rows had, and the round's number by its own: what it keeps."""
+
+    shared = ("body", "head")
+
+    def keep(self, task: Task) -> dict:
+        return {"class": torch.zeros(task.classes)}
+
+    def remember(self, m: Model, data: Data, down: dict) -> dict:
+        held = (F.one_hot(data.y, len(m.kept["class"])) * data.mask[:, None]).sum(0)
+        return {"class": F.one_hot(held.argmax(), len(held)).to(data.client.lr) + m.kept["class"]}
+
+    def predict(self, m: Model, x: Tensor, down: dict) -> Tensor:
+        return m.head(m.body(x)) * 1e-6 + m.kept["class"]
+
+
+@dataclass(frozen=True)
+class Late(Algorithm):
+    """FedAvg whose only training is the third phase, as FedALA's is."""
+
+    shared = ("body", "head")
+
+    def phases(self, task: Task) -> tuple[Phase, ...]:
+        return Phase(self.loss, steps=0), Phase(self.loss, steps=0), Phase(self.loss)
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    known_as(monkeypatch, falling=Falling, majority=Majority, late=Late, fedala=FedALA)
+
+
+def kept(sim: Any) -> dict[str, Tensor]:
+    return sim.state.groups[0].kept
+
+
+@BOTH
+def test_a_phase_has_a_momentum_of_its_own_and_its_path_knows_it(executor: str) -> None:
+    for says, beta in (("momentum", 0.5), ("plain", 0.9)):
+        sim = simulate("falling", PLAIN, executor=executor, says=says)
+        play(sim, 1)
+        far = 0.1 * sum(1 + beta * (1 + beta) if s == 2 else 1 + beta * (s == 1) for s in range(3))
+        assert_close(kept(sim)["b"], torch.full_like(kept(sim)["b"], -far), **TIGHT)
+        assert_close(kept(sim)["path"], torch.full_like(kept(sim)["b"], far), **TIGHT)
+
+
+@BOTH
+def test_what_is_set_after_every_step_is_where_the_next_one_begins(executor: str) -> None:
+    sim = simulate("falling", PLAIN, executor=executor, says="project")
+    play(sim, 2)  # what is set before the first step lets both rounds begin at 0
+    assert_close(kept(sim)["b"], torch.full_like(kept(sim)["b"], -0.1 * (1 / 2 + 1 / 4 + 1 / 8)), **TIGHT)
+    assert_close(sim.state.server["shared"]["head.bias"][0], kept(sim)["b"][0], **TIGHT)
+
+
+@BOTH
+def test_a_client_stops_where_its_own_losses_say_so_and_holds_still(executor: str) -> None:
+    sim = simulate("falling", PLAIN, executor=executor, says="until")
+    classes = sim.setting.task.classes
+    play(sim, 1)  # nobody has counted rows yet: two losses that differ are enough
+    assert kept(sim)["steps"].tolist() == [2.0] * 5
+    play(sim, 1)
+    rows = sim.setting.federation.train.counts.double()
+    assert len(set(rows.tolist())) > 1
+    # losses fall by 0.1 · classes a step: never by more than 0.05 rows, unless a client has few
+    stop = torch.where(0.1 * classes > 0.05 * rows, 2, 40).double()
+    assert_close(kept(sim)["steps"], stop, **TIGHT)
+    assert len(set(stop.tolist())) == 2 or pytest.fail("the clients must differ")
+    for name, want in (("tallied", stop), ("b", -0.1 * stop), ("path", 0.1 * stop)):
+        assert_close(kept(sim)[name], want, **TIGHT)
+
+
+@BOTH
+def test_a_phase_of_passes_is_asked_after_each_of_its_losses_mean(executor: str) -> None:
+    sim = simulate("falling", PLAIN, executor=executor, says="both")
+    play(sim, 1)
+    each = -(-sim.setting.federation.train.counts // sim.setting.scenario.batch)
+    assert_close(kept(sim)["steps"], 2.0 * each.double(), **TIGHT)
+
+
+def test_all_losses_are_there_before_a_window_is_full_and_are_nan_before_the_first() -> None:
+    seen: list[list[float]] = []
+
+    @dataclass(frozen=True)
+    class Watched(Falling):
+        def low(self, losses: Tensor, m: Model) -> Tensor:
+            seen.append(losses.tolist())
+            return losses[-1] < -1e9
+
+        def phases(self, task: Task) -> tuple[Phase, ...]:
+            return (Phase(self.loss, ("head",), begin=self.zero, momentum=0.0, steps=3, until=self.low, window=2),)
+
+    with pytest.MonkeyPatch.context() as patch:
+        known_as(patch, watched=Watched)
+        play(simulate("watched", PLAIN.override(clients=2), executor="loop"), 1)
+    fall = -0.1 * 10
+    assert str(seen[:3]) == str([[float("nan"), 0.0], [0.0, seen[1][1]], [seen[1][1], seen[2][1]]])
+    assert abs(seen[1][1] - fall) < 1e-12 and abs(seen[2][1] - 2 * fall) < 1e-12
+
+
+def test_a_share_of_the_rows_is_drawn_anew_for_every_phase() -> None:
+    rows = torch.arange(40).view(2, 20)
+    pool = Pool(torch.zeros(40, 1), torch.zeros(40), rows, torch.tensor([20, 7]))
+    work, phase = Scenario(batch=4), Phase(lambda *_: None)  # type: ignore[arg-type, return-value]
+
+    def drawn(phase: Phase, t: int) -> list[set[int]]:
+        plan = batches.plan([pool], phase, work, 3, [randomness.stream(t, k) for k in range(2)])
+        return [set(plan.rows[k, : plan.steps[k]].flatten().tolist()) for k in range(2)]
+
+    for t in (1, 2):
+        assert [len(of) for of in drawn(phase._replace(share=0.3), t)] == [6, 2]
+        assert drawn(phase._replace(share=0.3), t)[1] <= set(range(20, 27))
+        assert [len(of) for of in drawn(phase._replace(share=0.01), t)] == [1, 1]
+    assert drawn(phase._replace(share=0.3), 1) != drawn(phase._replace(share=0.3), 2)
+    whole, same = (batches.plan([pool], phase, work, 3, [randomness.stream(0, k) for k in range(2)])
+                   for phase in (phase, phase._replace(share=1.0)))  # fmt: skip
+    assert torch.equal(whole.rows, same.rows) and whole.steps == [15, 6]
+
+
+@BOTH
+def test_what_a_client_keeps_is_known_when_it_predicts(executor: str) -> None:
+    sim = simulate("majority", DIGITS.override(all_classes=2), executor=executor)
+    for row in play(sim, 5):  # noted and replayed meanwhile
+        shares = []
+        for k in range(sim.setting.task.clients):
+            most = own_rows(sim, k)[1].bincount(minlength=10).argmax()
+            shares.append((own_rows(sim, k, "val")[1] == most).double().mean())
+        assert abs(row["val_acc"] - torch.stack(shares).mean()) < 1e-12
+        table, y = sim.setting.everywhere, sim.setting.federation.y  # the same rows for all, whose memories differ
+        labels = [y[table.rows[k, : int(table.counts[k])]] for k in range(sim.setting.task.clients)]
+        most = [own_rows(sim, k)[1].bincount(minlength=10).argmax() for k in range(len(labels))]
+        right = torch.stack([(of == m).double().mean() for of, m in zip(labels, most, strict=True)])
+        assert abs(row["test_acc_all"] - right.mean()) < 1e-12
+
+
+@BOTH
+def test_fedala_whose_weights_stay_one_is_fedavg(executor: str) -> None:
+    few = DIGITS.override(participation=0.6)
+    ala, avg = simulate("fedala", few, executor=executor, eta=0.0, passes=2), simulate("late", few, executor=executor)
+    for a, b in zip(play(ala, 3), play(avg, 3), strict=True):
+        assert {n: a[n] for n in ("val_acc", "test_acc")} == {n: b[n] for n in ("val_acc", "test_acc")}
+        assert abs(a["val_loss"] - b["val_loss"]) < 1e-12
+    for n, t in avg.state.server["shared"].items():
+        assert_close(ala.state.server["shared"][n], t, **TIGHT)
+    assert (ala.state.groups[0].tensors["mix.weight"] == 1).all()
+
+
+def test_fedala_is_one_stacked_looped_regrouped_in_chunks_and_resumed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    few = DIGITS.override(participation=0.6)
+    whole = simulate("fedala", few, passes=12)
+    rows = play(whole, 4)
+    weights = whole.state.groups[0].tensors["mix.weight"]
+    assert weights.min() >= 0 and weights.max() <= 1 and 0 < weights.mean() < 1
+    for other in (
+        simulate("fedala", few, executor="loop", passes=12),
+        simulate("fedala", few, groups=[[1, 4], [0, 3], [2]], passes=12),
+    ):
+        assert_close_rows(play(other, 4), rows)
+        assert_close_numbers(numbers(other.state), numbers(whole.state))
+    first, second = simulate("fedala", few, passes=12), simulate("fedala", few, passes=12)
+    play(first, 2)
+    first.save(tmp_path / "state.pt")
+    second.load(tmp_path / "state.pt")
+    assert play(second, 2) == rows[2:]
+    assert_same_numbers(numbers(second.state), numbers(whole.state))
+    monkeypatch.setattr(chunks, "ROWS_AT_ONCE", 40)
+    assert_close_rows(play(simulate("fedala", few, passes=12), 4), rows)

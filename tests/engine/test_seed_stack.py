@@ -1,0 +1,252 @@
+"""Seeds whose clients train as one stack: each has the numbers of a run of its own, whatever becomes of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from fedtune.core.errors import Diverged, UserError
+from fedtune.data.federation import Federation
+from fedtune.engine import executors, seed_stack
+from fedtune.engine.seed_stack import SeedStack, by_plan, seeds_at_once
+from fedtune.engine.simulation import MultiSeedSimulation, Seeds, Simulation
+from fedtune.experiment import partitioning
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.registry import names
+from fedtune.experiment.scenario import Scenario
+from fedtune.studies import ray_tasks
+from fedtune.studies.ray_tasks import SeededRun
+from tests.support.helpers import CLOCK, DIGITS, EARLY, TIGHT, numbers
+
+SEEDS = (3, 4, 5)
+SOME = DIGITS.override(participation=0.6, eval_clients=4, all_classes=40, rounds=3)  # three of five take part
+
+
+class Calls:
+    """What was run stacked: clients of each call, and whether any failed there."""
+
+    def __init__(self) -> None:
+        self.clients: list[int] = []
+        self.failed = 0
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
+    """Watches what is run stacked."""
+    found, run = Calls(), SeedStack._together
+
+    def watched(self: SeedStack, works: Any, code: Any) -> Any:
+        found.failed += 1
+        done = run(self, works, code)
+        found.failed -= 1
+        found.clients.append(sum(len(w.g.ids) for w in works))
+        return done
+
+    monkeypatch.setattr(SeedStack, "_together", watched)
+    yield found
+
+
+def both(
+    name: str, scenario: Scenario, config: dict[str, Any], data: dict[int, Federation] | None = None, **more: Any
+) -> tuple[Seeds, list[Simulation]]:
+    """The seeds of an experiment together, and each alone; in float64."""
+    data = data or {seed: partitioning.make(scenario, seed) for seed in SEEDS}
+    made = [Experiment(name, scenario, seed, "rule", **more) for seed in data]
+    alone = [Simulation(e, config, d, torch.float64) for e, d in zip(made, data.values(), strict=True)]
+    return Seeds(made[0], config, data, torch.float64), alone
+
+
+def figures(row: dict[str, Any] | Diverged) -> dict[str, Any]:
+    assert not isinstance(row, Diverged), row
+    return {n: v for n, v in row.items() if n not in CLOCK}
+
+
+def require_equal(together: Seeds, alone: list[Simulation], rounds: int = 3) -> None:
+    for _ in range(rounds):
+        rows = together.step()
+        for i, run in enumerate(alone):
+            assert_close(figures(rows[i]), figures(run.step()), **TIGHT, equal_nan=True)
+            assert_close(together.runs[i].last.clients, run.last.clients, **TIGHT)
+    for ours, run in zip(together.runs, alone, strict=True):
+        assert_close(numbers(ours.state), numbers(run.state), **TIGHT)
+
+
+@pytest.mark.parametrize("name", names())
+def test_stacked_seeds_have_the_numbers_of_runs_alone(name: str, calls: Calls) -> None:
+    require_equal(*both(name, SOME, EARLY[name], {seed: partitioning.make(SOME, seed) for seed in SEEDS[:2]}))
+    assert calls.failed == 0
+    assert max(calls.clients) >= 6  # three clients of each of two seeds; below there are three
+
+
+@pytest.mark.parametrize("name", ["fedproto", "fml", "gfpl"])
+def test_stacked_seeds_of_mixed_models_have_the_numbers_of_runs_alone(name: str, calls: Calls) -> None:
+    # of five clients with three architectures two take part: of some runs nobody has the first one
+    scenario = DIGITS.override(model="htmini3", participation=0.4, rounds=3)
+    require_equal(*both(name, scenario, EARLY[name]))
+    assert calls.failed == 0
+    assert calls.clients
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"evaluation": "pooled"},
+        {"optimizer": "adam", "lr": 0.002, "local_epochs": 2},
+        {"local_steps": 3, "lr_decay": 0.9, "weight_decay": 0.01, "body_pace": 0.1},
+        {"body_pace": 0.0},
+        {"model": "cnn8", "batch_norm": "personal"},
+    ],
+    ids=str,
+)
+def test_stacked_seeds_have_the_numbers_of_runs_alone_in_every_setting(changes: dict[str, Any], calls: Calls) -> None:
+    require_equal(*both("fedavg", SOME.override(**changes), {}), rounds=2)
+    assert calls.failed == 0
+    assert calls.clients
+
+
+def test_a_seed_that_diverges_takes_no_other_with_it(calls: Calls) -> None:
+    data = {seed: partitioning.make(DIGITS, seed) for seed in SEEDS}
+    data[4] = data[4]._replace(x=data[4].x * 1e30)
+    together, alone = both("fedprox", DIGITS, {"lr": 0.5}, data)
+    first = together.step()
+    with pytest.raises(Diverged) as error:
+        alone[1].step()
+    assert isinstance(first[1], Diverged)
+    assert str(first[1]) == str(error.value)
+    for i in (0, 2):
+        assert_close(figures(first[i]), figures(alone[i].step()), **TIGHT)
+        second = together.step([i])  # and they go on by themselves
+        assert_close(figures(second[i]), figures(alone[i].step()), **TIGHT)
+    assert together.step([0, 2]).keys() == {0, 2}
+
+
+def test_a_trial_diverges_with_the_reason_of_its_first_seed_that_does() -> None:
+    data = [partitioning.make(DIGITS, seed) for seed in SEEDS]
+    data[1] = data[1]._replace(x=data[1].x * 1e30)
+    with pytest.raises(Diverged, match="diverged in round 1: the loss of"):
+        MultiSeedSimulation(Experiment("fedavg", DIGITS, 3, "rule"), {"lr": 0.5}, data).step()
+
+
+@pytest.mark.parametrize("name", ["gfpl", "scaffold"])
+def test_a_trial_of_several_seeds_resumes_bit_for_bit(name: str, tmp_path: Path, calls: Calls) -> None:
+    data = [partitioning.make(SOME, seed) for seed in SEEDS]
+
+    def trial() -> MultiSeedSimulation:
+        return MultiSeedSimulation(Experiment(name, SOME, 3, "rule"), EARLY[name], data)
+
+    whole, cut = trial(), trial()
+    rows = [figures(whole.step()) for _ in range(4)]
+    assert [figures(cut.step()) for _ in range(2)] == rows[:2]
+    cut.save(tmp_path / "state.pt")
+    resumed = trial()
+    resumed.load(tmp_path / "state.pt")
+    assert [figures(resumed.step()) for _ in range(2)] == rows[2:]
+    assert calls.failed == 0
+    assert calls.clients
+
+
+@pytest.mark.parametrize("bound", ["clients", "numbers"])
+def test_a_stack_holds_no_more_than_it_should(bound: str, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    if bound == "clients":
+        monkeypatch.setattr(seed_stack, "clients_at_once", lambda *_: 14)  # of three seeds with five each
+    together, alone = both("local", DIGITS, {})
+    if bound == "numbers":
+        each = sum(t[0].numel() for t in alone[0].state.groups[0].tensors.values())
+        monkeypatch.setattr(executors, "NUMBERS_AT_ONCE", 14 * (each + 1))  # 1: in an evaluation, its run's number
+    require_equal(together, alone, rounds=1)
+    assert calls.failed == 0
+    assert set(calls.clients) == {10}  # two seeds together, and one by itself
+
+
+def test_code_that_fails_stacked_runs_for_one_seed_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    together, alone = both("fedavg", DIGITS, {})
+
+    def fails(*args: Any) -> None:
+        raise RuntimeError("of one run's numbers")
+
+    monkeypatch.setattr(SeedStack, "_together", fails)
+    require_equal(together, alone, rounds=1)
+
+
+def test_a_stack_is_formed_only_where_it_pays() -> None:
+    digits = Experiment("fedavg", Scenario(), executor="rule")
+    assert seeds_at_once(digits, {}) == 5
+    assert seeds_at_once(digits, {"batch": 32}) == 1
+    assert seeds_at_once(Experiment("fedavg", Scenario(participation=0.5), executor="rule"), {}) >= 10
+    assert seeds_at_once(Experiment("fedavg", Scenario(), executor="loop"), {}) == 1
+    large = Scenario(dataset="fashion-mnist", model="mcmahan-cnn")
+    assert seeds_at_once(Experiment("fedavg", large, executor="rule"), {}) == 1
+    # on a GPU it is memory alone that bounds it: 20 clients of 13,706 numbers
+    assert seeds_at_once(Experiment("fedavg", Scenario(batch=128), executor="rule", device="cuda"), {}) == 72
+    data = {seed: partitioning.make(DIGITS, seed) for seed in SEEDS}
+    assert Seeds(Experiment("fedavg", DIGITS, 3, "loop"), {}, data)._stack.joint is None
+    assert Seeds(Experiment("fedavg", DIGITS, 3, "rule"), {}, {3: data[3]})._stack.joint is None
+    assert Seeds(Experiment("fedavg", DIGITS, 3, "rule"), {}, data)._stack.joint is not None
+
+
+def test_nets_whose_constants_depend_on_the_seed_run_by_themselves() -> None:
+    runs = both("fedavg", DIGITS, {})[1]
+    settings, states = [r.setting for r in runs], [r.state for r in runs]
+    for i, run in enumerate(runs):
+        run.state.groups[0].net.register_buffer("constant", torch.full((2,), float(i)), persistent=False)
+    assert seed_stack.stacked(settings, states).joint is None
+    for run in runs:
+        run.state.groups[0].net.constant.fill_(1.0)
+    assert seed_stack.stacked(settings, states).joint is not None
+
+
+def test_plans_that_depend_on_the_seed_run_by_themselves() -> None:
+    from functools import partial
+
+    def loss(t: int) -> int:
+        return t
+
+    plans = {0: (partial(loss, 1), "up"), 1: (partial(loss, 2), "up"), 2: (partial(loss, 1), "up")}
+    assert [runs for _, runs in by_plan(plans)] == [[0, 2], [1]]
+
+
+def test_packs_hold_the_seeds_of_one_configuration_and_leave_no_slot_idle() -> None:
+    scenario = Scenario(rounds=2)
+    runs = [
+        SeededRun(f"{lr} {seed}", Experiment("fedavg", scenario, seed, "rule"), {"lr": lr})
+        for seed in range(5) for lr in (0.1, 0.2)
+    ]  # fmt: skip
+
+    def shapes(slots: int, apart: bool = False) -> list[list[tuple[float, int]]]:
+        return [[(r.config["lr"], r.experiment.seed) for r in p] for p in ray_tasks.packs(runs, slots, apart)]
+
+    assert shapes(2) == [[(lr, seed) for seed in range(5)] for lr in (0.1, 0.2)]
+    assert [len(p) for p in shapes(4)] == [2, 2, 3, 3]
+    assert shapes(4)[0][0][1] == shapes(4)[1][0][1] == 0  # on the same federations, one after the other
+    assert all(len(p) == 1 for p in shapes(2, apart=True))
+    assert all(len(p) == 1 for p in shapes(99))
+    assert sorted(x for p in shapes(3) for x in p) == sorted((r.config["lr"], r.experiment.seed) for r in runs)
+
+
+def test_seeds_of_a_task_end_by_themselves_and_have_rows_of_their_own() -> None:
+    from fedtune.core.budget import Budget
+    from fedtune.core.objectives import ACCURACY
+
+    scenario = DIGITS.override(rounds=4)
+    data = [partitioning.make(scenario, seed) for seed in SEEDS]
+    data[2] = data[2]._replace(x=data[2].x * 1e30)  # diverges
+    e, budget = Experiment("fedavg", scenario, 3, "rule"), Budget("rounds", 3)
+    outcomes = ray_tasks.train_seeds(e, {"lr": 0.5}, SEEDS, 1, budget, ACCURACY, *data)
+    for seed, d, found in zip(SEEDS, data, outcomes, strict=True):
+        alone = ray_tasks.train(Experiment("fedavg", scenario, seed, "rule"), {"lr": 0.5}, d, 1, budget, ACCURACY)
+        assert len(found.rounds) == len(alone.rounds)
+        assert found.reason == alone.reason
+        for ours, theirs in zip(found.rounds, alone.rounds, strict=True):
+            assert_close(figures(ours), figures(theirs), rtol=1e-5, atol=1e-5)  # in float32
+        assert [c["scored"] for c in found.clients] == [c["scored"] for c in alone.clients]
+    assert [len(o.rounds) for o in outcomes] == [3, 3, 0]
+
+
+def test_a_users_error_is_the_one_of_a_run_alone() -> None:
+    with pytest.raises(UserError):
+        Seeds(Experiment("fedavg", DIGITS, 3, "rule"), {"none": 1}, {3: partitioning.make(DIGITS, 3)})

@@ -1,0 +1,164 @@
+"""Metrics of the user's own: what they become, and what is said of those that are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import recall_score
+from support.helpers import DIGITS, TIGHT, random_federation
+from torch.testing import assert_close
+
+from fedtune.core.errors import UserError
+from fedtune.engine import evaluation
+from fedtune.engine.simulation import Simulation
+from fedtune.experiment import user_metrics
+from fedtune.experiment.experiment import Experiment
+from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
+
+MINE = '''
+import torch
+
+def recall(scores, y, of=1):
+    """Of class `of`; clients without it count as perfect."""
+    mine = y == of
+    return torch.where(mine.any(), ((scores.argmax(1) == y) & mine).sum() / mine.sum().clamp(min=1), 1.0)
+
+def by_hand(scores, y):
+    """The same, as vmap cannot run it."""
+    mine = y == 1
+    return (scores.argmax(1)[mine] == 1).double().mean() if mine.any().item() else torch.tensor(1.0)
+
+def brier(scores, y):
+    return ((scores.softmax(1) - torch.nn.functional.one_hot(y, scores.shape[1])) ** 2).sum(1).mean()
+
+brier.mode = "min"
+'''
+WRONG = {  # its body -> what is said, with the line in the file
+    "return scores.argmax(1) == y": "mine.py:1 gives a tensor of shape [20]",
+    "return (y * 0).double().mean() / 0": "mine.py:1 gives nan of 20 rows of 10 classes",
+    "return scores.sum() / 0 * 0": "mine.py:1 gives nan",
+    "return scores.abs().sum() / 0": "mine.py:1 gives inf",
+    "return 'high'": "mine.py:1 gives str",
+    "return None": "mine.py:1 gives NoneType",
+    "return [1.0, 2.0]": "mine.py:1 gives a tensor of shape [2]",
+    "return {'recall': 1.0}": "mine.py:1 gives dict",
+    "\n    raise ValueError('no rows of class 1')": "mine.py:2: ValueError: no rows of class 1",
+    "\n    z = scores\n    return z @ y": "mine.py:3: RuntimeError",
+    "return undefined": "mine.py:1: NameError",
+    "return scores.nothing()": "mine.py:1: AttributeError",
+}
+REFUSED = {  # a whole file -> what is said
+    "def mine(scores): return 1.0": "mine at {}:1 cannot be called so: too many positional arguments",
+    "def mine(scores, y, beta): return 1.0": "mine at {}:1 cannot be called so: missing a required argument: 'beta'",
+    "def mine(*, scores, y): return 1.0": "mine at {}:1 cannot be called so",
+    "class mine: pass": "is a class",
+    "mine = 0.5": "mine at mine.py:mine is float",
+    "def other(scores, y): return 1.0": "unknown name in {}: 'mine'",
+    "def mine(scores, y) return 1.0": "{}:1 is not Python",
+    "import nothing_of_this_name\ndef mine(scores, y): return 1.0": "{}:1: ModuleNotFoundError",
+    "def mine(scores, y): return 1.0\nmine.mode = 'high'": "mode is 'max' or 'min', but that of mine at {}:1",
+}
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "mine.py"
+    file.write_text(text)
+    return file
+
+
+def experiment(*metrics: str, **options: Any) -> Experiment:
+    return ExperimentOptions(algo="fedavg", metric=metrics, **options).experiment()
+
+
+@pytest.mark.parametrize("body", WRONG)
+def test_a_function_that_is_no_metric_is_refused_with_its_place(body: str, tmp_path: Path) -> None:
+    file = written(tmp_path, f"def mine(scores, y): {body}\n")
+    with pytest.raises(UserError) as error:
+        experiment(f"{file}:mine")
+    assert WRONG[body] in str(error.value) and str(tmp_path) in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_a_file_that_holds_no_metric_is_refused(text: str, tmp_path: Path) -> None:
+    file = written(tmp_path, text)
+    with pytest.raises(UserError) as error:
+        experiment(f"{file}:mine")
+    assert REFUSED[text].format(file) in str(error.value) and len(str(error.value).splitlines()) == 1
+
+
+def test_what_names_no_function_and_names_that_are_taken_are_refused(tmp_path: Path) -> None:
+    file = written(tmp_path, MINE + "def f1(scores, y): return 1.0\ndef acc_low(scores, y): return 1.0\n")
+    for metrics, said in {
+        (str(file),): "--metric needs a function of a file, FILE.py:NAME", ("recall",): "--metric needs a function of",
+        (f"{file}:f1",): "val_f1 is fedtune's own", (f"{file}:acc_low",): "a metric's name must be new",
+        (f"{file}:recall", f"{file}:recall(of=2)"): "recall comes twice",
+        (f"{file}:recall(low=1)",): "got an unexpected keyword argument 'low'",
+    }.items():  # fmt: skip
+        with pytest.raises(UserError) as error:
+            experiment(*metrics)
+        assert said in str(error.value)
+
+
+def trained(tmp_path: Path, executor: str, *names: str, equal: bool = True, rule: str = "personal") -> Simulation:
+    file = written(tmp_path, MINE)
+    mine = experiment(*(f"{file}:{name}" for name in names), executor=executor)
+    scenario = DIGITS.override(clients=4, rounds=2, evaluation=rule, dataset="digits")
+    data = random_federation([9, 4, 6, 5], [[0, 1, 2, 3], [1], [0, 3], [2, 1]], other=4)
+    short = data.test if equal else data.test._replace(counts=np.array([4, 1, 3, 2]))
+    changed = Experiment("fedavg", scenario, executor=executor, metrics=mine.metrics, own=mine.own)
+    sim = Simulation(changed, {}, data._replace(test=short), torch.float64)
+    sim.step()
+    return sim
+
+
+@pytest.mark.parametrize(("executor", "equal"), [("stack", True), ("stack", False), ("loop", True)])
+def test_the_number_of_each_client_becomes_mean_spread_and_worst_tenth(
+    executor: str, equal: bool, tmp_path: Path
+) -> None:
+    sim = trained(tmp_path, executor, "recall", "by_hand", "brier", equal=equal)
+    row, clients = evaluation.score(sim.setting, sim.state)
+    for split in ("val", "test"):
+        each = clients[f"{split}_recall"]
+        assert_close(each, clients[f"{split}_by_hand"], **TIGHT)
+        assert_close(row[f"{split}_recall"], each.mean().item(), **TIGHT)
+        assert_close(row[f"{split}_recall_std"], float(np.std(each.numpy())), **TIGHT)
+        assert_close(row[f"{split}_recall_worst10"], each.min().item(), **TIGHT)
+        assert_close(row[f"{split}_brier_worst10"], clients[f"{split}_brier"].max().item(), **TIGHT)
+        assert each[2] == 1 and len(clients["client"]) == 4  # the client without class 1
+
+
+def test_a_function_that_vmap_cannot_run_is_run_client_by_client(tmp_path: Path) -> None:
+    sim = trained(tmp_path, "stack", "recall", "by_hand")
+    stacked, looped = (m.function for m in sim.setting.metrics)
+    assert looped in user_metrics.one_by_one and stacked not in user_metrics.one_by_one
+
+
+def test_under_the_pooled_rule_it_is_of_all_rows(tmp_path: Path) -> None:
+    sim = trained(tmp_path, "stack", "recall(of=3)", rule="pooled", equal=False)
+    row, clients = evaluation.score(sim.setting, sim.state)
+    f, net = sim.setting.federation, sim.state.groups[0].net.eval()
+    rows = torch.cat([f.test.rows[k, : int(f.test.counts[k])] for k in range(4)])
+    said = torch.func.functional_call(net, sim.state.server["shared"], (f.x[rows],)).argmax(1)
+    assert_close(row["test_recall"], recall_score(f.y[rows], said, labels=[3], average="macro"), rtol=0, atol=1e-7)
+    assert row["test_recall_std"] == 0 and len(clients["test_recall"]) == 4
+
+
+def test_an_objective_of_ones_own_needs_its_direction_unless_the_file_says_it(tmp_path: Path) -> None:
+    from fedtune.tuning import plan
+
+    file = written(tmp_path, MINE)
+    options: dict[str, Any] = {"algo": "fedavg", "storage_path": str(tmp_path), "name": "x"}
+    for metric, objective, found in (
+        ("recall(of=2)", "val_recall:max", ["val_recall:max"]), ("brier", "val_brier", ["val_brier:min"]),
+        ("recall", "val_recall_std,val_acc", ["val_recall_std:min", "val_acc"]),
+    ):  # fmt: skip
+        p = plan.make(SearchOptions(metric=f"{file}:{metric}", objective=objective, **options))
+        assert p.to_record()["objectives"] == found
+        assert p.to_record()["options"]["metric"] == (f"{file}:{metric}",)
+    with pytest.raises(UserError, match="needs its direction"):
+        plan.make(SearchOptions(metric=f"{file}:recall", objective="val_recall", **options))

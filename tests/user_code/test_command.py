@@ -1,0 +1,128 @@
+"""The last line of defence: whatever goes wrong in a command is one line with a status."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from fedtune.core.errors import Diverged, UserError, shown, unknown
+from fedtune.core.terminal import one_line, printable
+from fedtune.user_code.command import BUG, Parser, guarded
+
+
+def told(error: BaseException, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...] = ()) -> tuple[int, str]:
+    """The status and the line of a command in which this goes wrong."""
+
+    @guarded
+    def main(argv: list[str] | None = None) -> int:
+        raise error
+
+    status, (out, err) = main(list(argv)), capsys.readouterr()
+    assert not out and err.count("\n") == 1
+    return status, err.strip()
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (UserError("a\n b"), 2, "error: a b"),
+        (UserError("\x1b[2Jred \u202e"), 2, r"error: \\x1b\[2Jred \\u202e"),
+        (Diverged("in round 3"), 1, "stopped: in round 3"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (
+            FileNotFoundError(errno.ENOENT, "No such file", "a.x"),
+            2,
+            "error: a.x cannot be used: No such file; mend that",
+        ),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "error: No space left on device; mend that"),
+        (OSError("odd"), BUG, "error: this is a bug in fedtune, OSError: odd; its stack is in "),
+        (KeyError("x"), BUG, "error: this is a bug in fedtune, KeyError: 'x'; its stack is in "),
+        (
+            MemoryError(),
+            BUG,
+            "error: this is a bug in fedtune, memory ran out; a smaller setting may fit; its stack is in",
+        ),
+        (RecursionError(), BUG, "error: this is a bug in fedtune, something is nested too deeply; its stack is in "),
+    ],
+)
+def test_every_error_is_a_line(
+    error: BaseException,
+    status: int,
+    line: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    got, text = told(error, capsys)
+    assert got == status and re.match(line, text), text
+    stacks = list(tmp_path.iterdir())
+    assert len(stacks) == (status == BUG)
+    for file in stacks:
+        assert str(file) in text and type(error).__name__ in file.read_text() and file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("gone", ["before", "meanwhile"])
+def test_a_folder_that_is_gone_is_told(
+    gone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, begun = tmp_path / "here", []
+    here.mkdir()
+    monkeypatch.chdir(here)
+
+    @guarded
+    def main(argv: list[str] | None = None) -> int:
+        begun.append(True)
+        here.rmdir()
+        os.getcwd()
+        return 0
+
+    if gone == "before":
+        here.rmdir()
+    assert main([]) == 2
+    assert begun == [True] * (gone == "meanwhile")
+    assert capsys.readouterr().err.startswith("error: the folder that this was started in is gone; change to another")
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), UserError("x"), OSError(errno.ENOENT, "gone", "f")])
+def test_debug_shows_the_stack_of_each(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(type(error)):
+        told(error, capsys, ("--debug",))
+
+
+def test_empty_values_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    p = Parser(prog="p")
+    p.add_argument("--name")
+    p.add_argument("run", nargs="?")
+    for argv in (["--name", ""], ["--name="], [""], ["--name", "x", ""]):
+        with pytest.raises(SystemExit) as end:
+            p.parse_args(argv)
+        assert end.value.code == 2 and "must not be empty; leave it out for the default" in capsys.readouterr().err
+    assert p.parse_args(["--name", "x", "y"]).name == "x"
+
+
+def test_many_names_are_the_nearest_three_and_where_to_see_all() -> None:
+    names = [f"scenario-number-{i:03}" for i in range(300)]
+    line = str(unknown("scenario", "scenario-number-7", names, "fedtune list"))
+    assert line.endswith("; fedtune list shows all 300") and len(line) < 250 and line.count("scenario-number-") == 5
+    assert str(unknown("kind", "c", ["a", "b"])) == "unknown kind 'c': known are a, b"
+    assert len(str(unknown("scenario", "x" * 10**6, names))) < 400
+
+
+def test_what_is_shown_is_bounded_and_plain() -> None:
+    assert (
+        len(shown(list(range(10**5)))) < 130 and len(one_line("a" * 10**6)) < 300 and len(one_line("a " * 10**6)) < 700
+    )
+    assert printable("é\n\t ü 東") == "é\n\t ü 東" and printable("\x1b\x07\r\ud800") == r"\x1b\x07\r\ud800"
+
+
+def test_a_reader_that_has_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `fedtune list | head -1`."""
+    read, write = os.pipe()
+    os.close(read)
+    monkeypatch.setattr("sys.stdout", os.fdopen(write, "w"))
+    assert guarded(lambda argv=None: print("x", flush=True) or 0)([]) == 1
