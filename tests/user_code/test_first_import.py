@@ -225,7 +225,8 @@ def test_a_thread_may_load_a_file_too(tmp_path):
 
 def test_a_process_without_standard_streams_imports_as_any_other(tmp_path) -> None:
     (tmp_path / "own.py").write_text("FINE = 1")
-    code = f"from fedtune.user_code import user_files; user_files.load(user_files.take('{tmp_path}/own.py')[0], 'model').FINE"
+    name = f"user_files.take('{tmp_path}/own.py')[0]"
+    code = f"from fedtune.user_code import user_files; user_files.load({name}, 'model').FINE"
     shell = ["sh", "-c", f'exec "{sys.executable}" -c "$0" <&- >&-', code]
     assert subprocess.run(shell, stderr=subprocess.PIPE, text=True).stderr == ""
 

@@ -66,7 +66,7 @@ def test_a_users_own_analysis_is_left_alone_where_only_an_algorithm_is_wanted(tm
     (tmp_path / "analysis.py").write_text("what = 'foreign'\n")
     script = """
 import analysis
-from fedtune.federated import registry
+from fedtune.experiment import registry
 registry.find("fedavg")
 import analysis
 print(analysis.what)
