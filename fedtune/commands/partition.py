@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedtune.core.errors import UserError
 from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import say
 from fedtune.tuning.options import arguments
 from fedtune.tuning.options.options import ExperimentOptions
+from fedtune.user_code.command import require_new
 
 OPTIONS = ("scenario", "seed", "data_dir", "download", "debug")
 
@@ -33,9 +33,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run `fedtune partition` and return its exit status."""
     args = parser().parse_args(argv)
     options = ExperimentOptions(**arguments.given(args, ExperimentOptions))
-    for name, file, ending in (("--output", args.output, ".html"), ("--save", args.save, ".npz")):
-        if file and (file.suffix != ending or file.exists() or not file.absolute().parent.is_dir()):
-            raise UserError(f"{name} needs a new file *{ending} in a folder that exists, but got {file}; give another")
+    require_new("--output", args.output, ".html")
+    require_new("--save", args.save, ".npz")
     with quick_imports():
         from fedtune.experiment import user_scenario
         from fedtune.studies import partition_view

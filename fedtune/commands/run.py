@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedtune.runs import user_copies
 from fedtune.tuning.options import arguments
 from fedtune.tuning.options.options import ExperimentOptions
 from fedtune.user_code import user_files
+from fedtune.user_code.command import require_new
 
 
 def parser() -> argparse.ArgumentParser:
@@ -42,9 +44,10 @@ def main(argv: list[str] | None = None) -> int:
 
     options = ExperimentOptions(**given)
     experiment = options.experiment()
-    for name, file in (("--output", args.output), ("--save", args.save)):
-        if file and (file.exists() or not file.absolute().parent.is_dir()):
-            raise UserError(f"{name} needs a new file in a folder that exists, but got {file}; give another")
+    require_new("--output", args.output)
+    require_new("--save", args.save)
+    if args.output and args.save and os.path.abspath(args.output) == os.path.abspath(args.save):
+        raise UserError(f"--output and --save are two files, but both are {args.save}; give another")
     single_run.run(experiment, options.data_dir, options.download, args.output, args.save, args.threads)
     return 0
 

@@ -12,6 +12,7 @@ from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import say, several
 from fedtune.tuning.options import arguments
 from fedtune.tuning.options.types import whole
+from fedtune.user_code.command import require_new
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,8 +52,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run `fedtune simulate` and return its exit status."""
     args = parser().parse_args(argv)
     file = args.output
-    if file and (file.suffix != ".csv" or file.exists() or not file.absolute().parent.is_dir()):
-        raise UserError(f"--output needs a new file *.csv in a folder that exists, but got {file}; give another")
+    require_new("--output", file, ".csv")
     with quick_imports():
         import pandas as pd
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedtune.core.errors import UserError
 from fedtune.core.importing import quick_imports
 from fedtune.studies.options import TabulationOptions
 from fedtune.tuning.options import arguments
+from fedtune.user_code.command import require_new
 
 
 def parser() -> argparse.ArgumentParser:
@@ -28,9 +28,8 @@ def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     options = TabulationOptions(**arguments.given(args, TabulationOptions))
     output = args.output or options.folder.with_name(f"{options.folder.name}.parquet")
-    there = args.output is None or output.absolute().parent.is_dir()
-    if output.suffix != ".parquet" or output.exists() or not there:
-        raise UserError(f"--output needs a new file *.parquet in a folder that exists, but got {output}; give another")
+    if args.output or output.parent.exists():  # the folder that holds all runs' is made with the first
+        require_new("--output", output, ".parquet")
     with quick_imports():
         from fedtune.studies.simulation import tabulation
 

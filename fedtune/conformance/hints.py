@@ -27,7 +27,7 @@ _HINTS = (
 
 def of_error(error: BaseException) -> str:
     """Advice for this error; general where its words say nothing."""
-    text = f"{type(error).__name__}: {user_errors.text(error)}"
+    text = f"{user_errors.kind(error)}: {user_errors.text(error)}"
     for pattern, advice in _HINTS:
         if re.search(pattern, text):
             return advice

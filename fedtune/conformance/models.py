@@ -64,7 +64,7 @@ class ModelSubject:
         """An error of the model's code as what broke."""
         said = one_line(user_errors.text(error))[:300]
         place = user_files.place(error) or ""
-        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        kind = "" if isinstance(error, UserError) else f"{user_errors.kind(error)}: "
         return Fell(Broken(_short(place), kind + said, hints.of_error(error)), error)
 
     def call(self, run: Callable[[], Found]) -> Found:
@@ -172,7 +172,7 @@ def gradient(s: ModelSubject) -> Broken | Note | None:
     if not loss.isfinite():
         return Broken("", f"the loss of its first scores is {loss.item()}", "keep logarithms and quotients from 0")
     trained = [n for n, _ in net.named_parameters()]
-    grads = torch.autograd.grad(loss, [tensors[n] for n in trained], allow_unused=True)
+    grads = s.call(lambda: torch.autograd.grad(loss, [tensors[n] for n in trained], allow_unused=True))
     if lost := [n for n, g in zip(trained, grads, strict=True) if g is not None and not g.isfinite().all()]:
         return Broken("", f"the gradient of {lost[0]} is not finite", "keep roots, logarithms and quotients from 0")
     if idle := [n for n, g in zip(trained, grads, strict=True) if g is None]:

@@ -169,7 +169,7 @@ class Subject:
         """An error in a run as what broke."""
         # an engine's own words on client code begin with the place
         said = re.sub(r"^\S+\.py:\d+: ", "", one_line(user_errors.text(error)))[:300]
-        kind = "" if isinstance(error, UserError | Diverged) else f"{type(error).__name__}: "
+        kind = "" if isinstance(error, UserError | Diverged) else f"{user_errors.kind(error)}: "
         where, to_do = places.of_error(error, self.cls) or places.said_in(error), hints.of_error(error)
         return Fell(Broken(where, f"{kind}{said} (in the setting: {setting.words})", to_do), error)
 

@@ -165,7 +165,7 @@ def load(name: str, data_dir: str | Path | None = None, download: bool = False) 
     if user_data.is_own(name):
         return user_data.load(name)
     source = _source(name)
-    root = Path(data_dir or os.environ.get("FEDTUNE_DATA_DIR") or "data").resolve()
+    root = Path(os.path.realpath(data_dir or os.environ.get("FEDTUNE_DATA_DIR") or "data"))
     if name == "celeba":
         return _celeba(source, root, download)
     if name == "tiny-imagenet":

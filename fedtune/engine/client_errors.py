@@ -90,7 +90,7 @@ def _told(error: Exception, s: Setting, g: Group) -> str:
         return ""
     where = ", ".join(filter(None, [line, layer])) or f"{type(s.algorithm).__name__} on {', '.join(s.task.models)}"
     rule = rule_of(error, g.net)
-    kind = one_line(type(error).__name__)
+    kind = one_line(user_errors.kind(error))
     return f"{rule}; {where}" if rule else f"{where}: {kind}: {one_line(user_errors.text(error))}"
 
 
@@ -125,8 +125,8 @@ def reason(error: Exception, certain: bool = False) -> str:
     for sign in _NO_RULE:
         if sign in text:
             return f"calls {text.split(sign)[1].split()[0].split('.')[0]}, which vmap has no rule for"
-    first = text.splitlines()[0].split(". ")[0] if text else type(error).__name__
-    return f"raises {type(error).__name__}: {first}" if certain or any(sign in text for sign in _SIGNS) else ""
+    first = text.splitlines()[0].split(". ")[0] if text else user_errors.kind(error)
+    return f"raises {user_errors.kind(error)}: {first}" if certain or any(sign in text for sign in _SIGNS) else ""
 
 
 def place(error: BaseException) -> str:

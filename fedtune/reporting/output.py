@@ -23,6 +23,7 @@ def place(runs: Sequence[Path], out: Path | None = None) -> Path:
     for run in runs:
         if not any(RunFiles(run, name).record_file.exists() for name in (SEARCH, COMPARISON)):
             raise UserError(f"{run} is not a run folder: it has neither {SEARCH} nor {COMPARISON}")
+        _ = RunFiles(run, COMPARISON if RunFiles(run).is_comparison else SEARCH).record  # UserError if it is damaged
     file = out or runs[0] / "report.html"
     _require(file)
     return file

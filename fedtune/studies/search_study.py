@@ -25,6 +25,7 @@ from fedtune.tuning import driver, messages, saved_state, unkeepable
 from fedtune.tuning.callbacks import loggers
 from fedtune.tuning.callbacks.recorder import Reported
 from fedtune.tuning.plan import Plan
+from fedtune.user_code import user_errors
 
 
 def run_with_ray(p: Plan, record: dict[str, Any] | None = None, resumed: bool = False) -> int:
@@ -166,7 +167,7 @@ def _ending_recorded(p: Plan, run: RunFiles, watch: disk.Watch) -> Iterator[None
         raise
     except BaseException as error:
         watch.look()  # before the record makes a vanished folder again
-        run.write("failed", reason=f"{type(error).__name__}: {error}")
+        run.write("failed", reason=f"{user_errors.kind(error)}: {user_errors.text(error)}")
         raise
 
 

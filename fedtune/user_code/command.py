@@ -39,6 +39,18 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {one_line(message)}; see {self.prog} --help\n")
 
 
+def require_new(option: str, file: Path | None, ending: str = "") -> None:
+    """UserError or OSError unless a new file can be made there: that is tried, as after hours it would be too late."""
+    if file is None:
+        return
+    there = os.path.lexists(file) or not file.absolute().parent.is_dir()
+    if there or (ending and file.suffix != ending):
+        what = f"a new file *{ending}" if ending else "a new file"
+        raise UserError(f"{option} needs {what} in a folder that exists, but got {file}; give another")
+    file.open("x").close()
+    file.unlink()
+
+
 class Command(Protocol):
     """A command's entry: arguments (default: the command line's) to exit status."""
 
@@ -124,7 +136,7 @@ def _unforeseen(error: BaseException) -> str:
         f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(OURS) and f.filename != __file__
     ]
     place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    what = f"{type(error).__name__}{place}: {user_errors.text(error)[:200] or 'no more is known'}"
+    what = f"{user_errors.kind(error)}{place}: {user_errors.text(error)[:200] or 'no more is known'}"
     if isinstance(error, MemoryError):
         what = f"memory ran out{place}; a smaller setting may fit"
     if isinstance(error, RecursionError):

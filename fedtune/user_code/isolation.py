@@ -7,6 +7,7 @@ was imported before.
 
 from __future__ import annotations
 
+import builtins
 import io
 import logging
 import os
@@ -23,6 +24,7 @@ from fedtune.user_code import user_errors
 
 KEPT = 10_000  # bytes of what a file prints that are looked at
 EVERYBODYS = {*sys.stdlib_module_names, "fedtune", "numpy", "pandas", "ray", "torch"} - {"__main__"}
+_BUILT_IN = tuple(vars(builtins))
 
 
 class _Part(NamedTuple):
@@ -120,10 +122,21 @@ def _parts() -> Iterator[_Part]:
     if threading.current_thread() is threading.main_thread():
         yield _Part("signals' handlers", _handlers, _handle)
         yield _Part("the alarm", lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0, _alarm)
+    yield _Part("Python's built-in functions", lambda: {n: vars(builtins)[n] for n in _BUILT_IN}, vars(builtins).update)
     if torch := sys.modules.get("torch"):
+        yield _Part("PyTorch's default device", torch.get_default_device, _device)
+        precision = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
+        yield _Part("PyTorch's matmul precision", *precision)
         yield _Part("PyTorch's default type", torch.get_default_dtype, torch.set_default_dtype)
         yield _Part("PyTorch's threads", torch.get_num_threads, torch.set_num_threads)
         yield _Part("whether PyTorch takes gradients", torch.is_grad_enabled, torch.set_grad_enabled)
+
+
+def _device(before: Any) -> None:
+    """The CPU is what there is without a default, which costs time wherever a tensor is made."""
+    import torch
+
+    torch.set_default_device(None if before.type == "cpu" else before)
 
 
 def _path(before: list[str]) -> None:

@@ -46,16 +46,24 @@ def text(error: BaseException) -> str:
         return ""
 
 
+def kind(error: BaseException) -> str:
+    """The name of an error's class, as Python knows it, whatever a class of the user's own says."""
+    name: str = vars(type)["__name__"].__get__(type(error))
+    return name
+
+
 def describe(error: BaseException, otherwise: str = "") -> str:
     """An error of the user's own code in a line: place, kind and message.  otherwise: the place if none is known."""
+    if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration | StopAsyncIteration):
+        error = error.__cause__  # Python replaced it, as it passed through a generator of ours
     said = one_line(text(error))
     if isinstance(error, SystemExit):
         said = "it ends the program"
     if isinstance(error, RecursionError):
         said = "it calls itself without end"
     where = place(error) or otherwise
-    kind = "" if isinstance(error, UserError) else one_line(type(error).__name__)
-    return ": ".join(filter(None, [where, kind, said]))
+    name = "" if isinstance(error, UserError) else one_line(kind(error))
+    return ": ".join(filter(None, [where, name, said]))
 
 
 def stack(error: BaseException) -> str:

@@ -309,6 +309,10 @@ OTHER_CASES = {
     "partition --dataset {tmp}/pipe": PIPE,
     "simulate {tmp}/pipe": PIPE,
     "status {tmp}/pipes": "run.json is missing or damaged (it is a pipe",
+    "run --algo fedavg --save {tmp}/loop.pt": "--save needs a new file in a folder that exists",
+    "run --algo fedavg --output {tmp}/loop.pt": "--output needs a new file in a folder that exists",
+    "run --algo fedavg --output {tmp}/both --save {tmp}/taken/../both": "--output and --save are two files, but both",
+    "partition -o {tmp}/loop.html": "--output needs a new file *.html in a folder that exists",
     "report {tmp}/pipes": "run.json is missing or damaged (it is a pipe",
 }
 
@@ -325,6 +329,8 @@ def folder(tmp_path):
     (tmp_path / "pipes").mkdir()
     for pipe in ("pipe", "pipe.py", "pipes/run.json"):
         os.mkfifo(tmp_path / pipe)
+    for link in ("loop.pt", "loop.html"):
+        (tmp_path / link).symlink_to(link)
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "run.json").write_text("[" * 100_000 + "]" * 100_000)
     (tmp_path / "half-comparison").mkdir()

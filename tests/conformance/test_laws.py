@@ -50,6 +50,7 @@ BROKEN_MODELS = {
     "unregistered": ("state_dict", "with the tensors of another draw"),
     "single_precision": ("types", "new_zeros"),
     "infinite_gradient": ("gradient", "is not finite"),
+    "spoiled_gradient": ("gradient", "modified by an inplace operation"),
 }
 
 

@@ -198,6 +198,13 @@ def test_describe_needs_no_files(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert has_owners(name) == (name == "celeba")
 
 
+@pytest.mark.parametrize("leads_to", ["here", "gone", "/dev/null"])
+def test_a_folder_of_data_that_is_a_link_to_no_folder_is_a_user_error(leads_to: str, tmp_path: Path) -> None:
+    (tmp_path / "here").symlink_to(leads_to)
+    with pytest.raises(UserError, match="fashion-mnist is absent"):
+        load("fashion-mnist", tmp_path / "here")
+
+
 @pytest.mark.parametrize("name", [n for n in names() if SOURCES[n].reader])
 def test_absent_files_name_the_folder_and_both_ways_out(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:

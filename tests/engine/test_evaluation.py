@@ -12,6 +12,7 @@ from sklearn.metrics import accuracy_score, f1_score, log_loss, recall_score
 from support.helpers import DIGITS, TIGHT, random_federation
 from torch.testing import assert_close
 
+from fedtune.core.errors import Diverged
 from fedtune.core.trees import Tree, take
 from fedtune.engine import chunks, evaluation
 from fedtune.engine.simulation import MultiSeedSimulation, Simulation
@@ -175,3 +176,15 @@ def test_blocks_are_all_rows_in_order_none_short_and_the_last_ends_as_the_whole(
     for n in others:
         assert n % chunks.STEP == 0 and n / 2 <= last <= 1.5 * n
         assert n * clients <= chunks.BLOCK or n == chunks.STEP
+
+
+@pytest.mark.parametrize("hook", ["predict", "deployed"])
+def test_an_algorithm_that_finds_itself_diverged_as_it_is_scored_has_diverged(hook: str) -> None:
+    def found(*_: object) -> None:
+        raise Diverged("mine")
+
+    sim = Simulation(Experiment("fedavg", DIGITS), {}, random_federation([6, 6]))
+    cls = type("Own", (FedAvg,), {hook: found})
+    sim.setting = sim.setting._replace(algorithm=cls())
+    with pytest.raises(Diverged, match="mine"):
+        sim.step()

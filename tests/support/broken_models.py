@@ -87,6 +87,17 @@ def infinite_gradient(shape, classes):
     return _with(Rooted(shape), classes)
 
 
+def spoiled_gradient(shape, classes):
+    """What the gradient of the root needs is written over."""
+
+    class Spoiled(Body):
+        def forward(self, x):
+            root = (super().forward(x).square() + 1).sqrt()
+            return root.add_(1) if self.training else root + 1
+
+    return _with(Spoiled(shape), classes)
+
+
 def branches(shape, classes):
     """vmap cannot run it, the loop can."""
 

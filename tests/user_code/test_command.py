@@ -11,7 +11,7 @@ import pytest
 
 from fedtune.core.errors import Diverged, UserError, shown, unknown
 from fedtune.core.terminal import one_line, printable
-from fedtune.user_code.command import BUG, Parser, guarded
+from fedtune.user_code.command import BUG, Parser, guarded, require_new
 
 
 def told(error: BaseException, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...] = ()) -> tuple[int, str]:
@@ -126,3 +126,15 @@ def test_a_reader_that_has_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> 
     os.close(read)
     monkeypatch.setattr("sys.stdout", os.fdopen(write, "w"))
     assert guarded(lambda argv=None: print("x", flush=True) or 0)([]) == 1
+
+
+@pytest.mark.parametrize("place", ["loop", "nowhere", "there", "none/x", "x" * 300, "/proc/x", "x.csv"])
+def test_a_new_file_is_tried_before_anything_is_made(place: str, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "nowhere").symlink_to("gone/gone")
+    (tmp_path / "there").touch()
+    with pytest.raises((UserError, OSError)):
+        require_new("--output", tmp_path / place, ".html" if place == "x.csv" else "")
+    assert len(list(tmp_path.iterdir())) == 3
+    require_new("--output", tmp_path / "new.html", ".html")
+    assert len(list(tmp_path.iterdir())) == 3

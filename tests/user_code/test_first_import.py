@@ -161,6 +161,10 @@ CHANGES = {
     "import torch\ntorch.set_default_dtype(torch.float64)": "PyTorch's default type",
     "import torch\ntorch.set_num_threads(torch.get_num_threads() + 1)": "PyTorch's threads",
     "import torch\ntorch.set_grad_enabled(False)": "whether PyTorch takes gradients",
+    "import torch\ntorch.set_default_device('meta')": "PyTorch's default device",
+    "import torch\ntorch.set_float32_matmul_precision('medium')": "PyTorch's matmul precision",
+    "import builtins\nbuiltins.print = None": "Python's built-in functions",
+    "import builtins\nbuiltins.sum = lambda *_: 0": "Python's built-in functions",
     "import logging\nlogging.basicConfig(level=logging.DEBUG, force=True)": "the logging of the whole process",
     "import logging\nlogging.disable()": "the logging of the whole process",
 }
@@ -176,12 +180,13 @@ SILENT = (
 
 def state():
     torch_s = torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()
+    torch_s += torch.get_default_device(), torch.get_float32_matmul_precision()
     signals = [signal.getsignal(n) for n in signal.valid_signals()], signal.getitimer(signal.ITIMER_REAL)[0] > 0
     root = logging.getLogger()
     logs = list(root.handlers), root.level, root.manager.disable
     standard = sys.stdin, sys.stdout, sys.stderr, [os.fstat(fd).st_ino for fd in (0, 1, 2)]
     python = list(sys.path), sys.getrecursionlimit(), sys.gettrace(), sys.excepthook, list(warnings.filters)
-    modules = [sys.modules[n] for n in ("json", "os", "sys")]
+    modules = [*(sys.modules[n] for n in ("json", "os", "sys")), print, sum]
     return os.getcwd(), torch_s, signals, logs, standard, python, modules
 
 

@@ -14,6 +14,11 @@ class Mute(Exception):
 class Leaves(Exception):
     def __str__(self): raise SystemExit(3)
 class Own(BaseException): pass
+class Nameless(type):
+    @property
+    def __name__(cls): raise ValueError("no name")
+class Unnamed(Exception, metaclass=Nameless): pass
+class Seventh(Exception, metaclass=type("Seven", (type,), {"__name__": 7})): pass
 def around(error):
     error.__cause__ = error
     return error
@@ -46,6 +51,8 @@ RAISED = {
     "raise Own('mine')": "Own: mine",
     "raise Mute": "Mute",
     "raise Leaves": "Leaves",
+    "raise Unnamed('x')": "Unnamed: x",
+    "raise Seventh('x')": "Seventh: x",
     "raise around(ValueError('x'))": "ValueError: x",
     "raise UserWarning('x')": "UserWarning: x",
     "raise KeyError('k')": "KeyError: 'k'",
@@ -128,6 +135,22 @@ def test_ctrl_c_is_not_theirs_though_it_hits_a_line_of_theirs(tmp_path, capsys):
 def _in(context, f):
     with context:
         f()
+
+
+@pytest.mark.parametrize("error", ["StopIteration", "StopAsyncIteration"])
+def test_what_ends_a_generator_of_ours_keeps_its_name(error, tmp_path):
+    f = function(tmp_path, f"raise {error}('mine')")
+    with pytest.raises(RuntimeError) as caught:
+        list(f() for _ in "a") if error == "StopIteration" else _drained(f)
+    assert user_errors.describe(caught.value) == f"{tmp_path}/own.py:{LINE}: {error}: mine"
+
+
+def _drained(f):
+    async def each():
+        f()
+        yield
+
+    each().asend(None).send(None)
 
 
 def test_what_is_ours_is_ours():

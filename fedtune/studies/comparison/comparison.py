@@ -23,6 +23,7 @@ from fedtune.studies.comparison.plan import ComparisonPlan
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import saved_state
 from fedtune.tuning.plan import Plan
+from fedtune.user_code import user_errors
 
 OVER = ("finished", "nothing found")  # states of a search that is not resumed
 
@@ -77,7 +78,7 @@ def _recorded(c: ComparisonPlan, files: RunFiles) -> Iterator[Callable[..., None
         with interrupting.last_words(ended):
             yield finish
     except BaseException as error:
-        ended(f"{type(error).__name__}: {error}")
+        ended(f"{user_errors.kind(error)}: {user_errors.text(error)}")
         raise
 
 

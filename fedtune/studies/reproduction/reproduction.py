@@ -23,6 +23,7 @@ from fedtune.studies.reproduction.paper_grid import Grid
 from fedtune.studies.reproduction.plan import Spot, planned, requested
 from fedtune.studies.reproduction.report import Report
 from fedtune.tuning import plan
+from fedtune.user_code import user_errors
 
 
 def run(options: ReproductionOptions) -> int:
@@ -67,7 +68,7 @@ def _outcomes(
             return ray_tasks.run_all(list(runs.values()), data, files, *share, title=options.table)
     except BaseException as error:
         state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        record.write(state, reason=f"{type(error).__name__}: {error}")
+        record.write(state, reason=f"{user_errors.kind(error)}: {user_errors.text(error)}")
         raise
 
 
