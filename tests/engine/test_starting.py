@@ -253,7 +253,7 @@ def test_a_worker_needs_neither_the_models_file_nor_the_weights(tmp_path: Path) 
     (tmp_path / "pickled").write_bytes(pickle.dumps(experiment))
     shutil.rmtree(there)
     code = (
-        "import pickle, sys; from fedtune.federated import simulation\n"
+        "import pickle, sys; from fedtune.engine import simulation\n"
         "e = pickle.load(open(sys.argv[1], 'rb')); print([row['val_acc'] for row in simulation.play(e, {})])"
     )
     told = subprocess.run([sys.executable, "-c", code, "pickled"], cwd=tmp_path, capture_output=True, text=True)

@@ -11,7 +11,7 @@ TRAINS = """
 import sys
 import ray
 from fedtune.core.budget import Budget
-from fedtune.federated import partitioning, scenarios
+from fedtune.experiment import partitioning, scenarios
 from fedtune.experiment.experiment import Experiment
 from fedtune.studies import ray_tasks
 
