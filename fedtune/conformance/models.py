@@ -19,7 +19,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.terminal import one_line
 from fedtune.core.trees import Executor, take
 from fedtune.engine import hidden_state
-from fedtune.engine.hidden_state import Streams
+from fedtune.engine.hidden_state import Streams, Written
 from fedtune.experiment.algorithm import Algorithm, Model
 from fedtune.experiment.experiment import dtype_of, shape_of
 from fedtune.experiment.scenario import Scenario
@@ -123,14 +123,18 @@ def inputs(s: ModelSubject) -> Broken | Note | None:
 def own_state(s: ModelSubject) -> Broken | Note | None:
     """Its modules, their classes and files before and after rows went through it, in evaluation and in training."""
     net = s.net()
-    before, streams = hidden_state.of_net(net), Streams.now()
-    s.call(lambda: s.scores(net, s.rows()))
-    net.train()
-    for _ in range(PASSES):
+    classes, streams = [type(m) for m in net.modules()], Streams.now()
+    before = hidden_state.of_net(net) | hidden_state.of_process(*classes)
+    with Written() as written:
         s.call(lambda: s.scores(net, s.rows()))
-    after = hidden_state.of_net(net)
-    if changed := sorted(n for n in before.keys() | after.keys() if before.get(n) != after.get(n)):
+        net.train()
+        for _ in range(PASSES):
+            s.call(lambda: s.scores(net, s.rows()))
+    if changed := hidden_state.changed(before, hidden_state.of_net(net) | hidden_state.of_process(*classes)):
         return Broken("", f"{changed[0]} changes when rows go through it, and is no buffer of a client's",
+                      "keep it in a local variable, or register_buffer it")  # fmt: skip
+    if written.files:
+        return Broken(_short(written.where), f"it writes {written.files[0]}, which outlives a trial",
                       "keep it in a local variable, or register_buffer it")  # fmt: skip
     if drawn := [n for n in streams.moved(Streams.now()) if n != "torch"]:  # which is each client's own
         return Broken("", f"it draws from the process's stream of {' and '.join(drawn)}", "draw with torch.rand, randn")

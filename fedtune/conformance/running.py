@@ -101,15 +101,14 @@ def own_state(s: Subject) -> Broken | Note | None:
         name = min(strange)
         where = places.of_word(s.cls, rf"__setattr__|__dict__|\.{name}\b")
         return Broken(where, f"self.{name} is set during a run, and no checkpoint keeps it", KEEP)
-    now = hidden_state.belongings(s.cls)
-    if moved := sorted(now.items() - s.belongings.items()):
-        name = moved[0][0]
+    if moved := hidden_state.changed(s.belongings, hidden_state.of_process(s.cls)):
+        name = moved[0]
         where = places.of_name(s.cls, name.split(",")[0].split(".")[-1])
         return Broken(where, f"{name} changes during a run, and no checkpoint keeps it", KEEP)
     fresh = s.begin(s.settings.few, "loop")
     for mine, other in zip(run.sim.state.groups, fresh.state.groups, strict=True):
         new, old = hidden_state.of_net(mine.net), hidden_state.of_net(other.net)
-        if changed := sorted(n for n in new.keys() | old.keys() if new.get(n) != old.get(n)):
+        if changed := hidden_state.changed(old, new):
             name = changed[0].split(".")[-1]
             where = places.of_word(s.cls, rf"\.{name}\b")
             return Broken(where, f"the net's {changed[0]} changes during a run, and no checkpoint keeps it", KEEP)

@@ -21,7 +21,7 @@ from fedtune.core.hyper import Knob, knobs
 from fedtune.core.terminal import one_line
 from fedtune.core.trees import Executor, take
 from fedtune.engine import engine
-from fedtune.engine.hidden_state import Streams, belongings
+from fedtune.engine.hidden_state import Streams, of_process
 from fedtune.engine.simulation import Simulation
 from fedtune.engine.state import with_shapes
 from fedtune.experiment.algorithm import Algorithm
@@ -110,7 +110,7 @@ class Subject:
         self.dtype = torch.float64  # this and how clients are run: what the laws found possible
         self.executor: Executor = "stack"
         self._runs: dict[Key, Run | Fell] = {}
-        self.belongings = belongings(cls)  # before anything ran
+        self.belongings = of_process(cls)  # before anything ran
 
     def begin(
         self, setting: Setting, executor: Executor | None = None, groups: Sequence[Sequence[int]] = (), seed: int = 0,

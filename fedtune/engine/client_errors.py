@@ -14,12 +14,14 @@ from torch import nn
 from fedtune.core.about import FOLDER
 from fedtune.core.draws import CannotRepeat
 from fedtune.core.errors import UserError
+from fedtune.core.pure_functions import is_known
 from fedtune.core.terminal import one_line
 from fedtune.engine.blame import PASSING, OfClient
+from fedtune.engine.hidden_state import Streams
 from fedtune.engine.state import Group, Setting
 from fedtune.nn import catalogue
 from fedtune.nn.net import layer_of, rule_of
-from fedtune.user_code import user_errors
+from fedtune.user_code import places, user_errors
 
 # what PyTorch says of code that vmap cannot run -> what the code does
 REASONS = {
@@ -61,13 +63,10 @@ def running(s: Setting, g: Group) -> Iterator[None]:
     So is chance without an address, and what vmap cannot run.
     """
     try:
-        with _stackable_operations():
+        with _stackable_operations(), _repeatable(s, g):
             yield
     except CannotRepeat as error:
-        raise UserError(
-            f"random numbers in client code must be repeatable, but at {place(error)} {error}; draw with torch.rand, "
-            "randn, bernoulli or dropout"
-        ) from error
+        raise UserError(_REPEATABLE.format(place(error), error)) from error
     except PASSING:
         raise
     except OfClient as error:
@@ -81,6 +80,29 @@ def running(s: Setting, g: Group) -> Iterator[None]:
     if told := _told(cause, s, g):
         raise UserError(told + who) from cause
     raise cause
+
+
+@contextmanager
+def _repeatable(s: Setting, g: Group) -> Iterator[None]:
+    """UserError where a user's code draws from the random numbers of Python or NumPy, which belong to the process."""
+    if not _is_own(s):
+        yield
+        return
+    before = Streams.now()
+    yield
+    moved = before.moved(Streams.now())
+    for stream, whose, pattern in _STREAMS:
+        if stream in moved:
+            classes = dict.fromkeys([type(s.algorithm), *map(type, g.net.modules())])
+            found = (places.of_word(cls, pattern) for cls in classes if not is_known(cls.__module__))
+            where = next(filter(None, found), "") or f"{type(s.algorithm).__name__} on {', '.join(s.task.models)}"
+            raise UserError(_REPEATABLE.format(where, f"it draws from {whose} random numbers, which are the process's"))
+
+
+_REPEATABLE = (
+    "random numbers in client code must be repeatable, but at {} {}; draw with torch.rand, randn, bernoulli or dropout"
+)
+_STREAMS = (("numpy", "NumPy's", r"np\.random|numpy\.random"), ("python", "Python's", r"\brandom\.(?!Random)\w+\("))
 
 
 def _told(error: Exception, s: Setting, g: Group) -> str:

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from fedtune.core.errors import Diverged, UserError
+from fedtune.core.pure_functions import is_known
 from fedtune.core.terminal import say
 from fedtune.core.threads import one_thread
 from fedtune.core.trees import Executor, named
 from fedtune.data.federation import Federation, Split
 from fedtune.engine import hidden_state
 from fedtune.engine.client_errors import Unstackable, place, reason
-from fedtune.engine.hidden_state import Streams
+from fedtune.engine.hidden_state import Written
 from fedtune.experiment import registry
 from fedtune.experiment.experiment import Experiment
 from fedtune.nn import catalogue
@@ -31,6 +32,7 @@ from fedtune.user_code import places
 
 Simulate = Callable[[Experiment, dict[str, Any], Federation], Any]
 
+ANEW = "keep it in the model or the algorithm's state, which every trial begins anew"
 KEPT = "keep in buffers (register_buffer) what a client is to keep, and draw with torch"
 SAME = "let its Python ask nothing of tensors but shapes and types (no requires_grad, register_hook), nor the time"
 MOVED, ROUNDED = 1e-2, 1e-5  # of how far a number has moved, and of itself: what rounding may be
@@ -72,7 +74,11 @@ def _try(experiment: Experiment, config: dict[str, Any], data: Federation, simul
     """Run a few clients on a few rows, one by one and stacked.  Unstackable if only the former does."""
     small = _of_some(data, 2 * len(catalogue.members(experiment.scenario.model)), ROWS)
     watched = _Watched(simulate)
-    _rounds(experiment, config, small, "loop", watched)
+    with Written() as written:
+        _rounds(experiment, config, small, "loop", watched, watched.look)
+    if written.files:
+        raise _outliving(written.where, f"writes {written.files[0]}")
+    watched.require_nothing_outlives()
     watched.require_nothing_kept()
     stacked = _Watched(simulate)
     try:
@@ -85,6 +91,13 @@ def _try(experiment: Experiment, config: dict[str, Any], data: Federation, simul
     watched.require_same(stacked)
 
 
+def _outliving(where: str, what: str) -> UserError:
+    return UserError(
+        f"a trial's numbers must not depend on those before it, but client code at {where} {what}, which "
+        f"outlives a trial; {ANEW}"
+    )
+
+
 class _Watched:
     """Makes a simulation, and looks at what its nets keep outside a client's tensors: all clients have one net."""
 
@@ -93,32 +106,50 @@ class _Watched:
         self.made: Any = None
         self.algorithm: type = type(None)
         self.nets, self.before = list[nn.Module](), list[dict[str, str]]()
+        self.outside: list[dict[str, str]] = []  # the process, before each round and after the last
 
     def __call__(self, *given: Any) -> Any:
         """The simulation."""
         made = self.made = self.simulate(*given)
         self.start = {n: t.clone() for n, t in self._numbers().items()}
         self.nets, self.algorithm = [g.net for g in made.state.groups], type(made.setting.algorithm)
-        self.before, self.streams = self._kept(), Streams.now()
+        self.before = [*map(hidden_state.of_net, self.nets)]
+        self.look()
         return made
 
-    def require_nothing_kept(self) -> None:
-        """Unstackable if anything has changed: stacked, it would change once where it does for each client."""
-        if not self.made:
+    def look(self) -> None:
+        """See what outlives a trial."""
+        classes = [self.algorithm, *(type(m) for net in self.nets for m in net.modules())]
+        self.outside.append(hidden_state.of_process(*classes))
+
+    def require_nothing_outlives(self) -> None:
+        """UserError for what goes on changing in the process: the next trial would begin with it."""
+        if len(self.outside) < 2:
             return
-        for net in self.nets:
+        first, last, now = self.outside[0], *self.outside[-2:]
+        if len(self.outside) > ROUNDS and (names := hidden_state.changed(last, now)):
+            raise _outliving(self._place(names[0]), f"changes {names[0]}")
+        if names := hidden_state.changed(first, now):
+            raise Unstackable(self._place(names[0]), f"changes {names[0]}, which all clients share", KEPT)
+
+    def _place(self, name: str) -> str:
+        """The user's line that first says the last word of a name; the model, or the algorithm, if none does."""
+        *_, last = re.findall(r"\w+", name.split(",")[0])
+        word = rf"\b{last}\b"
+        classes = dict.fromkeys([*(type(m) for net in self.nets for m in net.modules()), self.algorithm])
+        own = [cls for cls in classes if not is_known(cls.__module__)]
+        found = next(filter(None, (places.of_word(cls, word) for cls in own)), "")
+        return found or (self.algorithm.__name__ if self.algorithm in own else "the model")
+
+    def require_nothing_kept(self) -> None:
+        """Unstackable if nets have changed: stacked, one would change once where it does for each client."""
+        for net, before in zip(self.nets, self.before, strict=True):
             if hook := hook_of(net):
                 raise Unstackable(hook, "has a hook, which may keep what it sees", KEPT)
-        for owner, before, now in zip([*self.nets, None], self.before, self._kept(), strict=True):
-            if changed := sorted(n for n in now.keys() | before.keys() if now.get(n) != before.get(n)):
-                place = _of_attribute(owner, changed[0]) if owner else self.algorithm.__name__
-                raise Unstackable(place, f"changes {changed[0]}, which all clients share", KEPT)
-        if self.nets and (drawn := {*self.streams.moved(Streams.now())} - {"torch"}):
-            raise Unstackable("the model", f"draws from the process's stream of {' and '.join(sorted(drawn))}", KEPT)
-
-    def _kept(self) -> list[dict[str, str]]:
-        """What the nets hold, and the algorithm's class and file."""
-        return [*map(hidden_state.of_net, self.nets), hidden_state.belongings(self.algorithm)]
+            if names := hidden_state.changed(before, hidden_state.of_net(net)):
+                raise Unstackable(
+                    _of_attribute(net, names[0]), f"changes {names[0]}, which all clients share", KEPT
+                )
 
     def _numbers(self) -> dict[str, Tensor]:
         """The server's entries and the clients' tensors as they are, and how far it came."""
@@ -170,8 +201,9 @@ def _faster(experiment: Experiment, config: dict[str, Any], data: Federation, si
 
 
 def _rounds(
-    experiment: Experiment, config: dict[str, Any], data: Federation, executor: Executor, simulate: Simulate
-) -> list[float]:
+    experiment: Experiment, config: dict[str, Any], data: Federation, executor: Executor, simulate: Simulate,
+    after_each: Callable[[], None] = lambda: None,
+) -> list[float]:  # fmt: skip
     """The seconds of each of the first rounds; fewer where training diverges, which says nothing of the code."""
     # the rows are there: a partition file, which says how many clients there are, is asked no more
     scenario = experiment.scenario.override(
@@ -183,6 +215,7 @@ def _rounds(
         simulation = simulate(given, config | {"local_steps": STEPS}, data)
         for _ in range(ROUNDS):
             seconds.append(simulation.step()["seconds"])
+            after_each()
     return seconds
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import builtins
+import gc
 import hashlib
+import io
 import os
 import random
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 from types import FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
@@ -16,9 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from fedtune.core.pure_functions import is_known
-from fedtune.user_code import places
+from fedtune.nn.net import hooks_on_all
+from fedtune.user_code import places, user_errors
 
 DEEP = 20  # so far are objects looked into
+_Cached = type(lru_cache(int))
+_OF_CACHE = "'s cache "
 
 
 class Streams(NamedTuple):
@@ -39,29 +47,67 @@ class Streams(NamedTuple):
         return [n for n in self._fields if getattr(self, n) != getattr(later, n)]
 
 
+class Written:
+    """Notes which files this thread opens to write into them, by Python's functions."""
+
+    def __init__(self) -> None:
+        """None so far."""
+        self.files: list[str] = []
+        self.where = ""  # the line of a user's that opened the first
+        self._thread = threading.get_ident()
+        self._plain: list[tuple[Any, Any]] = [(builtins, builtins.open), (io, io.open), (os, os.open)]
+
+    def __enter__(self) -> Written:
+        """From now on."""
+        for owner, plain in self._plain:
+            owner.open = partial(self._opened, plain)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Until now."""
+        for owner, plain in self._plain:
+            owner.open = plain
+
+    def _opened(self, plain: Callable[..., Any], file: Any, how: Any = "r", *args: Any, **kwargs: Any) -> Any:
+        how = kwargs.get("mode", kwargs.get("flags", how))
+        writes = how & (os.O_WRONLY | os.O_RDWR) if isinstance(how, int) else set("wax+") & set(how)
+        if writes and threading.get_ident() == self._thread and (where := user_errors.line_now()):
+            self.where = self.where or where
+            self.files.append(str(file))
+        return plain(file, how, *args, **{n: v for n, v in kwargs.items() if n not in ("mode", "flags")})
+
+
 def belongings(cls: type) -> dict[str, str]:
-    """A fingerprint of every value that outlives a call, by `Class.name`, `module.name` or `function.name`."""
+    """A fingerprint of every value that outlives a call, by `Class.name`, `module.name` or `function.name`.
+
+    Where several files have something of one name, all of it is under that name.
+    """
     found: dict[str, str] = {}
     owners = {owner: None for owner in places.own_classes(cls)}
     for module in _modules(cls):
         for name, value in vars(module).items():
             if isinstance(value, type):
                 owners |= {value: None} if value.__module__ == module.__name__ else {}
-            elif isinstance(value, FunctionType):
-                found |= _of_function(name, value) if value.__module__ == module.__name__ else {}
+            elif isinstance(value, FunctionType | _Cached):
+                _put(found, _of_function(name, value) if value.__module__ == module.__name__ else {})
             elif not name.startswith("__") and not isinstance(value, ModuleType):
-                found[name] = fingerprint(value)
+                _put(found, {name: fingerprint(value)})
     for owner in owners:
         for name, value in vars(owner).items():
-            if isinstance(value, FunctionType):
-                found |= _of_function(f"{owner.__name__}.{name}", value)
+            if isinstance(value, FunctionType | _Cached):
+                _put(found, _of_function(f"{owner.__name__}.{name}", value))
             elif not name.startswith("__"):
-                found[f"{owner.__name__}.{name}"] = fingerprint(value)
+                _put(found, {f"{owner.__name__}.{name}": fingerprint(value)})
     return found
 
 
+def _put(found: dict[str, str], more: dict[str, str]) -> None:
+    for name, value in more.items():
+        found[name] = f"{found[name]}, {value}" if name in found else value
+
+
 def of_net(net: nn.Module) -> dict[str, str]:
-    """A fingerprint of everything in a net's modules, their classes and files but a client's tensors, and modes."""
+    """A fingerprint of everything in a net's modules but a client's tensors, and modes: made anew with the net."""
     tensors = ("_parameters", "_buffers", "_modules", "training")
     found: dict[str, str] = {}
     for path, module in net.named_modules():
@@ -69,9 +115,26 @@ def of_net(net: nn.Module) -> dict[str, str]:
         held = {n: v for n, v in vars(module).items() if n not in tensors and not (torchs and n.startswith("_"))}
         held |= {n: module._buffers[n] for n in module._non_persistent_buffers_set}  # which no client has as its own
         found |= {f"{path}.{name}".strip("."): fingerprint(value) for name, value in held.items()}
-    for cls in {type(m) for m in net.modules() if not is_known(type(m).__module__)}:
-        found |= belongings(cls)
     return found
+
+
+def of_process(*classes: type) -> dict[str, str]:
+    """A fingerprint of what outlives a trial: in these classes and their files, the environment, hooks on all modules.
+
+    Of fedtune's and PyTorch's own classes nothing is looked at.
+    """
+    found = {f"os.environ[{name!r}]": value for name, value in os.environ.items()}
+    found["what hooks on all modules hold"] = fingerprint(hooks_on_all())
+    for cls in dict.fromkeys(classes):
+        if not is_known(cls.__module__):
+            found |= belongings(cls)
+    return found
+
+
+def changed(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    """What has another fingerprint now.  What a cache remembers for the first time is no change."""
+    names = (n for n in before.keys() | after.keys() if n in before or _OF_CACHE not in n)
+    return sorted({n.split(_OF_CACHE)[0] for n in names if before.get(n) != after.get(n)})
 
 
 def _modules(cls: type) -> Iterator[ModuleType]:
@@ -84,12 +147,25 @@ def _modules(cls: type) -> Iterator[ModuleType]:
             yield module
 
 
-def _of_function(name: str, function: FunctionType) -> dict[str, str]:
+def _of_function(name: str, function: Any) -> dict[str, str]:
+    if isinstance(function, _Cached):
+        entries = {f"{name}{_OF_CACHE}{id(function)} {id(part)}": fingerprint(part) for part in _remembered(function)}
+        inner = function.__wrapped__
+        return entries | (_of_function(name, inner) if isinstance(inner, FunctionType) else {})
     kept = {f"{name}.{n}": v for n, v in vars(function).items() if n != "__wrapped__"}
     kept |= {f"{name}, default {i + 1}": v for i, v in enumerate(function.__defaults__ or ())}
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     kept |= {f"{name}, variable {n}": c.cell_contents for n, c in cells if n != "__class__" and _filled(c)}
     return {n: fingerprint(v) for n, v in kept.items() if not callable(v)}
+
+
+def _remembered(function: Any) -> Iterator[Any]:
+    """What a function under `lru_cache` was called with and gave."""
+    for part in gc.get_referents(function):
+        if type(part) is dict and "__wrapped__" not in part:
+            yield from (value for value in part.values() if type(value).__name__ != "_lru_list_elem")
+        elif not isinstance(part, type | dict | FunctionType):
+            yield part
 
 
 def _filled(cell: Any) -> bool:

@@ -33,7 +33,16 @@ class Model:
         """The named part as a function."""
         start = len(name) + 1
         own = {n[start:]: t for n, t in self.tensors.items() if n.startswith(name + ".")}
-        return lambda x: functional_call(self.net.get_submodule(name), own, (x,), tie_weights=False)
+
+        def run(x: Tensor) -> Tensor:
+            now = dict(own)  # in which PyTorch puts what the module holds afterwards
+            out: Tensor = functional_call(self.net.get_submodule(name), now, (x,), tie_weights=False)
+            for n, t in own.items():
+                if now[n] is not t:  # a buffer that `forward` replaced (self.mean = …), as if it had written into it
+                    t.copy_(now[n].detach())
+            return out
+
+        return run
 
     def still(self, tensors: dict[str, Tensor]) -> Model:
         """The model with these tensors instead, as it predicts: with running statistics, and without gradient.

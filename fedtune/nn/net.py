@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -65,7 +66,12 @@ def hook_of(net: nn.Module) -> str:
         hooks = [h for kind in _HOOKS for h in vars(module).get(kind, {}).values()]
         if any(not getattr(h, "__module__", "").startswith("torch.") for h in hooks):
             return f"layer {name} ({type(module).__name__})"
-    return "all modules (register_module_forward_hook)" if any(vars(everywhere)[f"_global{n}"] for n in _HOOKS) else ""
+    return "all modules (register_module_forward_hook)" if hooks_on_all() else ""
+
+
+def hooks_on_all() -> list[Any]:
+    """The hooks on all modules of the process."""
+    return [hook for kind in _HOOKS for hook in vars(everywhere)[f"_global{kind}"].values()]
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

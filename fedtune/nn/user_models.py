@@ -20,7 +20,7 @@ from torch.nn.parameter import is_lazy
 from fedtune.core import randomness
 from fedtune.core.errors import UserError, unknown
 from fedtune.nn import catalogue, user_modules
-from fedtune.nn.net import Net, Shape, rows_in_words
+from fedtune.nn.net import Net, Shape, hooks_on_all, rows_in_words
 from fedtune.user_code import extensions, user_errors, user_files
 
 HEAD, FEATURES = "head", "features"  # the option that is ours, and the one that a function may take
@@ -96,12 +96,18 @@ def _made(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
     if features and known and FEATURES in known:
         options.setdefault(FEATURES, features)
     _require_call(name, make, known, options)
+    hooks = hooks_on_all()
     with _calling(f"model {name} cannot be made for {classes} classes of {'×'.join(map(str, shape))}"):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Initializing zero-element|Lazy modules are")  # looked at below
             net = make(shape, classes, **options)
     if not isinstance(net, nn.Module):
         raise UserError(f"{name} must return a torch.nn.Module, but returned {_form(net)}")
+    if hooks_on_all() != hooks:
+        raise UserError(
+            f"a model's hooks are its own, but making {name} registers one on all modules (torch.nn.modules.module), "
+            "which outlives it and is there once more for every trial; register it on the layers that need it"
+        )
     user_modules.require_plain(name, net)
     return net
 
@@ -195,6 +201,13 @@ def _require_usable(name: str, net: Net, again: nn.Module) -> None:
                 "one layer twice in forward"
             )
         seen[id(p)] = tensor
+    for tensor, buffer in net.named_buffers(remove_duplicate=False):
+        if id(buffer) in seen:
+            raise UserError(
+                f"{tensor} of {name} is the same tensor as {seen[id(buffer)]}, but here each is a client's by itself; "
+                "call one layer twice in forward"
+            )
+        seen[id(buffer)] = tensor
     first, second = list(net.state_dict().values()), list(_sorted_as(net, again))
     if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True)):
         raise UserError(

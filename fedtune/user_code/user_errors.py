@@ -8,7 +8,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from fedtune.core.errors import UserError
@@ -24,6 +24,14 @@ _RAISE = dis.opmap["RAISE_VARARGS"]
 def place(error: BaseException) -> str | None:
     """FILE:LINE of an error in the user's own code, the innermost one; None if no line of theirs is in its stack."""
     return user_imports.place(error, PATHS)
+
+
+def line_now() -> str:
+    """FILE:LINE of the user's own code that is being run; "" if none is."""
+    frame: FrameType | None = sys._getframe()
+    while frame and frame.f_code.co_filename not in PATHS:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
 
 
 def theirs(error: BaseException) -> bool:

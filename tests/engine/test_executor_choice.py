@@ -122,7 +122,7 @@ def test_a_model_that_no_rule_knows_is_timed_once_for_all_seeds(
     calls: list[str] = []
     seconds = dict(zip(("stack", "loop"), times, strict=True))
 
-    def timed(_: Any, __: Any, ___: Any, executor: str, ____: Any) -> list[float]:
+    def timed(_: Any, __: Any, ___: Any, executor: str, *____: Any) -> list[float]:
         calls.append(executor)
         return [9.0, seconds[executor]]
 
@@ -171,15 +171,17 @@ def test_a_record_gives_back_what_was_found() -> None:
 
 
 KEEPING = {
-    "attribute": "keeping_nets.py:48 changes body.2.calls", "of_class": "changes OfClass.calls",
-    "global_": "changes CALLS",
-    "default": "changes Default.counted, default 1", "iterator": "changes body.2.numbers",
+    "attribute": "keeping_nets.py:48 changes body.2.calls", "iterator": "changes body.2.numbers",
     "constant": "changes body.2.calls", "closure": "changes body.2.count", "dropped": "changes body.2.drop.p",
-    "own_random": "changes body.2.generator", "python_random": "draws from the process's stream of python",
-    "numpy_random": "draws from the process's stream of numpy", "hooked": "layer body.1 (Linear) has a hook",
+    "own_random": "changes body.2.generator", "hooked": "layer body.1 (Linear) has a hook",
     "patched": "changes body.1.forward", "deque": "changes body.2.seen", "of_slots": "changes body.2.far",
     "numpy_count": "changes body.2.calls", "generator": "changes body.2.numbers",
-    "other_class": "changes Elsewhere.calls", "called": "changes COUNT", "flips": "changes body.2.way",
+    "flips": "changes body.2.way",
+}  # fmt: skip
+OUTLIVING = {
+    "of_class": "changes OfClass.calls", "global_": "keeping_nets.py:15 changes CALLS",
+    "default": "changes Default.counted, default 1", "other_class": "changes Elsewhere.calls",
+    "called": "changes COUNT",
 }  # fmt: skip
 
 
@@ -198,6 +200,27 @@ def test_a_model_that_keeps_what_no_client_has_is_looped_and_told_by_the_note_an
     assert KEEPING[kind].split(" ", 1)[1].removeprefix("changes ").split()[0] in told, told
 
 
+@pytest.mark.parametrize("kind", OUTLIVING)
+def test_a_model_that_keeps_what_outlives_a_trial_is_refused_and_told_by_check(kind: str) -> None:
+    model = user_files.take(f"{NETS.with_name('keeping_nets.py')}:{kind}")[0]
+    scenario = SMALL.override(model=model, features=0)
+    with pytest.raises(UserError, match=f"{re.escape(OUTLIVING[kind])}, which outlives a trial; keep it in the model"):
+        settled(Experiment("fedavg", scenario), {}, DATA)
+    assert OUTLIVING[kind].split(" ")[-1] in str(models.own_state(models.ModelSubject(model, scenario)))
+
+
+@pytest.mark.parametrize(("kind", "whose"), [("python_random", "Python"), ("numpy_random", "NumPy")])
+@pytest.mark.parametrize("executor", ["auto", "stack", "loop"])
+def test_a_model_that_draws_from_the_processs_streams_is_refused_however_it_runs(
+    kind: str, whose: str, executor: Any
+) -> None:
+    model = user_files.take(f"{NETS.with_name('keeping_nets.py')}:{kind}")[0]
+    scenario = SMALL.override(model=model, features=0)
+    with pytest.raises(UserError, match=rf"repeatable, but at keeping_nets.py:\d+ it draws from {whose}'s random"):
+        Simulation(Experiment("fedavg", scenario, executor=executor), {}, DATA).step()
+    assert "draws from the process's stream" in str(models.own_state(models.ModelSubject(model, scenario)))
+
+
 @pytest.mark.parametrize("kind", ["tensor_hook", "penalty"])
 def test_a_model_that_is_trained_to_other_numbers_stacked_is_looped(
     kind: str, capsys: pytest.CaptureFixture[str]
@@ -213,14 +236,28 @@ def test_a_model_that_is_trained_to_other_numbers_stacked_is_looped(
     assert not subject.stacks
 
 
-def test_an_algorithm_that_keeps_something_in_its_file_is_looped(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_algorithm_that_keeps_something_in_its_file_is_refused(tmp_path: Path) -> None:
     own(tmp_path, "(KEPT.append(1) or len(KEPT)) * m['head.bias'].sum()")
     (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + "KEPT = []\n")
     name = user_files.take(str(tmp_path / "own.py"))[0]
+    with pytest.raises(UserError, match="at own.py:12 changes KEPT, which outlives a trial; keep it in the model or"):
+        settled(Experiment(name, SMALL), {}, DATA)
+
+
+def test_what_is_remembered_in_the_first_round_alone_is_looped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As code does that computes a table once for all; what `lru_cache` remembers changes nothing."""
+    own(tmp_path, "KEPT.setdefault('shift', 0) + cached(1)")
+    more = "KEPT = {}\nfrom functools import lru_cache\n@lru_cache\ndef cached(x):\n    return 0 * x\n"
+    (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + more)
+    name = user_files.take(str(tmp_path / "own.py"))[0]
     assert settled(Experiment(name, SMALL), {}, DATA).executor == "loop"
-    assert "at Own changes KEPT, which all clients share" in capsys.readouterr().err
+    assert "changes KEPT, which all clients share" in capsys.readouterr().err
+    own(tmp_path, "cached(1)")
+    (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + more)
+    name = user_files.take(str(tmp_path / "own.py"))[0]
+    assert settled(Experiment(name, SMALL), {}, DATA).executor == "rule"
 
 
 @pytest.mark.parametrize("algorithm", ["fedproto", "gfpl", "scaffold", "fesem"])

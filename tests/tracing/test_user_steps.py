@@ -412,8 +412,6 @@ IMPURE = {
         case(TIMES.format("next(COUNT)"), "COUNT = itertools.count()"), "reads COUNT, an instance of count"
     ),
     "the clock": (case(TIMES.format("0 * time.time()")), "reads time.time, which may depend on more"),
-    "chance": (case(TIMES.format("random.random()")), "reads random.random, which may depend on more"),
-    "numpy's chance": (case(TIMES.format("np.random.rand()")), "reads np.random.rand"),
     "the environment": (case(TIMES.format("len(os.environ)")), "reads os.environ, an instance of _Environ"),
     "text": (case("print(end='')\n" + PLAIN), "reads print"),
     "a file": (case(TIMES.format("len(open(os.devnull).read())")), "reads open"),
