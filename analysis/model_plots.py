@@ -49,8 +49,10 @@ def per_client(accuracies: pd.DataFrame, by: str = "algorithm") -> go.Figure:
         if not name:
             figure.add_hline(y=mine["test_acc"].mean(), line={"color": GREY, "dash": "dash"})
     figure.update_xaxes(title="client, by its accuracy").update_yaxes(title="test accuracy")
-    clients = int(group.value_counts().max())
-    note = f"n = {several(clients, 'client')}; {'; '.join(said)}"
+    counted = several(int(group.value_counts().max()), "client")
+    if "seed" in known and (seeds := known["seed"].nunique()) > 1:
+        counted = f"{several(known['client'].nunique(), 'client')} on each of {seeds} seeds"
+    note = f"n = {counted}; {'; '.join(said)}"
     return finish(figure, title, note, legend=1 if group.nunique() > 1 else 0)
 
 
@@ -77,11 +79,11 @@ def embedding(sets: Mapping[str, Rows], together: bool = True, seed: int = 0, co
         for i, name in enumerate(names):
             rows = drawn[name]
             mine, start = points[start : start + len(rows.values)], start + len(rows.values)
-            keys = rows.labels if colour == "class" else rows.owners
+            numbers, name_of = (rows.labels, rows.class_) if colour == "class" else (rows.owners, rows.client)
             figure.add_scatter(
                 x=mine[:, 0], y=mine[:, 1], name=name, showlegend=together and len(names) > 1, row=1, col=at,
-                text=[str(k) for k in keys], **_mark(i, len(keys), [paint[str(k)] for k in keys]),
-                customdata=[f"class {c}, " + (f"client {o}" if o >= 0 else "server")
+                text=[name_of(k) for k in numbers], **_mark(i, len(numbers), [paint[str(k)] for k in numbers]),
+                customdata=[f"class {rows.class_(c)}, " + ("client " * (o >= 0)) + rows.client(o)
                             for c, o in zip(rows.labels, rows.owners, strict=True)],
                 hovertemplate=f"{name}: %{{customdata}}<extra></extra>",
             )  # fmt: skip
@@ -89,7 +91,7 @@ def embedding(sets: Mapping[str, Rows], together: bool = True, seed: int = 0, co
     figure.update_yaxes(showticklabels=False, ticks="", showgrid=False)
     figure.update_yaxes(title="t-SNE 2, no unit", col=1)
     counts = ", ".join(f"{len(rows.values)} {name}" for name, rows in drawn.items())
-    note = f"n = {counts}; colour and number: {colour}; distances between far groups mean nothing"
+    note = f"n = {counts}; colour and letters: {colour}; distances between far groups mean nothing"
     return finish(figure, title, note, height=460, legend=int(together and len(drawn) > 1),
                   panels=not together)  # fmt: skip
 
@@ -123,7 +125,7 @@ def _some(rows: Rows, seed: int) -> Rows:
     if len(rows.values) <= MOST_ROWS:
         return rows
     chosen = np.sort(np.random.default_rng(seed).choice(len(rows.values), MOST_ROWS, replace=False))
-    return Rows(*(part[chosen] for part in rows))
+    return rows._replace(values=rows.values[chosen], labels=rows.labels[chosen], owners=rows.owners[chosen])
 
 
 def _plane(points: np.ndarray, seed: int) -> np.ndarray:
@@ -134,7 +136,7 @@ def _plane(points: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _mark(place: int, points: int, paint: list[str]) -> dict[str, Any]:
-    """A point of the first set is its number, so that nobody depends on colours; of a later one, a mark around it."""
+    """A point of the first set is a name or number, so that nobody depends on colours; a later one's has a mark."""
     text = {"size": 10, "color": paint}
     if place == 0:
         return {"mode": "text", "textfont": text}

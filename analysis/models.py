@@ -45,11 +45,24 @@ SERVER = -1  # the owner of what belongs to no client
 
 
 class Rows(NamedTuple):
-    """Points with what they are of.  values [N, D], labels [N], owners [N]: the client, or SERVER."""
+    """Points with what they are of.  values [N, D], labels [N], owners [N]: the client, or SERVER.
+
+    clients, classes: all of them by name, in the order of their numbers; () where they have none.
+    """
 
     values: np.ndarray
     labels: np.ndarray
     owners: np.ndarray
+    clients: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+
+    def client(self, number: int) -> str:
+        """A client by its name, or number."""
+        return "server" if number == SERVER else self.clients[number] if self.clients else str(number)
+
+    def class_(self, number: int) -> str:
+        """A class by its name, or number."""
+        return self.classes[number] if self.classes else str(number)
 
 
 class Saved:
@@ -86,14 +99,14 @@ class Saved:
             raise self._lacks("no prototypes at the server", "fedproto, fedtgp, fedsa, fedpa and gfpl have them")
         values = unpack(table.values).means if self._is(GFPL) else table.values
         classes = torch.arange(len(values)).view(-1, *[1] * (table.present.dim() - 1)).expand(table.present.shape)
-        return _rows(values[table.present], classes[table.present])
+        return self._named(values[table.present], classes[table.present])
 
     def anchors(self) -> Rows:
         """FedSA's and FedFA's: a point per class."""
         if "anchors" not in self.state.server:
             raise self._lacks("no anchors", "fedsa and fedfa have them")
         anchors = self.state.server["anchors"]
-        return _rows(anchors, torch.arange(len(anchors)))
+        return self._named(anchors, torch.arange(len(anchors)))
 
     @torch.no_grad()
     def generated(self, each: int = 50, seed: int = 0) -> Rows:
@@ -111,11 +124,11 @@ class Saved:
         y, stream = known.repeat_interleave(each), randomness.stream(seed, "generated")
         noise = LAWS[alg.noise_law]((len(y), alg.noise_width), generator=stream)
         if not alg.personal:
-            return _rows(generate(server["nets"], noise, y), y)
+            return self._named(generate(server["nets"], noise, y), y)
         assert isinstance(alg, FedGenP)
         xi = torch.randn(len(y), self.setting.task.features, generator=stream)
         made = [alg.imagine(take(server["nets"], k), noise, xi, y)[0] for k in range(clients)]
-        return _rows(torch.cat(made), y.repeat(clients), torch.arange(clients).repeat_interleave(len(y)))
+        return self._named(torch.cat(made), y.repeat(clients), torch.arange(clients).repeat_interleave(len(y)))
 
     @torch.no_grad()
     def client_accuracies(self) -> pd.DataFrame:
@@ -142,7 +155,7 @@ class Saved:
         classes, width = len(table.present), mixture.means.shape[-1]
         eps = torch.rand(classes, each, generator=stream), torch.randn(classes, each, width, generator=stream)
         values, seen = sample(mixture, *eps), table.present.any(1)
-        return _rows(values[seen].flatten(0, 1), torch.arange(classes)[seen].repeat_interleave(each))
+        return self._named(values[seen].flatten(0, 1), torch.arange(classes)[seen].repeat_interleave(each))
 
     def _clients(self) -> Iterator[tuple[int, Model, dict]]:
         """Every client's number, model as it is scored, and what it would receive now."""
@@ -160,8 +173,14 @@ class Saved:
         table = getattr(f, split)
         for k, m, _ in self._clients():
             own = table.rows[k, : int(table.counts[k])]
-            parts.append(_rows(make(m, f.x[own]), f.y[own], torch.full_like(own, k)))
-        return Rows(*(np.concatenate(both) for both in zip(*parts, strict=True)))
+            parts.append((make(m, f.x[own]), f.y[own], torch.full_like(own, k)))
+        return self._named(*map(torch.cat, zip(*parts, strict=True)))
+
+    def _named(self, values: Tensor, labels: Tensor, owners: Tensor | None = None) -> Rows:
+        """These points with the names of clients and classes; without owners they are the server's."""
+        owners, f = torch.full_like(labels, SERVER) if owners is None else owners, self.setting.federation
+        clients = tuple(map(f.owner, range(f.clients))) if f.owners else ()
+        return Rows(values.double().numpy(), labels.numpy(), owners.numpy(), clients, f.class_names)
 
     def _is(self, cls: type) -> bool:
         return isinstance(self.setting.algorithm, cls)
@@ -200,8 +219,3 @@ def _opened(experiment: Experiment, config: dict[str, Any], state: dict[str, Any
     simulation = Simulation(experiment, config, data)
     simulation.load_state_dict(state)
     return Saved(experiment, simulation)
-
-
-def _rows(values: Tensor, labels: Tensor, owners: Tensor | None = None) -> Rows:
-    owners = torch.full_like(labels, SERVER) if owners is None else owners
-    return Rows(values.double().numpy(), labels.numpy(), owners.numpy())

@@ -61,8 +61,11 @@ def parallel(study: optuna.Study | None) -> go.Figure:
     low, high = (0, 1) if what == "accuracy" else (min(li.y[0] for li in lines), max(li.y[0] for li in lines) + 1e-12)
     for line in lines:  # Optuna's palest are hardly seen; y[0]: the objective
         line.line.color = sample_colorscale(SCALE, 1 - (line.y[0] - low) / (high - low))[0]
-    figure.update_traces(marker={"colorscale": SCALE, "reversescale": True}, selector={"mode": "markers"})
-    return finish(figure, title, f"{_n(study)}; from the left: {what}, then the hyperparameters")
+    several_values = len({value for _, value in _comparable(study)[0]}) > 1
+    look = {"colorscale": SCALE, "reversescale": True, "showscale": several_values}  # around one, Optuna's bar is made up
+    figure.update_traces(marker=look, selector={"mode": "markers"})
+    alike = "" if several_values else f"; all have the same {what}"
+    return finish(figure, title, f"{_n(study)}; from the left: {what}, then the hyperparameters{alike}")
 
 
 def slices(study: optuna.Study | None) -> go.Figure:

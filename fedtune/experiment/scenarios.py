@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -168,9 +168,14 @@ def on_own_data(field: str) -> str:
     return FOLLOWS.get(field, "" if value == getattr(SCENARIOS[DEFAULT], field) else str(value))
 
 
-def in_words(name: str, values: Mapping[str, Any]) -> str:
-    """A scenario by name, with those of the values that are not its own: `digits-w4 (rounds = 20)`."""
+def in_words(name: str, values: Mapping[str, Any], given: Collection[str] = ()) -> str:
+    """A scenario by name, with those of the values that are not its own: `digits-w4 (rounds = 20)`.
+
+    given: the fields that the user gave.  Others that follow from a user's own data are their own.
+    """
     known = name in SCENARIOS or _is_own(name)
-    own = asdict(find(name)) | ({} if name in SCENARIOS else {"dataset": name}) if known else {}
+    own = asdict(find(name)) if known else {}
+    if name not in SCENARIOS:
+        own |= {n: v for n, v in values.items() if n == "dataset" or n in (*FOLLOWS, "x_as") and n not in given}
     changed = ", ".join(f"{n} = {v}" for n, v in values.items() if n in own and v != own[n])
     return f"{name} ({changed})" if changed else name

@@ -56,7 +56,7 @@ class Findings:
     @property
     def title(self) -> str:
         """The algorithm and its scenario, in words."""
-        return f"{self.record['algorithm']} on {in_words(self.scenario, self.record['scenario'])}"
+        return f"{self.record['algorithm']} on {in_words(self.scenario, self.record['scenario'], given(self.record))}"
 
     @property
     def goal(self) -> Goal:
@@ -163,6 +163,13 @@ def _scenario(record: dict[str, Any]) -> str:
         return SearchOptions.from_record(record).scenario
     except UserError:
         return str(record["scenario"]["dataset"])
+
+
+def given(record: dict[str, Any]) -> Collection[str]:
+    """The scenario's fields that the user gave."""
+    options = record.get("options")
+    fields = options.get("fields") if isinstance(options, dict) else None
+    return fields if isinstance(fields, dict) else ()
 
 
 def state(run: Path, record: dict[str, Any]) -> str:

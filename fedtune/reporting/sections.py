@@ -186,7 +186,7 @@ def _comparison(run: Path, anchor: str) -> Comparison:
     record = files.record_with("algorithms", "scenario")
     try:
         algorithms, scenario = [str(a) for a in record["algorithms"]], record["scenario"]
-        where = in_words(record.get("scenario_name") or scenario["dataset"], scenario)
+        where = in_words(record.get("scenario_name") or scenario["dataset"], scenario, findings.given(record))
     except (KeyError, TypeError, AttributeError) as error:
         raise files.damaged(error) from error
     state, evaluations = findings.state(run, record), _evaluations(run)

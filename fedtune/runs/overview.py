@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
-from fedtune.core.objectives import FAR, Goal, Objective
+from fedtune.core.objectives import EXCESSES, FAR, Goal
 from fedtune.core.terminal import command_line, several, short
 from fedtune.runs import time_left
 from fedtune.runs.files import COMPARISON, RunFiles
@@ -79,7 +79,7 @@ def _search(run: Path) -> tuple[Group, bool, float | None]:
     ]
     seconds = None if over else time_left.of_search(files, record, rows, how)
     lines += _left(seconds)
-    table = _best(rows, how, rounds, set(record["space"]), Goal.from_record(record).first)
+    table = _best(rows, how, rounds, set(record["space"]), Goal.from_record(record))
     return Group("\n".join(lines), "no round was reported yet" if table is None else table), over, seconds
 
 
@@ -98,22 +98,38 @@ def _rung(rung: float, budget: Budget, rows: Logged, how: dict[str, str]) -> str
     return f"rung at {where}: reached by {len(there)}, {on} went on"
 
 
-def _best(rows: Logged, how: dict[str, str], rounds: int, space: set[str], objective: Objective) -> Table | None:
-    """The trials with the best last value of the objective, those that diverged last; None before there is a round."""
+def _best(rows: Logged, how: dict[str, str], rounds: int, space: set[str], goal: Goal) -> Table | None:
+    """The trials with the best last value of the objective; None before there is a round.
+
+    Behind them stand those that break a constraint, or would at their end, and last those that diverged.
+    """
+    objective, said = goal.first, "".join(f", {c}" for c in goal.constraints)
     key, best = objective.attribute, {"max": "highest", "min": "lowest"}[objective.mode]
+    decide = {o.name: o.attribute for o in (*goal.objectives, *goal.constraints)}
     names = sorted({n for of in rows.values() for n in of[-1].get("config", {})} & space)
-    table = Table(title=f"{best} last {objective.name}", title_justify="left", box=None)
-    for column in ("trial", "status", "round", objective.name, "test_acc", *names):
+    table = Table(title=f"{best} last {objective.name}{said}", title_justify="left", box=None)
+    for column in ("trial", "status", "round", *decide, "test_acc", *["kept"] * bool(said), *names):
         table.add_column(column, justify="left" if column in ("trial", "status") else "right")
     last = {t: of[-1] for t, of in rows.items() if abs(of[-1].get(key, FAR)) < FAR}
-    order = sorted(last, key=lambda t: (how.get(t) == "diverged", -objective.sign * last[t][key], _loss(last[t])))
-    for trial in order[:SHOWN]:
+
+    def place(trial: str) -> tuple[bool, bool, float, float]:
         row = last[trial]
-        tested = _tested(rows[trial])
+        return how.get(trial) == "diverged", not _kept(row), -objective.sign * row[key], _loss(row)
+
+    for trial in sorted(last, key=place)[:SHOWN]:
+        row = last[trial]
+        figures = [f"{row[a]:.4f}" if a in row else "" for a in decide.values()]
         values = [short(row.get("config", {}).get(n)) for n in names]
-        at = f"{reached([row])}/{rounds}"
-        table.add_row(trial, how.get(trial, ""), at, f"{row[key]:.4f}", tested, *values)
+        kept = [["no", "yes"][_kept(row)]] * bool(said)
+        table.add_row(
+            trial, how.get(trial, ""), f"{reached([row])}/{rounds}", *figures, _tested(rows[trial]), *kept, *values
+        )
     return table if last else None
+
+
+def _kept(row: dict[str, Any]) -> bool:
+    """Whether a trial keeps the constraints; of one that trains, whether it would at its end."""
+    return not any(excess > 0 for excess in row.get(EXCESSES) or ())
 
 
 def _loss(row: dict[str, Any]) -> float:

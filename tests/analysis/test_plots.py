@@ -219,6 +219,36 @@ def test_every_figure_has_a_title_units_and_n(tmp_path: Path) -> None:
         assert json.loads(figure.to_json())["data"], name
 
 
+def test_clients_of_several_seeds_are_counted_once() -> None:
+    runs = [{"client": c, "seed": s, "test_acc": c / 10, "configuration": n}
+            for n in ("best", "default") for s in (1, 2, 3) for c in range(4)]  # fmt: skip
+    assert "n = 4 clients on each of 3 seeds" in title(plots.per_client(pd.DataFrame(runs), by="configuration"))
+    assert "n = 4 clients;" in title(plots.per_client(pd.DataFrame(runs[:4])))
+
+
+def test_points_have_the_names_of_clients_and_classes() -> None:
+    named = ROWS._replace(clients=("north", "<b>", "c d", "ü"), classes=("[unk]", "cat", "dog"))
+    figure = plots.embedding({"features": named, "prototypes": named._replace(owners=np.full(30, models.SERVER))})
+    features, prototypes = figure.data
+    assert set(features.text) == {"[unk]", "cat", "dog"}
+    assert "class [unk], client north" in features.customdata and "class cat, server" in prototypes.customdata
+    by_client = plots.embedding({"features": named}, colour="client").data[0].text
+    assert set(by_client) == {"north", "&lt;b&gt;", "c d", "ü"}
+    assert set(plots.embedding({"features": ROWS}, colour="client").data[0].text) == {"0", "1", "2", "3"}
+
+
+@pytest.mark.parametrize("values", [[1.0] * 4, [0.0] * 4, [0.2, 0.9, 1.0, 0.4]])
+def test_a_colour_bar_shows_values_that_there_are(values: list[float]) -> None:
+    study, wanted = optuna.create_study(direction="maximize"), {"lr": FloatDistribution(0, 1)}
+    for i, value in enumerate(values):
+        study.add_trial(create_trial(params={"lr": i / 4}, distributions=wanted, value=value))
+    figure = plots.parallel(study)
+    bar = next(t for t in figure.data if t.mode == "markers").marker
+    alike = len(set(values)) == 1
+    assert bar.showscale is not alike and ("all have the same accuracy" in title(figure)) is alike
+    assert alike or (min(bar.color), max(bar.color)) == (0.2, 1.0)
+
+
 def test_frames_that_are_empty_or_hold_one_trial_give_figures_too(tmp_path: Path) -> None:
     for name, figure in every(*NONE).items():
         assert says(figure), name

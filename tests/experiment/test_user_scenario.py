@@ -73,6 +73,10 @@ def test_words_name_what_is_not_as_on_own_data() -> None:
     values = vars(scenarios.OWN) | {"dataset": "clinics.npz"}
     assert scenarios.in_words("clinics.npz", values) == "clinics.npz"
     assert scenarios.in_words("clinics.npz", values | {"rounds": 9}) == "clinics.npz (rounds = 9)"
+    follows = {"partition": "natural", "owners": 1, "clients": 12, "model": "mlp", "x_as": "numbers"}
+    assert scenarios.in_words("clinics.npz", values | follows) == "clinics.npz", "as the data have it"
+    given = {"dataset": "clinics.npz", "clients": 5, "rounds": 9}
+    assert scenarios.in_words("clinics.npz", values | follows | given, given) == "clinics.npz (clients = 5, rounds = 9)"
     values = vars(scenarios.find("digits-w4")) | {"rounds": 9}
     assert scenarios.in_words("digits-w4", values) == "digits-w4 (rounds = 9)"
 

@@ -73,6 +73,8 @@ def test_local_and_fedavgft_join_where_they_run(capsys):
     plan = planned("--algos gfpl,fedper --trials 4")
     assert list(plan.plans) == ["gfpl", "fedper", "local", "fedavgft"] and plan.baselines == ("local", "fedavgft")
     assert plan.to_record()["algorithms"] == list(plan.plans)
+    joined = "note: also tuned, as baselines for the others: local, fedavgft (--baselines none leaves them out)"
+    assert joined in capsys.readouterr().err
     assert {"lr", "momentum", "local_epochs"} <= set(plan.plans["local"].space.names)
     assert list(planned("--algos fedavgft,gfpl --trials 4").plans) == ["fedavgft", "gfpl", "local"]
     assert list(planned("--algos gfpl --trials 4 --baselines none").plans) == ["gfpl"]
@@ -110,3 +112,13 @@ def test_a_tuned_value_near_an_edge_is_told():
     begun = "with 4 trials tpe has hardly begun (its first 10 are random)"
     assert random == f"{begun}: read these as random searches, or give --trials 32"
     assert note.startswith("gfpl has lr = 0.0011, at the lower end of the searched 0.001 … 0.3 (log)")
+
+
+def test_what_was_chosen_anew_on_fresh_seeds_is_told():
+    runs = [{"algorithm": a, "configuration": c, "chosen": c == best, "seed": s, "trial": f"{a}-{c[-1]}"}
+            for a, best in (("gfpl", "top 3"), ("fedper", "top 1"), ("[own]", "top 2"))
+            for c in ("default", "top 1", "top 2", "top 3") for s in (1, 2)]  # fmt: skip
+    (note,) = comparison_text.caveats("random", 40, {}, pd.DataFrame(runs))
+    assert "the tuned one of gfpl (trial gfpl-3), [own] (trial [own]-2): of each search's best 3" in note
+    kept = pd.DataFrame(runs).assign(chosen=lambda f: f["configuration"] == "top 1")
+    assert not comparison_text.caveats("random", 40, {}, kept)

@@ -99,7 +99,7 @@ def test_without_a_terminal_an_ended_trial_is_a_line(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err.splitlines() == [
         "[0:00] 2/6 a finished after 2 rounds, val_acc 0.6000; best so far 0.7000 (a)",
         "[0:00] 3/6 b diverged after 1 round, val_acc 0.6500; best so far 0.7000 (a)",
-        "[0:00] 4/6 c failed after 0 rounds, val_acc -; best so far 0.7000 (a)",
+        "[0:00] 4/6 c failed before its first round ended; best so far 0.7000 (a)",
     ]
 
 

@@ -174,9 +174,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> None:
         shutil.copy(request.getfixturevalue("empty_store"), tmp_path / "mlflow.db")
 
 
-def made(name: str, folder: Path) -> loggers.Tool:
+def made(name: str, folder: Path, algorithm: str = "gfpl") -> loggers.Tool:
     with loggers._environment(loggers.KINDS[name].environment):
-        return loggers.KINDS[name].make(About("runs/run", "gfpl", "digits-w4", 3, folder / "run"))
+        return loggers.KINDS[name].make(About("runs/run", algorithm, "digits-w4", 3, folder / "run"))
 
 
 def stored(name: str, folder: Path) -> dict[str, dict[str, Any]]:
@@ -210,7 +210,7 @@ def _stored_by_wandb(folder: Path) -> dict[str, dict[str, Any]]:
         run = run_of(file)
         config = {n: v for n, v in run["config"].items() if n not in ("algorithm", "scenario", "seed", "trial")}
         assert run["config"]["trial"] not in found, "a trial has one run"
-        assert run["project"] == "fedtune" and run["id"] == f"{run['config']['algorithm']}-{run['config']['trial']}"
+        assert run["project"] == "fedtune" and run["id"].endswith(run["config"]["trial"]) and len(run["id"]) <= 128
         found[run["config"]["trial"]] = {
             "rows": run["rows"], "config": {n: str(v) for n, v in config.items()}, "how": run["summary"].get("status"),
             "state": run["exit"], "of": run["group"],
@@ -271,6 +271,22 @@ def test_a_resumed_search_goes_on_in_the_same_runs(name: str, killed: bool, tmp_
     rows = {n: [result(n, t) for t in range(1, last + 1)] for n, last in (("long", 6), ("cut", 4), ("odd", 2))}
     assert_holds(name, tmp_path, rounds_frame(rows), {"long": "finished", "cut": "stopped", "odd": "diverged"})
     assert {r["state"] for r in stored(name, tmp_path).values()} == {{"mlflow": "FINISHED", "wandb": 0}[name]}
+
+
+@each
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("algorithm", ["own.py:Fair", "mein 'Verfahren'.py:[unk]", 'a/b#?%;,"ü.py', "x" * 140 + ".py"])
+def test_a_file_of_any_name_is_logged_and_found_again(name: str, algorithm: str, tmp_path: Path) -> None:
+    told(made(name, tmp_path, algorithm), lambda teller: a_search(teller, last=2))
+    before = {"long": [result("long", t) | {"config": {"lam": 4.0}} for t in (1, 2)]}
+
+    def resumed(teller: TrialLogger) -> None:
+        teller.catch_up(tmp_path / "run", before)
+        a_search(teller, first=3)
+
+    (tmp_path / "run").mkdir(exist_ok=True)
+    told(made(name, tmp_path, algorithm), resumed)
+    assert sorted(stored(name, tmp_path)["long"]["rows"]) == [1, 2, 3, 4, 5, 6]
 
 
 @needs["mlflow"]

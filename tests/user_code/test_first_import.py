@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import warnings
 
 import pytest
@@ -90,13 +89,11 @@ def test_one_that_never_ends_is_named_and_ctrl_c_ends_it(text, tmp_path, capsys,
     forks, fork = [], os.fork
     monkeypatch.setattr(os, "fork", lambda: forks.append(fork()) or forks[-1])
     signal.setitimer(signal.ITIMER_REAL, 0.3)
-    began = time.monotonic()
     try:
         with pytest.raises(KeyboardInterrupt):
             load(tmp_path, text)
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert time.monotonic() - began < 30
     assert f"note: {tmp_path}/own.py has been importing for 0 seconds; Ctrl-C ends it" in capsys.readouterr().err
     with pytest.raises(ChildProcessError):
         os.waitpid(forks[0], os.WNOHANG)

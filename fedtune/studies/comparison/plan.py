@@ -56,7 +56,7 @@ class ComparisonPlan:
     @property
     def setting(self) -> str:
         """The scenario by name, with what was changed of it."""
-        return in_words(self.first.scenario, dataclasses.asdict(self.scenario))
+        return in_words(self.first.scenario, dataclasses.asdict(self.scenario), self.first.options.fields)
 
     def to_record(self) -> dict[str, Any]:
         """What compare.json says of the comparison."""
@@ -90,6 +90,8 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
     for algo, typed in baselines.items():
         if algo not in names and (space := _space_of_baseline(search := options.of_search(typed, folder), trials)):
             searches[algo], spaces_of[algo] = search, space
+    if joined := [algo for algo in baselines if algo in searches and algo not in names]:
+        say(f"note: also tuned, as baselines for the others: {', '.join(joined)} (--baselines none leaves them out)")
     plans = {}
     for algo, search in searches.items():
         if also := _also(algo, spaces_of, search):

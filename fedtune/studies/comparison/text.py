@@ -11,6 +11,7 @@ import pandas as pd
 from fedtune.core.metrics import limits
 from fedtune.core.statistics import UNBOUNDED, interval, number
 from fedtune.runs import tables
+from fedtune.studies.fresh_seeds import DEFAULT
 from fedtune.tuning import caveats as tuning_caveats
 
 LEVEL = 0.05
@@ -67,7 +68,20 @@ def caveats(
         if len(mine):
             values = {n: mine.iloc[0].get(tables.CONFIG + n) for n in space}
             found += tuning_caveats.at_edges(name, tables.plain(values), space)
-    return found
+    return found + _chosen_anew(evaluations, chosen)
+
+
+def _chosen_anew(evaluations: pd.DataFrame, chosen: pd.DataFrame) -> list[str]:
+    """Of which algorithms another configuration than the search's best was chosen on the fresh seeds."""
+    others = chosen[chosen["configuration"] != "top 1"].drop_duplicates("algorithm")
+    if others.empty:
+        return []
+    tops = evaluations.loc[evaluations["configuration"] != DEFAULT, "configuration"].nunique()
+    named = ", ".join(f"{row['algorithm']} (trial {row.get('trial', '?')})" for row in others.to_dict("records"))
+    return [
+        f"on the fresh seeds another configuration than its search's best is the tuned one of {named}: of each search's "
+        f"best {tops} the one that does best there on validation rows (--top-k 1 takes the search's best)"
+    ]
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
@@ -102,7 +116,7 @@ def costs(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "algorithm": table["algorithm"],
-            "rounds to 95 % of end": table["rounds_to_95"].map(lambda v: number(v, ".0f")),
+            "tested round with 95 % of end": table["rounds_to_95"].map(lambda v: number(v, ".0f")),
             "MB to there": table["mb_to_95"].map(lambda v: number(v, ".3g")),
             "MB a round": table["mb_per_round"].map(lambda v: number(v, ".3g")),
             "s a run": table["seconds"].map(lambda v: number(v, ".3g")),

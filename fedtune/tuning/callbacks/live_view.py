@@ -150,12 +150,12 @@ class Lines(View):
     def ended_one(self, trial: str) -> None:
         """Print how the trial ended."""
         last = self.last.get(trial, {})
-        value = "-" if (found := self._value(last)) is None else f"{found:.4f}"
+        when = "before its first round ended"
+        if rounds := last.get("training_iteration", 0):
+            value = "" if (found := self._value(last)) is None else f", {self.objective.name} {found:.4f}"
+            when = f"after {several(rounds, 'round')}{value}"
         peak = f"; best so far {self.peak[0]:.4f} ({self.peak[1]})" if self.peak else ""
-        line = (
-            f"[{self.elapsed()}] {len(self.ended)}/{self.trials} {trial} {self.ended[trial]} after "
-            f"{several(last.get('training_iteration', 0), 'round')}, {self.objective.name} {value}{peak}"
-        )
+        line = f"[{self.elapsed()}] {len(self.ended)}/{self.trials} {trial} {self.ended[trial]} {when}{peak}"
         print(line, file=sys.stderr, flush=True)
 
 

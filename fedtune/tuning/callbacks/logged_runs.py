@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from fedtune.core.own_files import plain_name
 from fedtune.tuning.space_types import Config
 
 PROJECT = "fedtune"  # MLflow's experiment and W&B's project, where the user's environment names none
 TIME = "timestamp"  # of a row, beside `round` and its metrics
 AT_ONCE = 1000  # metrics that MLflow takes in one call
+LONGEST = 128  # letters of a run's id that W&B takes
 
 
 class About(NamedTuple):
@@ -116,8 +118,8 @@ class MLflow:
 
     def _find(self, trial: str) -> Any:
         """The run of a trial that an earlier driver told of; None if there is none."""
-        wanted = f"tags.trial = '{trial}' and tags.algorithm = '{self.about.algorithm}'"
-        return next(iter(self.client.search_runs([self.experiment], wanted, max_results=1)), None)
+        found = self.client.search_runs([self.experiment], f"tags.trial = '{trial}'")
+        return next((run for run in found if run.data.tags.get("algorithm") == self.about.algorithm), None)
 
     def _last_round(self, trial: str, metric: str) -> int:
         if not self._resumed:
@@ -160,11 +162,12 @@ class WandB:
             silent=True, console="off", disable_git=True, disable_code=True, disable_job_creation=True,
             x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True, x_save_requirements=False,
         )  # fmt: skip
+        name, run_id = f"{about.algorithm}-{trial}", f"{plain_name(about.algorithm)}-{trial}"
         words = {"algorithm": about.algorithm, "scenario": about.scenario, "seed": about.seed, "trial": trial}
         run = self._runs[trial] = wandb.init(
             project=os.environ.get("WANDB_PROJECT") or PROJECT, group=os.environ.get("WANDB_RUN_GROUP") or about.search,
-            id=f"{about.algorithm}-{trial}", name=f"{about.algorithm}-{trial}", config=words | config, mode=self.mode,
-            dir=str(self.folder), resume="allow", reinit="create_new", settings=quiet,
+            id=run_id[-LONGEST:], name=name, config=words | config, mode=self.mode, dir=str(self.folder),
+            resume="allow", reinit="create_new", settings=quiet,
         )  # fmt: skip
         self._reached[trial] = max(0, run.step - 1)
 
