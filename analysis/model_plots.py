@@ -83,7 +83,7 @@ def embedding(sets: Mapping[str, Rows], together: bool = True, seed: int = 0, co
             figure.add_scatter(
                 x=mine[:, 0], y=mine[:, 1], name=name, showlegend=together and len(names) > 1, row=1, col=at,
                 text=[name_of(k) for k in numbers], **_mark(i, len(numbers), [paint[str(k)] for k in numbers]),
-                customdata=[f"class {rows.class_(c)}, " + ("client " * (o >= 0)) + rows.client(o)
+                customdata=[f"class {rows.class_(c)}, " + ("client " if o >= 0 else "") + rows.client(o)
                             for c, o in zip(rows.labels, rows.owners, strict=True)],
                 hovertemplate=f"{name}: %{{customdata}}<extra></extra>",
             )  # fmt: skip

@@ -62,7 +62,7 @@ def parallel(study: optuna.Study | None) -> go.Figure:
     for line in lines:  # Optuna's palest are hardly seen; y[0]: the objective
         line.line.color = sample_colorscale(SCALE, 1 - (line.y[0] - low) / (high - low))[0]
     several_values = len({value for _, value in _comparable(study)[0]}) > 1
-    look = {"colorscale": SCALE, "reversescale": True, "showscale": several_values}  # around one, Optuna's bar is made up
+    look = {"colorscale": SCALE, "reversescale": True, "showscale": several_values}  # of one, it is made up
     figure.update_traces(marker=look, selector={"mode": "markers"})
     alike = "" if several_values else f"; all have the same {what}"
     return finish(figure, title, f"{_n(study)}; from the left: {what}, then the hyperparameters{alike}")

@@ -105,7 +105,7 @@ def _best(rows: Logged, how: dict[str, str], rounds: int, space: set[str], goal:
     """
     objective, said = goal.first, "".join(f", {c}" for c in goal.constraints)
     key, best = objective.attribute, {"max": "highest", "min": "lowest"}[objective.mode]
-    decide = {o.name: o.attribute for o in (*goal.objectives, *goal.constraints)}
+    decide = {o.name: o.attribute for o in goal.objectives} | {c.name: c.attribute for c in goal.constraints}
     names = sorted({n for of in rows.values() for n in of[-1].get("config", {})} & space)
     table = Table(title=f"{best} last {objective.name}{said}", title_justify="left", box=None)
     for column in ("trial", "status", "round", *decide, "test_acc", *["kept"] * bool(said), *names):

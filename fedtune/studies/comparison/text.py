@@ -79,8 +79,8 @@ def _chosen_anew(evaluations: pd.DataFrame, chosen: pd.DataFrame) -> list[str]:
     tops = evaluations.loc[evaluations["configuration"] != DEFAULT, "configuration"].nunique()
     named = ", ".join(f"{row['algorithm']} (trial {row.get('trial', '?')})" for row in others.to_dict("records"))
     return [
-        f"on the fresh seeds another configuration than its search's best is the tuned one of {named}: of each search's "
-        f"best {tops} the one that does best there on validation rows (--top-k 1 takes the search's best)"
+        f"on the fresh seeds another configuration than its search's best is the tuned one of {named}: of each "
+        f"search's best {tops} the one that does best there on validation rows (--top-k 1 takes the search's best)"
     ]
 
 

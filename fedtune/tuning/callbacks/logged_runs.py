@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fedtune.core.own_files import plain_name
 from fedtune.tuning.space_types import Config
+from fedtune.user_code.user_files import plain_name
 
 PROJECT = "fedtune"  # MLflow's experiment and W&B's project, where the user's environment names none
 TIME = "timestamp"  # of a row, beside `round` and its metrics
