@@ -13,7 +13,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import one_line, say, several
+from fedtune.core.terminal import near, one_line, say, several
 
 SECONDS = 60.0  # for nodes to say whether they see a folder
 
@@ -45,7 +45,7 @@ class Told:
             if self._log and self._log.parent.is_dir():
                 with self._log.open("a", encoding="utf-8") as file:
                     file.write(f"{datetime.now().isoformat(' ', 'seconds')} {message.rstrip()}\n\n")
-                return f" (more in {self._log})"
+                return f" (more in {near(self._log)})"
         return ""
 
 

@@ -6,6 +6,7 @@ Ray 2.60; tests/cluster/test_ray_internals.py tries each.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any
 
 from fedtune.cluster.ray_internals import replaced
 
+RAYS_PATIENCE = 30  # seconds that Ray waits for its node to come up
 SERVICES = ("gcs_server", "raylet")  # the processes without which a driver can do nothing
 
 
@@ -42,6 +44,43 @@ def signals_apart() -> Iterator[None]:
     begin = partial(services.ConsolePopen, start_new_session=True)
     with replaced(services, ConsolePopen=begin), replaced(utils, set_sigterm_handler=lambda handler: None):
         yield
+
+
+@contextmanager
+def patient(seconds: float, tell: Callable[[str], None]) -> Iterator[None]:
+    """A Ray started meanwhile has so many seconds for its node to come up, of which Ray itself gives it thirty.
+
+    tell: hears, once those are over, that there are more.  A node whose process has ended is not waited for.
+    """
+    import psutil
+    from ray._private import services
+
+    look = services.get_node  # raises RuntimeError where there is none yet
+
+    def get_node(gcs_address: str, node_id: str) -> Any:
+        began, told = time.monotonic(), False
+        while True:
+            try:
+                return look(gcs_address, node_id)
+            except RuntimeError:
+                waited = time.monotonic() - began
+                if waited > seconds or not any(_lives(p, "raylet") for p in psutil.Process().children()):
+                    raise
+            if waited > RAYS_PATIENCE and not told:
+                told = True
+                tell(f"Ray has not come up within {RAYS_PATIENCE} s, as on a busy machine; it gets {seconds:g}")
+            time.sleep(0.2)
+
+    with replaced(services, get_node=get_node):
+        yield
+
+
+def _lives(process: Any, name: str) -> bool:
+    import psutil
+
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.name() == name and process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 def started_here() -> bool:

@@ -21,6 +21,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.terminal import one_line, say
 
 LOOPBACK = "127.0.0.1"
+PATIENCE = 180.0  # seconds for a Ray started here to come up
 
 # Ray reads them when it starts, none when it is imported; what a user has set stays
 SETTINGS = {
@@ -29,6 +30,9 @@ SETTINGS = {
     "RAY_prestart_worker_first_driver": "0",  # by the node: as many workers as it has CPUs, also for two trials at once
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # by Tuner.fit: TensorBoard's files alone halve the driver's throughput
     "RAY_AIR_NEW_OUTPUT": "0",  # by Tuner.fit: we show a search's progress ourselves
+    # by ray.init and the node: a busy machine takes longer to start a service, or a worker
+    "RAY_gcs_server_port_wait_time_s": f"{PATIENCE:.0f}",  # Ray's own: 30 s
+    "RAY_worker_register_timeout_seconds": f"{PATIENCE:.0f}",  # Ray's own: 60 s
     # by the control service: a busy machine's raylet may be slow to say that it lives; that it died, we see ourselves
     "RAY_health_check_timeout_ms": "60000",  # Ray's own: 10 s
     "RAY_health_check_failure_threshold": "10",  # Ray's own: 5
@@ -159,6 +163,7 @@ def _connect(address: str | None, host: str) -> None:
             if not address:
                 meanwhile.enter_context(ray_processes.loopback_only())
                 meanwhile.enter_context(ray_processes.few_services())
+                meanwhile.enter_context(ray_processes.patient(PATIENCE, lambda words: say(f"note: {words}")))
                 meanwhile.enter_context(_environment(_path_of_workers()))
             context = ray.init(**how)
     except Exception as error:

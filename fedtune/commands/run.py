@@ -9,11 +9,13 @@ from typing import Any
 
 from fedtune.core.errors import UserError
 from fedtune.core.importing import quick_imports
+from fedtune.core.terminal import command_line, say
 from fedtune.experiment import registry
 from fedtune.experiment.scenarios import SCENARIOS
 from fedtune.runs import user_copies
+from fedtune.runs.files import RunFiles
 from fedtune.tuning.options import arguments
-from fedtune.tuning.options.options import ExperimentOptions
+from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
 from fedtune.user_code import user_files
 from fedtune.user_code.command import require_new
 
@@ -49,7 +51,19 @@ def main(argv: list[str] | None = None) -> int:
     if args.output and args.save and os.path.abspath(args.output) == os.path.abspath(args.save):
         raise UserError(f"--output and --save are two files, but both are {args.save}; give another")
     single_run.run(experiment, options.data_dir, options.download, args.output, args.save, args.threads)
+    if next_command := _next(args.config, arguments.given(args, ExperimentOptions)):
+        say(next_command)
     return 0
+
+
+def _next(config: str | None, given: dict[str, Any]) -> str:
+    """What follows a run: a search of what was set by hand, or the page of the search that found the configuration."""
+    if config:
+        folder = Path(config).parent
+        return f"report: {command_line('report', folder)}" if RunFiles(folder).record_file.exists() else ""
+    share = {"gpus_per_trial": 1} if given.get("device") == "cuda" else {}
+    kept = {n: v for n, v in given.items() if n not in ("set", "device", "debug")}
+    return f"search: {command_line('search', *arguments.words(kept | share, SearchOptions))}"
 
 
 def over_best(config: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""fedtune status RUN: how a search stands, running or over, read from its folder alone."""
+"""fedtune status RUN: how a search, comparison or reproduction stands, by its folder alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedtune.tuning.options import arguments
 
 def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune status`."""
-    p = arguments.Parser(prog="fedtune status", description="How a search stands: best, trials, rungs, time left.")
+    p = arguments.Parser(prog="fedtune status", description="How a search, a comparison or a reproduction stands.")
     p.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
     p.add_argument(
         "--watch", type=arguments.above_zero, nargs="?", const=2.0, metavar="SECONDS",

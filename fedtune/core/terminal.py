@@ -96,16 +96,22 @@ def one_line(text: object) -> str:
     return line if len(line) <= LINE else f"{line[: LINE * 2 // 3]} … {line[-LINE // 4 :]}"
 
 
+def near(path: Path) -> Path:
+    """A path as a person here would write it: from the working directory, where it leads into that."""
+    return path.relative_to(here) if path.is_relative_to(here := Path.cwd()) else path
+
+
 def command_line(*words: object) -> str:
     """A command of ours that works when it is pasted here, whether or not the environment is active."""
+    typed = (str(near(word)) if isinstance(word, Path) else str(word) for word in words)
     program = [sys.executable, "-m", "fedtune"]
     script = Path(sys.executable).with_name("fedtune")
     if script.exists():
         found = shutil.which("fedtune")
-        near = f"./{os.path.relpath(script)}" if script.is_relative_to(Path.cwd()) else str(script)
+        here = f"./{os.path.relpath(script)}" if script.is_relative_to(Path.cwd()) else str(script)
         active = found is not None and os.path.realpath(found) == os.path.realpath(script)
-        program = ["fedtune" if active else near]
-    return shlex.join([*program, *map(str, words)])
+        program = ["fedtune" if active else here]
+    return shlex.join([*program, *typed])
 
 
 def printable(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedtune.core.errors import UserError
-from fedtune.runs.files import COMPARISON, SEARCH, RunFiles
+from fedtune.runs.files import COMPARISON, KINDS, REPRODUCTION, SEARCH, RunFiles, kind_of
 
 MARK = '<meta name="generator" content="fedtune report">'  # what tells a report from other files
 
@@ -21,7 +21,10 @@ def place(runs: Sequence[Path], out: Path | None = None) -> Path:
     if out:
         _require(out)
     for run in runs:
-        if not any(RunFiles(run, name).record_file.exists() for name in (SEARCH, COMPARISON)):
+        if (kind := kind_of(run)) == REPRODUCTION:
+            tables = RunFiles(run).markdown_file
+            raise UserError(f"a report is of searches and comparisons, but {run} is {KINDS[kind]}'s: see {tables}")
+        if kind is None:
             raise UserError(f"{run} is not a run folder: it has neither {SEARCH} nor {COMPARISON}")
         _ = RunFiles(run, COMPARISON if RunFiles(run).is_comparison else SEARCH).record  # UserError if it is damaged
     file = out or runs[0] / "report.html"

@@ -13,11 +13,13 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from fedtune.core.errors import UserError, shown
+from fedtune.core.terminal import near
 from fedtune.runs import reading
 
 BYTES = 200  # of a folder's name: what is written beside it has longer ones, and file systems take 255
 FORMAT = 2  # of run.json; 1, of fedtune 0.1.0, has the command line in place of the options
 RECORDS = SEARCH, COMPARISON, REPRODUCTION = "run.json", "compare.json", "reproduce.json"  # of each kind of run
+KINDS = {SEARCH: "a search", COMPARISON: "a comparison", REPRODUCTION: "a reproduction"}
 
 
 class _File:
@@ -85,6 +87,8 @@ class RunFiles:
         try:
             content = reading.record(self.record_file)
         except (OSError, ValueError) as error:
+            if isinstance(error, FileNotFoundError) and (kind := kind_of(self.path)):
+                raise self.of_another_kind(kind) from error
             raise self.damaged(reading.short(error)) from error
         if (written := content.get("format", 1)) not in range(1, FORMAT + 1):
             raise UserError(
@@ -106,7 +110,14 @@ class RunFiles:
 
     def damaged(self, why: object) -> UserError:
         """The error for a record that cannot be used."""
-        return UserError(f"{self.path} is not a run folder: {self.record_file.name} is missing or damaged ({why})")
+        file = self.record_file.name
+        return UserError(f"{near(self.path)} is not a run folder: {file} is missing or damaged ({why})")
+
+    def of_another_kind(self, kind: str) -> UserError:
+        """The error for a folder whose record is another kind's."""
+        goes_on = "; the command that began it goes on with it" if kind == REPRODUCTION else ""
+        mine = KINDS[self.record_file.name]
+        return UserError(f"this takes the folder of {mine}, but {near(self.path)} is {KINDS[kind]}'s{goes_on}")
 
     def add(self, **more: Any) -> None:
         """Remember more for the next time that the record is written."""
@@ -134,7 +145,8 @@ class RunFiles:
         """Make the folder, or take that of a driver which died before it began; UserError if another's is there."""
         self.path.mkdir(parents=True, exist_ok=True)
         if not self.fresh:
-            raise UserError(f"a run needs a new folder, but {self.path} was just made by another; give another --name")
+            where = near(self.path)
+            raise UserError(f"a run needs a new folder, but {where} was just made by another; give another --name")
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -142,7 +154,7 @@ class RunFiles:
         lock = _locked(self.lock_file)
         if lock is None:
             raise UserError(
-                f"a run has one driver, but another is at work in {self.path}; wait until it ends, or stop it"
+                f"a run has one driver, but another is at work in {near(self.path)}; wait until it ends, or stop it"
             )
         try:
             yield
@@ -159,6 +171,11 @@ class RunFiles:
             return True
         lock.release()
         return False
+
+
+def kind_of(folder: Path) -> str | None:
+    """The name of the record that a run's folder has; None where it has none."""
+    return next((name for name in reversed(RECORDS) if (folder / name).exists()), None)
 
 
 def _locked(file: Path) -> FileLock | None:

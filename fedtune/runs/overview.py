@@ -13,9 +13,9 @@ from rich.table import Table
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import EXCESSES, FAR, Goal
-from fedtune.core.terminal import command_line, several, short
+from fedtune.core.terminal import command_line, near, several, short
 from fedtune.runs import time_left
-from fedtune.runs.files import COMPARISON, RunFiles
+from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, kind_of
 from fedtune.runs.logs import logged
 from fedtune.runs.trial_states import ALIVE, ended, trained
 from fedtune.user_code import user_files
@@ -28,15 +28,23 @@ Logged = dict[str, list[dict[str, Any]]]
 
 
 def overview(run: Path) -> tuple[Group, bool]:
-    """What there is to see of a search, or of a comparison's searches so far; and whether it is over."""
-    files = RunFiles(run, COMPARISON)
-    if not files.is_comparison:
+    """What there is to see of a search, of a comparison's searches so far, or of a reproduction's runs.
+
+    And whether it is over.
+    """
+    kind = kind_of(run)
+    if kind == REPRODUCTION:
+        return _reproduction(RunFiles(run, kind))
+    if kind != COMPARISON:
         return _search(run)[:2]
+    files = RunFiles(run, kind)
     try:
         record = files.record_with("algorithms", "state")
         names = list(map(str, record["algorithms"]))
-    except (UserError, TypeError):
-        return _search(run)[:2]
+    except (UserError, TypeError) as error:
+        if RunFiles(run).record_file.exists():
+            return _search(run)[:2]
+        raise files.damaged(error) from error if isinstance(error, TypeError) else error
     state, over = _state(files, record)
     folders = [run / user_files.plain_name(name) for name in names]
     found = [_search(folder) for folder in folders if RunFiles(folder).record_file.exists()]
@@ -47,6 +55,24 @@ def overview(run: Path) -> tuple[Group, bool]:
     rest = [seconds for _, ended, seconds in found if not ended]
     left = None if over else time_left.of_comparison(files, record, [RunFiles(f) for f in folders[: len(begun)]], rest)
     return Group("\n".join([head, *_left(left)]), *begun), over
+
+
+def _reproduction(files: RunFiles) -> tuple[Group, bool]:
+    """The same of a reproduction: how many of its runs are done, and where its tables are."""
+    record = files.record_with("grid", "state", "runs")
+    running = record["state"] == "running"
+    over = not running or not files.driven
+    state = "its driver is gone" if running and over else str(record["state"])
+    goes_on = command_line(*record.get("command", ())[1:]) if over and record["state"] != "finished" else ""
+    done = len(list(files.runs_folder.glob("*.json")))
+    lines = [
+        f"reproduction of {record['grid'].get('table')}: {state}; {done} of {several(record['runs'], 'run')} done"
+        + (f" ({record['reason']})" if record.get("reason") else ""),
+        *([f"{goes_on} goes on"] if goes_on else []),
+        *_left(None if over else time_left.of_reproduction(files, record)),
+        *([f"tables: {near(files.markdown_file)}"] if files.markdown_file.exists() else []),
+    ]
+    return Group("\n".join(lines)), over
 
 
 def _left(seconds: float | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""How long a run will take yet: its trials, its runs on fresh seeds, and a comparison's searches."""
+"""How long a run will take yet: its trials, its runs on fresh seeds, a comparison's searches, and a reproduction."""
 
 from __future__ import annotations
 
@@ -50,6 +50,12 @@ def of_comparison(
     trial = mean * at_once / max(record["trials"], 1)  # tells how long a run takes, where none has ended
     runs = len(record["algorithms"]) * (1 + record["top_k"]) * record["seeds"]
     return sum(known) + searches + _of_runs(files.evaluations_folder, runs, trial, over[-1])
+
+
+def of_reproduction(files: RunFiles, record: Mapping[str, Any]) -> float | None:
+    """Of a reproduction's runs; None before one has ended."""
+    took = _seconds(files.runs_folder)
+    return _of_runs(files.runs_folder, record["runs"], 0.0, record) if took else None
 
 
 def _of_runs(folder: Path, runs: int, mean: float, record: Mapping[str, Any]) -> float:

@@ -14,7 +14,7 @@ from fedtune.cluster import ray_start
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import Goal, constraints, parse
-from fedtune.core.terminal import say, several
+from fedtune.core.terminal import near, say, several
 from fedtune.experiment import user_metrics
 from fedtune.experiment.experiment import Experiment
 from fedtune.runs import user_copies
@@ -126,8 +126,7 @@ class Plan:
     @property
     def shown(self) -> Path:
         """The run's folder as a person here would write it."""
-        here = Path.cwd()
-        return self.folder.relative_to(here) if self.folder.is_relative_to(here) else self.folder
+        return near(self.folder)
 
 
 def make(options: SearchOptions, resumed: bool = False) -> Plan:

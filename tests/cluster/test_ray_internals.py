@@ -207,6 +207,38 @@ def test_loopback_is_asked_for_by_variable_and_constant() -> None:
     assert ray_constants.ENABLE_RAY_CLUSTER is before and name not in os.environ
 
 
+@pytest.mark.parametrize(("late", "lives", "told"), [(20, True, 0), (100, True, 1), (999, True, 1), (999, False, 0)])
+def test_a_node_that_comes_up_late_is_waited_for(
+    late: float, lives: bool, told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray gives it thirty seconds, in which a busy machine's may not be there; none that has died is waited for."""
+    from ray._private import node
+
+    assert "ray._private.services.get_node(" in inspect.getsource(node.Node.__init__), "asked elsewhere: see patient"
+    now, said = [0.0], list[str]()
+    raylet = SimpleNamespace(name=lambda: "raylet", status=lambda: "running" if lives else psutil.STATUS_ZOMBIE)
+
+    def look(gcs_address: str, node_id: str) -> dict:
+        if now[0] < late:
+            raise RuntimeError("none yet")
+        return {"node": node_id}
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(services, "get_node", look)
+    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(children=lambda: [raylet]))
+    monkeypatch.setattr(ray_processes, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=wait))
+    with ray_processes.patient(120, said.append):
+        if late < 120:
+            assert services.get_node("address", "id") == {"node": "id"} and now[0] >= late
+        else:
+            with pytest.raises(RuntimeError, match="none yet"):
+                services.get_node("address", "id")
+            assert (now[0] > 120) is lives
+    assert services.get_node is look and len(said) == told
+
+
 def test_few_services_are_asked_for_where_ray_init_makes_its_parameters() -> None:
     from ray._private import node, parameter
 

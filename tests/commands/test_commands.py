@@ -1,11 +1,13 @@
 """fedtune list, fedtune run and the console command."""
 
 import json
+import shlex
 
 import pytest
 
 from fedtune import __main__ as console
 from fedtune.commands import list as listing
+from fedtune.commands import search
 from fedtune.core.hyper import knobs
 from fedtune.data import datasets
 from fedtune.engine.simulation import play
@@ -43,7 +45,13 @@ def test_run_gives_the_rounds_of_play(tmp_path, capsys):
     assert [{k: v for k, v in r.items() if k not in clocks} for r in there] == [
         {k: v for k, v in r.items() if k not in clocks} for r in here
     ]
-    assert f"val_acc {here[-1]['val_acc']:.4f}" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"val_acc {here[-1]['val_acc']:.4f}" in out
+    label, _, pasted = out.splitlines()[-1].partition(": ")
+    same = "--algo fedproto --scenario digits-w4 --seed 2 --lr 0.05 --clients 4 --rounds 3"
+    words = shlex.split(pasted.partition(" search ")[2])
+    assert label == "search" and sorted(words) == sorted(same.split()), "the same setting; what was set is searched"
+    search.parser().parse_args(words)
 
 
 def test_a_run_that_diverges_ends_with_one_line_and_status_1(capsys):

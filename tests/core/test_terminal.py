@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import shlex
 from pathlib import Path
 
 import pytest
 
-from fedtune.core.terminal import command_line, progress
+from fedtune.core.terminal import command_line, near, progress
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,20 @@ def test_a_command_can_be_pasted_with_and_without_the_environment(
     assert "my env/bin/fedtune' " in command_line(*words)
     monkeypatch.setenv("PATH", str(script.parent))
     assert command_line(*words) == f"fedtune {written}"
+
+
+def test_a_path_is_shown_from_the_working_directory_where_it_leads_into_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    here, beside = tmp_path / "here", tmp_path / "beside"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    for path, shown in (
+        (here / "runs" / "a b", "runs/a b"), (Path("runs/c"), "runs/c"), (beside, str(beside)), (here, "."),
+        (Path("../beside"), "../beside"),
+    ):  # fmt: skip
+        assert str(near(path)) == shown
+        assert command_line("report", path).endswith(f" report {shlex.quote(shown)}")
 
 
 @pytest.mark.parametrize("watched", [True, False])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedtune.core.errors import UserError
-from fedtune.runs.files import COMPARISON, FORMAT, RunFiles, write_whole
+from fedtune.runs.files import COMPARISON, FORMAT, KINDS, RECORDS, RunFiles, kind_of, write_whole
 from fedtune.runs.folder import RunFolder
 from fedtune.tuning.plan import require_folder
 
@@ -49,6 +49,20 @@ def test_a_damaged_record_is_one_line(text: str | None, why: str, tmp_path: Path
         run.record  # noqa: B018
     assert str(caught.value).startswith(f"{tmp_path} is not a run folder: run.json is missing or damaged (")
     assert why in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mine", RECORDS)
+@pytest.mark.parametrize("theirs", RECORDS)
+def test_a_folder_of_another_kind_of_run_is_told(mine: str, theirs: str, tmp_path: Path) -> None:
+    (tmp_path / theirs).write_text('{"state": "finished"}')
+    assert kind_of(tmp_path) == theirs
+    if mine == theirs:
+        assert RunFiles(tmp_path, mine).record == {"state": "finished"}
+        return
+    with pytest.raises(UserError) as caught:
+        RunFiles(tmp_path, mine).record  # noqa: B018
+    said = f"this takes the folder of {KINDS[mine]}, but {tmp_path} is {KINDS[theirs]}'s"
+    assert str(caught.value).partition(";")[0] == said
 
 
 def test_a_record_says_what_it_lacks(tmp_path: Path) -> None:

@@ -153,10 +153,13 @@ def killed(tmp_path_factory):
 
 
 @pytest.mark.parametrize("moment", ["search", "evaluation"])
-def test_a_killed_comparison_is_resumed(moment, killed, both, tmp_path, capsys):
+def test_a_killed_comparison_is_resumed(moment, killed, both, tmp_path, capsys, monkeypatch):
     here = copy_to(tmp_path, killed[moment])
+    monkeypatch.chdir(tmp_path)
     assert resume.main([str(here), "--no-dashboard"]) == 0
-    assert "fedproto: was searched already" in capsys.readouterr().out
+    out, near = capsys.readouterr().out, here.relative_to(tmp_path)
+    assert "fedproto: was searched already" in out
+    assert f"\nfolder: {near}\nreport: " in out and out.endswith(f" report {near}\n")
     for name, read, but in (
         ("table.csv", pd.read_csv, ["seconds", "search_seconds"]),
         ("evaluation_rounds.parquet", pd.read_parquet, ["seconds", "eval_seconds"]),

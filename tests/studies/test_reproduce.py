@@ -1,7 +1,10 @@
 """fedtune reproduce: grids against what was printed, stand-ins, the table, and the command on tiny runs."""
 
 import json
+import shlex
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,14 +12,17 @@ import pytest
 
 import fedtune
 from analysis.papers import claims
-from fedtune.commands import reproduce
+from fedtune.commands import compare, reproduce, status
 from fedtune.core.terminal import console
 from fedtune.data import datasets
 from fedtune.experiment import partitioning, registry
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenarios import SCENARIOS
+from fedtune.runs import overview
+from fedtune.runs.files import REPRODUCTION, RunFiles
 from fedtune.studies import fresh_seeds, published
-from fedtune.studies.options import ReproductionOptions
+from fedtune.studies.comparison import plan as comparison_plan
+from fedtune.studies.options import ComparisonOptions, ReproductionOptions
 from fedtune.studies.ray_tasks import Outcome
 from fedtune.studies.reproduction import (
     plan as reproduction_plan,
@@ -25,6 +31,7 @@ from fedtune.studies.reproduction import (
     report as reproduction_report,
 )
 from fedtune.studies.reproduction import (
+    reproduction,
     substitution,
 )
 from fedtune.studies.reproduction import (
@@ -32,6 +39,8 @@ from fedtune.studies.reproduction import (
 )
 from fedtune.studies.reproduction.paper_grid import MEASURES, Column, Grid, Panel, Row
 from fedtune.studies.reproduction.paper_tables import GRIDS
+from fedtune.studies.reproduction.plan import requested
+from fedtune.tuning.options import arguments
 
 RESULTS = Path(__file__).parents[2] / "analysis" / "results"
 ORIGIN = {"command": ["fedtune", "reproduce", "x"], "versions": {"fedtune": "0.1.0"}, "git_commit": "abc"}
@@ -414,7 +423,10 @@ TINY = ["gfpl-fig6", "--dataset", "digits", "--quick", "--rounds", "2", "--seeds
 
 
 @pytest.mark.usefixtures("one_ray")
-def test_a_command_that_was_cut_short_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_command_that_was_cut_short_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
     arguments = [*TINY, "--storage-path", str(tmp_path)]
     early = tmp_path / "gfpl-fig6-digits-quick-2rounds-1seeds"
     early.mkdir()
@@ -425,6 +437,12 @@ def test_a_command_that_was_cut_short_goes_on(tmp_path: Path, capsys: pytest.Cap
     assert "GFPL, figure 6, measured (quick version; digits for MNIST)" in out and "S_C = 300" in out
     (folder,) = tmp_path.iterdir()
     assert folder.name == "gfpl-fig6-digits-quick-2rounds-1seeds"
+    assert f"\nfolder: {folder.name} (table.md, table.csv)\nwhole: " in out, "from the working directory"
+    words = shlex.split(out.splitlines()[-1].partition(" reproduce ")[2])
+    assert sorted(words) == sorted([*TINY[:3], TINY[-1], "--storage-path", str(tmp_path)])
+    assert status.main([folder.name]) == 0
+    said = "reproduction of gfpl-fig6: finished; 6 of 6 runs done"
+    assert capsys.readouterr().out == f"{said}\ntables: {folder.name}/table.md\n"
     table = pd.read_csv(folder / "table.csv")
     assert list(table["measure"]) == ["accuracy", "mb"] * 6 and set(table["rounds"]) == {2}
     assert set(table["row"]) == {"GFPL", "GFPL, ball"}  # both readings of algorithm 1, line 5
@@ -455,6 +473,45 @@ def test_a_folder_from_before_goes_on_with_rows_of_all_classes(tmp_path: Path):
     assert reproduce.main(arguments) == 0
     assert runs == {f: f.stat().st_mtime_ns for f in (folder / "runs").iterdir()}
     assert len(claims.Reproduced.read(folder).outcomes) == len(runs) == 6
+
+
+@pytest.mark.parametrize(("state", "driven", "head", "over"), [
+    ("running", True, "running; 2 of 8 runs done", False),
+    ("running", False, "its driver is gone; 2 of 8 runs done", True),
+    ("interrupted", False, "interrupted; 2 of 8 runs done (KeyboardInterrupt: )", True),
+])  # fmt: skip
+def test_the_status_of_a_reproduction(
+    state: str, driven: bool, head: str, over: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """While it runs, after its driver died, and after it was interrupted."""
+    files, began = RunFiles(tmp_path, REPRODUCTION), ["fedtune", "reproduce", "gfpl-fig6", "--name", "a b"]
+    more = {"reason": "KeyboardInterrupt: "} if state == "interrupted" else {}
+    files.add(grid={"table": "gfpl-fig6"}, runs=8, concurrent=2, command=began)
+    files.write(state, **more)
+    files.runs_folder.mkdir()
+    for i in range(2):
+        rounds = [{"seconds": 50.0, "eval_seconds": 10.0}]
+        (files.runs_folder / f"{i}.json").write_text(json.dumps({"rounds": rounds}))
+    with files.lock() if driven else nullcontext():
+        shown, ended = overview.overview(tmp_path)
+        assert status.main([str(tmp_path)]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert (first, ended) == (f"reproduction of gfpl-fig6: {head}", over) and shown.renderables
+    assert second.endswith("reproduce gfpl-fig6 --name 'a b' goes on" if over else "about 0:03:00 left")
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("gfpl-fig6", {}), ("fedsa-table2", {"dataset": "digits"}), ("gfpl-table1", {"data_dir": "a b"})]
+)
+def test_after_a_whole_table_comes_a_comparison_that_can_be_pasted(name: str, more: dict[str, Any]):
+    """Of algorithms that run on the table's first setting as they are: FedGen does not on unlike models."""
+    options = ReproductionOptions(name, **more)
+    line = reproduction.next_command(requested(options), options)
+    words = shlex.split(line.partition(" compare ")[2])
+    asked = ComparisonOptions(**arguments.given(compare.parser().parse_args(words), ComparisonOptions))
+    made = comparison_plan.make(asked)
+    first = requested(options).panels[0].columns[0].setting()
+    assert line.startswith("tuned: ") and made.scenario == first and asked.data_dir == more.get("data_dir")
 
 
 @pytest.mark.parametrize(

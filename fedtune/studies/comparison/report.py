@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedtune.core import terminal
 from fedtune.core.objectives import BY_ACCURACY
-from fedtune.core.terminal import command_line, say, several
+from fedtune.core.terminal import command_line, near, say, several
 from fedtune.experiment.scenarios import find
 from fedtune.runs.files import RunFiles, write_whole
 from fedtune.runs.provenance import provenance_line
@@ -55,7 +55,7 @@ def report(
     _write(c, titled, [*warnings, *notes, *caveats], made)
     for line in warnings:
         say(line)
-    say(f"folder: {c.folder}")
+    say(f"folder: {near(c.folder)}")
     say(f"report: {command_line('report', c.folder)}")
     return unequal
 

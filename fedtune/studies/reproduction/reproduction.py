@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from fedtune.cluster import ray_start
 from fedtune.core import interrupting, terminal
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import say, several
+from fedtune.core.terminal import command_line, near, say, several
 from fedtune.data import datasets
 from fedtune.experiment import partitioning
+from fedtune.experiment.experiment import fitting
 from fedtune.experiment.scenario import Scenario
 from fedtune.runs import provenance
 from fedtune.runs.files import REPRODUCTION, RunFiles
 from fedtune.studies import ray_tasks
-from fedtune.studies.options import ReproductionOptions
+from fedtune.studies.options import ComparisonOptions, ReproductionOptions
 from fedtune.studies.reproduction.paper_grid import Grid
-from fedtune.studies.reproduction.plan import Spot, planned, requested
+from fedtune.studies.reproduction.plan import Spot, planned, requested, rows_of
 from fedtune.studies.reproduction.report import Report
 from fedtune.tuning import plan
+from fedtune.tuning.options import arguments
 from fedtune.user_code import user_errors
 
 
@@ -35,18 +37,38 @@ def run(options: ReproductionOptions) -> int:
     with ExitStack() as held:
         data = _load(spots, options)
         shared, log = (options.cpus_per_trial, options.gpus_per_trial), RunFiles(folder).ray_log_file
-        held.enter_context(ray_start.connected(options.address, *shared, options.dashboard, log=log))
+        fits = held.enter_context(ray_start.connected(options.address, *shared, options.dashboard, log=log))
         folder.mkdir(parents=True, exist_ok=True)
         record = RunFiles(folder, REPRODUCTION)
         held.enter_context(record.lock())
-        record.add(**provenance.origin(), grid=options.grid, device=device)
+        record.add(**provenance.origin(), grid=options.grid, device=device, concurrent=fits)
         outcomes = _outcomes(grid, spots, data, folder, record, options)
         report = Report(grid, spots, outcomes, record.noted, presets, options.quick)
         report.write(folder)
         record.write("finished", runs=len(outcomes))
     report.show(terminal.console())
-    say(f"folder: {folder} (table.md, table.csv)")
+    say(f"folder: {near(folder)} (table.md, table.csv)")
+    say(next_command(grid, options))
     return 0
+
+
+def next_command(grid: Grid, options: ReproductionOptions) -> str:
+    """What follows a table: all of it after a quick version; after all of it a comparison, where each is tuned."""
+    if options.quick:
+        whole = replace(options, quick=False, all_columns=False, rounds=None, seeds=None, name=None)
+        return f"whole: {command_line('reproduce', whole.table, *arguments.words(_given(whole), ReproductionOptions))}"
+    panel = grid.panels[0]
+    column = panel.columns[0]
+    rows = {row.algorithm for row in rows_of(panel, column)}
+    asked = {"algos": ",".join(name for name in fitting(column.setting()) if name in rows)}  # as they are, by default
+    machine = ("data_dir", "address", "gpus_per_trial", "cpus_per_trial")
+    same = {n: v for n, v in _given(options).items() if n in machine}
+    asked |= {"scenario": column.scenario, "fields": column.fields} | same
+    return f"tuned: {command_line('compare', *arguments.words(asked, ComparisonOptions))}"
+
+
+def _given(options: ReproductionOptions) -> dict[str, Any]:
+    return {f.name: getattr(options, f.name) for f in fields(options) if f.name != "table"}
 
 
 def _outcomes(
@@ -61,7 +83,7 @@ def _outcomes(
 
     def ended(why: str) -> None:
         record.write("interrupted", reason=why)
-        say(f"interrupted; what was trained is kept in {folder}, and the same command continues")
+        say(f"interrupted; what was trained is kept in {near(folder)}, and the same command continues")
 
     try:
         with interrupting.last_words(ended):
@@ -82,7 +104,7 @@ def _as_begun(options: ReproductionOptions) -> ReproductionOptions:
         plan.require_folder(folder.parent, options.name or folder.name, options.name)
         return options
     had = ReproductionOptions.from_record(read(folder))
-    options = dataclasses.replace(options, all_classes=options.all_classes or had.all_classes)
+    options = replace(options, all_classes=options.all_classes or had.all_classes)
     if had.grid != options.grid:
         said = ", ".join(f"{n} {had.grid[n]}" for n, value in options.grid.items() if had.grid.get(n) != value)
         raise UserError(f"a folder is of one table's runs, but {folder} was made for {said}; give another --name")

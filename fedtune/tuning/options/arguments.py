@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,24 @@ def given(args: argparse.Namespace, cls: type, *only: str) -> dict[str, Any]:
         ray_start.require_cpus(found["cpus_per_trial"], found.get("address"))
     fields = {n.removeprefix("field_"): v for n, v in values.items() if n.startswith("field_")}
     return found | ({"fields": fields} if fields else {})
+
+
+def words(given: Mapping[str, Any], cls: type) -> list[str]:
+    """The arguments of a command line that give these options of a class; those that are as by default are left out."""
+    found: list[str] = []
+    for f in options.options(cls):
+        default = f.default_factory() if f.default is MISSING and f.default_factory is not MISSING else f.default
+        if f.name not in given or (value := given[f.name]) == default:
+            continue
+        name = options.flag(f.name, f.default)
+        if isinstance(default, bool):
+            found.append(name)
+        elif isinstance(value, Mapping):
+            found += [word for n, v in value.items() for word in (name, f"{n}={v}")]
+        else:
+            found += [word for v in (value if isinstance(value, list | tuple) else [value]) for word in (name, str(v))]
+    fields = dict(given.get("fields", {}))
+    return found + [word for n, v in fields.items() if v is not None for word in (options.flag(n), str(v))]
 
 
 def read_config(path: str) -> dict[str, Any]:
