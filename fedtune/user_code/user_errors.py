@@ -13,7 +13,7 @@ from typing import Any
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import LINE, one_line, printable
-from fedtune.user_code import user_imports
+from fedtune.user_code import process_ends, user_imports
 
 PATHS: set[str] = set()  # paths of all files of a user's code that this process knows
 LINES = 100  # of a stack at each of its ends
@@ -122,7 +122,7 @@ def told(what: str, otherwise: str = "", passing: tuple[type[BaseException], ...
     what: what then went wrong.  otherwise: the place if none is known.  passing: errors that go on as they are.
     """
     try:
-        with redirect_stdout(sys.stderr):  # what it prints is no result
+        with redirect_stdout(sys.stderr), process_ends.during(one_line(what)):  # what it prints is no result
             yield
     except passing:
         raise

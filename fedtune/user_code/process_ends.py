@@ -1,0 +1,120 @@
+"""How a user's function that ends the process of a command is told, where it is called here and not in a worker.
+
+os._exit in a line of theirs is an error like any other.  A crash leaves a stack, and who is killed leaves nothing: a
+small process that watches says in one line whose function was being called.  It is this file, run as a program.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import re
+import select
+import sys
+import tempfile
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
+
+_real_exit = os._exit
+
+
+class _Watch:
+    """What this process leaves for the watcher: in files, as a crash leaves no time."""
+
+    def __init__(self, paths: Collection[str]) -> None:
+        self.paths, self.pid = paths, os.getpid()
+        self.what, self.files = b"", b""
+        self.note: Any = None
+
+    def start(self) -> None:
+        import subprocess
+
+        self.note, self.crash = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+        told, self.open = os.pipe()  # it ends with this process, where the system has nothing better
+        given = [str(number) for number in (os.getpid(), self.note.fileno(), self.crash.fileno())]
+        self.watcher = subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__, *given],
+            stdin=told,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(self.note.fileno(), self.crash.fileno()),
+            start_new_session=True,  # Ctrl-C is not for it
+        )
+        os.close(told)
+        faulthandler.enable(self.crash, all_threads=False)
+
+    def write(self, what: bytes) -> None:
+        self.what = what
+        if len(self.paths) != self.files.count(b"\0"):
+            self.files = b"".join(os.fsencode(path) + b"\0" for path in self.paths)
+        os.pwrite(self.note.fileno(), b"%d %d\n%b%b" % (len(what), len(self.files), what, self.files), 0)
+
+
+_watch: _Watch | None = None
+
+
+def watch(paths: Collection[str]) -> None:
+    """From now on, in this process: what ends it in a user's function is told.  paths: of all their files, as known."""
+    global _watch
+    faulthandler.enable(all_threads=False)  # until there is a watcher
+    if sys.platform == "linux":
+        _watch, os._exit = _Watch(paths), _exit
+
+
+@contextmanager
+def during(what: str) -> Iterator[None]:
+    """While a user's function is called.  what: what has gone wrong if this process ends meanwhile."""
+    if _watch is None or _watch.pid != os.getpid():
+        yield
+        return
+    with suppress(OSError):
+        if _watch.note is None:
+            _watch.start()
+        before = _watch.what
+        _watch.write(what.encode())
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            _watch.write(before)
+
+
+def _exit(status: int) -> NoReturn:
+    """os._exit: in a line of the user's, here, it raises as sys.exit does, which in another thread nobody hears."""
+    if _watch and _watch.pid == os.getpid():
+        caller = sys._getframe(1)
+        if caller.f_code.co_filename in _watch.paths:
+            if threading.current_thread() is threading.main_thread():
+                raise SystemExit(status)
+            status = 2
+        elif caller.f_globals.get("__name__", "").startswith("fedtune."):  # which has said why
+            with suppress(Exception):
+                _watch.write(b"")
+    _real_exit(status)
+
+
+def _last_word(pid: int, note: int, crash: int) -> str:
+    """Wait for the end of the process; what is to be said of it, if anything."""
+    waited = [0]
+    with suppress(OSError, AttributeError):  # it may be gone, or the system is old
+        waited.append(os.pidfd_open(pid))
+    select.select(waited, [], [])
+    sizes, _, rest = os.pread(note, 2**20, 0).partition(b"\n")
+    long, files = map(int, sizes.split())
+    what = rest[:long].decode(errors="replace")
+    paths = {os.fsdecode(path) for path in rest[long : long + files].split(b"\0")}
+    stack = os.pread(crash, 2**20, 0).decode(errors="surrogateescape")
+    for file, line in re.findall(r'File "(.*)", line (\d+)', stack):
+        if file in paths:
+            how = stack.partition("\n")[0].partition(": ")[2]
+            return f"error: {what + ': ' if what else ''}{file}:{line}: it ends the program: {how}"
+    if what and not stack:
+        return f"error: {what}: this ended the program, or somebody killed it meanwhile"
+    return stack
+
+
+if __name__ == "__main__":
+    if word := _last_word(*map(int, sys.argv[1:])):
+        with suppress(OSError):
+            os.write(2, f"{word}\n".encode(errors="backslashreplace"))
