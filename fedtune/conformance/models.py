@@ -27,7 +27,7 @@ from fedtune.nn import architectures
 from fedtune.nn.layers import cross_entropy
 from fedtune.nn.net import Net, hook_of
 from fedtune.tracing.step_identity import identity
-from fedtune.user_code import places, user_errors, user_files
+from fedtune.user_code import places, user_errors
 
 Found = TypeVar("Found")
 ROWS, CLIENTS, PASSES = 5, 3, 4
@@ -63,7 +63,7 @@ class ModelSubject:
     def fell(self, error: BaseException) -> Fell:
         """An error of the model's code as what broke."""
         said = one_line(user_errors.text(error))[:300]
-        place = user_files.place(error) or ""
+        place = user_errors.place(error) or ""
         kind = "" if isinstance(error, UserError) else f"{user_errors.kind(error)}: "
         return Fell(Broken(_short(place), kind + said, hints.of_error(error)), error)
 
@@ -92,7 +92,7 @@ def fits(s: ModelSubject) -> Broken | Note | None:
         net = s.net()
         architectures.require_fit(s.name, net, s.shape, s.dtype)
     except UserError as error:
-        place = user_files.place(error)
+        place = user_errors.place(error)
         return Broken(_short(place or ""), str(error), "see docs/your-own.md on models")
     if drawn := streams.moved(Streams.now()):
         return Broken("", f"making it draws from the process's stream of {' and '.join(drawn)}",
@@ -195,7 +195,7 @@ def one_program(s: ModelSubject) -> Broken | Note | None:
         together = vmap(partial(_of_one, s, nets[0]))(stacked, x.expand(CLIENTS, *x.shape))
         gradients = _trained(s, nets[0], stacked, x, "stack")
     except Exception as error:
-        place = _short(user_files.place(error) or "")
+        place = _short(user_errors.place(error) or "")
         said = one_line(user_errors.text(error))[:160]
         return Note(f"vmap cannot run it{f' ({place})' if place else ''}: {said} … clients are run one after the other")
     alone = torch.stack([s.call(partial(s.scores, net, x)) for net in nets])

@@ -6,7 +6,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 CELL = "JPY_PARENT_PID"  # in the environment of what a notebook's cell starts
 WORD = 250  # letters of a path or a name that a message shows in full
 LINE = 600  # letters of a message
+FEW = 5  # of many names, those that a message has
 
 
 def say(line: str) -> None:
@@ -87,6 +88,11 @@ def several(number: int, thing: str) -> str:
     """So many of a thing: `1 round`, `12 rounds`, `3 classes`."""
     ending = "" if number == 1 else "es" if thing.endswith(("s", "ch")) else "s"
     return f"{number} {thing}{ending}"
+
+
+def few(names: Sequence[str]) -> str:
+    """The first of several names: `a, b, c, d, e, …`."""
+    return ", ".join(names[:FEW]) + ", …" * (len(names) > FEW)
 
 
 def one_line(text: object) -> str:

@@ -8,10 +8,9 @@ from collections.abc import Callable
 import numpy as np
 
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import several
+from fedtune.core.terminal import few, several
 
 LEAST = 3  # rows of a client: one each to train, to validate and to test
-NAMED = 5  # owners that a message names
 
 
 def at_least(least: int, **numbers: int) -> None:
@@ -62,15 +61,14 @@ def enough_rows(size: np.ndarray, whose: Callable[[int], list[str]], clients: np
     if not short:
         return
     told = []
-    for i in short[:NAMED]:
+    for i in short:
         names, shared = whose(i), f" for {clients[i]} clients" if clients[i] > 1 else ""
         told.append(
             f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} {several(int(size[i]), 'row')}{shared}"
         )
     one = len(short) == len(whose(short[0])) == 1
-    more = f", and {len(short) - NAMED} more" if len(short) > NAMED else ""
     raise UserError(
-        f"owner{'' if one else 's'} {', '.join(told)}{more}, and a client needs {LEAST}: "
+        f"owner{'' if one else 's'} {few(told)}, and a client needs {LEAST}: "
         + ("take fewer clients, or " if (clients[short] > 1).any() else "")
         + f"merge or drop {'it' if one else 'them'} (--min-rows {LEAST * clients[short].max()})"
     )

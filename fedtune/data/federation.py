@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedtune.core.terminal import few
 from fedtune.data.assignment import Partition
 from fedtune.data.dataset import Dataset
 
-SOME = 5  # clients that a message names
 Owners = tuple[tuple[str, ...], ...]  # of each client, by name; () where clients have no names
 
 
@@ -32,8 +32,7 @@ def in_words(owners: Owners, client: int) -> str:
 
 def some(owners: Owners, clients: Sequence[int]) -> str:
     """The first of several clients by name, or by number where they have none."""
-    names = [owner_of(owners, k) or str(k) for k in clients[:SOME]]
-    return ", ".join(names) + ", …" * (len(clients) > SOME)
+    return few([owner_of(owners, k) or str(k) for k in clients])
 
 
 class Split(NamedTuple):

@@ -69,7 +69,7 @@ def _as_given(f: Federation, source: str, kind: str) -> Federation:
     """The same numbers in float32."""
     with np.errstate(over="ignore"):
         x = f.x.astype(np.float32)
-    if f.x.dtype.kind in "iu" and f.x.dtype.itemsize > 2 and not (x.astype(np.float64) == f.x).all():
+    if f.x.dtype.kind in "iu" and not _exact(x, f.x):
         raise UserError(
             f"x of {source} has whole numbers that float32 does not hold, from {f.x.min()} to {f.x.max()}; leave "
             "out --normalise none, or scale them"
@@ -78,6 +78,13 @@ def _as_given(f: Federation, source: str, kind: str) -> Federation:
         x /= 255
     _require_kept(f, x, source, "in float32")
     return f._replace(x=x)
+
+
+def _exact(x: np.ndarray, whole: np.ndarray) -> bool:
+    """Whether real numbers are these whole ones: compared as whole ones, for float64 has 53 bits only."""
+    if x.max() >= 2.0 ** (8 * whole.dtype.itemsize - (whole.dtype.kind == "i")):
+        return False  # it was rounded up to what the type has not
+    return bool((x.astype(whole.dtype) == whole).all())
 
 
 def _require_kept(f: Federation, x: np.ndarray, source: str, where: str) -> None:

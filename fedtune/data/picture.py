@@ -82,6 +82,11 @@ def pixels(file: Path, channels: int, depth: str, size: tuple[int, int]) -> np.n
 
 def unreadable(file: Path, error: BaseException) -> UserError:
     """The complaint about a picture."""
+    if type(error).__name__ == "UnidentifiedImageError":
+        return UserError(
+            f"{file} is no picture that Pillow knows, whatever its name says; save it as PNG, JPEG, PPM, BMP, TIFF or "
+            "WebP, or remove it"
+        )
     return UserError(f"every picture must be readable, but {file} is not ({type(error).__name__}); repair or remove it")
 
 

@@ -9,7 +9,7 @@ classes  the names of the classes: then y holds 0 .. their number - 1
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ def labels(source: str, y: np.ndarray, names: Any = None) -> tuple[np.ndarray, t
     if y.dtype.kind in "iu" and y.min() < 0:
         raise UserError(f"y of {source} must be classes from 0 on, but has {y.min()}; leave rows without a class out")
     if names is not None:
-        known = tuple(str(n) for n in plain(source, "classes", names).ravel())
+        known = names_of(source, plain(source, "classes", names).ravel())
         if twice := next((n for n in known if known.count(n) > 1), ""):
             raise UserError(f"classes of {source} must each have a name of its own, but {twice!r} stands twice")
         if y.dtype.kind not in "iu" or y.max() >= len(known):
@@ -97,7 +97,24 @@ def labels(source: str, y: np.ndarray, names: Any = None) -> tuple[np.ndarray, t
             f"y of {source} needs rows of each class, but has {len(found)} values in {len(y)} rows{values}; are they "
             f"classes? {BINS[0].upper()}{BINS[1:]}" + ("; classes by number are names, y.astype(str)" if values else "")
         )
-    return numbers.astype(np.int64).reshape(-1), tuple(map(str, found))
+    return numbers.astype(np.int64).reshape(-1), names_of(source, found)
+
+
+def names_of(source: str, values: Iterable[Any]) -> tuple[str, ...]:
+    """What owners or classes are called, in a line each: a line's end or a tab is shown as \\n and \\t everywhere.
+
+    UserError for two names that would look the same.
+    """
+    given = list(map(str, values))
+    shown = tuple(n if n.isprintable() else "".join(_shown(c) for c in n) for n in given)
+    for name, before in dict(zip(shown, given, strict=True)).items():
+        if twice := next((n for s, n in zip(shown, given, strict=True) if s == name and n != before), None):
+            raise UserError(f"names in {source} must look different, but {twice!r} and {before!r} do not; rename one")
+    return shown
+
+
+def _shown(letter: str) -> str:
+    return letter if letter.isprintable() else letter.encode("unicode_escape").decode()
 
 
 def _require_all(source: str, name: str, values: np.ndarray) -> None:
@@ -123,7 +140,7 @@ def _owners(source: str, owner: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]
         way = "give owner.astype(int)" if (owner == np.floor(owner)).all() else "convert it first"
         raise UserError(f"owner of {source} must be whole numbers or names, but is {owner.dtype}; {way}")
     found, numbers = np.unique(owner, return_inverse=True)
-    return numbers.astype(np.int64).reshape(-1), tuple(map(str, found))
+    return numbers.astype(np.int64).reshape(-1), names_of(source, found)
 
 
 def splits(source: str, split: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
-from fedtune.data import picture
+from fedtune.data import picture, user_arrays
 from fedtune.data.dataset import SPLITS, Dataset, split_of
 from fedtune.user_code import content_hashes
 
@@ -69,10 +69,17 @@ def read(name: str, folder: Path) -> Dataset:
     everything = content_hashes.files_in(folder)
     number = _split_folders(folder)
     rows = sorted(_rows(folder, number, everything))
+    for part in map(folder.joinpath, number):
+        if any(f.suffix.lower() in ENDINGS for f in part.iterdir()) and not _folders(part):
+            raise UserError(
+                f"{part} has pictures in no class's folder; put each into the folder of its class, as "
+                f"{part.name}/{min(row.name for row in rows) if rows else 'dog'}/1.png"
+            )
     for part in map(folder.joinpath, number or [""]):
         for empty in sorted({f.name for f in _folders(part)} - {r.name for r in rows if part in r.file.parents}):
             raise UserError(f"a class folder has pictures, but {part / empty} has none; fill or remove it")
     names = sorted({row.name for row in rows})
+    called = user_arrays.names_of(str(folder), names)
     if len(names) < 2:
         inner = f"; or give {folder / names[0]}" if names and len(_folders(folder / names[0])) > 1 else ""
         wanted = f"two class folders or more, as {folder.name}/dog/1.png and {folder.name}/cat/2.png"
@@ -82,10 +89,14 @@ def read(name: str, folder: Path) -> Dataset:
     split = np.array([row.split for row in rows], np.int64) if number else None
     x = _pictures(folder, [row.file for row in rows])
     left = sorted(set(everything) - set(x.files))
-    notes = (f"{several(len(left), 'file')} left out as hidden or no picture, the first {left[0]}",) if left else ()
+    notes = (
+        (f"{several(len(left), 'file')} left out as hidden, no picture or in no class's folder, the first {left[0]}",)
+        if left
+        else ()
+    )
     if x.channels > len("RGB"):
         notes = ("pictures are not opaque everywhere, so opacity is a fourth channel", *notes)
-    return Dataset(name, x, y, len(names), len(y), None, split, True, tuple(names), notes=notes, kind=PICTURES)
+    return Dataset(name, x, y, len(names), len(y), None, split, True, called, notes=notes, kind=PICTURES)
 
 
 def _rows(folder: Path, number: dict[str, int], files: list[Path]) -> Iterator[_Row]:

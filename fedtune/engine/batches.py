@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fedtune.core.draws import Draws, certain, streams_of
 from fedtune.core.trees import Executor, Tree, for_each_client, take, tree_map
 from fedtune.engine.blame import finding
+from fedtune.experiment import hooks
 from fedtune.experiment.algorithm import Data, Phase, draw
 from fedtune.experiment.scenario import Scenario
 
@@ -91,11 +92,15 @@ def drawn(
     eps = tree_map(lambda *ts: torch.stack(ts).to(like.x.device), noise[0], *noise[1:])
     pool, draws = phase.pool, Draws(phase.pool, net)
 
+    def rows_of(received: dict[str, Tree], numbers: dict[str, Tensor]) -> Data:
+        made: Data = hooks.made(pool, pool(received, numbers))
+        return made
+
     def run() -> Data:
         draws.begin(streams_of(streams, f"pool draws {number}"))
         none = [torch.empty(0)] * len(streams)
-        with finding(lambda k, _: draws.alone(pool, k, take(down, k), take(eps, k)), lambda: none):
-            found: Data = for_each_client(pool, executor, down, eps, draws=draws)
+        with finding(lambda k, _: draws.alone(rows_of, k, take(down, k), take(eps, k)), lambda: none):
+            found: Data = for_each_client(rows_of, executor, down, eps, draws=draws)
         return found
 
     with torch.no_grad():

@@ -23,7 +23,7 @@ from fedtune.engine.state import Setting, State, with_shapes
 from fedtune.experiment import hooks, partitioning, user_metrics
 from fedtune.experiment.experiment import Experiment, task_of, with_seed
 from fedtune.nn import architectures
-from fedtune.user_code import user_files
+from fedtune.user_code import user_errors
 
 # what is no fault in a line of code: training that diverges, a full memory or disk
 PASSING = (Diverged, torch.OutOfMemoryError, MemoryError, OSError)
@@ -45,7 +45,7 @@ class Round(NamedTuple):
 @contextmanager
 def _at_work() -> Iterator[None]:
     """No other run is at work in this process; what goes wrong in a line of the user's is a UserError with it."""
-    with process.at_work(), user_files.blamed(*PASSING):
+    with process.at_work(), user_errors.blamed(*PASSING):
         yield
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedtune.core.errors import UserError, shown
 from fedtune.core.pure_functions import is_known
 from fedtune.core.trees import Tree, leaves, named
-from fedtune.experiment.algorithm import Algorithm, Noise, Task, part_of, parts
+from fedtune.experiment.algorithm import Algorithm, Data, Noise, Task, part_of, parts
 from fedtune.experiment.user_algorithms import place_of
 
 Checked = Any  # what a method gave
@@ -226,6 +226,15 @@ def stop(code: Callable[..., Any], found: Checked) -> Tensor:
         must = "must give whether a client stops, a tensor []"
         raise UserError(f"{_place(code)}{_name(code)} {must}, but gives {said(found)}")
     return found.bool()
+
+
+def made(code: Callable[..., Any], found: Checked) -> Checked:
+    """The rows of one client that a phase's `pool` makes."""
+    if not isinstance(found, Data) or not all(isinstance(t, Tensor) for t in found[:3]):
+        raise UserError(
+            f"{_place(code)}{_name(code)} must give Data(x, y, mask, {{}}) of tensors, but gives {said(found)}"
+        )
+    return found
 
 
 def heads(alg: Algorithm, found: Checked, rows: int, classes: int) -> dict[str, Tensor]:

@@ -102,6 +102,8 @@ def _require_each_split(data: Dataset, scenario: Scenario, parts: Partition, own
     elif data.split is not None:
         source, ways = f" by the split of {data.name}", "leave out the array split, so that each client's rows are "
         ways += "divided by --val-share and --test-share, or give only owners that have rows of each split"
+        if data.kind == PICTURES:
+            ways = "give each of train, val and test more pictures, or bring them together in one folder a class"
     raise UserError(f"every client needs rows to train, to validate and to test, but{source} {who}: {ways}")
 
 

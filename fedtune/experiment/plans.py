@@ -14,7 +14,7 @@ from fedtune.core.errors import shown
 from fedtune.core.trees import Tree
 from fedtune.experiment.algorithm import DOWN, UP, Algorithm, Noise, Phase, Step, Task, part_of, parts
 from fedtune.experiment.hooks import Checked, broadcast, is_own, said, stays, tree, wrong
-from fedtune.user_code import user_files
+from fedtune.user_code import user_errors
 
 _DECIDE = ("receive", "broadcast", "round")  # who receives what
 FIRST_ROUNDS = 20  # that are looked at for what clients do not receive
@@ -39,7 +39,7 @@ def not_given(alg: Algorithm, net: nn.Module, task: Task) -> set[str]:
     """The same of a net before there is a server."""
     if not is_own(alg, *_DECIDE):
         return set()
-    with user_files.blamed():
+    with user_errors.blamed():
         of, names = net.state_dict(), tuple(n for n, _ in net.named_parameters())
         task, stay = task._replace(shapes={n: t.shape for n, t in of.items()}, parameters=names), stays(alg, net)
         shared = {n: t for n, t in of.items() if part_of(n) in alg.shared and n not in stay}

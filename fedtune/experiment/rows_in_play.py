@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import several
+from fedtune.core.terminal import few, several
 from fedtune.data import user_partition
 from fedtune.data.allocation import rounded_down
 from fedtune.data.dataset import Dataset
-from fedtune.data.federation import SOME, Owners
+from fedtune.data.federation import Owners
 from fedtune.experiment.scenario import USES, Scenario
 
 OF_ANY = ("skip_classes", "keep_classes", "min_rows", "thinning")  # fields that leave rows out, whatever the partition
@@ -47,7 +47,7 @@ def left_out(data: Dataset, scenario: Scenario, rows: np.ndarray) -> str:
     ):  # fmt: skip
         gone = [] if of is None else np.setdiff1d(of, of[held]).tolist()
         if gone:
-            called = ", ".join(names[i] if names else str(i) for i in gone[:SOME]) + ", …" * (len(gone) > SOME)
+            called = few([names[i] if names else str(i) for i in gone])
             whole.append(f"{len(gone)} {one if len(gone) == 1 else many} ({called})")
     lost = int((~held).sum())
     out = f"{lost} of {len(held)} rows {'is' if lost == 1 else 'are'} left out"

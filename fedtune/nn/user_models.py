@@ -229,6 +229,12 @@ def _require_features(name: str, net: Net, x: Tensor, z: Any) -> None:
         raise UserError(f"the body of {name} must give features [B, D] of B rows, but gave {_form(z)} of 3 rows")
     if not z.isfinite().all():
         raise UserError(f"the body of {name} must give numbers, but gave nan or inf before any training")
+    for layer, module in net.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
+            raise UserError(
+                f"BatchNorm of {name} must keep running statistics, or a row's features depend on the rows beside it, "
+                f"but {layer} has track_running_stats=False; leave that out, or take GroupNorm"
+            )
     with _calling(f"the body of {name} fails on one row alone"):
         alone = torch.cat([net.body(row[None]) for row in x])
     if alone.shape != z.shape or not torch.allclose(alone, z, rtol=1e-3, atol=1e-4):

@@ -15,7 +15,7 @@ from types import FunctionType
 from typing import Any
 
 from fedtune.core.about import FOLDER
-from fedtune.user_code import user_files
+from fedtune.user_code import user_errors
 
 
 def files_of(cls: type) -> dict[str, str]:
@@ -47,7 +47,7 @@ def of_error(error: BaseException, cls: type) -> str:
     ]  # fmt: skip
     if lines:
         return place(lines[-1].filename, lines[-1].lineno or 0)
-    return Path(user_files.place(error) or "").name  # a model's, say
+    return Path(user_errors.place(error) or "").name  # a model's, say
 
 
 def said_in(error: BaseException) -> str:

@@ -28,9 +28,6 @@ from fedtune.user_code.references import is_reference as is_reference
 from fedtune.user_code.references import plain_name as plain_name
 from fedtune.user_code.references import split as split
 from fedtune.user_code.user_errors import PATHS, told
-from fedtune.user_code.user_errors import blamed as blamed
-from fedtune.user_code.user_errors import describe as describe
-from fedtune.user_code.user_errors import place as place
 from fedtune.user_code.user_imports import OwnFile as OwnFile
 
 LIMIT = 10_000_000  # bytes of code that are carried along

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedtune.core.errors import UserError
-from fedtune.user_code import references, user_files
+from fedtune.user_code import references, user_errors, user_files
 
 
 @pytest.fixture(autouse=True)
@@ -230,8 +230,8 @@ def test_the_place_of_an_error_is_that_of_the_users_line(tmp_path):
     f = user_files.load(user_files.take(f"{path}:f")[0], "model")
     with pytest.raises(TypeError) as error:
         f(lambda: len(3))
-    assert user_files.describe(error.value).startswith(f"{path}:2: TypeError: ")
-    assert user_files.place(ValueError()) is None
+    assert user_errors.describe(error.value).startswith(f"{path}:2: TypeError: ")
+    assert user_errors.place(ValueError()) is None
     with pytest.raises(UserError, match=f"the model deep.py:f failed: {path}:2: TypeError"):
         with user_files.calling("deep.py:f", "model"):
             f(lambda: len(3))
