@@ -6,12 +6,15 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
 from fedtune.data import datasets, user_data, user_partition, user_rows
 from fedtune.data.allocation import rounded_down
 from fedtune.data.user_pictures import PICTURES
 from fedtune.experiment import scenarios
+from fedtune.experiment.rows_in_play import rows_in_play
 from fedtune.experiment.scenario import PARTITIONS, Scenario
 from fedtune.nn import catalogue
 from fedtune.user_code import user_files
@@ -93,7 +96,7 @@ def defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
     name, partition = fields.get("dataset", ""), fields.get("partition", "")
     if user_data.is_own(name):
         about = user_data.about(name)
-        enough = about.owners_of(int(_number(fields, "min_rows", 0.0)))
+        enough = _owners(name, fields, about)
         kind = about.kind
         if kind != PICTURES:
             x_as = str(fields.get("x_as", user_rows.AUTO))
@@ -117,6 +120,16 @@ def defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
                 f"{partition} has {clients} clients, but clients is given as {fields['clients']}; leave it out"
             )
     return {n: v for n, v in found.items() if n not in fields}
+
+
+def _owners(name: str, fields: Mapping[str, Any], about: user_data.About) -> int:
+    """How many owners have rows that may be given to clients."""
+    asked = {n: fields[n] for n in ("skip_classes", "keep_classes", "min_rows") if n in fields}
+    if not about.owners or not asked.keys() - {"min_rows"}:
+        return about.owners_of(int(_number(fields, "min_rows", 0.0)))
+    data = user_data.load(name)
+    rows = rows_in_play(data, scenarios.OWN.override(dataset=name, partition="natural", **asked))
+    return len(np.unique(data.owner[rows]))
 
 
 def _only_kind(model: str, about: user_data.About) -> str:

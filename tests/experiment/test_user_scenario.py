@@ -174,3 +174,16 @@ def test_a_model_that_takes_one_kind_of_rows_only_says_what_they_are(
         return
     scenario = taken("digits-shards", fields).scenario
     assert scenario.x_as == kind and f"x of x.npz is taken as {kind} (--x-as)" in notes(scenario)
+
+
+@pytest.mark.parametrize(("fields", "clients"), [
+    ({"skip_classes": 2}, 4), ({"skip_classes": "2", "keep_classes": 2}, 3), ({"keep_classes": 3, "min_rows": 20}, 3),
+    ({"skip_classes": 2, "owners": 2}, 2),
+])  # fmt: skip
+def test_owners_whose_classes_are_all_skipped_are_no_clients(fields: dict, clients: int, tmp_path: Path) -> None:
+    """Owner c holds class c, and one more holds some of each."""
+    y = np.repeat(np.arange(5), 30)
+    owner = np.where(np.arange(150) % 10 == 0, 5, y)
+    np.savez(tmp_path / "skip.npz", x=np.zeros((150, 2), np.float32), y=y, owner=owner)
+    found = taken("digits-shards", {"dataset": str(tmp_path / "skip.npz"), **fields}).scenario
+    assert found.clients == clients
