@@ -21,9 +21,12 @@ def rows_in_play(data: Dataset, scenario: Scenario) -> np.ndarray:
 
     UserError where no owner has enough.
     """
-    end = scenario.skip_classes + (scenario.keep_classes or data.classes)
-    rows = np.flatnonzero((data.y >= scenario.skip_classes) & (data.y < end))  # all, mostly
-    least = scenario.min_rows
+    return kept_rows(data, scenario.skip_classes, scenario.keep_classes, scenario.min_rows)
+
+
+def kept_rows(data: Dataset, skip: int, keep: int, least: int) -> np.ndarray:
+    """The same, of these numbers of classes and rows.  keep: 0 is all that are not skipped."""
+    rows = np.flatnonzero((data.y >= skip) & (data.y < skip + (keep or data.classes)))  # all, mostly
     if not least or data.owner is None:
         return rows
     size = np.bincount(data.owner[rows[rows < data.train_rows]], minlength=int(data.owner.max()) + 1)

@@ -14,7 +14,7 @@ from fedtune.data import datasets, user_data, user_partition, user_rows
 from fedtune.data.allocation import rounded_down
 from fedtune.data.user_pictures import PICTURES
 from fedtune.experiment import scenarios
-from fedtune.experiment.rows_in_play import rows_in_play
+from fedtune.experiment.rows_in_play import kept_rows
 from fedtune.experiment.scenario import PARTITIONS, Scenario
 from fedtune.nn import catalogue
 from fedtune.user_code import user_files
@@ -124,12 +124,11 @@ def defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _owners(name: str, fields: Mapping[str, Any], about: user_data.About) -> int:
     """How many owners have rows that may be given to clients."""
-    asked = {n: fields[n] for n in ("skip_classes", "keep_classes", "min_rows") if n in fields}
-    if not about.owners or not asked.keys() - {"min_rows"}:
-        return about.owners_of(int(_number(fields, "min_rows", 0.0)))
+    skip, keep, least = (int(_number(fields, n, 0.0)) for n in ("skip_classes", "keep_classes", "min_rows"))
+    if not about.owners or not (skip or keep):
+        return about.owners_of(least)
     data = user_data.load(name)
-    rows = rows_in_play(data, scenarios.OWN.override(dataset=name, partition="natural", **asked))
-    return len(np.unique(data.owner[rows]))
+    return len(np.unique(data.owner[kept_rows(data, skip, keep, least)]))
 
 
 def _only_kind(model: str, about: user_data.About) -> str:
