@@ -128,6 +128,7 @@ def _owners(name: str, fields: Mapping[str, Any], about: user_data.About) -> int
     if not about.owners or not (skip or keep):
         return about.owners_of(least)
     data = user_data.load(name)
+    assert data.owner is not None  # as the description says
     return len(np.unique(data.owner[kept_rows(data, skip, keep, least)]))
 
 

@@ -68,6 +68,14 @@ def test_of_the_rows_that_a_phase_makes_masked_ones_are_left_out_wherever_they_s
         assert_close(found.x[rows], made["x"][k][mask[k]]), assert_close(found.y[rows], made["y"][k][mask[k]])
 
 
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+@pytest.mark.parametrize("given", [None, (), torch.zeros(3), Data(torch.zeros(3, 1), [0, 1, 0], torch.ones(3), {})])
+def test_what_a_pool_gives_that_is_no_rows_is_told_with_its_line(given: Any, executor: Any) -> None:
+    phase = PHASE._replace(pool=lambda down, eps: given)
+    with pytest.raises(UserError, match=r"test_engine.py:\d+: <lambda> must give Data\(x, y, mask, {}\) of tensors"):
+        batches.drawn(nn.Identity(), phase, {"x": torch.zeros(2, 1)}, pool_of([1, 1]), streams(0, 1), executor, 0)
+
+
 def train_all(sim: Simulation, clients: list[int], phase: Phase = PHASE) -> tuple[dict, torch.Tensor]:
     """One phase for some of the clients of a Local run."""
     at, f = torch.tensor(clients), sim.setting.federation

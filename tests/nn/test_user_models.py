@@ -257,3 +257,16 @@ def test_what_has_no_tensors_before_a_run_is_run_once_and_then_like_any_other(ne
 def test_tokens_reach_what_has_no_size_yet(net: str) -> None:
     assert architectures.width(f"{net}:lazy_words", (7,), 3, 0, torch.int64) == 6
     assert architectures.build(f"{net}:lazy_words", (7,), 3).state_dict()["body.2.weight"].shape == (6, 28)
+
+
+@pytest.mark.parametrize("layer", ["BatchNorm1d(6", "LazyBatchNorm1d(", "SyncBatchNorm(6"])
+def test_batch_norm_without_running_statistics_is_refused_in_plain_words(layer: str, tmp_path: Path) -> None:
+    kept = f"nn.{layer}{', ' if layer[-1] != '(' else ''}track_running_stats=False)"
+    (tmp_path / "norm.py").write_text(
+        "from torch import nn\ndef net(shape, classes):\n"
+        "    made = nn.Module()\n    made.head = nn.Linear(6, classes)\n"
+        f"    made.body = nn.Sequential(nn.Flatten(), nn.LazyLinear(6), {kept})\n    return made\n"
+    )
+    name, _ = user_files.take(str(tmp_path / "norm.py:net"))
+    with pytest.raises(UserError, match="must keep running statistics, .* but body.2 has track_running_stats=False"):
+        architectures.width(name, (1, 4, 4), 3)
