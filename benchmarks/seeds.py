@@ -1,11 +1,12 @@
 """What it gains that the seeds of one configuration train as one stack: the same runs one after the other and together.
 
     python -m benchmarks.seeds [--algos fedavg,fedproto,gfpl] [--scenario digits-w4] [--set lr=0.1] [--seeds 5]
-                               [--candidates] [--rounds 3] [--turns 5] [--json FILE]
+                               [--candidates] [--rounds 3] [--turns 5] [--device cuda] [--json FILE]
 
 Both ways are in this process on one thread and take turns of some rounds, scored as the commands do.  Said are medians
-of CPU seconds a round of all seeds, and the ratio.  That figures are those of runs alone is checked in passing: `apart`
-is the largest difference of any figure of all rounds, in float32 (tests/engine/test_seed_stack.py: in float64).
+of CPU seconds (on a GPU: of seconds) a round of all seeds, and the ratio.  That figures are those of runs alone is
+checked in passing: `apart` is the largest difference of any figure of all rounds, in float32
+(tests/engine/test_seed_stack.py: in float64).
 
 --candidates trains what `compare` does on fresh seeds: of each algorithm the default and, twice, the configuration that
 analysis/results/compare-digits-w4.md found, all seeds of each; said is the ratio over all algorithms, too.
@@ -17,12 +18,12 @@ import argparse
 import json
 import statistics
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.timing import clock
 from fedtune.core import memory
 from fedtune.core.errors import Diverged
 from fedtune.engine.simulation import Seeds, Simulation
@@ -50,14 +51,14 @@ def measure(experiment: Experiment, config: dict[str, Any], seeds: int, rounds: 
     alone = [Simulation(with_seed(experiment, seed), config, d) for seed, d in data.items()]
     together = Seeds(experiment, config, data)
     spent: dict[str, list[float]] = {"alone": [], "together": []}
-    apart = 0.0
+    apart, now = 0.0, clock(experiment.device)
     for _ in range(turns + 1):
-        began = time.process_time()
+        began = now()
         one = [[run.step() for _ in range(rounds)] for run in alone]
-        between = time.process_time()
+        between = now()
         many = [list(together.step().values()) for _ in range(rounds)]
         spent["alone"].append((between - began) / rounds)
-        spent["together"].append((time.process_time() - between) / rounds)
+        spent["together"].append((now() - between) / rounds)
         apart = max([apart, *(_apart(one[i][t], many[t][i]) for i in range(seeds) for t in range(rounds))])
     found = {way: statistics.median(times[1:]) for way, times in spent.items()}
     return found | {"ratio": found["alone"] / found["together"], "apart": apart}
@@ -79,6 +80,7 @@ def main() -> int:
     parser.add_argument("--candidates", action="store_true", help="the default and what was found, as compare does")
     parser.add_argument("--rounds", type=int, default=3, help="of a turn")
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -88,7 +90,7 @@ def main() -> int:
     scenario, found = scenarios.find(args.scenario), []
     for algo in list(TUNED) if args.candidates else args.algos.split(","):
         for config, times in ((given, 1), (TUNED.get(algo, {}) | given, 2))[: 1 + args.candidates]:
-            case = Experiment(algo, scenario, executor="rule", test_every=10)  # as the commands do
+            case = Experiment(algo, scenario, executor="rule", device=args.device, test_every=10)  # as the commands do
             row = {"algorithm": algo, "config": config, "times": times}
             row |= measure(case, config, args.seeds, args.rounds, args.turns)
             found.append(row)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import ray
 import torch
-from ray import tune
-from ray.tune.schedulers import TrialScheduler
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
 from fedtune.data.federation import Federation
 from fedtune.engine.simulation import MultiSeedSimulation
 from fedtune.experiment.experiment import Experiment
+
+if TYPE_CHECKING:  # a round is measured without Ray
+    from ray.tune.schedulers import TrialScheduler
 
 GROWTH = 1.2  # of a round's memory: later rounds and other configurations may need more
 
@@ -44,6 +44,8 @@ def settle(experiment: Experiment, data: Sequence[Federation], cpus: float) -> t
 
     cpus: of a trial.  UserError if even a whole GPU is too small.
     """
+    import ray
+
     probe = ray.remote(num_cpus=cpus, num_gpus=1)(measure)
     try:
         used = Measured(*ray.get(probe.remote(experiment, ray.put(list(data)))))
@@ -99,6 +101,8 @@ class MoreMemory:
         type(self.scheduler).on_trial_error(self.scheduler, controller, trial)
 
     def _enlarge(self, trial: Any) -> None:
+        from ray import tune
+
         has = trial.placement_group_factory.required_resources
         if has.get("GPU", 0) != self.gpus:
             return  # it had its larger share

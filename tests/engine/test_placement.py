@@ -1,0 +1,478 @@
+"""On a GPU every tensor would lie where it should, and the same figures come out: tried without one, by marks.
+
+What only a GPU can show is in test_cuda.py.
+"""
+
+import pytest
+import torch
+from support import placement
+from support.helpers import CLOCK, EARLY
+from support.user_algorithms import known_as, own_net
+from torch import nn
+
+from fedtune.core.errors import UserError
+from fedtune.core.trees import named
+from fedtune.engine import model_file
+from fedtune.engine.simulation import Seeds, Simulation
+from fedtune.experiment import initial_weights, partitioning, registry, user_metrics
+from fedtune.experiment.algorithm import DOWN, UP, Data, Noise, Phase, Step
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
+from fedtune.user_code import user_files
+from trainables.fedavg import FedAvg
+
+DIGITS = Scenario(
+    model="mlp", features=12, clients=3, ways=3, ways_spread=1, shots=4, shots_spread=2, val_shots=2, test_shots=2,
+    batch=4, local_epochs=2, all_classes=20, rounds=3,
+)  # fmt: skip
+IMAGES = DIGITS.override(model="fedgen-cnn", features=10, local_epochs=1, shots=3, rounds=2)
+EXECUTORS = ["stack", "loop"]
+
+
+def on(device, name, scenario=DIGITS, executor="stack", config=None, **fields):
+    """A run in float64, ready for its first round."""
+    experiment = Experiment(name, scenario, executor=executor, device=device, **fields)
+    data = partitioning.make(scenario, 0)
+    return Simulation(experiment, EARLY.get(name, {}) if config is None else config, data, torch.float64)
+
+
+def rows_of(sim, rounds):
+    return [{n: v for n, v in sim.step().items() if n not in CLOCK} for _ in range(rounds)]
+
+
+def assert_on_gpu(sim):
+    """All that a run holds lies there."""
+    data, groups = sim.setting.federation, tuple((g.ids, g.tensors, g.kept) for g in sim.state.groups)
+    held = named((sim.state.server, groups, data.x, data.y, data.train, data.val, data.test))
+    assert {n for n, t in held.items() if placement.where(t) == placement.CPU} == set()
+
+
+def assert_alike(got, want):
+    assert len(got) == len(want)
+    for a, b in zip(got, want, strict=True):
+        assert a == {n: v if v is None else pytest.approx(v, rel=1e-9, abs=1e-12, nan_ok=True) for n, v in b.items()}
+
+
+def check(name, scenario=DIGITS, executor="stack", config=None, **fields):
+    """Train on both devices: what is asked of a run on the GPU."""
+    with placement.watched() as faults:
+        sim = on("cuda", name, scenario, executor, config, **fields)
+        found = rows_of(sim, scenario.rounds)
+        assert_on_gpu(sim)
+    assert not faults
+    assert_alike(found, rows_of(on("cpu", name, scenario, executor, config, **fields), scenario.rounds))
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("name", registry.names())
+def test_an_algorithm_trains_on_the_gpu(name, executor):
+    check(name, DIGITS.override(rounds=3 if EARLY[name] else 2), executor)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("name", ["fedbn", "fedgen", "gfpl"])
+def test_convolutions_and_batch_norm_do(name, executor):
+    check(name, IMAGES.override(batch_norm="personal"), executor)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_optimizers_do(optimizer):
+    check("fedprox", DIGITS.override(rounds=1, optimizer=optimizer, lr_decay=0.9, weight_decay=0.1))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedproto", "scaffold", "gfpl"])
+def test_few_of_many_clients_do(name):
+    check(name, DIGITS.override(clients=4, participation=0.5, eval_clients=3))
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("name", ["fedproto", "fml", "lgfedavg"])
+def test_clients_of_several_architectures_do(name, executor):
+    config = EARLY[name] | dict(registry.find(name).for_mixed_models)
+    check(name, DIGITS.override(model="htmini3", clients=4, local_epochs=1, rounds=2), executor, config)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("name", ["ccvr", "fedavgft"])
+def test_clients_that_train_before_they_are_scored_do(name, executor):
+    check(name, DIGITS.override(eval_clients=2, rounds=2), executor)
+
+
+@pytest.mark.parametrize("evaluation", ["pooled", "personal"])
+def test_either_rule_of_evaluation_does(evaluation):
+    check("fedavg", DIGITS.override(evaluation=evaluation, partition="dirichlet", floor=12, rounds=1))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedproto", "gfpl"])
+def test_seeds_that_train_as_one_stack_do(name):
+    data = {seed: partitioning.make(DIGITS, seed) for seed in range(2)}
+    found = {}
+    for device in ("cpu", "cuda"):
+        with placement.watched() as faults:
+            seeds = Seeds(Experiment(name, DIGITS, executor="rule", device=device), EARLY[name], data, torch.float64)
+            found[device] = [rows for _ in range(3) for rows in seeds.step().values()]
+            if device == "cuda":
+                for run in seeds.runs:
+                    assert_on_gpu(run)
+        assert not faults
+    kept = {d: [{n: v for n, v in row.items() if n not in CLOCK} for row in rows] for d, rows in found.items()}
+    assert_alike(kept["cuda"], kept["cpu"])
+
+
+# files ---------------------------------------------------------------------------------------------------------------
+
+FIRST_THEN = [("cuda", "cpu"), ("cpu", "cuda"), ("cuda", "cuda")]
+
+
+@pytest.mark.parametrize(("first", "then"), FIRST_THEN)
+@pytest.mark.parametrize("name", ["gfpl", "scaffold"])
+def test_a_checkpoint_goes_on_on_either_device(name, first, then, tmp_path):
+    scenario = DIGITS.override(clients=4, participation=0.5)
+    with placement.watched() as faults:
+        before = on(first, name, scenario)
+        before.step()
+        before.save(tmp_path / "state")
+        if then == "cuda":
+            after = on(then, name, scenario)
+            after.load(tmp_path / "state")
+            assert_on_gpu(after)
+            found = rows_of(after, 2)
+            assert_on_gpu(after)
+    assert not faults
+    if then == "cpu":  # where there is no GPU
+        after = on(then, name, scenario)
+        after.load(tmp_path / "state")
+        found = rows_of(after, 2)
+    assert_alike(found, rows_of(on("cpu", name, scenario), 3)[1:])
+
+
+def test_a_saved_model_is_read_where_there_is_no_gpu_and_starts_others_there(tmp_path):
+    file = tmp_path / "model.pt"
+    with placement.watched() as faults:
+        sim = on("cuda", "fedper")
+        sim.step()
+        model_file.write(file, Experiment("fedper", DIGITS, device="cuda"), {}, sim)
+    experiment, config, state = model_file.read(file)
+    here = on("cpu", "fedper")
+    here.load_state_dict(state)
+    assert experiment.device == "cpu" and here.state.round == 1
+    assert_alike(rows_of(here, 1), rows_of(on("cpu", "fedper"), 2)[1:])
+    name, own = initial_weights.take(str(file))
+    with placement.watched() as more:
+        began = on("cuda", "fedper", start_from=name, own=(own,))
+        began.step()
+        assert_on_gpu(began)
+    assert not faults + more
+
+
+def test_a_file_says_where_its_tensors_lay(tmp_path):
+    with placement.watched():
+        there = torch.arange(3, device="cuda")
+        torch.save({"there": there, "part": there[1:], "here": torch.ones(2)}, tmp_path / "file")
+        kept = torch.load(tmp_path / "file")
+        assert [str(t.device) for t in kept.values()] == ["cuda", "cuda", "cpu"]
+    with pytest.raises(RuntimeError, match="CUDA"):
+        torch.load(tmp_path / "file")
+
+
+# users' code ---------------------------------------------------------------------------------------------------------
+
+ALGORITHM = """
+from dataclasses import dataclass
+import torch
+from fedtune import Algorithm, Noise, Phase
+
+@dataclass(frozen=True)
+class Mine(Algorithm):
+    shared = ("body",)
+    def init(self, task):
+        return {"center": torch.zeros(task.features), "seen": torch.zeros(task.clients, dtype=torch.int64)}
+    def keep(self, task):
+        return {"rounds": torch.zeros(1)}
+    def phases(self, task):
+        return (Phase(self.loss, noise={"eps": Noise((task.features,))}),)
+    def broadcast(self, server, ids, task):
+        return super().broadcast(server, ids, task) | {"center": server["center"].expand(len(ids), -1)}
+    def loss(self, m, batch, down):
+        z = m.body(batch.x) + 0.1 * batch.eps["eps"] * torch.rand_like(batch.eps["eps"])
+        return super().loss(m, batch, down) + (z.mean(0) - down["center"]).square().mean()
+    def upload(self, m, data, down):
+        z = m.body(data.x) * data.mask[:, None]
+        return {"mean": z.sum(0) / data.mask.sum()}
+    def remember(self, m, data, down):
+        return {"rounds": data.client.kept["rounds"] + 1}
+    def aggregate(self, server, up, task):
+        seen = server["seen"].index_add(0, up["ids"], torch.ones_like(up["ids"]))
+        return super().aggregate(server, up, task) | {"center": up["mean"].mean(0), "seen": seen}
+    def report(self, server):
+        return {"center_norm": server["center"].norm().item()}
+"""
+METRIC = """
+def margin(scores, labels):
+    two = scores.topk(2, dim=1).values
+    return (two[:, 0] - two[:, 1]).mean()
+"""
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_an_algorithm_a_metric_and_weights_of_files_do(executor, tmp_path):
+    (tmp_path / "mine.py").write_text(ALGORITHM)
+    (tmp_path / "margin.py").write_text(METRIC)
+    torch.save(nn.Linear(12, 10).state_dict(prefix="head."), tmp_path / "head.pt")
+    name, own = user_files.take_each(f"{tmp_path}/mine.py:Mine", registry.names())
+    metrics, files = user_metrics.take((f"{tmp_path}/margin.py:margin",))
+    start, file = initial_weights.take(f"{tmp_path}/head.pt:head")
+    user_files.register(every := user_files.merged(own, files, [file]))
+    scenario = DIGITS.override(participation=0.7)
+    check(name, scenario, executor, {}, own=tuple(every), metrics=metrics, start_from=start, start="own")
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("model", ["dropout", "attention", "noisy"])
+def test_models_of_files_that_draw_do(model, executor):
+    check("fedavg", DIGITS.override(model=own_net(model), features=0, local_epochs=1, rounds=2), executor)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_numbers_that_a_loss_draws_do(executor, monkeypatch):
+    class Draws(FedAvg):
+        def loss(self, m, batch, down):
+            z = m.body(batch.x)
+            return super().loss(m, batch, down) + (z * torch.rand(len(z), 1, device=z.device)).mean()
+
+    known_as(monkeypatch, draws=Draws)
+    check("draws", DIGITS.override(rounds=1), executor)
+
+
+# planted faults ------------------------------------------------------------------------------------------------------
+
+
+def makes(x, *_):
+    """What the author of a fault adds: numbers that lie on no device in particular, so on the CPU."""
+    return torch.zeros(x.shape, dtype=x.dtype)
+
+
+class Told(FedAvg):
+    """FedAvg with a message, a memory, and everything that a phase may have."""
+
+    sends = ("told",)
+
+    def init(self, task):
+        return {"told": torch.zeros(task.features), "seen": torch.zeros(task.clients)}
+
+    def keep(self, task):
+        return {"mean": torch.zeros(task.features)}
+
+    def upload(self, m, data, down):
+        return {"mean": m.body(data.x).mean(0) - down["told"]}
+
+    def remember(self, m, data, down):
+        return {"mean": data.client.kept["mean"] + down["told"]}
+
+    def aggregate(self, server, up, task):
+        return super().aggregate(server, up, task) | {"told": up["mean"].mean(0)}
+
+
+class InLoss(Told):
+    def loss(self, m, batch, down):
+        return super().loss(m, batch, down) + makes(down["told"]).dot(down["told"])
+
+
+class InLossByIndex(Told):
+    def loss(self, m, batch, down):
+        z = m.head(m.body(batch.x)).log_softmax(1)
+        return -z.gather(1, torch.zeros(len(z), 1, dtype=torch.int64)).mean()
+
+
+class InLossByChance(Told):
+    def loss(self, m, batch, down):
+        z = m.body(batch.x)
+        return super().loss(m, batch, down) + (z * torch.rand(len(z), 1)).mean()
+
+
+class InLossByGenerator(Told):
+    def aggregate(self, server, up, task):
+        draws = torch.Generator().manual_seed(0)
+        return super().aggregate(server, up, task) | {"told": server["told"].normal_(generator=draws)}
+
+
+class InSecondStep(Told):
+    def phases(self, task):
+        return (Phase(self.loss, after=Step(self.again, ("head",), "adam", None)),)
+
+    def again(self, m, batch, down):
+        return super().loss(m, batch, down) + (makes(batch.y) * batch.y).sum()
+
+
+class InPool(Told):
+    def phases(self, task):
+        return (Phase(self.loss, epochs=1, pool=self.pool, pool_noise={"x": Noise((8, *task.shape))}),)
+
+    def pool(self, down, eps):
+        y = torch.zeros(8, dtype=torch.int64)
+        return Data(eps["x"], y, y == eps["x"][:, 0, 0, 0], {})
+
+
+class InPoolUnseen(InPool):
+    """Its rows lie on the GPU, their labels on the CPU."""
+
+    def pool(self, down, eps):
+        return Data(eps["x"], torch.zeros(8, dtype=torch.int64), torch.ones_like(eps["x"][:, 0, 0, 0]) > 0, {})
+
+
+class InBegin(Told):
+    def phases(self, task):
+        return (Phase(self.loss, begin=self.begin),)
+
+    def begin(self, m, down):
+        return {"head.bias": m.tensors["head.bias"] + makes(m.tensors["head.bias"])}
+
+
+class InProject(Told):
+    def phases(self, task):
+        return (Phase(self.loss, project=self.project),)
+
+    def project(self, m, down):
+        bias = m.tensors["head.bias"]
+        return {"head.bias": torch.minimum(bias, makes(bias))}
+
+
+class InUntil(Told):
+    def phases(self, task):
+        return (Phase(self.loss, until=self.until),)
+
+    def until(self, losses, m):
+        return (losses < makes(losses)).any()
+
+
+class InUpload(Told):
+    def upload(self, m, data, down):
+        return {"mean": m.body(data.x).mean(0) - makes(down["told"])}
+
+
+class InUploadAlone(Told):
+    """Nothing of it meets the client's own tensors."""
+
+    def upload(self, m, data, down):
+        return {"mean": torch.zeros(12, dtype=torch.float64)}
+
+    def aggregate(self, server, up, task):
+        return super().aggregate(server, up, task) | {"told": up["mean"].mean(0) + server["told"]}
+
+
+class InRemember(Told):
+    def remember(self, m, data, down):
+        return {"mean": data.client.kept["mean"] + makes(down["told"])}
+
+
+class InPredict(Told):
+    def predict(self, m, x, down):
+        scores = super().predict(m, x, down)
+        return scores + makes(scores)
+
+
+class InAdapting(Told):
+    def adapt(self, task):
+        return (Phase(self.adapted, epochs=1),)
+
+    def adapted(self, m, batch, down):
+        return self.loss(m, batch, down) * makes(batch.x).mean(0).sum() + (makes(batch.y) + batch.y).sum()
+
+
+class InBroadcast(Told):
+    def broadcast(self, server, ids, task):
+        return super().broadcast(server, ids, task) | {"told": server["told"] + torch.zeros(len(ids), 1)}
+
+
+class InDeployed(Told):
+    def deployed(self, server, ids, task):
+        return super().deployed(server, ids, task) | {"told": server["seen"][torch.arange(len(ids))][:, None] + ids}
+
+    def predict(self, m, x, down):
+        return super().predict(m, x, down) + torch.zeros(len(x), 1)
+
+
+class InReceive(Told):
+    def receive(self, down):
+        shared = super().receive(down)
+        return shared | {"head.bias": shared["head.bias"] + makes(shared["head.bias"])}
+
+
+class InAggregate(Told):
+    def aggregate(self, server, up, task):
+        return super().aggregate(server, up, task) | {"told": (torch.ones(len(up["ids"]), 1) * up["mean"]).mean(0)}
+
+
+class InAggregateUnseen(Told):
+    """What it gives lies on the CPU, and nothing computes with it."""
+
+    def aggregate(self, server, up, task):
+        return super().aggregate(server, up, task) | {"seen": torch.zeros(task.clients)}
+
+
+class InAggregateByIndex(Told):
+    def aggregate(self, server, up, task):
+        torch.zeros(task.clients)[up["ids"]]
+        return super().aggregate(server, up, task)
+
+
+class InObserve(Told):
+    def observe(self, server, val_acc, task):
+        return server | {"seen": server["seen"] + torch.full((task.clients,), val_acc)}
+
+
+class InReport(Told):
+    def report(self, server):
+        return {"seen_mean": float(server["seen"].numpy().mean())}
+
+
+class InRound(Told):
+    def round(self, task):
+        return (DOWN, Phase(self.loss, pace={"head": 0.5}), Phase(self.short, epochs=1, lr=0.1), UP)
+
+    def short(self, m, batch, down):
+        return (m.head(m.body(batch.x)) * torch.eye(10)[batch.y]).mean()
+
+
+class InModel(Told):
+    def build(self, net, task):
+        net.body = nn.Sequential(net.body, Shifted(task.features))
+        return net
+
+
+class Shifted(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.by = torch.ones(width, dtype=torch.float64)  # no buffer, so it stays
+
+    def forward(self, x):
+        return x + self.by
+
+
+FAULTS = [cls for cls in [*Told.__subclasses__(), InPoolUnseen] if cls.__name__.startswith("In")]
+
+
+def assert_found(scenario=DIGITS, executor="stack", name="planted", **fields):
+    """The check fails, and only on the GPU."""
+    rows_of(on("cpu", name, scenario, executor, {}, **fields), scenario.rounds)
+    with placement.watched() as faults:
+        try:
+            sim = on("cuda", name, scenario, executor, {}, **fields)
+            rows_of(sim, scenario.rounds)
+        except (RuntimeError, UserError):
+            assert faults
+    if not faults:
+        with pytest.raises(AssertionError):
+            assert_on_gpu(sim)
+
+
+def test_without_a_fault_nothing_is_found(monkeypatch):
+    known_as(monkeypatch, planted=Told)
+    check("planted")
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda cls: cls.__name__)
+def test_a_fault_in_an_algorithm_is_found(fault, executor, monkeypatch):
+    known_as(monkeypatch, planted=fault)
+    assert_found(DIGITS.override(rounds=1, local_epochs=1, all_classes=0), executor)
