@@ -90,7 +90,7 @@ def twice(device: str) -> int:
     for name in ("fedavg", "fedproto", "fedpa"):
         for executor in ("stack", "loop"):
             experiment = Experiment(name, setting, device=device, executor=executor)
-            one, other = ([*simulation.play(experiment, {}, data)] for _ in range(2))
+            one, other = ([*simulation.train(experiment, {}, data)] for _ in range(2))
             differ = sorted({n for a, b in zip(one, other, strict=True) for n in a if n not in CLOCK and a[n] != b[n]})
             print(
                 f"{name:9} {executor:6} {'other bits in ' + ', '.join(differ) if differ else 'the same bits'}",

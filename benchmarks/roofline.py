@@ -34,7 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.against import CASES as ROUNDS
 from fedtune.core import memory
-from fedtune.engine.simulation import play
+from fedtune.engine.simulation import train
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenarios import find
 from fedtune.nn import architectures
@@ -131,7 +131,7 @@ def rounds(case: str, turns: int) -> dict[str, Any]:
     """Milliseconds of a round, and of the operations in one."""
     algorithm, scenario, config = ROUNDS[case]
     experiment = Experiment(algorithm, find(scenario).override(rounds=2 * turns), test_every=2 * turns)
-    played = play(experiment, config, data_dir=os.environ.get("FEDTUNE_DATA_DIR"))
+    played = train(experiment, config, data_dir=os.environ.get("FEDTUNE_DATA_DIR"))
     took, inside = [], []
     for _ in range(turns):
         began = time.thread_time()

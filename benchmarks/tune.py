@@ -38,7 +38,7 @@ def _begin(experiment: Experiment) -> None:
 
 def _play(config: dict[str, Any]) -> float:
     began = time.perf_counter()
-    for _ in simulation.play(_experiment, config, _data):
+    for _ in simulation.train(_experiment, config, _data):
         pass
     return time.perf_counter() - began
 

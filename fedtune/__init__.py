@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fedtune.core.about import VERSION as __version__
 
 if TYPE_CHECKING:
-    from fedtune.api import Run, Search, objective, play, tunable
+    from fedtune.api import Run, Search, objective, train, tunable
     from fedtune.core.hyper import hyper
     from fedtune.core.trees import Ragged
     from fedtune.experiment.algorithm import Algorithm, Noise, Phase
@@ -29,13 +29,13 @@ __all__ = [
     "__version__",
     "hyper",
     "objective",
-    "play",
+    "train",
     "tunable",
     "when",
 ]
 
 _MODULES = {
-    "fedtune.api": ("Run", "Search", "objective", "play", "tunable"),
+    "fedtune.api": ("Run", "Search", "objective", "train", "tunable"),
     "fedtune.core.hyper": ("hyper",),
     "fedtune.core.trees": ("Ragged",),
     "fedtune.studies.checking": ("Check",),

@@ -97,7 +97,7 @@ class Run(RunFolder):
         return f"Run({str(self.path)!r}): {self.state}"
 
 
-def play(
+def train(
     algo: Algo, scenario: str = "", config: Mapping[str, Any] | None = None,
     save: str | Path | None = None, **options: Any,
 ) -> pd.DataFrame:  # fmt: skip
@@ -136,7 +136,7 @@ def tunable(
     """A trainable class and a search space for one's own `ray.tune.Tuner`, with any scheduler and any searcher.
 
     space     a space's name, or FILE.py:NAME; it must be one of ranges
-    options   as for `play`
+    options   as for `train`
 
     Every round is an iteration that reports `val_acc` and every other metric, and that schedulers may end or perturb;
     state can be saved and restored.  The data go to Ray's object store once.  A hyperparameter that exists only where
@@ -222,7 +222,7 @@ class Objective:
         row: dict[str, Any] = {}
         value = 0.0
         try:
-            for row in simulation.play(self.experiment, config, self._data):
+            for row in simulation.train(self.experiment, config, self._data):
                 if self.objective.name == "seconds":
                     value += row["seconds"] + row["eval_seconds"]
                 else:
@@ -273,7 +273,7 @@ def _ranges(
     if loaded.is_grid:
         raise UserError(
             f"a space for one's own search must be of ranges, but {name!r} of {given.algo} is a list of "
-            f"{len(loaded.points)} points; give another, or train each point with fedtune.play"
+            f"{len(loaded.points)} points; give another, or train each point with fedtune.train"
         )
     return given, experiment, loaded
 

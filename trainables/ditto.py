@@ -10,7 +10,7 @@
 Li et al., ICML 2021, arXiv:2012.04221, algorithm 1.  Both models step on the same batches, so the own one's
 s steps are the round's (the paper lets s be chosen; its experiments do the same).  The penalty runs over trainable
 parameters, not over running statistics.  Both start from the same values.  The common model is FedAvg's bit for bit;
-λ = 0 is Local beside it.  body_pace is the own model's: the common one always learns at the full rate.
+λ = 0 is Local beside it.  body_lr_scale is the own model's: the common one always learns at the full rate.
 """
 
 import copy

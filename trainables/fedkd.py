@@ -90,7 +90,7 @@ class FedKD(Algorithm):
 
     def phases(self, task: Task) -> tuple[Phase, ...]:
         """Everything at once, each of the three clipped by itself."""
-        return (Phase(self.loss, pace={"mentee": self.mentee_rate, "align": 1.0}, clip=self.clip),)
+        return (Phase(self.loss, lr_scale={"mentee": self.mentee_rate, "align": 1.0}, clip=self.clip),)
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """The sum L + L' of both nets' losses."""

@@ -59,7 +59,7 @@ class FML(Algorithm):
 
     def phases(self, task: Task) -> tuple[Phase, ...]:
         """Both nets at once, each clipped by itself."""
-        return (Phase(self.loss, pace={"meme": 1.0}, clip=self.clip),)
+        return (Phase(self.loss, lr_scale={"meme": 1.0}, clip=self.clip),)
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """The sum L + L' of both nets' losses."""

@@ -116,7 +116,7 @@ class GFPL(Algorithm):
         """The first round with an event: t*, or the smallest multiple of S_T that is >= t1."""
         return self.first or -(-self.start // self.every) * self.every
 
-    def meant(self) -> dict[str, int]:
+    def resolved_defaults(self) -> dict[str, int]:
         """t* as t1 and S_T have it."""
         return {"first": self.first_event()}
 

@@ -39,7 +39,7 @@ def share(peak: float, total: float, trials: float) -> float:
     return int(10_000 / n) / 10_000
 
 
-def settle(experiment: Experiment, data: Sequence[Federation], cpus: float) -> tuple[float, int]:
+def measure_gpu_share(experiment: Experiment, data: Sequence[Federation], cpus: float) -> tuple[float, int]:
     """The share of a GPU that a trial needs by a round measured on the cluster, and how many trials fit at once.
 
     cpus: of a trial.  UserError if even a whole GPU is too small.

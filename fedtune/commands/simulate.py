@@ -11,7 +11,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import say, several
 from fedtune.tuning.options import arguments
-from fedtune.tuning.options.types import whole
+from fedtune.tuning.options.types import bounded_int
 from fedtune.user_code.command import require_new
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ def parser() -> argparse.ArgumentParser:
         help="who is trained on another seed: none, top (the best finished), rung (the best of every rung)",
     )  # fmt: skip
     p.add_argument(
-        "--budget", type=arguments.positive, default=32, metavar="N",
+        "--budget", type=arguments.positive_int, default=32, metavar="N",
         help="training of a search, in trials of full length (default 32)",
     )  # fmt: skip
-    p.add_argument("--slots", type=arguments.few, default=2, metavar="N", help="trials at once (default 2)")
-    p.add_argument("--searches", type=arguments.few, default=200, metavar="N", help="of each kind (default 200)")
-    p.add_argument("--processes", type=arguments.few, metavar="N", help="at once (default: the CPUs there are)")
+    p.add_argument("--slots", type=arguments.small_int, default=2, metavar="N", help="trials at once (default 2)")
+    p.add_argument("--searches", type=arguments.small_int, default=200, metavar="N", help="of each kind (default 200)")
+    p.add_argument("--processes", type=arguments.small_int, metavar="N", help="at once (default: the CPUs there are)")
     p.add_argument("-o", "--output", type=Path, metavar="FILE.csv", help="also write every search, a line each")
     return p
 
@@ -84,7 +84,7 @@ def _names(text: str) -> list[str]:
 
 def _numbers(flag: str, text: str, low: int, high: int) -> list[int]:
     try:
-        return [whole(low, high)(part) for part in _names(text)]
+        return [bounded_int(low, high)(part) for part in _names(text)]
     except UserError as error:
         raise UserError(f"{flag} {error}") from None
 

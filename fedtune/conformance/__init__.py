@@ -6,5 +6,5 @@
     tells the truth           of what it sends, of what its hyperparameters do and from which round on
 
 A law looks at runs in small settings that are made once and shared (`subject.Subject`, `settings`); what breaks it is
-told with its place in the author's file and what to do (`law.Broken`).
+told with its place in the author's file and what to do (`law.Violation`).
 """

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
-from fedtune.conformance.law import Broken, Fell, Note, law
+from fedtune.conformance.law import Note, RunFailed, Violation, law
 from fedtune.conformance.subject import CLOCK, Run, Subject, apart
 from fedtune.conformance.watching import HOOKS
 from fedtune.core.errors import Diverged, UserError
@@ -23,50 +23,50 @@ from fedtune.user_code import places
 
 
 @law("declarations", "every field is a hyperparameter whose default lies in its range, and every method a hook")
-def declarations(s: Subject) -> Broken | Note | None:
+def declarations(s: Subject) -> Violation | Note | None:
     """What can be told without running anything."""
     for found in (*_fields(s.cls), *_hooks(s.cls), *_named_values(s.cls)):
         return found
     return None
 
 
-def _fields(cls: type[Algorithm]) -> Iterator[Broken]:
+def _fields(cls: type[Algorithm]) -> Iterator[Violation]:
     declared = knobs(cls)
     for name, value in vars(cls).items():
         if isinstance(value, dataclasses.Field):
-            yield Broken(places.of_class(cls), f"{name} is no field of {cls.__name__}",
+            yield Violation(places.of_class(cls), f"{name} is no field of {cls.__name__}",
                          "write @dataclass(frozen=True) above the class")  # fmt: skip
     for name in (f.name for f in dataclasses.fields(cls) if f.name not in declared):
-        yield Broken(places.of_name(cls, name), f"{name} is a field, but no hyperparameter",
+        yield Violation(places.of_name(cls, name), f"{name} is a field, but no hyperparameter",
                      f"declare it: {name}: … = hyper(default, low, high, help=…), or as ClassVar")  # fmt: skip
     for name, knob in declared.items():
         where = places.of_name(cls, name)
         if name in {f.name for f in dataclasses.fields(Scenario)}:
-            yield Broken(where, f"{name} is a scenario's field too", "give it another name")
+            yield Violation(where, f"{name} is a scenario's field too", "give it another name")
         if knob.log and not (knob.low or 0) > 0:
-            yield Broken(where, f"{name} has a log scale from {knob.low}", "give a lower end above 0")
+            yield Violation(where, f"{name} has a log scale from {knob.low}", "give a lower end above 0")
         if knob.low is not None and not knob.low <= (math.inf if knob.high is None else knob.high):
-            yield Broken(where, f"{name} has the range {knob.low} … {knob.high}", "give the lower end first")
+            yield Violation(where, f"{name} has the range {knob.low} … {knob.high}", "give the lower end first")
         try:
             if type(knob.check(knob.default)) is not type(knob.default):
-                yield Broken(where, f"the default of {name} is no {type(knob.check(knob.default)).__name__}",
+                yield Violation(where, f"the default of {name} is no {type(knob.check(knob.default)).__name__}",
                              f"write {knob.check(knob.default)!r}")  # fmt: skip
         except UserError as error:
-            yield Broken(where, str(error), "give a default in the range, or name it in extra_values")
+            yield Violation(where, str(error), "give a default in the range, or name it in extra_values")
     try:
         alg = cls()
     except UserError as error:
-        yield Broken(places.of_class(cls), f"the defaults are refused: {error}", "give defaults that go together")
+        yield Violation(places.of_class(cls), f"the defaults are refused: {error}", "give defaults that go together")
         return
     for name, knob in declared.items():
         if isinstance(knob.first_round, str) and not callable(getattr(alg, knob.first_round, None)):
-            yield Broken(places.of_name(cls, name), f"{name} asks {knob.first_round}() for its first round",
+            yield Violation(places.of_name(cls, name), f"{name} asks {knob.first_round}() for its first round",
                          f"write a method {knob.first_round}(self) -> int")  # fmt: skip
         elif not (isinstance(first := first_round(alg, name), int) and first >= 1):
-            yield Broken(places.of_name(cls, name), f"the first round of {name} is {first!r}", "rounds count from 1")
+            yield Violation(places.of_name(cls, name), f"the first round of {name} is {first!r}", "rounds count from 1")
 
 
-def _hooks(cls: type[Algorithm]) -> Iterator[Broken]:
+def _hooks(cls: type[Algorithm]) -> Iterator[Violation]:
     """Methods that the engine would call with other arguments, or that look like a hook's name mistyped."""
     text = places.source_of(cls)
     for owner in places.own_classes(cls):
@@ -78,25 +78,25 @@ def _hooks(cls: type[Algorithm]) -> Iterator[Broken]:
                 try:
                     inspect.signature(method).bind(*wanted)
                 except TypeError:
-                    yield Broken(places.of_function(method), f"{name}({', '.join(own)}) is called as "
+                    yield Violation(places.of_function(method), f"{name}({', '.join(own)}) is called as "
                                  f"{name}({', '.join(wanted)})", "give it these arguments")  # fmt: skip
             elif len(re.findall(rf"\b{name}\b", text)) == 1 and (
                 near := difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.8)
             ):
-                yield Broken(places.of_function(method), f"nobody calls {name}", f"did you mean {near[0]}?")
+                yield Violation(places.of_function(method), f"nobody calls {name}", f"did you mean {near[0]}?")
 
 
-def _named_values(cls: type[Algorithm]) -> Iterator[Broken]:
+def _named_values(cls: type[Algorithm]) -> Iterator[Violation]:
     """Presets and the like, which name hyperparameters."""
     declared, both = knobs(cls), knobs(Scenario) | knobs(cls)
     for attribute in ("schedule", "structural"):
         for name in getattr(cls, attribute):
             if name not in declared:
-                yield Broken(places.of_name(cls, attribute), f"{attribute} names {name}, which is no hyperparameter",
+                yield Violation(places.of_name(cls, attribute), f"{attribute} names {name}, which is no hyperparameter",
                              f"name some of {', '.join(declared) or 'none'}")  # fmt: skip
     for attribute in ("shared", "sends", "predicts", "schedule", "structural"):
         if not isinstance(getattr(cls(), attribute), tuple):
-            yield Broken(places.of_name(cls, attribute), f"{attribute} is no tuple", f'write {attribute} = ("…",)')
+            yield Violation(places.of_name(cls, attribute), f"{attribute} is no tuple", f'write {attribute} = ("…",)')
     sets: dict[str, Mapping[str, Any]] = {
         "for_mixed_models": cls.for_mixed_models, "checked_with": cls.checked_with, **dict(cls.presets)
     }
@@ -104,17 +104,17 @@ def _named_values(cls: type[Algorithm]) -> Iterator[Broken]:
         where = places.of_name(cls, title if title not in cls.presets else "presets")
         for name, value in values.items():
             if name not in both:
-                yield Broken(where, f"{title} names {name}, which is no hyperparameter", "see fedtune list")
+                yield Violation(where, f"{title} names {name}, which is no hyperparameter", "see fedtune list")
                 continue
             try:
                 both[name].check(value)
             except UserError as error:
-                yield Broken(where, f"{title}: {error}", "give a value in the range")
+                yield Violation(where, f"{title}: {error}", "give a value in the range")
 
 
 @law("first effects", "a hyperparameter has an effect, in the round that it declares or later",
      needs=("declarations", "seed", "finite"))  # fmt: skip
-def first_effects(s: Subject) -> Broken | Note | None:
+def first_effects(s: Subject) -> Violation | Note | None:
     """Two runs that differ in one hyperparameter: alike until its first round, apart within three rounds after."""
     for name, knob in knobs(s.cls).items():
         if knob.searchable and name not in s.values.keys() - s.cls.checked_with.keys():
@@ -124,7 +124,7 @@ def first_effects(s: Subject) -> Broken | Note | None:
     return None
 
 
-def first_effect(s: Subject, name: str, knob: Knob) -> Broken | None:
+def first_effect(s: Subject, name: str, knob: Knob) -> Violation | None:
     """What is wrong with when one hyperparameter takes effect."""
     setting, where = s.settings.effects, places.of_name(s.cls, name)
     own = knobs(s.cls)
@@ -142,16 +142,16 @@ def first_effect(s: Subject, name: str, knob: Knob) -> Broken | None:
             for rounds in range(first, first + 3):
                 a, b = (s.run(setting, rounds, config=c) for c in configs)
                 if early := _early(a, b, first):
-                    return Broken(where, f"{name} has an effect in round {early}, but declares first_round={first}",
+                    return Violation(where, f"{name} has an effect in round {early}, but declares first_round={first}",
                                   f"declare first_round={early}")  # fmt: skip
                 if _differ(a, b, rounds, first):
                     return None
-        except Fell as fell:
+        except RunFailed as fell:
             if isinstance(fell.error, Diverged):
                 return None  # an effect, if a strong one
             raise
     to_do = "use it, or say in `contrasts` which two values differ, and under which others"
-    return Broken(where, f"{name} changes nothing within three rounds", to_do)
+    return Violation(where, f"{name} changes nothing within three rounds", to_do)
 
 
 def _early(a: Run, b: Run, first: int) -> int:
@@ -185,7 +185,7 @@ def _contrasts(s: Subject, name: str, knob: Knob) -> Iterator[tuple[Any, Any, Ma
 
 @law("metrics", "every round's row holds the promised metrics, and what `report` gives are numbers",
      needs=("finite", "messages"))  # fmt: skip
-def metrics(s: Subject) -> Broken | Note | None:
+def metrics(s: Subject) -> Violation | Note | None:
     """The rows of three rounds."""
     always = {name for name, declared in METRICS.items() if not declared.search_only} - set(CLOCK)
     for setting in (s.settings.few, s.settings.averaged):
@@ -194,11 +194,11 @@ def metrics(s: Subject) -> Broken | Note | None:
             everywhere = {"test_acc_all", "test_acc_foreign"}
             optional = everywhere if not setting.scenario.all_classes else set()
             if missing := sorted(always - optional - row.keys()):
-                return Broken("", f"round {row['round']} lacks {missing[0]}", "give every round a Phase of training")
+                return Violation("", f"round {row['round']} lacks {missing[0]}", "give every round a Phase of training")
             for name, value in row.items():
                 number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
                 if not number and value is not None:
-                    return Broken(where, f"`report` gives {name} = {value!r}", "give finite numbers (float, int)")
+                    return Violation(where, f"`report` gives {name} = {value!r}", "give finite numbers (float, int)")
             if not (0 <= row["val_acc"] <= 1 and 0 <= row["test_acc_worst10"] <= row["test_acc"] <= 1):
-                return Broken(where, f"round {row['round']} has accuracies outside 0 … 1", "let `report` leave them")
+                return Violation(where, f"round {row['round']} has accuracies outside 0 … 1", "let `report` leave them")
     return None

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fedtune.conformance.law import Broken, Fell, Note, law
+from fedtune.conformance.law import Note, RunFailed, Violation, law
 from fedtune.conformance.settings import Setting
 from fedtune.conformance.subject import Run, Subject, apart, copied, in_words, numbers
 from fedtune.conformance.watching import Tape
@@ -25,13 +25,13 @@ BASE = ("finite", "inputs", "draws", "own state", "seed")
 
 @law("one program", "client code runs for all clients as one program: no .item(), no `if tensor`, no boolean index",
      needs=("finite", "messages"))  # fmt: skip
-def one_program(s: Subject) -> Broken | Note | None:
+def one_program(s: Subject) -> Violation | Note | None:
     """torch.func.vmap runs it, or says where it cannot; what follows then runs one client after the other."""
     if s.executor == "loop":
         return Note("not asked, as the model cannot run so")
     try:
         s.run(s.settings.few, executor="stack")
-    except Fell:
+    except RunFailed:
         s.executor = "loop"
         raise
     return _run_anew(s)
@@ -50,7 +50,7 @@ def _run_anew(s: Subject) -> Note | None:
 
 @law("stack = loop", "all clients as one program and one client after the other give the same numbers",
      needs=(*BASE, "scores", "one program"))  # fmt: skip
-def stack_equals_loop(s: Subject) -> Broken | Note | None:
+def stack_equals_loop(s: Subject) -> Violation | Note | None:
     """In settings of every kind: optimisers, unlike sizes, BatchNorm, one client, unlike architectures."""
     if s.executor == "loop":
         return Note("not asked, as the model cannot be stacked")
@@ -65,9 +65,9 @@ def stack_equals_loop(s: Subject) -> Broken | Note | None:
         stack, loop = (s.run(setting, executor=how, config=config) for how in EXECUTORS)
         if spoiled := stack.spoiled | loop.spoiled:
             what = f"with {setting.words}, a round changes {in_words(min(spoiled))} of the state before it"
-            return Broken("", what, "copy it first")
+            return Violation("", what, "copy it first")
         if said := s.difference(stack, loop):
-            return Broken(
+            return Violation(
                 places.of_hook(s.cls, "upload", "loss", "predict"), f"with {setting.words}, {said}",
                 "leave padded rows out with data.mask, and let no client's numbers depend on another's",
             )  # fmt: skip
@@ -75,13 +75,13 @@ def stack_equals_loop(s: Subject) -> Broken | Note | None:
 
 
 @law("grouping", "how clients are put together in groups changes nothing", needs=(*BASE, "stack = loop"))
-def grouping(s: Subject) -> Broken | Note | None:
+def grouping(s: Subject) -> Violation | Note | None:
     """Clients in three groups, shuffled, and in two against all in one."""
     for setting, groups in ((s.settings.few, SHUFFLED), (s.settings.everyone, SHUFFLED), (s.settings.chance, HALVES)):
         whole, split = s.run(setting), s.run(setting, groups=groups)
         assert len(split.sim.state.groups) == len(groups)
         if said := s.difference(split, whole):
-            return Broken(
+            return Violation(
                 places.of_hook(s.cls, "broadcast", "deployed", "aggregate"),
                 f"with clients in {len(groups)} groups in place of one, {said}",
                 "index the server's entries by `ids` and up['ids'], never by the place of a client in the message",
@@ -90,7 +90,7 @@ def grouping(s: Subject) -> Broken | Note | None:
 
 
 @law("checkpoint", "a run resumed from its checkpoint is the undisturbed run, bit for bit", needs=BASE)
-def checkpoint(s: Subject) -> Broken | Note | None:
+def checkpoint(s: Subject) -> Violation | Note | None:
     """Resumed after one round and after two; with unlike architectures after one."""
     cuts: list[tuple[Setting, Mapping[str, Any], int]] = [
         (s.settings.few, {}, 1), (s.settings.few, {}, 2), (s.settings.chance, {}, 1)
@@ -101,14 +101,14 @@ def checkpoint(s: Subject) -> Broken | Note | None:
         whole = s.run(setting, setting.rounds + (setting is s.settings.few), config=config)
         rest, said = _resumed(s, setting, config, whole, cut)
         if not said:
-            rest.play(len(whole.rows) - cut)
+            rest.train(len(whole.rows) - cut)
             tail = Run(rest.sim, rest.tape, setting)
             tail.rows, tail.states = whole.rows[cut:], whole.states[cut:]
             said = s.difference(rest, tail, exact=True)
             if not said and rest.sim.state.bytes != whole.sim.state.bytes:
                 said = f"{rest.sim.state.bytes} bytes are counted in place of {whole.sim.state.bytes}"
         if said:
-            return Broken(
+            return Violation(
                 places.of_hook(s.cls, "init", "aggregate"), f"resumed after round {cut}, {said}",
                 "everything that changes must be a tensor in the server's entries or a client's",
             )  # fmt: skip

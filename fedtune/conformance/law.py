@@ -9,7 +9,7 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 S = TypeVar("S")
 
 
-class Broken(NamedTuple):
+class Violation(NamedTuple):
     """What broke a law."""
 
     where: str  # a place in the author's file, `scaffold.py:41`; "" if there is none
@@ -27,10 +27,10 @@ class Note(NamedTuple):
     what: str
 
 
-class Fell(Exception):
+class RunFailed(Exception):
     """A run that a law needs stopped with an error, told as what broke."""
 
-    def __init__(self, broken: Broken, error: BaseException) -> None:
+    def __init__(self, broken: Violation, error: BaseException) -> None:
         """broken: the error in words; error: as it was raised."""
         super().__init__(str(broken))
         self.broken, self.error = broken, error
@@ -42,10 +42,10 @@ class Law(Generic[S]):
 
     name: str
     says: str  # in one sentence
-    look: Callable[[S], Broken | Note | None]
+    look: Callable[[S], Violation | Note | None]
     needs: tuple[str, ...] = ()  # laws without which it says nothing: they are broken first
 
-    def __call__(self, subject: S) -> Broken | Note | None:
+    def __call__(self, subject: S) -> Violation | Note | None:
         """What breaks the law, or what should be known; nothing where it simply holds."""
         return self.look(subject)
 
@@ -55,11 +55,11 @@ class Verdict(NamedTuple):
 
     law: Law
     status: Literal["holds", "broken", "unknown"]
-    broken: Broken | None = None
+    broken: Violation | None = None
     note: str = ""  # why it is unknown, or what should be known although it holds
 
 
-def law(name: str, says: str, needs: tuple[str, ...] = ()) -> Callable[[Callable[[S], Broken | Note | None]], Law[S]]:
+def law(name: str, says: str, needs: tuple[str, ...] = ()) -> Callable[[Callable[[S], Violation | Note | None]], Law[S]]:
     """Make a law of the function that looks for what breaks it."""
     return lambda look: Law(name, says, look, needs)
 
@@ -67,7 +67,7 @@ def law(name: str, says: str, needs: tuple[str, ...] = ()) -> Callable[[Callable
 def judge(laws: Sequence[Law[S]], subject: S) -> Iterator[Verdict]:
     """Every law in order.  One that builds on a broken one, or on a run that is known to stop, stays unknown."""
     open_: dict[str, str] = {}  # laws that do not hold, each with the one to mend first
-    told: set[Broken] = set()
+    told: set[Violation] = set()
     for one in laws:
         first = next((open_[name] for name in one.needs if name in open_), "")
         if first:
@@ -76,13 +76,13 @@ def judge(laws: Sequence[Law[S]], subject: S) -> Iterator[Verdict]:
             continue
         try:
             found = one(subject)
-        except Fell as fell:
+        except RunFailed as fell:
             if fell.broken in told:
                 open_[one.name] = one.name
                 yield Verdict(one, "unknown", note="not checked, as it needs a run that stops; see above")
                 continue
             found = fell.broken
-        if isinstance(found, Broken):
+        if isinstance(found, Violation):
             open_[one.name] = one.name
             told.add(found)
             yield Verdict(one, "broken", found)

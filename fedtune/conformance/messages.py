@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedtune.conformance.law import Broken, Note, law
+from fedtune.conformance.law import Note, Violation, law
 from fedtune.conformance.running import overrides
 from fedtune.conformance.subject import Run, Subject, apart, flat, in_words
 from fedtune.conformance.watching import Message
@@ -22,7 +22,7 @@ ROUNDS = 4
 
 
 @law("messages", "clients receive and send what is declared, with the client axis in front", needs=("finite",))
-def messages(s: Subject) -> Broken | Note | None:
+def messages(s: Subject) -> Violation | Note | None:
     """Every message of four rounds in which three of four clients take part."""
     run = s.run(s.settings.holders, ROUNDS, "loop")
     alg, tape = run.sim.setting.algorithm, run.tape
@@ -31,20 +31,20 @@ def messages(s: Subject) -> Broken | Note | None:
         sent |= set(message.content)
         if extra := sorted(set(message.content) - named):
             where = places.of_hook(s.cls, "broadcast")
-            return Broken(where, f"`broadcast` sends {extra[0]}, which is not declared", f"name it: sends = {extra}")
+            return Violation(where, f"`broadcast` sends {extra[0]}, which is not declared", f"name it: sends = {extra}")
     if unsent := sorted(named - sent):
         where, what = places.of_name(s.cls, "sends"), f"{unsent[0]} is declared as sent, but nobody receives it"
-        return Broken(where, what, "take it out of `sends`, or send it in `broadcast`")
+        return Violation(where, what, "take it out of `sends`, or send it in `broadcast`")
     for hook, some in (("broadcast", tape.down), ("upload", tape.up)):
         for message in some:
             short = {n: tuple(t.shape) for n, t in flat(message.content).items() if t.shape[:1] != (len(message.ids),)}
             for name, shape in short.items():
-                return Broken(
+                return Violation(
                     places.of_hook(s.cls, hook), f"{name[1:]} has shape {shape} for {len(message.ids)} clients",
                     "the first axis of every message is the clients': see `to_all` in fedtune.core.trees",
                 )  # fmt: skip
     said = _schedule(run)
-    return Broken(places.of_hook(s.cls, "round", "aggregate"), said, "exchange as `round` says") if said else None
+    return Violation(places.of_hook(s.cls, "round", "aggregate"), said, "exchange as `round` says") if said else None
 
 
 def _schedule(run: Run) -> str:
@@ -69,7 +69,7 @@ def _schedule(run: Run) -> str:
 
 
 @law("bytes", "what is counted is what was sent: numbers, whole numbers and bytes, entry by entry", needs=("messages",))
-def counted_bytes(s: Subject) -> Broken | Note | None:
+def counted_bytes(s: Subject) -> Violation | Note | None:
     """Counted again from the messages of four rounds."""
     run, total = s.run(s.settings.holders, ROUNDS, "loop"), 0
     where = places.of_hook(s.cls, "report") if overrides(s.cls, "report") else ""
@@ -81,12 +81,12 @@ def counted_bytes(s: Subject) -> Broken | Note | None:
             for name, n in (("floats", floats), ("ints", ints), ("bytes", size)):
                 if row[f"{way}_{name}"] != n:
                     what = f"round {row['round']} counts {row[f'{way}_{name}']} {way}_{name}, but {n} were sent"
-                    return Broken(where, what, "let `report` give no figure of the ledger's name")
+                    return Violation(where, what, "let `report` give no figure of the ledger's name")
         if row["comm_mb"] != total / 1e6:
             what = f"round {row['round']} says comm_mb {row['comm_mb']}, but {total / 1e6} were sent"
-            return Broken(where, what, "let `report` give no figure of the ledger's name")
+            return Violation(where, what, "let `report` give no figure of the ledger's name")
     if run.sim.state.bytes != total:
-        return Broken(where, f"{run.sim.state.bytes} bytes are counted, but {total} were sent", "let the engine count")
+        return Violation(where, f"{run.sim.state.bytes} bytes are counted, but {total} were sent", "let the engine count")
     return None
 
 
@@ -111,21 +111,21 @@ def counted(message: Any) -> tuple[int, int, int]:
 
 @law("rows stay home", "no message holds a client's rows, and validation and test rows train nothing",
      needs=("finite", "seed"))  # fmt: skip
-def rows_stay_home(s: Subject) -> Broken | Note | None:
+def rows_stay_home(s: Subject) -> Violation | Note | None:
     """Messages are searched for rows; then a run is made with other validation and test rows, and another's rows."""
     run = s.run(s.settings.holders, ROUNDS, "loop")
     if name := _rows_in(run):
         where = places.of_hook(s.cls, "upload")
-        return Broken(where, f"`upload` sends the client's own rows in {name}", "send statistics of them")
+        return Violation(where, f"`upload` sends the client's own rows in {name}", "send statistics of them")
     first = run.tape.up[0].ids[0] if run.tape.up else 0
     if _first_message(run) != _first_message(_with_other_rows(s, ("train",), first)):
         where = places.of_hook(s.cls, "upload", "loss")
-        return Broken(where, "a client's first message depends on another client's rows", "use its own rows only")
+        return Violation(where, "a client's first message depends on another client's rows", "use its own rows only")
     splits = ("test",) if overrides(s.cls, "observe") else ("val", "test")
     if moved := apart(_with_other_rows(s, splits).states[-1], run.states[2]):
         where = places.of_hook(s.cls, "predict", "deployed")
         what = f"{in_words(min(moved))} depends on validation or test rows"
-        return Broken(where, what, "train on `batch` and `data` only; the server hears a validation score in `observe`")
+        return Violation(where, what, "train on `batch` and `data` only; the server hears a validation score in `observe`")
     return None
 
 

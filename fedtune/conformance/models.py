@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from fedtune.conformance import hints
-from fedtune.conformance.law import Broken, Fell, Law, Note, law
+from fedtune.conformance.law import Law, Note, RunFailed, Violation, law
 from fedtune.core import randomness
 from fedtune.core.draws import Draws
 from fedtune.core.errors import UserError
@@ -60,15 +60,15 @@ class ModelSubject:
         """A class for each row."""
         return torch.arange(ROWS) % self.classes
 
-    def fell(self, error: BaseException) -> Fell:
+    def fell(self, error: BaseException) -> RunFailed:
         """An error of the model's code as what broke."""
         said = one_line(user_errors.text(error))[:300]
         place = user_errors.place(error) or ""
         kind = "" if isinstance(error, UserError) else f"{user_errors.kind(error)}: "
-        return Fell(Broken(_short(place), kind + said, hints.of_error(error)), error)
+        return RunFailed(Violation(_short(place), kind + said, hints.of_error(error)), error)
 
     def call(self, run: Callable[[], Found]) -> Found:
-        """What the model's code gives; Fell if it raises."""
+        """What the model's code gives; RunFailed if it raises."""
         try:
             return run()
         except BaseException as error:
@@ -84,7 +84,7 @@ class ModelSubject:
 
 @law("fits", "a body of one width and a head of a score for each class, drawn from the seed, row by row in evaluation",
      needs=("inputs",))  # fmt: skip
-def fits(s: ModelSubject) -> Broken | Note | None:
+def fits(s: ModelSubject) -> Violation | Note | None:
     """The width is found by running it; the process's random streams stay where they were."""
     streams = Streams.now()
     try:
@@ -93,18 +93,18 @@ def fits(s: ModelSubject) -> Broken | Note | None:
         architectures.require_fit(s.name, net, s.shape, s.dtype)
     except UserError as error:
         place = user_errors.place(error)
-        return Broken(_short(place or ""), str(error), "see docs/your-own.md on models")
+        return Violation(_short(place or ""), str(error), "see docs/your-own.md on models")
     if drawn := streams.moved(Streams.now()):
-        return Broken("", f"making it draws from the process's stream of {' and '.join(drawn)}",
+        return Violation("", f"making it draws from the process's stream of {' and '.join(drawn)}",
                       "draw its start with torch's random numbers, as torch.nn.init does")  # fmt: skip
     z = s.call(lambda: Model(net, dict(net.state_dict())).body(s.rows()))
     if z.shape != (ROWS, width):
-        return Broken("", f"the body gives {tuple(z.shape)} for {ROWS} rows", f"give features [B, {width}]")
+        return Violation("", f"the body gives {tuple(z.shape)} for {ROWS} rows", f"give features [B, {width}]")
     return Note(f"features of width {width}, {sum(p.numel() for p in net.parameters()):,} parameters")
 
 
 @law("inputs", "it changes neither its rows nor its tensors in evaluation")
-def inputs(s: ModelSubject) -> Broken | Note | None:
+def inputs(s: ModelSubject) -> Violation | Note | None:
     """Version counters tell; another law says why a model does not run."""
     try:
         net, x = s.net(), s.rows()
@@ -113,14 +113,14 @@ def inputs(s: ModelSubject) -> Broken | Note | None:
     except Exception:
         return None
     if x._version:
-        return Broken("", "it changes the rows that it is given", "write a new tensor (x + 1) in place of x += 1")
+        return Violation("", "it changes the rows that it is given", "write a new tensor (x + 1) in place of x += 1")
     if changed := [n for n, t in tensors.items() if t._version]:
-        return Broken("", f"it changes {changed[0]} in evaluation", "let what moves stand still under eval()")
+        return Violation("", f"it changes {changed[0]} in evaluation", "let what moves stand still under eval()")
     return None
 
 
 @law("own state", "it remembers nothing but its parameters and buffers", needs=("fits",))
-def own_state(s: ModelSubject) -> Broken | Note | None:
+def own_state(s: ModelSubject) -> Violation | Note | None:
     """Its modules, their classes and files before and after rows went through it, in evaluation and in training."""
     net = s.net()
     classes, streams = [type(m) for m in net.modules()], Streams.now()
@@ -131,54 +131,54 @@ def own_state(s: ModelSubject) -> Broken | Note | None:
         for _ in range(PASSES):
             s.call(lambda: s.scores(net, s.rows()))
     if changed := hidden_state.changed(before, hidden_state.of_net(net) | hidden_state.of_process(*classes)):
-        return Broken("", f"{changed[0]} changes when rows go through it, and is no buffer of a client's",
+        return Violation("", f"{changed[0]} changes when rows go through it, and is no buffer of a client's",
                       "keep it in a local variable, or register_buffer it")  # fmt: skip
     if written.files:
-        return Broken(_short(written.where), f"it writes {written.files[0]}, which outlives a trial",
+        return Violation(_short(written.where), f"it writes {written.files[0]}, which outlives a trial",
                       "keep it in a local variable, or register_buffer it")  # fmt: skip
     if drawn := [n for n in streams.moved(Streams.now()) if n != "torch"]:  # which is each client's own
-        return Broken("", f"it draws from the process's stream of {' and '.join(drawn)}", "draw with torch.rand, randn")
+        return Violation("", f"it draws from the process's stream of {' and '.join(drawn)}", "draw with torch.rand, randn")
     if hook := hook_of(net):
         return Note(f"{hook} has a hook, which may keep what it sees: clients are run one after the other")
     return None
 
 
 @law("state_dict", "its tensors are all there is: loaded into another, they give the same scores", needs=("fits",))
-def state_dict(s: ModelSubject) -> Broken | Note | None:
+def state_dict(s: ModelSubject) -> Violation | Note | None:
     """One draw's tensors in another draw's net."""
     one, other, x = s.net(0), s.net(1), s.rows()
     values = {n: t.clone() for n, t in one.state_dict().items()}
     got, want = s.call(lambda: s.scores(other, x, values)), s.call(lambda: s.scores(one, x))
     if not torch.equal(got, want):
-        return Broken("", f"with the tensors of another draw it gives scores apart by {(got - want).abs().max():.2g}",
+        return Violation("", f"with the tensors of another draw it gives scores apart by {(got - want).abs().max():.2g}",
                       "register what is drawn as nn.Parameter, or with register_buffer")  # fmt: skip
     return None
 
 
 @law("types", "what it makes has the type and device of what it meets", needs=("fits",))
-def types(s: ModelSubject) -> Broken | Note | None:
+def types(s: ModelSubject) -> Violation | Note | None:
     """In double precision."""
     net = s.net().double()
     z = s.call(lambda: s.scores(net, s.rows(dtype=torch.float64)))
     if z.dtype != torch.float64:
-        return Broken("", f"in double precision it gives {str(z.dtype).removeprefix('torch.')}",
+        return Violation("", f"in double precision it gives {str(z.dtype).removeprefix('torch.')}",
                       "make constants with x.new_zeros(…), torch.zeros_like(x)")  # fmt: skip
     return None
 
 
 @law("gradient", "every parameter gets a finite gradient from the cross-entropy of its scores", needs=("fits",))
-def gradient(s: ModelSubject) -> Broken | Note | None:
+def gradient(s: ModelSubject) -> Violation | Note | None:
     """One batch in training mode."""
     net = s.net()
     net.train()
     tensors = {n: t.clone().requires_grad_(n in dict(net.named_parameters())) for n, t in net.state_dict().items()}
     loss = s.call(lambda: cross_entropy(s.scores(net, s.rows(), tensors), s.labels()))
     if not loss.isfinite():
-        return Broken("", f"the loss of its first scores is {loss.item()}", "keep logarithms and quotients from 0")
+        return Violation("", f"the loss of its first scores is {loss.item()}", "keep logarithms and quotients from 0")
     trained = [n for n, _ in net.named_parameters()]
     grads = s.call(lambda: torch.autograd.grad(loss, [tensors[n] for n in trained], allow_unused=True))
     if lost := [n for n, g in zip(trained, grads, strict=True) if g is not None and not g.isfinite().all()]:
-        return Broken("", f"the gradient of {lost[0]} is not finite", "keep roots, logarithms and quotients from 0")
+        return Violation("", f"the gradient of {lost[0]} is not finite", "keep roots, logarithms and quotients from 0")
     if idle := [n for n, g in zip(trained, grads, strict=True) if g is None]:
         return Note(f"{', '.join(idle[:3])} has no part in the scores: it is sent, but never trained")
     return None
@@ -186,7 +186,7 @@ def gradient(s: ModelSubject) -> Broken | Note | None:
 
 @law("one program", "clients' models run stacked as one program, with the numbers of each alone, or one by one",
      needs=("fits", "state_dict"))  # fmt: skip
-def one_program(s: ModelSubject) -> Broken | Note | None:
+def one_program(s: ModelSubject) -> Violation | Note | None:
     """What vmap cannot run is trained one client after the other, under `--executor auto`."""
     nets, x = [s.net(k) for k in range(CLIENTS)], s.rows()
     states = [dict(net.state_dict()) for net in nets]
@@ -201,7 +201,7 @@ def one_program(s: ModelSubject) -> Broken | Note | None:
     alone = torch.stack([s.call(partial(s.scores, net, x)) for net in nets])
     if not torch.allclose(together, alone, rtol=1e-3, atol=1e-4):
         what = f"stacked, its scores are apart by {(together - alone).abs().max():.2g} from each alone"
-        return Broken("", what, "let nothing depend on how many clients there are, or on memory order")
+        return Violation("", what, "let nothing depend on how many clients there are, or on memory order")
     wanted = s.call(partial(_trained, s, nets[0], stacked, x, "loop"))
     for name, want in wanted.items():
         if (apart := (gradients[name] - want).abs().max()) > 1e-3 * want.abs().max() + 1e-5:
@@ -213,7 +213,7 @@ def one_program(s: ModelSubject) -> Broken | Note | None:
 
 
 @law("statistics", "what its running statistics do is known", needs=("fits",))
-def statistics(s: ModelSubject) -> Broken | Note | None:
+def statistics(s: ModelSubject) -> Violation | Note | None:
     """What an author should know of them."""
     kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
     found = sorted({type(m).__name__ for m in s.net().modules() if isinstance(m, kinds)})

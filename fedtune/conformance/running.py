@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedtune.conformance import finite_ops
-from fedtune.conformance.law import Broken, Fell, Note, law
+from fedtune.conformance.law import Note, RunFailed, Violation, law
 from fedtune.conformance.subject import Run, Subject, apart, in_words
 from fedtune.conformance.watching import move_streams
 from fedtune.core.errors import Diverged
@@ -19,7 +19,7 @@ KEEP = "keep what changes in the server's entries (`init`, `aggregate`) or in a 
 
 
 @law("runs", "three rounds run, one client after the other")
-def runs(s: Subject) -> Broken | Note | None:
+def runs(s: Subject) -> Violation | Note | None:
     """Single precision and the loop, as plain as it gets."""
     try:
         _three_rounds(s)
@@ -31,7 +31,7 @@ def runs(s: Subject) -> Broken | Note | None:
 
 
 @law("finite", "losses, parameters and the server's entries stay finite numbers under the defaults", needs=("runs",))
-def finite(s: Subject) -> Broken | Note | None:
+def finite(s: Subject) -> Violation | Note | None:
     """What diverges is run again to find the operation that made the first number that is none."""
     try:
         _three_rounds(s)
@@ -47,29 +47,29 @@ def finite(s: Subject) -> Broken | Note | None:
 
 
 @law("types", "what client and server code makes has the type and device of what it meets", needs=("runs", "finite"))
-def types(s: Subject) -> Broken | Note | None:
+def types(s: Subject) -> Violation | Note | None:
     """The same in double precision: a constant of float32 or of the CPU would stop it there as it would on a GPU."""
     try:
         s.run(s.settings.few, executor="loop")
-    except Fell:
+    except RunFailed:
         s.in_single_precision()
         raise
     return None
 
 
 @law("inputs", "no method changes what it was given, and who sits a round out stays as it is", needs=("finite",))
-def inputs(s: Subject) -> Broken | Note | None:
+def inputs(s: Subject) -> Violation | Note | None:
     """Version counters tell of changes in place; copies of the states tell of the rest."""
     for setting in (s.settings.few, s.settings.averaged):
         run = s.run(setting, executor="loop")
         for hook, what in run.tape.changes:
-            return Broken(
+            return Violation(
                 places.of_hook(s.cls, hook), f"`{hook}` changes {what}, which it was given", "give back a new one"
             )
         if run.spoiled:
-            return Broken("", f"a round changes {in_words(min(run.spoiled))} of the state before it", "copy it first")
+            return Violation("", f"a round changes {in_words(min(run.spoiled))} of the state before it", "copy it first")
         if moved := _disturbed(run):
-            return Broken(
+            return Violation(
                 places.of_hook(s.cls, "aggregate", "receive", "predict"),
                 f"{in_words(min(moved))} changes in a round in which the client takes no part", "leave it alone",
             )  # fmt: skip
@@ -77,7 +77,7 @@ def inputs(s: Subject) -> Broken | Note | None:
 
 
 @law("draws", "nothing is drawn from the random streams of the process", needs=("finite",))
-def draws(s: Subject) -> Broken | Note | None:
+def draws(s: Subject) -> Violation | Note | None:
     """Numbers from there differ between executors, workers and resumed runs."""
     run = s.run(s.settings.few, executor="loop")
     if not run.drew:
@@ -85,7 +85,7 @@ def draws(s: Subject) -> Broken | Note | None:
     word = {"torch": r"torch\.(rand|normal|bernoulli|multinomial|manual_seed)|\.(normal_|uniform_|bernoulli)\(",
             "numpy": r"np\.random|numpy\.random", "python": r"\brandom\.\w+\("}  # fmt: skip
     where = next((place for n in sorted(run.drew) if (place := places.of_word(s.cls, word[n]))), "")
-    return Broken(
+    return Violation(
         where, f"a round draws from the process's stream of {' and '.join(sorted(run.drew))}",
         "client code asks for numbers with Noise and takes them from batch.eps or data.eps; server code makes a "
         "torch.Generator from task.seed and task.t",
@@ -93,31 +93,31 @@ def draws(s: Subject) -> Broken | Note | None:
 
 
 @law("own state", "nothing is remembered outside the state: not in objects, classes, modules or nets", needs=("draws",))
-def own_state(s: Subject) -> Broken | Note | None:
+def own_state(s: Subject) -> Violation | Note | None:
     """Whatever outlives a call is compared with what it was before anything ran."""
     run = s.run(s.settings.few, executor="loop")
     alg, fields = run.sim.setting.algorithm, set(type(run.sim.setting.algorithm).__dataclass_fields__)
     if strange := set(vars(alg)) - fields:
         name = min(strange)
         where = places.of_word(s.cls, rf"__setattr__|__dict__|\.{name}\b")
-        return Broken(where, f"self.{name} is set during a run, and no checkpoint keeps it", KEEP)
-    if moved := hidden_state.changed(s.belongings, hidden_state.of_process(s.cls)):
+        return Violation(where, f"self.{name} is set during a run, and no checkpoint keeps it", KEEP)
+    if moved := hidden_state.changed(s.hidden_state, hidden_state.of_process(s.cls)):
         name = moved[0]
         where = places.of_name(s.cls, name.split(",")[0].split(".")[-1])
-        return Broken(where, f"{name} changes during a run, and no checkpoint keeps it", KEEP)
+        return Violation(where, f"{name} changes during a run, and no checkpoint keeps it", KEEP)
     fresh = s.begin(s.settings.few, "loop")
     for mine, other in zip(run.sim.state.groups, fresh.state.groups, strict=True):
         new, old = hidden_state.of_net(mine.net), hidden_state.of_net(other.net)
         if changed := hidden_state.changed(old, new):
             name = changed[0].split(".")[-1]
             where = places.of_word(s.cls, rf"\.{name}\b")
-            return Broken(where, f"the net's {changed[0]} changes during a run, and no checkpoint keeps it", KEEP)
+            return Violation(where, f"the net's {changed[0]} changes during a run, and no checkpoint keeps it", KEEP)
     return None
 
 
 @law("seed", "a seed determines the run whatever else runs beside it, and another seed gives another",
      needs=("draws", "own state", "inputs", "messages"))  # fmt: skip
-def seed(s: Subject) -> Broken | Note | None:
+def seed(s: Subject) -> Violation | Note | None:
     """A second run of the same seed is made in turns with one of another seed."""
     few = s.settings.few
     executors: tuple[Executor, ...] = ("loop", "stack") if s.executor == "stack" else ("loop",)
@@ -127,10 +127,10 @@ def seed(s: Subject) -> Broken | Note | None:
         again, other = runs
         for t in range(1, 4):
             move_streams()
-            again.play(t)
-            other.play(min(t, 2))
+            again.train(t)
+            other.train(min(t, 2))
         if said := s.difference(again, want, exact=True):
-            return Broken(
+            return Violation(
                 places.of_word(s.cls, r"default_rng|time\(\)|urandom|uuid|secrets|cache"),
                 f"the same seed gives other numbers a second time: {said}",
                 "take randomness from Noise, or from a generator made of task.seed, and remember nothing elsewhere",
@@ -138,13 +138,13 @@ def seed(s: Subject) -> Broken | Note | None:
         heads = [n for n in want.states[2] if "head" in n and "/kept/" not in n]
         same = heads and set(heads) - apart(other.states[-1], want.states[2])
         if same:
-            return Broken("", f"another seed gives the same {in_words(min(same))}", "train the head, or draw its start")
+            return Violation("", f"another seed gives the same {in_words(min(same))}", "train the head, or draw its start")
     return None
 
 
 @law("scores", "predict gives each row C scores that do not depend on the rows beside it",
      needs=("finite", "messages"))  # fmt: skip
-def scores(s: Subject) -> Broken | Note | None:
+def scores(s: Subject) -> Violation | Note | None:
     """Rows are scored alone and together."""
     run = s.run(s.settings.averaged, executor="loop")
     setting, state, where = run.sim.setting, run.sim.state, places.of_hook(s.cls, "predict")
@@ -166,11 +166,11 @@ def scores(s: Subject) -> Broken | Note | None:
         name = f"`predict`'s {head}" if head else "`predict`"
         if z.shape != (6, setting.task.classes):
             to_do = "give one score for each row and class"
-            return Broken(where, f"{name} has shape {tuple(z.shape)}, not [6, {setting.task.classes}]", to_do)
+            return Violation(where, f"{name} has shape {tuple(z.shape)}, not [6, {setting.task.classes}]", to_do)
         if (z.isnan() | (z == torch.inf)).any():
-            return Broken(where, f"{name} gives scores that are no numbers", "keep logarithms and quotients from 0")
+            return Violation(where, f"{name} gives scores that are no numbers", "keep logarithms and quotients from 0")
         if not torch.allclose(z[:1], single[head], rtol=1e-4, atol=1e-6):
-            return Broken(
+            return Violation(
                 where, f"{name} scores a row differently when other rows are beside it",
                 "use no mean, sort or norm over the rows: they are padded, and how many come at once may change",
             )  # fmt: skip

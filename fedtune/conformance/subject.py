@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtune.conformance import hints
-from fedtune.conformance.law import Broken, Fell
+from fedtune.conformance.law import RunFailed, Violation
 from fedtune.conformance.settings import Setting, settings
 from fedtune.conformance.watching import Tape, watched
 from fedtune.core import randomness
@@ -65,7 +65,7 @@ class Run:
         f = sim.setting.federation
         self.rows_given = {n: (t, t._version) for n, t in (("x", f.x), ("y", f.y), ("rows", f.train.rows))}
 
-    def play(self, rounds: int) -> None:
+    def train(self, rounds: int) -> None:
         """Go on until so many rounds are done."""
         while len(self.rows) < rounds:
             sim, given, streams = self.sim, self.sim.state, Streams.now()
@@ -109,8 +109,8 @@ class Subject:
         self.rtol, self.atol = rtol, 0.0
         self.dtype = torch.float64  # this and how clients are run: what the laws found possible
         self.executor: Executor = "stack"
-        self._runs: dict[Key, Run | Fell] = {}
-        self.belongings = of_process(cls)  # before anything ran
+        self._runs: dict[Key, Run | RunFailed] = {}
+        self.hidden_state = of_process(cls)  # before anything ran
 
     def begin(
         self, setting: Setting, executor: Executor | None = None, groups: Sequence[Sequence[int]] = (), seed: int = 0,
@@ -139,12 +139,12 @@ class Subject:
         self, setting: Setting, rounds: int = 0, executor: Executor | None = None,
         groups: Sequence[Sequence[int]] = (), seed: int = 0, config: Mapping[str, Any] | None = None,
     ) -> Run:  # fmt: skip
-        """A run of so many rounds at least, from the store; Fell if it stops with an error."""
+        """A run of so many rounds at least, from the store; RunFailed if it stops with an error."""
         how = executor or self.executor
         config = {n: v for n, v in (config or {}).items() if n not in self.defaults or v != self.defaults[n]}
         key = Key(setting.words, how, tuple(map(tuple, groups)), seed, tuple(sorted(config.items())))
         known = self._runs.get(key)
-        if isinstance(known, Fell):
+        if isinstance(known, RunFailed):
             raise known
         try:
             if known is None:
@@ -154,7 +154,7 @@ class Subject:
                 tape.in_place = how == "loop"
                 tape.down.clear()  # what was asked at the start
                 known = self._runs[key] = Run(sim, tape, setting)
-            known.play(rounds or setting.rounds)
+            known.train(rounds or setting.rounds)
         except Exception as error:
             fell = self._runs[key] = self.fell(error, setting)
             raise fell from error
@@ -165,13 +165,13 @@ class Subject:
         self.dtype, self.rtol, self.atol = torch.float32, 1e-3, 1e-5
         self._runs.clear()
 
-    def fell(self, error: Exception, setting: Setting) -> Fell:
+    def fell(self, error: Exception, setting: Setting) -> RunFailed:
         """An error in a run as what broke."""
         # an engine's own words on client code begin with the place
         said = re.sub(r"^\S+\.py:\d+: ", "", one_line(user_errors.text(error)))[:300]
         kind = "" if isinstance(error, UserError | Diverged) else f"{user_errors.kind(error)}: "
         where, to_do = places.of_error(error, self.cls) or places.said_in(error), hints.of_error(error)
-        return Fell(Broken(where, f"{kind}{said} (in the setting: {setting.words})", to_do), error)
+        return RunFailed(Violation(where, f"{kind}{said} (in the setting: {setting.words})", to_do), error)
 
     def fits_mixed(self) -> bool:
         """Whether it runs where clients have unlike architectures, perhaps under values of its own for that."""

@@ -18,7 +18,7 @@ from fedtune.data import user_arrays, user_pictures, user_rows
 from fedtune.data.dataset import Dataset
 from fedtune.data.user_pictures import PICTURES
 from fedtune.user_code import extensions, references, user_errors, user_files
-from fedtune.user_code.user_files import OwnFile
+from fedtune.user_code.user_files import UserFile
 
 KEY = "dataset"  # of the descriptions of a file
 GROUP = "datasets"  # of entry points
@@ -85,7 +85,7 @@ def about(name: str) -> About:
     return About(**(values | {n: tuple(values[n]) for n in ("shape", "notes") if n in values}))
 
 
-def described(name: str, files: tuple[OwnFile, ...]) -> tuple[OwnFile, ...]:
+def described(name: str, files: tuple[UserFile, ...]) -> tuple[UserFile, ...]:
     """The files that an experiment was given, with the description of its data set, which is read and checked.
 
     name: of the data set, canonical.  A description that is known for the same content stays, so that of a run which
@@ -128,7 +128,7 @@ def _read(name: str, content: str) -> Dataset:
     """Read a data set once for the same content."""
     if name in offered():
         function = _function(name, extensions.find(GROUP, name, "data set"))
-        with user_errors.told(f"the data set {name}, which a package offers, failed", passing=(UserError,)):
+        with user_errors.reported(f"the data set {name}, which a package offers, failed", passing=(UserError,)):
             return user_arrays.to_dataset(name, name, _arrays(name, function()))
     if not _is_code(name):
         path = user_files.path_of(name)

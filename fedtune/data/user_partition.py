@@ -20,7 +20,7 @@ from fedtune.core.errors import UserError
 from fedtune.data import user_arrays
 from fedtune.data.assignment import Partition, collect
 from fedtune.user_code import user_files
-from fedtune.user_code.user_files import OwnFile
+from fedtune.user_code.user_files import UserFile
 
 NAMES = ("row", "client", "split")
 KEY = "partition"  # of the description of a file
@@ -44,7 +44,7 @@ def clients(name: str) -> int:
     return int(user_files.about(name)[KEY]["clients"])
 
 
-def described(name: str, files: tuple[OwnFile, ...]) -> tuple[OwnFile, ...]:
+def described(name: str, files: tuple[UserFile, ...]) -> tuple[UserFile, ...]:
     """The files that an experiment was given, with the description of its partition, which is read and checked.
 
     name: of the partition, canonical.  UserError in one line for whatever is wrong with it.

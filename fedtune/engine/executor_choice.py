@@ -44,7 +44,7 @@ CLIENTS = 10  # at least two of each architecture, in a measurement
 STEPS = 5
 
 
-def settle(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> Experiment:
+def choose_executor(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> Experiment:
     """The experiment with an executor that runs its code, and on a CPU the faster one for a model that no rule knows.
 
     simulate: makes a simulation.  UserError for code that was to be stacked and cannot be, or does not run at all.

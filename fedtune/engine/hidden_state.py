@@ -77,7 +77,7 @@ class Written:
         return plain(file, how, *args, **{n: v for n, v in kwargs.items() if n not in ("mode", "flags")})
 
 
-def belongings(cls: type) -> dict[str, str]:
+def of_class(cls: type) -> dict[str, str]:
     """A fingerprint of every value that outlives a call, by `Class.name`, `module.name` or `function.name`.
 
     Where several files have something of one name, all of it is under that name.
@@ -127,7 +127,7 @@ def of_process(*classes: type) -> dict[str, str]:
     found["what hooks on all modules hold"] = fingerprint(hooks_on_all())
     for cls in dict.fromkeys(classes):
         if not is_known(cls.__module__):
-            found |= belongings(cls)
+            found |= of_class(cls)
     return found
 
 

@@ -30,7 +30,7 @@ def read(path: Path) -> tuple[Experiment, dict[str, Any], dict[str, Any]]:
         initial_weights.require(path)
         kept = torch.load(path, weights_only=True, map_location="cpu")
         about = dict(kept["experiment"])
-        own = tuple(user_files.OwnFile(*file) for file in about.get("own", ()))
+        own = tuple(user_files.UserFile(*file) for file in about.get("own", ()))
         if own and hasattr(os, "getuid") and path.stat().st_uid != os.getuid():
             raise UserError(f"{path} holds code of another user's, which would run; train that configuration yourself")
         about["own"] = user_files.unchanged(own, f"the model in {path}")

@@ -27,14 +27,14 @@ class Optimizers:
     ) -> None:
         """names: those of the leaves, as of `trained_names`.  cooled: what the clients' rate was multiplied by."""
         self.phase, self.lead = phase, lead
-        own = [[i for i, n in enumerate(names) if part_of(n) == part] for part in self.phase.pace]
-        rest = [i for i, n in enumerate(names) if part_of(n) not in self.phase.pace]
-        paced = [(times, s) for times, s in zip((*self.phase.pace.values(), 1.0), (*own, rest), strict=True) if s]
+        own = [[i for i, n in enumerate(names) if part_of(n) == part] for part in self.phase.lr_scale]
+        rest = [i for i, n in enumerate(names) if part_of(n) not in self.phase.lr_scale]
+        paced = [(times, s) for times, s in zip((*self.phase.lr_scale.values(), 1.0), (*own, rest), strict=True) if s]
         self.bounded = [s for _, s in paced]  # what is clipped together
-        body = {i for i, n in enumerate(names) if part_of(n) == "body"} if work.body_pace != 1 else set()
+        body = {i for i, n in enumerate(names) if part_of(n) == "body"} if work.body_lr_scale != 1 else set()
         split = [
             (times * share, [i for i in s if (i in body) == inside])
-            for times, s in paced for share, inside in ((work.body_pace, True), (1.0, False))
+            for times, s in paced for share, inside in ((work.body_lr_scale, True), (1.0, False))
         ]  # fmt: skip
         self.sets = [(times, s) for times, s in split if s]  # what has one rate
         lr, after = rate(phase, work, cooled), self.phase.after
@@ -170,7 +170,7 @@ def path(part: str, phase: Phase, work: Scenario, cooled: float, steps: Tensor) 
     With momentum β step s is 1 + β + … + β^(s-1) = (1 - β^s) / (1 - β) long, and S of them
     S / (1 - β) - β (1 - β^S) / (1 - β)².
     """
-    times = phase.pace.get(part, 1.0) * (work.body_pace if part == "body" else 1.0)
+    times = phase.lr_scale.get(part, 1.0) * (work.body_lr_scale if part == "body" else 1.0)
     beta = 0.0 if work.optimizer == "adam" else momentum(phase, work)
     long = steps / (1 - beta) - beta * (1 - beta**steps) / (1 - beta) ** 2
     return rate(phase, work, cooled) * times * long

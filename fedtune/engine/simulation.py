@@ -17,7 +17,7 @@ from fedtune.core.metrics import over_seeds
 from fedtune.core.trees import alike, tree_map
 from fedtune.data import federation
 from fedtune.engine import engine, evaluation, executors, seed_stack, starting
-from fedtune.engine.executor_choice import settle
+from fedtune.engine.executor_choice import choose_executor
 from fedtune.engine.seed_stack import SeedStack
 from fedtune.engine.state import Setting, State, with_shapes
 from fedtune.experiment import hooks, partitioning, user_metrics
@@ -45,7 +45,7 @@ class Round(NamedTuple):
 @contextmanager
 def _at_work() -> Iterator[None]:
     """No other run is at work in this process; what goes wrong in a line of the user's is a UserError with it."""
-    with process.at_work(), user_errors.blamed(*PASSING):
+    with process.at_work(), user_errors.attribute_errors(*PASSING):
         yield
 
 
@@ -155,7 +155,7 @@ class Simulation:
 
 def settled(experiment: Experiment, config: dict[str, Any], data: federation.Federation) -> Experiment:
     """The experiment with an executor that runs the user's own code, if it has any: see `executor_choice`."""
-    return settle(experiment, config, data, Simulation)
+    return choose_executor(experiment, config, data, Simulation)
 
 
 def step_all(seeds: SeedStack, runs: Mapping[int, Simulation]) -> dict[int, dict[str, Any] | Diverged]:
@@ -251,7 +251,7 @@ class MultiSeedSimulation:
             run.load_state_dict(state)
 
 
-def play(
+def train(
     experiment: Experiment,
     config: dict[str, Any],
     data: federation.Federation | None = None,

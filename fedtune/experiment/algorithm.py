@@ -106,7 +106,7 @@ class Algorithm:
         """Hyperparameters that can have no effect in this scenario, each with the reason."""
         return {}
 
-    def meant(self) -> Mapping[str, Any]:
+    def resolved_defaults(self) -> Mapping[str, Any]:
         """What values that leave a choice open come to, by name: 0 for "as others say", for instance."""
         return {}
 

@@ -37,7 +37,7 @@ class Experiment:
     start: str = "common"  # what belongs to a client is drawn for all alike, or for each by itself: own
     start_from: str = ""  # FILE.pt[:part]: weights that take the draw's place
     metrics: tuple[str, ...] = ()  # FILE.py:NAME: metrics of the user's own, beside those that there are
-    own: tuple[user_files.OwnFile, ...] = ()  # the user's files that it is made of
+    own: tuple[user_files.UserFile, ...] = ()  # the user's files that it is made of
     test_every: int = 1  # test rows are scored in every so many rounds, and in the last
     defaults: dict[str, Any] = field(default_factory=dict)  # that a run's record holds: they win over declarations
 
@@ -90,7 +90,7 @@ class Experiment:
     def default(self) -> dict[str, Any]:
         """Every hyperparameter's default; where that leaves a choice open, what it comes to (none: lr)."""
         alg, whole = self.resolve({})[0], self.configuration({})
-        return {n: whole["lr"] if v is None else v for n, v in (whole | hooks.words(alg, "meant", alg.meant())).items()}
+        return {n: whole["lr"] if v is None else v for n, v in (whole | hooks.words(alg, "resolved_defaults", alg.resolved_defaults())).items()}
 
     def check(self, config: dict[str, Any] | None = None) -> None:
         """Raise UserError for whatever would stop this experiment after it has started; no data is loaded."""

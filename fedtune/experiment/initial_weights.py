@@ -21,7 +21,7 @@ from fedtune.experiment import pretrained
 from fedtune.experiment.algorithm import part_of
 from fedtune.user_code import user_files
 from fedtune.user_code.references import whole_path
-from fedtune.user_code.user_files import OwnFile
+from fedtune.user_code.user_files import UserFile
 
 PLACES = ("", "body.", "body.0.")  # where a file's names may stand in a model's
 PICKLED = b"\x80"  # how files of PyTorch before 1.6 begin
@@ -61,7 +61,7 @@ def parse(reference: str) -> tuple[str, str]:
     return (file, part) if file and part.isidentifier() else (reference, "")
 
 
-def take(reference: str) -> tuple[str, OwnFile]:
+def take(reference: str) -> tuple[str, UserFile]:
     """The canonical name of FILE.pt[:part], and the file by value, as workers read no disk; UserError if it is none."""
     file, part = parse(reference)
     try:

@@ -27,7 +27,7 @@ OFFICIAL = ("ways-shots", "fedgen")  # laws that draw validation rows themselves
 def make(scenario: Scenario, seed: int, data_dir: str | None = None, download: bool = False) -> Federation:
     """Load, normalise and partition, and say what is left out.  The partition's stream is (seed, "partition")."""
     data = datasets.load(scenario.dataset, data_dir, download)
-    tell(data, scenario, seed)
+    report(data, scenario, seed)
     return partition(data, scenario, seed)
 
 
@@ -51,7 +51,7 @@ def rows_of_clients(data: Dataset, scenario: Scenario, seed: int) -> Partition:
     return Partition(*([rows[held] for held in split] for split in parts))
 
 
-def tell(data: Dataset, scenario: Scenario, seed: int) -> None:
+def report(data: Dataset, scenario: Scenario, seed: int) -> None:
     """Say which rows of a user's own data set no client holds, and where a client has fewer owners than asked for."""
     if not user_data.is_own(scenario.dataset):
         return  # what a named setting uses is part of it

@@ -45,8 +45,8 @@ class Phase(NamedTuple):
     # what the rows are, if not the client's training rows: drawn anew before every pass
     pool: Callable[[dict[str, Tree], dict[str, Tensor]], Data] | None = None
     pool_noise: dict[str, Noise] = {}
-    pace: Mapping[str, float] = {}  # parts that learn at so many times the rate, and are clipped by themselves
-    clip: float = 0.0  # bound on the norm of a client's gradient, of each part in `pace` and of the others; 0: none
+    lr_scale: Mapping[str, float] = {}  # parts that learn at so many times the rate, and are clipped by themselves
+    clip: float = 0.0  # bound on the norm of a client's gradient, of each part in `lr_scale` and of the others; 0: none
     after: Step | None = None
     momentum: float | None = None  # of SGD; None: the scenario's
     share: float = 1.0  # of a client's rows, drawn anew for every phase: at least one of them

@@ -39,7 +39,7 @@ def not_given(alg: Algorithm, net: nn.Module, task: Task) -> set[str]:
     """The same of a net before there is a server."""
     if not is_own(alg, *_DECIDE):
         return set()
-    with user_errors.blamed():
+    with user_errors.attribute_errors():
         of, names = net.state_dict(), tuple(n for n, _ in net.named_parameters())
         task, stay = task._replace(shapes={n: t.shape for n, t in of.items()}, parameters=names), stays(alg, net)
         shared = {n: t for n, t in of.items() if part_of(n) in alg.shared and n not in stay}
@@ -95,7 +95,7 @@ def _require_fields(alg: Algorithm, hook: str, phase: Phase) -> None:
     rules: dict[str, tuple[Callable[[Any], bool], str]] = {
         "loss": (callable, "a function"), "pool": (code, "a function"), "train": (names, "a tuple of parts"),
         "epochs": (whole, "a whole number"), "steps": (whole, "a whole number"), "lr": (real, "0 or more"),
-        "clip": (real, "0 or more"), "pace": (lambda v: isinstance(v, Mapping), "numbers by part"),
+        "clip": (real, "0 or more"), "lr_scale": (lambda v: isinstance(v, Mapping), "numbers by part"),
         "momentum": (lambda v: real(v) and (v or 0) < 1, "at least 0 and below 1"),
         "share": (lambda v: v is not None and real(v) and 0 < v <= 1, "above 0 and at most 1"),
         "window": (lambda v: whole(v) and (v or 0) >= 1, "a whole number from 1 on"),
@@ -115,7 +115,7 @@ def require_parts(alg: Algorithm, phase: Phase, net: nn.Module) -> None:
     """UserError for a phase that names parts which the net has not: it would train nothing without a word."""
     if is_own(alg, "round", "phases", "adapt"):
         known = [*parts(net)]
-        for name in (*phase.train, *phase.pace, *(phase.after.train if phase.after else ())):
+        for name in (*phase.train, *phase.lr_scale, *(phase.after.train if phase.after else ())):
             if name not in known:
                 hook = next(h for h in ("phases", "round", "adapt") if is_own(alg, h))
                 raise wrong(alg, hook, f"phases of the net's parts, {', '.join(known)}", f"names {shown(name)}")

@@ -22,7 +22,7 @@ OWN = {  # where a user's own file is taken too, by its canonical name
 # fields that came after fedtune 0.2.0: what it wrote lacks them
 LATER = (
     "normalise", "image_size", "shards", "power", "thinning", "rotation", "feature_noise", "swaps", "groups",
-    "label_noise", "label_noise_spread", "noisy_clients", "noisy_splits", "body_pace", "keep_classes", "pretrained",
+    "label_noise", "label_noise_spread", "noisy_clients", "noisy_splits", "body_lr_scale", "keep_classes", "pretrained",
     "min_rows", "x_as",
 )  # fmt: skip
 # partition -> the fields that it uses, besides clients
@@ -122,7 +122,7 @@ class Scenario:
     batch_norm: str = hyper(
         "averaged", choices=("averaged", "personal"), help="running statistics of shared parts: averaged, or kept"
     )
-    body_pace: float = hyper(
+    body_lr_scale: float = hyper(
         1.0, 0.01, 10.0, log=True, extra_values=(0.0,), help="the body's share of lr; 0: frozen and not sent"
     )
 
@@ -243,7 +243,7 @@ class Scenario:
     @property
     def frozen(self) -> tuple[str, ...]:
         """Parts that nobody trains: they keep weights and statistics, and are not sent."""
-        return () if self.body_pace else ("body",)
+        return () if self.body_lr_scale else ("body",)
 
     def to_plain(self) -> dict[str, Any]:
         """All fields as plain values but those that came after fedtune 0.2.0 and stand at their defaults.

@@ -93,8 +93,8 @@ SCENARIOS: dict[str, Scenario] = {
         dataset="fashion-mnist", model="fedproto-cnn", keep_classes=5, clients=1, partition="iid", batch=32,
         momentum=0.9, rounds=5, val_share=0.1, test_share=0.1,
     ),
-    "gfpl-fmnist-common": _COMMON.override(body_pace=0.1),
-    "gfpl-fmnist-common-frozen": _COMMON.override(body_pace=0.0),
+    "gfpl-fmnist-common": _COMMON.override(body_lr_scale=0.1),
+    "gfpl-fmnist-common-frozen": _COMMON.override(body_lr_scale=0.0),
     # 500 rows of a class are all there are
     **{
         f"gfpl-mnist5k-w{w}": _FEW.override(

@@ -51,7 +51,7 @@ class Client(NamedTuple):
     """
 
     kept: dict[str, Tree] = {}  # what it keeps between rounds (`keep`, `remember`), as it was when the round began
-    # [] the learning rate of this phase (in `upload`: of the round's last), cooled; a part in `pace` has pace times it
+    # [] the learning rate of this phase (in `upload`: of the round's last), cooled; a part in `lr_scale` has pace times it
     lr: Tensor = torch.zeros(())
     steps: Tensor = torch.zeros((), dtype=torch.int64)  # [] of this phase (in `upload`: of the round's last)
     path: dict[str, Tensor] = {}  # part -> [] as lr and steps; of a part that the phase does not train, 0

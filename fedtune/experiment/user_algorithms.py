@@ -13,7 +13,7 @@ from fedtune.core.hyper import knobs
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.user_code import user_files
 from fedtune.user_code.references import PICKLED
-from fedtune.user_code.user_errors import told
+from fedtune.user_code.user_errors import reported
 
 PARTS = ("shared", "sends", "schedule", "structural", "predicts")  # what an algorithm declares as names
 SOUND = "_fedtune_is_sound"  # set on a class that was checked
@@ -100,7 +100,7 @@ def _require_sound(cls: type[Algorithm]) -> None:
     for name, method in vars(Algorithm).items():
         if inspect.isfunction(method) and not name.startswith("_"):
             _require_signature(cls, name, method)
-    with told(f"{place_of(cls)}: algorithm {cls.__name__} cannot be made with its defaults"):
+    with reported(f"{place_of(cls)}: algorithm {cls.__name__} cannot be made with its defaults"):
         made = cls()
         values = {name: getattr(made, name) for name in PARTS}  # some are properties
     for name, value in values.items():

@@ -54,7 +54,7 @@ class OwnMetric(NamedTuple):
         return UserError(f"{CONTRACT}, but {self.name} at {self.place} {what}")
 
 
-def take(texts: Iterable[str]) -> tuple[tuple[str, ...], tuple[user_files.OwnFile, ...]]:
+def take(texts: Iterable[str]) -> tuple[tuple[str, ...], tuple[user_files.UserFile, ...]]:
     """The canonical names of what was typed, and their files; UserError for what names no function of a file."""
     names, files = [], []
     for text in texts:

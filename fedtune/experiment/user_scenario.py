@@ -18,7 +18,7 @@ from fedtune.experiment.rows_in_play import kept_rows
 from fedtune.experiment.scenario import PARTITIONS, Scenario
 from fedtune.nn import catalogue
 from fedtune.user_code import user_files
-from fedtune.user_code.user_files import OwnFile
+from fedtune.user_code.user_files import UserFile
 
 
 class Taken(NamedTuple):
@@ -26,7 +26,7 @@ class Taken(NamedTuple):
 
     scenario: Scenario
     given: dict[str, Any]
-    own: tuple[OwnFile, ...]
+    own: tuple[UserFile, ...]
 
 
 def known() -> dict[str, tuple[str, ...]]:
@@ -40,7 +40,7 @@ def taken(name: str, fields: Mapping[str, Any]) -> Taken:
     Data and partition are read and checked here.
     """
     base, given = scenarios.find(name), dict(fields)
-    own: tuple[OwnFile, ...] = ()
+    own: tuple[UserFile, ...] = ()
     for field, names in known().items():
         if field in given:
             given[field], files = user_files.take_each(str(given[field]), names)

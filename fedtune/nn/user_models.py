@@ -193,7 +193,7 @@ def _require_usable(name: str, net: Net, again: nn.Module) -> None:
         if not p.requires_grad:
             raise UserError(
                 f"{tensor} of {name} has requires_grad=False, which is not looked at; make it a buffer, or freeze the "
-                "body with --set body_pace=0"
+                "body with --set body_lr_scale=0"
             )
         if id(p) in seen:
             raise UserError(
@@ -260,7 +260,7 @@ def _require_same(name: str, logits: Tensor, whole: Any) -> None:
 
 def _calling(what: str) -> AbstractContextManager[None]:
     """Whatever the user's code raises is told with what was done and with its place."""
-    return user_errors.told(what, passing=(UserError,))
+    return user_errors.reported(what, passing=(UserError,))
 
 
 def _form(value: Any) -> str:

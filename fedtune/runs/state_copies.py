@@ -42,7 +42,7 @@ class StateCopies:
             for state in changed:
                 _part(state, run / state.name)
             write_whole(RunFiles(run).states_file, json.dumps([f.name for f in changed]))
-            settle(run)
+            commit_states(run)
             self._copied |= changed
 
     def _changed(self, source: Path, copy: Path) -> tuple[int, int, int] | None:
@@ -54,7 +54,7 @@ class StateCopies:
         return now
 
 
-def settle(run: Path) -> None:
+def commit_states(run: Path) -> None:
     """Put the states that a driver had in full into their places, if it died on the way.  For the folder's driver."""
     listed = RunFiles(run).states_file
     try:

@@ -15,19 +15,19 @@ from fedtune.core.errors import UserError
 from fedtune.runs.files import RunFiles
 from fedtune.user_code import content_hashes as copies
 from fedtune.user_code import user_files
-from fedtune.user_code.user_files import OwnFile
+from fedtune.user_code.user_files import UserFile
 
 LARGEST = 10_000_000  # bytes of data that are copied
 
 
-def to_record(files: Iterable[OwnFile]) -> list[dict[str, Any]]:
+def to_record(files: Iterable[UserFile]) -> list[dict[str, Any]]:
     """What a record holds of the files: name, place and hash, and what is to be known of data."""
     return [
         {"name": f.name, "path": f.path, "sha256": f.sha256} | ({"about": f.about} if f.about else {}) for f in files
     ]
 
 
-def keep(files: Iterable[OwnFile], run: Path) -> None:
+def keep(files: Iterable[UserFile], run: Path) -> None:
     """Copy code, data that are not large, and whatever else came by value: the run goes on from its folder."""
     for file in files:
         copy = RunFiles(run).own_folder / file.name
@@ -45,7 +45,7 @@ def _size(path: Path) -> int:
     return sum(f.stat().st_size for f in (copies.files_in(path) if path.is_dir() else [path]) if f.is_file())
 
 
-def restore(run: Path, record: Mapping[str, Any], trust: bool = False) -> tuple[OwnFile, ...]:
+def restore(run: Path, record: Mapping[str, Any], trust: bool = False) -> tuple[UserFile, ...]:
     """The files that a run was made of, which this process knows from now on: code as the run's folder has it.
 
     trust: also code in a folder of another user's.  UserError for what has changed since, or is gone.
@@ -56,7 +56,7 @@ def restore(run: Path, record: Mapping[str, Any], trust: bool = False) -> tuple[
     return user_files.unchanged([_read(run, dict(entry)) for entry in entries], f"the run {run}")
 
 
-def known(run: Path, record: Mapping[str, Any]) -> tuple[OwnFile, ...]:
+def known(run: Path, record: Mapping[str, Any]) -> tuple[UserFile, ...]:
     """The same for whoever only reads the run: nothing is refused, and another user's code is left out."""
     try:
         if record.get("own"):
@@ -74,11 +74,11 @@ def require_own(run: Path, why: str) -> None:
         raise UserError(f"{why}, and {run} belongs to another user; give --trust if you trust them")
 
 
-def _read(run: Path, entry: Mapping[str, Any]) -> OwnFile:
+def _read(run: Path, entry: Mapping[str, Any]) -> UserFile:
     """A file as the record names it, with the content of its copy; UserError if that is not what it was."""
     try:
         name, digest = str(entry["name"]), str(entry["sha256"])
-        file = OwnFile(name, str(entry["path"]), digest, None, dict(entry.get("about") or {}))
+        file = UserFile(name, str(entry["path"]), digest, None, dict(entry.get("about") or {}))
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{run} names its own files by name, path and sha256, but one lacks {error}") from error
     copy = RunFiles(run).own_folder / name
@@ -86,7 +86,7 @@ def _read(run: Path, entry: Mapping[str, Any]) -> OwnFile:
         if not Path(file.path).exists():
             if copies.digest(copy) != digest:
                 raise UserError(f"{copy} is a copy of {file.path}, but it was changed; restore or remove it")
-            copies.tell(digest, copy)
+            copies.register(digest, copy)
         return file
     if ".." in Path(name).parts or Path(name).is_absolute() or not copy.is_file():
         return _without_copy(run, file)
@@ -96,12 +96,12 @@ def _read(run: Path, entry: Mapping[str, Any]) -> OwnFile:
     return file._replace(content=content)
 
 
-def _is_data(file: OwnFile) -> bool:
+def _is_data(file: UserFile) -> bool:
     """Whether it is known by its hash alone."""
     return bool(file.about) and not file.name.endswith(".py")
 
 
-def _without_copy(run: Path, file: OwnFile) -> OwnFile:
+def _without_copy(run: Path, file: UserFile) -> UserFile:
     """The same where there is no copy: data, or code that is read where it was, if it is there."""
     try:
         content = bounded.read(file.path, user_files.LARGEST) if file.name.endswith(".py") else None

@@ -11,7 +11,7 @@ from typing import Any, Self
 from fedtune.core.errors import UserError
 from fedtune.experiment import registry
 from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
-from fedtune.tuning.options.types import above_zero, check, few, option, positive, share
+from fedtune.tuning.options.types import above_zero, check, option, positive_int, share, small_int
 from fedtune.user_code import user_files
 
 OURS = "ours"  # the defaults, among presets
@@ -30,8 +30,8 @@ class ComparisonOptions(SearchOptions):
         "local,fedavgft", "algorithms that are tuned beside these, for tests against each (default local,fedavgft); "
         "none for no others", "A,B|none",
     )  # fmt: skip
-    seeds: int = option(5, "fresh seeds and partitions on which the findings are tested (default 5)", "N", few)
-    top_k: int = option(3, "best configurations of each search that are tested (default 3)", "N", few)
+    seeds: int = option(5, "fresh seeds and partitions on which the findings are tested (default 5)", "N", small_int)
+    top_k: int = option(3, "best configurations of each search that are tested (default 3)", "N", small_int)
 
     def of_search(self, algorithm: str, folder: Path) -> SearchOptions:
         """The options of one algorithm's search, whose run lies in the comparison's folder."""
@@ -62,14 +62,14 @@ class ReproductionOptions:
     algos: str | None = option(None, "only the rows of these algorithms", "A,B,…")
     quick: bool = option(False, "a small true version: few rounds, seeds and columns")
     all_columns: bool = option(False, "with --quick: few rounds and seeds, but every column")
-    rounds: int | None = option(None, "rounds of the longest column; the others' in proportion", "N", positive)
-    seeds: int | None = option(None, "runs of every figure (default: the paper's)", "N", few)
+    rounds: int | None = option(None, "rounds of the longest column; the others' in proportion", "N", positive_int)
+    seeds: int | None = option(None, "runs of every figure (default: the paper's)", "N", small_int)
     preset: str | None = option(
         None, "ours (the defaults), as_text, as_published, or several with commas: a row for each that there is",
         "A[,B,C]",
     )
     test_every: int = option(
-        10, "score test rows every N rounds, and in the last (default 10), where no figure needs all", "N", positive
+        10, "score test rows every N rounds, and in the last (default 10), where no figure needs all", "N", positive_int
     )
     all_classes: bool = option(False, "score rows of all classes, too, in tables that show no figure of them")
     data_dir: str | None = option(None, "torchvision's layout (default $FEDTUNE_DATA_DIR, data)", "DIR")
@@ -121,7 +121,7 @@ class TabulationOptions(ExperimentOptions):
     """A table: an experiment, its grid, and the machine that it is trained on."""
 
     space: str = option("", "a grid: every value a tune.grid_search or tune.choice", "NAME|FILE.py[:NAME]")
-    seeds: int = option(3, "seeds that every configuration is trained on (default 3)", "N", few)
+    seeds: int = option(3, "seeds that every configuration is trained on (default 3)", "N", small_int)
     cpus_per_trial: float = option(1.0, "CPUs of a run (default 1)", "N", above_zero, group="machine")
     gpus_per_trial: float = option(0.0, "GPUs of a run, a fraction or whole ones", "N", share, group="machine")
     name: str | None = option(None, "of the folder of its runs (default: table, algorithm and scenario)", "NAME",

@@ -32,7 +32,7 @@ def show(
     """
     data = datasets.load(scenario.dataset, data_dir, download)
     made = partitioning.partition(data, scenario, seed)
-    partitioning.tell(data, scenario, seed)
+    partitioning.report(data, scenario, seed)
     table = counts(made, data, scenario.skip_classes)
     terminal.console().print(printed(table))
     say(summary(table))

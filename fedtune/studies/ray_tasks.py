@@ -24,8 +24,9 @@ from fedtune.core.objectives import Objective
 from fedtune.core.terminal import progress, say
 from fedtune.data import federation
 from fedtune.data.datasets import Dataset
+from fedtune.engine import simulation
 from fedtune.engine.seed_stack import seeds_at_once
-from fedtune.engine.simulation import Round, Seeds, Simulation, play
+from fedtune.engine.simulation import Round, Seeds, Simulation
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment, with_seed
 from fedtune.experiment.scenario import Scenario
@@ -125,7 +126,7 @@ def train_seeds(
     torch.set_num_threads(max(1, int(cpus)))
     if budget.unit == "seconds":
         with suppress(Diverged):  # unused: a process's first round takes seconds more
-            next(play(with_seed(experiment, seeds[0]), config, data[0]))
+            next(simulation.train(with_seed(experiment, seeds[0]), config, data[0]))
     together = Seeds(experiment, config, dict(zip(seeds, data, strict=True)))
     courses = [_Course(run, budget, objective) for run in together.runs]
     while left := [i for i, course in enumerate(courses) if not course.over]:

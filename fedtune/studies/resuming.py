@@ -45,7 +45,7 @@ def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
     search_study.require_version(run)
     if run.states_file.exists():  # its driver died on the way
         with run.lock():
-            state_copies.settle(path)
+            state_copies.commit_states(path)
     saved_state.require_state(path)
     planned = plan.make(options, resumed=True)
     return search_study.run_with_ray(planned, record_for_resume(record), resumed=True)

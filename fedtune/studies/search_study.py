@@ -59,7 +59,7 @@ def partition(p: Plan, data: datasets.Dataset, fresh: int) -> list[federation.Fe
     """The federations that every trial trains on; UserError if they, or so many fresh ones, cannot be partitioned."""
     partitioning.require_partitions(data, p.experiment.scenario, p.fresh(fresh))
     seeds = range(p.experiment.seed, p.experiment.seed + p.seeds)
-    partitioning.tell(data, p.experiment.scenario, seeds[0])
+    partitioning.report(data, p.experiment.scenario, seeds[0])
     return [partitioning.partition(data, p.experiment.scenario, seed) for seed in seeds]
 
 
@@ -78,7 +78,7 @@ def run_search(
         p = as_recorded(p)
         p = dataclasses.replace(p, experiment=settled(p.experiment, p.default(), partitions[0]))
         if p.probe:
-            gpus, fits = gpu_share.settle(p.experiment, partitions, p.cpus)
+            gpus, fits = gpu_share.measure_gpu_share(p.experiment, partitions, p.cpus)
             p = dataclasses.replace(p, gpus=gpus)
         p = dataclasses.replace(p, concurrent=p.concurrent or fits)
         messages.announce(p, p.options.space, p.concurrent or fits)

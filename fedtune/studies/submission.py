@@ -21,7 +21,7 @@ from fedtune.tuning import plan
 from fedtune.tuning import space as spaces
 from fedtune.tuning.options.options import SearchOptions, flag
 from fedtune.user_code import user_files
-from fedtune.user_code.user_files import OwnFile
+from fedtune.user_code.user_files import UserFile
 
 GIVEN = "given"  # the folder of the user's files in the job's, where they hide no module
 
@@ -115,7 +115,7 @@ def _search(
     return storage / name, _without(arguments, *dict.fromkeys(given[::2])) + given
 
 
-def _own(files: Iterable[OwnFile]) -> dict[str, Path]:
+def _own(files: Iterable[UserFile]) -> dict[str, Path]:
     """The user's files, as they lie in the job's folder and here; a folder's one by one."""
     found: dict[str, Path] = {}
     for file in files:

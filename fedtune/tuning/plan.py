@@ -26,7 +26,7 @@ from fedtune.tuning.options.options import AUTO, SearchOptions, flag
 from fedtune.tuning.space import Config, Space
 from fedtune.tuning.space_types import distinct
 from fedtune.user_code import user_files
-from fedtune.user_code.user_files import OwnFile, is_own, plain_name
+from fedtune.user_code.user_files import UserFile, is_own, plain_name
 
 
 class EarlierTrial(NamedTuple):
@@ -90,7 +90,7 @@ class Plan:
         return RunFiles(self.folder)
 
     @property
-    def own(self) -> tuple[OwnFile, ...]:
+    def own(self) -> tuple[UserFile, ...]:
         """The user's files that the search is made of: the experiment's and the space's."""
         return user_files.merged(self.experiment.own, spaces.files(self.options.space))
 

@@ -165,11 +165,11 @@ def require_combination(searcher: str, scheduler: str, space: Space, structural:
             f"population based training copies weights between trials, but {', '.join(fixed)} changes their shape; "
             f"pin it with --set {fixed[0]}=VALUE"
         )
-    paces = getattr(space.domains.get("body_pace"), "categories", ())
+    paces = getattr(space.domains.get("body_lr_scale"), "categories", ())
     if len({pace == 0 for pace in paces}) > 1:
         raise UserError(
-            "population based training copies weights between trials, but body_pace 0 sends no body and others do; "
-            "leave 0 out, or pin it with --set body_pace=0"
+            "population based training copies weights between trials, but body_lr_scale 0 sends no body and others do; "
+            "leave 0 out, or pin it with --set body_lr_scale=0"
         )
 
 

@@ -30,7 +30,7 @@ from fedtune.tuning.first_effect import first_effect
 from fedtune.tuning.space_check import checked
 from fedtune.tuning.space_types import Condition, Config, Space, When, met, when
 from fedtune.user_code import packages, user_files
-from fedtune.user_code.user_files import OwnFile
+from fedtune.user_code.user_files import UserFile
 
 __all__ = [
     "Condition", "Config", "Space", "When", "also_text", "derived", "domain_text", "file_of", "files", "first_effect",
@@ -117,7 +117,7 @@ def file_of(name: str) -> tuple[Path, str] | None:
     return (Path(found[1]), found[2] or "") if found else None
 
 
-def files(name: str) -> tuple[OwnFile, ...]:
+def files(name: str) -> tuple[UserFile, ...]:
     """The file of a space and the modules of its folder that it imports; none of a space that is no file's."""
     file = file_of(name)
     return user_files.take(str(file[0]))[1] if file else ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedtune.conformance.law import Broken, Note, law
+from fedtune.conformance.law import Note, Violation, law
 from fedtune.conformance.subject import Subject
 from fedtune.core.errors import UserError
 from fedtune.experiment.experiment import Experiment
@@ -12,7 +12,7 @@ from fedtune.user_code import places
 
 
 @law("spaces", "every search space holds hyperparameters within their ranges", needs=("declarations",))
-def spaces(s: Subject) -> Broken | Note | None:
+def spaces(s: Subject) -> Violation | Note | None:
     """Of an algorithm with a name, those of its file or the one made from its declarations."""
     names = []
     try:
@@ -20,5 +20,5 @@ def spaces(s: Subject) -> Broken | Note | None:
             for preset in ("", *s.cls.presets):
                 space.load(name, Experiment(s.name, Scenario(), preset=preset))
     except UserError as error:
-        return Broken(places.of_name(s.cls, "SPACES"), str(error), "see docs/your-own.md on search spaces")
+        return Violation(places.of_name(s.cls, "SPACES"), str(error), "see docs/your-own.md on search spaces")
     return Note(", ".join(names))

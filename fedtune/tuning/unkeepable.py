@@ -30,7 +30,7 @@ def sends_alike(algorithm: str, searched: Collection[str]) -> bool:
         return False
     written = [name for c in cls.__mro__ if c not in (Algorithm, object) for name in vars(c)]
     shaped = {"build", "stays"} & set(written) or not isinstance(cls.shared, tuple)
-    return not set(searched) & {"batch_norm", "body_pace", *(knobs(cls) if shaped else ())}
+    return not set(searched) & {"batch_norm", "body_lr_scale", *(knobs(cls) if shaped else ())}
 
 
 def _keeps_shapes(cls: type[Algorithm], hook: str) -> bool:

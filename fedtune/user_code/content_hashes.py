@@ -18,7 +18,7 @@ ENTRIES = 10_000_000  # of a folder
 _copies: dict[str, Path] = {}  # by their hash
 
 
-def tell(sha256: str, copy: Path) -> None:
+def register(sha256: str, copy: Path) -> None:
     """Where a copy of data lies, for when they are gone from their place."""
     _copies[sha256] = copy.absolute()
 

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, NoReturn
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say, several
 from fedtune.user_code import user_imports
-from fedtune.user_code.user_imports import OwnFile
+from fedtune.user_code.user_imports import UserFile
 
 PATIENCE = 10.0  # seconds of an import before it is said that one is waited for
 HEAVY = ("numpy", "pandas", "scipy", "sklearn", "torch", "torchvision")  # what a file may import, once for both
@@ -34,7 +34,7 @@ _FORK = sys.platform == "linux"
 _ENDED, _FORKED = b"ended", b"forked"
 
 
-def tried(name: str, files: Mapping[str, OwnFile]) -> None:
+def tried(name: str, files: Mapping[str, UserFile]) -> None:
     """Import a file among these in a child; UserError for one that ends it, and Ctrl-C ends the child too."""
     if not _FORK:
         return
@@ -80,7 +80,7 @@ def _end(path: str, begin: Callable[[int, int], int]) -> _End:
         return _End(status, last, crash.read().decode(errors="replace"))
 
 
-def _forked(name: str, files: Mapping[str, OwnFile], tells: int, crash: int) -> int:
+def _forked(name: str, files: Mapping[str, UserFile], tells: int, crash: int) -> int:
     torch, threads = sys.modules.get("torch"), 1
     if torch and (threads := torch.get_num_threads()) > 1:
         torch.set_num_threads(1)  # here, as in a fork, which has no threads to end, it crashes
@@ -96,7 +96,7 @@ def _forked(name: str, files: Mapping[str, OwnFile], tells: int, crash: int) -> 
     return pid
 
 
-def _fresh(name: str, files: Mapping[str, OwnFile], tells: int, crash: int) -> int:
+def _fresh(name: str, files: Mapping[str, UserFile], tells: int, crash: int) -> int:
     """In an interpreter of its own."""
     program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import _asked; _asked({tells}, {crash})"
     with tempfile.TemporaryFile() as asked:

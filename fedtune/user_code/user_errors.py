@@ -116,7 +116,7 @@ def say_unheard(unraisable: Any) -> None:
 
 
 @contextmanager
-def told(what: str, otherwise: str = "", passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+def reported(what: str, otherwise: str = "", passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
     """While the user's code is called for one thing: whatever it raises is a UserError in one line, with their line.
 
     what: what then went wrong.  otherwise: the place if none is known.  passing: errors that go on as they are.
@@ -133,7 +133,7 @@ def told(what: str, otherwise: str = "", passing: tuple[type[BaseException], ...
 
 
 @contextmanager
-def blamed(*passing: type[BaseException]) -> Iterator[None]:
+def attribute_errors(*passing: type[BaseException]) -> Iterator[None]:
     """While the user's code runs among ours: what goes wrong in a line of theirs is a UserError that names it.
 
     passing: errors that may heal by themselves, or that others deal with.

@@ -27,19 +27,19 @@ from fedtune.user_code.references import call_options as call_options
 from fedtune.user_code.references import is_reference as is_reference
 from fedtune.user_code.references import plain_name as plain_name
 from fedtune.user_code.references import split as split
-from fedtune.user_code.user_errors import PATHS, told
-from fedtune.user_code.user_imports import OwnFile as OwnFile
+from fedtune.user_code.user_errors import PATHS, reported
+from fedtune.user_code.user_imports import UserFile as UserFile
 
 LIMIT = 10_000_000  # bytes of code that are carried along
 SMALL = 2**26  # bytes of a file that are read in no time
 LARGEST = 2**32  # bytes of a file that is carried along whole
 
-_files: dict[str, OwnFile] = {}
+_files: dict[str, UserFile] = {}
 _taken: set[str] = set()  # hashes of code that this process was given, and no other looked at
 _classes: dict[bytes, Any] = {}  # by their pickles
 
 
-def take(text: str) -> tuple[str, tuple[OwnFile, ...]]:
+def take(text: str) -> tuple[str, tuple[UserFile, ...]]:
     """The canonical name of a reference, and the files that it needs, which this process knows from now on.
 
     UserError where there is no such file, or none that can be read.  Its code is not run.
@@ -59,13 +59,13 @@ def take(text: str) -> tuple[str, tuple[OwnFile, ...]]:
     return files[0].name + ending, files
 
 
-def take_each(text: str, known: Collection[str] = ()) -> tuple[str, tuple[OwnFile, ...]]:
+def take_each(text: str, known: Collection[str] = ()) -> tuple[str, tuple[UserFile, ...]]:
     """Names and references with commas between them, by their canonical names; and the files that they need.
 
     known: the names there are.
     """
     names: list[str] = []
-    files: tuple[OwnFile, ...] = ()
+    files: tuple[UserFile, ...] = ()
     for name in [text] if "," in text and _is_one(text, known) else split(text):
         if is_reference(name, known):
             name, needed = take(name)
@@ -87,7 +87,7 @@ def reference(names: str) -> str:
     return moved(names, lambda file: file.path or file.name)
 
 
-def moved(names: str, place: Callable[[OwnFile], str]) -> str:
+def moved(names: str, place: Callable[[UserFile], str]) -> str:
     """The same, with each file where `place` says that it will lie."""
     found = []
     for name in each(names):
@@ -107,35 +107,35 @@ def _file_of(name: str) -> str | None:
     return next((end for end in (parsed(name).path, name, name.rpartition(":")[0]) if end in _files), None)
 
 
-def of_data(path: str | Path) -> OwnFile:
+def of_data(path: str | Path) -> UserFile:
     """A file or folder of data; UserError unless it can be read, or was registered before it vanished."""
     path = whole_path(path)
     name = path.name + ("/" if path.is_dir() else "")
     try:
-        return OwnFile(name, str(path), content_hashes.digest(path), None)
+        return UserFile(name, str(path), content_hashes.digest(path), None)
     except OSError as error:
         return _registered(path, error)
 
 
-def of_content(path: str | Path) -> OwnFile:
+def of_content(path: str | Path) -> UserFile:
     """A file that is carried along whole, weights for instance; UserError as for `of_data`."""
     path = whole_path(path)
     try:
         content = bounded.read(path, LARGEST)
     except OSError as error:
         return _registered(path, error)
-    return OwnFile(path.name, str(path), hashlib.sha256(content).hexdigest(), content)
+    return UserFile(path.name, str(path), hashlib.sha256(content).hexdigest(), content)
 
 
 def of_class(cls: type, pickled: bytes) -> str:
     """A name for a class of a notebook or a script, which this process knows from now on: it is carried as a pickle."""
     name = f"{cls.__name__}{PICKLED}"
-    register([OwnFile(name, "", hashlib.sha256(pickled).hexdigest(), pickled)])
+    register([UserFile(name, "", hashlib.sha256(pickled).hexdigest(), pickled)])
     _classes[pickled] = cls
     return name
 
 
-def unchanged(files: Iterable[OwnFile], whose: str) -> tuple[OwnFile, ...]:
+def unchanged(files: Iterable[UserFile], whose: str) -> tuple[UserFile, ...]:
     """The files that something was made of, which this process knows from now on.
 
     whose: what was made of them.  UserError for one that is another now, and for data that are gone: code is carried.
@@ -155,7 +155,7 @@ def unchanged(files: Iterable[OwnFile], whose: str) -> tuple[OwnFile, ...]:
     return files
 
 
-def register(files: Iterable[OwnFile]) -> None:
+def register(files: Iterable[UserFile]) -> None:
     """Make files known to this process, from what came with an experiment; nothing is read from disk.
 
     What was known of the same content is still known, where the file brings nothing of its own.
@@ -169,9 +169,9 @@ def register(files: Iterable[OwnFile]) -> None:
             PATHS.add(file.path)
 
 
-def merged(*groups: Iterable[OwnFile]) -> tuple[OwnFile, ...]:
+def merged(*groups: Iterable[UserFile]) -> tuple[UserFile, ...]:
     """The files of one experiment, each once; UserError for two of one name with different contents."""
-    found: dict[str, OwnFile] = {}
+    found: dict[str, UserFile] = {}
     for file in (f for group in groups for f in group):
         other = found.setdefault(file.name, file)
         if other.sha256 != file.sha256:
@@ -197,7 +197,7 @@ def load(name: str, kind: str) -> Any:
         if file.name.endswith(".py/"):
             user_imports.require_file(Path(file.path))
         raise UserError(f"a file of code is needed for this {kind}, but got {name!r}")
-    with told(f"the {kind} does not load", file.path):
+    with reported(f"the {kind} does not load", file.path):
         if file.name.endswith(PICKLED):
             if file.content not in _classes:
                 _classes[file.content] = pickle.loads(file.content)
@@ -210,7 +210,7 @@ def load(name: str, kind: str) -> Any:
     return getattr(module, given.member)
 
 
-def _module(file: OwnFile) -> ModuleType:
+def _module(file: UserFile) -> ModuleType:
     """The module of a file, run once in this process; first in a child if this process took it from the disk."""
     files = _closure(file)
     if user_imports.is_run(file.name, files):
@@ -223,7 +223,7 @@ def _module(file: OwnFile) -> ModuleType:
 
 def calling(name: str, kind: str) -> AbstractContextManager[None]:
     """While the user's object of this name is called: what it raises is a UserError in one line, with their line."""
-    return told(f"the {kind} {name} failed", _known(parsed(name).path).path)
+    return reported(f"the {kind} {name} failed", _known(parsed(name).path).path)
 
 
 def about(name: str) -> dict[str, Any]:
@@ -246,7 +246,7 @@ def path_of(name: str) -> Path:
     raise UserError(f"{name} was read from {file.path}, which is gone; restore it")
 
 
-def _data(path: Path) -> OwnFile:
+def _data(path: Path) -> UserFile:
     """A folder, or a file of arrays, which is looked over before it is read whole."""
     try:
         if not path.is_dir():
@@ -259,14 +259,14 @@ def _data(path: Path) -> OwnFile:
     return of_data(path)
 
 
-def _code(path: Path) -> tuple[OwnFile, ...]:
+def _code(path: Path) -> tuple[UserFile, ...]:
     """A file of code, and the modules that it imports from its folder."""
     try:
         found = user_imports.collect(path)
     except OSError as error:
         kept = _registered(path, error)
         return tuple(_closure(kept).values())
-    files = tuple(OwnFile(n, str(path.parent / n), hashlib.sha256(c).hexdigest(), c) for n, c in found.items())
+    files = tuple(UserFile(n, str(path.parent / n), hashlib.sha256(c).hexdigest(), c) for n, c in found.items())
     if (size := sum(len(content) for content in found.values())) > LIMIT:
         raise UserError(
             f"code and what it imports from its folder must be at most {LIMIT:,} bytes, but {path} has {size:,}"
@@ -275,7 +275,7 @@ def _code(path: Path) -> tuple[OwnFile, ...]:
     return files
 
 
-def _closure(file: OwnFile) -> dict[str, OwnFile]:
+def _closure(file: UserFile) -> dict[str, UserFile]:
     """A registered file and those of its folder that it imports, itself first."""
     folder = Path(file.path).parent
     beside = {n: f for n, f in _files.items() if f.content is not None and Path(f.path) == folder / n}
@@ -283,13 +283,13 @@ def _closure(file: OwnFile) -> dict[str, OwnFile]:
     return {n: (beside | {file.name: file})[n] for n in names}
 
 
-def _known(name: str) -> OwnFile:
+def _known(name: str) -> UserFile:
     if name not in _files:
         raise UserError(f"{name!r} is not among the files that came with this experiment")
     return _files[name]
 
 
-def _registered(path: Path, error: OSError) -> OwnFile:
+def _registered(path: Path, error: OSError) -> UserFile:
     """The file as it was registered, where it is no longer on disk."""
     for file in _files.values():
         if file.path == str(path) and isinstance(error, FileNotFoundError):

@@ -27,7 +27,7 @@ LARGEST = 2**20  # bytes of a file of code
 _NEVER = {*sys.stdlib_module_names, "fedtune"}  # names that no folder of a user's replaces
 
 
-class OwnFile(NamedTuple):
+class UserFile(NamedTuple):
     """One file, or one folder of data."""
 
     name: str  # scaffold.py, wards.npz, wards/; of a module that one imports its place in that one's folder
@@ -71,7 +71,7 @@ def reached(name: str, contents: Mapping[str, bytes]) -> list[str]:
     return found
 
 
-def module(name: str, files: Mapping[str, OwnFile]) -> ModuleType:
+def module(name: str, files: Mapping[str, UserFile]) -> ModuleType:
     """The module of a file among these, run once in a process for the same contents."""
     files = needed(name, files)
     key = _key(name, files)
@@ -92,22 +92,22 @@ def module(name: str, files: Mapping[str, OwnFile]) -> ModuleType:
     return made
 
 
-def needed(name: str, files: Mapping[str, OwnFile]) -> dict[str, OwnFile]:
+def needed(name: str, files: Mapping[str, UserFile]) -> dict[str, UserFile]:
     """A file and those among these that it imports: itself first."""
     return {n: files[n] for n in reached(name, {n: f.content or b"" for n, f in files.items()})}
 
 
-def is_run(name: str, files: Mapping[str, OwnFile]) -> bool:
+def is_run(name: str, files: Mapping[str, UserFile]) -> bool:
     """Whether the module of a file was run in this process."""
     return _key(name, needed(name, files)) in sys.modules
 
 
-def roots(files: Mapping[str, OwnFile]) -> set[str]:
+def roots(files: Mapping[str, UserFile]) -> set[str]:
     """The first parts of what these files import."""
     return {root for name, file in files.items() for root in _roots(name, file.content or b"", name)}
 
 
-def _key(name: str, files: Mapping[str, OwnFile]) -> str:
+def _key(name: str, files: Mapping[str, UserFile]) -> str:
     """What Python knows the module of a file by."""
     digest = hashlib.sha256("".join(f"{f.path}{f.sha256}" for f in files.values()).encode()).hexdigest()
     return f"fedtune_own_{digest[:16]}_{name.removesuffix('.py').replace('/', '.')}"
@@ -190,7 +190,7 @@ def _beside(folder: Path, root: str) -> list[Path]:
     return sorted(f for f in files if not any(part.startswith(".") for part in f.relative_to(folder).parts))
 
 
-def _importer(files: Mapping[str, OwnFile], package: str) -> Callable[..., Any]:
+def _importer(files: Mapping[str, UserFile], package: str) -> Callable[..., Any]:
     """What `import` does in a user's file: its folder's modules first, then what is installed."""
 
     def own_import(
@@ -215,13 +215,13 @@ def _importer(files: Mapping[str, OwnFile], package: str) -> Callable[..., Any]:
     return own_import
 
 
-def _is_there(full: str, files: Mapping[str, OwnFile]) -> bool:
+def _is_there(full: str, files: Mapping[str, UserFile]) -> bool:
     """Whether there is a module or package of this name in the folder."""
     at = full.replace(".", "/")
     return any(name == f"{at}.py" or name.startswith(f"{at}/") for name in files)
 
 
-def _found(full: str, files: Mapping[str, OwnFile]) -> ModuleType:
+def _found(full: str, files: Mapping[str, UserFile]) -> ModuleType:
     """A module or package of the folder."""
     at = full.replace(".", "/")
     for name in (f"{at}/__init__.py", f"{at}.py"):

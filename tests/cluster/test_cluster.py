@@ -229,7 +229,7 @@ def test_a_trial_out_of_gpu_memory_is_tried_once_more_with_twice_the_share(
         2.0: 0, 5.0: 1, 10.0: 2
     }  # fmt: skip
     rows = tables.rounds_frame(reported)
-    again = list(simulation.play(p.experiment, {"lam": 5.0}, dealt))
+    again = list(simulation.train(p.experiment, {"lam": 5.0}, dealt))
     assert rows[rows["trial"] == trials.loc[5.0, "trial"]]["val_loss"].tolist() == [r["val_loss"] for r in again]
     assert capsys.readouterr().err.count("ran out of memory; it gets 0.5 of a GPU, not 0.25") == 2
 
@@ -291,9 +291,9 @@ def test_a_probe_sets_the_share_before_the_search_begins(
     p = planned(gpus, tmp_path, "--algo local --gpus-per-trial auto")
     assert p.probe and p.gpus == 1
     monkeypatch.setattr(gpu_share, "measure", measured)
-    share, fits = gpu_share.settle(p.experiment, [partitioning.make(p.experiment.scenario, 0)], p.cpus)
+    share, fits = gpu_share.measure_gpu_share(p.experiment, [partitioning.make(p.experiment.scenario, 0)], p.cpus)
     assert capsys.readouterr().out == "one round took 1.9 s and 2.1 GB of 16 GB: 1/2 of a GPU a trial\n"  # 1 CPU for 2
     assert (share, fits) == (0.5, 12)
     monkeypatch.setattr(gpu_share, "measure", too_much)
     with pytest.raises(UserError, match="must fit into one GPU, but the first round .* ran out of memory there"):
-        gpu_share.settle(p.experiment, [], p.cpus)
+        gpu_share.measure_gpu_share(p.experiment, [], p.cpus)

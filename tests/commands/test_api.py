@@ -1,4 +1,4 @@
-"""`fedtune.play`, `objective`, `tunable` and `Search`'s arguments, without Ray; another test runs docs/python.md."""
+"""`fedtune.train`, `objective`, `tunable` and `Search`'s arguments, without Ray; another test runs docs/python.md."""
 
 import optuna
 import pandas as pd
@@ -23,9 +23,9 @@ def quiet():
 
 
 def test_play_gives_the_rows_of_the_configuration_that_is_named():
-    rows = fedtune.play("fedprox", "digits-w4", {"mu": 0.5, "lr": 0.05}, seed=3, momentum=0.0, **SMALL)
+    rows = fedtune.train("fedprox", "digits-w4", {"mu": 0.5, "lr": 0.05}, seed=3, momentum=0.0, **SMALL)
     experiment = Experiment("fedprox", Scenario(momentum=0.0, **SMALL), seed=3, test_every=10)
-    expected = pd.DataFrame(simulation.play(experiment, {"mu": 0.5, "lr": 0.05}))
+    expected = pd.DataFrame(simulation.train(experiment, {"mu": 0.5, "lr": 0.05}))
     timed = ["seconds", "eval_seconds"]
     pd.testing.assert_frame_equal(rows.drop(columns=timed), expected.drop(columns=timed))
 
@@ -43,11 +43,11 @@ def test_an_option_and_a_hyperparameter_of_one_name_are_told_by_the_value():
 
 
 def test_a_model_that_play_saves_is_where_another_starts(tmp_path):
-    fedtune.play("fedavg", save=tmp_path / "a.pt", **SMALL)
-    rows = [fedtune.play("local", start_from=start, **SMALL) for start in (str(tmp_path / "a.pt"), "")]
+    fedtune.train("fedavg", save=tmp_path / "a.pt", **SMALL)
+    rows = [fedtune.train("local", start_from=start, **SMALL) for start in (str(tmp_path / "a.pt"), "")]
     assert rows[0]["val_acc"][0] != rows[1]["val_acc"][0]
     with pytest.raises(UserError, match="save needs a new file, but .*a.pt exists"):
-        fedtune.play("fedavg", save=tmp_path / "a.pt", **SMALL)
+        fedtune.train("fedavg", save=tmp_path / "a.pt", **SMALL)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_a_model_that_play_saves_is_where_another_starts(tmp_path):
         (lambda: fedtune.Search("gfpl", client=3), "unknown argument 'client': did you mean 'clients'"),
         (lambda: fedtune.Search("gfpl", trials=0), "--trials must be a whole number of at least 1, but got 0"),
         (lambda: fedtune.Search("gfpl", lam=-3.0), "lam"),
-        (lambda: fedtune.play("gfpl", config={"lamb": 1.0}, **SMALL), "did you mean 'lam'"),
-        (lambda: fedtune.play("gfpl", trials=3), "unknown argument 'trials'"),
+        (lambda: fedtune.train("gfpl", config={"lamb": 1.0}, **SMALL), "did you mean 'lam'"),
+        (lambda: fedtune.train("gfpl", trials=3), "unknown argument 'trials'"),
         (lambda: fedtune.objective("gfpl", space="papers"), "did you mean 'paper'"),
         (lambda: fedtune.objective("gfpl", space="paper"), "'paper' of gfpl is a list of"),
         (lambda: fedtune.tunable("gfpl", space="paper"), "'paper' of gfpl is a list of"),
@@ -80,7 +80,7 @@ def test_an_objective_reports_every_round_and_returns_the_last():
     study.enqueue_trial(objective.default)
     study.optimize(objective, n_trials=2)
     for trial in study.trials:
-        rows = fedtune.play("fedprox", config=trial.params, seed=3, **SMALL)
+        rows = fedtune.train("fedprox", config=trial.params, seed=3, **SMALL)
         assert trial.intermediate_values == dict(zip(rows["round"], rows["val_acc"], strict=True))
         assert trial.value == rows["val_acc"].iloc[-1] and trial.user_attrs["test_acc"] == rows["test_acc"].iloc[-1]
     assert study.trials[0].params == objective.default
@@ -132,4 +132,4 @@ def test_a_search_says_what_was_asked_of_it():
 
 
 def test_the_public_names_are_those_of_the_modules():
-    assert fedtune.Search is api.Search and fedtune.Run is api.Run and fedtune.play is api.play
+    assert fedtune.Search is api.Search and fedtune.Run is api.Run and fedtune.train is api.train

@@ -10,7 +10,7 @@ from fedtune.commands import list as listing
 from fedtune.commands import search
 from fedtune.core.hyper import knobs
 from fedtune.data import datasets
-from fedtune.engine.simulation import play
+from fedtune.engine.simulation import train
 from fedtune.experiment import registry
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
@@ -40,7 +40,7 @@ def test_run_gives_the_rounds_of_play(tmp_path, capsys):
     assert console.main([*arguments.split(), "--output", str(rows)]) == 0
     there = [json.loads(line) for line in rows.read_text().splitlines()]
     experiment = Experiment("fedproto", Scenario(clients=4, rounds=3, lr=0.05), seed=2, test_every=10)
-    here = list(play(experiment, {"lam": 1.5}))
+    here = list(train(experiment, {"lam": 1.5}))
     clocks = {"seconds", "eval_seconds"}
     assert [{k: v for k, v in r.items() if k not in clocks} for r in there] == [
         {k: v for k, v in r.items() if k not in clocks} for r in here

@@ -38,4 +38,4 @@ def test_a_run_needs_pytorch_and_little_else(algorithm, tmp_path):
 
 def test_what_a_day_on_a_gpu_runs_needs_no_ray():
     modules = "fedtune, fedtune.cluster.gpu_share, benchmarks.engine, benchmarks.seeds, benchmarks.gpu_day"
-    assert ended(f"import {modules}; fedtune.Algorithm, fedtune.hyper, fedtune.play", {"ray", "optuna"}) == "loaded:"
+    assert ended(f"import {modules}; fedtune.Algorithm, fedtune.hyper, fedtune.train", {"ray", "optuna"}) == "loaded:"

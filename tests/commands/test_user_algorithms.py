@@ -135,7 +135,7 @@ def test_a_wrong_file_is_refused_in_one_line(text, folder, capsys):
     said = WRONG[text].replace("{path}", str(folder / "wrong.py"))
     if "m.bod(" in text or "KeyError" in text:  # only training runs these lines
         with pytest.raises(UserError) as error:
-            fedtune.play("wrong.py", **QUICK)
+            fedtune.train("wrong.py", **QUICK)
         assert said in str(error.value) and str(folder / "wrong.py:9") in str(error.value)
     else:
         assert said in refused(run.main, "--algo wrong.py" + RUN, folder, capsys)
@@ -198,9 +198,9 @@ def test_list_describes_it_like_a_built_in(folder, capsys):
 
 def test_python_takes_a_path_and_a_class(folder):
     (folder / "good.py").write_text(GOOD.replace("('body', 'head')", "()"))
-    by_path = fedtune.play(folder / "good.py", lam=0.5, **QUICK)
+    by_path = fedtune.train(folder / "good.py", lam=0.5, **QUICK)
     registry.find(user_files.take("good.py")[0])
-    by_class = fedtune.play(registry.find("good.py"), lam=0.5, **QUICK)
+    by_class = fedtune.train(registry.find("good.py"), lam=0.5, **QUICK)
     clock = ["seconds", "eval_seconds"]
     pd.testing.assert_frame_equal(by_path.drop(columns=clock), by_class.drop(columns=clock))
     assert fedtune.Search(registry.find("fedprox")).options.algo == "fedprox"

@@ -12,7 +12,7 @@ import pytest
 from support.helpers import CLOCK
 
 from fedtune.conformance.algorithms import LAWS
-from fedtune.conformance.law import Broken, Law
+from fedtune.conformance.law import Law, Violation
 from fedtune.conformance.settings import settings
 from fedtune.conformance.subject import Subject
 from fedtune.core.hyper import knobs
@@ -34,7 +34,7 @@ def subject(name: str) -> Subject:
 )
 def test_law_holds(name: str, law: Law[Subject]) -> None:
     found = law(subject(name))
-    assert not isinstance(found, Broken), str(found)
+    assert not isinstance(found, Violation), str(found)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -20,7 +20,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import BY_ACCURACY
 from fedtune.engine import simulation
-from fedtune.engine.simulation import play
+from fedtune.engine.simulation import train
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
@@ -51,7 +51,7 @@ def test_a_trial_is_the_mean_of_its_seeds(two) -> None:
     rows = two.rounds[two.rounds["trial"] == first["trial"]].to_dict("records")
     pinned = {"local_epochs": 1}
     alone = [
-        list(play(Experiment("fedavg", SMALL.override(rounds=20), seed, pinned=pinned), configuration(first)))
+        list(train(Experiment("fedavg", SMALL.override(rounds=20), seed, pinned=pinned), configuration(first)))
         for seed in (0, 1)
     ]
     assert 1 < len(rows) < 20
@@ -124,7 +124,7 @@ def test_seconds_are_a_budget_too(tmp_path: Path) -> None:
 def test_the_final_check_has_the_budget_of_the_search() -> None:
     """A trial of so many megabytes is checked over so many."""
     data, experiment = partitioning.make(SMALL, 0), Experiment("fedavg", SMALL)
-    rows = list(play(experiment, {}, data))
+    rows = list(train(experiment, {}, data))
     limit = rows[2]["comm_mb"]
     got = final_check.last_round(ray_tasks.train(experiment, {}, data, 1, Budget("mb", limit)), BY_ACCURACY)
     assert (got["comm_mb"], got["test_acc"]) == (limit, rows[2]["test_acc"])

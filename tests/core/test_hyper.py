@@ -206,7 +206,7 @@ def test_scenario_knobs_have_defaults_in_their_ranges_and_help() -> None:
     declared = knobs(Scenario)
     assert set(declared) == {
         "batch", "local_epochs", "local_steps", "optimizer", "lr", "lr_decay", "momentum", "weight_decay", "batch_norm",
-        "body_pace",
+        "body_lr_scale",
     }  # fmt: skip
     for knob in declared.values():
         assert knob.check(knob.default) == knob.default and knob.help and knob.searchable

@@ -38,23 +38,23 @@ import fedtune
 from fedtune import Algorithm
 SMALL = dict(rounds=1, clients=4, local_epochs=1)
 def another(scores, y):
-    return fedtune.play("fedavg", seed=5, **SMALL)["val_loss"][0]
+    return fedtune.train("fedavg", seed=5, **SMALL)["val_loss"][0]
 @dataclass(frozen=True)
 class Plays(Algorithm):
     shared = ("body", "head")
     def report(self, server):
-        return {"another": fedtune.play("fedavg", seed=5, **SMALL)["val_loss"][0]}
+        return {"another": fedtune.train("fedavg", seed=5, **SMALL)["val_loss"][0]}
 @dataclass(frozen=True)
 class Early(Algorithm):
     shared = ("body", "head")
     def loss(self, m, batch, down):
-        fedtune.play("fedavg", **SMALL)  # here
+        fedtune.train("fedavg", **SMALL)  # here
         return super().loss(m, batch, down)
 """
 
 
 def played(*args: Any, **options: Any) -> pd.DataFrame:
-    return fedtune.play(*args, **SMALL, **options).drop(columns=["seconds", "eval_seconds"])
+    return fedtune.train(*args, **SMALL, **options).drop(columns=["seconds", "eval_seconds"])
 
 
 def at_once(*jobs: Callable[[], Any]) -> list[Any]:
@@ -149,7 +149,7 @@ def test_what_mode_the_caller_is_in_changes_nothing_and_stays(mode: str) -> None
 
 def test_a_run_within_a_run_in_a_metric_or_the_servers_code_and_not_in_client_code(tmp_path: Path) -> None:
     (tmp_path / "within.py").write_text(WITHIN)
-    inner = fedtune.play("fedavg", seed=5, rounds=1, clients=4, local_epochs=1)["val_loss"][0]
+    inner = fedtune.train("fedavg", seed=5, rounds=1, clients=4, local_epochs=1)["val_loss"][0]
     alone = played("fedavg")
     rows = played("fedavg", metric=[f"{tmp_path}/within.py:another"])
     assert rows["val_another"].tolist() == [inner] * 2 and rows["val_loss"].tolist() == alone["val_loss"].tolist()

@@ -128,7 +128,7 @@ def test_groups_hold_every_owner_and_every_row(owners: int, groups: list[int], t
 def told(path: Path, capsys: pytest.CaptureFixture, partition: str = "", **fields: float | str) -> str:
     """What is said of the rows that nobody holds."""
     scenario = taken(path, partition, **fields)
-    partitioning.tell(datasets.load(scenario.dataset), scenario, 0)
+    partitioning.report(datasets.load(scenario.dataset), scenario, 0)
     return capsys.readouterr().err.replace("\n", " ").strip()
 
 
@@ -256,11 +256,11 @@ def test_a_metric_that_is_no_number_names_the_owner(tmp_path: Path) -> None:
 def test_python_says_what_is_left_out_too(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     path = uneven(tmp_path / "w.npz", {"a": 1, "b": 20, "c": 20})
     for call in (
-        lambda: fedtune.play("local", dataset=path, min_rows=3, rounds=1),
+        lambda: fedtune.train("local", dataset=path, min_rows=3, rounds=1),
         lambda: fedtune.objective("local", dataset=path, min_rows=3, rounds=1),
         lambda: fedtune.tunable("local", dataset=path, min_rows=3, rounds=1),
     ):
         call()
         assert "note: 1 of 41 rows is left out, all those of 1 owner (a): min-rows 3" in capsys.readouterr().err
     with pytest.raises(UserError, match="owner a has 1 row, and a client needs 3: merge or drop it"):
-        fedtune.play("local", dataset=path, rounds=1)
+        fedtune.train("local", dataset=path, rounds=1)

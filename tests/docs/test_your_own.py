@@ -105,7 +105,7 @@ def test_every_field_of_a_phase_is_on_the_page() -> None:
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 def test_the_example_of_all_methods_trains(executor: str, tmp_path: Path) -> None:
     (tmp_path / "tour.py").write_text(TOUR)
-    rows = fedtune.play(tmp_path / "tour.py", rounds=3, clients=4, local_epochs=1, executor=executor)
+    rows = fedtune.train(tmp_path / "tour.py", rounds=3, clients=4, local_epochs=1, executor=executor)
     assert rows["best_so_far"].tolist()[1:] == pytest.approx(rows["val_acc"].cummax().tolist()[:-1], abs=1e-6)
     assert {"val_acc_held", "val_acc_plain"} <= {*rows.columns}
 

@@ -11,7 +11,7 @@ from support.helpers import DIGITS, random_federation
 from support.user_algorithms import NETS
 
 from fedtune.conformance import models
-from fedtune.conformance.law import Broken, Note
+from fedtune.conformance.law import Note, Violation
 from fedtune.core.errors import UserError
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment.experiment import Experiment
@@ -55,7 +55,7 @@ def trained(kind: str, executor: str) -> Simulation:
     return simulation
 
 
-def told(kind: str) -> Broken | Note | None:
+def told(kind: str) -> Violation | Note | None:
     """What `fedtune check` says of what a model keeps."""
     return models.own_state(models.ModelSubject(model_of(kind), SMALL.override(model=model_of(kind), features=0)))
 
@@ -81,7 +81,7 @@ def test_check_tells_what_a_model_keeps() -> None:
     for kind in HOOKED:
         assert "has a hook" in str(told(kind)), kind
     for kind in ("parametrized", "environment", "file", "cache"):
-        assert isinstance(told(kind), Broken), kind
+        assert isinstance(told(kind), Violation), kind
     for kind in KEEPING_NOTHING:
         assert told(kind) is None, kind
 

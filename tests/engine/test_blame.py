@@ -230,7 +230,7 @@ def test_a_batch_of_one_is_refused_beforehand_where_the_net_cannot_be_trained_on
 
 
 def test_a_batch_of_one_is_taken_where_it_can_be_trained_on(tmp_path: Path) -> None:
-    for fields in ({"model": "fedgen-cnn"}, {"model": taken(tmp_path, "normed"), "body_pace": 0.0}):
+    for fields in ({"model": "fedgen-cnn"}, {"model": taken(tmp_path, "normed"), "body_lr_scale": 0.0}):
         Experiment("fedavg", DIGITS.override(features=0, **fields)).check({"batch": 1})
 
 

@@ -197,7 +197,7 @@ class Slope(Algorithm):
     shared = ("body", "head")
 
     def round(self, task: Task) -> tuple:
-        head = Phase(self.loss, train=("head",), epochs=2, pace={"head": 0.25})
+        head = Phase(self.loss, train=("head",), epochs=2, lr_scale={"head": 0.25})
         return (DOWN, *{"all": (Phase(self.loss),), "head": (head,), "none": ()}[self.trained], UP)
 
     def keep(self, task: Task) -> dict:
@@ -217,7 +217,7 @@ class Slope(Algorithm):
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 @pytest.mark.parametrize("trained", ["all", "head", "none"])
-@pytest.mark.parametrize("options", [{"momentum": 0.0}, {"momentum": 0.9, "lr_decay": 0.9, "body_pace": 0.3}])
+@pytest.mark.parametrize("options", [{"momentum": 0.0}, {"momentum": 0.9, "lr_decay": 0.9, "body_lr_scale": 0.3}])
 def test_a_path_is_how_far_a_gradient_of_one_carries(trained: str, options: dict, executor: str) -> None:
     sim = simulate("slope", DIGITS.override(lr=0.05, **options), executor=executor, trained=trained)
     play(sim, 2)

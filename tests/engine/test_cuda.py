@@ -22,7 +22,7 @@ def test_gpu_equals_cpu(name, executor):
     data = partitioning.make(setting, 0)
     here = Experiment(name, setting, executor=executor)
     there = dataclasses.replace(here, device="cuda")
-    rows = [list(simulation.play(e, EARLY.get(name, {}), data, torch.float64)) for e in (here, there)]
+    rows = [list(simulation.train(e, EARLY.get(name, {}), data, torch.float64)) for e in (here, there)]
     for cpu, gpu in zip(*rows, strict=True):
         for key in ("train_loss", "val_loss", "val_acc", "test_acc", "up_floats", "down_bytes"):
             assert cpu[key] == pytest.approx(gpu[key], rel=1e-9), key
@@ -32,7 +32,7 @@ def test_memory_returns_to_the_same_level_after_each_run():
     setting, held = scenarios.find("digits-w4").override(clients=4, rounds=3), []
     data = partitioning.make(setting, 0)
     for name in ["fedproto", "gfpl", "fedavg", "fedgen", "fml"] * 2:
-        for _ in simulation.play(Experiment(name, setting, device="cuda"), EARLY.get(name, {}), data):
+        for _ in simulation.train(Experiment(name, setting, device="cuda"), EARLY.get(name, {}), data):
             pass
         held.append(torch.cuda.memory_allocated())
     assert len(set(held[5:])) == 1, held  # once a process has what it makes once

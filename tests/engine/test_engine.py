@@ -673,7 +673,7 @@ def test_parts_have_their_rates_and_bounds_and_a_second_step_follows_as_torch_do
     sim = simulate("local", DIGITS, random_federation([5, 9, 2], total=12), executor=executor, **given)
     again = algorithm.Step(calibrate, ("head",), "adam", 0.02)
     clip = 1.0
-    phase = Phase(Algorithm().loss, pace={"head": 0.25}, clip=clip, after=again)
+    phase = Phase(Algorithm().loss, lr_scale={"head": 0.25}, clip=clip, after=again)
     got, _ = train_all(sim, [0, 1, 2], phase)
     f, clipped = sim.setting.federation, 0
     pool = Pool(f.x, f.y, f.train.rows, f.train.counts)

@@ -20,7 +20,7 @@ def test_steps_are_those_of_torch_optim(work: dict[str, Any], decay: float, dtyp
     ours = [torch.randn(s, generator=rng, dtype=dtype) for s in SHAPES.values()]
     theirs = [t.clone().requires_grad_() for t in ours]
     scenario = Scenario(lr=0.03, weight_decay=decay, **work)
-    optimizers = Optimizers(Phase(lambda m, b, d: None, pace={"head": 0.5}), scenario, 1.0, [*SHAPES], ours, 1)  # type: ignore[arg-type, return-value]
+    optimizers = Optimizers(Phase(lambda m, b, d: None, lr_scale={"head": 0.5}), scenario, 1.0, [*SHAPES], ours, 1)  # type: ignore[arg-type, return-value]
     groups = [{"params": theirs[2:], "lr": 0.03 * 0.5}, {"params": theirs[:2], "lr": 0.03}]
     kind: Any = torch.optim.Adam if scenario.optimizer == "adam" else torch.optim.SGD
     given = {} if scenario.optimizer == "adam" else {"momentum": scenario.momentum}

@@ -428,7 +428,7 @@ class InReport(Told):
 
 class InRound(Told):
     def round(self, task):
-        return (DOWN, Phase(self.loss, pace={"head": 0.5}), Phase(self.short, epochs=1, lr=0.1), UP)
+        return (DOWN, Phase(self.loss, lr_scale={"head": 0.5}), Phase(self.short, epochs=1, lr=0.1), UP)
 
     def short(self, m, batch, down):
         return (m.head(m.body(batch.x)) * torch.eye(10)[batch.y]).mean()

@@ -119,7 +119,7 @@ def test_nobody_holds_a_class_that_the_body_has_seen() -> None:
         s, made = find(name), find(BODY)
         assert s.pretrained == BODY and s.dataset == made.dataset and s.model == made.model
         assert made.skip_classes == 0 and made.keep_classes == s.skip_classes == 5
-    assert find("gfpl-fmnist-common").body_pace == 0.1 and find("gfpl-fmnist-common-frozen").frozen == ("body",)
+    assert find("gfpl-fmnist-common").body_lr_scale == 0.1 and find("gfpl-fmnist-common-frozen").frozen == ("body",)
 
 
 def begun(name: str, scenario: Scenario, **options: str) -> Simulation:
@@ -137,7 +137,7 @@ def of_client(sim: Simulation, k: int) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("pace", [0.0, 0.1])
 def test_every_model_starts_from_the_body_and_a_frozen_one_stays(name: str, pace: float) -> None:
     given = initial_weights.find(BODY)
-    scenario = find("gfpl-fmnist-common").override(clients=3, body_pace=pace, all_classes=0)
+    scenario = find("gfpl-fmnist-common").override(clients=3, body_lr_scale=pace, all_classes=0)
     sim, drawn = begun(name, scenario), begun(name, scenario.override(pretrained="none"))
     for k in range(3):
         mine, plain = of_client(sim, k), of_client(drawn, k)

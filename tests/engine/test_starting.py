@@ -156,7 +156,7 @@ def test_a_users_module_starts_from_its_own_state_dict(tmp_path: Path) -> None:
 def test_a_frozen_body_stays_the_files_and_is_not_sent(name: str, tmp_path: Path) -> None:
     tensors = net().state_dict()
     file = saved(tmp_path / "net.pt", tensors)
-    frozen, moving = (begun(name, f"{file}:body", FEW.override(body_pace=pace)) for pace in (0.0, 1.0))
+    frozen, moving = (begun(name, f"{file}:body", FEW.override(body_lr_scale=pace)) for pace in (0.0, 1.0))
     row, other = play(frozen, 2)[-1], play(moving, 2)[-1]
     for k in range(3):
         mine, moved = of_client(frozen, k), of_client(moving, k)
@@ -249,12 +249,12 @@ def test_a_worker_needs_neither_the_models_file_nor_the_weights(tmp_path: Path) 
     saved(there / "net.pt", nn.Sequential(nn.Flatten(), nn.Linear(64, 12)).state_dict())
     given = {"algo": "fedper", "fields": {"model": f"{there}/net.py:net(head='3')", "clients": 3, "rounds": 2}}
     experiment = ExperimentOptions(**given, start_from=f"{there}/net.pt:body").experiment()
-    rows = [row["val_acc"] for row in simulation.play(experiment, {})]
+    rows = [row["val_acc"] for row in simulation.train(experiment, {})]
     (tmp_path / "pickled").write_bytes(pickle.dumps(experiment))
     shutil.rmtree(there)
     code = (
         "import pickle, sys; from fedtune.engine import simulation\n"
-        "e = pickle.load(open(sys.argv[1], 'rb')); print([row['val_acc'] for row in simulation.play(e, {})])"
+        "e = pickle.load(open(sys.argv[1], 'rb')); print([row['val_acc'] for row in simulation.train(e, {})])"
     )
     told = subprocess.run([sys.executable, "-c", code, "pickled"], cwd=tmp_path, capture_output=True, text=True)
     assert told.stdout.strip() == str(rows), told.stderr

@@ -84,7 +84,7 @@ CASES = {  # what stands in the class; the method that is named, and what is sai
                               "scale is in none of them"),
     "stays, another name": ("def stays(self, net):\n    return {'head'}", "there is no 'head'"),
     "stays, a text": ("def stays(self, net):\n    return 'head.bias'", "gives 'head.bias'"),
-    "meant, None": ("def meant(self):\n    pass", "gives None"),
+    "resolved_defaults, None": ("def resolved_defaults(self):\n    pass", "gives None"),
 }  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def test_what_a_method_must_not_give_is_told_with_its_line(name: str, executor: 
 def test_a_loss_that_is_no_number_is_told_with_its_line(body: str, said: str, executor: str, tmp_path: Path) -> None:
     line = HEAD.count("\n") + 1
     with pytest.raises(UserError, match=rf"mine\.py:{line}: .*{said}"):
-        fedtune.play(written(tmp_path, body), executor=executor, **SMALL)
+        fedtune.train(written(tmp_path, body), executor=executor, **SMALL)
 
 
 def test_check_names_the_line_of_a_method_that_gives_what_it_must_not(tmp_path: Path) -> None:
@@ -138,8 +138,8 @@ PERSONAL = "def receive(self, down):\n    return {n: t for n, t in down['shared'
 @pytest.mark.parametrize("executor", ["loop", "stack"])
 def test_what_is_not_received_stays_the_clients_own_as_if_it_were_not_shared(executor: str, tmp_path: Path) -> None:
     clock = ["seconds", "eval_seconds", *(f"{way}_{n}" for way in ("up", "down") for n in ("floats", "bytes", "ints"))]
-    given = fedtune.play(written(tmp_path, PERSONAL), executor=executor, participation=0.7, **SMALL)
-    fedper = fedtune.play("fedper", executor=executor, participation=0.7, **SMALL)
+    given = fedtune.train(written(tmp_path, PERSONAL), executor=executor, participation=0.7, **SMALL)
+    fedper = fedtune.train("fedper", executor=executor, participation=0.7, **SMALL)
     same = [c for c in fedper.columns if c not in clock and c != "comm_mb"]
     pd.testing.assert_frame_equal(given[same], fedper[same], check_exact=True)
 
@@ -163,4 +163,4 @@ def test_what_is_received_in_some_rounds_is_kept_in_the_others(tmp_path: Path) -
 
 def test_one_global_model_is_not_scored_where_a_part_stays_with_the_clients(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="scores one global model, but under .* head.* stays with each client"):
-        fedtune.play(written(tmp_path, PERSONAL), evaluation="pooled", **SMALL)
+        fedtune.train(written(tmp_path, PERSONAL), evaluation="pooled", **SMALL)

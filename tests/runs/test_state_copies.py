@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedtune.runs import files, logs, state_copies
-from fedtune.runs.state_copies import StateCopies, settle
+from fedtune.runs.state_copies import StateCopies, commit_states
 
 STATES = ("experiment_state-1.json", "search_gen_state-1.json", "searcher-state-1.pkl", "callback-states-1.pkl")
 
@@ -81,11 +81,11 @@ def test_wherever_it_dies_the_states_are_of_one_generation_and_no_log_is_behind_
                 copies.copy(source, run)
             except Death:
                 pass
-        settle(run)
+        commit_states(run)
         states, rounds = told(run)
         assert states in ({"1"}, {"2"})
         assert all(n in (int(min(states)), 2) for n in rounds), (deaths, states, rounds)
-        settle(run)  # once more: nothing is left to do
+        commit_states(run)  # once more: nothing is left to do
         assert told(run) == (states, rounds) and not (run / ".states").exists()
         StateCopies().copy(source, run)  # the next driver's
         assert told(run) == ({"2"}, [2, 2]) and not (run / ".states").exists()
@@ -124,7 +124,7 @@ def test_only_what_has_changed_is_copied_and_nothing_but_logs_and_states(
 def test_a_list_that_is_none_moves_nothing(listed: str, tmp_path: Path) -> None:
     (tmp_path / ".states").write_text(listed)
     (tmp_path / "run.json.part").write_text("x")
-    settle(tmp_path)
+    commit_states(tmp_path)
     assert [f.name for f in tmp_path.iterdir()] == ["run.json.part"]
 
 

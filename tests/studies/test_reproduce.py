@@ -404,7 +404,7 @@ def test_rows_of_all_classes_are_scored_where_a_figure_is_of_them():
                 assert panel.setting(column) == (whole if of_all else whole.override(all_classes=0))
                 there.setdefault(bool(of_all), set()).add(name)
     assert there[True] == {"gfpl-few", "gfpl-common", "fedsa-device"} and "gfpl-table1" in there[False]
-    more, less = (fedtune.play("gfpl", "digits-w4", clients=3, rounds=2, all_classes=n) for n in (40, 0))
+    more, less = (fedtune.train("gfpl", "digits-w4", clients=3, rounds=2, all_classes=n) for n in (40, 0))
     assert {"test_acc_all", "test_acc_foreign"} <= set(more) - set(less)
     timed = {"seconds", "eval_seconds"}
     shared = [name for name in less if name not in timed]

@@ -20,7 +20,7 @@ def slope_at_rest(name: str, **config: Any) -> float:
     The body is frozen, so the problem is convex; clients hold different classes, so their own minima differ.
     """
     data = random_federation([8, 8], [[0, 1], [2, 3]])
-    fixed = {"batch": 8, "local_steps": 5, "lr": 0.4, "momentum": 0.0, "weight_decay": DECAY, "body_pace": 0.0}
+    fixed = {"batch": 8, "local_steps": 5, "lr": 0.4, "momentum": 0.0, "weight_decay": DECAY, "body_lr_scale": 0.0}
     sim = simulate(name, DIGITS, data, executor="loop", **fixed, **config)
     play(sim, 60)
     total = []

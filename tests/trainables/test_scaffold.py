@@ -49,7 +49,7 @@ def test_rounds_by_hand(beta: float, pace: float) -> None:
     """
     eta, cool, eta_g, rows = 0.2, 0.9, 0.7, [4, 11, 6, 8]
     sim = simulate("scaffold", DIGITS.override(participation=0.75), random_federation(rows), lr=eta, lr_decay=cool,
-                   momentum=beta, body_pace=pace, server_lr=eta_g)  # fmt: skip
+                   momentum=beta, body_lr_scale=pace, server_lr=eta_g)  # fmt: skip
     f, net = sim.setting.federation, client_net(sim, 0)
     w: dict[str, Tensor] = copied(sim.state.server["shared"])
     c = {n: torch.zeros_like(t) for n, t in w.items()}

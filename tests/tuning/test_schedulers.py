@@ -11,7 +11,7 @@ from fedtune.tuning.promotion import ResumableLimit
 from fedtune.tuning.space import Space
 
 RANGES = Space({"lam": tune.loguniform(0.1, 10)}, [])
-PACES = Space({"body_pace": tune.choice([0.0, 0.1])}, [])
+PACES = Space({"body_lr_scale": tune.choice([0.0, 0.1])}, [])
 GRID = Space({}, [{"lam": 1.0}, {"lam": 2.0}])
 
 
@@ -79,7 +79,7 @@ def test_rungs_start_at_the_grace_period():
         ("tpe", "asha", GRID, (), "point by point"),
         ("tpe", "pbt", RANGES, (), "use --searcher random"),
         ("random", "pbt", RANGES, ("lam",), "changes their shape"),
-        ("random", "pbt", PACES, (), "body_pace 0 sends no body and others do; leave 0 out"),
+        ("random", "pbt", PACES, (), "body_lr_scale 0 sends no body and others do; leave 0 out"),
         ("tp", "asha", RANGES, (), "did you mean 'tpe'"),
         ("tpe", "ash", RANGES, (), "did you mean 'asha'"),
     ],

@@ -12,7 +12,7 @@ from fedtune.commands import run, search
 from fedtune.core.budget import Budget
 from fedtune.core.objectives import BY_ACCURACY
 from fedtune.data import datasets
-from fedtune.engine.simulation import play
+from fedtune.engine.simulation import train
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
@@ -55,7 +55,7 @@ def test_every_trial_equals_the_same_configuration_played_alone_bit_for_bit(gfpl
     experiment = Experiment("gfpl", SMALL, pinned={"first": 2, "every": 2, "retrain_epochs": 1})
     for _, trial in gfpl.trials.iterrows():
         rows = gfpl.rounds[gfpl.rounds["trial"] == trial["trial"]].to_dict("records")
-        for there, here in zip(rows, play(experiment, configuration(trial)), strict=False):
+        for there, here in zip(rows, train(experiment, configuration(trial)), strict=False):
             for metric in ("val_acc", "val_loss", "test_acc", "train_loss", "comm_mb", "test_acc_etf"):
                 if metric.startswith("test_") and here["round"] not in (2, 6):  # the rung, and the last one
                     assert np.isnan(there[metric]), (trial["trial"], here["round"])
@@ -88,7 +88,7 @@ def test_the_best_configuration_plays_again_to_the_same_numbers(gfpl, tmp_path, 
 
 def test_the_final_check_is_the_same_play_on_a_fresh_seed(gfpl):
     best = yaml.safe_load((gfpl.folder / "best.yaml").read_text())
-    *_, last = play(Experiment("gfpl", SMALL, seed=1, pinned=best["hyperparameters"]), {})
+    *_, last = train(Experiment("gfpl", SMALL, seed=1, pinned=best["hyperparameters"]), {})
     row = next(r for r in gfpl.record["final"] if r["configuration"] == "best")
     assert (row["test_acc"], row["val_acc"]) == (last["test_acc"], last["val_acc"])
 

@@ -154,7 +154,7 @@ def test_a_space_that_cannot_be_searched_is_refused_in_one_line(tmp_path, text, 
         ("'batch': tune.qrandint(3, 18, 4)", "4 … 16 in steps of 4"),
         ("'lr': tune.quniform(0.25, 0.75, 0.25)", "0.25 … 0.75 in steps of 0.25"),
         ("'local_steps': tune.randint(0, 5)", "0 … 4"),
-        ("'body_pace': tune.quniform(0, 0.5, 0.25)", "0 … 0.5 in steps of 0.25"),
+        ("'body_lr_scale': tune.quniform(0, 0.5, 0.25)", "0 … 0.5 in steps of 0.25"),
     ],
 )
 def test_a_space_gives_what_its_hyperparameters_declare(tmp_path, entry, text):

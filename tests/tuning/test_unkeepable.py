@@ -78,7 +78,7 @@ def test_it_says_what_would_keep_it() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "searched", "alike"),
     [
-        ("fedavg", "lr,momentum,local_epochs,batch", True), ("fedavg", "lr,body_pace", False),
+        ("fedavg", "lr,momentum,local_epochs,batch", True), ("fedavg", "lr,body_lr_scale", False),
         ("fedavg", "batch_norm", False), ("fedprox", "mu,lr", True), ("moon", "mu,temperature", True),
         ("fedadam", "rule,server_lr,lr", True), ("fedbabu", "lr", True), ("fedbabu", "update", False),
         ("lgfedavg", "averages", False), ("fml", "meme,lr", False), ("gfpl", "lr", False), ("fedkd", "lr", False),

@@ -15,7 +15,7 @@ def main(argv=None):
     rows = user_files.load(name, "data set")
     with user_files.calling(name, "data set"):
         rows()
-    with user_errors.blamed():
+    with user_errors.attribute_errors():
         rows()
     return 0
 

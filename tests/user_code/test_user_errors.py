@@ -93,7 +93,7 @@ def test_whatever_their_code_raises_is_theirs_with_its_line_wherever_it_is_calle
     place = f"{tmp_path}/own.py:" + ("" if body in ELSEWHERE else f"{LINE}: ")
 
     def blamed():
-        with user_errors.blamed():
+        with user_errors.attribute_errors():
             f()
 
     def calling():
@@ -124,7 +124,7 @@ def test_ctrl_c_is_not_theirs_though_it_hits_a_line_of_theirs(tmp_path, capsys):
     f = function(tmp_path, "while True: pass")
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
-        for call in (lambda argv=None: f(), lambda argv=None: _in(user_errors.blamed(), f)):
+        for call in (lambda argv=None: f(), lambda argv=None: _in(user_errors.attribute_errors(), f)):
             signal.setitimer(signal.ITIMER_REAL, 0.2)
             assert guarded(call)([]) == 130
             assert capsys.readouterr().err == "interrupted\n"
@@ -155,10 +155,10 @@ def _drained(f):
 
 def test_what_is_ours_is_ours():
     with pytest.raises(StopIteration):
-        with user_errors.blamed():
+        with user_errors.attribute_errors():
             next(iter(()))
     with pytest.raises(SystemExit):
-        with user_errors.told("x"):
+        with user_errors.reported("x"):
             raise SystemExit
 
 
@@ -180,7 +180,7 @@ def test_what_a_function_says_when_it_is_called_stands_on_stderr_in_lines(tmp_pa
     f = function(tmp_path, text)
 
     def main(argv=None):
-        for context in (user_errors.blamed(), user_files.calling("own.py:f", "data set")):
+        for context in (user_errors.attribute_errors(), user_files.calling("own.py:f", "data set")):
             with context:
                 f()
         print("result")

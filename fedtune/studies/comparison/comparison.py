@@ -100,7 +100,7 @@ def _search(p: Plan, data: datasets.Dataset, partitions: list[Federation], fits:
     with ExitStack() as held:
         if before:
             held.enter_context(p.files.lock())
-            state_copies.settle(p.folder)
+            state_copies.commit_states(p.folder)
             saved_state.require_state(p.folder)
         record = provenance.record_for_resume(before) if before else {}
         return search_study.run_search(p, record, data, partitions, fits, resumed=bool(before))

@@ -23,7 +23,7 @@ from fedtune.tuning import space as spaces
 from fedtune.tuning.options.options import AUTO, SearchOptions
 from fedtune.tuning.plan import Plan
 from fedtune.user_code import user_files
-from fedtune.user_code.user_files import OwnFile, plain_name
+from fedtune.user_code.user_files import UserFile, plain_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ComparisonPlan:
         return next(iter(self.plans.values()))
 
     @property
-    def own(self) -> tuple[OwnFile, ...]:
+    def own(self) -> tuple[UserFile, ...]:
         """The user's files that the searches are made of."""
         return user_files.merged(*(p.own for p in self.plans.values()))
 

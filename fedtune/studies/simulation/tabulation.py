@@ -40,7 +40,7 @@ def run(options: TabulationOptions, output: Path) -> int:
     data = datasets.load(experiment.scenario.dataset, options.data_dir, options.download)
     seeds = [experiment.seed + i for i in range(options.seeds)]
     partitioning.require_partitions(data, experiment.scenario, seeds)
-    partitioning.tell(data, experiment.scenario, seeds[0])
+    partitioning.report(data, experiment.scenario, seeds[0])
     shared = options.cpus_per_trial, options.gpus_per_trial
     log = RunFiles(options.folder).ray_log_file
     with ray_start.connected(options.address, *shared, options.dashboard, log=log):

@@ -130,5 +130,5 @@ def typed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return value
 
 
-few, positive = typed(option_types.few), typed(option_types.positive)
+small_int, positive_int = typed(option_types.small_int), typed(option_types.positive_int)
 above_zero = typed(option_types.above_zero)

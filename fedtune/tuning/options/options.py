@@ -18,8 +18,8 @@ from fedtune.tuning.options.types import (
     AUTO,
     FEW,
     above_zero,
+    bounded_int,
     check,
-    few,
     flag,
     gpus,
     is_mapping,
@@ -28,9 +28,9 @@ from fedtune.tuning.options.types import (
     options,
     pair,
     pairs,
-    positive,
+    positive_int,
+    small_int,
     texts,
-    whole,
 )
 from fedtune.tuning.schedulers import SCHEDULERS
 from fedtune.tuning.searchers import SEARCHERS
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AUTO", "ExperimentOptions", "SearchOptions", "above_zero", "check", "flag", "option", "options", "pair",
-    "positive",
+    "positive_int",
 ]  # fmt: skip
 
 FIRST_SCENARIO = "digits-w4"  # the default one of fedtune 0.1.0, whose records name only others
@@ -72,7 +72,7 @@ class ExperimentOptions:
     fields: Mapping[str, Any] = field(default_factory=dict)  # scenario fields that override the scenario's
     set: Mapping[str, Any] = option({}, "pin a hyperparameter; see fedtune list", "NAME=VALUE")
     preset: str = option("", "as_text (the paper to the letter) or as_published (the released code's choices)", "NAME")
-    seed: int = option(0, "seed of partition, initialisation and sampling (default 0)", "N", whole(0, SEEDS))
+    seed: int = option(0, "seed of partition, initialisation and sampling (default 0)", "N", bounded_int(0, SEEDS))
     data_dir: str | None = option(None, "torchvision's layout (default $FEDTUNE_DATA_DIR, data)", "DIR")
     download: bool = option(False, "fetch the data set if it is not there")
     device: str = option("cpu", "cpu or cuda")
@@ -85,7 +85,7 @@ class ExperimentOptions:
         (), "a metric of your own, a function (scores, labels) of a client's rows; repeatable", "FILE.py:NAME", texts
     )
     test_every: int = option(
-        10, "score test rows every N rounds, and in the last (default 10); validation rows always", "N", positive
+        10, "score test rows every N rounds, and in the last (default 10); validation rows always", "N", positive_int
     )
     executor: str = option("auto", "how clients run (default auto: own code as timed, else rule)", choices=EXECUTORS)
     debug: bool = option(False, "show the stack of an error")
@@ -207,7 +207,7 @@ class SearchOptions(ExperimentOptions):
     also: str | None = option(
         None, "additional hyperparameters to search, e.g. lr=0.001..0.3", "NAME[=LOW..HIGH],…", group="search"
     )
-    trials: int | None = option(None, "configurations (default 32; a grid: all of it)", "N", positive, group="search")
+    trials: int | None = option(None, "configurations (default 32; a grid: all of it)", "N", positive_int, group="search")
     scheduler: str = option("asha", f"one of {', '.join(SCHEDULERS)} (default asha)", group="search")
     searcher: str | None = option(None, f"one of {', '.join(SEARCHERS)} (default tpe; grid for a grid)", group="search")
     objective: str = option(
@@ -216,17 +216,17 @@ class SearchOptions(ExperimentOptions):
     )  # fmt: skip
     subject_to: str = option("", "what a configuration must keep to, e.g. comm_mb<=20", "A<=X[,B>=Y]", group="search")
     seeds_per_trial: int = option(
-        1, "seeds that each trial is trained on; it is judged by their means (default 1)", "K", few, group="search"
+        1, "seeds that each trial is trained on; it is judged by their means (default 1)", "K", small_int, group="search"
     )
     budget_unit: str = option(
         "rounds", "unit of a trial's length and of the rungs (default rounds)", choices=UNITS, group="search"
     )
     budget: float | None = option(None, "a trial's length in megabytes or seconds", "N", above_zero, group="search")
     grace: float | None = option(None, "first rung (default: derived from the space)", "N", above_zero, group="search")
-    final_seeds: int = option(5, "fresh seeds of the final check (default 5)", "N", whole(0, FEW), group="search")
+    final_seeds: int = option(5, "fresh seeds of the final check (default 5)", "N", bounded_int(0, FEW), group="search")
     time_budget: float | None = option(None, "stop the search after this long", "SECONDS", above_zero, group="search")
 
-    max_concurrent: int | None = option(None, "trials at once (default: what fits)", "N", positive, group="machine")
+    max_concurrent: int | None = option(None, "trials at once (default: what fits)", "N", positive_int, group="machine")
     cpus_per_trial: float = option(1.0, "CPUs of a trial (default 1)", "N", above_zero, group="machine")
     gpus_per_trial: float | str = option(
         0.0, "GPUs of a trial: a fraction, or auto to measure one (default 0)", "N", gpus, group="machine"

@@ -15,7 +15,7 @@ AUTO = "auto"  # --gpus-per-trial: measured
 MANY, FEW, LONG = 1_000_000, 1_000, 1_000_000_000  # the most of trials or rounds; of seeds; of seconds or megabytes
 
 
-def whole(low: int, high: int) -> Callable[[Any], int]:
+def bounded_int(low: int, high: int) -> Callable[[Any], int]:
     """A parser of whole numbers low … high, both included; its UserError names the end that a value lies beyond."""
 
     def parse(value: Any) -> int:
@@ -27,14 +27,14 @@ def whole(low: int, high: int) -> Callable[[Any], int]:
     return parse
 
 
-def positive(value: Any) -> int:
+def positive_int(value: Any) -> int:
     """A whole number of at least 1, at most MANY; UserError otherwise."""
-    return whole(1, MANY)(value)
+    return bounded_int(1, MANY)(value)
 
 
-def few(value: Any) -> int:
+def small_int(value: Any) -> int:
     """The same, at most FEW: of what is made one by one before a search begins."""
-    return whole(1, FEW)(value)
+    return bounded_int(1, FEW)(value)
 
 
 def above_zero(value: Any) -> float:

@@ -40,19 +40,19 @@ DATA = random_federation([5, 7, 3])
     ("config", "phase"),
     [
         ({"momentum": 0.9, "weight_decay": 0.01}, Phase(Algorithm().loss)),
-        ({"optimizer": "adam"}, Phase(Algorithm().loss, pace={"body": 3.0, "head": 2.0})),
+        ({"optimizer": "adam"}, Phase(Algorithm().loss, lr_scale={"body": 3.0, "head": 2.0})),
         ({"momentum": 0.5}, Phase(Algorithm().loss, clip=0.3)),
     ],
     ids=["momentum and decay", "adam, on top of a phase's paces", "clipped together with the head"],
 )
 def test_the_body_learns_at_its_pace_as_torch_does_it(executor: str, config: dict, phase: Phase) -> None:
-    sim = simulate("local", DIGITS, DATA, executor=executor, body_pace=0.1, lr=0.05, **config)
+    sim = simulate("local", DIGITS, DATA, executor=executor, body_lr_scale=0.1, lr=0.05, **config)
     f, g, work = sim.setting.federation, sim.state.groups[0], sim.setting.scenario
     streams = [torch.Generator().manual_seed(k) for k in range(3)]
     done = train(g.net, g.tensors, {}, phase, Pool(f.x, f.y, *f.train), work, g.executor, streams)
     for k in range(3):
         net = client_net(sim, k).train()
-        pace = phase.pace or {"body": 1.0, "head": 1.0}
+        pace = phase.lr_scale or {"body": 1.0, "head": 1.0}
         groups = [
             {"params": list(part.parameters()), "lr": 0.05 * pace[name] * (0.1 if name == "body" else 1)}
             for name, part in net.named_children()
@@ -75,14 +75,14 @@ def test_the_body_learns_at_its_pace_as_torch_does_it(executor: str, config: dic
 
 
 def test_a_pace_of_one_changes_nothing_bit_for_bit() -> None:
-    plain, paced = simulate("fedavg", BATCHNORM, DATA), simulate("fedavg", BATCHNORM, DATA, body_pace=1.0)
+    plain, paced = simulate("fedavg", BATCHNORM, DATA), simulate("fedavg", BATCHNORM, DATA, body_lr_scale=1.0)
     assert play(plain, 2) == play(paced, 2)
     assert_same_numbers(numbers(plain.state), numbers(paced.state))
 
 
 @pytest.mark.parametrize("name", names())
 def test_a_frozen_body_stays_and_is_not_sent_under_every_algorithm(name: str) -> None:
-    scenario, config = BATCHNORM.override(participation=0.7), EARLY.get(name, {}) | {"body_pace": 0.0}
+    scenario, config = BATCHNORM.override(participation=0.7), EARLY.get(name, {}) | {"body_lr_scale": 0.0}
     sims = [simulate(name, scenario, DATA, executor=executor, **config) for executor in ("stack", "loop")]
     before = {n: t.clone() for n, t in numbers(sims[0].state).items() if n.split("/")[1].startswith("body.")}
     assert before and not any(n.startswith("server/shared/body") for n in numbers(sims[0].state))
@@ -95,7 +95,7 @@ def test_a_frozen_body_stays_and_is_not_sent_under_every_algorithm(name: str) ->
 
 
 def test_only_the_head_is_counted_where_the_body_is_frozen() -> None:
-    sim = simulate("fedavg", BATCHNORM, DATA, body_pace=0.0)
+    sim = simulate("fedavg", BATCHNORM, DATA, body_lr_scale=0.0)
     head = sum(t.numel() for t in sim.state.server["shared"].values())
     assert set(sim.state.server["shared"]) == {"head.weight", "head.bias"}
     (row,) = play(sim, 1)
@@ -103,7 +103,7 @@ def test_only_the_head_is_counted_where_the_body_is_frozen() -> None:
 
 
 def test_the_head_of_a_frozen_body_is_trained_as_logistic_regression_on_its_features() -> None:
-    sim = simulate("local", BATCHNORM, DATA, body_pace=0.0, lr=0.1)
+    sim = simulate("local", BATCHNORM, DATA, body_lr_scale=0.0, lr=0.1)
     net, f, rows = client_net(sim, 1), sim.setting.federation, client_draws(sim, 1, 1).rows[0]
     z = net.eval().body(f.x).detach()
     optimizer = torch.optim.SGD(net.head.parameters(), lr=0.1, momentum=0.5)
@@ -121,7 +121,7 @@ def test_a_phase_of_the_frozen_body_alone_moves_nothing_but_still_tallies() -> N
         return Algorithm().loss(m, batch, down), {"steps": torch.ones(())}
 
     for executor in ("stack", "loop"):
-        sim = simulate("local", BATCHNORM, DATA, executor=executor, body_pace=0.0)
+        sim = simulate("local", BATCHNORM, DATA, executor=executor, body_lr_scale=0.0)
         f, g = sim.setting.federation, sim.state.groups[0]
         streams = [torch.Generator().manual_seed(k) for k in range(3)]
         args = (Pool(f.x, f.y, *f.train), sim.setting.scenario, g.executor, streams)
@@ -132,12 +132,12 @@ def test_a_phase_of_the_frozen_body_alone_moves_nothing_but_still_tallies() -> N
 
 def test_a_frozen_part_is_in_the_checkpoint_once_and_resumes_bit_for_bit(tmp_path: Any) -> None:
     few = BATCHNORM.override(participation=0.7)
-    whole = simulate("fedrep", few, DATA, body_pace=0.0)
+    whole = simulate("fedrep", few, DATA, body_lr_scale=0.0)
     rows = play(whole, 3)
-    first = simulate("fedrep", few, DATA, body_pace=0.0)
+    first = simulate("fedrep", few, DATA, body_lr_scale=0.0)
     play(first, 1)
     first.save(tmp_path / "state.pt")
-    second = simulate("fedrep", few, DATA, body_pace=0.0)
+    second = simulate("fedrep", few, DATA, body_lr_scale=0.0)
     second.load(tmp_path / "state.pt")
     assert all(alike(t) for n, t in second.state.groups[0].tensors.items() if n.startswith("body."))
     assert play(second, 2) == rows[1:]
@@ -148,10 +148,10 @@ def test_unlike_bodies_may_be_frozen_under_an_algorithm_that_would_average_them(
     mixed = DIGITS.override(model="htmini3", features=12)
     with pytest.raises(UserError, match="averages body and head"):
         Experiment("fedavg", mixed).check()
-    experiment = Experiment("fedavg", mixed, pinned={"body_pace": 0.0})
+    experiment = Experiment("fedavg", mixed, pinned={"body_lr_scale": 0.0})
     experiment.check()
     assert experiment.describe_scoring() == "the averaged model, the body as it started, on each client's own rows"
-    sim = simulate("fedavg", mixed, body_pace=0.0)
+    sim = simulate("fedavg", mixed, body_lr_scale=0.0)
     play(sim, 1)
     assert set(sim.state.server["shared"]) == {"head.weight", "head.bias"}
 
@@ -161,4 +161,4 @@ def test_with_a_frozen_body_a_shared_head_is_a_global_model() -> None:
     assert "body" not in find(name)().shared
     with pytest.raises(UserError, match="scores one global model"):
         Experiment(name, DIGITS.override(evaluation="pooled")).check()
-    Experiment(name, DIGITS.override(evaluation="pooled", body_pace=0.0)).check()
+    Experiment(name, DIGITS.override(evaluation="pooled", body_lr_scale=0.0)).check()
