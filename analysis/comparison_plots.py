@@ -34,27 +34,42 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go
         seeds = rows.dropna(subset=[metric])
         y = [order.index(a) + offset for a in seeds["algorithm"]]
         figure.add_scatter(
-            x=seeds[metric], y=y, mode="markers", name=f"{name}, each seed", legendgroup=name, showlegend=False,
-            marker={"color": see_through(colour, 0.45), "size": 7}, text=seeds["seed"],
+            x=seeds[metric],
+            y=y,
+            mode="markers",
+            name=f"{name}, each seed",
+            legendgroup=name,
+            showlegend=False,
+            marker={"color": see_through(colour, 0.45), "size": 7},
+            text=seeds["seed"],
             hovertemplate=name + ", seed %{text}: %{x:.4f}<extra></extra>",
-        )  # fmt: skip
+        )
         lost = {a: (int(g.isna().sum()), g) for a, g in rows.groupby("algorithm")[metric]}
         diamonds = [(a, statistics.mean(g)) for a, (bad, g) in lost.items() if not bad]
         above, below = statistics.arms([m.mean for _, m in diamonds], [m.half for _, m in diamonds], within)
         figure.add_scatter(
-            x=[m.mean for _, m in diamonds], y=[order.index(a) + offset for a, _ in diamonds], mode="markers",
-            name=name, legendgroup=name, marker={"color": colour, "size": 11, "symbol": "diamond"},
+            x=[m.mean for _, m in diamonds],
+            y=[order.index(a) + offset for a, _ in diamonds],
+            mode="markers",
+            name=name,
+            legendgroup=name,
+            marker={"color": colour, "size": 11, "symbol": "diamond"},
             error_x={"array": above, "arrayminus": below, "thickness": 2, "width": 6},
             text=[statistics.interval(*m, ".4f", within=within) for _, m in diamonds],
             hovertemplate=name + ": %{text}<extra></extra>",
-        )  # fmt: skip
+        )
         for a, (bad, g) in lost.items():
             if bad:  # beside its points; where there are none, in the middle
                 figure.add_annotation(
-                    text=f"{name} diverged in {bad} of {len(g)}", x=0.5 if g.isna().all() else g.max(),
-                    xref="paper" if g.isna().all() else "x", y=order.index(a) + offset, xanchor="left", xshift=8,
-                    showarrow=False, font={"size": 11, "color": colour},
-                )  # fmt: skip
+                    text=f"{name} diverged in {bad} of {len(g)}",
+                    x=0.5 if g.isna().all() else g.max(),
+                    xref="paper" if g.isna().all() else "x",
+                    y=order.index(a) + offset,
+                    xanchor="left",
+                    xshift=8,
+                    showarrow=False,
+                    font={"size": 11, "color": colour},
+                )
     figure.update_yaxes(tickvals=list(range(len(order))), ticktext=order, autorange="reversed")
     figure.update_xaxes(title=f"{words}, last round")
     gone = ", none where a seed diverged" if figure.layout.annotations else ""

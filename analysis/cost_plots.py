@@ -45,16 +45,24 @@ def best_so_far(
         name = "validation" if one else run
         line = {"color": colour, "shape": "hv"}
         figure.add_scatter(
-            x=used[rise], y=best[rise], name=name, mode="lines+markers", line=line, marker={"size": 6}, text=hover,
+            x=used[rise],
+            y=best[rise],
+            name=name,
+            mode="lines+markers",
+            line=line,
+            marker={"size": 6},
+            text=hover,
             hovertemplate=f"%{{y:.4f}} after %{{x:,.4g}} {unit}%{{text}}<extra></extra>",
-        )  # fmt: skip
+        )
         if one and objective.tested in mine:
             then = mine[objective.tested].where(rise & (mine[objective.name] == best)).ffill()
             figure.add_scatter(
-                x=used[rise], y=then[rise], mode="lines",
+                x=used[rise],
+                y=then[rise],
+                mode="lines",
                 name=f"{in_words(objective.tested)} in that round (never used)",
                 line={"color": GREY, "shape": "hv", "dash": "dot"},
-            )  # fmt: skip
+            )
     figure.update_xaxes(title=f"used by the whole search: {axis}", rangemode="tozero")
     alone = "accuracy" if objective == ACCURACY else words
     figure.update_yaxes(title=alone if runs.nunique() == 1 else words)
@@ -73,9 +81,12 @@ def _in_order(scored: pd.DataFrame, trials: pd.DataFrame | None) -> pd.DataFrame
 
 
 def accuracy_communication(
-    rounds: pd.DataFrame, objective: str | Objective = "comm_mb", by: str | None = None,
-    reference: float | None = None, first: Objective = ACCURACY,
-) -> go.Figure:  # fmt: skip
+    rounds: pd.DataFrame,
+    objective: str | Objective = "comm_mb",
+    by: str | None = None,
+    reference: float | None = None,
+    first: Objective = ACCURACY,
+) -> go.Figure:
     """Every round of every trial: validation accuracy against communication (or seconds), with the front of all rounds.
 
     by: a column of rounds that tells several apart (default: algorithm or run where there are several); each has its
@@ -102,17 +113,27 @@ def accuracy_communication(
         volume = pareto.hypervolume(mine, [first, second], [least, worst])
         volumes.append(f"{value} {volume:.4g}" if by else f"{volume:.4g}")
         figure.add_scatter(
-            x=some[second.name], y=some[first.name], mode="markers", name=str(value), legendgroup=str(value),
+            x=some[second.name],
+            y=some[first.name],
+            mode="markers",
+            name=str(value),
+            legendgroup=str(value),
             showlegend=not by,
-            marker={"color": colour if by else GREY, "size": 5, "opacity": 0.4}, text=hover_texts(some),
+            marker={"color": colour if by else GREY, "size": 5, "opacity": 0.4},
+            text=hover_texts(some),
             hovertemplate=f"%{{y:.4f}} at %{{x:.4g}} {name[-3:-1].strip('[')}%{{text}}<extra></extra>",
-        )  # fmt: skip
+        )
         figure.add_scatter(
-            x=best[second.name], y=best[first.name], mode="lines+markers", legendgroup=str(value),
+            x=best[second.name],
+            y=best[first.name],
+            mode="lines+markers",
+            legendgroup=str(value),
             name=str(value) if by else f"Pareto front: {several(len(best), 'round')}",
-            line={"color": colour, "shape": "hv", "width": 2.5}, marker={"size": 6}, text=hover_texts(best),
+            line={"color": colour, "shape": "hv", "width": 2.5},
+            marker={"size": 6},
+            text=hover_texts(best),
             hovertemplate="front: %{y:.4f} at %{x:.4g}%{text}<extra></extra>",
-        )  # fmt: skip
+        )
     figure.update_xaxes(title=name, rangemode="tozero").update_yaxes(title=words)
     unit = {"seconds": " s", "comm_mb": " MB"}.get(second.name, "")
     at = "accuracy 0" if first == ACCURACY else f"{words} {least:.4g}"

@@ -20,9 +20,12 @@ MOST_GROUPS, MOST_LINES = 8, 200  # what a figure, and a browser, can bear
 
 
 def learning_curves(
-    rounds: pd.DataFrame, trials: pd.DataFrame | None = None, by: str | Sequence[str] | None = None,
-    metric: str = "val_acc", mode: str = "",
-) -> go.Figure:  # fmt: skip
+    rounds: pd.DataFrame,
+    trials: pd.DataFrame | None = None,
+    by: str | Sequence[str] | None = None,
+    metric: str = "val_acc",
+    mode: str = "",
+) -> go.Figure:
     """A metric against rounds: a line per run, or with `by` the mean and spread of the runs that share a value.
 
     by: columns of rounds or of trials (a hyperparameter's `config/` can be left out), the first shown by colour, others
@@ -58,10 +61,11 @@ def learning_curves(
     left_out = f"; {len(shown) - len(drawn)} more groups left out" if len(shown) > len(drawn) else ""
     figure.update_xaxes(title="round").update_yaxes(title=in_words(metric))
     return finish(
-        figure, f"{title}, by {', '.join(map(in_words, names))}",
+        figure,
+        f"{title}, by {', '.join(map(in_words, names))}",
         f"n = {several(who.nunique(), 'run')}; mean ± standard deviation over the runs that got that far{left_out}",
         legend=legend_lines([", ".join(g) + "(n = 5)" for g in drawn]),
-    )  # fmt: skip
+    )
 
 
 def _mean_curve(rounds: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -85,13 +89,23 @@ def _every_run(scored: pd.DataFrame, metric: str, title: str, least: bool) -> go
     if rest:
         gap = pd.DataFrame({"round": [None], metric: [None]})
         line = pd.concat([part for name in rest for part in (apart[name][["round", metric]].astype(object), gap)])
-        figure.add_scatter(x=line["round"], y=line[metric], mode="lines",
-                           name=f"{len(rest)} other{'s' if len(rest) > 1 else ''}",
-                           line={"color": "#BBBBBB", "width": 1}, hoverinfo="skip")  # fmt: skip
+        figure.add_scatter(
+            x=line["round"],
+            y=line[metric],
+            mode="lines",
+            name=f"{len(rest)} other{'s' if len(rest) > 1 else ''}",
+            line={"color": "#BBBBBB", "width": 1},
+            hoverinfo="skip",
+        )
     for name, colour in zip(best, COLOURS, strict=False):
         mine = apart[name]
-        figure.add_scatter(x=mine["round"], y=mine[metric], name=f"{label[name]} ({last[name]:.3f})",
-                           mode="lines" if len(mine) > 1 else "markers", line={"color": colour})  # fmt: skip
+        figure.add_scatter(
+            x=mine["round"],
+            y=mine[metric],
+            name=f"{label[name]} ({last[name]:.3f})",
+            mode="lines" if len(mine) > 1 else "markers",
+            line={"color": colour},
+        )
     figure.update_xaxes(title="round").update_yaxes(title=in_words(metric))
     more = "" if len(rest) + len(best) == len(last) else f"; {len(rest) + len(best)} of them drawn"
     ends = "one that ends best" if len(best) == 1 else f"{len(best)} that end best"
@@ -150,10 +164,24 @@ def _band(
     if band and (table["count"] > 1).any():
         x = pd.concat([table["round"], table["round"][::-1]])
         y = pd.concat([table["mean"] + spread, (table["mean"] - spread)[::-1]]).clip(*within)
-        figure.add_scatter(x=x, y=y, fill="toself", fillcolor=see_through(line["color"]), line={"width": 0},
-                           mode="lines", hoverinfo="skip", showlegend=False, legendgroup=name)  # fmt: skip
+        figure.add_scatter(
+            x=x,
+            y=y,
+            fill="toself",
+            fillcolor=see_through(line["color"]),
+            line={"width": 0},
+            mode="lines",
+            hoverinfo="skip",
+            showlegend=False,
+            legendgroup=name,
+        )
     figure.add_scatter(
-        x=table["round"], y=table["mean"], name=name, legendgroup=name, line=line,
-        mode="lines" if len(table) > 1 else "markers", customdata=np.stack([spread, table["count"]], 1),
+        x=table["round"],
+        y=table["mean"],
+        name=name,
+        legendgroup=name,
+        line=line,
+        mode="lines" if len(table) > 1 else "markers",
+        customdata=np.stack([spread, table["count"]], 1),
         hovertemplate="round %{x}: %{y:.4f} ± %{customdata[0]:.4f}, n = %{customdata[1]}",
-    )  # fmt: skip
+    )

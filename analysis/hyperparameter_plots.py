@@ -18,9 +18,12 @@ from fedtune.runs.tables import CONFIG
 
 
 def effect(
-    trials: pd.DataFrame, name: str, measures: Sequence[str] = ("last_val_acc", "last_test_acc"),
-    costs: Sequence[str] = (), rounds: pd.DataFrame | None = None,
-) -> go.Figure:  # fmt: skip
+    trials: pd.DataFrame,
+    name: str,
+    measures: Sequence[str] = ("last_val_acc", "last_test_acc"),
+    costs: Sequence[str] = (),
+    rounds: pd.DataFrame | None = None,
+) -> go.Figure:
     """Metrics against one hyperparameter, over the trials of a grid that differ in it alone.
 
     They are those whose other hyperparameters have the grid's commonest values.  Trials that a scheduler stopped are
@@ -46,9 +49,17 @@ def effect(
     drawn = [*((m, 1) for m in measures), *((c, 2) for c in costs)]
     for (measure, row), colour in zip(drawn, COLOURS, strict=False):
         label = in_words(measure)
-        figure.add_scatter(x=alike[column], y=alike[measure], mode="lines+markers", name=label, row=row, col=1,
-                           marker={"size": 8}, line={"color": colour},
-                           error_y=_error_bars(alike, rounds, measure))  # fmt: skip
+        figure.add_scatter(
+            x=alike[column],
+            y=alike[measure],
+            mode="lines+markers",
+            name=label,
+            row=row,
+            col=1,
+            marker={"size": 8},
+            line={"color": colour},
+            error_y=_error_bars(alike, rounds, measure),
+        )
     alone = in_words(measures[0]) if len(measures) == 1 else ""
     figure.update_yaxes(title="accuracy" if all(map(_is_accuracy, measures)) else alone, row=1, col=1)
     if costs:
@@ -90,13 +101,24 @@ def interaction(
     low, high = table[[best, "mean"]].min(axis=None), table[[best, "mean"]].max(axis=None)
     for at, what in enumerate(panels, 1):
         grid, counts = table[what].unstack("x"), table["count"].unstack("x").fillna(0).astype(int)
-        text = [[f"{v:{form}}\nn = {n}" if n else "" for v, n in zip(*row, strict=True)]
-                for row in zip(grid.to_numpy(), counts.to_numpy(), strict=True)]  # fmt: skip
+        text = [
+            [f"{v:{form}}\nn = {n}" if n else "" for v, n in zip(*row, strict=True)]
+            for row in zip(grid.to_numpy(), counts.to_numpy(), strict=True)
+        ]
         figure.add_heatmap(
-            z=grid, x=[short(c) for c in grid.columns], y=[short(i) for i in grid.index], text=text,
-            texttemplate="%{text}", textfont={"size": 11}, coloraxis="coloraxis", xgap=2, ygap=2, row=at, col=1,
+            z=grid,
+            x=[short(c) for c in grid.columns],
+            y=[short(i) for i in grid.index],
+            text=text,
+            texttemplate="%{text}",
+            textfont={"size": 11},
+            coloraxis="coloraxis",
+            xgap=2,
+            ygap=2,
+            row=at,
+            col=1,
             hovertemplate=f"{first} %{{x}}, {second} %{{y}}: %{{z:.4f}}<extra></extra>",
-        )  # fmt: skip
+        )
     figure.update_layout(coloraxis={"colorscale": SCALE, "cmin": low, "cmax": high, "colorbar": {"thickness": 12}})
     figure.update_xaxes(type="category", showgrid=False).update_xaxes(title=first, row=len(panels))
     figure.update_yaxes(title=second, type="category", showgrid=False)

@@ -39,13 +39,21 @@ def per_client(accuracies: pd.DataFrame, by: str = "algorithm") -> go.Figure:
         mine = known[group == name].sort_values("test_acc")
         worst = mine["test_acc"].iloc[: max(1, math.ceil(len(mine) / 10))].mean()
         said.append(f"{name}{': ' if name else ''}mean {mine['test_acc'].mean():.3f}, worst tenth {worst:.3f}")
-        text = ["\n".join(f"{c} {v}" for c, v in zip(shown, row, strict=True))
-                for row in mine[shown].astype(str).itertuples(index=False)]  # fmt: skip
+        text = [
+            "\n".join(f"{c} {v}" for c, v in zip(shown, row, strict=True))
+            for row in mine[shown].astype(str).itertuples(index=False)
+        ]
         figure.add_scatter(
-            x=list(range(1, len(mine) + 1)), y=mine["test_acc"], mode="lines+markers", name=name or "clients",
-            showlegend=bool(name), line={"color": colour, "width": 1}, marker={"size": 8}, text=text,
+            x=list(range(1, len(mine) + 1)),
+            y=mine["test_acc"],
+            mode="lines+markers",
+            name=name or "clients",
+            showlegend=bool(name),
+            line={"color": colour, "width": 1},
+            marker={"size": 8},
+            text=text,
             hovertemplate="%{y:.3f}<br>%{text}<extra></extra>",
-        )  # fmt: skip
+        )
         if not name:
             figure.add_hline(y=mine["test_acc"].mean(), line={"color": GREY, "dash": "dash"})
     figure.update_xaxes(title="client, by its accuracy").update_yaxes(title="test accuracy")
@@ -69,8 +77,9 @@ def embedding(sets: Mapping[str, Rows], together: bool = True, seed: int = 0, co
     if sum(len(rows.values) for rows in drawn.values()) < 4:
         return nothing(title, "an embedding needs at least four points")
     panels = [list(drawn)] if together else [[name] for name in drawn]
-    figure = make_subplots(rows=1, cols=len(panels), subplot_titles=None if together else list(drawn),
-                           horizontal_spacing=0.03)  # fmt: skip
+    figure = make_subplots(
+        rows=1, cols=len(panels), subplot_titles=None if together else list(drawn), horizontal_spacing=0.03
+    )
     every = sorted({v for rows in drawn.values() for v in (rows.labels if colour == "class" else rows.owners)})
     paint = colours([str(v) for v in every])
     for at, names in enumerate(panels, 1):
@@ -81,19 +90,26 @@ def embedding(sets: Mapping[str, Rows], together: bool = True, seed: int = 0, co
             mine, start = points[start : start + len(rows.values)], start + len(rows.values)
             numbers, name_of = (rows.labels, rows.class_) if colour == "class" else (rows.owners, rows.client)
             figure.add_scatter(
-                x=mine[:, 0], y=mine[:, 1], name=name, showlegend=together and len(names) > 1, row=1, col=at,
-                text=[name_of(k) for k in numbers], **_mark(i, len(numbers), [paint[str(k)] for k in numbers]),
-                customdata=[f"class {rows.class_(c)}, " + ("client " if o >= 0 else "") + rows.client(o)
-                            for c, o in zip(rows.labels, rows.owners, strict=True)],
+                x=mine[:, 0],
+                y=mine[:, 1],
+                name=name,
+                showlegend=together and len(names) > 1,
+                row=1,
+                col=at,
+                text=[name_of(k) for k in numbers],
+                **_mark(i, len(numbers), [paint[str(k)] for k in numbers]),
+                customdata=[
+                    f"class {rows.class_(c)}, " + ("client " if o >= 0 else "") + rows.client(o)
+                    for c, o in zip(rows.labels, rows.owners, strict=True)
+                ],
                 hovertemplate=f"{name}: %{{customdata}}<extra></extra>",
-            )  # fmt: skip
+            )
     figure.update_xaxes(showticklabels=False, ticks="", showgrid=False, title="t-SNE 1, no unit")
     figure.update_yaxes(showticklabels=False, ticks="", showgrid=False)
     figure.update_yaxes(title="t-SNE 2, no unit", col=1)
     counts = ", ".join(f"{len(rows.values)} {name}" for name, rows in drawn.items())
     note = f"n = {counts}; colour and letters: {colour}; distances between far groups mean nothing"
-    return finish(figure, title, note, height=460, legend=int(together and len(drawn) > 1),
-                  panels=not together)  # fmt: skip
+    return finish(figure, title, note, height=460, legend=int(together and len(drawn) > 1), panels=not together)
 
 
 def communication_by(costs: pd.DataFrame) -> go.Figure:
@@ -112,10 +128,18 @@ def communication_by(costs: pd.DataFrame) -> go.Figure:
         for column, (colour, dash, mark) in look.items():
             name = "measured by the ledger" if column == "measured" else "formula, if nothing fuses"
             figure.add_scatter(
-                x=mine["value"], y=mine[column] / 1000, name=name, mode="lines+markers", legendgroup=column,
-                showlegend=at == 1, line={"color": colour, "dash": dash}, marker={"symbol": mark, "size": 8},
-                hovertemplate="%{x}: %{y:.2f} thousand<extra></extra>", row=1, col=at,
-            )  # fmt: skip
+                x=mine["value"],
+                y=mine[column] / 1000,
+                name=name,
+                mode="lines+markers",
+                legendgroup=column,
+                showlegend=at == 1,
+                line={"color": colour, "dash": dash},
+                marker={"symbol": mark, "size": 8},
+                hovertemplate="%{x}: %{y:.2f} thousand<extra></extra>",
+                row=1,
+                col=at,
+            )
         figure.update_xaxes(title=PANELS[panel], row=1, col=at, rangemode="tozero")
     figure.update_yaxes(rangemode="tozero").update_yaxes(title="thousand numbers a client and round", col=1)
     return finish(figure, title, f"n = {several(len(costs), 'setting')} run; up and down together", legend=1)

@@ -204,8 +204,10 @@ def of_trial(run: str | Path, trial: str, seed: int = 0, data_dir: str | None = 
     config = {s["trial"]: s["config"] for s in suggestions(run)}.get(trial)
     checkpoints = sorted(run.glob(f"*{trial}*/checkpoint_*/state.pt"))
     if config is None or not checkpoints:
-        raise UserError(f"a trial's model is in its last checkpoint, but {run} has none of trial {trial}; play its "
-                        "configuration again with fedtune run --save")  # fmt: skip
+        raise UserError(
+            f"a trial's model is in its last checkpoint, but {run} has none of trial {trial}; play its "
+            "configuration again with fedtune run --save"
+        )
     record = RunFiles(run).record
     user_copies.restore(run, record)
     experiment = SearchOptions.from_record(record).experiment()

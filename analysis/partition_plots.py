@@ -31,9 +31,15 @@ def partition(counts: pd.DataFrame, title: str = "Who holds what", looks: np.nda
     sizes = counts.groupby(["split", "client"])["rows"].sum()
     for split, colour in SHADES.items():
         figure.add_bar(
-            x=sizes[split].index, y=sizes[split], name=split, marker_color=colour, row=2, col=1,
-            customdata=who[sizes[split].index], hovertemplate=f"%{{customdata}}, {split}: %{{y}} rows<extra></extra>",
-        )  # fmt: skip
+            x=sizes[split].index,
+            y=sizes[split],
+            name=split,
+            marker_color=colour,
+            row=2,
+            col=1,
+            customdata=who[sizes[split].index],
+            hovertemplate=f"%{{customdata}}, {split}: %{{y}} rows<extra></extra>",
+        )
     if looks is not None:
         figure.add_trace(_strip(looks), row=3, col=1)
         figure.update_yaxes(visible=False, autorange="reversed", row=3, col=1)
@@ -52,8 +58,9 @@ def partition(counts: pd.DataFrame, title: str = "Who holds what", looks: np.nda
         figure.update_xaxes(showgrid=False, row=1, col=1).update_yaxes(showgrid=False, row=1, col=1)
     note = f"n = {several(int(rows.to_numpy().sum()), 'row')} of {several(clients, 'client')}; " + (
         f"a circle's area is a client's rows of a class, the largest is {rows.to_numpy().max():.0f}"
-        if few else "colour is a client's rows of a class"
-    )  # fmt: skip
+        if few
+        else "colour is a client's rows of a class"
+    )
     note += "" if looks is None else "; below, an image as each client sees it"
     finish(figure, title, note, height=int(sum(heights)) + 110, legend=1)
     return figure.update_layout(barmode="stack", bargap=0.15, legend={"traceorder": "normal"})
@@ -81,18 +88,26 @@ def _circles(rows: pd.DataFrame, who: pd.Series) -> go.Scatter:
     held = held[held > 0]
     widest = min(26.0, 800 / max(rows.shape))
     return go.Scatter(
-        x=held.index.get_level_values("client"), y=held.index.get_level_values("class").astype(str), mode="markers",
+        x=held.index.get_level_values("client"),
+        y=held.index.get_level_values("class").astype(str),
+        mode="markers",
         marker={"size": np.sqrt(held / held.max()) * widest, "color": COLOURS[0], "opacity": 0.85, "sizemin": 1.5},
-        customdata=np.stack([held, who[held.index.get_level_values("client")]], axis=1), showlegend=False,
+        customdata=np.stack([held, who[held.index.get_level_values("client")]], axis=1),
+        showlegend=False,
         hovertemplate="%{customdata[1]}, class %{y}: %{customdata[0]} rows<extra></extra>",
-    )  # fmt: skip
+    )
 
 
 def _heat(rows: pd.DataFrame, who: pd.Series) -> go.Heatmap:
     """A field for each class of each client; white where it has none."""
     return go.Heatmap(
-        x=rows.columns, y=rows.index.astype(str), z=rows.where(rows > 0), colorscale=SCALE, reversescale=True,
-        colorbar={"title": "rows of<br>a class", "len": 0.35, "y": 0, "yanchor": "bottom"}, hoverongaps=False,
+        x=rows.columns,
+        y=rows.index.astype(str),
+        z=rows.where(rows > 0),
+        colorscale=SCALE,
+        reversescale=True,
+        colorbar={"title": "rows of<br>a class", "len": 0.35, "y": 0, "yanchor": "bottom"},
+        hoverongaps=False,
         customdata=np.tile(who[rows.columns].to_numpy(), (len(rows), 1)),
         hovertemplate="%{customdata}, class %{y}: %{z} rows<extra></extra>",
-    )  # fmt: skip
+    )

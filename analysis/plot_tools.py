@@ -59,8 +59,10 @@ def run_of(frame: pd.DataFrame) -> pd.Series:
 def hover_texts(frame: pd.DataFrame) -> list[str]:
     """What is shown of each row where the pointer is: trial, seed and round."""
     known = [c for c in ("trial", "seed", "round") if c in frame]
-    return ["\n" + ", ".join(f"{c} {v}" for c, v in zip(known, row, strict=True))
-            for row in frame[known].astype(str).itertuples(index=False)]  # fmt: skip
+    return [
+        "\n" + ", ".join(f"{c} {v}" for c, v in zip(known, row, strict=True))
+        for row in frame[known].astype(str).itertuples(index=False)
+    ]
 
 
 def legend_lines(names: Sequence[str] | dict[str, str]) -> int:

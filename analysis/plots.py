@@ -19,7 +19,23 @@ from analysis.rung_plots import rung_survival
 from analysis.study_plots import RESAMPLES, Importance, contour, importance, mattered, parallel, slices, study
 
 __all__ = [
-    "RESAMPLES", "Importance", "accuracy_communication", "best_so_far", "communication_by", "comparison", "contour",
-    "effect", "embedding", "importance", "interaction", "learning_curves", "mattered", "parallel", "per_client",
-    "regret", "rung_survival", "slices", "study",
-]  # fmt: skip
+    "RESAMPLES",
+    "Importance",
+    "accuracy_communication",
+    "best_so_far",
+    "communication_by",
+    "comparison",
+    "contour",
+    "effect",
+    "embedding",
+    "importance",
+    "interaction",
+    "learning_curves",
+    "mattered",
+    "parallel",
+    "per_client",
+    "regret",
+    "rung_survival",
+    "slices",
+    "study",
+]

@@ -57,11 +57,26 @@ def _line(figure: go.Figure, mine: pd.DataFrame, strategy: str, colour: str, row
     place = {"row": row, "col": 1}
     if not any(map(math.isnan, high)):  # of one search there is no interval
         figure.add_scatter(
-            x=[*x, *x[::-1]], y=[*high, *low[::-1]], mode="lines", fill="toself", fillcolor=see_through(colour),
-            line={"width": 0}, hoverinfo="skip", showlegend=False, legendgroup=strategy, **place,
-        )  # fmt: skip
+            x=[*x, *x[::-1]],
+            y=[*high, *low[::-1]],
+            mode="lines",
+            fill="toself",
+            fillcolor=see_through(colour),
+            line={"width": 0},
+            hoverinfo="skip",
+            showlegend=False,
+            legendgroup=strategy,
+            **place,
+        )
     figure.add_scatter(
-        x=x, y=[m.mean for _, m in found], mode="lines+markers", name=strategy, legendgroup=strategy,
-        showlegend=row == 1, line={"color": colour}, text=[f"± {m.half:.2f}" for _, m in found],
-        hovertemplate="%{y:.2f} %{text} points after %{x:g} trials' training<extra></extra>", **place,
-    )  # fmt: skip
+        x=x,
+        y=[m.mean for _, m in found],
+        mode="lines+markers",
+        name=strategy,
+        legendgroup=strategy,
+        showlegend=row == 1,
+        line={"color": colour},
+        text=[f"± {m.half:.2f}" for _, m in found],
+        hovertemplate="%{y:.2f} %{text} points after %{x:g} trials' training<extra></extra>",
+        **place,
+    )

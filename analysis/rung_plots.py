@@ -13,13 +13,20 @@ from analysis.theme import COLOURS, GREY, finish, nothing
 from fedtune.core.terminal import several
 
 FATES = {
-    "went on": COLOURS[0], "finished": COLOURS[2], "stopped": COLOURS[4], "diverged": COLOURS[1], "failed": COLOURS[6],
+    "went on": COLOURS[0],
+    "finished": COLOURS[2],
+    "stopped": COLOURS[4],
+    "diverged": COLOURS[1],
+    "failed": COLOURS[6],
     "still open": GREY,
-}  # fmt: skip
+}
 
 
 def rung_survival(
-    trials: pd.DataFrame, rounds: pd.DataFrame, rungs: Sequence[float], unit: str = "rounds",
+    trials: pd.DataFrame,
+    rounds: pd.DataFrame,
+    rungs: Sequence[float],
+    unit: str = "rounds",
     metric: str = "val_acc",
 ) -> go.Figure:
     """How many trials came to each rung and what became of them there, above the accuracies they came with.
@@ -36,8 +43,10 @@ def rung_survival(
     end = used.groupby("trial")["_used"].max()
     status = trials.set_index("trial")["status"].astype(str)
     reached = {"begun": end.reindex(status.index).fillna(0) >= 0}
-    reached |= {f"{rung:g} {UNITS[unit][1]}{'s' * (unit == 'rounds' and rung != 1)}": end.reindex(status.index) >= rung
-                for rung in rungs}  # fmt: skip
+    reached |= {
+        f"{rung:g} {UNITS[unit][1]}{'s' * (unit == 'rounds' and rung != 1)}": end.reindex(status.index) >= rung
+        for rung in rungs
+    }
     reached["the end"] = status == "finished"
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.55, 0.45])
     fate, stages = {}, list(reached)
@@ -49,8 +58,16 @@ def rung_survival(
     for how, colour in FATES.items():
         counts = [int((fate[s] == how).sum()) for s in stages]
         if any(counts):
-            figure.add_bar(x=stages, y=counts, name=how, marker_color=colour, text=[c or "" for c in counts], row=1,
-                           col=1, legendgroup=how)  # fmt: skip
+            figure.add_bar(
+                x=stages,
+                y=counts,
+                name=how,
+                marker_color=colour,
+                text=[c or "" for c in counts],
+                row=1,
+                col=1,
+                legendgroup=how,
+            )
     first = {stage: used[used["_used"] >= rung] for stage, rung in zip(stages[1:-1], rungs, strict=True)}
     _add_values(figure, first, fate, metric)
     what = "accuracy" if metric == "val_acc" else in_words(metric)
@@ -69,17 +86,27 @@ def _at_rung(reached: pd.DataFrame, names: pd.Index, metric: str) -> pd.DataFram
     return reached[reached["trial"].isin(names)].groupby("trial", as_index=False).first()[["trial", metric]]
 
 
-def _add_values(
-    figure: go.Figure, reached: dict[str, pd.DataFrame], fate: dict[str, pd.Series], metric: str
-) -> None:
+def _add_values(figure: go.Figure, reached: dict[str, pd.DataFrame], fate: dict[str, pd.Series], metric: str) -> None:
     """Below, a point for each trial at each rung, in the colour of its fate.  reached: the rounds from a rung on."""
     for how, colour in FATES.items():
         here = {s: _at_rung(reached[s], fate[s][fate[s] == how].index, metric) for s in reached}
         points = pd.concat([found.assign(stage=s) for s, found in here.items()])
         if len(points):
             figure.add_box(  # only for its points, which lie beside one another where they are equal
-                x=points["stage"], y=points[metric], name=how, legendgroup=how, showlegend=False,
-                boxpoints="all", jitter=0.7, pointpos=0, fillcolor="rgba(0,0,0,0)", line={"width": 0},
-                marker={"color": colour, "size": 8, "opacity": 0.7}, text=points["trial"], hoveron="points",
-                hovertemplate="%{text}: %{y:.4f}<extra></extra>", row=2, col=1,
-            )  # fmt: skip
+                x=points["stage"],
+                y=points[metric],
+                name=how,
+                legendgroup=how,
+                showlegend=False,
+                boxpoints="all",
+                jitter=0.7,
+                pointpos=0,
+                fillcolor="rgba(0,0,0,0)",
+                line={"width": 0},
+                marker={"color": colour, "size": 8, "opacity": 0.7},
+                text=points["trial"],
+                hoveron="points",
+                hovertemplate="%{text}: %{y:.4f}<extra></extra>",
+                row=2,
+                col=1,
+            )

@@ -82,8 +82,13 @@ def slices(study: optuna.Study | None) -> go.Figure:
         axis = flat.layout["xaxis" + (str(i + 1) if i else "")]
         figure.add_trace(trace, row=i // 2 + 1, col=i % 2 + 1)
         decades = math.log10(max(trace.x) / min(trace.x)) if axis.type == "log" else 0
-        figure.update_xaxes(title=axis.title.text, type=axis.type, row=i // 2 + 1, col=i % 2 + 1,
-                            dtick=None if axis.type != "log" else 1 if decades > 1.2 else "D2")  # fmt: skip
+        figure.update_xaxes(
+            title=axis.title.text,
+            type=axis.type,
+            row=i // 2 + 1,
+            col=i % 2 + 1,
+            dtick=None if axis.type != "log" else 1 if decades > 1.2 else "D2",
+        )
     figure.update_traces(marker={"color": COLOURS[0], "opacity": 0.7, "size": 7, "showscale": False})
     figure.update_yaxes(title=_axis(what), col=1)
     return finish(figure, title, _n(study), height=60 + 230 * rows)
@@ -102,8 +107,9 @@ def contour(study: optuna.Study | None, names: Sequence[str] | None = None) -> g
         return nothing(title, f"a pair needs two hyperparameters that vary, but there is {', '.join(ranked) or 'none'}")
     figure = _ours(charts.plot_contour(_alike(study), params=chosen, target_name=_axis(what)))
     figure.update_traces(colorscale=SCALE, reversescale=False, selector={"type": "contour"})
-    figure.update_traces(marker={"color": COLOURS[1], "line": {"color": "white", "width": 1}, "size": 7},
-                         selector={"type": "scatter"})  # fmt: skip
+    figure.update_traces(
+        marker={"color": COLOURS[1], "line": {"color": "white", "width": 1}, "size": 7}, selector={"type": "scatter"}
+    )
     note = f"{_n(study)} (points); what lies between points is interpolated"
     return finish(figure, f"{what[:1].upper()}{what[1:]} over {' and '.join(chosen)}", note, height=440)
 

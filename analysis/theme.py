@@ -32,13 +32,23 @@ TEMPLATE = go.layout.Template(
         modebar={"orientation": "v"},  # beside the figure: along the top it would lie on the title
         hoverlabel={"bgcolor": "white", "namelength": -1},
         legend={"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0},
-        xaxis={"gridcolor": "#E6E6E6", "linecolor": "#777777", "ticks": "outside", "zeroline": False,
-               "automargin": True},
-        yaxis={"gridcolor": "#E6E6E6", "linecolor": "#777777", "ticks": "outside", "zeroline": False,
-               "automargin": True},
+        xaxis={
+            "gridcolor": "#E6E6E6",
+            "linecolor": "#777777",
+            "ticks": "outside",
+            "zeroline": False,
+            "automargin": True,
+        },
+        yaxis={
+            "gridcolor": "#E6E6E6",
+            "linecolor": "#777777",
+            "ticks": "outside",
+            "zeroline": False,
+            "automargin": True,
+        },
         colorscale={"sequential": SCALE},
     )
-)  # fmt: skip
+)
 
 
 def show_in_pages() -> None:
@@ -69,9 +79,12 @@ def finish(
     top = 26 + 20 * len(lines) + 16 * len(notes) + 18 * panels
     place = {"x": 0.01, "xref": "container", "xanchor": "left", "y": 1, "yref": "container", "yanchor": "top"}
     figure.update_layout(
-        template=TEMPLATE, title={"text": text, "pad": {"t": 12}} | place, width=None,
-        height=height + top + 22 * legend, margin={"t": top, "b": 62 + 22 * legend, "l": 60, "r": 40},
-    )  # fmt: skip
+        template=TEMPLATE,
+        title={"text": text, "pad": {"t": 12}} | place,
+        width=None,
+        height=height + top + 22 * legend,
+        margin={"t": top, "b": 62 + 22 * legend, "l": 60, "r": 40},
+    )
     return figure
 
 

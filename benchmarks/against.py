@@ -36,18 +36,19 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 TIMES = ("seconds", "eval_seconds")
 MOVED = {  # where a commit may have what a side needs: modules were moved
-    "Experiment": ("fedtune.experiment.experiment", "fedtune.federated.experiment"),
-    "play": ("fedtune.engine.simulation", "fedtune.federated.simulation"),
-    "find": ("fedtune.experiment.scenarios", "fedtune.federated.scenarios"),
-    "keep_freed_memory": ("fedtune.core.memory",),
+    "Experiment": ("fedtune.experiment.experiment.Experiment", "fedtune.federated.experiment.Experiment"),
+    "train": ("fedtune.engine.simulation.train", "fedtune.federated.simulation.play"),
+    "find": ("fedtune.experiment.scenarios.find", "fedtune.federated.scenarios.find"),
+    "keep_freed_memory": ("fedtune.core.memory.keep_freed_memory",),
 }
 
 
 def _from_this_commit(name: str) -> Any:
     """By the file and not by trying: an editable installation would fill in from this tree what the other lacks."""
-    for module in MOVED[name]:
+    for place in MOVED[name]:
+        module, _, name_there = place.rpartition(".")
         if Path(*module.split(".")).with_suffix(".py").is_file():
-            return getattr(importlib.import_module(module), name)
+            return getattr(importlib.import_module(module), name_there)
     raise SystemExit(f"this commit has {name} in none of {', '.join(MOVED[name])}")
 
 
@@ -61,7 +62,7 @@ def serve(algorithm: str, scenario: str, config: dict[str, Any], rounds: int, te
     if hasattr(given, "test_every"):
         given = dataclasses.replace(given, test_every=test_every)
     began = time.process_time()
-    rows = _from_this_commit("play")(given, config, data_dir=os.environ.get("FEDTUNE_DATA_DIR"))
+    rows = _from_this_commit("train")(given, config, data_dir=os.environ.get("FEDTUNE_DATA_DIR"))
     for line in sys.stdin:
         some = [next(rows) for _ in range(int(line))]
         print(json.dumps({"cpu": time.process_time() - began, "rows": some}), flush=True)
@@ -127,10 +128,17 @@ def compare(
         side.end()
     a, b = (statistics.median(side.cpu[1:] or side.cpu) / rounds for side in sides)
     return {
-        "case": name, "algorithm": case[0], "scenario": case[1], "ours": a, "theirs": b, "ratio": b / a,
-        "ratio_of_all": sum(theirs.cpu) / sum(ours.cpu), "scoring": ours.scoring(), "their_scoring": theirs.scoring(),
+        "case": name,
+        "algorithm": case[0],
+        "scenario": case[1],
+        "ours": a,
+        "theirs": b,
+        "ratio": b / a,
+        "ratio_of_all": sum(theirs.cpu) / sum(ours.cpu),
+        "scoring": ours.scoring(),
+        "their_scoring": theirs.scoring(),
         "numbers": unlike(ours.rows, theirs.rows),
-    }  # fmt: skip
+    }
 
 
 @contextmanager

@@ -25,9 +25,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "FedProto on digits": ("--algo fedproto --rounds 100", {"lam": 1.0}),
     "GFPL on digits": ("--algo gfpl --rounds 60", {"lam": 2.0}),
     "FedAvg, two-conv CNN on Fashion-MNIST, 20 clients": (
-        "--algo fedavg --dataset fashion-mnist --model mcmahan-cnn --clients 20 --rounds 20", {"lr": 0.01},
+        "--algo fedavg --dataset fashion-mnist --model mcmahan-cnn --clients 20 --rounds 20",
+        {"lr": 0.01},
     ),
-}  # fmt: skip
+}
 
 
 class Timed(FederatedTrainable):
@@ -48,8 +49,19 @@ def measure(arguments: str, config: dict[str, Any]) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         with open(f"{folder}/space.py", "w") as file:
             file.write(f"SPACE = [{config!r}]\n")
-        words = [*arguments.split(), "--space", f"{folder}/space.py", "--scheduler", "none", "--trials", "1",
-                 "--storage-path", folder, "--name", "run"]  # fmt: skip
+        words = [
+            *arguments.split(),
+            "--space",
+            f"{folder}/space.py",
+            "--scheduler",
+            "none",
+            "--trials",
+            "1",
+            "--storage-path",
+            folder,
+            "--name",
+            "run",
+        ]
         p = plan.make(SearchOptions(**given(search.parser().parse_args(words), SearchOptions)))
         data = datasets.load(p.experiment.scenario.dataset, p.options.data_dir)
         driver.FederatedTrainable = Timed

@@ -42,13 +42,18 @@ from fedtune.nn import architectures
 
 # data set that gives the image's shape, model, least ratio asked for
 CASES = [
-    ("digits", "htmini3", 1.5), ("digits", "cnn8", 1.5),
-    ("fashion-mnist", "htmini3", 1.5), ("fashion-mnist", "fedproto-cnn", 1.5),
-]  # fmt: skip
+    ("digits", "htmini3", 1.5),
+    ("digits", "cnn8", 1.5),
+    ("fashion-mnist", "htmini3", 1.5),
+    ("fashion-mnist", "fedproto-cnn", 1.5),
+]
 SKEWED = [
-    ("fashion-mnist", "fedproto-cnn", 1.5), ("fashion-mnist", "fedgen-cnn", 0.9), ("digits", "cnn8", 0.9),
-    ("fashion-mnist", "mlp", 0.9), ("fashion-mnist", "mcmahan-cnn", 0.9),
-]  # fmt: skip
+    ("fashion-mnist", "fedproto-cnn", 1.5),
+    ("fashion-mnist", "fedgen-cnn", 0.9),
+    ("digits", "cnn8", 0.9),
+    ("fashion-mnist", "mlp", 0.9),
+    ("fashion-mnist", "mcmahan-cnn", 0.9),
+]
 ALGORITHMS, COUNTS, ASKED = ("fedavg", "fedproto"), (10, 100, 1_000, 10_000), 1.3
 DEALT = 5.0
 
@@ -61,9 +66,14 @@ def simulation(algorithm: str, dataset: str, model: str, clients: int, rows: int
     table = np.arange(held * rows).reshape(held, rows)[np.arange(clients) % held]
     split = Split(table, np.full(clients, rows))
     scenario = Scenario(
-        dataset=dataset, model=model, clients=clients, participation=active / clients, batch=10, momentum=0.0,
+        dataset=dataset,
+        model=model,
+        clients=clients,
+        participation=active / clients,
+        batch=10,
+        momentum=0.0,
         all_classes=0,
-    )  # fmt: skip
+    )
     return Simulation(Experiment(algorithm, scenario), {}, Federation(x, y, 10, split, split, split))
 
 
@@ -156,9 +166,13 @@ def dealt_rows(how: str, repeats: int) -> list[dict[str, Any]]:
 
 
 def _rates(
-    what: str, unit: str, other: str, cases: list[tuple[str, str, float]],
-    row_of: Callable[[str, str, int], dict[str, Any]], repeats: int,
-) -> list[dict[str, Any]]:  # fmt: skip
+    what: str,
+    unit: str,
+    other: str,
+    cases: list[tuple[str, str, float]],
+    row_of: Callable[[str, str, int], dict[str, Any]],
+    repeats: int,
+) -> list[dict[str, Any]]:
     print(f"{what:32} {unit:>10} {other:>10} {'ratio':>6} {'asked':>6}", flush=True)
     rows = []
     for dataset, model, asked in cases:

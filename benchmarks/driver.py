@@ -42,8 +42,13 @@ class Idle(tune.Trainable):
     def step(self) -> dict[str, Any]:
         t, done = self.iteration + 1, self.iteration + 1 >= self.rounds
         value = 1 - math.exp(-t * (1 + abs(math.log(self.at)))) / 2
-        return dict.fromkeys(METRICS, 1.0) | {"round": t, "val_acc": value, "comm_mb": float(t), "done": done,
-                                              "complete": done}  # fmt: skip
+        return dict.fromkeys(METRICS, 1.0) | {
+            "round": t,
+            "val_acc": value,
+            "comm_mb": float(t),
+            "done": done,
+            "complete": done,
+        }
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         Path(checkpoint_dir, "state").write_text("")
@@ -58,9 +63,14 @@ class Idle(tune.Trainable):
 
 def planned(folder: str, trials: int, rounds: int) -> plan.Plan:
     options = SearchOptions(
-        algo="fedavg", fields={"rounds": rounds}, trials=trials, grace=1, max_concurrent=2, name="search",
+        algo="fedavg",
+        fields={"rounds": rounds},
+        trials=trials,
+        grace=1,
+        max_concurrent=2,
+        name="search",
         storage_path=folder,
-    )  # fmt: skip
+    )
     return plan.make(options)
 
 
@@ -84,14 +94,19 @@ def with_tune(p: plan.Plan, trainable: Any) -> int:
                 dict(p.space.domains), metric="val_acc", mode="max", sampler=optuna.samplers.TPESampler(seed=0)
             ),
             scheduler=AsyncHyperBandScheduler(metric="val_acc", mode="max", max_t=limit, reduction_factor=3),
-            num_samples=p.trials, max_concurrent_trials=2, reuse_actors=True,
+            num_samples=p.trials,
+            max_concurrent_trials=2,
+            reuse_actors=True,
         ),
         run_config=tune.RunConfig(
-            name="plain", storage_path=str(p.storage), callbacks=[JsonLoggerCallback()], verbose=0,
+            name="plain",
+            storage_path=str(p.storage),
+            callbacks=[JsonLoggerCallback()],
+            verbose=0,
             failure_config=tune.FailureConfig(max_failures=3),
             checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
         ),
-    )  # fmt: skip
+    )
     grid = tuner.fit()
     return sum((grid[i].metrics or {}).get("training_iteration", 0) for i in range(len(grid)))
 

@@ -56,12 +56,21 @@ def fit_ours(x: Tensor, iterations: int = 100) -> Mixtures:
 def fit_sklearn(x: Tensor, init: str, start: Mixtures | None = None) -> list[GaussianMixture]:
     fits = []
     for i, rows in enumerate(x.flatten(0, 1).numpy()):
-        given = {} if start is None else {
-            "weights_init": start.weights[i].numpy(), "means_init": start.means[i].numpy(),
-            "precisions_init": 1 / start.variances[i].numpy()}
+        given = (
+            {}
+            if start is None
+            else {
+                "weights_init": start.weights[i].numpy(),
+                "means_init": start.means[i].numpy(),
+                "precisions_init": 1 / start.variances[i].numpy(),
+            }
+        )
         floor = max(1e-6, FLOOR * rows.var(0).mean())
-        fits.append(GaussianMixture(COMPONENTS, covariance_type="diag", reg_covar=floor, init_params=init,
-                                    random_state=i, **given).fit(rows))
+        fits.append(
+            GaussianMixture(
+                COMPONENTS, covariance_type="diag", reg_covar=floor, init_params=init, random_state=i, **given
+            ).fit(rows)
+        )
     return fits
 
 
@@ -79,15 +88,21 @@ def measure() -> dict[str, float]:
     """Milliseconds for all 80 fits, mean log-likelihood of each way (nats per row), and the ratios of the times."""
     x = relu_features()
     problems = x.flatten(0, 1)
-    theirs = {"same_start": partial(fit_sklearn, x, "random", fit_ours(x, iterations=0)),
-              "plusplus": partial(fit_sklearn, x, "k-means++"), "default": partial(fit_sklearn, x, "kmeans")}
+    theirs = {
+        "same_start": partial(fit_sklearn, x, "random", fit_ours(x, iterations=0)),
+        "plusplus": partial(fit_sklearn, x, "k-means++"),
+        "default": partial(fit_sklearn, x, "kmeans"),
+    }
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with threadpool_limits(1), warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            out = {"fits": len(problems), "ours_ms": 1e3 * seconds(partial(fit_ours, x), 20),
-                   "ours_nats": log_likelihood(fit_ours(x), problems).mean().item()}
+            out = {
+                "fits": len(problems),
+                "ours_ms": 1e3 * seconds(partial(fit_ours, x), 20),
+                "ours_nats": log_likelihood(fit_ours(x), problems).mean().item(),
+            }
             for name, job in theirs.items():
                 out[f"{name}_ms"] = 1e3 * seconds(job, 3)
                 out[f"{name}_ratio"] = out[f"{name}_ms"] / out["ours_ms"]
@@ -108,8 +123,10 @@ def main() -> None:
 
 
 def line(got: dict[str, float]) -> str:
-    ways = "; ".join(f"{name} {got[name + '_ms']:.0f} ms (x{got[name + '_ratio']:.1f}), {got[name + '_nats']:.2f} nats"
-                     for name in ("same_start", "plusplus", "default"))
+    ways = "; ".join(
+        f"{name} {got[name + '_ms']:.0f} ms (x{got[name + '_ratio']:.1f}), {got[name + '_nats']:.2f} nats"
+        for name in ("same_start", "plusplus", "default")
+    )
     return f"EM, {got['fits']} fits: ours {got['ours_ms']:.0f} ms, {got['ours_nats']:.2f} nats; scikit-learn {ways}"
 
 

@@ -96,11 +96,17 @@ def training_row(
     fast, slow = best_of([engine, eager], repeats, device)
     steps = clients * -(-rows // batch)
     return {
-        "model": name, "batch": batch, "clients": clients, "executor": executor,
+        "model": name,
+        "batch": batch,
+        "clients": clients,
+        "executor": executor,
         "parameters": sum(p.numel() for p in net.parameters()),
-        "engine_ms": fast / steps * 1e3, "eager_ms": slow / steps * 1e3, "ratio": slow / fast,
-        "steps_per_second": steps / fast, "apart": apart,
-    }  # fmt: skip
+        "engine_ms": fast / steps * 1e3,
+        "eager_ms": slow / steps * 1e3,
+        "ratio": slow / fast,
+        "steps_per_second": steps / fast,
+        "apart": apart,
+    }
 
 
 def measure(repeats: int, device: str = "cpu") -> list[dict[str, Any]]:

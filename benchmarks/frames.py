@@ -1,6 +1,6 @@
 """How long a large run's folder takes to load: analysis.frames.load, beside reading its two files and nothing more.
 
-    python -m benchmarks.frames [--trials 10000] [--rounds 100]
+python -m benchmarks.frames [--trials 10000] [--rounds 100]
 """
 
 from __future__ import annotations

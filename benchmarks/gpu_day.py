@@ -24,8 +24,11 @@ CLOCK = ("seconds", "eval_seconds")
 CLOSE = 0.02  # of accuracies after many rounds in float32, whose last bits are others on a GPU
 
 MEMORY = [
-    ("fedavg", "digits-w4"), ("gfpl", "gfpl-fmnist-w4"), ("fedpa", "fedpa-fmnist-a0.3"), ("fml", "gfpl-fmnist-few"),
-]  # fmt: skip
+    ("fedavg", "digits-w4"),
+    ("gfpl", "gfpl-fmnist-w4"),
+    ("fedpa", "fedpa-fmnist-a0.3"),
+    ("fml", "gfpl-fmnist-few"),
+]
 
 
 def machine() -> int:

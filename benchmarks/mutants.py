@@ -57,8 +57,10 @@ TARGETS = {
     "local_training": Target(
         ("training", "local_training", "optimizers"), ("engine", "generators", "fedrep", "fedprox")
     ),
-    "engine": Target(("engine", "evaluation", "chunks", "round", "state", "uploads"),
-                     ("engine", "evaluation", "fedavg", "fedproto", "fedensemble", "fesem")),  # fmt: skip
+    "engine": Target(
+        ("engine", "evaluation", "chunks", "round", "state", "uploads"),
+        ("engine", "evaluation", "fedavg", "fedproto", "fedensemble", "fesem"),
+    ),
 }
 RAYS = ("ray", "undisturbed", "interrupted")  # parts of the names of fixtures that start Ray: such tests are left out
 

@@ -83,10 +83,28 @@ def search(tree: Path, trials: int, rounds: int, more: list[str]) -> dict[str, f
     kinds: dict[Key, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         command = [
-            sys.executable, "-P", "-m", "fedtune.search", "--algo", "gfpl", "--scenario", "digits-w4",  # a default once
-            "--trials", str(trials), "--rounds", str(rounds), "--final-seeds", "2", "--scheduler", "none",
-            "--storage-path", folder, "--name", "search", *more,
-        ]  # fmt: skip
+            sys.executable,
+            "-P",
+            "-m",
+            "fedtune.search",
+            "--algo",
+            "gfpl",
+            "--scenario",
+            "digits-w4",  # a default once
+            "--trials",
+            str(trials),
+            "--rounds",
+            str(rounds),
+            "--final-seeds",
+            "2",
+            "--scheduler",
+            "none",
+            "--storage-path",
+            folder,
+            "--name",
+            "search",
+            *more,
+        ]
         env = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
         before = {(pid, p.began) for pid, p in look().items()}  # also what an earlier search left, which is ours now
         began = time.time()
@@ -108,9 +126,14 @@ def search(tree: Path, trials: int, rounds: int, more: list[str]) -> dict[str, f
         times = [json.loads(line)["timestamp"] for file in files for line in file.read_text().splitlines()]
     spent = {name: sum(cpu[key] for key, k in kinds.items() if k == name) for name in KINDS}
     began_workers = sum(k == "workers" for k in kinds.values())
-    return {"to first round": min(times) - began, "from last round": ended - max(times), "whole": ended - began,
-            **{f"CPU of {name}": seconds for name, seconds in spent.items()}, "CPU of all": sum(spent.values()),
-            "worker processes": began_workers}  # fmt: skip
+    return {
+        "to first round": min(times) - began,
+        "from last round": ended - max(times),
+        "whole": ended - began,
+        **{f"CPU of {name}": seconds for name, seconds in spent.items()},
+        "CPU of all": sum(spent.values()),
+        "worker processes": began_workers,
+    }
 
 
 def main() -> int:

@@ -86,11 +86,16 @@ def case(
             times.append(took)
     ours, own, again = zip(*times[2:], strict=True)  # the first rounds fill caches
     return {
-        "algorithm": algorithm, "model": model, "executor": executor, "rounds": rounds,
-        "built_in_ms": 1e3 * statistics.median(ours), "own_ms": 1e3 * statistics.median(own),
+        "algorithm": algorithm,
+        "model": model,
+        "executor": executor,
+        "rounds": rounds,
+        "built_in_ms": 1e3 * statistics.median(ours),
+        "own_ms": 1e3 * statistics.median(own),
         "ratio": statistics.median(a / b for a, b in zip(ours, own, strict=True)),
-        "control": statistics.median(a / b for a, b in zip(ours, again, strict=True)), "asked": ASKED,
-    }  # fmt: skip
+        "control": statistics.median(a / b for a, b in zip(ours, again, strict=True)),
+        "asked": ASKED,
+    }
 
 
 def measure(rounds: int) -> list[dict[str, Any]]:

@@ -101,9 +101,16 @@ def row(model: str, shape: architectures.Shape, batch: int, clients: int, repeat
         tape = least(lambda: replay(x, y), repeats)
     eager, plain = least(stacked, repeats), least(loop, repeats)
     return {
-        "model": model, "batch": batch, "clients": clients, "loop_ms": plain, "vmap_ms": eager, "tape_ms": tape,
-        "kernels_ms": kernels, "bound": plain / kernels, "reached": plain / tape,
-    }  # fmt: skip
+        "model": model,
+        "batch": batch,
+        "clients": clients,
+        "loop_ms": plain,
+        "vmap_ms": eager,
+        "tape_ms": tape,
+        "kernels_ms": kernels,
+        "bound": plain / kernels,
+        "reached": plain / tape,
+    }
 
 
 def _computes(recorder: Recorder, line: Any, slot: int) -> bool:

@@ -93,9 +93,15 @@ class Actors(RayActorManager):
         return False
 
     def add_actor(
-        self, cls: Any, kwargs: dict[str, Any], resource_request: Any, *, on_start: Any = None, on_stop: Any = None,
+        self,
+        cls: Any,
+        kwargs: dict[str, Any],
+        resource_request: Any,
+        *,
+        on_start: Any = None,
+        on_stop: Any = None,
         on_error: Any = None,
-    ) -> TrackedActor:  # fmt: skip
+    ) -> TrackedActor:
         actor = TrackedActor(self._count, on_start=on_start, on_stop=on_stop, on_error=on_error)
         self._age[actor], self._work[actor] = 0, (kwargs["config"], 0)
         self._pending_actors_to_attrs[actor] = ()
@@ -118,9 +124,15 @@ class Actors(RayActorManager):
         return alive
 
     def schedule_actor_task(
-        self, tracked_actor: TrackedActor, method_name: str, args: Any = None, kwargs: Any = None,
-        on_result: Any = None, on_error: Any = None, _return_future: bool = False,
-    ) -> Any:  # fmt: skip
+        self,
+        tracked_actor: TrackedActor,
+        method_name: str,
+        args: Any = None,
+        kwargs: Any = None,
+        on_result: Any = None,
+        on_error: Any = None,
+        _return_future: bool = False,
+    ) -> Any:
         def trained() -> None:
             on_result(tracked_actor, self._round(tracked_actor))
 
@@ -143,12 +155,23 @@ class Actors(RayActorManager):
         value, done = 1 - math.exp(-t * (1 + abs(math.log(config["lr"])))) / 2, t >= ROUNDS["n"]
         row = {name: 1 / (t + i) for i, name in enumerate(METRICS)}
         return row | {
-            "round": t, "val_acc": value, "comm_mb": float(t), "done": done, "complete": done,
-            "timestamp": time.time(), "training_iteration": t, "time_total_s": t * ROUNDS["seconds"],
-            "time_this_iter_s": ROUNDS["seconds"], "time_since_restore": t * ROUNDS["seconds"],
-            "iterations_since_restore": t, "pid": 1, "node_ip": "127.0.0.1", "hostname": "simulated",
-            "date": "2026-01-01_00-00-00", "config": dict(config),
-        }  # fmt: skip
+            "round": t,
+            "val_acc": value,
+            "comm_mb": float(t),
+            "done": done,
+            "complete": done,
+            "timestamp": time.time(),
+            "training_iteration": t,
+            "time_total_s": t * ROUNDS["seconds"],
+            "time_this_iter_s": ROUNDS["seconds"],
+            "time_since_restore": t * ROUNDS["seconds"],
+            "iterations_since_restore": t,
+            "pid": 1,
+            "node_ip": "127.0.0.1",
+            "hostname": "simulated",
+            "date": "2026-01-01_00-00-00",
+            "config": dict(config),
+        }
 
     def clear_actor_task_futures(self, tracked_actor: TrackedActor) -> None:
         self._age[tracked_actor] += 1
@@ -178,10 +201,12 @@ class Blocks(Callback):
         passed = {name: now[name] - self._last[name] for name in now}
         self._last = now
         row = {
-            "trials": self.ended, "ms a trial": passed["cpu"] / self.every * 1e3,
-            "ms a result": passed["cpu"] / max(1, passed["results"]) * 1e3, "MB": resident(),
+            "trials": self.ended,
+            "ms a trial": passed["cpu"] / self.every * 1e3,
+            "ms a result": passed["cpu"] / max(1, passed["results"]) * 1e3,
+            "MB": resident(),
             "lost": passed["waited"] / max(1e-9, passed["clock"] * self.slots),
-        }  # fmt: skip
+        }
         self.rows.append(row)
         figures = f"{row['trials']:8.0f} {row['ms a trial']:11.1f} {row['ms a result']:12.2f} {row['MB']:7.0f}"
         print(f"{figures} {row['lost']:7.1%}", flush=True)
@@ -216,10 +241,18 @@ def main() -> int:
     ROUNDS.update(n=args.rounds, seconds=args.seconds)
     every = args.every or max(1, args.trials // 10)
     with tempfile.TemporaryDirectory() as folder:
-        p = plan.make(SearchOptions(
-            algo="fedavg", fields={"rounds": args.rounds}, trials=args.trials, grace=1, max_concurrent=args.slots,
-            searcher=args.searcher, name="search", storage_path=folder,
-        ))  # fmt: skip
+        p = plan.make(
+            SearchOptions(
+                algo="fedavg",
+                fields={"rounds": args.rounds},
+                trials=args.trials,
+                grace=1,
+                max_concurrent=args.slots,
+                searcher=args.searcher,
+                name="search",
+                storage_path=folder,
+            )
+        )
         p.folder.mkdir(parents=True)
         p.files.write("running")
         with ray_start.connected(None, 1, 0, dashboard=False):

@@ -115,14 +115,20 @@ def main() -> int:
     torch.set_num_threads(1)
     memory.keep_freed_memory()
     found = []
-    print(f"{'setting':10} {'test-every':>10} {'training ms':>12} {'scoring ms':>11} {'share':>7}   (a round; asked "
-          f"{ASKED:.0%} at the default)", flush=True)  # fmt: skip
+    print(
+        f"{'setting':10} {'test-every':>10} {'training ms':>12} {'scoring ms':>11} {'share':>7}   (a round; asked "
+        f"{ASKED:.0%} at the default)",
+        flush=True,
+    )
     for name in args.only.split(","):
         schedules = [int(n) for n in args.test_every.split(",")]
         for one in row(name, schedules, args.turns, args.all_classes, args.data_dir):
             found.append(one)
-            print(f"{name:10} {one['test_every']:10} {1e3 * one['training']:12.1f} {1e3 * one['scoring']:11.1f} "
-                  f"{one['share']:7.1%}", flush=True)  # fmt: skip
+            print(
+                f"{name:10} {one['test_every']:10} {1e3 * one['training']:12.1f} {1e3 * one['scoring']:11.1f} "
+                f"{one['share']:7.1%}",
+                flush=True,
+            )
     if args.json:
         args.json.write_text(json.dumps(found, indent=2) + "\n")
     return 0

@@ -162,9 +162,13 @@ def ratio_row(name: str, alg: Any, clients: int, plain: Callable[..., Any], repe
     fast, slow = best_of([lambda: alg.aggregate(*given), lambda: plain(alg, *given)], repeats)
     nets = len(loop)
     return {
-        "what": f"{name}, {nets} net{'s' * (nets > 1)} x {alg.gen_steps} steps, {clients} heads", "ours_ms": fast * 1e3,
-        "loop_ms": slow * 1e3, "ratio": slow / fast, "asked": ASKED, "apart": apart,
-    }  # fmt: skip
+        "what": f"{name}, {nets} net{'s' * (nets > 1)} x {alg.gen_steps} steps, {clients} heads",
+        "ours_ms": fast * 1e3,
+        "loop_ms": slow * 1e3,
+        "ratio": slow / fast,
+        "asked": ASKED,
+        "apart": apart,
+    }
 
 
 def scale_here(clients: int, active: int) -> dict[str, Any]:
@@ -180,10 +184,14 @@ def scale_here(clients: int, active: int) -> dict[str, Any]:
     seconds = time.perf_counter() - began
     stored = sum(t.numel() * t.element_size() for name in ("nets", "memory") for t in leaves(server[name]))
     return {
-        "clients": clients, "active": active, "steps": SCALING_STEPS, "seconds": seconds,
-        "seconds_per_generator": seconds / active, "peak_extra_mib": status("VmHWM") - before,
+        "clients": clients,
+        "active": active,
+        "steps": SCALING_STEPS,
+        "seconds": seconds,
+        "seconds_per_generator": seconds / active,
+        "peak_extra_mib": status("VmHWM") - before,
         "stored_mib": stored / 2**20,
-    }  # fmt: skip
+    }
 
 
 def scale_row(clients: int, active: int, repeats: int) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def drawn(experiment: Experiment, trials: int) -> list[dict[str, Any]]:
 
 def trained(
     experiment: Experiment, configs: list[dict[str, Any]], data: Federation, rounds: int, share: bool
-) -> tuple[float, list[Any]]:  # fmt: skip
+) -> tuple[float, list[Any]]:
     """Seconds of the processor, and all figures."""
     replayed.forget()
     if share:  # one that is there before
@@ -85,9 +85,14 @@ def case(algorithm: str, setting: str, rounds: int, trials: int, turns: int) -> 
         took = [took[0] + alone[0], took[1] + shared[0]]
     each = [1e3 * t / (trials * turns) for t in took]
     return {
-        "algorithm": algorithm, "setting": setting, "rounds": rounds, "trials": trials,
-        "alone_ms": each[0], "shared_ms": each[1], "ratio": each[0] / each[1],
-    }  # fmt: skip
+        "algorithm": algorithm,
+        "setting": setting,
+        "rounds": rounds,
+        "trials": trials,
+        "alone_ms": each[0],
+        "shared_ms": each[1],
+        "ratio": each[0] / each[1],
+    }
 
 
 def main() -> int:

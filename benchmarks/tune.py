@@ -50,9 +50,14 @@ def with_tune(rounds: int, processes: int) -> tuple[float, float]:
         with open(space, "w") as file:
             file.write(f"SPACE = {CONFIGS!r}\n")
         options = SearchOptions(
-            algo="fedavg", fields={"rounds": rounds}, space=space, scheduler="none", storage_path=folder, name="tune",
+            algo="fedavg",
+            fields={"rounds": rounds},
+            space=space,
+            scheduler="none",
+            storage_path=folder,
+            name="tune",
             max_concurrent=processes,
-        )  # fmt: skip
+        )
         p = plan.make(options)
         p.points[:] = CONFIGS  # the default configuration is not trained on the other side
         data = partitioning.make(p.experiment.scenario, p.experiment.seed)
@@ -84,9 +89,15 @@ def measure(rounds: int = 120, processes: int = 0, repeats: int = 2) -> dict[str
     trial, plain = min((t[0] for t in turns), key=lambda pair: pair[1])
     start, tuned = min((t[1] for t in turns), key=lambda pair: pair[1])
     return {
-        "trials": len(CONFIGS), "rounds": rounds, "processes": processes, "trial_seconds": trial,
-        "ray_start_seconds": start, "tune_seconds": tuned, "plain_seconds": plain, "ratio": tuned / plain,
-    }  # fmt: skip
+        "trials": len(CONFIGS),
+        "rounds": rounds,
+        "processes": processes,
+        "trial_seconds": trial,
+        "ray_start_seconds": start,
+        "tune_seconds": tuned,
+        "plain_seconds": plain,
+        "ratio": tuned / plain,
+    }
 
 
 def line(got: dict[str, float]) -> str:

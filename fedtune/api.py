@@ -98,9 +98,12 @@ class Run(RunFolder):
 
 
 def train(
-    algo: Algo, scenario: str = "", config: Mapping[str, Any] | None = None,
-    save: str | Path | None = None, **options: Any,
-) -> pd.DataFrame:  # fmt: skip
+    algo: Algo,
+    scenario: str = "",
+    config: Mapping[str, Any] | None = None,
+    save: str | Path | None = None,
+    **options: Any,
+) -> pd.DataFrame:
     """Train one configuration from its first round to its last, without Ray; one row of metrics a round.
 
     PyTorch has one thread meanwhile, as in a trial.
@@ -189,9 +192,12 @@ class Objective:
     """
 
     def __init__(
-        self, options: ExperimentOptions, experiment: Experiment, space: Space,
+        self,
+        options: ExperimentOptions,
+        experiment: Experiment,
+        space: Space,
         objective: objectives.Objective = objectives.ACCURACY,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Load the data, and find out how clients are run, once for all trials."""
         from fedtune.engine import simulation
 
@@ -247,8 +253,11 @@ def _options(cls: type[Options], given_algo: Algo, scenario: str, given: Mapping
     theirs = [f.name for f in dataclasses.fields(Scenario)]
     hyperparameters = list(knobs(registry.find(user_files.take_each(algo, registry.names())[0])))
     # start="own" is an option, but start=2 is GFPL's hyperparameter
-    own = [f.name for f in dataclasses.fields(cls)
-           if f.name not in hyperparameters or given.get(f.name) in f.metadata.get("choices", ())]  # fmt: skip
+    own = [
+        f.name
+        for f in dataclasses.fields(cls)
+        if f.name not in hyperparameters or given.get(f.name) in f.metadata.get("choices", ())
+    ]
     values = {name: value for name, value in given.items() if name in own}
     fields, pinned = dict(values.pop("fields", {})), dict(values.pop("set", {}))
     for name, value in given.items():

@@ -8,6 +8,14 @@ default = tunable(
 )
 paper = lines(virtual=[100, 10, 50, 200, 500, 1000, 2000])  # ours: no grid was at hand
 wide = tunable(
-    CCVR, "virtual", "head_epochs", "head_batch", "head_lr", "variance_floor", "momentum", lr=(1e-4, 1.0),
-    local_epochs=(1, 20), batch=(4, 64),
-)  # fmt: skip
+    CCVR,
+    "virtual",
+    "head_epochs",
+    "head_batch",
+    "head_lr",
+    "variance_floor",
+    "momentum",
+    lr=(1e-4, 1.0),
+    local_epochs=(1, 20),
+    batch=(4, 64),
+)

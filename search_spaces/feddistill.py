@@ -8,6 +8,13 @@ default = tunable(
 )
 paper = lines(lam=[0.1, 0.5, 1.0, 5.0], leave_one_out=[True, False])
 wide = tunable(
-    FedDistill, "lam", "leave_one_out", "temperature", "knowledge", "momentum", lr=(1e-4, 1.0), local_epochs=(1, 20),
+    FedDistill,
+    "lam",
+    "leave_one_out",
+    "temperature",
+    "knowledge",
+    "momentum",
+    lr=(1e-4, 1.0),
+    local_epochs=(1, 20),
     batch=(4, 64),
-)  # fmt: skip
+)

@@ -6,6 +6,21 @@ from trainables.fedgen import FedGen
 default = tunable(FedGen, "gen_weight", "kl_weight", "gen_decay", "gen_lr", "gen_steps", lr=(1e-4, 0.3))
 paper = lines(gen_weight=[0.0, 1.0, 10.0], kl_weight=[0.0, 1.0, 10.0], gen_steps=[10, 50, 100])
 wide = tunable(
-    FedGen, "gen_weight", "kl_weight", "gen_decay", "kl_decay", "eta", "gen_lr", "gen_lr_decay", "gen_steps",
-    "gen_batch", "noise_width", "noise_law", "label_law", "weighing", "momentum", "batch_norm", lr=(1e-5, 0.3),
-)  # fmt: skip
+    FedGen,
+    "gen_weight",
+    "kl_weight",
+    "gen_decay",
+    "kl_decay",
+    "eta",
+    "gen_lr",
+    "gen_lr_decay",
+    "gen_steps",
+    "gen_batch",
+    "noise_width",
+    "noise_law",
+    "label_law",
+    "weighing",
+    "momentum",
+    "batch_norm",
+    lr=(1e-5, 0.3),
+)

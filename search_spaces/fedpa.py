@@ -7,9 +7,17 @@ from fedtune.tuning.space import lines, tunable
 from trainables.fedpa import FedPA
 
 default = tunable(
-    FedPA, "lam_po", "lam_ge", "gamma_fid", "gamma_ad", "po_decay", "ge_decay", gen_lr=(1e-5, 1e-2),
-    gen_steps=(10, 200), lr=(1e-5, 0.1),
-)  # fmt: skip
+    FedPA,
+    "lam_po",
+    "lam_ge",
+    "gamma_fid",
+    "gamma_ad",
+    "po_decay",
+    "ge_decay",
+    gen_lr=(1e-5, 1e-2),
+    gen_steps=(10, 200),
+    lr=(1e-5, 0.1),
+)
 # Table IV, one term left out at a time; and around the weights of section V
 paper = lines(
     gamma_ad=[0.15, 0.0, 0.05, 0.5],
@@ -19,8 +27,35 @@ paper = lines(
     gen_steps=[10, 100],
 )
 wide = tunable(
-    FedPA, "lam_po", "po_decay", "po_floor", "lam_ge", "ge_decay", "gamma_fid", "fid_decay", "gamma_ad", "ad_decay",
-    "gamma_div", "div_decay", "gen_lr", "gen_lr_decay", "gen_weight_decay", "gen_steps", "gen_batch", "noise_width",
-    "noise_law", "label_law", "bounded", "distance", "pairs", "pairs_over", "targets", "reduce", "weighing",
-    "prototypes", "optimizer", "batch_norm", lr=(1e-5, 0.1),
-)  # fmt: skip
+    FedPA,
+    "lam_po",
+    "po_decay",
+    "po_floor",
+    "lam_ge",
+    "ge_decay",
+    "gamma_fid",
+    "fid_decay",
+    "gamma_ad",
+    "ad_decay",
+    "gamma_div",
+    "div_decay",
+    "gen_lr",
+    "gen_lr_decay",
+    "gen_weight_decay",
+    "gen_steps",
+    "gen_batch",
+    "noise_width",
+    "noise_law",
+    "label_law",
+    "bounded",
+    "distance",
+    "pairs",
+    "pairs_over",
+    "targets",
+    "reduce",
+    "weighing",
+    "prototypes",
+    "optimizer",
+    "batch_norm",
+    lr=(1e-5, 0.1),
+)

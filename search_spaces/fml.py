@@ -8,6 +8,15 @@ default = tunable(
 )
 paper = lines(labels_own=[0.5, 0.1, 0.3, 0.7, 0.9], labels_meme=[0.1, 0.3, 0.7, 0.9])  # α, β
 wide = tunable(
-    FML, "labels_own", "labels_meme", "clip", "coupled", "kl_over", "weighing", "momentum", lr=(1e-4, 1.0),
-    local_epochs=(1, 20), batch=(4, 64),
-)  # fmt: skip
+    FML,
+    "labels_own",
+    "labels_meme",
+    "clip",
+    "coupled",
+    "kl_over",
+    "weighing",
+    "momentum",
+    lr=(1e-4, 1.0),
+    local_epochs=(1, 20),
+    batch=(4, 64),
+)

@@ -8,9 +8,17 @@ from trainables.gfpl import GFPL
 # t*, the first event, takes t1's place: pairs (t1, S_T) give the same schedule again and again, and t* <= 20 brings the
 # first event by round 20, wherever in the space
 default = tunable(
-    GFPL, "lam", "components", "threshold", "pseudo", "retrain_epochs", "retrain_lr", first=(1, 20), every=(1, 10),
+    GFPL,
+    "lam",
+    "components",
+    "threshold",
+    "pseudo",
+    "retrain_epochs",
+    "retrain_lr",
+    first=(1, 20),
+    every=(1, 10),
     lr=(1e-3, 0.3),
-)  # fmt: skip
+)
 # Figures 3, 4 and 6 vary one at a time around λ = 2, n = 4, S_C = 1, S_T = 10, t1 = 10; their grids are not printed.
 # S_C goes on to 300, because at 1 hardly anything fuses (spec 3.6).  Tables 1 and 2: the ablations; then what the text
 # leaves open: algorithm 2's order, how long and how fast heads are retrained, and on what else.
@@ -28,9 +36,21 @@ paper = lines(
     retrain_on=["own", "none"],
 )
 _events = tunable(
-    GFPL, "components", "threshold", "pseudo", "first", "every", "retrain_epochs", "retrain_lr", "variance_floor",
-    "linkage", "weighing", "order", "retrain_on", "clip",
-)  # fmt: skip
+    GFPL,
+    "components",
+    "threshold",
+    "pseudo",
+    "first",
+    "every",
+    "retrain_epochs",
+    "retrain_lr",
+    "variance_floor",
+    "linkage",
+    "weighing",
+    "order",
+    "retrain_on",
+    "clip",
+)
 _frame = tunable(GFPL, "lam", "predictor", "retrain")
 wide = tunable(GFPL, "dcs", "pfg", "momentum", lr=(1e-3, 0.3), local_epochs=(1, 5)) | {
     **{name: when(domain, pfg=True) for name, domain in _events.items()},

@@ -28,9 +28,30 @@ os.environ["OMP_NUM_THREADS"] = "1"  # also where a test starts a process: on a 
 os.environ["COLUMNS"] = "160"  # as where there is no terminal; pytest-xdist says otherwise to its workers
 
 # files of minutes, longest first: of three workers none is to begin one when the others have nothing left
-LONG = ("jobs", "your_own", "survival", "failures", "killed", "search", "compare", "algorithms", "cluster",
-        "promotion", "watching", "extend", "static", "python_page", "deploy", "packages", "laws", "seed_stack",
-        "ray_start", "ray_tasks", "report", "notebooks")
+LONG = (
+    "jobs",
+    "your_own",
+    "survival",
+    "failures",
+    "killed",
+    "search",
+    "compare",
+    "algorithms",
+    "cluster",
+    "promotion",
+    "watching",
+    "extend",
+    "static",
+    "python_page",
+    "deploy",
+    "packages",
+    "laws",
+    "seed_stack",
+    "ray_start",
+    "ray_tasks",
+    "report",
+    "notebooks",
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("command", ["ruff check", "lint-imports", "mypy"])
+@pytest.mark.parametrize("command", ["ruff check", "ruff format --check", "lint-imports", "mypy"])
 def test_static_check_finds_nothing(command: str) -> None:
     program, *words = command.split()
     found = subprocess.run([Path(sys.executable).with_name(program), *words], cwd=ROOT, capture_output=True, text=True)

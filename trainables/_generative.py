@@ -53,9 +53,11 @@ class Generative(Algorithm):
     noise_width: int = hyper(32, 4, 512, log=True, first_round=2, help="width of the noise it starts from")
     noise_law: Law = hyper("normal", choices=("normal", "uniform"), first_round=2, help="N(0, 1), or uniform on [0, 1)")
     label_law: str = hyper(
-        "histogram", choices=("histogram", "present", "uniform"), first_round=2,
+        "histogram",
+        choices=("histogram", "present", "uniform"),
+        first_round=2,
         help="generated labels: as the clients have them, uniform among those that anybody has, or among all",
-    )  # fmt: skip
+    )
     quality: bool = hyper(False, help="log distances of generated features within and between classes")
 
     shared = ("body", "head")
@@ -64,8 +66,10 @@ class Generative(Algorithm):
     structural: ClassVar[tuple[str, ...]] = ("gen_hidden", "noise_width")
     checked_with: ClassVar[Mapping[str, Any]] = {"gen_steps": 10, "gen_hidden": 16}
     contrasts: ClassVar[Mapping[str, tuple[Any, Any, Mapping[str, Any]]]] = {
-        "gen_steps": (10, 20, {}), "gen_hidden": (16, 32, {}), "gen_batch": (8, 16, {})
-    }  # fmt: skip
+        "gen_steps": (10, 20, {}),
+        "gen_hidden": (16, 32, {}),
+        "gen_batch": (8, 16, {}),
+    }
     net_heads: ClassVar[int] = 1  # 2: mean and log-variance
     personal: ClassVar[bool] = False  # a net for each client, stacked [K, …], instead of one for all
 

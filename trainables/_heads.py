@@ -33,8 +33,9 @@ class FitsHead(Algorithm):
         """The head {weight, bias}, fitted to x [C, r, D]: r draws of every class, of which those seen [C] count."""
         y = torch.arange(len(x), device=x.device)[:, None].expand(x.shape[:2])
         rows = x[seen].flatten(0, 1), y[seen].flatten()
-        weight, bias = descend(head["weight"], head["bias"], *rows, self.head_epochs, self.head_batch, self.head_lr,
-                               stream)  # fmt: skip
+        weight, bias = descend(
+            head["weight"], head["bias"], *rows, self.head_epochs, self.head_batch, self.head_lr, stream
+        )
         return {"weight": weight, "bias": bias}
 
 

@@ -44,8 +44,10 @@ class FedGen(Generative):
         1.0, 0.01, 10.0, log=True, extra_values=(0.0,), symbol="η", first_round=2, help="weight of diversity"
     )
     weighing: str = hyper(
-        "labels", choices=("labels", "mean"), first_round=2,
-        help="a head's weight: by the row's label, or the batch's mean"
+        "labels",
+        choices=("labels", "mean"),
+        first_round=2,
+        help="a head's weight: by the row's label, or the batch's mean",
     )
 
     averages: str = hyper("model", choices=("model", "head"), help="what the server averages: the model, or its head")
@@ -55,8 +57,17 @@ class FedGen(Generative):
     presets = {
         "as_published": CLIENTS | GENERATOR | {"kl_weight": 0.0, "weighing": "mean"},
         "htfllib": {
-            "averages": "head", "gen_weight": 1.0, "gen_decay": 1.0, "kl_weight": 0.0, "eta": 0.0, "gen_lr": 0.1,
-            "gen_steps": 100, "gen_batch": 10, "gen_hidden": 512, "noise_law": "uniform", "momentum": 0.0,
+            "averages": "head",
+            "gen_weight": 1.0,
+            "gen_decay": 1.0,
+            "kl_weight": 0.0,
+            "eta": 0.0,
+            "gen_lr": 0.1,
+            "gen_steps": 100,
+            "gen_batch": 10,
+            "gen_hidden": 512,
+            "noise_law": "uniform",
+            "momentum": 0.0,
         },
     }
 

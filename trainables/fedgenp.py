@@ -62,14 +62,24 @@ class FedGenP(Generative):
     )
     b_decay: float = hyper(1.0, 0.9, 1.0, first_round=2, help="what b is multiplied by after every round")
     beta: float = hyper(
-        1.0, 1e-4, 10.0, log=True, extra_values=(0.0, -1.0), symbol="β", first_round=2,
-        help="how hard a generator fools its client; -1: as the code"
+        1.0,
+        1e-4,
+        10.0,
+        log=True,
+        extra_values=(0.0, -1.0),
+        symbol="β",
+        first_round=2,
+        help="how hard a generator fools its client; -1: as the code",
     )
     others: str = hyper("mean", choices=("mean", "sum"), first_round=2, help="the others' losses: their mean, or sum")
     averaging: str = hyper("rows", choices=("rows", "clients"), help="models averaged over rows, or over clients")
     cap: float = hyper(
-        2.0, 1.0, 4.0, extra_values=(0.0,), first_round=2,
-        help="bound of a row's reversed loss, in multiples of ln C; 0: none"
+        2.0,
+        1.0,
+        4.0,
+        extra_values=(0.0,),
+        first_round=2,
+        help="bound of a row's reversed loss, in multiples of ln C; 0: none",
     )
     lam_kl: float = hyper(
         1e-3, 1e-5, 0.1, log=True, extra_values=(0.0,), symbol="λ_kl", first_round=2, help="weight of the prior"
@@ -78,18 +88,26 @@ class FedGenP(Generative):
         0, 8, 128, log=True, extra_values=(0,), symbol="m_k", first_round=2, help="generated rows of a step; 0: B"
     )
     weighing: str = hyper(
-        "equal", choices=("equal", "labels"), first_round=2,
-        help="the others' heads count alike, or by share of the label"
+        "equal",
+        choices=("equal", "labels"),
+        first_round=2,
+        help="the others' heads count alike, or by share of the label",
     )
     rectify: bool = hyper(False, first_round=2, help="ReLU on generated features, for a model whose features have one")
     patience: int = hyper(
-        10, 5, MOST_PATIENCE, extra_values=(0,), first_round=FIRST_STOP + 2,
-        help="rounds without a rise until stop; 0: never"
+        10,
+        5,
+        MOST_PATIENCE,
+        extra_values=(0,),
+        first_round=FIRST_STOP + 2,
+        help="rounds without a rise until stop; 0: never",
     )
     label_law: str = hyper(
-        "uniform", choices=("histogram", "present", "uniform"), first_round=2,
+        "uniform",
+        choices=("histogram", "present", "uniform"),
+        first_round=2,
         help="generated labels: as the clients have them, uniform among those that anybody has, or among all",
-    )  # fmt: skip
+    )
 
     net_heads = 2
     personal = True
@@ -100,13 +118,27 @@ class FedGenP(Generative):
     }
     presets = {
         "as_text": {
-            "others": "sum", "averaging": "clients", "gen_optimizer": "sgd", "gen_lr": 0.01, "cap": 0.0, "lam_kl": 0.0,
+            "others": "sum",
+            "averaging": "clients",
+            "gen_optimizer": "sgd",
+            "gen_lr": 0.01,
+            "cap": 0.0,
+            "lam_kl": 0.0,
         },
-        "as_published": CLIENTS | GENERATOR | {
-            "a": 10.0, "a_decay": 0.98, "b": 10.0, "b_decay": 0.98, "beta": -1.0, "cap": 0.0, "lam_kl": 0.0,
-            "weighing": "labels", "patience": 0,
-        }
-    }  # fmt: skip
+        "as_published": CLIENTS
+        | GENERATOR
+        | {
+            "a": 10.0,
+            "a_decay": 0.98,
+            "b": 10.0,
+            "b_decay": 0.98,
+            "beta": -1.0,
+            "cap": 0.0,
+            "lam_kl": 0.0,
+            "weighing": "labels",
+            "patience": 0,
+        },
+    }
 
     def wanted(self) -> bool:
         """Whether generators are needed: unless both of their weights are 0."""
@@ -185,9 +217,7 @@ class FedGenP(Generative):
         server = server | {"nets": put(server["nets"], ids, nets), "memory": put(server["memory"], ids, memory)}
         return server | {"trained": server["trained"].index_fill(0, ids, True)}
 
-    def conflict(
-        self, net: Net, k: Tensor, noise: Tensor, xi: Tensor, y: Tensor, heads: dict, share: Tensor
-    ) -> Tensor:
+    def conflict(self, net: Net, k: Tensor, noise: Tensor, xi: Tensor, y: Tensor, heads: dict, share: Tensor) -> Tensor:
         """J of one generator, that of the k-th head (Eq. 1 and 3): right for the others, wrong for its own."""
         h, mu, logvar = self.imagine(net, noise, xi, y, training=True)
         losses = head_losses(heads, h, y)  # [m, B]

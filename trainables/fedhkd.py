@@ -33,12 +33,24 @@ class FedHKD(Algorithm):
     """FedHKD as the docstring of its module gives it: hyperparameters, clients and server."""
 
     lam: float = hyper(
-        0.05, 1e-3, 10.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2,
-        help="weight of agreeing on soft predictions"
+        0.05,
+        1e-3,
+        10.0,
+        log=True,
+        extra_values=(0.0,),
+        symbol="λ",
+        first_round=2,
+        help="weight of agreeing on soft predictions",
     )
     gamma: float = hyper(
-        0.05, 1e-3, 10.0, log=True, extra_values=(0.0,), symbol="γ", first_round=2,
-        help="weight of the pull to mean features"
+        0.05,
+        1e-3,
+        10.0,
+        log=True,
+        extra_values=(0.0,),
+        symbol="γ",
+        first_round=2,
+        help="weight of the pull to mean features",
     )
     temperature: float = hyper(0.5, 0.1, 5.0, log=True, symbol="T", first_round=2, help="of the soft predictions")
     noise: float = hyper(

@@ -43,9 +43,7 @@ from fedtune.nn.layers import Linear, cross_entropy
 class FedKD(Algorithm):
     """FedKD as the docstring of its module gives it: hyperparameters, clients and server."""
 
-    mentee: str = hyper(
-        "", choices=("", *catalogue.WIDTHS), help="the common net; empty: the scenario's first model"
-    )
+    mentee: str = hyper("", choices=("", *catalogue.WIDTHS), help="the common net; empty: the scenario's first model")
     energy_start: float = hyper(0.95, 0.5, 1.0, symbol="T_s", help="share of squared singular values sent at first")
     energy_end: float = hyper(0.98, 0.5, 1.0, symbol="T_e", help="that share in the last round; 1: all")
     mentee_rate: float = hyper(1.0, 0.1, 10.0, log=True, help="the mentee's learning rate, in times lr")
@@ -60,9 +58,7 @@ class FedKD(Algorithm):
     structural = ("mentee",)
     depends_on_horizon = True
     contrasts = {"energy_end": (0.5, 1.0, {"energy_start": 0.5, "rounds": 3})}
-    presets = dict.fromkeys(
-        ("as_published", "htfllib"), {"coupled": True, "kl_over": "elements", "momentum": 0.0}
-    )
+    presets = dict.fromkeys(("as_published", "htfllib"), {"coupled": True, "kl_over": "elements", "momentum": 0.0})
 
     def idle(self, scenario: Scenario) -> dict[str, str]:
         """The scenario's rule for running statistics does not reach what the algorithm sends by itself."""

@@ -56,8 +56,14 @@ class FedPA(Generative):
     )
     div_decay: float = hyper(1.0, 0.9, 1.0, first_round=3, help="what γ_div is multiplied by after every round")
     gamma_ad: float = hyper(
-        0.15, 1e-3, 2.0, log=True, extra_values=(0.0,), symbol="γ_ad", first_round=2,
-        help="push away from prototypes: hard features"
+        0.15,
+        1e-3,
+        2.0,
+        log=True,
+        extra_values=(0.0,),
+        symbol="γ_ad",
+        first_round=2,
+        help="push away from prototypes: hard features",
     )
     ad_decay: float = hyper(1.0, 0.9, 1.0, first_round=3, help="what γ_ad is multiplied by after every round")
     bounded: bool = hyper(True, first_round=2, help="bound that push by the mean distance between prototypes")
@@ -69,13 +75,17 @@ class FedPA(Generative):
         "pairs", choices=("pairs", "batch"), first_round=2, help="their sum's divisor: their number, or B² (Eq. 7)"
     )
     targets: str = hyper(
-        "new", choices=("new", "last"), first_round=2,
-        help="the push is from this round's prototypes, or the last one's"
+        "new",
+        choices=("new", "last"),
+        first_round=2,
+        help="the push is from this round's prototypes, or the last one's",
     )
     reduce: str = hyper("mean", choices=("mean", "sum"), first_round=2, help="fidelity over clients: mean, or sum")
     weighing: str = hyper(
-        "labels", choices=("labels", "mean"), first_round=2,
-        help="a head's weight: by the row's label, or the batch's mean"
+        "labels",
+        choices=("labels", "mean"),
+        first_round=2,
+        help="a head's weight: by the row's label, or the batch's mean",
     )
     prototypes: str = hyper(
         "final", choices=("final", "running"), first_round=2, help="means after training, or while the model was moving"
@@ -91,14 +101,19 @@ class FedPA(Generative):
     }
     former = {"distance": "l2"}
     presets = {
-        "as_text": {
-            "distance": "l2", "bounded": False, "pairs_over": "batch", "local_steps": 0, "local_epochs": 20
+        "as_text": {"distance": "l2", "bounded": False, "pairs_over": "batch", "local_steps": 0, "local_epochs": 20},
+        "as_published": CLIENTS
+        | GENERATOR
+        | {
+            "bounded": False,
+            "distance": "mse",
+            "pairs": "other",
+            "targets": "last",
+            "reduce": "sum",
+            "weighing": "mean",
+            "prototypes": "running",
         },
-        "as_published": CLIENTS | GENERATOR | {
-            "bounded": False, "distance": "mse", "pairs": "other", "targets": "last", "reduce": "sum",
-            "weighing": "mean", "prototypes": "running",
-        }
-    }  # fmt: skip
+    }
 
     def floor_round(self) -> int:
         """The first round in which λ_po rests on its floor (174 of the paper's, which start at 0)."""

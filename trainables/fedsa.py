@@ -48,13 +48,19 @@ class FedSA(Algorithm):
         1.0, 0.01, 10.0, log=True, extra_values=(0.0,), symbol="λ_CC", help="of the head's loss on anchors"
     )
     drift: float = hyper(
-        1e-4, 1e-5, 0.3, log=True, extra_values=(0.0,), symbol="1-α",
-        help="how far anchors move to the prototypes each round"
+        1e-4,
+        1e-5,
+        0.3,
+        log=True,
+        extra_values=(0.0,),
+        symbol="1-α",
+        help="how far anchors move to the prototypes each round",
     )
     margin: str = hyper(
-        "larger", choices=("larger", "global", "local", "none"),
+        "larger",
+        choices=("larger", "global", "local", "none"),
         help="of the anchors (global), of the client's prototypes (local), the larger of the two, or 0",
-    )  # fmt: skip
+    )
     embed: bool = hyper(True, help="whether anchors are embedded, or raw Gaussians")
     prototypes: str = hyper(
         "running", choices=("running", "final"), help="means while the model was moving, or after training"
@@ -122,9 +128,9 @@ class FedSA(Algorithm):
         down = to_all({"anchors": server["anchors"]}, len(ids))
         if self.has_margin():
             local, common = server["local"][ids], mar(server["anchors"])
-            down["margin"] = {
-                "larger": local.maximum(common), "global": common.expand_as(local), "local": local
-            }[self.margin]  # fmt: skip
+            down["margin"] = {"larger": local.maximum(common), "global": common.expand_as(local), "local": local}[
+                self.margin
+            ]
         return down
 
     def has_margin(self) -> bool:

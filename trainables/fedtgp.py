@@ -41,8 +41,13 @@ class FedTGP(FedProto):
         100.0, 0.1, 1000.0, log=True, extra_values=(0.0,), symbol="τ", help="bound on the margin; 0: none"
     )
     server_epochs: int = hyper(
-        100, 1, 1000, log=True, extra_values=(0,), symbol="S",
-        help="the server's passes over what came in; 0: plain means"
+        100,
+        1,
+        1000,
+        log=True,
+        extra_values=(0,),
+        symbol="S",
+        help="the server's passes over what came in; 0: plain means",
     )
     server_lr: float = hyper(0.01, 1e-4, 1.0, log=True, help="the server's learning rate")
 

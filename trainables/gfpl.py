@@ -53,15 +53,25 @@ class GFPL(Algorithm):
         4, 1, 16, symbol="n", first_round=EVENT, help="Gaussians per class and client, at most rows / 5"
     )
     threshold: float = hyper(
-        1.0, 0.1, 300.0, log=True, symbol="S_C", first_round=EVENT,
-        help="Bhattacharyya distance, a sum over D dimensions, below which two fuse"
+        1.0,
+        0.1,
+        300.0,
+        log=True,
+        symbol="S_C",
+        first_round=EVENT,
+        help="Bhattacharyya distance, a sum over D dimensions, below which two fuse",
     )
     pseudo: int = hyper(16, 4, 128, log=True, symbol="r", first_round=EVENT, help="pseudo-features per class")
     every: int = hyper(10, 1, 20, symbol="S_T", first_round=EVENT, help="rounds between events")
     start: int = hyper(10, 1, 40, symbol="t1", first_round=EVENT, help="no event before this round")
     first: int = hyper(
-        0, 1, 40, extra_values=(0,), symbol="t*", first_round=EVENT,
-        help="round of the first event; 0 = automatic: the first multiple of `every` from `start` on"
+        0,
+        1,
+        40,
+        extra_values=(0,),
+        symbol="t*",
+        first_round=EVENT,
+        help="round of the first event; 0 = automatic: the first multiple of `every` from `start` on",
     )
     retrain_epochs: int = hyper(
         1, 1, 50, log=True, first_round=EVENT, help="passes over the pseudo-features, each drawn anew"
@@ -75,12 +85,16 @@ class GFPL(Algorithm):
     linkage: str = hyper("complete", choices=LINKAGES, first_round=EVENT, help="what makes a cluster in algorithm 1")
     weighing: str = hyper("rows", choices=("rows", "pi"), first_round=EVENT, help="a component's weight in fusion")
     order: str = hyper(
-        "fresh", choices=("fresh", "stale", "interleaved"), first_round=EVENT,
-        help="retrain on this event's P_G, on the last one's, or on that after every local step"
+        "fresh",
+        choices=("fresh", "stale", "interleaved"),
+        first_round=EVENT,
+        help="retrain on this event's P_G, on the last one's, or on that after every local step",
     )
     retrain_on: str = hyper(
-        "pseudo", choices=("pseudo", "own", "none"), first_round=EVENT,
-        help="what heads are retrained on: draws from P_G, own features for as many steps (the control), or nothing"
+        "pseudo",
+        choices=("pseudo", "own", "none"),
+        first_round=EVENT,
+        help="what heads are retrained on: draws from P_G, own features for as many steps (the control), or nothing",
     )
     catch_up: bool = hyper(True, first_round=EVENT, late=True, help="whether who missed an event gets its P_G later")
     apart: bool = hyper(True, first_round=EVENT, help="whether mixtures of unlike architectures are fused apart")
@@ -178,9 +192,10 @@ class GFPL(Algorithm):
             return train
         b, again = task.batch, self.again if self.retrain_on == "pseudo" else self.again_on_own
         noise = {
-            "label": Noise((b,), "uniform"), "component": Noise((b, 1), "uniform"),
+            "label": Noise((b,), "uniform"),
+            "component": Noise((b, 1), "uniform"),
             "value": Noise((b, 1, task.features)),
-        }  # fmt: skip
+        }
         return train._replace(noise=train.noise | noise, after=SecondStep(again, self.moves(), "sgd", self.retrain_lr))
 
     def moves(self) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Local: every client trains alone; nothing is exchanged.  The baseline that a federation has to beat.
 
-    client   local epochs on CE
+client   local epochs on CE
 """
 
 from dataclasses import dataclass

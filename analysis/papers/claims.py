@@ -64,9 +64,9 @@ def above(
     """Whether one algorithm is above another in every setting of a part, or in those whose label ends so."""
     ours, theirs = (read(table, part, row, "accuracy") for row in (one, other))
     there = [label for label in ours if label in theirs and label.endswith(only)]
-    return all_of(*(
-        better({one: ours[x], other: theirs[x]}, one, other, where=f"{x}: ", claimed=claimed) for x in there
-    ))  # fmt: skip
+    return all_of(
+        *(better({one: ours[x], other: theirs[x]}, one, other, where=f"{x}: ", claimed=claimed) for x in there)
+    )
 
 
 def ratio(read: Read, measure: str) -> Values:
@@ -104,31 +104,43 @@ def _both(*judges: Callable[[Read], Verdict]) -> Callable[[Read], Verdict]:
 
 
 CLAIMS: dict[str, tuple[str, Callable[[Read], Verdict]]] = {
-    **_by_heads("C1", "λ 0 → 2 raises accuracy (94.05 → 98.91)",
-                _fig3("a", lambda v: better(v, "λ = 2", "λ = 0", claimed=4.86))),
+    **_by_heads(
+        "C1", "λ 0 → 2 raises accuracy (94.05 → 98.91)", _fig3("a", lambda v: better(v, "λ = 2", "λ = 0", claimed=4.86))
+    ),
     **_by_heads("C2", "accuracy peaks at n = 8", _fig3("b", lambda v: peak(v, ["n = 8"]))),
     **_by_heads("C3", "neither part < PFG alone < DCS alone < both", ablation),
     "fig. 3c": ("GFPL is above FedProto at every s̄", lambda r: above(r, "gfpl-fig3", "c", "GFPL", "FedProto")),
     "fig. 4a": ("GFPL is above FedProto at every ŵ", lambda r: above(r, "gfpl-fig4", "a", "GFPL", "FedProto")),
-    "C4": ("a small S_C costs communication, a large one accuracy", _both(
-        _gfpl("gfpl-fig6", "S", "S_C = 0.1", "S_C = 300", measure="mb", unit="MB"),
-        _gfpl("gfpl-fig6", "S", "S_C = 0.1", "S_C = 300"))),
+    "C4": (
+        "a small S_C costs communication, a large one accuracy",
+        _both(
+            _gfpl("gfpl-fig6", "S", "S_C = 0.1", "S_C = 300", measure="mb", unit="MB"),
+            _gfpl("gfpl-fig6", "S", "S_C = 0.1", "S_C = 300"),
+        ),
+    ),
     "C5": ("a moderate S_T beats a small one", _gfpl("gfpl-fig4", "b", "S_T = 5", "S_T = 1")),
-    "C6": ("the best t1 lies inside its range", _both(
-        _gfpl("gfpl-fig4", "c", "t1 = 20", "t1 = 5"), _gfpl("gfpl-fig4", "c", "t1 = 20", "t1 = 40"))),
+    "C6": (
+        "the best t1 lies inside its range",
+        _both(_gfpl("gfpl-fig4", "c", "t1 = 20", "t1 = 5"), _gfpl("gfpl-fig4", "c", "t1 = 20", "t1 = 40")),
+    ),
     "C7, n": ("a client's cost is linear in n (ŵ = 0)", lambda r: linear(r("gfpl-fig7", "a", "GFPL", "mb"))),
     "C7, m": ("a client's cost is linear in m (ŵ = 0)", lambda r: linear(r("gfpl-fig7", "b", "GFPL", "mb"))),
     "C7, w̄": ("a client's cost is linear in w̄ (ŵ = 0)", lambda r: linear(r("gfpl-fig7", "c", "GFPL", "mb"))),
-    "C8": ("GFPL sends up 2/4 (MNIST), 33/41 (CIFAR10), 20/41 (CIFAR100) of what FedProto does",
-           lambda r: as_printed(ratio(r, "parameters"), {"MNIST": (2, 4), "CIFAR10": (33, 41), "CIFAR100": (20, 41)})),
+    "C8": (
+        "GFPL sends up 2/4 (MNIST), 33/41 (CIFAR10), 20/41 (CIFAR100) of what FedProto does",
+        lambda r: as_printed(ratio(r, "parameters"), {"MNIST": (2, 4), "CIFAR10": (33, 41), "CIFAR100": (20, 41)}),
+    ),
     "C8b": ("counting what comes down too, GFPL moves no more than FedProto", lambda r: within(ratio(r, "mb"), 0, 1)),
-    "C9": ("GFPL gains up to 3.64 points on FedProto (CIFAR10, w̄ = 5)",
-           lambda r: above(r, "gfpl-table1", "", "GFPL", "FedProto", "w̄ = 5", 3.64)),
-    "C10": ("no exchange at all beats FedProto (CIFAR10, w̄ = 3: 73.2 against 72.5)",
-            lambda r: above(r, "gfpl-table1", "", "Local", "FedProto", "w̄ = 3", 0.7)),
-    "C11": ("GFPL converges in 80 rounds (MNIST, w̄ = 4)",
-            lambda r: near(_rounds(r), 80)),
-}  # fmt: skip
+    "C9": (
+        "GFPL gains up to 3.64 points on FedProto (CIFAR10, w̄ = 5)",
+        lambda r: above(r, "gfpl-table1", "", "GFPL", "FedProto", "w̄ = 5", 3.64),
+    ),
+    "C10": (
+        "no exchange at all beats FedProto (CIFAR10, w̄ = 3: 73.2 against 72.5)",
+        lambda r: above(r, "gfpl-table1", "", "Local", "FedProto", "w̄ = 3", 0.7),
+    ),
+    "C11": ("GFPL converges in 80 rounds (MNIST, w̄ = 4)", lambda r: near(_rounds(r), 80)),
+}
 
 
 @guarded
@@ -178,8 +190,10 @@ def _require_each_once(tables: Sequence[Reproduced], folders: Sequence[Path]) ->
         for part in dict.fromkeys(s.panel.label for s in t.spots):
             if (t.table, part) in seen:
                 first = seen[t.table, part]
-                raise UserError(f"a part of a table is judged from one folder, but {first} and {folder} both have "
-                                f"{t.table}, {part}; give one")  # fmt: skip
+                raise UserError(
+                    f"a part of a table is judged from one folder, but {first} and {folder} both have "
+                    f"{t.table}, {part}; give one"
+                )
             seen[t.table, part] = folder
 
 
@@ -240,9 +254,7 @@ def judged(read: Read, where: Callable[[str, str], str] = lambda table, part: ""
     for name, (claim, check) in CLAIMS.items():
         asked: dict[tuple[str, str], None] = {}
 
-        def noted(
-            table: str, part: str, row: str, measure: str, asked: dict[tuple[str, str], None] = asked
-        ) -> Values:
+        def noted(table: str, part: str, row: str, measure: str, asked: dict[tuple[str, str], None] = asked) -> Values:
             asked[table, part] = None
             return read(table, part, row, measure)
 

@@ -84,11 +84,14 @@ def of_comparison(folder: Path, reads: str) -> dict[str, Values]:
     runs = pd.read_parquet(RunFiles(folder, COMPARISON).evaluations_file)
     runs = runs[runs["chosen"]] if reads == "tuned" else runs[runs["configuration"] == reads]
     return {
-        metric: {"": {
-            str(name): 100 * of.sort_values("seed")[metric].to_numpy(float) for name, of in runs.groupby("algorithm")
-        }}
+        metric: {
+            "": {
+                str(name): 100 * of.sort_values("seed")[metric].to_numpy(float)
+                for name, of in runs.groupby("algorithm")
+            }
+        }
         for metric in MEASURES
-    }  # fmt: skip
+    }
 
 
 def of_reproduction(found: Reproduced) -> dict[str, Values]:
@@ -135,11 +138,16 @@ def text(study: str, made: str, table: pd.DataFrame) -> str:
         shown = shown.drop(columns="setting")
     told = int((table["verdict"].isin([ABOVE, BELOW])).sum())
     lines = [
-        f"# Contrasts of {study}", "", studies()[study]["question"], "", made, "",
+        f"# Contrasts of {study}",
+        "",
+        studies()[study]["question"],
+        "",
+        made,
+        "",
         f"Written down in analysis/contrasts.yaml before the runs. {told} of {len(table)} differ significantly from 0.",
         "",
         comparison_text.markdown(shown),
-    ]  # fmt: skip
+    ]
     return "\n".join(lines) + "\n"
 
 

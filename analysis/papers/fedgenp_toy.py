@@ -83,9 +83,16 @@ def draw(seed: int) -> Federation:
 def scenario(rounds: int) -> Scenario:
     """Little local work; the global model scored on all rows together."""
     return Scenario(
-        model="mlp", clients=CLIENTS, rounds=rounds, evaluation="pooled", all_classes=0, batch=32, local_steps=5,
-        lr=0.01, momentum=0.0,
-    )  # fmt: skip
+        model="mlp",
+        clients=CLIENTS,
+        rounds=rounds,
+        evaluation="pooled",
+        all_classes=0,
+        batch=32,
+        local_steps=5,
+        lr=0.01,
+        momentum=0.0,
+    )
 
 
 def grid() -> tuple[np.ndarray, np.ndarray]:

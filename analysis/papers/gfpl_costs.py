@@ -16,9 +16,11 @@ KNOBS = {"n": "components"}
 
 
 def measured(
-    experiment: Experiment, varied: Mapping[str, Sequence[int]], config: dict[str, Any] | None = None,
+    experiment: Experiment,
+    varied: Mapping[str, Sequence[int]],
+    config: dict[str, Any] | None = None,
     data_dir: str | None = None,
-) -> pd.DataFrame:  # fmt: skip
+) -> pd.DataFrame:
     """A row per value of n (components), m (clients) and w̄ (ways), each varied alone.
 
     Columns: varied, value, measured (numbers that a client sent and received per round, the mean over clients and all
@@ -26,8 +28,9 @@ def measured(
     """
     rows = [
         {"varied": name, "value": value} | _cost(experiment, name, value, config or {}, data_dir)
-        for name, values in varied.items() for value in values
-    ]  # fmt: skip
+        for name, values in varied.items()
+        for value in values
+    ]
     return pd.DataFrame(rows, columns=["varied", "value", "measured", "formula"])
 
 

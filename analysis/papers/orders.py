@@ -31,9 +31,11 @@ FEWEST = 3  # algorithms that have an order worth the name
 
 # what is ordered -> the column of a comparison's table
 COLUMNS = {
-    "by defaults, own classes": "default", "tuned, own classes": "tuned", "tuned, all classes": "all",
+    "by defaults, own classes": "default",
+    "tuned, own classes": "tuned",
+    "tuned, all classes": "all",
     "what tuning gains": "gain",
-}  # fmt: skip
+}
 
 ABOUT = """By `python -m analysis.orders` on the two tables.  Kendall's τ is 1 for one order, 0 for unrelated
 ones and −1 for opposite ones; p is the chance of a τ as far from 0 between unrelated ones.  Across the kinds τ is that
@@ -59,8 +61,9 @@ def orders(one: pd.DataFrame, other: pd.DataFrame, names: tuple[str, str]) -> di
     tables = [t.set_index("algorithm") for t in (one, other)]
     found = {
         f"{what}: {names[0]}, {names[1]}": [t[column] for t in tables]
-        for what, column in COLUMNS.items() if all(column in t for t in tables)
-    }  # fmt: skip
+        for what, column in COLUMNS.items()
+        if all(column in t for t in tables)
+    }
     found |= {f"{name}: by defaults, tuned": [t["default"], t["tuned"]] for name, t in zip(names, tables, strict=True)}
     return {what: pd.concat(pair, axis=1, join="inner").dropna() for what, pair in found.items()}
 
@@ -97,10 +100,15 @@ def text(one: Path, other: Path) -> str:
         )
     pairs = orders(*tables, (one.stem, other.stem))
     found = taus(pairs, kinds(sorted({name for both in pairs.values() for name in both.index})))
-    shown = pd.DataFrame({
-        "order": found["order"], "kind": found["kind"], "algorithms": found["algorithms"],
-        "Kendall's τ": [number(t, ".2f") for t in found["tau"]], "p": [number(p, ".2g") for p in found["p"]],
-    })  # fmt: skip
+    shown = pd.DataFrame(
+        {
+            "order": found["order"],
+            "kind": found["kind"],
+            "algorithms": found["algorithms"],
+            "Kendall's τ": [number(t, ".2f") for t in found["tau"]],
+            "p": [number(p, ".2g") for p in found["p"]],
+        }
+    )
     return f"# Does the order of {one.stem} hold in {other.stem}?\n\n{ABOUT}\n\n{comparison_text.markdown(shown)}"
 
 

@@ -30,9 +30,14 @@ class Verdict(NamedTuple):
 
 
 def better(
-    values: Values, one: str, other: str, sign: int = 1, unit: str = "points", where: str = "",
+    values: Values,
+    one: str,
+    other: str,
+    sign: int = 1,
+    unit: str = "points",
+    where: str = "",
     claimed: float = math.nan,
-) -> Verdict:  # fmt: skip
+) -> Verdict:
     """Whether one setting has more than another (sign -1: less), by as much as was claimed.
 
     It holds if the 95 % interval of the paired difference lies on that side of 0, and does not if on the other.

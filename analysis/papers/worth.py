@@ -117,27 +117,36 @@ def text(folder: Path) -> str:
     tau, record = agreement(default, tuned), files.record
     gained = gains(default, tuned)
     (by_default, most_default), (when_tuned, most_tuned) = spread(default), spread(tuned)
-    shown = pd.DataFrame({
-        "algorithm": gained["algorithm"],
-        "default %": [f"{default[n].mean():.2f}" if n in default else "" for n in gained["algorithm"]],
-        "tuned %": [f"{tuned[n].mean():.2f}" if n in tuned else "" for n in gained["algorithm"]],
-        "gain": [interval(r.gain, r.half, "+z.2f") for r in gained.itertuples()],
-    })  # fmt: skip
+    shown = pd.DataFrame(
+        {
+            "algorithm": gained["algorithm"],
+            "default %": [f"{default[n].mean():.2f}" if n in default else "" for n in gained["algorithm"]],
+            "tuned %": [f"{tuned[n].mean():.2f}" if n in tuned else "" for n in gained["algorithm"]],
+            "gain": [interval(r.gain, r.half, "+z.2f") for r in gained.itertuples()],
+        }
+    )
     of = shares(folder, list(default))
     percent = of.assign(**{c: [f"{100 * v:.0f} %" for v in of[c]] for c in (*RATES, "others")}) if len(of) else of
     lines = [
-        f"# What tuning is worth: {folder.absolute().name}", "",
-        provenance_line(record, [record.get("git_commit")]), "",
+        f"# What tuning is worth: {folder.absolute().name}",
+        "",
+        provenance_line(record, [record.get("git_commit")]),
+        "",
         f"{len(default.columns)} algorithms, {len(default)} fresh seeds, test accuracy on each client's own rows "
-        "where the setting's rule is personal.", "",
-        comparison_text.markdown(shown), "",
+        "where the setting's rule is personal.",
+        "",
+        comparison_text.markdown(shown),
+        "",
         f"The orders by defaults and when tuned agree by Kendall's τ = {tau.value:.2f} (95 % interval "
-        f"{tau.low:.2f} to {tau.high:.2f}).", "",
+        f"{tau.low:.2f} to {tau.high:.2f}).",
+        "",
         f"The best lies {by_default:.2f} points above the median algorithm by defaults and {when_tuned:.2f} when "
-        f"tuned; above the worst {most_default:.2f} and {most_tuned:.2f}.", "",
-        "Share of the variance between trials (fANOVA), mean over searches, by what is sent:", "",
+        f"tuned; above the worst {most_default:.2f} and {most_tuned:.2f}.",
+        "",
+        "Share of the variance between trials (fANOVA), mean over searches, by what is sent:",
+        "",
         comparison_text.markdown(percent) if len(of) else "no search has trials enough",
-    ]  # fmt: skip
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -70,9 +70,10 @@ def _require_answer(address: str) -> None:
     """UserError for no web address, and where nobody listens, without a long wait."""
     where = addresses.parsed(address, ("http", "https"), "--address must be the dashboard's, like http://head:8265")
     addresses.require_answer(
-        where, "--address must be the dashboard's of a running Ray cluster",
+        where,
+        "--address must be the dashboard's of a running Ray cluster",
         "on the head, `ray status` says whether it runs; from elsewhere, forward its port with ssh -L",
-    )  # fmt: skip
+    )
 
 
 def ours(client: JobSubmissionClient) -> dict[str, JobDetails]:
@@ -86,9 +87,11 @@ def submit(client: JobSubmissionClient, name: str, entrypoint: str, package: Pat
     if name in {j.submission_id for j in client.list_jobs()}:
         raise UserError(f"a job needs a new name, but the cluster has had a {name}; give another --name")
     client.submit_job(
-        entrypoint=entrypoint, submission_id=name, metadata={MARK: VERSION},
+        entrypoint=entrypoint,
+        submission_id=name,
+        metadata={MARK: VERSION},
         runtime_env={"working_dir": str(package), "env_vars": JOB_ENVIRONMENT},
-    )  # fmt: skip
+    )
 
 
 def follow(client: JobSubmissionClient, job: str, address: str) -> int:

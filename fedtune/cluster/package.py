@@ -29,9 +29,10 @@ def data_files(names: Iterable[str], root: Path) -> dict[str, Path]:
         source = datasets.SOURCES[name]
         split = dict(source.options).get("split", "")  # all of EMNIST's lie in one folder
         found = [
-            f for f in sorted((root / source.folder).rglob("*"))
+            f
+            for f in sorted((root / source.folder).rglob("*"))
             if f.is_file() and f.suffix not in (".gz", ".zip") and f"{split}-" in f"{f.name}-"
-        ]  # fmt: skip
+        ]
         if not found:
             raise UserError(
                 f"{name} is sent with the job, but it is not in {root / source.folder}; give --data DIR that has it, "

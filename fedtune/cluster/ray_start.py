@@ -45,9 +45,15 @@ AHEAD = {  # where every CPU is to have a trial: its worker loads what trains wh
 
 @contextmanager
 def connected(
-    address: str | None, cpus: float, gpus: float, dashboard: bool, host: str = LOOPBACK, trials: int = 0,
-    log: Path | None = None, storage: Path | None = None,
-) -> Iterator[int]:  # fmt: skip
+    address: str | None,
+    cpus: float,
+    gpus: float,
+    dashboard: bool,
+    host: str = LOOPBACK,
+    trials: int = 0,
+    log: Path | None = None,
+    storage: Path | None = None,
+) -> Iterator[int]:
     """Ray for as long as this lasts: a cluster's, or started here.  Gives how many trials fit into it at once.
 
     cpus, gpus: of a trial.  host: where the dashboard of a Ray started here listens; all else listens on loopback.
@@ -243,6 +249,4 @@ def require_address(address: str | None) -> None:
     if address in (None, "auto", "local"):
         return
     where = addresses.parsed(address, ("", "ray"), "--address must be auto, host:port or ray://host:port")
-    addresses.require_answer(
-        where, "--address must be that of a running Ray cluster", "leave it out to start one here"
-    )  # fmt: skip
+    addresses.require_answer(where, "--address must be that of a running Ray cluster", "leave it out to start one here")

@@ -20,9 +20,13 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("what", nargs="?", default="", metavar="FILE.py[:NAME]", help="an algorithm or a model, or a name")
     p.add_argument("--model", default="", metavar="FILE.py:NAME", help="a model; with an algorithm, its clients' model")
     arguments.add_options(
-        p, ExperimentOptions, "scenario", "set", "debug",
+        p,
+        ExperimentOptions,
+        "scenario",
+        "set",
+        "debug",
         scenario="whose data shape, model and local work to ask with (default: small clients of many kinds)",
-    )  # fmt: skip
+    )
     p.add_argument("--dataset", default="", metavar="NAME", help="whose rows' shape and classes to ask with")
     p.add_argument("--x-as", default="", metavar="KIND", help="what its rows are, where type and axes leave it open")
     return p

@@ -16,8 +16,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("run", type=Path, metavar="RUN", help="the folder of the search that is over")
     more = p.add_mutually_exclusive_group(required=True)
     more.add_argument("--trials", type=arguments.positive_int, metavar="+N", help="so many more trials")
-    more.add_argument("--rounds", type=arguments.positive_int, metavar="+N", help="so many more rounds for the best trials")
-    p.add_argument("--top", type=arguments.positive_int, metavar="N", help="with --rounds: for how many (default: a third)")
+    more.add_argument(
+        "--rounds", type=arguments.positive_int, metavar="+N", help="so many more rounds for the best trials"
+    )
+    p.add_argument(
+        "--top", type=arguments.positive_int, metavar="N", help="with --rounds: for how many (default: a third)"
+    )
     p.add_argument("--name", help="of the new folder, beside the old one (default: RUN+N, RUN+Nrounds)")
     arguments.add_resumed(p)
     return p

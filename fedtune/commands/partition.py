@@ -1,7 +1,7 @@
 """fedtune partition: who holds what, as a table, a picture and a file, before anything is trained.
 
-    fedtune partition --dataset digits --partition dirichlet --alpha 0.3 -o picture.html
-    fedtune partition --dataset wards.npz --partition shards --save mine.npz        # for --partition mine.npz
+fedtune partition --dataset digits --partition dirichlet --alpha 0.3 -o picture.html
+fedtune partition --dataset wards.npz --partition shards --save mine.npz        # for --partition mine.npz
 """
 
 from __future__ import annotations

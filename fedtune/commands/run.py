@@ -28,7 +28,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--trust", action="store_true", help="also the code in another user's folder, beside --config")
     p.add_argument("--output", type=Path, metavar="FILE.jsonl", help="also write the metrics, a line a round")
     p.add_argument("--save", type=Path, metavar="MODEL.pt", help="also keep the model, for analysis.models to open")
-    p.add_argument("--threads", type=arguments.small_int, default=1, help="PyTorch's threads (default 1, as a search's)")
+    p.add_argument(
+        "--threads", type=arguments.small_int, default=1, help="PyTorch's threads (default 1, as a search's)"
+    )
     return p
 
 

@@ -33,13 +33,18 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--grace", default="", metavar="N,…", help="first rungs (default: as a search has it)")
     p.add_argument("--seeds-per-trial", default="1", metavar="K,…", help="seeds that each trial is judged on")
     p.add_argument(
-        "--more-seeds", default="none", metavar="A,…",
+        "--more-seeds",
+        default="none",
+        metavar="A,…",
         help="who is trained on another seed: none, top (the best finished), rung (the best of every rung)",
-    )  # fmt: skip
+    )
     p.add_argument(
-        "--budget", type=arguments.positive_int, default=32, metavar="N",
+        "--budget",
+        type=arguments.positive_int,
+        default=32,
+        metavar="N",
         help="training of a search, in trials of full length (default 32)",
-    )  # fmt: skip
+    )
     p.add_argument("--slots", type=arguments.small_int, default=2, metavar="N", help="trials at once (default 2)")
     p.add_argument("--searches", type=arguments.small_int, default=200, metavar="N", help="of each kind (default 200)")
     p.add_argument("--processes", type=arguments.small_int, metavar="N", help="at once (default: the CPUs there are)")
@@ -61,10 +66,12 @@ def main(argv: list[str] | None = None) -> int:
     tables = [tabulated.read(path) for path in args.tables]
     rounds = min(t.rounds for t in tables)
     strategies = search_regret.strategies(
-        _names(args.searcher), _names(args.scheduler),
+        _names(args.searcher),
+        _names(args.scheduler),
         _numbers("--grace", args.grace, 1, rounds) if args.grace else [0],
-        _numbers("--seeds-per-trial", args.seeds_per_trial, 1, 1000), _more(args.more_seeds),
-    )  # fmt: skip
+        _numbers("--seeds-per-trial", args.seeds_per_trial, 1, 1000),
+        _more(args.more_seeds),
+    )
     search_regret.require_seeds(tables, strategies)
     parts = []
     for part in search_regret.simulate(tables, strategies, args.budget, args.slots, args.searches, args.processes):

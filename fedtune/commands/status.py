@@ -15,9 +15,13 @@ def parser() -> argparse.ArgumentParser:
     p = arguments.Parser(prog="fedtune status", description="How a search, a comparison or a reproduction stands.")
     p.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
     p.add_argument(
-        "--watch", type=arguments.above_zero, nargs="?", const=2.0, metavar="SECONDS",
+        "--watch",
+        type=arguments.above_zero,
+        nargs="?",
+        const=2.0,
+        metavar="SECONDS",
         help="refresh (default: every 2 s)",
-    )  # fmt: skip
+    )
     p.add_argument("--debug", action="store_true", help="show the stack of an error")
     return p
 

@@ -37,9 +37,11 @@ A cluster that asks for a token gets yours: from RAY_AUTH_TOKEN, the file RAY_AU
 def parser() -> argparse.ArgumentParser:
     """The arguments before `--`."""
     p = Parser(
-        prog="fedtune submit", usage="fedtune submit --address URL [options] -- SEARCH ARGUMENTS",
-        description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+        prog="fedtune submit",
+        usage="fedtune submit --address URL [options] -- SEARCH ARGUMENTS",
+        description=ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     known = ", ".join(f"${name}" for name in jobs.ENVIRONMENT)
     p.add_argument("--address", metavar="URL", help=f"of the cluster's dashboard, http://head:8265 (default {known})")
     p.add_argument("--name", help="of the job (default: the run's; with a time, if that was given)")

@@ -30,15 +30,21 @@ def declarations(s: Subject) -> Violation | Note | None:
     return None
 
 
-def _fields(cls: type[Algorithm]) -> Iterator[Violation]:
+def _fields(cls: type[Algorithm]) -> Iterator[Violation]:  # noqa: C901, PLR0912
     declared = knobs(cls)
     for name, value in vars(cls).items():
         if isinstance(value, dataclasses.Field):
-            yield Violation(places.of_class(cls), f"{name} is no field of {cls.__name__}",
-                         "write @dataclass(frozen=True) above the class")  # fmt: skip
+            yield Violation(
+                places.of_class(cls),
+                f"{name} is no field of {cls.__name__}",
+                "write @dataclass(frozen=True) above the class",
+            )
     for name in (f.name for f in dataclasses.fields(cls) if f.name not in declared):
-        yield Violation(places.of_name(cls, name), f"{name} is a field, but no hyperparameter",
-                     f"declare it: {name}: … = hyper(default, low, high, help=…), or as ClassVar")  # fmt: skip
+        yield Violation(
+            places.of_name(cls, name),
+            f"{name} is a field, but no hyperparameter",
+            f"declare it: {name}: … = hyper(default, low, high, help=…), or as ClassVar",
+        )
     for name, knob in declared.items():
         where = places.of_name(cls, name)
         if name in {f.name for f in dataclasses.fields(Scenario)}:
@@ -49,8 +55,11 @@ def _fields(cls: type[Algorithm]) -> Iterator[Violation]:
             yield Violation(where, f"{name} has the range {knob.low} … {knob.high}", "give the lower end first")
         try:
             if type(knob.check(knob.default)) is not type(knob.default):
-                yield Violation(where, f"the default of {name} is no {type(knob.check(knob.default)).__name__}",
-                             f"write {knob.check(knob.default)!r}")  # fmt: skip
+                yield Violation(
+                    where,
+                    f"the default of {name} is no {type(knob.check(knob.default)).__name__}",
+                    f"write {knob.check(knob.default)!r}",
+                )
         except UserError as error:
             yield Violation(where, str(error), "give a default in the range, or name it in extra_values")
     try:
@@ -60,8 +69,11 @@ def _fields(cls: type[Algorithm]) -> Iterator[Violation]:
         return
     for name, knob in declared.items():
         if isinstance(knob.first_round, str) and not callable(getattr(alg, knob.first_round, None)):
-            yield Violation(places.of_name(cls, name), f"{name} asks {knob.first_round}() for its first round",
-                         f"write a method {knob.first_round}(self) -> int")  # fmt: skip
+            yield Violation(
+                places.of_name(cls, name),
+                f"{name} asks {knob.first_round}() for its first round",
+                f"write a method {knob.first_round}(self) -> int",
+            )
         elif not (isinstance(first := first_round(alg, name), int) and first >= 1):
             yield Violation(places.of_name(cls, name), f"the first round of {name} is {first!r}", "rounds count from 1")
 
@@ -78,8 +90,11 @@ def _hooks(cls: type[Algorithm]) -> Iterator[Violation]:
                 try:
                     inspect.signature(method).bind(*wanted)
                 except TypeError:
-                    yield Violation(places.of_function(method), f"{name}({', '.join(own)}) is called as "
-                                 f"{name}({', '.join(wanted)})", "give it these arguments")  # fmt: skip
+                    yield Violation(
+                        places.of_function(method),
+                        f"{name}({', '.join(own)}) is called as {name}({', '.join(wanted)})",
+                        "give it these arguments",
+                    )
             elif len(re.findall(rf"\b{name}\b", text)) == 1 and (
                 near := difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.8)
             ):
@@ -92,13 +107,18 @@ def _named_values(cls: type[Algorithm]) -> Iterator[Violation]:
     for attribute in ("schedule", "structural"):
         for name in getattr(cls, attribute):
             if name not in declared:
-                yield Violation(places.of_name(cls, attribute), f"{attribute} names {name}, which is no hyperparameter",
-                             f"name some of {', '.join(declared) or 'none'}")  # fmt: skip
+                yield Violation(
+                    places.of_name(cls, attribute),
+                    f"{attribute} names {name}, which is no hyperparameter",
+                    f"name some of {', '.join(declared) or 'none'}",
+                )
     for attribute in ("shared", "sends", "predicts", "schedule", "structural"):
         if not isinstance(getattr(cls(), attribute), tuple):
             yield Violation(places.of_name(cls, attribute), f"{attribute} is no tuple", f'write {attribute} = ("…",)')
     sets: dict[str, Mapping[str, Any]] = {
-        "for_mixed_models": cls.for_mixed_models, "checked_with": cls.checked_with, **dict(cls.presets)
+        "for_mixed_models": cls.for_mixed_models,
+        "checked_with": cls.checked_with,
+        **dict(cls.presets),
     }
     for title, values in sets.items():
         where = places.of_name(cls, title if title not in cls.presets else "presets")
@@ -112,8 +132,11 @@ def _named_values(cls: type[Algorithm]) -> Iterator[Violation]:
                 yield Violation(where, f"{title}: {error}", "give a value in the range")
 
 
-@law("first effects", "a hyperparameter has an effect, in the round that it declares or later",
-     needs=("declarations", "seed", "finite"))  # fmt: skip
+@law(
+    "first effects",
+    "a hyperparameter has an effect, in the round that it declares or later",
+    needs=("declarations", "seed", "finite"),
+)
 def first_effects(s: Subject) -> Violation | Note | None:
     """Two runs that differ in one hyperparameter: alike until its first round, apart within three rounds after."""
     for name, knob in knobs(s.cls).items():
@@ -142,8 +165,11 @@ def first_effect(s: Subject, name: str, knob: Knob) -> Violation | None:
             for rounds in range(first, first + 3):
                 a, b = (s.run(setting, rounds, config=c) for c in configs)
                 if early := _early(a, b, first):
-                    return Violation(where, f"{name} has an effect in round {early}, but declares first_round={first}",
-                                  f"declare first_round={early}")  # fmt: skip
+                    return Violation(
+                        where,
+                        f"{name} has an effect in round {early}, but declares first_round={first}",
+                        f"declare first_round={early}",
+                    )
                 if _differ(a, b, rounds, first):
                     return None
         except RunFailed as fell:
@@ -183,8 +209,11 @@ def _contrasts(s: Subject, name: str, knob: Knob) -> Iterator[tuple[Any, Any, Ma
     yield from ((value, knob.check(v), {}) for v in far if v != value)
 
 
-@law("metrics", "every round's row holds the promised metrics, and what `report` gives are numbers",
-     needs=("finite", "messages"))  # fmt: skip
+@law(
+    "metrics",
+    "every round's row holds the promised metrics, and what `report` gives are numbers",
+    needs=("finite", "messages"),
+)
 def metrics(s: Subject) -> Violation | Note | None:
     """The rows of three rounds."""
     always = {name for name, declared in METRICS.items() if not declared.search_only} - set(CLOCK)

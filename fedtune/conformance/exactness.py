@@ -23,8 +23,11 @@ EXECUTORS: tuple[Executor, ...] = ("stack", "loop")
 BASE = ("finite", "inputs", "draws", "own state", "seed")
 
 
-@law("one program", "client code runs for all clients as one program: no .item(), no `if tensor`, no boolean index",
-     needs=("finite", "messages"))  # fmt: skip
+@law(
+    "one program",
+    "client code runs for all clients as one program: no .item(), no `if tensor`, no boolean index",
+    needs=("finite", "messages"),
+)
 def one_program(s: Subject) -> Violation | Note | None:
     """torch.func.vmap runs it, or says where it cannot; what follows then runs one client after the other."""
     if s.executor == "loop":
@@ -48,16 +51,17 @@ def _run_anew(s: Subject) -> Note | None:
     return Note(places.anew(why[0])) if why else None
 
 
-@law("stack = loop", "all clients as one program and one client after the other give the same numbers",
-     needs=(*BASE, "scores", "one program"))  # fmt: skip
+@law(
+    "stack = loop",
+    "all clients as one program and one client after the other give the same numbers",
+    needs=(*BASE, "scores", "one program"),
+)
 def stack_equals_loop(s: Subject) -> Violation | Note | None:
     """In settings of every kind: optimisers, unlike sizes, BatchNorm, one client, unlike architectures."""
     if s.executor == "loop":
         return Note("not asked, as the model cannot be stacked")
     settings: list[tuple[Setting, Mapping[str, Any]]] = [
-        (setting, {})
-        for name, setting in s.settings._asdict().items()
-        if setting and name not in ("mixed", "effects")
+        (setting, {}) for name, setting in s.settings._asdict().items() if setting and name not in ("mixed", "effects")
     ]
     if s.settings.mixed and s.fits_mixed():
         settings.append((s.settings.mixed, s.cls.for_mixed_models))
@@ -68,9 +72,10 @@ def stack_equals_loop(s: Subject) -> Violation | Note | None:
             return Violation("", what, "copy it first")
         if said := s.difference(stack, loop):
             return Violation(
-                places.of_hook(s.cls, "upload", "loss", "predict"), f"with {setting.words}, {said}",
+                places.of_hook(s.cls, "upload", "loss", "predict"),
+                f"with {setting.words}, {said}",
                 "leave padded rows out with data.mask, and let no client's numbers depend on another's",
-            )  # fmt: skip
+            )
     return None
 
 
@@ -85,7 +90,7 @@ def grouping(s: Subject) -> Violation | Note | None:
                 places.of_hook(s.cls, "broadcast", "deployed", "aggregate"),
                 f"with clients in {len(groups)} groups in place of one, {said}",
                 "index the server's entries by `ids` and up['ids'], never by the place of a client in the message",
-            )  # fmt: skip
+            )
     return None
 
 
@@ -93,8 +98,10 @@ def grouping(s: Subject) -> Violation | Note | None:
 def checkpoint(s: Subject) -> Violation | Note | None:
     """Resumed after one round and after two; with unlike architectures after one."""
     cuts: list[tuple[Setting, Mapping[str, Any], int]] = [
-        (s.settings.few, {}, 1), (s.settings.few, {}, 2), (s.settings.chance, {}, 1)
-    ]  # fmt: skip
+        (s.settings.few, {}, 1),
+        (s.settings.few, {}, 2),
+        (s.settings.chance, {}, 1),
+    ]
     if s.settings.mixed and s.fits_mixed():
         cuts.append((s.settings.mixed, s.cls.for_mixed_models, 1))
     for setting, config, cut in cuts:
@@ -109,9 +116,10 @@ def checkpoint(s: Subject) -> Violation | Note | None:
                 said = f"{rest.sim.state.bytes} bytes are counted in place of {whole.sim.state.bytes}"
         if said:
             return Violation(
-                places.of_hook(s.cls, "init", "aggregate"), f"resumed after round {cut}, {said}",
+                places.of_hook(s.cls, "init", "aggregate"),
+                f"resumed after round {cut}, {said}",
                 "everything that changes must be a tensor in the server's entries or a client's",
-            )  # fmt: skip
+            )
     return None
 
 

@@ -7,22 +7,33 @@ import re
 from fedtune.user_code import user_errors
 
 _HINTS = (
-    (r"data-dependent control flow|calling \.item\(\)|Boolean value of Tensor",
-     "compute both branches and choose with torch.where; no .item(), no `if tensor`"),
-    (r"dynamic|nonzero|masked_select|boolean mask|bool.*index", "use a mask with torch.where in place of boolean "
-     "indexing, nonzero or unique: shapes must not depend on values"),
-    (r"random operation", "declare the random numbers as `noise=` of the phase, or in `upload_noise`, and take them "
-     "from batch.eps or data.eps"),
+    (
+        r"data-dependent control flow|calling \.item\(\)|Boolean value of Tensor",
+        "compute both branches and choose with torch.where; no .item(), no `if tensor`",
+    ),
+    (
+        r"dynamic|nonzero|masked_select|boolean mask|bool.*index",
+        "use a mask with torch.where in place of boolean indexing, nonzero or unique: shapes must not depend on values",
+    ),
+    (
+        r"random operation",
+        "declare the random numbers as `noise=` of the phase, or in `upload_noise`, and take them "
+        "from batch.eps or data.eps",
+    ),
     (r"inplace|in-place", "write a new tensor (a + b) in place of changing one (a += b, a.add_(b))"),
-    (r"same dtype|expected .*scalar type|found dtype|Double|two devices|same device", "make constants with the type "
-     "and device of what they meet: x.new_zeros(…), torch.zeros_like(x), y.to(x)"),
+    (
+        r"same dtype|expected .*scalar type|found dtype|Double|two devices|same device",
+        "make constants with the type and device of what they meet: x.new_zeros(…), torch.zeros_like(x), y.to(x)",
+    ),
     (r"shares parts that the net lacks", "name in `shared` parts of the net (body, head) or parts that `build` adds"),
-    (r"became NaN or infinite", "keep logarithms and quotients away from 0 (clamp(min=1e-12)), or lower the default "
-     "learning rates and weights"),
+    (
+        r"became NaN or infinite",
+        "keep logarithms and quotients away from 0 (clamp(min=1e-12)), or lower the default learning rates and weights",
+    ),
     (r"positional argument", "give the method the arguments that docs/your-own.md lists"),
     (r"\S must give ", "docs/your-own.md shows what every method gives"),
     (r"KeyError", "an entry of `sends` must be made by `init`, and what `aggregate` reads must be sent by `upload`"),
-)  # fmt: skip
+)
 
 
 def of_error(error: BaseException) -> str:

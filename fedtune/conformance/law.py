@@ -59,7 +59,9 @@ class Verdict(NamedTuple):
     note: str = ""  # why it is unknown, or what should be known although it holds
 
 
-def law(name: str, says: str, needs: tuple[str, ...] = ()) -> Callable[[Callable[[S], Violation | Note | None]], Law[S]]:
+def law(
+    name: str, says: str, needs: tuple[str, ...] = ()
+) -> Callable[[Callable[[S], Violation | Note | None]], Law[S]]:
     """Make a law of the function that looks for what breaks it."""
     return lambda look: Law(name, says, look, needs)
 

@@ -40,9 +40,10 @@ def messages(s: Subject) -> Violation | Note | None:
             short = {n: tuple(t.shape) for n, t in flat(message.content).items() if t.shape[:1] != (len(message.ids),)}
             for name, shape in short.items():
                 return Violation(
-                    places.of_hook(s.cls, hook), f"{name[1:]} has shape {shape} for {len(message.ids)} clients",
+                    places.of_hook(s.cls, hook),
+                    f"{name[1:]} has shape {shape} for {len(message.ids)} clients",
                     "the first axis of every message is the clients': see `to_all` in fedtune.core.trees",
-                )  # fmt: skip
+                )
     said = _schedule(run)
     return Violation(places.of_hook(s.cls, "round", "aggregate"), said, "exchange as `round` says") if said else None
 
@@ -86,7 +87,9 @@ def counted_bytes(s: Subject) -> Violation | Note | None:
             what = f"round {row['round']} says comm_mb {row['comm_mb']}, but {total / 1e6} were sent"
             return Violation(where, what, "let `report` give no figure of the ledger's name")
     if run.sim.state.bytes != total:
-        return Violation(where, f"{run.sim.state.bytes} bytes are counted, but {total} were sent", "let the engine count")
+        return Violation(
+            where, f"{run.sim.state.bytes} bytes are counted, but {total} were sent", "let the engine count"
+        )
     return None
 
 
@@ -109,8 +112,11 @@ def counted(message: Any) -> tuple[int, int, int]:
     return (numbers, 0, numbers * width + bitmaps) if real else (0, numbers, numbers * width + bitmaps)
 
 
-@law("rows stay home", "no message holds a client's rows, and validation and test rows train nothing",
-     needs=("finite", "seed"))  # fmt: skip
+@law(
+    "rows stay home",
+    "no message holds a client's rows, and validation and test rows train nothing",
+    needs=("finite", "seed"),
+)
 def rows_stay_home(s: Subject) -> Violation | Note | None:
     """Messages are searched for rows; then a run is made with other validation and test rows, and another's rows."""
     run = s.run(s.settings.holders, ROUNDS, "loop")
@@ -125,7 +131,9 @@ def rows_stay_home(s: Subject) -> Violation | Note | None:
     if moved := apart(_with_other_rows(s, splits).states[-1], run.states[2]):
         where = places.of_hook(s.cls, "predict", "deployed")
         what = f"{in_words(min(moved))} depends on validation or test rows"
-        return Violation(where, what, "train on `batch` and `data` only; the server hears a validation score in `observe`")
+        return Violation(
+            where, what, "train on `batch` and `data` only; the server hears a validation score in `observe`"
+        )
     return None
 
 

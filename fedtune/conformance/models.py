@@ -82,8 +82,11 @@ class ModelSubject:
         return m.head(m.body(x))
 
 
-@law("fits", "a body of one width and a head of a score for each class, drawn from the seed, row by row in evaluation",
-     needs=("inputs",))  # fmt: skip
+@law(
+    "fits",
+    "a body of one width and a head of a score for each class, drawn from the seed, row by row in evaluation",
+    needs=("inputs",),
+)
 def fits(s: ModelSubject) -> Violation | Note | None:
     """The width is found by running it; the process's random streams stay where they were."""
     streams = Streams.now()
@@ -95,8 +98,11 @@ def fits(s: ModelSubject) -> Violation | Note | None:
         place = user_errors.place(error)
         return Violation(_short(place or ""), str(error), "see docs/your-own.md on models")
     if drawn := streams.moved(Streams.now()):
-        return Violation("", f"making it draws from the process's stream of {' and '.join(drawn)}",
-                      "draw its start with torch's random numbers, as torch.nn.init does")  # fmt: skip
+        return Violation(
+            "",
+            f"making it draws from the process's stream of {' and '.join(drawn)}",
+            "draw its start with torch's random numbers, as torch.nn.init does",
+        )
     z = s.call(lambda: Model(net, dict(net.state_dict())).body(s.rows()))
     if z.shape != (ROWS, width):
         return Violation("", f"the body gives {tuple(z.shape)} for {ROWS} rows", f"give features [B, {width}]")
@@ -131,13 +137,21 @@ def own_state(s: ModelSubject) -> Violation | Note | None:
         for _ in range(PASSES):
             s.call(lambda: s.scores(net, s.rows()))
     if changed := hidden_state.changed(before, hidden_state.of_net(net) | hidden_state.of_process(*classes)):
-        return Violation("", f"{changed[0]} changes when rows go through it, and is no buffer of a client's",
-                      "keep it in a local variable, or register_buffer it")  # fmt: skip
+        return Violation(
+            "",
+            f"{changed[0]} changes when rows go through it, and is no buffer of a client's",
+            "keep it in a local variable, or register_buffer it",
+        )
     if written.files:
-        return Violation(_short(written.where), f"it writes {written.files[0]}, which outlives a trial",
-                      "keep it in a local variable, or register_buffer it")  # fmt: skip
+        return Violation(
+            _short(written.where),
+            f"it writes {written.files[0]}, which outlives a trial",
+            "keep it in a local variable, or register_buffer it",
+        )
     if drawn := [n for n in streams.moved(Streams.now()) if n != "torch"]:  # which is each client's own
-        return Violation("", f"it draws from the process's stream of {' and '.join(drawn)}", "draw with torch.rand, randn")
+        return Violation(
+            "", f"it draws from the process's stream of {' and '.join(drawn)}", "draw with torch.rand, randn"
+        )
     if hook := hook_of(net):
         return Note(f"{hook} has a hook, which may keep what it sees: clients are run one after the other")
     return None
@@ -150,8 +164,11 @@ def state_dict(s: ModelSubject) -> Violation | Note | None:
     values = {n: t.clone() for n, t in one.state_dict().items()}
     got, want = s.call(lambda: s.scores(other, x, values)), s.call(lambda: s.scores(one, x))
     if not torch.equal(got, want):
-        return Violation("", f"with the tensors of another draw it gives scores apart by {(got - want).abs().max():.2g}",
-                      "register what is drawn as nn.Parameter, or with register_buffer")  # fmt: skip
+        return Violation(
+            "",
+            f"with the tensors of another draw it gives scores apart by {(got - want).abs().max():.2g}",
+            "register what is drawn as nn.Parameter, or with register_buffer",
+        )
     return None
 
 
@@ -161,8 +178,11 @@ def types(s: ModelSubject) -> Violation | Note | None:
     net = s.net().double()
     z = s.call(lambda: s.scores(net, s.rows(dtype=torch.float64)))
     if z.dtype != torch.float64:
-        return Violation("", f"in double precision it gives {str(z.dtype).removeprefix('torch.')}",
-                      "make constants with x.new_zeros(…), torch.zeros_like(x)")  # fmt: skip
+        return Violation(
+            "",
+            f"in double precision it gives {str(z.dtype).removeprefix('torch.')}",
+            "make constants with x.new_zeros(…), torch.zeros_like(x)",
+        )
     return None
 
 
@@ -184,8 +204,11 @@ def gradient(s: ModelSubject) -> Violation | Note | None:
     return None
 
 
-@law("one program", "clients' models run stacked as one program, with the numbers of each alone, or one by one",
-     needs=("fits", "state_dict"))  # fmt: skip
+@law(
+    "one program",
+    "clients' models run stacked as one program, with the numbers of each alone, or one by one",
+    needs=("fits", "state_dict"),
+)
 def one_program(s: ModelSubject) -> Violation | Note | None:
     """What vmap cannot run is trained one client after the other, under `--executor auto`."""
     nets, x = [s.net(k) for k in range(CLIENTS)], s.rows()
@@ -261,5 +284,12 @@ def _short(place: str) -> str:
 
 
 LAWS: tuple[Law[ModelSubject], ...] = (
-    inputs, fits, own_state, state_dict, types, gradient, one_program, statistics,
-)  # fmt: skip
+    inputs,
+    fits,
+    own_state,
+    state_dict,
+    types,
+    gradient,
+    one_program,
+    statistics,
+)

@@ -67,12 +67,15 @@ def inputs(s: Subject) -> Violation | Note | None:
                 places.of_hook(s.cls, hook), f"`{hook}` changes {what}, which it was given", "give back a new one"
             )
         if run.spoiled:
-            return Violation("", f"a round changes {in_words(min(run.spoiled))} of the state before it", "copy it first")
+            return Violation(
+                "", f"a round changes {in_words(min(run.spoiled))} of the state before it", "copy it first"
+            )
         if moved := _disturbed(run):
             return Violation(
                 places.of_hook(s.cls, "aggregate", "receive", "predict"),
-                f"{in_words(min(moved))} changes in a round in which the client takes no part", "leave it alone",
-            )  # fmt: skip
+                f"{in_words(min(moved))} changes in a round in which the client takes no part",
+                "leave it alone",
+            )
     return None
 
 
@@ -82,14 +85,18 @@ def draws(s: Subject) -> Violation | Note | None:
     run = s.run(s.settings.few, executor="loop")
     if not run.drew:
         return None
-    word = {"torch": r"torch\.(rand|normal|bernoulli|multinomial|manual_seed)|\.(normal_|uniform_|bernoulli)\(",
-            "numpy": r"np\.random|numpy\.random", "python": r"\brandom\.\w+\("}  # fmt: skip
+    word = {
+        "torch": r"torch\.(rand|normal|bernoulli|multinomial|manual_seed)|\.(normal_|uniform_|bernoulli)\(",
+        "numpy": r"np\.random|numpy\.random",
+        "python": r"\brandom\.\w+\(",
+    }
     where = next((place for n in sorted(run.drew) if (place := places.of_word(s.cls, word[n]))), "")
     return Violation(
-        where, f"a round draws from the process's stream of {' and '.join(sorted(run.drew))}",
+        where,
+        f"a round draws from the process's stream of {' and '.join(sorted(run.drew))}",
         "client code asks for numbers with Noise and takes them from batch.eps or data.eps; server code makes a "
         "torch.Generator from task.seed and task.t",
-    )  # fmt: skip
+    )
 
 
 @law("own state", "nothing is remembered outside the state: not in objects, classes, modules or nets", needs=("draws",))
@@ -115,8 +122,11 @@ def own_state(s: Subject) -> Violation | Note | None:
     return None
 
 
-@law("seed", "a seed determines the run whatever else runs beside it, and another seed gives another",
-     needs=("draws", "own state", "inputs", "messages"))  # fmt: skip
+@law(
+    "seed",
+    "a seed determines the run whatever else runs beside it, and another seed gives another",
+    needs=("draws", "own state", "inputs", "messages"),
+)
 def seed(s: Subject) -> Violation | Note | None:
     """A second run of the same seed is made in turns with one of another seed."""
     few = s.settings.few
@@ -138,12 +148,13 @@ def seed(s: Subject) -> Violation | Note | None:
         heads = [n for n in want.states[2] if "head" in n and "/kept/" not in n]
         same = heads and set(heads) - apart(other.states[-1], want.states[2])
         if same:
-            return Violation("", f"another seed gives the same {in_words(min(same))}", "train the head, or draw its start")
+            return Violation(
+                "", f"another seed gives the same {in_words(min(same))}", "train the head, or draw its start"
+            )
     return None
 
 
-@law("scores", "predict gives each row C scores that do not depend on the rows beside it",
-     needs=("finite", "messages"))  # fmt: skip
+@law("scores", "predict gives each row C scores that do not depend on the rows beside it", needs=("finite", "messages"))
 def scores(s: Subject) -> Violation | Note | None:
     """Rows are scored alone and together."""
     run = s.run(s.settings.averaged, executor="loop")
@@ -171,9 +182,10 @@ def scores(s: Subject) -> Violation | Note | None:
             return Violation(where, f"{name} gives scores that are no numbers", "keep logarithms and quotients from 0")
         if not torch.allclose(z[:1], single[head], rtol=1e-4, atol=1e-6):
             return Violation(
-                where, f"{name} scores a row differently when other rows are beside it",
+                where,
+                f"{name} scores a row differently when other rows are beside it",
                 "use no mean, sort or norm over the rows: they are padded, and how many come at once may change",
-            )  # fmt: skip
+            )
     return None
 
 

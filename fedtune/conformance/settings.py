@@ -15,9 +15,18 @@ from fedtune.experiment import partitioning
 from fedtune.experiment.scenario import Scenario
 
 TINY = Scenario(
-    model="mlp", features=12, clients=5, ways=3, ways_spread=1, shots=8, shots_spread=4, val_shots=2, test_shots=2,
-    all_classes=0, batch=8,
-)  # fmt: skip
+    model="mlp",
+    features=12,
+    clients=5,
+    ways=3,
+    ways_spread=1,
+    shots=8,
+    shots_spread=4,
+    val_shots=2,
+    test_shots=2,
+    all_classes=0,
+    batch=8,
+)
 SIZES = [9, 6, 8, 5]  # rows of four clients, and their classes: 1 has three holders, 4 has one, 2 and 5 have none
 HOLDERS = [[0, 1], [1], [0, 1, 3], [3, 4, 0]]
 
@@ -36,9 +45,14 @@ class Setting(NamedTuple):
 
 
 def random_federation(
-    train: Sequence[int], classes: Sequence[Sequence[int]] | None = None, shape: tuple[int, ...] = (1, 8, 8),
-    total: int = 4, seed: int = 0, other: int = 3, scale: float = 1.0,
-) -> Federation:  # fmt: skip
+    train: Sequence[int],
+    classes: Sequence[Sequence[int]] | None = None,
+    shape: tuple[int, ...] = (1, 8, 8),
+    total: int = 4,
+    seed: int = 0,
+    other: int = 3,
+    scale: float = 1.0,
+) -> Federation:
     """Client k has train[k] random training rows of the classes classes[k], and `other` for validation and test."""
     rng = np.random.default_rng(seed)
     labels, splits, start = [], [], 0
@@ -126,25 +140,37 @@ def settings(base: Scenario | None = None) -> Settings:
 def _of(base: Scenario) -> Settings:
     """The same with a scenario's data shape, model and local work, on random rows."""
     small = replace(
-        base, clients=5, participation=1.0, evaluation="personal", eval_clients=0, all_classes=0, rounds=TINY.rounds,
-    )  # fmt: skip
+        base,
+        clients=5,
+        participation=1.0,
+        evaluation="personal",
+        eval_clients=0,
+        all_classes=0,
+        rounds=TINY.rounds,
+    )
     unequal = _random([5, 13, 9, 2, 7])
     some = replace(small, participation=0.6)
     return Settings(
         few=Setting("3 of 5 clients take part", some, unequal, resumes=True),
-        everyone=Setting("two epochs, small batches", small, unequal,
-                         {"local_epochs": 2, "local_steps": 0, "batch": 5}, 2),
+        everyone=Setting(
+            "two epochs, small batches", small, unequal, {"local_epochs": 2, "local_steps": 0, "batch": 5}, 2
+        ),
         # what is 0 but for rounding Adam divides by nearly 0
         adam=Setting("Adam", small, unequal, {"optimizer": "adam", "lr": 0.003}, 2, atol=1e-8),
-        skewed=Setting("momentum and weight decay", small, unequal,
-                       {"batch": 16, "optimizer": "sgd", "weight_decay": 0.01, "momentum": 0.9}),
+        skewed=Setting(
+            "momentum and weight decay",
+            small,
+            unequal,
+            {"batch": 16, "optimizer": "sgd", "weight_decay": 0.01, "momentum": 0.9},
+        ),
         steps=Setting("three steps a round", small, unequal, {"local_steps": 3}, 2),
         averaged=Setting("BatchNorm averaged", small, unequal, {"batch_norm": "averaged"}, 2),
         personal=Setting("BatchNorm kept", small, unequal, {"batch_norm": "personal"}, 2),
-        holders=Setting("classes that one client holds, or none", replace(some, clients=4),
-                        _random(SIZES, HOLDERS, 6), rounds=4),
+        holders=Setting(
+            "classes that one client holds, or none", replace(some, clients=4), _random(SIZES, HOLDERS, 6), rounds=4
+        ),
         alone=Setting("a single client", replace(small, clients=1), _random([11]), rounds=2),
         chance=Setting("Dropout after the model's body", some, unequal, rounds=2, resumes=True, dropout=0.3),
         mixed=None,
         effects=Setting("5 clients", small, unequal),
-    )  # fmt: skip
+    )

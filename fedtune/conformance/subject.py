@@ -95,9 +95,13 @@ class Subject:
     """An algorithm under the laws."""
 
     def __init__(
-        self, cls: type[Algorithm], name: str = "", base: Scenario | None = None,
-        values: Mapping[str, Any] | None = None, rtol: float = 1e-9,
-    ) -> None:  # fmt: skip
+        self,
+        cls: type[Algorithm],
+        name: str = "",
+        base: Scenario | None = None,
+        values: Mapping[str, Any] | None = None,
+        rtol: float = 1e-9,
+    ) -> None:
         """base: run it with this scenario's data shape and model.  values: hyperparameters that are held fixed."""
         self.cls, self.name, self.settings = cls, name or cls.__name__, settings(base)
         known = knobs(cls)
@@ -113,9 +117,15 @@ class Subject:
         self.hidden_state = of_process(cls)  # before anything ran
 
     def begin(
-        self, setting: Setting, executor: Executor | None = None, groups: Sequence[Sequence[int]] = (), seed: int = 0,
-        config: Mapping[str, Any] | None = None, tape: Tape | None = None, dtype: torch.dtype | None = None,
-    ) -> Simulation:  # fmt: skip
+        self,
+        setting: Setting,
+        executor: Executor | None = None,
+        groups: Sequence[Sequence[int]] = (),
+        seed: int = 0,
+        config: Mapping[str, Any] | None = None,
+        tape: Tape | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Simulation:
         """A simulation that is ready for its first round, made anew."""
         cls = watched(self.cls, tape) if tape else self.cls
         values = {**setting.values, **self.values, **(config or {})}
@@ -136,9 +146,14 @@ class Subject:
         return sim
 
     def run(
-        self, setting: Setting, rounds: int = 0, executor: Executor | None = None,
-        groups: Sequence[Sequence[int]] = (), seed: int = 0, config: Mapping[str, Any] | None = None,
-    ) -> Run:  # fmt: skip
+        self,
+        setting: Setting,
+        rounds: int = 0,
+        executor: Executor | None = None,
+        groups: Sequence[Sequence[int]] = (),
+        seed: int = 0,
+        config: Mapping[str, Any] | None = None,
+    ) -> Run:
         """A run of so many rounds at least, from the store; RunFailed if it stops with an error."""
         how = executor or self.executor
         config = {n: v for n, v in (config or {}).items() if n not in self.defaults or v != self.defaults[n]}

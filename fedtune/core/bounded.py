@@ -17,8 +17,11 @@ ANY = 2**30  # bytes of a file of which nothing better is known
 PLAIN = 2**29  # bytes that any file may unpack to
 RATIO = 500  # what has more than that may have so many times its bytes on the disk: what is measured packs less
 _KINDS = (
-    (stat.S_ISFIFO, "a pipe"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"), (stat.S_ISSOCK, "a socket"),
-)  # fmt: skip
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+)
 
 
 class Unfit(OSError):

@@ -36,8 +36,11 @@ class Budget(NamedTuple):
         used, first = self._used(row, seconds), self.unit != "rounds" and row["round"] == self.since
         if self.unit != "rounds" and row["round"] < self.since:
             return False
-        of_round = {"rounds": 1.0, "mb": (row["up_bytes"] + row["down_bytes"]) / 1e6,
-                    "seconds": row["seconds"] + row["eval_seconds"]}[self.unit]  # fmt: skip
+        of_round = {
+            "rounds": 1.0,
+            "mb": (row["up_bytes"] + row["down_bytes"]) / 1e6,
+            "seconds": row["seconds"] + row["eval_seconds"],
+        }[self.unit]
         return any((first or used - of_round < rung) and rung <= used for rung in rungs)
 
     def share(self, row: dict[str, Any], seconds: float) -> float:

@@ -41,19 +41,80 @@ class Reads(NamedTuple):
 
 # beginnings of the names of instructions that touch nothing but the function's own values
 _INNER = (
-    "BEFORE_WITH", "BINARY_", "BUILD_", "CACHE", "CALL", "CHECK_EXC_MATCH", "CLEANUP_THROW", "COMPARE_OP",
-    "CONTAINS_OP", "CONVERT_VALUE", "COPY", "DELETE_DEREF", "DELETE_FAST", "DELETE_SUBSCR", "DICT_", "END_",
-    "EXTENDED_ARG", "FORMAT_", "FOR_ITER", "GET_ITER", "GET_LEN", "GET_YIELD_FROM_ITER", "IS_OP", "JUMP_", "KW_NAMES",
-    "LIST_", "LOAD_ASSERTION_ERROR", "LOAD_ATTR", "LOAD_CLOSURE", "LOAD_COMMON_CONSTANT", "LOAD_CONST", "LOAD_DEREF",
-    "LOAD_FAST", "LOAD_GLOBAL", "LOAD_METHOD", "LOAD_SMALL_INT", "LOAD_SPECIAL", "LOAD_SUPER_ATTR", "MAKE_CELL",
-    "MAKE_FUNCTION", "MAP_ADD", "MATCH_", "NOP", "NOT_TAKEN", "POP_", "PRECALL", "PUSH_", "RAISE_VARARGS", "RERAISE",
-    "RESUME", "RETURN_", "SEND", "SET_ADD", "SET_FUNCTION_ATTRIBUTE", "SET_UPDATE", "STORE_DEREF", "STORE_FAST",
-    "STORE_SLICE", "STORE_SUBSCR", "SWAP", "TO_BOOL", "UNARY_", "UNPACK_", "WITH_EXCEPT_START", "YIELD_VALUE",
-)  # fmt: skip
+    "BEFORE_WITH",
+    "BINARY_",
+    "BUILD_",
+    "CACHE",
+    "CALL",
+    "CHECK_EXC_MATCH",
+    "CLEANUP_THROW",
+    "COMPARE_OP",
+    "CONTAINS_OP",
+    "CONVERT_VALUE",
+    "COPY",
+    "DELETE_DEREF",
+    "DELETE_FAST",
+    "DELETE_SUBSCR",
+    "DICT_",
+    "END_",
+    "EXTENDED_ARG",
+    "FORMAT_",
+    "FOR_ITER",
+    "GET_ITER",
+    "GET_LEN",
+    "GET_YIELD_FROM_ITER",
+    "IS_OP",
+    "JUMP_",
+    "KW_NAMES",
+    "LIST_",
+    "LOAD_ASSERTION_ERROR",
+    "LOAD_ATTR",
+    "LOAD_CLOSURE",
+    "LOAD_COMMON_CONSTANT",
+    "LOAD_CONST",
+    "LOAD_DEREF",
+    "LOAD_FAST",
+    "LOAD_GLOBAL",
+    "LOAD_METHOD",
+    "LOAD_SMALL_INT",
+    "LOAD_SPECIAL",
+    "LOAD_SUPER_ATTR",
+    "MAKE_CELL",
+    "MAKE_FUNCTION",
+    "MAP_ADD",
+    "MATCH_",
+    "NOP",
+    "NOT_TAKEN",
+    "POP_",
+    "PRECALL",
+    "PUSH_",
+    "RAISE_VARARGS",
+    "RERAISE",
+    "RESUME",
+    "RETURN_",
+    "SEND",
+    "SET_ADD",
+    "SET_FUNCTION_ATTRIBUTE",
+    "SET_UPDATE",
+    "STORE_DEREF",
+    "STORE_FAST",
+    "STORE_SLICE",
+    "STORE_SUBSCR",
+    "SWAP",
+    "TO_BOOL",
+    "UNARY_",
+    "UNPACK_",
+    "WITH_EXCEPT_START",
+    "YIELD_VALUE",
+)
 _OUTER = {
-    "STORE_GLOBAL": "sets the global {}", "DELETE_GLOBAL": "deletes the global {}", "STORE_ATTR": "sets .{}",
-    "DELETE_ATTR": "deletes .{}", "IMPORT_NAME": "imports {} while it runs", "LOAD_BUILD_CLASS": "defines a class",
-}  # fmt: skip
+    "STORE_GLOBAL": "sets the global {}",
+    "DELETE_GLOBAL": "deletes the global {}",
+    "STORE_ATTR": "sets .{}",
+    "DELETE_ATTR": "deletes .{}",
+    "IMPORT_NAME": "imports {} while it runs",
+    "LOAD_BUILD_CLASS": "defines a class",
+}
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 
 
@@ -119,7 +180,7 @@ def resolved(
     asked(namespace, name): told of each name that is looked for.
     """
     name, *rest = mention.names
-    for scope in (function.__globals__, function.__builtins__):
+    for scope in (function.__globals__, function.__builtins__):  # type: ignore[attr-defined]
         asked(scope, name)
         if name in scope:
             value = scope[name]

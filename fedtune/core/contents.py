@@ -94,7 +94,7 @@ class Contents:
         """other: the key of what is neither a number, a text, a container of such nor a tensor; or Unreadable."""
         self.other, self.left, self.changeable, self.fluid = other, LIMIT, False, False
 
-    def __call__(self, value: Any) -> Hashable:
+    def __call__(self, value: Any) -> Hashable:  # noqa: PLR0911
         """The key; Unreadable, with what it is, for what may change unseen."""
         self.left -= 1
         if self.left < 0:
@@ -118,9 +118,18 @@ class Contents:
 
 
 _PLAIN = (
-    bool, int, str, bytes, type(Ellipsis), range, torch.dtype, torch.device, torch.layout, torch.memory_format,
+    bool,
+    int,
+    str,
+    bytes,
+    type(Ellipsis),
+    range,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
     torch.Size,
-)  # fmt: skip
+)
 _MAPPINGS = (dict, type(type.__dict__))
 _CHANGEABLE = (list, set, dict)
 _FIRM = (tuple, frozenset, FunctionType, BuiltinFunctionType, type)  # or what they hold is asked for itself

@@ -134,8 +134,11 @@ class Draws(TorchDispatchMode):
         if not self._stacked:
             return _LAWS[law](_on_cpu(given), _shape(given), dtype, self._streams[self._client]).to(device)
         whole = _shape(given)
-        tensors = {n: v.expand(whole) if law != "multinomial" else v for n, v in _on_cpu(given).items()
-                   if isinstance(v, Tensor)}  # fmt: skip
+        tensors = {
+            n: v.expand(whole) if law != "multinomial" else v
+            for n, v in _on_cpu(given).items()
+            if isinstance(v, Tensor)
+        }
         if whole[0] % self._clients:
             raise CannotRepeat(f"{law} draws {list(whole)} numbers for {self._clients} clients")
         drawn = []

@@ -43,33 +43,50 @@ class Metric(NamedTuple):
 METRICS: dict[str, Metric] = {
     "val_acc": Metric(
         "mean over clients of validation accuracy; what is selected by, unless --objective says otherwise",
-        "validation accuracy", last=True, best=True, evaluated=True, goal="max", worst=0.0,
+        "validation accuracy",
+        last=True,
+        best=True,
+        evaluated=True,
+        goal="max",
+        worst=0.0,
     ),
     "val_acc_se": Metric(
         "its standard error over seeds (--seeds-per-trial), else over clients if only some are scored"
     ),
     "val_loss": Metric(
         "mean over clients of validation cross-entropy of the same scores, at most 27.6 a row",
-        "validation loss", last=True, goal="min", worst=LOSS_CAP,
+        "validation loss",
+        last=True,
+        goal="min",
+        worst=LOSS_CAP,
     ),
     "test_acc": Metric(
         "mean over clients of test accuracy; reported, never used",
-        "test accuracy", last=True, best=True, evaluated=True,
+        "test accuracy",
+        last=True,
+        best=True,
+        evaluated=True,
     ),
     "test_acc_se": Metric("its standard error over seeds, with --seeds-per-trial", search_only=True),
     "test_acc_std": Metric("its standard deviation over clients", last=True, evaluated=True),
     "test_acc_worst10": Metric(
-        "its mean over the worst tenth of the clients, at least one", "test accuracy of the worst tenth", last=True,
+        "its mean over the worst tenth of the clients, at least one",
+        "test accuracy of the worst tenth",
+        last=True,
         evaluated=True,
     ),
     "test_acc_all": Metric(
         "mean over clients of test accuracy on the same rows of all classes (scenario field all_classes)",
-        "test accuracy on all classes", last=True, evaluated=True,
+        "test accuracy on all classes",
+        last=True,
+        evaluated=True,
     ),
     "test_acc_foreign": Metric(
         "the same on those of these rows whose class the client does not hold, predicted among all classes; over the "
         "clients that lack a class",
-        "test accuracy on foreign classes", last=True, evaluated=True,
+        "test accuracy on foreign classes",
+        last=True,
+        evaluated=True,
     ),
     "train_loss": Metric(
         "mean over clients and steps of the loss of the round's first phase", "training loss", last=True
@@ -82,38 +99,61 @@ METRICS: dict[str, Metric] = {
     "down_bytes": Metric("bytes that they received", unit="B", goal="min"),
     "comm_mb": Metric(
         "megabytes (1e6 bytes) sent and received by all clients since the start",
-        "communication", "MB", evaluated=True, goal="min", grows=True,
+        "communication",
+        "MB",
+        evaluated=True,
+        goal="min",
+        grows=True,
     ),
     "spent": Metric(
         "what of --budget is used up; 0 before the first round in which a trial may be judged", search_only=True
     ),
     "seconds": Metric(
         "wall time of the round's training and exchange; as an objective, all of the trial's so far",
-        "time", "s", goal="min", grows=True, summed=True,
+        "time",
+        "s",
+        goal="min",
+        grows=True,
+        summed=True,
     ),
     "eval_seconds": Metric("wall time of its evaluation", unit="s", summed=True),
     "val_acc_rows": Metric(
         "share of all clients' validation rows that are right: the mean over rows, as PFLlib prints it",
-        "validation accuracy over rows", last=True, goal="max", worst=0.0,
+        "validation accuracy over rows",
+        last=True,
+        goal="max",
+        worst=0.0,
     ),
     "val_acc_std": Metric(
         "standard deviation of validation accuracy over clients",
-        "standard deviation of validation accuracy", last=True, goal="min", worst=0.5,
+        "standard deviation of validation accuracy",
+        last=True,
+        goal="min",
+        worst=0.5,
     ),
     "val_acc_worst10": Metric(
         "mean of validation accuracy over the worst tenth of the clients, at least one",
-        "validation accuracy of the worst tenth", last=True, goal="max", worst=0.0,
+        "validation accuracy of the worst tenth",
+        last=True,
+        goal="max",
+        worst=0.0,
     ),
     "val_acc_lowest": Metric(
         "validation accuracy of the worst client", "lowest validation accuracy", last=True, goal="max", worst=0.0
     ),
     "val_acc_balanced": Metric(
         "mean over clients of the mean recall of the classes that the client has validation rows of",
-        "balanced validation accuracy", last=True, goal="max", worst=0.0,
+        "balanced validation accuracy",
+        last=True,
+        goal="max",
+        worst=0.0,
     ),
     "val_f1": Metric(
         "mean over clients of macro F1, the mean of F1 over the classes that stand in its rows or in what is predicted",
-        "validation F1", last=True, goal="max", worst=0.0,
+        "validation F1",
+        last=True,
+        goal="max",
+        worst=0.0,
     ),
     "test_acc_rows": Metric(
         "the same as val_acc_rows, of test rows", "test accuracy over rows", last=True, evaluated=True
@@ -128,7 +168,7 @@ METRICS: dict[str, Metric] = {
         "with --subject-to, what schedulers compare: the objective, or far behind any where a constraint is broken",
         search_only=True,
     ),
-}  # fmt: skip
+}
 
 JUDGED = "judged"
 TRAFFIC = ("comm_mb", "up_bytes", "down_bytes")  # what clients and server send

@@ -128,9 +128,7 @@ def _objective(text: str, own: Mapping[str, str]) -> Objective:
     if colon and mode not in ("max", "min"):
         raise UserError(f"an objective's direction is max or min, but got {text!r}; give {name}:max or {name}:min")
     if not (mode or own.get(name) or name in OBJECTIVES):
-        raise UserError(
-            f"a metric of one's own needs its direction, but got {text!r}; give {name}:max or {name}:min"
-        )
+        raise UserError(f"a metric of one's own needs its direction, but got {text!r}; give {name}:max or {name}:min")
     if colon and name in OBJECTIVES and mode != OBJECTIVES[name]:  # of one's own the last word is what is typed
         best = {"max": "highest", "min": "lowest"}[OBJECTIVES[name]]
         raise UserError(f"of {name} the {best} is the best, but got {text!r}; leave out :{mode}")

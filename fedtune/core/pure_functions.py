@@ -23,11 +23,40 @@ KNOWN = {"fedtune", "trainables", "torch", "torchvision"}  # packages whose code
 _BUILTINS = {
     getattr(builtins, name)
     for name in (
-        "abs", "all", "any", "bool", "complex", "dict", "divmod", "enumerate", "filter", "float", "frozenset", "int",
-        "isinstance", "iter", "len", "list", "map", "max", "min", "next", "pow", "range", "reversed", "round", "set",
-        "slice", "sorted", "str", "sum", "super", "tuple", "zip",
+        "abs",
+        "all",
+        "any",
+        "bool",
+        "complex",
+        "dict",
+        "divmod",
+        "enumerate",
+        "filter",
+        "float",
+        "frozenset",
+        "int",
+        "isinstance",
+        "iter",
+        "len",
+        "list",
+        "map",
+        "max",
+        "min",
+        "next",
+        "pow",
+        "range",
+        "reversed",
+        "round",
+        "set",
+        "slice",
+        "sorted",
+        "str",
+        "sum",
+        "super",
+        "tuple",
+        "zip",
     )
-}  # fmt: skip
+}
 _OPERATORS = {f for n, f in vars(operator).items() if not n.startswith("_") and isinstance(f, BuiltinFunctionType)}
 _MATH = {f for f in vars(math).values() if isinstance(f, BuiltinFunctionType)}
 _ITERATORS = {t for n, t in vars(itertools).items() if not n.startswith("_") and isinstance(t, type)}
@@ -37,15 +66,27 @@ _READS_A_FILE = torch.from_file
 _CHOOSES = "torch._jit_internal"  # where pooling's functions choose whether to give indices, too
 _OPERATIONS = {"torch._C._nn", "torch._C._linalg", "torch._C._special", "torch._C._fft"}
 _FUNCTIONS = {  # modules of pure functions
-    "torch.nn.functional", "torch.nn.utils.convert_parameters", "torch.functional", "torch.func", "torch._functorch",
+    "torch.nn.functional",
+    "torch.nn.utils.convert_parameters",
+    "torch.functional",
+    "torch.func",
+    "torch._functorch",
     "typing",
-}  # fmt: skip
+}
 _MATHEMATICS = {
-    "fedtune.core.trees", "fedtune.experiment.algorithm", "fedtune.experiment.model", "fedtune.experiment.terms",
+    "fedtune.core.trees",
+    "fedtune.experiment.algorithm",
+    "fedtune.experiment.model",
+    "fedtune.experiment.terms",
     "fedtune.nn.divergences",
-    "fedtune.nn.fusion", "fedtune.nn.generator_losses", "fedtune.nn.generators", "fedtune.nn.heads",
-    "fedtune.nn.layers", "fedtune.nn.mixtures", "fedtune.nn.prototypes",
-}  # fmt: skip
+    "fedtune.nn.fusion",
+    "fedtune.nn.generator_losses",
+    "fedtune.nn.generators",
+    "fedtune.nn.heads",
+    "fedtune.nn.layers",
+    "fedtune.nn.mixtures",
+    "fedtune.nn.prototypes",
+}
 
 
 def is_known(module: str) -> bool:
@@ -84,10 +125,39 @@ def _is_below(module: str, packages: set[str]) -> bool:
 
 # attributes of tensors that tell more than shapes, types and further tensors, or change what outlives a step
 _HIDDEN = {
-    "apply_", "backward", "cuda", "data", "data_ptr", "format", "format_map", "grad", "grad_dtype", "grad_fn",
-    "is_pinned", "is_shared", "map2_", "map_", "module_load", "numpy", "pin_memory", "record_stream", "register_hook",
-    "register_post_accumulate_grad_hook", "requires_grad_", "resize_", "resize_as_", "retain_grad", "retains_grad",
-    "set_", "share_memory_", "storage", "storage_offset", "storage_type", "tolist", "untyped_storage", "volatile",
-}  # fmt: skip
+    "apply_",
+    "backward",
+    "cuda",
+    "data",
+    "data_ptr",
+    "format",
+    "format_map",
+    "grad",
+    "grad_dtype",
+    "grad_fn",
+    "is_pinned",
+    "is_shared",
+    "map2_",
+    "map_",
+    "module_load",
+    "numpy",
+    "pin_memory",
+    "record_stream",
+    "register_hook",
+    "register_post_accumulate_grad_hook",
+    "requires_grad_",
+    "resize_",
+    "resize_as_",
+    "retain_grad",
+    "retains_grad",
+    "set_",
+    "share_memory_",
+    "storage",
+    "storage_offset",
+    "storage_type",
+    "tolist",
+    "untyped_storage",
+    "volatile",
+}
 _HOLDERS = (Tensor, torch.Size, dict, list, tuple, set, frozenset, str, int, float, slice, range)
 ATTRIBUTES = {n for t in _HOLDERS for n in dir(t) if not n.startswith("_")} - _HIDDEN

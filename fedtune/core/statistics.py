@@ -78,9 +78,7 @@ def number(value: float, form: str) -> str:
     return "–" if math.isnan(value) else format(value, form).replace("-", "−")
 
 
-def interval(
-    mean: float, half: float, form: str, half_form: str = "", within: tuple[float, float] = UNBOUNDED
-) -> str:
+def interval(mean: float, half: float, form: str, half_form: str = "", within: tuple[float, float] = UNBOUNDED) -> str:
     """`0.9478 ± 0.0254`, or `0.9900 ± 0.0254 (≤ 1)` where it reaches beyond what there is; the mean alone without half.
 
     half_form: default that of the mean, unsigned.  within: the least and the largest value there is.

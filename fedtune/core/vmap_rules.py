@@ -77,8 +77,11 @@ _RULES = torch.library.Library("aten", "IMPL")  # held, as they go with it
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
     for name, rule in {
-        "embedding": _embedding, "one_hot": _one_hot,
-        "index_fill.int_Scalar": _index_fill, "index_fill.int_Tensor": _index_fill,
-        "index_fill_.int_Scalar": _index_fill_, "index_fill_.int_Tensor": _index_fill_,
-    }.items():  # fmt: skip
+        "embedding": _embedding,
+        "one_hot": _one_hot,
+        "index_fill.int_Scalar": _index_fill,
+        "index_fill.int_Tensor": _index_fill,
+        "index_fill_.int_Scalar": _index_fill_,
+        "index_fill_.int_Tensor": _index_fill_,
+    }.items():
         _RULES.impl(name, rule, "FuncTorchBatched")

@@ -144,7 +144,7 @@ def joined_split(splits: Sequence[Split], sizes: Sequence[int]) -> Split:
 
 def partitioned(
     data: Dataset, rows: np.ndarray, parts: Partition, first_class: int = 0, owners: Owners = ()
-) -> Federation:  # fmt: skip
+) -> Federation:
     """The federation of a loaded data set whose rows are given to clients.
 
     rows   rows of the data set; parts hold places in it.      first_class   the class that is renumbered 0.

@@ -5,6 +5,7 @@ Pandas' and PyTorch's own are taken by their values.  What is missing (NaN, a ma
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from collections.abc import Mapping
@@ -51,9 +52,12 @@ def require_aligned(source: str, given: Mapping[str, Any]) -> None:
     first = next(iter(tables), "")
     for name, table in tables.items():
         index, other = tables[first].index, table.index
-        if len(index) == len(other) and not index.equals(other) and index.is_unique and index.sort_values().equals(
-            other.sort_values()
-        ):  # fmt: skip
+        if (
+            len(index) == len(other)
+            and not index.equals(other)
+            and index.is_unique
+            and index.sort_values().equals(other.sort_values())
+        ):
             raise UserError(
                 f"rows are paired by their place, but {first} and {name} of {source} have one index in two orders; "
                 f"give {name}.loc[{first}.index]"
@@ -138,7 +142,7 @@ def _of_objects(what: str, array: np.ndarray) -> np.ndarray:
     """Python's numbers, or text, as an array of them."""
     values = array.ravel().tolist() if array.ndim else [array.item()]
     no_values = ("NoneType", "NAType", "NaTType")
-    nothing = [type(v).__name__ in no_values or (isinstance(v, float) and v != v) for v in values]
+    nothing = [type(v).__name__ in no_values or (isinstance(v, float) and math.isnan(v)) for v in values]
     _require_none(what, np.reshape(nothing, array.shape), "missing", "fill them in")
     if array.ndim and all(isinstance(v, str) for v in values):
         return array.astype(str)

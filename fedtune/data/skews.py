@@ -100,7 +100,7 @@ def by_rank(clients: int, power: float) -> np.ndarray:
 
 def _of_sizes(
     sizes: np.ndarray, floor: int, val_share: float, test_share: float, rng: np.random.Generator
-) -> Partition:  # fmt: skip
+) -> Partition:
     """Rows at random, so many to each client, after the largest have filled the others up to floor."""
     rows, clients = int(sizes.sum()), len(sizes)
     owner = raise_to(floor, rng.permutation(np.repeat(np.arange(clients), sizes)), clients)
@@ -108,9 +108,13 @@ def _of_sizes(
 
 
 def domains(
-    owner: np.ndarray, clients: int, val_share: float, test_share: float, rng: np.random.Generator,
+    owner: np.ndarray,
+    clients: int,
+    val_share: float,
+    test_share: float,
+    rng: np.random.Generator,
     called: tuple[str, ...] = (),
-) -> Partition:  # fmt: skip
+) -> Partition:
     """Every client holds rows of one domain: client k of domain k mod D, shared evenly among that domain's clients.
 
     owner    [rows] whose each row is, any integers: here the domain (a hospital, a camera), in ascending order.

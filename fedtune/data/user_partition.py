@@ -80,8 +80,9 @@ def write(path: Path, parts: Partition) -> None:
     """Write a partition as a file that can be given for one; the parts hold rows of the data set."""
     triples = [
         (rows, np.full(len(rows), k), np.full(len(rows), s))
-        for s, split in enumerate(parts) for k, rows in enumerate(split)
-    ]  # fmt: skip
+        for s, split in enumerate(parts)
+        for k, rows in enumerate(split)
+    ]
     row, client, split = (np.concatenate(arrays) for arrays in zip(*triples, strict=True))
     with path.open("wb") as file:  # or NumPy adds an ending
         np.savez_compressed(file, row=row, client=client, split=split)

@@ -1,8 +1,8 @@
 """What the rows of a user's array are: tokens, numbers, series or images; and what is asked where it is open.
 
-    [rows, features]                  real: numbers       whole: numbers or tokens, asked
-    [rows, …, …]                      bytes: images       else series [channels, time] or images [height, width], asked
-    [rows, channels, height, width]   images; asked where it looks like [rows, height, width, channels]
+[rows, features]                  real: numbers       whole: numbers or tokens, asked
+[rows, …, …]                      bytes: images       else series [channels, time] or images [height, width], asked
+[rows, channels, height, width]   images; asked where it looks like [rows, height, width, channels]
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def adapted(s: Setting, state: State, groups: tuple[Group, ...]) -> tuple[Group,
 
 def adapt_all(
     seeds: SeedStack, states: Mapping[int, State], groups: Mapping[int, Groups]
-) -> dict[int, Groups | Diverged]:  # fmt: skip
+) -> dict[int, Groups | Diverged]:
     """The same of several runs, or how they diverged; groups of each by their places.
 
     Where something is trained, a group's tensors come back with what it received in them.
@@ -57,7 +57,7 @@ def _received(s: Setting, run: int, place: int, state: State, g: Group) -> Work:
 @torch.enable_grad()
 def _adapted(
     seeds: SeedStack, works: dict[int, Work], phases: tuple[Phase, ...], t: int
-) -> dict[int, Group | Diverged]:  # fmt: skip
+) -> dict[int, Group | Diverged]:
     """Of each run its group after these phases, or how it diverged."""
     lost: dict[int, Group | Diverged] = {}
     for n, phase in enumerate(phases):

@@ -83,9 +83,14 @@ def _padded(ragged: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
 
 
 def drawn(
-    net: nn.Module, phase: Phase, down: dict[str, Tree], like: Pool, streams: list[torch.Generator],
-    executor: Executor, number: int,
-) -> Pool:  # fmt: skip
+    net: nn.Module,
+    phase: Phase,
+    down: dict[str, Tree],
+    like: Pool,
+    streams: list[torch.Generator],
+    executor: Executor,
+    number: int,
+) -> Pool:
     """The rows that the phase makes itself, as a Pool; masked ones are left out."""
     assert phase.pool is not None
     noise = [draw(phase.pool_noise, s, (), like.real) for s in streams]

@@ -22,9 +22,15 @@ class BetweenSteps:
     """The setters of a phase, and who has stopped; of many clients with a client axis, or of one without."""
 
     def __init__(
-        self, net: nn.Module, phase: Phase, trained: Collection[str], frozen: Collection[str], real: torch.dtype,
-        ends: Tensor, run: Run,
-    ) -> None:  # fmt: skip
+        self,
+        net: nn.Module,
+        phase: Phase,
+        trained: Collection[str],
+        frozen: Collection[str],
+        real: torch.dtype,
+        ends: Tensor,
+        run: Run,
+    ) -> None:
         """ends [m, S]: the last steps of passes.  run: runs client code."""
         self.net, self.phase, self.trained, self.real, self.run = net, phase, trained, real, run
         self.first = self._setter(phase.begin, frozen) if phase.begin else None
@@ -57,7 +63,7 @@ class BetweenSteps:
 
     def over(
         self, step: int, losses: Tensor, now: Tensors, received: dict[str, Tree], kept: dict[str, Tree], mine: Tensors
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         """Set what is set after a step, in place; whether all clients at work have stopped.
 
         losses: as counted, [k].  mine: the tensors of all clients, of which `now` are those at work.
@@ -108,9 +114,7 @@ class Stops:
         """Losses and tallies of the first so many clients, without those of clients that have stopped."""
         return tree_map(lambda t: torch.where(self.done[: len(t)].view(-1, *[1] * (t.dim() - 1)), 0, t), tree)
 
-    def all_have(
-        self, step: int, losses: Tensor, asked: Callable[[Tensor], Tensor], mine: dict[str, Tensor]
-    ) -> bool:  # fmt: skip
+    def all_have(self, step: int, losses: Tensor, asked: Callable[[Tensor], Tensor], mine: dict[str, Tensor]) -> bool:
         """After this step of the first so many clients: whether all of these have stopped.
 
         losses: as counted.  asked: who stops, of the latest passes' losses.  mine: what of a client is not to move on.

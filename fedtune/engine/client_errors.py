@@ -47,7 +47,7 @@ class Unstackable(UserError):
 
     def __init__(
         self, where: str, why: str, instead: str = "write that with masks (torch.where, one-hot sums)"
-    ) -> None:  # fmt: skip
+    ) -> None:
         """where: FILE:LINE in its author's file, or the module.  why: what it does there.  instead: what would do."""
         super().__init__(
             f"client code cannot run stacked: at {where} it {why}\n"
@@ -164,5 +164,8 @@ def place(error: BaseException) -> str:
 
 
 _NOT_THEIRS = (
-    str(Path(torch.__file__).parent), str(FOLDER), sysconfig.get_paths()["stdlib"], "<",
-)  # fmt: skip
+    str(Path(torch.__file__).parent),
+    str(FOLDER),
+    sysconfig.get_paths()["stdlib"],
+    "<",
+)

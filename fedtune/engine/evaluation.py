@@ -132,7 +132,7 @@ def _summed(s: Setting, groups: Mapping[int, Group], scores: Mapping[str, list[S
 
 def _own(
     s: Setting, split: str, each: Mapping[int, tuple[Tensor, Tensor]]
-) -> tuple[dict[str, float], dict[str, Tensor]]:  # fmt: skip
+) -> tuple[dict[str, float], dict[str, Tensor]]:
     """The user's own metrics by the scenario's rule, and of each client.  each: a client's scores and labels."""
     row: dict[str, float] = {}
     clients: dict[str, Tensor] = {}

@@ -147,9 +147,7 @@ class _Watched:
             if hook := hook_of(net):
                 raise Unstackable(hook, "has a hook, which may keep what it sees", KEPT)
             if names := hidden_state.changed(before, hidden_state.of_net(net)):
-                raise Unstackable(
-                    _of_attribute(net, names[0]), f"changes {names[0]}, which all clients share", KEPT
-                )
+                raise Unstackable(_of_attribute(net, names[0]), f"changes {names[0]}, which all clients share", KEPT)
 
     def _numbers(self) -> dict[str, Tensor]:
         """The server's entries and the clients' tensors as they are, and how far it came."""
@@ -201,9 +199,13 @@ def _faster(experiment: Experiment, config: dict[str, Any], data: Federation, si
 
 
 def _rounds(
-    experiment: Experiment, config: dict[str, Any], data: Federation, executor: Executor, simulate: Simulate,
+    experiment: Experiment,
+    config: dict[str, Any],
+    data: Federation,
+    executor: Executor,
+    simulate: Simulate,
     after_each: Callable[[], None] = lambda: None,
-) -> list[float]:  # fmt: skip
+) -> list[float]:
     """The seconds of each of the first rounds; fewer where training diverges, which says nothing of the code."""
     # the rows are there: a partition file, which says how many clients there are, is asked no more
     scenario = experiment.scenario.override(

@@ -34,8 +34,9 @@ class Optimizers:
         body = {i for i, n in enumerate(names) if part_of(n) == "body"} if work.body_lr_scale != 1 else set()
         split = [
             (times * share, [i for i in s if (i in body) == inside])
-            for times, s in paced for share, inside in ((work.body_lr_scale, True), (1.0, False))
-        ]  # fmt: skip
+            for times, s in paced
+            for share, inside in ((work.body_lr_scale, True), (1.0, False))
+        ]
         self.sets = [(times, s) for times, s in split if s]  # what has one rate
         lr, after = rate(phase, work, cooled), self.phase.after
         make = _adam if work.optimizer == "adam" else _sgd(momentum(phase, work))
@@ -94,8 +95,12 @@ def _move(
         moved = [i for i in all_of if grads[i] is not None]
         for steps in dict.fromkeys(memory.steps[i] for i in moved):
             some = [i for i in moved if memory.steps[i] == steps]
-            rule([leaves[i] for i in some], [g for i in some if (g := grads[i]) is not None],
-                 [memory.averages[i] for i in some], steps)  # fmt: skip
+            rule(
+                [leaves[i] for i in some],
+                [g for i in some if (g := grads[i]) is not None],
+                [memory.averages[i] for i in some],
+                steps,
+            )
         for i in moved:
             memory.steps[i] += 1
 

@@ -129,9 +129,15 @@ def seeds_at_once(experiment: Experiment, config: dict[str, Any]) -> int:
 
 @lru_cache(maxsize=64)  # a family has many members, a comparison many runs
 def clients_at_once(
-    member: str, shape: architectures.Shape, classes: int, features: int, dtype: torch.dtype, batch: int, device: str,
+    member: str,
+    shape: architectures.Shape,
+    classes: int,
+    features: int,
+    dtype: torch.dtype,
+    batch: int,
+    device: str,
     executor: str,
-) -> int:  # fmt: skip
+) -> int:
     """How many clients of an architecture one stack should hold where several runs can share it; 0: they run alone."""
     net = architectures.build(member, shape, classes, features)
     if executors.choose(executor, net, device) == "loop":

@@ -21,9 +21,14 @@ class StackedRows(Replayed[Tree]):
     """Code that gives trees with an entry [N, …] for each of a client's N rows, for many clients."""
 
     def __init__(
-        self, net: nn.Module, executor: Executor, of_one: Callable[..., Tree], code: Callable[..., Any],
-        what: Hashable, draws: Draws,
-    ) -> None:  # fmt: skip
+        self,
+        net: nn.Module,
+        executor: Executor,
+        of_one: Callable[..., Tree],
+        code: Callable[..., Any],
+        what: Hashable,
+        draws: Draws,
+    ) -> None:
         """of_one(tensors, received, rows), which calls client code; what: all else that its result depends on."""
         super().__init__(net, code, {})
         self.executor, self.of_one, self.what, self.draws = executor, of_one, what, draws

@@ -29,9 +29,13 @@ class StackedStep(Replayed[Out]):
     """The steps of one phase of stacked clients."""
 
     def __init__(
-        self, net: nn.Module, loss: Callable[..., Any], draws: Draws, asks: list[str],
+        self,
+        net: nn.Module,
+        loss: Callable[..., Any],
+        draws: Draws,
+        asks: list[str],
         beside: Callable[..., Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """asks: where it is noted what the loss asks of its client.  beside: a loss that runs between its steps."""
         super().__init__(net, loss, _REASONS.setdefault(net, {}), beside)
         self.draws, self.asks = draws, asks

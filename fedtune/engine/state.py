@@ -104,9 +104,12 @@ def _with_unreceived(s: Setting, server: dict[str, Tree], g: Group) -> Group:
     names = plans.unreceived(s.algorithm, server, g.ids, with_shapes(s, g.net).task)
     if names and s.scenario.evaluation != "personal":
         raise hooks.wrong(
-            s.algorithm, "receive", f"all shared parts where one global model is scored, {s.scenario.evaluation}",
-            f"{names[0]} stays with each client", "use --evaluation personal",
-        )  # fmt: skip
+            s.algorithm,
+            "receive",
+            f"all shared parts where one global model is scored, {s.scenario.evaluation}",
+            f"{names[0]} stays with each client",
+            "use --evaluation personal",
+        )
     own = {n: _of_each(s, n, server["shared"][n], len(g.ids)) for n in names}
     return g._replace(tensors=g.tensors | own)
 
@@ -118,9 +121,12 @@ def received(s: Setting, g: Group, down: dict[str, Tree]) -> dict[str, Tensor]:
         hooks.tensors(partial(hooks.wrong, alg, hook), found, g.net, s.dtype, (len(g.ids),))
         if lacking := [n for n in hooks.forms_of(g.net) if n not in g.tensors and n not in found]:
             raise hooks.wrong(
-                alg, hook, "in every round what clients do not keep", f"{lacking[0]} is left out",
+                alg,
+                hook,
+                "in every round what clients do not keep",
+                f"{lacking[0]} is left out",
                 "what is left out in the first rounds stays their own",
-            )  # fmt: skip
+            )
     return g.tensors | found
 
 

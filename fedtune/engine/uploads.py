@@ -138,7 +138,9 @@ def _of_the_form(old: Tree, new: Tree, alg: Algorithm) -> Tree:
     a, b = form(old), form(new)
     if a != b:
         raise hooks.wrong(
-            alg, "remember", f"what keep does, of the same names, shapes and types: {', '.join(a) or 'nothing'}",
+            alg,
+            "remember",
+            f"what keep does, of the same names, shapes and types: {', '.join(a) or 'nothing'}",
             f"gives {', '.join(b) or 'nothing'}",
-        )  # fmt: skip
+        )
     return new

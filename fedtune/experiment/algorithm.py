@@ -31,9 +31,22 @@ if TYPE_CHECKING:
     from fedtune.experiment.scenario import Scenario
 
 __all__ = [
-    "DOWN", "LAWS", "UP", "Algorithm", "Batch", "Client", "Data", "Law", "Model", "Noise", "Phase", "Ragged", "Step",
-    "Task", "hyper",
-]  # fmt: skip
+    "DOWN",
+    "LAWS",
+    "UP",
+    "Algorithm",
+    "Batch",
+    "Client",
+    "Data",
+    "Law",
+    "Model",
+    "Noise",
+    "Phase",
+    "Ragged",
+    "Step",
+    "Task",
+    "hyper",
+]
 
 DOWN: Literal["down"] = "down"  # the server sends: `broadcast`
 UP: Literal["up"] = "up"  # the clients send: `upload`, and the server takes it in: `aggregate`

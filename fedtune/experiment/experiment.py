@@ -90,7 +90,10 @@ class Experiment:
     def default(self) -> dict[str, Any]:
         """Every hyperparameter's default; where that leaves a choice open, what it comes to (none: lr)."""
         alg, whole = self.resolve({})[0], self.configuration({})
-        return {n: whole["lr"] if v is None else v for n, v in (whole | hooks.words(alg, "resolved_defaults", alg.resolved_defaults())).items()}
+        return {
+            n: whole["lr"] if v is None else v
+            for n, v in (whole | hooks.words(alg, "resolved_defaults", alg.resolved_defaults())).items()
+        }
 
     def check(self, config: dict[str, Any] | None = None) -> None:
         """Raise UserError for whatever would stop this experiment after it has started; no data is loaded."""

@@ -73,9 +73,12 @@ def tree(alg: Algorithm, hook: str, found: Checked, of: str, clients: int | None
             raise wrong(alg, hook, "tensors", f"{name} is {said(leaf)}", "torch.tensor(…) makes one of a number")
         if clients is not None and leaf.shape[:1] != (clients,):
             raise wrong(
-                alg, hook, f"a first axis of the {clients} clients", f"{name} is {said(leaf)}",
+                alg,
+                hook,
+                f"a first axis of the {clients} clients",
+                f"{name} is {said(leaf)}",
                 "to_all(tree, len(ids)) of fedtune.core.trees gives all the same",
-            )  # fmt: skip
+            )
     return found
 
 
@@ -93,9 +96,11 @@ def entries(alg: Algorithm, hook: str, found: Checked, before: dict[str, Tree]) 
         if differ := [n for n in (*old, *new) if old.get(n) != new.get(n)]:
             n = differ[0]
             raise wrong(
-                alg, hook, f"the shared parts as they were, {n} of {old.get(n, 'no such name')}",
+                alg,
+                hook,
+                f"the shared parts as they were, {n} of {old.get(n, 'no such name')}",
                 f"{n} is {new.get(n, 'left out')}",
-            )  # fmt: skip
+            )
     return found
 
 
@@ -128,9 +133,12 @@ def stays(alg: Algorithm, net: nn.Module) -> set[str]:
         raise wrong(alg, "stays", "a set of names of tensors", f"gives {said(found)}")
     if unknown := [n for n in found if n not in net.state_dict()]:
         raise wrong(
-            alg, "stays", "names of the net's tensors", f"there is no {shown(unknown[0])}",
+            alg,
+            "stays",
+            "names of the net's tensors",
+            f"there is no {shown(unknown[0])}",
             f"there are {', '.join(list(net.state_dict())[:4])}, …",
-        )  # fmt: skip
+        )
     return set(found)
 
 
@@ -177,7 +185,7 @@ def forms_of(net: nn.Module) -> dict[str, Form]:
 
 def broadcast(
     alg: Algorithm, hook: Literal["broadcast", "deployed"], server: dict[str, Tree], ids: Tensor, task: Task
-) -> dict[str, Tree]:  # fmt: skip
+) -> dict[str, Tree]:
     """What clients receive, or would receive now."""
     default = {getattr(type(alg), h) is getattr(Algorithm, h) for h in (hook, "broadcast")} == {True}
     if unmade := [n for n in alg.sends if n not in server] if default and is_own(alg, "init") else []:
@@ -186,9 +194,13 @@ def broadcast(
 
 
 def tensors(
-    error: Callable[[str, str, str], UserError], found: Checked, net: nn.Module, real: torch.dtype,
-    axes: tuple[int, ...] = (), but: Collection[str] = (),
-) -> dict[str, Tensor]:  # fmt: skip
+    error: Callable[[str, str, str], UserError],
+    found: Checked,
+    net: nn.Module,
+    real: torch.dtype,
+    axes: tuple[int, ...] = (),
+    but: Collection[str] = (),
+) -> dict[str, Tensor]:
     """Tensors of the model by full names, with these axes in front, but of these parts.
 
     error: of what must be, what is, what would do.  real: the type of the run's real numbers.
@@ -211,7 +223,7 @@ def tensors(
 
 def setting(
     code: Callable[..., Any], found: Checked, net: nn.Module, real: torch.dtype, but: Collection[str]
-) -> dict[str, Tensor]:  # fmt: skip
+) -> dict[str, Tensor]:
     """What a phase's `begin` or `project` sets of one client's model."""
 
     def error(must: str, what: str, do: str) -> UserError:

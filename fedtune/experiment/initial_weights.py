@@ -129,8 +129,9 @@ def _of_run(name: str, state: Mapping[str, Any]) -> Weights:
     """What all clients share of a trained model, and what each has as its own."""
     clients = {
         k: {n: t[row] for n, t in group["tensors"].items()}
-        for group in state["groups"] for row, k in enumerate(group["ids"].tolist())
-    }  # fmt: skip
+        for group in state["groups"]
+        for row, k in enumerate(group["ids"].tolist())
+    }
     common = state["server"].get("shared", {})
     for n, t in [*common.items(), *(held for own in clients.values() for held in own.items())]:
         _require_whole(name, n, t)
@@ -173,9 +174,13 @@ def _ours(name: str, place: str, target: Target) -> str:
 
 
 def _wrong(
-    weights: Weights, target: Target, place: str, found: Mapping[str, str], inside: list[str],
+    weights: Weights,
+    target: Target,
+    place: str,
+    found: Mapping[str, str],
+    inside: list[str],
     theirs: Mapping[str, torch.Size],
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """What keeps a part's tensors from being those of the file, each in a few words."""
     said = []
     part = part_of(inside[0])
@@ -199,8 +204,11 @@ def _not_own(weights: Weights, target: Target, name: str, theirs: str) -> str:
     absent = [k for k in target.ids if k not in weights.clients]
     if absent:
         return f"{name} is each client's own there, of {len(weights.clients)} clients, and client {absent[0]} is none"
-    apart = [k for k in target.ids if theirs not in weights.clients[k]
-             or weights.clients[k][theirs].shape != target.shapes[name]]  # fmt: skip
+    apart = [
+        k
+        for k in target.ids
+        if theirs not in weights.clients[k] or weights.clients[k][theirs].shape != target.shapes[name]
+    ]
     return f"{name} is of another size at client {apart[0]} there" if apart else ""
 
 

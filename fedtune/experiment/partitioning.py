@@ -114,7 +114,7 @@ def _several(owners: Owners, parts: Partition, clients: tuple[int, ...]) -> str:
     return f"{in_words(owners, clients[0])}, of {several(sum(len(split[clients[0]]) for split in parts), 'row')}, has"
 
 
-def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generator) -> Partition:
+def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generator) -> Partition:  # noqa: C901, PLR0911
     """The scenario's law on these rows of the data set; the parts hold places in `rows`, official test rows last."""
     y, train_rows = data.y[rows] - s.skip_classes, int(np.searchsorted(rows, data.train_rows))
     if data.split is not None:

@@ -93,17 +93,26 @@ def _require_fields(alg: Algorithm, hook: str, phase: Phase) -> None:
         return isinstance(v, tuple | list) and all(isinstance(n, str) for n in v)
 
     rules: dict[str, tuple[Callable[[Any], bool], str]] = {
-        "loss": (callable, "a function"), "pool": (code, "a function"), "train": (names, "a tuple of parts"),
-        "epochs": (whole, "a whole number"), "steps": (whole, "a whole number"), "lr": (real, "0 or more"),
-        "clip": (real, "0 or more"), "lr_scale": (lambda v: isinstance(v, Mapping), "numbers by part"),
+        "loss": (callable, "a function"),
+        "pool": (code, "a function"),
+        "train": (names, "a tuple of parts"),
+        "epochs": (whole, "a whole number"),
+        "steps": (whole, "a whole number"),
+        "lr": (real, "0 or more"),
+        "clip": (real, "0 or more"),
+        "lr_scale": (lambda v: isinstance(v, Mapping), "numbers by part"),
         "momentum": (lambda v: real(v) and (v or 0) < 1, "at least 0 and below 1"),
         "share": (lambda v: v is not None and real(v) and 0 < v <= 1, "above 0 and at most 1"),
         "window": (lambda v: whole(v) and (v or 0) >= 1, "a whole number from 1 on"),
-        "begin": (code, "a function"), "project": (code, "a function"), "until": (code, "a function"),
+        "begin": (code, "a function"),
+        "project": (code, "a function"),
+        "until": (code, "a function"),
         "after": (lambda v: v is None or isinstance(v, Step), "a Step"),
-        **{n: (lambda v: isinstance(v, dict) and all(isinstance(e, Noise) for e in v.values()), "Noise by name")
-           for n in ("noise", "pool_noise")},
-    }  # fmt: skip
+        **{
+            n: (lambda v: isinstance(v, dict) and all(isinstance(e, Noise) for e in v.values()), "Noise by name")
+            for n in ("noise", "pool_noise")
+        },
+    }
     for name, (holds, what) in rules.items():
         value = getattr(phase, name)
         if not holds(value):

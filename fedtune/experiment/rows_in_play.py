@@ -46,8 +46,9 @@ def left_out(data: Dataset, scenario: Scenario, rows: np.ndarray) -> str:
         return ""
     whole = []
     for one, many, of, names in (
-        ("owner", "owners", data.owner, data.owner_names), ("class", "classes", data.y, data.class_names),
-    ):  # fmt: skip
+        ("owner", "owners", data.owner, data.owner_names),
+        ("class", "classes", data.y, data.class_names),
+    ):
         gone = [] if of is None else np.setdiff1d(of, of[held]).tolist()
         if gone:
             called = few([names[i] if names else str(i) for i in gone])

@@ -21,10 +21,25 @@ OWN = {  # where a user's own file is taken too, by its canonical name
 }
 # fields that came after fedtune 0.2.0: what it wrote lacks them
 LATER = (
-    "normalise", "image_size", "shards", "power", "thinning", "rotation", "feature_noise", "swaps", "groups",
-    "label_noise", "label_noise_spread", "noisy_clients", "noisy_splits", "body_lr_scale", "keep_classes", "pretrained",
-    "min_rows", "x_as",
-)  # fmt: skip
+    "normalise",
+    "image_size",
+    "shards",
+    "power",
+    "thinning",
+    "rotation",
+    "feature_noise",
+    "swaps",
+    "groups",
+    "label_noise",
+    "label_noise_spread",
+    "noisy_clients",
+    "noisy_splits",
+    "body_lr_scale",
+    "keep_classes",
+    "pretrained",
+    "min_rows",
+    "x_as",
+)
 # partition -> the fields that it uses, besides clients
 USES: dict[str, tuple[str, ...]] = {
     "ways-shots": ("ways", "ways_spread", "shots", "shots_spread", "val_shots", "test_shots"),
@@ -150,7 +165,7 @@ class Scenario:
         self._check_numbers()
         self._check_against_data()
 
-    def _check_numbers(self) -> None:
+    def _check_numbers(self) -> None:  # noqa: C901
         for name, (low, high) in RANGES.items():
             value = getattr(self, name)
             if not value >= low:

@@ -12,21 +12,40 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.user_code import user_files
 
 _GFPL_MNIST = Scenario(
-    model="fedproto-cnn", shots=100, shots_spread=2, ways_spread=2, val_shots=40, test_shots=40, rounds=100,
+    model="fedproto-cnn",
+    shots=100,
+    shots_spread=2,
+    ways_spread=2,
+    val_shots=40,
+    test_shots=40,
+    rounds=100,
     all_classes=1000,
-)  # fmt: skip
+)
 _DIRICHLET = Scenario(
-    dataset="fashion-mnist", model="fedproto-cnn", partition="dirichlet", batch=10, momentum=0.0, floor=40, rounds=100,
+    dataset="fashion-mnist",
+    model="fedproto-cnn",
+    partition="dirichlet",
+    batch=10,
+    momentum=0.0,
+    floor=40,
+    rounds=100,
     all_classes=1000,
-)  # fmt: skip
+)
 
 # FedGen's setting, which FedPA and FedGenP share: "20 local epochs" are 20 mini-batches in their code.  The model is
 # FedGen's for both papers, so that figures compare; FedGenP's table 2 has a ReLU more (--model fedgenp-cnn).  Scored
 # are all clients' own test rows together, as in the code (FedGenP does not say).
 _FEDGEN = Scenario(
-    model="fedgen-cnn", partition="fedgen", clients=20, local_steps=20, batch=32, momentum=0.0, evaluation="pooled",
-    val_share=0.15, all_classes=1000,
-)  # fmt: skip
+    model="fedgen-cnn",
+    partition="fedgen",
+    clients=20,
+    local_steps=20,
+    batch=32,
+    momentum=0.0,
+    evaluation="pooled",
+    val_share=0.15,
+    all_classes=1000,
+)
 _FEDPA = _FEDGEN.override(participation=0.5, rounds=200, optimizer="adam", lr=3e-4)
 _FEDPA_DATA: dict[str, tuple[tuple[float, float], dict[str, Any]]] = {
     # the paper's two alphas.  Shares are the code's (the paper gives none), floors those of its scripts: 10 rows for
@@ -68,8 +87,15 @@ _FEDSA_DATA: dict[str, tuple[str, dict[str, Any]]] = {
 
 # Settings with room between clients alone and the best: few rows to learn from, many to be scored on.
 _FEW = _GFPL_MNIST.override(
-    dataset="fashion-mnist", ways=6, ways_spread=1, shots=10, val_shots=10, test_shots=60, all_classes=1000, rounds=60,
-)  # fmt: skip
+    dataset="fashion-mnist",
+    ways=6,
+    ways_spread=1,
+    shots=10,
+    val_shots=10,
+    test_shots=60,
+    all_classes=1000,
+    rounds=60,
+)
 # Every model starts from one body, which was trained on classes that no client holds.  all_classes counts by ten
 # classes, so this is 200 rows of each of the five.
 _COMMON = _FEW.override(skip_classes=5, ways=3, all_classes=2000, pretrained="fmnist-first5")
@@ -132,10 +158,12 @@ DEFAULT = "digits-shards"
 # of a user's own data, whose name it then has
 OWN = Scenario(clients=10, partition="shards", shards=6, all_classes=400, batch=8, rounds=30)
 FOLLOWS = {  # its fields that follow from the data (`own_scenario.defaults`), in words
-    "dataset": "", "model": "mlp where rows are vectors or series, tokens where they are tokens",
-    "partition": "natural where rows have owners", "owners": "1 where rows have owners",
+    "dataset": "",
+    "model": "mlp where rows are vectors or series, tokens where they are tokens",
+    "partition": "natural where rows have owners",
+    "owners": "1 where rows have owners",
     "clients": "one for each owner, or group of owners, where rows have owners",
-}  # fmt: skip
+}
 
 
 def find(name: str) -> Scenario:

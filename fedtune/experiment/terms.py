@@ -45,13 +45,13 @@ class Client(NamedTuple):
     """What client code may know of its own client.
 
     "η·K" of a paper is `client.path[part]`: how far SGD carries this part's parameters in all steps of the phase along
-    a gradient of one that stays the same, with its momentum and pace; without these, `lr * steps`.  So a move divided
+    a gradient of one that stays the same, with its momentum and scale; without these, `lr * steps`.  So a move divided
     by it is a mean of the phase's gradients, but for what clipping and weight decay do.  Adam's steps are about η a
     coordinate whatever the gradient's size, and such a mean tells nothing of it: its path is η a step.
     """
 
     kept: dict[str, Tree] = {}  # what it keeps between rounds (`keep`, `remember`), as it was when the round began
-    # [] the learning rate of this phase (in `upload`: of the round's last), cooled; a part in `lr_scale` has pace times it
+    # [] the learning rate of this phase (in `upload`: of the round's last), decayed; a part in `lr_scale` times it
     lr: Tensor = torch.zeros(())
     steps: Tensor = torch.zeros((), dtype=torch.int64)  # [] of this phase (in `upload`: of the round's last)
     path: dict[str, Tensor] = {}  # part -> [] as lr and steps; of a part that the phase does not train, 0

@@ -24,18 +24,28 @@ def mlp(shape: Shape, features: int) -> nn.Module:
 def cnn8(shape: Shape, features: int) -> nn.Module:
     """For 8×8 digits: conv3 16, pool, ReLU, conv3 32, pool, ReLU, features, ReLU."""
     convolutions = nn.Sequential(
-        nn.Conv2d(shape[0], 16, 3, padding=1), MaxPool2x2(), nn.ReLU(),
-        nn.Conv2d(16, 32, 3, padding=1), MaxPool2x2(), nn.ReLU(), nn.Flatten(),
-    )  # fmt: skip
+        nn.Conv2d(shape[0], 16, 3, padding=1),
+        MaxPool2x2(),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        MaxPool2x2(),
+        nn.ReLU(),
+        nn.Flatten(),
+    )
     return _with_features(convolutions, shape, features)
 
 
 def cnn8_wide(shape: Shape, features: int) -> nn.Module:
     """`cnn8` with twice the channels: conv3 32, pool, ReLU, conv3 64, pool, ReLU, features, ReLU."""
     convolutions = nn.Sequential(
-        nn.Conv2d(shape[0], 32, 3, padding=1), MaxPool2x2(), nn.ReLU(),
-        nn.Conv2d(32, 64, 3, padding=1), MaxPool2x2(), nn.ReLU(), nn.Flatten(),
-    )  # fmt: skip
+        nn.Conv2d(shape[0], 32, 3, padding=1),
+        MaxPool2x2(),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, padding=1),
+        MaxPool2x2(),
+        nn.ReLU(),
+        nn.Flatten(),
+    )
     return _with_features(convolutions, shape, features)
 
 
@@ -46,9 +56,14 @@ def fedproto_cnn(shape: Shape, features: int) -> nn.Module:
     half of the second convolution's channels and of the features, which neither paper mentions.
     """
     convolutions = nn.Sequential(
-        nn.Conv2d(shape[0], 10, 5), MaxPool2x2(), nn.ReLU(),
-        nn.Conv2d(10, 20, 5), MaxPool2x2(), nn.ReLU(), nn.Flatten(),
-    )  # fmt: skip
+        nn.Conv2d(shape[0], 10, 5),
+        MaxPool2x2(),
+        nn.ReLU(),
+        nn.Conv2d(10, 20, 5),
+        MaxPool2x2(),
+        nn.ReLU(),
+        nn.Flatten(),
+    )
     return _with_features(convolutions, shape, features)
 
 
@@ -58,9 +73,14 @@ def fedgen_cnn(shape: Shape, features: int) -> nn.Sequential:
     26,434 parameters for 28×28 and ten classes; no activation after the features.  Source: FedGen's and FedPA's code.
     """
     convolutions = nn.Sequential(
-        nn.Conv2d(shape[0], 6, 3, stride=2, padding=1), nn.BatchNorm2d(6), nn.ReLU(),
-        nn.Conv2d(6, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(),
-    )  # fmt: skip
+        nn.Conv2d(shape[0], 6, 3, stride=2, padding=1),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.Conv2d(6, 16, 3, stride=2, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Flatten(),
+    )
     return nn.Sequential(*convolutions, Linear(_numel(_out(convolutions, shape)), features))
 
 
@@ -79,10 +99,20 @@ def celeba_cnn(shape: Shape, features: int) -> nn.Module:
     layer.  No activation after the features.  Source: FedGen's and FedPA's code.
     """
     convolutions = nn.Sequential(
-        nn.Conv2d(shape[0], 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU(), MaxPool2x2(),
-        nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.BatchNorm2d(32), nn.ReLU(), MaxPool2x2(),
-        nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.BatchNorm2d(64), nn.ReLU(), MaxPool2x2(), nn.Flatten(),
-    )  # fmt: skip
+        nn.Conv2d(shape[0], 16, 3, stride=2, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        MaxPool2x2(),
+        nn.Conv2d(16, 32, 3, stride=2, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        MaxPool2x2(),
+        nn.Conv2d(32, 64, 3, stride=2, padding=1),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        MaxPool2x2(),
+        nn.Flatten(),
+    )
     return nn.Sequential(*convolutions, Linear(_numel(_out(convolutions, shape)), features))
 
 
@@ -92,9 +122,14 @@ def mcmahan_cnn(shape: Shape, features: int) -> nn.Module:
     582,026 parameters for 28×28 and ten classes.  Source: arXiv:1602.05629; PFLlib (FedAvgCNN: no padding).
     """
     convolutions = nn.Sequential(
-        nn.Conv2d(shape[0], 32, 5), nn.ReLU(), MaxPool2x2(),
-        nn.Conv2d(32, 64, 5), nn.ReLU(), MaxPool2x2(), nn.Flatten(),
-    )  # fmt: skip
+        nn.Conv2d(shape[0], 32, 5),
+        nn.ReLU(),
+        MaxPool2x2(),
+        nn.Conv2d(32, 64, 5),
+        nn.ReLU(),
+        MaxPool2x2(),
+        nn.Flatten(),
+    )
     return _with_features(convolutions, shape, features)
 
 

@@ -41,8 +41,9 @@ def pairwise(means: Tensor, variances: Tensor) -> Tensor:
     return distances
 
 
-def fuse(weights: Tensor, means: Tensor, variances: Tensor, threshold: float, linkage: str = "complete"
-         ) -> tuple[Mixtures, Tensor]:
+def fuse(
+    weights: Tensor, means: Tensor, variances: Tensor, threshold: float, linkage: str = "complete"
+) -> tuple[Mixtures, Tensor]:
     """Cluster the components of one class over all clients and replace each cluster by one Gaussian.  Server code.
 
     weights    [L] rows each component stands for; components of weight 0 are left out.
@@ -59,7 +60,7 @@ def fuse(weights: Tensor, means: Tensor, variances: Tensor, threshold: float, li
     """
     if linkage not in LINKAGES:
         raise ValueError(f"linkage is one of {', '.join(LINKAGES)}; got {linkage!r}.")
-    order = weights.argsort(descending=True, stable=True)[:int((weights > 0).sum())]
+    order = weights.argsort(descending=True, stable=True)[: int((weights > 0).sum())]
     w, mu, v = (t[order].double() for t in (weights, means, variances))
     clusters = _clusters((pairwise(mu, v) < threshold).cpu().numpy(), linkage)
     cluster = torch.from_numpy(clusters).to(order)
@@ -67,7 +68,7 @@ def fuse(weights: Tensor, means: Tensor, variances: Tensor, threshold: float, li
     total = w.new_zeros(int(clusters.max(initial=-1)) + 1).index_add(0, cluster, w)
 
     def average(rows: Tensor) -> Tensor:
-        return torch.zeros_like(rows[:len(total)]).index_add(0, cluster, w[:, None] * rows) / total[:, None]
+        return torch.zeros_like(rows[: len(total)]).index_add(0, cluster, w[:, None] * rows) / total[:, None]
 
     centre = average(mu)
     spread = average(v + (mu - centre[cluster]).square())  # lines 13 to 15: moments of the pooled rows
@@ -109,7 +110,7 @@ def _clusters(near: np.ndarray, linkage: str) -> np.ndarray:
         number = label[seed] = label.max() + 1
         candidates = near[seed] & (label < 0)
         while candidates.any():
-            joined = np.flatnonzero(candidates)[:1 if linkage == "complete" else None]
+            joined = np.flatnonzero(candidates)[: 1 if linkage == "complete" else None]
             label[joined] = number
             if linkage == "complete":
                 candidates &= near[joined[0]]

@@ -54,9 +54,7 @@ def fidelity(times: float, heads: dict[str, Tensor], share: Tensor, y: Tensor, w
     return term
 
 
-def diversity(
-    times: float, noise: Tensor, y: Tensor, pairs: str, features: int, over_batch: bool = False
-) -> Term:
+def diversity(times: float, noise: Tensor, y: Tensor, pairs: str, features: int, over_batch: bool = False) -> Term:
     """times · exp(-mean over pairs of distance(h) · distance(ε)): falls as unlike noise gives unlike features.
 
     noise [S, B, Z], y [S, B]; distances are means over dimensions, absolute for h and squared for ε.

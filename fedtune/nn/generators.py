@@ -26,8 +26,11 @@ _ROWS = 2**22  # logits that the server holds at once while it trains personal g
 def new_net(noise: int, classes: int, hidden: int, features: int, heads: int, seed: int) -> Net:
     """[ε, onehot(y)] -> hidden, BatchNorm, ReLU -> features (`heads` times as many), PyTorch's default start."""
     with randomness.seeded(seed):
-        layers = {"in": nn.Linear(noise + classes, hidden), "norm": nn.BatchNorm1d(hidden),
-                  "out": nn.Linear(hidden, heads * features)}
+        layers = {
+            "in": nn.Linear(noise + classes, hidden),
+            "norm": nn.BatchNorm1d(hidden),
+            "out": nn.Linear(hidden, heads * features),
+        }
     whole = {f"{part}.{n}": t.detach() for part, layer in layers.items() for n, t in layer.state_dict().items()}
     return {n: t for n, t in whole.items() if t.is_floating_point()}  # without BatchNorm's counter, which nobody reads
 
@@ -95,9 +98,14 @@ def start_memory(net: Net, clients: int | None = None) -> dict[str, Tensor]:
 
 
 def descend(
-    net: Net, memory: dict[str, Tensor], loss: Loss, steps: int, lr: float,
-    weight_decay: float = 0.0, optimizer: str = "adam",
-) -> tuple[Net, dict[str, Tensor]]:  # fmt: skip
+    net: Net,
+    memory: dict[str, Tensor],
+    loss: Loss,
+    steps: int,
+    lr: float,
+    weight_decay: float = 0.0,
+    optimizer: str = "adam",
+) -> tuple[Net, dict[str, Tensor]]:
     """`steps` steps on loss(net, step), for one net or a stack of nets, whose losses are then summed.
 
     torch.optim's Adam (betas .9 and .999, eps 1e-8, L2 penalty in the gradient) or SGD.  By hand only so that stacked

@@ -35,8 +35,9 @@ def moments(z: Tensor, y: Tensor, mask: Tensor, classes: int) -> tuple[Tensor, T
     return means, scatter / (counts - 1).clamp(min=1)[:, None, None], counts.long()
 
 
-def descend(weight: Tensor, bias: Tensor, x: Tensor, y: Tensor, epochs: int, batch: int, lr: float,
-            stream: torch.Generator) -> tuple[Tensor, Tensor]:  # fmt: skip
+def descend(
+    weight: Tensor, bias: Tensor, x: Tensor, y: Tensor, epochs: int, batch: int, lr: float, stream: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Plain SGD of a linear head on the cross-entropy of rows x [N, D], y [N], each epoch in an order of its own."""
     weight, bias, wanted = weight.clone(), bias.clone(), F.one_hot(y, len(bias)).to(x)
     for _ in range(epochs):

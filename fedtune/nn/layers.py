@@ -24,9 +24,8 @@ clients (each pays a step's 1.7 ms of overhead; only from B = 64 on do five at a
 from typing import Any
 
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 _LARGE_WEIGHT = 2**16  # numbers in one client's weight
 

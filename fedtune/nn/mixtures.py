@@ -32,8 +32,9 @@ class Mixtures(NamedTuple):
     variances: Tensor  # [..., L, D]
 
 
-def fit(z: Tensor, member: Tensor, noise: Tensor, components: int, floor: float,
-        iterations: int = 100, tol: float = 1e-3) -> Mixtures:
+def fit(
+    z: Tensor, member: Tensor, noise: Tensor, components: int, floor: float, iterations: int = 100, tol: float = 1e-3
+) -> Mixtures:
     """Fit one mixture to the rows of each class.  Client code: for one client, and safe inside `vmap`.
 
     z       [N, D] features.     member  [C, N] bool, which rows belong to which class (padding: to none).
@@ -53,15 +54,21 @@ class _Fit(torch.autograd.Function):
     """`fit` over any leading axes.  When to stop depends on the data, which `vmap` alone cannot express."""
 
     @staticmethod
-    def forward(z: Tensor, member: Tensor, noise: Tensor, floor: float, iterations: int, tol: float
-                ) -> tuple[Tensor, ...]:
+    def forward(
+        z: Tensor, member: Tensor, noise: Tensor, floor: float, iterations: int, tol: float
+    ) -> tuple[Tensor, ...]:
         lead, classes = member.shape[:-2], member.shape[-2]
         rows = z.flatten(0, -3) if lead else z[None]  # [K, N, D]
         member, noise = member.reshape(-1, member.shape[-1]), noise.reshape(-1, noise.shape[-1]).double()  # [J, .]
         counts = member.sum(1)
-        fitted = Mixtures(torch.zeros_like(noise), *(fill(*noise.shape, z.shape[-1], dtype=noise.dtype, device=z.device)
-                                                     for fill in (torch.zeros, torch.ones)))
-        todo = counts.argsort(descending=True, stable=True)[:int((counts > 0).sum())]  # like sizes need little padding
+        fitted = Mixtures(
+            torch.zeros_like(noise),
+            *(
+                fill(*noise.shape, z.shape[-1], dtype=noise.dtype, device=z.device)
+                for fill in (torch.zeros, torch.ones)
+            ),
+        )
+        todo = counts.argsort(descending=True, stable=True)[: int((counts > 0).sum())]  # like sizes need little padding
         while len(todo):
             width = int(counts[todo[0]])
             group = max(1, _NUMBERS // (width * z.shape[-1]))
@@ -83,8 +90,10 @@ class _Fit(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        tensors = (t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0)
-                   for t, d in zip(args[:3], in_dims, strict=False))
+        tensors = (
+            t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0)
+            for t, d in zip(args[:3], in_dims, strict=False)
+        )
         return _Fit.apply(*tensors, *args[3:]), (0, 0, 0)
 
 
@@ -115,7 +124,7 @@ def _nearest_seed(x: Tensor, mask: Tensor, noise: Tensor, size: Tensor) -> Tenso
     nearest, draw, last = torch.full_like(x[..., 0], torch.inf), mask.double(), mask.sum(1) - 1
     for k in range(noise.shape[1]):
         mass = draw.cumsum(1)
-        row = (mass <= noise[:, k:k + 1] * mass[:, -1:]).sum(1).minimum(last)  # no mass left: any real row
+        row = (mass <= noise[:, k : k + 1] * mass[:, -1:]).sum(1).minimum(last)  # no mass left: any real row
         seed = x[torch.arange(len(x), device=x.device), row]
         # Differences, not |x|^2 - 2xs + |s|^2: equal rows are then at distance exactly 0, in any batch.
         distance = (x - seed[:, None]).square().sum(-1)
@@ -125,8 +134,9 @@ def _nearest_seed(x: Tensor, mask: Tensor, noise: Tensor, size: Tensor) -> Tenso
     return owner
 
 
-def em(x: Tensor, mask: Tensor, start: Mixtures, lowest: Tensor, iterations: int = 100, tol: float = 1e-3
-       ) -> tuple[Mixtures, Tensor]:
+def em(
+    x: Tensor, mask: Tensor, start: Mixtures, lowest: Tensor, iterations: int = 100, tol: float = 1e-3
+) -> tuple[Mixtures, Tensor]:
     """Run EM on J problems at once, each from its own start and until it has converged itself.
 
     x  [J, N, D] float64 rows.   mask  [J, N] bool, the real rows.   start  J mixtures of n components.
@@ -148,8 +158,9 @@ def _centre(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return centre, torch.cat([x, x.square()], -1)
 
 
-def _iterate(rows: Tensor, mask: Tensor, start: Mixtures, lowest: Tensor, iterations: int, tol: float
-             ) -> tuple[Mixtures, Tensor]:
+def _iterate(
+    rows: Tensor, mask: Tensor, start: Mixtures, lowest: Tensor, iterations: int, tol: float
+) -> tuple[Mixtures, Tensor]:
     """EM on rows [J, N, 2D] as `_centre` makes them.  Converged problems leave the batch, so the work shrinks."""
     share, quality = _expect(rows, mask, start)
     result, before = Mixtures(*(t.clone() for t in start)), quality.clone()
@@ -163,7 +174,8 @@ def _iterate(rows: Tensor, mask: Tensor, start: Mixtures, lowest: Tensor, iterat
         before = now
         if len(moving) < len(live):
             live, rows, mask, share, lowest, before = (
-                t.index_select(0, moving) for t in (live, rows, mask, share, lowest, before))
+                t.index_select(0, moving) for t in (live, rows, mask, share, lowest, before)
+            )
         if not len(live):
             break
     return result, quality

@@ -38,14 +38,20 @@ def rows_in_words(shape: Shape, dtype: torch.dtype = torch.float32) -> str:
 
 # what PyTorch says of what is too small, or out of range on a GPU, and in which layers -> the rule, and what would do
 _RULES = {
-    ("Expected more than 1 value per channel when training", nn.GroupNorm):
-        "GroupNorm needs more than one value in a group; give it fewer groups",
-    ("Expected more than 1 value per channel when training", nn.Module):
-        "BatchNorm needs two rows in a batch to train on, or more than one place of each; give --batch 2 or more",
-    ("Expected more than 1 spatial element when training", nn.Module):
-        "InstanceNorm needs more than one place in what it is given to train on; put it before the pooling",
+    (
+        "Expected more than 1 value per channel when training",
+        nn.GroupNorm,
+    ): "GroupNorm needs more than one value in a group; give it fewer groups",
+    (
+        "Expected more than 1 value per channel when training",
+        nn.Module,
+    ): "BatchNorm needs two rows in a batch to train on, or more than one place of each; give --batch 2 or more",
+    (
+        "Expected more than 1 spatial element when training",
+        nn.Module,
+    ): "InstanceNorm needs more than one place in what it is given to train on; put it before the pooling",
     ("device-side assert", nn.Module): "an index is out of range on the GPU; --device cpu says which",
-}  # fmt: skip
+}
 
 
 def rule_of(error: Exception, net: nn.Module) -> str:

@@ -14,10 +14,15 @@ from fedtune.core.statistics import interval, number
 from fedtune.core.terminal import several
 
 SPREAD = {  # of test accuracy, beside its mean over clients
-    "test_acc_std": "std over clients", "test_acc_worst10": "worst tenth", "test_acc_lowest": "lowest client",
-    "test_acc_all": "all classes", "test_acc_foreign": "foreign classes",
-    "test_acc_rows": "mean over rows", "test_acc_balanced": "balanced", "test_f1": "macro F1",
-}  # fmt: skip
+    "test_acc_std": "std over clients",
+    "test_acc_worst10": "worst tenth",
+    "test_acc_lowest": "lowest client",
+    "test_acc_all": "all classes",
+    "test_acc_foreign": "foreign classes",
+    "test_acc_rows": "mean over rows",
+    "test_acc_balanced": "balanced",
+    "test_f1": "macro F1",
+}
 
 
 @dataclass(frozen=True)
@@ -105,12 +110,12 @@ class Check:
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Name, mean with interval, each seed, megabytes a run: of each configuration, and of their difference."""
-        rows = [
-            (n, self.said(n), _listed(self.of(n)), number(self.of(n, "comm_mb").mean(), ".2f")) for n in self.names
-        ]
+        rows = [(n, self.said(n), _listed(self.of(n)), number(self.of(n, "comm_mb").mean(), ".2f")) for n in self.names]
         if self.column != "test_acc":
-            rows += [(f"{n}: test accuracy", self.said(n, "test_acc"), _listed(self.of(n, "test_acc")), "")
-                      for n in self.names]  # fmt: skip
+            rows += [
+                (f"{n}: test accuracy", self.said(n, "test_acc"), _listed(self.of(n, "test_acc")), "")
+                for n in self.names
+            ]
         if len(self.names) > 1:
             rows.append(("best − default, by seed", self.difference(), _listed(self.each, "+"), ""))
         return rows

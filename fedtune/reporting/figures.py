@@ -93,8 +93,9 @@ def _fronts(f: Findings) -> list[Shown]:
             + {"comm_mb": "megabytes begin", "seconds": "seconds begin"}.get(other.name, f"of {other.name} begins")
             + f" to buy little {'accuracy' if first == ACCURACY else f.in_words}.",
         )
-        for other in against if other.name != first.name
-    ]  # fmt: skip
+        for other in against
+        if other.name != first.name
+    ]
 
 
 def _beats(objective: Objective) -> str:

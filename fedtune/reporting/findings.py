@@ -150,11 +150,18 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
     values = {} if best is None else {c: best[c] for c in best.index if c.startswith(frames.CONFIG)}
     rows = checked or ([] if now in OPEN else record.get("final"))
     return Findings(
-        run, record, trials, rounds, now, best,
-        tables.plain({c.removeprefix(frames.CONFIG): v for c, v in values.items()}), text,
-        str(best_file.get("scenario") or _scenario(record)), declared.defaults_of(run, record),
+        run,
+        record,
+        trials,
+        rounds,
+        now,
+        best,
+        tables.plain({c.removeprefix(frames.CONFIG): v for c, v in values.items()}),
+        text,
+        str(best_file.get("scenario") or _scenario(record)),
+        declared.defaults_of(run, record),
         Check(pd.DataFrame(rows), Goal.from_record(record).first) if rows else None,
-    )  # fmt: skip
+    )
 
 
 def _scenario(record: dict[str, Any]) -> str:

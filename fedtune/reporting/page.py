@@ -33,12 +33,22 @@ def html(parts: Sequence[Search | Comparison]) -> str:
     """The page.  All that comes from a run is escaped, but for JSON, in which no tag can begin."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     plotly, js = get_plotlyjs(), _ours("js")
-    return environment.from_string(_ours("html")).render(
-        title=parts[0].title if len(parts) == 1 else several(len(parts), 'run'), runs=parts,
-        overview=sections.overview(parts) if len(parts) > 1 else None, mark=Markup(MARK),
-        policy=_policy(plotly, js), css=Markup(_ours("css")), plotly=Markup(plotly), js=Markup(js),
-        several=several, made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-    ).lstrip()  # fmt: skip
+    return (
+        environment.from_string(_ours("html"))
+        .render(
+            title=parts[0].title if len(parts) == 1 else several(len(parts), "run"),
+            runs=parts,
+            overview=sections.overview(parts) if len(parts) > 1 else None,
+            mark=Markup(MARK),
+            policy=_policy(plotly, js),
+            css=Markup(_ours("css")),
+            plotly=Markup(plotly),
+            js=Markup(js),
+            several=several,
+            made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        )
+        .lstrip()
+    )
 
 
 def _ours(suffix: str) -> str:

@@ -34,18 +34,21 @@ def of(r: dict[str, Any], f: Findings | None = None) -> Provenance:
         "pinned": ", ".join(f"{n} = {v}" for n, v in (r.get("pinned") or {}).items()),
         "preset": r.get("preset"),
         "machine": ", ".join(
-            str(v) for v in (
-                hardware.get("system"), hardware.get("machine"),
+            str(v)
+            for v in (
+                hardware.get("system"),
+                hardware.get("machine"),
                 several(hardware["cpus"], "CPU") if "cpus" in hardware else None,
                 hardware.get("instructions"),
                 *(hardware.get("gpus") or []),
-            ) if v
+            )
+            if v
         ),
         "run on": ", ".join(str(r[k]) for k in ("device", "executor") if r.get(k)),
         "own files": ", ".join(f"{o['name']} ({o['sha256'][:10]})" for o in r.get("own") or []),
         "commit": " and ".join(dict.fromkeys(map(_commit, [*(r.get("earlier_commits") or []), r.get("git_commit")]))),
         "versions": ", ".join(f"{n} {v}" for n, v in versions.items()),
-    }  # fmt: skip
+    }
     scenario = r.get("scenario")
     return Provenance(
         [(n, str(v)) for n, v in said.items() if v not in (None, "")],

@@ -130,12 +130,18 @@ def _trials(f: Findings) -> Markup:
     first = f.goal.first
     objective = [] if first == ACCURACY else [(first.name, first.column, 4)]
     named = [
-        ("trial", "trial", None), ("status", "status", None), ("rounds", "rounds", None),
-        *objective, ("val_acc", "last_val_acc", 4), ("test_acc", "last_test_acc", 4),
-        ("best val_acc", "best_val_acc", 4), ("in round", "best_round", None), ("MB", "comm_mb", 2),
+        ("trial", "trial", None),
+        ("status", "status", None),
+        ("rounds", "rounds", None),
+        *objective,
+        ("val_acc", "last_val_acc", 4),
+        ("test_acc", "last_test_acc", 4),
+        ("best val_acc", "best_val_acc", 4),
+        ("in round", "best_round", None),
+        ("MB", "comm_mb", 2),
         ("s", "seconds", 1),
         *((n, frames.CONFIG + n, None) for n in f.searched if frames.CONFIG + n in f.trials),
-    ]  # fmt: skip
+    ]
     if (f.trials["test_round"].dropna() != f.trials["rounds"][f.trials["test_round"].notna()]).any():
         at = next(i for i, (name, *_) in enumerate(named) if name == "test_acc")
         named.insert(at + 1, ("tested in round", "test_round", None))
@@ -148,9 +154,12 @@ def _trials(f: Findings) -> Markup:
         columns.append({"name": name, "numeric": numeric and source not in ("trial", "reason"), "digits": digits})
         cells.append(values)
     content = {
-        "columns": columns, "rows": list(zip(*cells, strict=True)), "sort": 3, "rising": f.goal.first.sign < 0,
+        "columns": columns,
+        "rows": list(zip(*cells, strict=True)),
+        "sort": 3,
+        "rising": f.goal.first.sign < 0,
         "best": None if f.best is None else f.best["trial"],
-    }  # fmt: skip
+    }
     return embedded(json.dumps(content, ensure_ascii=False, separators=(",", ":")))
 
 
@@ -202,11 +211,19 @@ def _comparison(run: Path, anchor: str) -> Comparison:
     if lacking := [a for a in algorithms if a not in there]:
         warnings.append(f"The folder has no search of {', '.join(lacking)}.")
     return Comparison(
-        anchor, run.absolute().name, f"{comparison_text.who(algorithms)} on {where}", state,
-        lead, provenance.again(record), warnings, _tables(run), _winner(run),
+        anchor,
+        run.absolute().name,
+        f"{comparison_text.who(algorithms)} on {where}",
+        state,
+        lead,
+        provenance.again(record),
+        warnings,
+        _tables(run),
+        _winner(run),
         [] if evaluations is None else report_figures.of_comparison(evaluations, Goal.from_record(record).first),
-        [_search(f, f"{anchor}-{i}") for i, f in enumerate(found, 1)], provenance.of(record),
-    )  # fmt: skip
+        [_search(f, f"{anchor}-{i}") for i, f in enumerate(found, 1)],
+        provenance.of(record),
+    )
 
 
 def _evaluations(run: Path) -> pd.DataFrame | None:
@@ -283,7 +300,7 @@ def _lead(record: dict[str, Any], state: str, evaluated: bool) -> str:
 
     evaluated: whether there are runs on fresh seeds.
     """
-    trials, names = record.get("trials"), several(len(record['algorithms']), 'algorithm')
+    trials, names = record.get("trials"), several(len(record["algorithms"]), "algorithm")
     if state != "finished":
         earlier, missing = "; the fresh seeds' figures below are of an earlier time", "; that has not been done yet"
         done = earlier if evaluated else missing

@@ -22,8 +22,17 @@ from fedtune.user_code import user_files
 
 SHOWN = 10  # trials in the table
 NEEDED = (  # entries of a search's record
-    "algorithm", "searcher", "scheduler", "started", "trials", "concurrent", "space", "state", "scenario", "budget",
-)  # fmt: skip
+    "algorithm",
+    "searcher",
+    "scheduler",
+    "started",
+    "trials",
+    "concurrent",
+    "space",
+    "state",
+    "scenario",
+    "budget",
+)
 Logged = dict[str, list[dict[str, Any]]]
 
 

@@ -50,10 +50,13 @@ def origin() -> dict[str, Any]:
         | {package: version(package) for package in PACKAGES},
         "git_commit": commit(),
         "hardware": {
-            "machine": platform.machine(), "cpus": os.cpu_count(), "gpus": gpus, "system": platform.system(),
+            "machine": platform.machine(),
+            "cpus": os.cpu_count(),
+            "gpus": gpus,
+            "system": platform.system(),
             "instructions": torch.backends.cpu.get_cpu_capability(),  # AVX2, AVX512, …: kernels go by it
         },
-    }  # fmt: skip
+    }
 
 
 def trained_by(record: Mapping[str, Any]) -> dict[str, str]:

@@ -32,7 +32,7 @@ def record(file: Path) -> dict[str, Any]:
     """A record; ValueError or OSError for one that cannot be used."""
     from fedtune.runs import schema  # here, as pydantic takes a moment to load
 
-    return schema.checked(schema.RECORD, _parsed(file, json.loads, LARGEST))
+    return schema.checked(schema.RECORD, _parsed(file, _record, LARGEST))
 
 
 def best(file: Path) -> dict[str, Any]:
@@ -154,6 +154,10 @@ def _parsed(file: Path, parse: Callable[[str], Any], most: int) -> Any:
         return parse(bounded.read(file, most).decode("utf-8"))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def _record(text: str) -> Any:
+    return json.loads(text.replace('"body_pace"', '"body_lr_scale"'))  # as folders of before the name call it
 
 
 def _yaml(text: str) -> Any:

@@ -63,7 +63,10 @@ def rounds_frame(reported: Mapping[str, list[dict[str, Any]]]) -> pd.DataFrame:
 
 
 def frames(
-    grid: ResultGrid, reported: Mapping[str, list[dict[str, Any]]], earlier: Path | None, onward: list[str],
+    grid: ResultGrid,
+    reported: Mapping[str, list[dict[str, Any]]],
+    earlier: Path | None,
+    onward: list[str],
     goal: Goal = BY_ACCURACY,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tables of rounds and trials.  Those of an earlier run that this one goes on from stand above.
@@ -188,7 +191,12 @@ def trial_id(result: Any) -> str:
 
 
 def write_best(
-    run: Path, experiment: Experiment, scenario: str, best: pd.Series, budget: Budget, goal: Goal = BY_ACCURACY,
+    run: Path,
+    experiment: Experiment,
+    scenario: str,
+    best: pd.Series,
+    budget: Budget,
+    goal: Goal = BY_ACCURACY,
     **how: Any,
 ) -> dict[str, Any]:
     """Write best.yaml: what `fedtune run --config` needs to train the configuration again, and how it was found.
@@ -206,14 +214,26 @@ def write_best(
         overrides["rounds"] = int(best["rounds"])
     chosen = {k.removeprefix(CONFIG): best[k] for k in best.index if k.startswith(CONFIG)}
     whole = experiment.configuration(plain(chosen))
-    how = {
-        "trial": best["trial"], "rounds": int(best["rounds"]), "val_acc": float(best["last_val_acc"]),
-        **tested(best), "run": run.name,
-    } | how | {name: float(best[final(name)]) for name in goal.names if name != METRIC}  # fmt: skip
+    how = (
+        {
+            "trial": best["trial"],
+            "rounds": int(best["rounds"]),
+            "val_acc": float(best["last_val_acc"]),
+            **tested(best),
+            "run": run.name,
+        }
+        | how
+        | {name: float(best[final(name)]) for name in goal.names if name != METRIC}
+    )
     content = {
-        "algorithm": experiment.algorithm, "scenario": scenario, "overrides": overrides, "seed": experiment.seed,
-        "hyperparameters": whole, **experiment.beginning(), "found": how,
-    }  # fmt: skip
+        "algorithm": experiment.algorithm,
+        "scenario": scenario,
+        "overrides": overrides,
+        "seed": experiment.seed,
+        "hyperparameters": whole,
+        **experiment.beginning(),
+        "found": how,
+    }
     if experiment.executor != "auto":
         content["executor"] = experiment.executor  # as it was found for the user's own code
     if experiment.own:

@@ -106,7 +106,5 @@ def _without_copy(run: Path, file: UserFile) -> UserFile:
     try:
         content = bounded.read(file.path, user_files.LARGEST) if file.name.endswith(".py") else None
     except OSError as error:
-        raise UserError(
-            f"{run} was made with {file.path}, but neither it nor its copy is there; restore it"
-        ) from error
+        raise UserError(f"{run} was made with {file.path}, but neither it nor its copy is there; restore it") from error
     return file._replace(content=content)

@@ -33,7 +33,7 @@ class Check:
 
     def __init__(
         self, what: str = "", scenario: str = "", model: str = "", set: Mapping[str, Any] | None = None, **fields: Any
-    ) -> None:  # fmt: skip
+    ) -> None:
         """UserError for what is no algorithm or model, or does not load.
 
         what       an algorithm or a model: a name, or FILE.py:NAME

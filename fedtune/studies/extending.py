@@ -128,9 +128,13 @@ def longer(p: plan.Plan, run: RunFolder, top: int | None) -> plan.Plan:
     default = p.experiment.default()
     moved = [spaces.inside(p.space, default | t.config) for t in onward]
     return dataclasses.replace(
-        p, points=[point for point, _ in moved], outside=[outside for _, outside in moved], trials=len(onward),
-        onward=onward, scheduler="none",
-    )  # fmt: skip
+        p,
+        points=[point for point, _ in moved],
+        outside=[outside for _, outside in moved],
+        trials=len(onward),
+        onward=onward,
+        scheduler="none",
+    )
 
 
 def lineage(run: RunFolder) -> Iterator[RunFolder]:

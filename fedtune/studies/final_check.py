@@ -28,12 +28,21 @@ def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
     candidates = {"best": config} if config == default else {"best": config, "default": default}
     runs = {
         (name, seed): ray_tasks.SeededRun(f"{name}, seed {seed}", with_seed(p.experiment, seed), values)
-        for seed in p.fresh(p.final_seeds) for name, values in candidates.items()
-    }  # fmt: skip
+        for seed in p.fresh(p.final_seeds)
+        for name, values in candidates.items()
+    }
     named = {p.experiment.scenario.dataset: data}
     found = ray_tasks.run_all(
-        list(runs.values()), named, p.files.final_folder, p.cpus, p.gpus, p.budget, "final check", p.concurrent,
-        p.goal.first, "seconds" in p.goal.names,
+        list(runs.values()),
+        named,
+        p.files.final_folder,
+        p.cpus,
+        p.gpus,
+        p.budget,
+        "final check",
+        p.concurrent,
+        p.goal.first,
+        "seconds" in p.goal.names,
     )
     if found:
         whose = {"algorithm": p.experiment.algorithm}

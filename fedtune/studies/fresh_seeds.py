@@ -46,8 +46,10 @@ def candidates(p: Plan, top: int) -> list[Candidate]:
     for row in trials[trials["status"] == "finished"].to_dict("records"):
         if _values(p, row) == default:
             first = Candidate(DEFAULT, default, row["trial"], row[score])
-    best = [Candidate(f"top {i}", _values(p, row), row["trial"], row[score])
-            for i, row in enumerate(ranked.to_dict("records"), 1)]  # fmt: skip
+    best = [
+        Candidate(f"top {i}", _values(p, row), row["trial"], row[score])
+        for i, row in enumerate(ranked.to_dict("records"), 1)
+    ]
     return [first, *best]
 
 
@@ -82,8 +84,16 @@ def evaluate(
     first = plans[0]
     named = {first.experiment.scenario.dataset: data}
     outcomes = ray_tasks.run_all(
-        list(runs.values()), named, folder, first.cpus, first.gpus, first.budget, "fresh seeds", first.concurrent,
-        first.goal.first, "seconds" in first.goal.names,
+        list(runs.values()),
+        named,
+        folder,
+        first.cpus,
+        first.gpus,
+        first.budget,
+        "fresh seeds",
+        first.concurrent,
+        first.goal.first,
+        "seconds" in first.goal.names,
     )
     rows, rounds, scored = [], [], []
     for p, c, seed in entries:
@@ -113,10 +123,16 @@ def run_summary(outcome: ray_tasks.Outcome, goal: Goal = BY_ACCURACY) -> dict[st
         return length | {n: v for n, v in none.items() if n not in length} | {"reason": outcome.reason}
     last = rows[-1]
     there = next(r for r in rows if r.get("test_acc", -math.inf) >= NEAR * last["test_acc"])
-    return length | {n: v for n, v in kept_of(last, *goal.names).items() if n not in length} | {
-        "rounds_to_95": there["round"], "mb_to_95": there["comm_mb"], "mb_per_round": last["comm_mb"] / len(rows),
-        "reason": "",
-    }  # fmt: skip
+    return (
+        length
+        | {n: v for n, v in kept_of(last, *goal.names).items() if n not in length}
+        | {
+            "rounds_to_95": there["round"],
+            "mb_to_95": there["comm_mb"],
+            "mb_per_round": last["comm_mb"] / len(rows),
+            "reason": "",
+        }
+    )
 
 
 def chosen(frame: pd.DataFrame, goal: Goal = BY_ACCURACY) -> pd.Series:

@@ -27,9 +27,10 @@ class ComparisonOptions(SearchOptions):
     final_seeds: int = 0  # fresh seeds come after all searches
     algos: str = option("", "algorithms, files among them, or all that run on the scenario's models", "A,B,…")
     baselines: str = option(
-        "local,fedavgft", "algorithms that are tuned beside these, for tests against each (default local,fedavgft); "
-        "none for no others", "A,B|none",
-    )  # fmt: skip
+        "local,fedavgft",
+        "algorithms that are tuned beside these, for tests against each (default local,fedavgft); none for no others",
+        "A,B|none",
+    )
     seeds: int = option(5, "fresh seeds and partitions on which the findings are tested (default 5)", "N", small_int)
     top_k: int = option(3, "best configurations of each search that are tested (default 3)", "N", small_int)
 
@@ -65,7 +66,8 @@ class ReproductionOptions:
     rounds: int | None = option(None, "rounds of the longest column; the others' in proportion", "N", positive_int)
     seeds: int | None = option(None, "runs of every figure (default: the paper's)", "N", small_int)
     preset: str | None = option(
-        None, "ours (the defaults), as_text, as_published, or several with commas: a row for each that there is",
+        None,
+        "ours (the defaults), as_text, as_published, or several with commas: a row for each that there is",
         "A[,B,C]",
     )
     test_every: int = option(
@@ -124,8 +126,9 @@ class TabulationOptions(ExperimentOptions):
     seeds: int = option(3, "seeds that every configuration is trained on (default 3)", "N", small_int)
     cpus_per_trial: float = option(1.0, "CPUs of a run (default 1)", "N", above_zero, group="machine")
     gpus_per_trial: float = option(0.0, "GPUs of a run, a fraction or whole ones", "N", share, group="machine")
-    name: str | None = option(None, "of the folder of its runs (default: table, algorithm and scenario)", "NAME",
-                              group="machine")  # fmt: skip
+    name: str | None = option(
+        None, "of the folder of its runs (default: table, algorithm and scenario)", "NAME", group="machine"
+    )
     storage_path: str = option("runs", "where that folder goes (default runs)", "DIR", group="machine")
     address: str | None = option(None, "of a Ray cluster (default: start one here)", "ADDRESS", group="machine")
     dashboard: bool = option(True, "do not start Ray's dashboard", group="machine")

@@ -84,9 +84,17 @@ def counts(f: Federation, data: Dataset, first: int = 0) -> pd.DataFrame:
         number = client * f.classes + f.y[table.rows[real]]
         rows = np.bincount(number, minlength=f.clients * f.classes).reshape(f.clients, f.classes)
         for c in range(data.classes - first):
-            found.append(pd.DataFrame({
-                "client": clients, "owner": owners, "class": names[first + c], "split": split, "rows": rows[:, c],
-            }))  # fmt: skip
+            found.append(
+                pd.DataFrame(
+                    {
+                        "client": clients,
+                        "owner": owners,
+                        "class": names[first + c],
+                        "split": split,
+                        "rows": rows[:, c],
+                    }
+                )
+            )
     whole = pd.concat(found, ignore_index=True)
     held = whole.groupby("class", sort=False)["rows"].sum()
     return whole[whole["class"].isin(held[held > 0].index)].reset_index(drop=True)

@@ -128,11 +128,20 @@ def _cells(table: dict[str, Any], content: dict[str, Any]) -> Iterator[Cell]:
             mean, _, spread = text.partition("±")
             known = [content["defects"][k["defect"]] for k in table["known"] if _fits(k, printed, column["name"])]
             yield Cell(
-                table["paper"], table["table"], ours.get(printed, printed), printed, column["name"], column["dataset"],
-                column.get("measure", "accuracy"), float(mean.replace(",", "")), float(spread) if spread else None,
-                text.replace("±", " ± "), tuple(Defect(**d) for d in known), column.get("scenario", ""),
+                table["paper"],
+                table["table"],
+                ours.get(printed, printed),
+                printed,
+                column["name"],
+                column["dataset"],
+                column.get("measure", "accuracy"),
+                float(mean.replace(",", "")),
+                float(spread) if spread else None,
+                text.replace("±", " ± "),
+                tuple(Defect(**d) for d in known),
+                column.get("scenario", ""),
                 tuple(column.get("instead", {}).items()),
-            )  # fmt: skip
+            )
 
 
 def _fits(known: dict[str, Any], row: str, column: str) -> bool:

@@ -60,10 +60,17 @@ class Outcome(NamedTuple):
 
 
 def run_all(
-    runs: Sequence[SeededRun], data: Mapping[str, Dataset], folder: Path | None = None, cpus: float = 1,
-    gpus: float = 0, budget: Budget | None = None, title: str = "runs", concurrent: int | None = None,
-    objective: Objective | None = None, timed: bool = False,
-) -> dict[str, Outcome]:  # fmt: skip
+    runs: Sequence[SeededRun],
+    data: Mapping[str, Dataset],
+    folder: Path | None = None,
+    cpus: float = 1,
+    gpus: float = 0,
+    budget: Budget | None = None,
+    title: str = "runs",
+    concurrent: int | None = None,
+    objective: Objective | None = None,
+    timed: bool = False,
+) -> dict[str, Outcome]:
     """The outcome of each run, by label.
 
     data         data sets by name, for every run's scenario.
@@ -110,17 +117,26 @@ def finished(runs: Sequence[SeededRun], folder: Path, budget: Budget | None = No
 
 
 def train(
-    experiment: Experiment, config: Config, data: federation.Federation, cpus: float, budget: Budget,
+    experiment: Experiment,
+    config: Config,
+    data: federation.Federation,
+    cpus: float,
+    budget: Budget,
     objective: Objective | None = None,
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """Train one configuration to its last round, or until its budget is used up (in a Ray task)."""
     return train_seeds(experiment, config, [experiment.seed], cpus, budget, objective, data)[0]
 
 
 def train_seeds(
-    experiment: Experiment, config: Config, seeds: Sequence[int], cpus: float, budget: Budget,
-    objective: Objective | None, *data: federation.Federation,
-) -> list[Outcome]:  # fmt: skip
+    experiment: Experiment,
+    config: Config,
+    seeds: Sequence[int],
+    cpus: float,
+    budget: Budget,
+    objective: Objective | None,
+    *data: federation.Federation,
+) -> list[Outcome]:
     """The same of several seeds, whose clients train as one stack.  data: the federation of each."""
     keep_freed_memory()
     torch.set_num_threads(max(1, int(cpus)))
@@ -199,9 +215,14 @@ def packs(runs: Sequence[SeededRun], slots: int, apart: bool) -> list[list[Seede
 
 
 def _outcomes(
-    some: Sequence[list[SeededRun]], data: Mapping[str, Dataset], cpus: float, gpus: float, budget: Budget, room: int,
+    some: Sequence[list[SeededRun]],
+    data: Mapping[str, Dataset],
+    cpus: float,
+    gpus: float,
+    budget: Budget,
+    room: int,
     objective: Objective | None,
-) -> Iterator[tuple[SeededRun, Outcome]]:  # fmt: skip
+) -> Iterator[tuple[SeededRun, Outcome]]:
     """Runs with their outcomes, as their packs end.
 
     room: packs that are handed to Ray at once, as many as keep it busy: so few federations exist at once.

@@ -52,10 +52,17 @@ def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool
         )
     planned = plan.make(options)
     planned = dataclasses.replace(
-        planned, again=tuple(tried), trials=len(tried), points=[], outside=[], searcher="replay", scheduler="none",
-        budget=Budget("rounds", planned.experiment.scenario.rounds, 1), time_budget=None,
+        planned,
+        again=tuple(tried),
+        trials=len(tried),
+        points=[],
+        outside=[],
+        searcher="replay",
+        scheduler="none",
+        budget=Budget("rounds", planned.experiment.scenario.rounds, 1),
+        time_budget=None,
         goal=Goal(planned.goal.objectives[:1], planned.goal.constraints),
-    )  # fmt: skip
+    )
     status = search_study.run_with_ray(planned, {"replays": run.name})
     nothing = status == 1 and record["state"] == "nothing found"  # then too
     return compare(before, planned, record) if nothing or not status else status

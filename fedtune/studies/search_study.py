@@ -70,9 +70,13 @@ def as_recorded(p: Plan) -> Plan:
 
 
 def run_search(
-    p: Plan, record: dict[str, Any], data: datasets.Dataset, partitions: list[federation.Federation], fits: int,
+    p: Plan,
+    record: dict[str, Any],
+    data: datasets.Dataset,
+    partitions: list[federation.Federation],
+    fits: int,
     resumed: bool,
-) -> int:  # fmt: skip
+) -> int:
     """The same where Ray is there, with room for `fits` trials; whoever resumes holds the folder's lock already."""
     with ExitStack() as held:
         p = as_recorded(p)
@@ -105,9 +109,14 @@ def about(p: Plan) -> loggers.About:
 
 
 def search_and_check(
-    p: Plan, data: datasets.Dataset, partitions: list[federation.Federation], run: RunFiles, watch: disk.Watch,
-    resumed: bool, tools: Sequence[loggers.TrialLogger] = (),
-) -> int:  # fmt: skip
+    p: Plan,
+    data: datasets.Dataset,
+    partitions: list[federation.Federation],
+    run: RunFiles,
+    watch: disk.Watch,
+    resumed: bool,
+    tools: Sequence[loggers.TrialLogger] = (),
+) -> int:
     """Search in the run's folder, write its tables, then check what was found; the exit status."""
     began = time.monotonic()
     with _ending_recorded(p, run, watch):

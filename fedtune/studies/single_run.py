@@ -20,9 +20,13 @@ from fedtune.experiment.user_scenario import data_in_words, notes
 
 
 def run(
-    experiment: Experiment, data_dir: str | None = None, download: bool = False, output: Path | None = None,
-    model: Path | None = None, threads: int = 1,
-) -> list[dict[str, Any]]:  # fmt: skip
+    experiment: Experiment,
+    data_dir: str | None = None,
+    download: bool = False,
+    output: Path | None = None,
+    model: Path | None = None,
+    threads: int = 1,
+) -> list[dict[str, Any]]:
     """Train, show the progress and say how it ended; every round's row.
 
     output: where the rows are written, a line a round.  model: where the model is kept.  threads: of PyTorch.

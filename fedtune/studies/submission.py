@@ -49,9 +49,14 @@ class Submission:
 
 
 def prepare(
-    command: str, arguments: list[str], options: SearchOptions, run: Path | None, name: str | None, data: Path | None,
+    command: str,
+    arguments: list[str],
+    options: SearchOptions,
+    run: Path | None,
+    name: str | None,
+    data: Path | None,
     package: Path,
-) -> Submission:  # fmt: skip
+) -> Submission:
     """Check what is to be submitted, and write the package; UserError for whatever is wrong.  Nothing is sent.
 
     command     search or compare, or one of those that continue a run.
@@ -76,9 +81,7 @@ def prepare(
     return Submission(name or default, folder, command, arguments, package)
 
 
-def _search(
-    arguments: list[str], options: SearchOptions, data: Path | None, package: Path
-) -> tuple[Path, list[str]]:
+def _search(arguments: list[str], options: SearchOptions, data: Path | None, package: Path) -> tuple[Path, list[str]]:
     """Check what is searched and pack it.  Returns its folder, and the arguments as the cluster is to have them."""
     storage = _on_cluster("--storage-path", Path(options.storage_path))
     with tempfile.TemporaryDirectory() as empty:  # whether the cluster's can be written to, the cluster will say

@@ -134,9 +134,11 @@ class Recorder(TorchDispatchMode):
 
 
 _NOT_REPEATABLE = {
-    torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape,
+    torch.Tag.nondeterministic_seeded,
+    torch.Tag.data_dependent_output,
+    torch.Tag.dynamic_output_shape,
     torch.Tag.inplace_view,
-}  # fmt: skip
+}
 _WRITES: dict[Any, frozenset[int | str] | None] = {}  # of operations met: the arguments changed; None: not repeatable
 
 _INDEX = torch.ops.aten.index.Tensor  # of a size that depends on values only where a mask is given
@@ -156,9 +158,11 @@ def _declared(func: Any) -> frozenset[int | str] | None:
         return None
     declared = [(i, a) for i, a in enumerate(func._schema.arguments)]
     return frozenset(
-        where for i, a in declared
-        if (a.alias_info is not None and a.alias_info.is_write) or a.name in _UNDECLARED for where in (i, a.name)
-    )  # fmt: skip
+        where
+        for i, a in declared
+        if (a.alias_info is not None and a.alias_info.is_write) or a.name in _UNDECLARED
+        for where in (i, a.name)
+    )
 
 
 def slots_in(value: Any) -> list[int]:

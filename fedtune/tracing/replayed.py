@@ -56,9 +56,12 @@ class Replayed(ABC, Generic[Found]):
     """Some client code on a net: whether it may be replayed, and the kinds of its calls."""
 
     def __init__(
-        self, net: nn.Module, code: Callable[..., Any], reasons: dict[str, None],
+        self,
+        net: nn.Module,
+        code: Callable[..., Any],
+        reasons: dict[str, None],
         beside: Callable[..., Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """reasons: where it is said why the code runs as it stands.  beside: code that runs between the calls.
 
         What is known of an author's code is remembered for as long as the net is; of ours, as the net's form is.
@@ -117,7 +120,7 @@ class Replayed(ABC, Generic[Found]):
 
     def learned(
         self, kind: Kind, run: Callable[[], Found], fixed: list[Tensor], fresh: list[Tensor], moving: Sequence[int]
-    ) -> Found:  # fmt: skip
+    ) -> Found:
         """What the code gives; it is noted on the way, or a tape of it tried.  Arguments as `Tape` has them."""
         if kind.met == 1 and (like := self.like()):
             return self.noted_again(kind, like, run, [*fixed, *fresh])
@@ -150,7 +153,7 @@ class Replayed(ABC, Generic[Found]):
 
     def _noted(
         self, kind: Kind, run: Callable[[], Found], fixed: list[Tensor], fresh: list[Tensor], moving: Sequence[int]
-    ) -> Found:  # fmt: skip
+    ) -> Found:
         recorder, found = self.watched(run, [*fixed, *fresh])
         try:
             kind.tape = Tape(recorder, len(fixed), len(fresh), moving, self.flat(found))

@@ -74,9 +74,12 @@ class Tape:
         """Whether what was noted is this tape but for its constants and real numbers."""
         slots = [None if t is None else recorder.slot(t) for t in results]
         return (
-            not recorder.unfit and self._lines == recorder.lines and self._results == slots
-            and self._constants == recorder.constants and self.given.looks() == recorder.given().looks()
-        )  # fmt: skip
+            not recorder.unfit
+            and self._lines == recorder.lines
+            and self._results == slots
+            and self._constants == recorder.constants
+            and self.given.looks() == recorder.given().looks()
+        )
 
     def _find_views(self) -> None:
         """Of every slot the root whose memory it shows, and the first slot that shows the same in the same way."""
@@ -138,9 +141,11 @@ class Tape:
     def _is_view(self, line: Line) -> bool:
         """Whether it does nothing but look at what is there, and can be had from its root in one go."""
         return not line.writes and all(
-            self._root[s] != s and not self._is_fresh(self._root[s])
-            and self._tensors[s].dtype == self._tensors[self._root[s]].dtype for s in line.made
-        )  # fmt: skip
+            self._root[s] != s
+            and not self._is_fresh(self._root[s])
+            and self._tensors[s].dtype == self._tensors[self._root[s]].dtype
+            for s in line.made
+        )
 
     def _is_fresh(self, slot: int) -> bool:
         return self._fixed <= slot < self._inputs
@@ -285,9 +290,15 @@ _ATEN = torch.ops.aten
 _WORTH_COPYING = 2**12  # numbers of an operand
 # operations by elements, and how many of their first operands they may write over
 _ELEMENTWISE = {
-    _ATEN.add.Tensor: 2, _ATEN.mul.Tensor: 2, _ATEN.sub.Tensor: 1, _ATEN.div.Tensor: 1, _ATEN.relu.default: 1,
-    _ATEN.threshold_backward.default: 1, _ATEN.neg.default: 1, _ATEN.scatter_add.default: 1,
-}  # fmt: skip
+    _ATEN.add.Tensor: 2,
+    _ATEN.mul.Tensor: 2,
+    _ATEN.sub.Tensor: 1,
+    _ATEN.div.Tensor: 1,
+    _ATEN.relu.default: 1,
+    _ATEN.threshold_backward.default: 1,
+    _ATEN.neg.default: 1,
+    _ATEN.scatter_add.default: 1,
+}
 
 
 def _named_in_place(func: Any) -> Any:

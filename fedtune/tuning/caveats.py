@@ -31,5 +31,6 @@ def at_edges(whose: str, config: Mapping[str, Any], space: Mapping[str, str]) ->
     return [
         f"{whose} has {name} = {short(config[name])}, at the {end} end of the searched {text}: the optimum may lie "
         "beyond it"
-        for name, text in space.items() if (end := domains.edge(config.get(name), text))
-    ]  # fmt: skip
+        for name, text in space.items()
+        if (end := domains.edge(config.get(name), text))
+    ]

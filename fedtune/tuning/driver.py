@@ -48,9 +48,15 @@ class TensorBoard(TBXLoggerCallback):
 
 
 def fit(
-    p: Plan, data: list[Federation], concurrent: int, resumed: bool, watch: disk.Watch | None = None,
-    tools: Sequence[TrialLogger] = (), show: bool = True, also: Sequence[tune.Callback] = (),
-) -> tuple[tune.ResultGrid, Reported]:  # fmt: skip
+    p: Plan,
+    data: list[Federation],
+    concurrent: int,
+    resumed: bool,
+    watch: disk.Watch | None = None,
+    tools: Sequence[TrialLogger] = (),
+    show: bool = True,
+    also: Sequence[tune.Callback] = (),
+) -> tuple[tune.ResultGrid, Reported]:
     """Run the search, or what is left of it.  Returns Tune's results, and all that each trial reported."""
     bundle = tune.PlacementGroupFactory([{"CPU": p.cpus, "GPU": p.gpus} if p.gpus else {"CPU": p.cpus}])
     trainable = tune.with_resources(
@@ -71,9 +77,15 @@ def fit(
 
 
 def drive(
-    p: Plan, trainable: Any, concurrent: int, resumed: bool = False, watch: disk.Watch | None = None,
-    tools: Sequence[TrialLogger] = (), show: bool = True, also: Sequence[tune.Callback] = (),
-) -> tuple[tune.ResultGrid, Reported]:  # fmt: skip
+    p: Plan,
+    trainable: Any,
+    concurrent: int,
+    resumed: bool = False,
+    watch: disk.Watch | None = None,
+    tools: Sequence[TrialLogger] = (),
+    show: bool = True,
+    also: Sequence[tune.Callback] = (),
+) -> tuple[tune.ResultGrid, Reported]:
     """Run Tune on a trainable, from the start or from where its last driver stopped.
 
     tools: what is told of every trial.  show: whether to draw it.  also: what else hears of trials.
@@ -96,11 +108,16 @@ def drive(
         searcher = _innermost(tuner)
         journal = StudyJournal(searcher, p.files.study_file) if isinstance(searcher, OptunaSearcher) else None
         ray_internals.callbacks(tuner)[:] = [
-            JsonLoggerCallback(), recorder, Gauges(p.name, p.experiment.algorithm, p.goal.first),
+            JsonLoggerCallback(),
+            recorder,
+            Gauges(p.name, p.experiment.algorithm, p.goal.first),
             *([view] if show else []),
-            *([TensorBoard()] if p.tensorboard else []), *([watch] if watch else []),
-            *([journal] if journal else []), *tools, *also,
-        ]  # fmt: skip
+            *([TensorBoard()] if p.tensorboard else []),
+            *([watch] if watch else []),
+            *([journal] if journal else []),
+            *tools,
+            *also,
+        ]
         copied = ray_internals.states_copied_by(StateCopies().copy)
         with interrupting.ctrl_c_kept(), copied, view if show else nullcontext(), local_ray.spoken_to():
             grid = tuner.fit()
@@ -146,12 +163,15 @@ def _new(p: Plan, trainable: Any, concurrent: int) -> tune.Tuner:
             trial_dirname_creator=lambda trial: f"{plain_name(p.experiment.algorithm)}-{trial.trial_id}",
         ),
         run_config=tune.RunConfig(
-            name=p.name, storage_path=str(p.storage), callbacks=[], verbose=0,
+            name=p.name,
+            storage_path=str(p.storage),
+            callbacks=[],
+            verbose=0,
             stop=Unkeepable(p) if p.goal.constraints else None,
             failure_config=tune.FailureConfig(max_failures=3),  # a dead worker's or node's trials go on elsewhere
             checkpoint_config=tune.CheckpointConfig(num_to_keep=4 if population else 1),  # others copy from them
         ),
-    )  # fmt: skip
+    )
 
 
 def _limited(searcher: Any, scheduler: Any, concurrent: int) -> Any:
@@ -179,9 +199,17 @@ def _searching(p: Plan) -> tuple[Any, Any]:
     kind = schedulers.find(p.scheduler)
     earlier = pd.read_parquet(RunFiles(p.earlier).rounds_file) if p.earlier else pd.DataFrame({"trial": []})
     searcher = searchers.searcher(  # another seed, or an extended search would draw what it drew before
-        p.searcher, p.space, p.points, p.outside, p.experiment.seed + earlier["trial"].nunique(), p.name, p.goal,
-        _log(p), kind.moves_hyperparameters, once=True,
-    )  # fmt: skip
+        p.searcher,
+        p.space,
+        p.points,
+        p.outside,
+        p.experiment.seed + earlier["trial"].nunique(),
+        p.name,
+        p.goal,
+        _log(p),
+        kind.moves_hyperparameters,
+        once=True,
+    )
     judge = schedulers.scheduler(p.scheduler, p.budget, p.grace, p.space, p.goal)
     scheduler = gpu_share.with_more_memory(judge, p.gpus)
     if p.earlier and isinstance(searcher, OptunaSearcher):

@@ -34,8 +34,10 @@ def without(space: Space, experiment: Experiment, kept: Collection[str] = ()) ->
     """
     idle = {n: why for n, why in reasons(space, experiment).items() if n not in kept}
     for name, why in idle.items():
-        say(f"{'warning' if space.is_grid else 'note'}: {name} has no effect here"
-            f"{'' if space.is_grid else ' and leaves the space'}: {why}")  # fmt: skip
+        say(
+            f"{'warning' if space.is_grid else 'note'}: {name} has no effect here"
+            f"{'' if space.is_grid else ' and leaves the space'}: {why}"
+        )
     if space.is_grid or not idle:
         return space
     fixed, domains, conditions = experiment.configuration({}), {}, {}

@@ -78,7 +78,9 @@ def conclude(
     say(
         "in the search: "
         + "".join(f"{n} {short(float(best[tables.final(n)]))}, " for n in p.goal.names if n != METRIC)
-        + f"val_acc {best['last_val_acc']:.4f}, " + said_of_test(tables.tested(best)) + " "
+        + f"val_acc {best['last_val_acc']:.4f}, "
+        + said_of_test(tables.tested(best))
+        + " "
         f"after {several(best['rounds'], 'round')}" + (f", means of {several(p.seeds, 'seed')}" if p.seeds > 1 else "")
     )
     if len(checked):

@@ -53,10 +53,17 @@ class OptunaSearcher(Searcher):
     _most: dict[str, float] = {}  # noqa: RUF012 - never changed: by how much any trial has broken each constraint
 
     def __init__(
-        self, domains: Mapping[str, Domain], conditions: Mapping[str, Condition], sampler: BaseSampler, study: str,
-        goal: Goal = BY_ACCURACY, points: Sequence[Config] = (), outside: Sequence[Config] = (),
-        log: Path | None = None, once: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        domains: Mapping[str, Domain],
+        conditions: Mapping[str, Condition],
+        sampler: BaseSampler,
+        study: str,
+        goal: Goal = BY_ACCURACY,
+        points: Sequence[Config] = (),
+        outside: Sequence[Config] = (),
+        log: Path | None = None,
+        once: bool = False,
+    ) -> None:
         """What to suggest, and to whom to listen.
 
         domains      in an order in which what a condition looks at comes before it
@@ -78,9 +85,12 @@ class OptunaSearcher(Searcher):
         self.conditions = dict(conditions)
         self.storage = InMemoryStorage()
         self.study = optuna.create_study(
-            storage=self.storage, sampler=sampler, pruner=optuna.pruners.NopPruner(), study_name=study,
+            storage=self.storage,
+            sampler=sampler,
+            pruner=optuna.pruners.NopPruner(),
+            study_name=study,
             directions=["minimize" if m == "min" else "maximize" for m in modes],
-        )  # fmt: skip
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             self.study.set_metric_names(names)  # on the axes of optuna-dashboard

@@ -113,15 +113,26 @@ class Plan:
 
     def to_record(self) -> dict[str, Any]:
         """What the run's record holds of it beside the experiment."""
-        return {
-            "options": self.options.to_record(), "scenario_name": self.scenario, "space": self.space.text(),
-            "trials": self.trials, "searcher": self.searcher, "scheduler": self.scheduler,
-            **self.goal.to_record(), "seeds_per_trial": self.seeds, "budget": self.budget._asdict(),
-            "grace": self.grace, "rungs": schedulers.rungs(self.scheduler, self.budget.limit, self.grace),
-            "concurrent": self.concurrent, "time_budget": self.time_budget,
-        } | ({"own": user_copies.to_record(self.own)} if self.own else {}) | (
-            {"unjudged": why} if (why := self.unjudged) else {}
-        ) | ({"whole": True} if finite.are_all(self.space, self.trials) else {})  # fmt: skip
+        return (
+            {
+                "options": self.options.to_record(),
+                "scenario_name": self.scenario,
+                "space": self.space.text(),
+                "trials": self.trials,
+                "searcher": self.searcher,
+                "scheduler": self.scheduler,
+                **self.goal.to_record(),
+                "seeds_per_trial": self.seeds,
+                "budget": self.budget._asdict(),
+                "grace": self.grace,
+                "rungs": schedulers.rungs(self.scheduler, self.budget.limit, self.grace),
+                "concurrent": self.concurrent,
+                "time_budget": self.time_budget,
+            }
+            | ({"own": user_copies.to_record(self.own)} if self.own else {})
+            | ({"unjudged": why} if (why := self.unjudged) else {})
+            | ({"whole": True} if finite.are_all(self.space, self.trials) else {})
+        )
 
     @property
     def shown(self) -> Path:
@@ -156,11 +167,29 @@ def make(options: SearchOptions, resumed: bool = False) -> Plan:
     asked = options.trials or (len(points) if searcher == "grid" else 32)
     trials = finite.trials(asked, space, points, sum(map(bool, outside)), moves)
     return Plan(
-        options, experiment, space, points, outside, trials, options.seeds_per_trial, budget, grace, goal,
-        options.scheduler, searcher, name, storage.absolute(), options.cpus_per_trial, gpus,
-        options.gpus_per_trial == AUTO, options.max_concurrent, options.final_seeds, options.time_budget,
-        options.address, options.tensorboard,
-    )  # fmt: skip
+        options,
+        experiment,
+        space,
+        points,
+        outside,
+        trials,
+        options.seeds_per_trial,
+        budget,
+        grace,
+        goal,
+        options.scheduler,
+        searcher,
+        name,
+        storage.absolute(),
+        options.cpus_per_trial,
+        gpus,
+        options.gpus_per_trial == AUTO,
+        options.max_concurrent,
+        options.final_seeds,
+        options.time_budget,
+        options.address,
+        options.tensorboard,
+    )
 
 
 def _gpus(options: SearchOptions) -> float:

@@ -83,9 +83,11 @@ def _population(budget: Budget, grace: float, space: Space, goal: Goal) -> Trial
     lists = {n: list(d.categories) for n, d in space.domains.items() if isinstance(d, Categorical)}
     mutations: dict[str, Any] = space.domains | lists  # Ray multiplies what is no list
     return PopulationBasedTraining(
-        **_judged(budget, goal), perturbation_interval=_first(budget, grace), hyperparam_mutations=mutations,
+        **_judged(budget, goal),
+        perturbation_interval=_first(budget, grace),
+        hyperparam_mutations=mutations,
         custom_explore_fn=Clamp(space),
-    )  # fmt: skip
+    )
 
 
 def _none(budget: Budget, grace: float, space: Space, goal: Goal) -> TrialScheduler:
@@ -111,22 +113,28 @@ def _tell_nobody(scheduler: Any, budget: Budget, reached: Reached) -> None:
 
 KINDS = {
     "asha": Kind(
-        _asha, "asynchronous successive halving (Li et al., MLSys 2020, arXiv:1810.05934)", has_rungs=True,
+        _asha,
+        "asynchronous successive halving (Li et al., MLSys 2020, arXiv:1810.05934)",
+        has_rungs=True,
         remember=_tell_rungs,
     ),
     "promote": Kind(
-        _promote, "the same rungs; every trial pauses there and the best third goes on (the paper's algorithm 2)",
-        has_rungs=True, remember=_tell_promotion,
+        _promote,
+        "the same rungs; every trial pauses there and the best third goes on (the paper's algorithm 2)",
+        has_rungs=True,
+        remember=_tell_promotion,
     ),
     "hyperband": Kind(_hyperband, "asha in three brackets with different first rungs", has_rungs=True),
     "median": Kind(_median, "stops what is worse than the median of the running means"),
     "pbt": Kind(
         _population,
         "population based training: every `grace` rounds the worst quarter copies the best and perturbs it",
-        moves_hyperparameters=True, takes_conditions=False, takes_constraints=False,
+        moves_hyperparameters=True,
+        takes_conditions=False,
+        takes_constraints=False,
     ),
     "none": Kind(_none, "every trial runs to its end", remember=_tell_nobody),
-}  # fmt: skip
+}
 SCHEDULERS = tuple(KINDS)
 
 

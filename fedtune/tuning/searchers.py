@@ -71,12 +71,14 @@ KINDS = {
     "random": Kind(_sampler("RandomSampler")),
     "gp": Kind(_gaussian_process, startup=10),
     "cmaes": Kind(
-        _sampler("CmaEsSampler", warn_independent_sampling=False), objectives=1, takes_conditions=False,
+        _sampler("CmaEsSampler", warn_independent_sampling=False),
+        objectives=1,
+        takes_conditions=False,
         takes_constraints=False,
     ),
     "nsga2": Kind(_sampler("NSGAIISampler"), startup=50),
     "grid": Kind(_sampler("RandomSampler"), takes_conditions=False, is_grid=True),
-}  # fmt: skip
+}
 SEARCHERS = tuple(KINDS)
 EXTENDABLE = tuple(name for name, kind in KINDS.items() if not kind.is_grid)  # a grid has no more points
 
@@ -96,8 +98,16 @@ def default(space: Space, scheduler: str) -> str:
 
 
 def searcher(
-    name: str, space: Space, points: list[Config], outside: Sequence[Config], seed: int, study: str,
-    goal: Goal = BY_ACCURACY, log: Path | None = None, population: bool = False, once: bool = False,
+    name: str,
+    space: Space,
+    points: list[Config],
+    outside: Sequence[Config],
+    seed: int,
+    study: str,
+    goal: Goal = BY_ACCURACY,
+    log: Path | None = None,
+    population: bool = False,
+    once: bool = False,
 ) -> Searcher | SearchAlgorithm:
     """The searcher of that name over the space; `points` are tried first, in order, with values `outside`.
 

@@ -52,9 +52,15 @@ class SimulatedSearch:
     """A search over looked-up curves.  Schedulers take it for Ray's controller, as far as they ask."""
 
     def __init__(
-        self, searcher: Searcher, scheduler: TrialScheduler, curve: Callable[[Config], Curve], rounds: int,
-        trials: int, slots: int = 1, worst: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        searcher: Searcher,
+        scheduler: TrialScheduler,
+        curve: Callable[[Config], Curve],
+        rounds: int,
+        trials: int,
+        slots: int = 1,
+        worst: float = 0.0,
+    ) -> None:
         """What is searched.
 
         curve    the metric round by round, for a configuration that the searcher suggested
@@ -67,9 +73,10 @@ class SimulatedSearch:
         self.rounds, self.left, self.slots, self.worst = rounds, trials, slots, worst
         self.trials: list[SimulatedTrial] = []
         self.search_alg: Any = SimpleNamespace(
-            is_finished=lambda: self.left == 0, on_trial_complete=searcher.on_trial_complete,
+            is_finished=lambda: self.left == 0,
+            on_trial_complete=searcher.on_trial_complete,
             searcher=SimpleNamespace(max_concurrent=slots, room=None),
-        )  # fmt: skip
+        )
         self._tune_controller = SimpleNamespace(_mark_trial_to_checkpoint=lambda trial: None)
 
     def get_live_trials(self) -> list[SimulatedTrial]:
@@ -123,9 +130,13 @@ class SimulatedSearch:
         complete = t == self.rounds and not diverged
         value = self.worst if diverged else trial.curve[t - 1]
         trial.last_result = result = {
-            "training_iteration": t, "round": t, METRIC: value, "done": complete or diverged, "complete": complete,
+            "training_iteration": t,
+            "round": t,
+            METRIC: value,
+            "done": complete or diverged,
+            "complete": complete,
             "diverged": diverged,
-        }  # fmt: skip
+        }
         if result["done"]:
             status = "diverged" if diverged else "finished"
             self.scheduler.on_trial_complete(self, trial, result)  # type: ignore[arg-type]

@@ -33,9 +33,28 @@ from fedtune.user_code import packages, user_files
 from fedtune.user_code.user_files import UserFile
 
 __all__ = [
-    "Condition", "Config", "Space", "When", "also_text", "derived", "domain_text", "file_of", "files", "first_effect",
-    "grid_values", "inside", "kept", "lines", "load", "met", "names", "tunable", "when", "widened", "with_whole_path",
-]  # fmt: skip
+    "Condition",
+    "Config",
+    "Space",
+    "When",
+    "also_text",
+    "derived",
+    "domain_text",
+    "file_of",
+    "files",
+    "first_effect",
+    "grid_values",
+    "inside",
+    "kept",
+    "lines",
+    "load",
+    "met",
+    "names",
+    "tunable",
+    "when",
+    "widened",
+    "with_whole_path",
+]
 
 
 def tunable(cls: type[Algorithm], *names: str, **narrowed: tuple[float, float]) -> dict[str, Domain]:

@@ -56,8 +56,9 @@ def _of_ranges(name: str, raw: dict[str, Any], known: Mapping[str, Knob], experi
     conditions = _conditions(name, free, experiment)
     domains = {
         n: fitted(known[n], as_domain(n, v.domain if isinstance(v, When) else v))
-        for n, v in free.items() if n in conditions
-    }  # fmt: skip
+        for n, v in free.items()
+        if n in conditions
+    }
     ordered = {n: domains[n] for n in _ordered(name, conditions)}
     return Space(ordered, [], {n: c for n, c in conditions.items() if c})
 

@@ -40,7 +40,7 @@ def digest(path: Path) -> str:
     return _digest_of(str(path), tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in inside))
 
 
-def files_in(folder: Path) -> list[Path]:
+def files_in(folder: Path) -> list[Path]:  # noqa: C901
     """The files of a folder and of those in it, in order; links are followed.
 
     Unfit for a folder that holds what no data set does, for a link to a folder in which it lies, and for what is no

@@ -42,9 +42,10 @@ def of_error(error: BaseException, cls: type) -> str:
     own, package = files_of(cls), str(FOLDER)
     folders = {str(Path(file).parent) for file in own}
     lines = [
-        f for f in traceback.extract_tb(error.__traceback__)
+        f
+        for f in traceback.extract_tb(error.__traceback__)
         if f.filename in own or (str(Path(f.filename).parent) in folders and not f.filename.startswith(package))
-    ]  # fmt: skip
+    ]
     if lines:
         return place(lines[-1].filename, lines[-1].lineno or 0)
     return Path(user_errors.place(error) or "").name  # a model's, say

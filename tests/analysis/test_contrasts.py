@@ -18,9 +18,13 @@ from fedtune.studies.reproduction.plan import rows_of
 BASE = np.array([70.0, 72.0, 74.0, 71.0, 73.0])
 NOISE = np.array([0.1, -0.1, 0.0, 0.05, -0.05])
 FOUND = {
-    "base": BASE, "more": BASE + 2 + NOISE, "less": BASE - 2 + NOISE, "same": BASE + NOISE,
-    "wide": BASE + 40 * NOISE, "lost": np.array([70.0, math.nan, 74.0, 71.0, 73.0]),
-}  # fmt: skip
+    "base": BASE,
+    "more": BASE + 2 + NOISE,
+    "less": BASE - 2 + NOISE,
+    "same": BASE + NOISE,
+    "wide": BASE + 40 * NOISE,
+    "lost": np.array([70.0, math.nan, 74.0, 71.0, 73.0]),
+}
 
 
 def asked(*ones: str, metric: str = "test_acc") -> list[dict[str, str]]:
@@ -31,9 +35,13 @@ def test_a_contrast_is_paired_by_seed_and_corrected_over_the_study() -> None:
     ones = ("more", "less", "same", "wide", "lost", "absent")
     table = contrasts.judged(asked(*ones), {"test_acc": {"": FOUND}}).set_index("one")
     assert table["verdict"].to_dict() == {
-        "more": contrasts.ABOVE, "less": contrasts.BELOW, "same": NOTHING, "wide": UNTOLD, "lost": contrasts.LOST,
+        "more": contrasts.ABOVE,
+        "less": contrasts.BELOW,
+        "same": NOTHING,
+        "wide": UNTOLD,
+        "lost": contrasts.LOST,
         "absent": contrasts.NOT_RUN,
-    }  # fmt: skip
+    }
     tested = stats.ttest_rel(FOUND["more"], BASE)
     interval = tested.confidence_interval()
     assert table.loc["more", "difference"] == pytest.approx((interval.low + interval.high) / 2)
@@ -55,12 +63,18 @@ def test_a_comparisons_contrasts_are_of_the_tuned_configurations(tmp_path: Path)
     folder.mkdir()
     rows = [
         {
-            "algorithm": name, "configuration": configuration, "chosen": configuration == "top 1", "seed": seed,
+            "algorithm": name,
+            "configuration": configuration,
+            "chosen": configuration == "top 1",
+            "seed": seed,
             "test_acc": 0.5 + 0.1 * (name == "gfpl") * (configuration == "top 1") + seed / 100 + (seed == 2) / 1000,
-            "test_acc_all": 0.4, "test_acc_foreign": 0.1,
+            "test_acc_all": 0.4,
+            "test_acc_foreign": 0.1,
         }
-        for seed in (3, 1, 2) for name in ("gfpl", "local") for configuration in ("default", "top 1")
-    ]  # fmt: skip
+        for seed in (3, 1, 2)
+        for name in ("gfpl", "local")
+        for configuration in ("default", "top 1")
+    ]
     rows[0]["test_acc"] += 0.5  # a default's figure, which no contrast reads
     pd.DataFrame(rows).to_parquet(RunFiles(folder, COMPARISON).evaluations_file)
     record = {"command": ["fedtune", "compare"], "versions": {"fedtune": "0"}, "git_commit": "c0ffee"}

@@ -9,10 +9,14 @@ from analysis.papers import orders
 from fedtune.core.errors import UserError
 
 RESULTS = Path(orders.__file__).parents[1] / "results"
-ONE = pd.DataFrame({
-    "algorithm": ["a", "b", "c", "d"], "default": [0.1, 0.2, 0.3, 0.4], "tuned": [0.5, 0.6, 0.7, 0.8],
-    "gain": [0.4, 0.3, 0.2, 0.1],
-})  # fmt: skip
+ONE = pd.DataFrame(
+    {
+        "algorithm": ["a", "b", "c", "d"],
+        "default": [0.1, 0.2, 0.3, 0.4],
+        "tuned": [0.5, 0.6, 0.7, 0.8],
+        "gain": [0.4, 0.3, 0.2, 0.1],
+    }
+)
 
 
 BOTH = ("one", "other")
@@ -22,9 +26,12 @@ def test_one_order_has_tau_1_and_the_opposite_one_minus_1() -> None:
     other = ONE.assign(tuned=ONE["tuned"][::-1].to_numpy()).sample(frac=1, random_state=0)  # rows in any order
     found = orders.taus(orders.orders(ONE, other, BOTH), {})
     assert found.set_index("order")["tau"].to_dict() == {
-        "by defaults, own classes: one, other": 1, "tuned, own classes: one, other": -1,
-        "what tuning gains: one, other": 1, "one: by defaults, tuned": 1, "other: by defaults, tuned": -1,
-    }  # fmt: skip
+        "by defaults, own classes: one, other": 1,
+        "tuned, own classes: one, other": -1,
+        "what tuning gains: one, other": 1,
+        "one: by defaults, tuned": 1,
+        "other: by defaults, tuned": -1,
+    }
     assert found["p"].tolist() == pytest.approx([1 / 12] * 5)  # 2 of the 24 orders of four
 
 
@@ -48,9 +55,14 @@ def test_two_kinds_far_apart_are_an_order_that_neither_has_within() -> None:
 
 def test_one_model_serves_all_where_nothing_that_predicts_stays_with_a_client() -> None:
     assert orders.kinds(["fedavg", "ccvr", "fedavgft", "fedper", "fesem", "local", "fedproto"]) == {
-        "fedavg": "one model", "ccvr": "one model", "fedavgft": "own models", "fedper": "own models",
-        "fesem": "own models", "local": "own models", "fedproto": "own models",
-    }  # fmt: skip
+        "fedavg": "one model",
+        "ccvr": "one model",
+        "fedavgft": "own models",
+        "fedper": "own models",
+        "fesem": "own models",
+        "local": "own models",
+        "fedproto": "own models",
+    }
 
 
 def test_the_page_is_of_comparisons_tables(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,8 +44,16 @@ def test_a_value_that_looks_like_markup_is_shown_as_it_is(draw: str) -> None:
     for i in range(20):
         params = {"mode": values[i % 3], "lr": rng.random(), "z": rng.random()}
         study.add_trial(create_trial(params=params, distributions=wanted, value=rng.random()))
-    trials = pd.DataFrame({"trial": list("abcdef"), "status": "finished", "rounds": 2, "last_val_acc": rng.random(6),
-                           "config/mode": [*values, *values], "config/$z": [1.0] * 3 + [2.0] * 3})  # fmt: skip
+    trials = pd.DataFrame(
+        {
+            "trial": list("abcdef"),
+            "status": "finished",
+            "rounds": 2,
+            "last_val_acc": rng.random(6),
+            "config/mode": [*values, *values],
+            "config/$z": [1.0] * 3 + [2.0] * 3,
+        }
+    )
     rounds = pd.DataFrame({"trial": list("abcdef") * 2, "round": [1] * 6 + [2] * 6, "val_acc": rng.random(12)})
     figure = {
         "effect": lambda: plots.effect(trials, "mode", ["last_val_acc"]),
@@ -118,17 +126,39 @@ def test_optuna_finds_the_same_hypervolume() -> None:
 
 def made(played: dict[str, list[float]], **more: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Trials and rounds with these validation accuracies; a round costs 1 s and 2 MB, and test is val / 2."""
-    rounds = pd.DataFrame([
-        {"trial": t, "round": i, "val_acc": v, "test_acc": v / 2, "comm_mb": 2.0 * i, "seconds": 0.75,
-         "eval_seconds": 0.25, "run": "r"}
-        for t, values in played.items() for i, v in enumerate(values, 1)
-    ], columns=["trial", "round", "val_acc", "test_acc", "comm_mb", "seconds", "eval_seconds", "run"])  # fmt: skip
+    rounds = pd.DataFrame(
+        [
+            {
+                "trial": t,
+                "round": i,
+                "val_acc": v,
+                "test_acc": v / 2,
+                "comm_mb": 2.0 * i,
+                "seconds": 0.75,
+                "eval_seconds": 0.25,
+                "run": "r",
+            }
+            for t, values in played.items()
+            for i, v in enumerate(values, 1)
+        ],
+        columns=["trial", "round", "val_acc", "test_acc", "comm_mb", "seconds", "eval_seconds", "run"],
+    )
     longest = max(map(len, played.values()), default=0)
-    trials = pd.DataFrame([
-        {"trial": t, "status": "finished" if len(v) == longest else "stopped", "rounds": len(v), "run": "r",
-         "last_val_acc": v[-1], "last_test_acc": v[-1] / 2, "comm_mb": 2.0 * len(v)}
-        for t, v in played.items()
-    ], columns=["trial", "status", "rounds", "run", "last_val_acc", "last_test_acc", "comm_mb"])  # fmt: skip
+    trials = pd.DataFrame(
+        [
+            {
+                "trial": t,
+                "status": "finished" if len(v) == longest else "stopped",
+                "rounds": len(v),
+                "run": "r",
+                "last_val_acc": v[-1],
+                "last_test_acc": v[-1] / 2,
+                "comm_mb": 2.0 * len(v),
+            }
+            for t, v in played.items()
+        ],
+        columns=["trial", "status", "rounds", "run", "last_val_acc", "last_test_acc", "comm_mb"],
+    )
     return trials.assign(**more), rounds
 
 
@@ -136,10 +166,14 @@ PLAYED = {"a": [0.2, 0.6, 0.5, 0.7], "b": [0.3, 0.4], "c": [0.1, 0.5, 0.9, 0.8],
 TRIALS, ROUNDS = made(PLAYED, **{"config/n": [1, 1, 2, 2], "config/s": [0.1, 1.0, 0.1, 1.0]})
 ONE = made({"a": [0.5]}, **{"config/n": [1], "config/s": [0.1]})
 NONE = made({}, **{"config/n": [], "config/s": []})
-EVALUATIONS = pd.DataFrame([
-    {"algorithm": a, "configuration": c, "chosen": c == "top 2", "seed": s, "test_acc": base + s / 10}
-    for a, base in (("fedavg", 0.2), ("gfpl", 0.3)) for c in ("default", "top 1", "top 2") for s in range(3)
-])  # fmt: skip
+EVALUATIONS = pd.DataFrame(
+    [
+        {"algorithm": a, "configuration": c, "chosen": c == "top 2", "seed": s, "test_acc": base + s / 10}
+        for a, base in (("fedavg", 0.2), ("gfpl", 0.3))
+        for c in ("default", "top 1", "top 2")
+        for s in range(3)
+    ]
+)
 ROWS = models.Rows(np.random.default_rng(0).normal(size=(30, 5)), np.arange(30) % 3, np.arange(30) % 4)
 COSTS = pd.DataFrame({"varied": ["n", "n", "m"], "value": [1, 2, 3], "measured": [1e3, 2e3, 3e3], "formula": 2e3})
 
@@ -154,14 +188,20 @@ def journal(folder: Path, trials: int, diverged: int = 0, objectives: int = 1) -
     storage = JournalStorage(JournalFileBackend(str(folder / "study.journal")))
     study = quiet_study(storage=storage, study_name="s", directions=["maximize", "minimize"][:objectives])
     rng = np.random.default_rng(0)
-    kinds = {"lam": FloatDistribution(0.1, 10, log=True), "linkage": CategoricalDistribution(["single", "ball"]),
-             "n": FloatDistribution(0, 1)}  # fmt: skip
+    kinds = {
+        "lam": FloatDistribution(0.1, 10, log=True),
+        "linkage": CategoricalDistribution(["single", "ball"]),
+        "n": FloatDistribution(0, 1),
+    }
     for i in range(trials + diverged):
         lam = float(np.exp(rng.uniform(np.log(0.1), np.log(10))))
         params = {"lam": lam, "linkage": ["single", "ball"][i % 2], "n": float(rng.uniform())}
         values = [0.0 if i >= trials else 0.5 + 0.1 * np.log(lam), 3.0][:objectives]
-        study.add_trial(create_trial(params=params, distributions=kinds, values=values,
-                                     user_attrs={"diverged": True} if i >= trials else {}))  # fmt: skip
+        study.add_trial(
+            create_trial(
+                params=params, distributions=kinds, values=values, user_attrs={"diverged": True} if i >= trials else {}
+            )
+        )
     study.add_trial(create_trial(state=TrialState.PRUNED, params=params, distributions=kinds))
     return folder
 
@@ -196,16 +236,20 @@ def others(folder: Path) -> dict[str, go.Figure]:
     clients = pd.DataFrame({"client": range(5), "test_acc": [0.1, 0.9, 0.5, 0.7, 0.3], "rows": 9})
     study = plots.study(folder)
     return {
-        "parallel": plots.parallel(study), "slices": plots.slices(study), "contour": plots.contour(study),
-        "importance": plots.importance(study), "clients": plots.per_client(clients),
+        "parallel": plots.parallel(study),
+        "slices": plots.slices(study),
+        "contour": plots.contour(study),
+        "importance": plots.importance(study),
+        "clients": plots.per_client(clients),
         "several": plots.per_client(pd.concat([clients.assign(algorithm=a) for a in ("gfpl", "local")])),
         "together": plots.embedding({"features": ROWS, "prototypes": models.Rows(*(p[:6] for p in ROWS))}),
         "apart": plots.embedding({"features": ROWS, "projections": ROWS}, together=False),
-        "costs": plots.communication_by(COSTS), "comparison": plots.comparison(EVALUATIONS),
+        "costs": plots.communication_by(COSTS),
+        "comparison": plots.comparison(EVALUATIONS),
         "of a comparison": plots.learning_curves(
             ROUNDS.assign(algorithm=ROUNDS["trial"], configuration="default", seed=1)
         ),
-    }  # fmt: skip
+    }
 
 
 def test_every_figure_has_a_title_units_and_n(tmp_path: Path) -> None:
@@ -220,8 +264,12 @@ def test_every_figure_has_a_title_units_and_n(tmp_path: Path) -> None:
 
 
 def test_clients_of_several_seeds_are_counted_once() -> None:
-    runs = [{"client": c, "seed": s, "test_acc": c / 10, "configuration": n}
-            for n in ("best", "default") for s in (1, 2, 3) for c in range(4)]  # fmt: skip
+    runs = [
+        {"client": c, "seed": s, "test_acc": c / 10, "configuration": n}
+        for n in ("best", "default")
+        for s in (1, 2, 3)
+        for c in range(4)
+    ]
     assert "n = 4 clients on each of 3 seeds" in title(plots.per_client(pd.DataFrame(runs), by="configuration"))
     assert "n = 4 clients;" in title(plots.per_client(pd.DataFrame(runs[:4])))
 
@@ -313,8 +361,11 @@ def test_a_legend_tells_trials_and_the_runs_of_a_comparison_apart() -> None:
     figure = plots.learning_curves(ROUNDS)
     assert {t.name for t in figure.data} == {"a (0.700)", "b (0.400)", "c (0.800)", "d (0.200)"}
     assert "every trial" in title(figure) and "n = 4 trials" in title(figure)
-    rows = [{"algorithm": "gfpl", "configuration": c, "seed": s, "round": 1, "val_acc": v + s / 10}
-            for c, v in (("default", 0.1), ("top 1", 0.5)) for s in (1, 2, 3)]  # fmt: skip
+    rows = [
+        {"algorithm": "gfpl", "configuration": c, "seed": s, "round": 1, "val_acc": v + s / 10}
+        for c, v in (("default", 0.1), ("top 1", 0.5))
+        for s in (1, 2, 3)
+    ]
     figure = plots.learning_curves(pd.DataFrame(rows))
     names = ["1 other", "top 1, seed 3 (0.800)", "top 1, seed 2 (0.700)", "top 1, seed 1 (0.600)"]
     assert [t.name for t in figure.data] == [*names, "default, seed 3 (0.400)", "default, seed 2 (0.300)"]
@@ -367,9 +418,14 @@ def test_the_front_is_over_every_round_and_its_hypervolume_is_told() -> None:
 
 
 def test_an_effect_is_that_of_trials_which_differ_in_nothing_else() -> None:
-    trials, rounds = made({t: [0.1 * i] for i, t in enumerate("abcdef", 1)}, **{
-        "config/n": [1, 2, 4, 2, 8, 2], "config/s": [1.0, 1.0, 1.0, 3.0, 9.0, 1.0], "config/how": ["x"] * 5 + ["y"],
-    })  # fmt: skip
+    trials, rounds = made(
+        {t: [0.1 * i] for i, t in enumerate("abcdef", 1)},
+        **{
+            "config/n": [1, 2, 4, 2, 8, 2],
+            "config/s": [1.0, 1.0, 1.0, 3.0, 9.0, 1.0],
+            "config/how": ["x"] * 5 + ["y"],
+        },
+    )
     accuracy, tested, cost = plots.effect(trials, "n", costs=["comm_mb"]).data
     assert list(accuracy.x) == [1, 2, 4] and list(accuracy.y) == pytest.approx([0.1, 0.2, 0.3])
     assert list(tested.y) == pytest.approx([0.05, 0.1, 0.15]) and list(cost.y) == [2, 2, 2]
@@ -386,9 +442,14 @@ def test_an_effect_is_not_that_of_training_lengths() -> None:
 
 
 def test_the_commonest_values_are_those_of_the_whole_grid() -> None:
-    trials, _ = made({t: [0.1 * i] for i, t in enumerate("abcdef", 1)}, **{
-        "config/n": [1, 1, 2, 2, 4, 4], "config/s": [5, 9, 5, 9, 9, 7], "config/how": ["x", "x", "x", "x", "x", "y"],
-    })  # fmt: skip
+    trials, _ = made(
+        {t: [0.1 * i] for i, t in enumerate("abcdef", 1)},
+        **{
+            "config/n": [1, 1, 2, 2, 4, 4],
+            "config/s": [5, 9, 5, 9, 9, 7],
+            "config/how": ["x", "x", "x", "x", "x", "y"],
+        },
+    )
     accuracy, _ = plots.effect(trials, "n").data  # among how = x and s = 5 or 9 the counts of s are equal for n < 4
     assert list(accuracy.y) == pytest.approx([0.2, 0.4, 0.5])
 
@@ -401,9 +462,13 @@ def test_clients_stand_by_accuracy_and_the_worst_tenth_is_told() -> None:
 
 
 def test_a_pair_shows_best_mean_and_count_of_each_cell() -> None:
-    trials, _ = made({t: [v] for t, v in zip("abcd", (0.2, 0.6, 0.5, 0.7), strict=True)}, **{
-        "config/n": [1, 1, 2, 2], "config/s": ["p", "p", "p", "q"],
-    })  # fmt: skip
+    trials, _ = made(
+        {t: [v] for t, v in zip("abcd", (0.2, 0.6, 0.5, 0.7), strict=True)},
+        **{
+            "config/n": [1, 1, 2, 2],
+            "config/s": ["p", "p", "p", "q"],
+        },
+    )
     best, mean = plots.interaction(trials, "n", "s").data
     assert list(best.x) == ["1", "2"] and list(best.y) == ["p", "q"]
     assert np.array(best.z)[0].tolist() == [0.6, 0.5] and np.isnan(best.z[1][0])
@@ -513,9 +578,15 @@ def test_figures_follow_the_objective(tmp_path: Path) -> None:
         study.set_metric_names(["val_loss"])
     for figure in (plots.contour(study), plots.importance(study), plots.slices(study), plots.parallel(study)):
         assert "validation loss" in title(figure).lower() and "ccuracy" not in figure.to_json()
-    trials, _ = made({t: [v] for t, v in zip("abc", (0.2, 0.6, 0.5), strict=True)}, **{
-        "config/n": [1, 1, 2], "config/s": ["p", "p", "p"], "last_val_loss": [0.7, 0.9, 0.8], "last_val_own": [1, 2, 3],
-    })  # fmt: skip
+    trials, _ = made(
+        {t: [v] for t, v in zip("abc", (0.2, 0.6, 0.5), strict=True)},
+        **{
+            "config/n": [1, 1, 2],
+            "config/s": ["p", "p", "p"],
+            "last_val_loss": [0.7, 0.9, 0.8],
+            "last_val_own": [1, 2, 3],
+        },
+    )
     least, _ = plots.interaction(trials, "n", "s", value="last_val_loss").data
     assert np.array(least.z).tolist() == [[0.7, 0.8]]
     most, _ = plots.interaction(trials, "n", "s", value="last_val_own").data
@@ -528,11 +599,15 @@ def test_where_few_finished_all_trials_are_taken_in_the_last_round_that_enough_r
     study = quiet_study(direction="maximize")
     for i in range(24):  # rungs at 2 and 4, the end at 6: 24, 9 and 3 come there
         length, lam = 6 if i < 3 else 4 if i < 9 else 2, FloatDistribution(0, 1)
-        study.add_trial(create_trial(
-            state=TrialState.COMPLETE if length == 6 else TrialState.PRUNED, value=0.9 if length == 6 else None,
-            params={"lam": i / 24}, distributions={"lam": lam},
-            intermediate_values={t: i / 100 + t / 10 for t in range(1, length + 1)},
-        ))  # fmt: skip
+        study.add_trial(
+            create_trial(
+                state=TrialState.COMPLETE if length == 6 else TrialState.PRUNED,
+                value=0.9 if length == 6 else None,
+                params={"lam": i / 24},
+                distributions={"lam": lam},
+                intermediate_values={t: i / 100 + t / 10 for t in range(1, length + 1)},
+            )
+        )
     figure = plots.slices(study)
     assert sorted(figure.data[0].y) == pytest.approx([i / 100 + 0.4 for i in range(9)])
     assert "n = 9 trials of 24, by accuracy after round 4: only 3 finished" in title(figure)
@@ -620,9 +695,11 @@ def test_algorithms_give_what_they_have_and_say_what_they_lack(tmp_path: Path) -
     fedsa, _ = keep(tmp_path, "fedsa", "--rounds", "2")
     np.testing.assert_array_equal(fedsa.anchors().values, fedsa.state.server["anchors"].double())
     for ask, lack in (
-        (fedsa.projections, "fedsa has no projection"), (fedsa.generated, "nothing to generate features with"),
-        (fedpa.anchors, "fedpa has no anchors"), (personal.prototypes, "fedgenp has no prototypes"),
-    ):  # fmt: skip
+        (fedsa.projections, "fedsa has no projection"),
+        (fedsa.generated, "nothing to generate features with"),
+        (fedpa.anchors, "fedpa has no anchors"),
+        (personal.prototypes, "fedgenp has no prototypes"),
+    ):
         with pytest.raises(UserError, match=lack):
             ask()
 
@@ -660,12 +737,24 @@ def test_a_file_that_is_no_saved_model_is_refused(tmp_path: Path, capsys: pytest
 
 
 def test_measured_costs_are_the_formulas_where_nothing_fuses() -> None:
-    scenario = Scenario(model="mlp", features=12, clients=4, ways=3, ways_spread=0, shots=10, shots_spread=0, rounds=4,
-                        val_shots=2, test_shots=2, all_classes=0)  # fmt: skip
+    scenario = Scenario(
+        model="mlp",
+        features=12,
+        clients=4,
+        ways=3,
+        ways_spread=0,
+        shots=10,
+        shots_spread=0,
+        rounds=4,
+        val_shots=2,
+        test_shots=2,
+        all_classes=0,
+    )
     told = gfpl_costs.measured(
-        Experiment("gfpl", scenario), {"n": [1, 2], "m": [2], "ways": [2]},
+        Experiment("gfpl", scenario),
+        {"n": [1, 2], "m": [2], "ways": [2]},
         {"start": 2, "every": 2, "components": 1, "threshold": 0.1},
-    )  # fmt: skip
+    )
     # events in 2 of 4 rounds; a client sends 3 classes of n components of 25 numbers and receives all 4 clients'
     want = [2 / 4 * (1 + 4) * 3 * 25, 2 / 4 * (1 + 4) * 3 * 2 * 25, 2 / 4 * (1 + 2) * 3 * 25, 2 / 4 * (1 + 4) * 2 * 25]
     assert told["measured"].tolist() == pytest.approx(want) and told["formula"].tolist() == pytest.approx(want)
@@ -712,9 +801,12 @@ def simulated(strategies: dict[str, float], tables: tuple[str, ...] = ("a",), se
     return pd.DataFrame(
         [
             {"table": table, "strategy": name, "search": i, "budget": budget, "regret": (worth + 0.001 * i) / budget}
-            for table in tables for name, worth in strategies.items() for i in range(searches) for budget in (4, 8)
+            for table in tables
+            for name, worth in strategies.items()
+            for i in range(searches)
+            for budget in (4, 8)
         ]
-    )  # fmt: skip
+    )
 
 
 def test_regret_has_a_line_a_strategy_the_best_first_and_its_interval() -> None:

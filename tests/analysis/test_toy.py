@@ -53,17 +53,24 @@ def test_command_draws_and_prints(tmp_path, capsys):
     assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 20_000
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines[1:5]] == [
-        ["fedavg", "1"], ["fedavg", "2"], ["fedgenp", "1"], ["fedgenp", "2"]
-    ]  # fmt: skip
+        ["fedavg", "1"],
+        ["fedavg", "2"],
+        ["fedgenp", "1"],
+        ["fedgenp", "2"],
+    ]
 
 
 @pytest.mark.parametrize(
     "bad",
     [
-        ["--rounds", "0"], ["--rounds", "forty"], ["--rounds", "1,2,3,4,5"], ["--seed", "-1"],
-        ["--output", "toy.xyz"], ["--output", "nowhere/toy.png"],
+        ["--rounds", "0"],
+        ["--rounds", "forty"],
+        ["--rounds", "1,2,3,4,5"],
+        ["--seed", "-1"],
+        ["--output", "toy.xyz"],
+        ["--output", "nowhere/toy.png"],
     ],
-)  # fmt: skip
+)
 def test_bad_arguments_give_one_line(bad, capsys):
     assert toy.main(bad) == 2
     err = capsys.readouterr().err

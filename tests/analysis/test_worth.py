@@ -14,8 +14,10 @@ NOISE = np.array([0.001, -0.001, 0.002, -0.002])
 def runs(default: dict[str, float], tuned: dict[str, float]) -> pd.DataFrame:
     rows = [
         {"algorithm": name, "configuration": c, "chosen": c != "default", "seed": s, "test_acc": of[name] + NOISE[s]}
-        for name in default for c, of in (("default", default), ("top 1", tuned)) for s in (2, 0, 3, 1)
-    ]  # fmt: skip
+        for name in default
+        for c, of in (("default", default), ("top 1", tuned))
+        for s in (2, 0, 3, 1)
+    ]
     return pd.DataFrame(rows)
 
 

@@ -57,9 +57,7 @@ def cluster(no_ray: None) -> Iterator[Cluster]:
     made.shutdown()
 
 
-def test_a_dead_nodes_trials_go_on_elsewhere_bit_for_bit(
-    cluster: Cluster, undisturbed: Path, tmp_path: Path
-) -> None:
+def test_a_dead_nodes_trials_go_on_elsewhere_bit_for_bit(cluster: Cluster, undisturbed: Path, tmp_path: Path) -> None:
     """Two nodes of one CPU, a trial on each; one dies after eight rounds, and all goes on on the other.
 
     The algorithm is the user's own file, gone as soon as the search has begun: no node can read it.
@@ -213,9 +211,10 @@ def test_a_trial_out_of_gpu_memory_is_tried_once_more_with_twice_the_share(
 ) -> None:
     (tmp_path / "space.py").write_text("SPACE = [{'lam': 2.0}, {'lam': 5.0}, {'lam': 10.0}]")
     p = planned(
-        gpus, tmp_path,
+        gpus,
+        tmp_path,
         f"--algo fedproto --space {tmp_path}/space.py --clients 4 --rounds 5 --gpus-per-trial 0.25 --scheduler none",
-    )  # fmt: skip
+    )
     p.points[:] = [{"lam": lam} for lam in (2.0, 5.0, 10.0)]
     p = dataclasses.replace(p, trials=3)
     monkeypatch.setattr(driver, "FederatedTrainable", hungry())
@@ -226,8 +225,10 @@ def test_a_trial_out_of_gpu_memory_is_tried_once_more_with_twice_the_share(
     assert "with 0.5 it ran out of memory (CUDA out of memory); give a larger" in trials.loc[10.0, "reason"]
     errors = {lam: (tmp_path / "run" / f"fedproto-{t}" / "error.txt") for lam, t in trials["trial"].items()}
     assert {lam: f.read_text().count("Failure #") if f.exists() else 0 for lam, f in errors.items()} == {
-        2.0: 0, 5.0: 1, 10.0: 2
-    }  # fmt: skip
+        2.0: 0,
+        5.0: 1,
+        10.0: 2,
+    }
     rows = tables.rounds_frame(reported)
     again = list(simulation.train(p.experiment, {"lam": 5.0}, dealt))
     assert rows[rows["trial"] == trials.loc[5.0, "trial"]]["val_loss"].tolist() == [r["val_loss"] for r in again]
@@ -239,9 +240,12 @@ def failed(folder: Path, gpu: float, *errors: str) -> Any:
     texts = [f"Failure # {i + 1} (occurred at some time)\nray.exceptions.X\n{e}\n" for i, e in enumerate(errors)]
     (folder / "error.txt").write_text("".join(texts))
     trial = SimpleNamespace(
-        trial_id="a", error_file=str(folder / "error.txt"), max_failures=3, num_failures=len(errors),
+        trial_id="a",
+        error_file=str(folder / "error.txt"),
+        max_failures=3,
+        num_failures=len(errors),
         placement_group_factory=tune.PlacementGroupFactory([{"CPU": 2, "GPU": gpu}]),
-    )  # fmt: skip
+    )
     trial.update_resources = lambda more: setattr(trial, "placement_group_factory", more)
     return trial
 
@@ -252,9 +256,12 @@ def test_only_memory_is_answered_with_more_and_only_once(name: str, tmp_path: Pa
     plain = schedulers.scheduler(name, Budget(limit=9), 3, Space({}, []))
     scheduler = pickle.loads(pickle.dumps(gpu_share.with_more_memory(plain, 0.4)))  # as a resumed search has it
     for gpu, errors, then, most in (
-        (0.4, [memory], 0.8, 1), (0.4, [death, memory], 0.8, 2), (0.4, [memory, death], 0.4, 3), (0.4, [death], 0.4, 3),
+        (0.4, [memory], 0.8, 1),
+        (0.4, [death, memory], 0.8, 2),
+        (0.4, [memory, death], 0.4, 3),
+        (0.4, [death], 0.4, 3),
         (0.8, [memory, memory], 0.8, 3),
-    ):  # fmt: skip
+    ):
         trial = failed(tmp_path, gpu, *errors)
         scheduler.on_trial_error(None, trial)
         assert trial.placement_group_factory.required_resources == {"CPU": 2, "GPU": then}, errors

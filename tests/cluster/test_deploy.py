@@ -93,8 +93,11 @@ def document(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
     """The schema of a whole object of KubeRay's."""
     return closed(
         ["apiVersion", "kind", "metadata", "spec"],
-        apiVersion={"const": "ray.io/v1"}, kind={"const": kind}, metadata=NAMED, spec=spec,
-    )  # fmt: skip
+        apiVersion={"const": "ray.io/v1"},
+        kind={"const": kind},
+        metadata=NAMED,
+        spec=spec,
+    )
 
 
 KUBERAY = {"RayCluster": document("RayCluster", RAY_CLUSTER), "RayJob": document("RayJob", RAY_JOB)}
@@ -285,19 +288,25 @@ def test_scripts_are_sound(script: Path) -> None:
 PLACE = ["--storage-path", "{0}", "--name", "r", "--address", "auto"]
 
 
-@pytest.mark.parametrize(("arguments", "command"), [
-    (["--algo", "a"], ["search", "--algo", "a", *PLACE]),
-    (["compare", "--algos", "a,b"], ["compare", "--algos", "a,b", *PLACE]),
-    (["reproduce", "t1", "--quick"], ["reproduce", "t1", "--quick", *PLACE]),
-    (["tabulate", "--algo", "a"], ["tabulate", "--algo", "a", *PLACE]),
-    (["extend", "old", "--trials", "+8"], ["extend", "old", "--trials", "+8", *PLACE[2:]]),
-    (["replay", "old"], ["replay", "old", *PLACE[2:]]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["--algo", "a"], ["search", "--algo", "a", *PLACE]),
+        (["compare", "--algos", "a,b"], ["compare", "--algos", "a,b", *PLACE]),
+        (["reproduce", "t1", "--quick"], ["reproduce", "t1", "--quick", *PLACE]),
+        (["tabulate", "--algo", "a"], ["tabulate", "--algo", "a", *PLACE]),
+        (["extend", "old", "--trials", "+8"], ["extend", "old", "--trials", "+8", *PLACE[2:]]),
+        (["replay", "old"], ["replay", "old", *PLACE[2:]]),
+    ],
+)
 def test_a_job_runs_any_command_that_trains(arguments: list[str], command: list[str], tmp_path: Path) -> None:
     said = begun(tmp_path, "r", *arguments)
-    assert said.returncode == 0 and said.stdout.split() == ["-m", "fedtune", command[0], *(
-        word.format(tmp_path) for word in command[1:]
-    )], said.stderr  # fmt: skip
+    assert said.returncode == 0 and said.stdout.split() == [
+        "-m",
+        "fedtune",
+        command[0],
+        *(word.format(tmp_path) for word in command[1:]),
+    ], said.stderr
     parser = importlib.import_module(f"fedtune.commands.{command[0]}").parser()
     known = {flag for action in parser._actions for flag in action.option_strings}
     assert {word for word in said.stdout.split() if word.startswith("--")} <= known
@@ -324,27 +333,43 @@ def test_a_job_goes_on_with_a_search_or_a_comparison_and_knows_no_other_command(
     assert said.returncode == 2 and said.stderr.endswith("extend or replay, but got partition\n")
 
 
-@pytest.mark.parametrize(("gpus", "cpus", "arguments", "said"), [
-    (8, 64, "--gpus-per-trial 0.5", ""),
-    (8, 64, "--gpus-per-trial=0.5 --cpus-per-trial 4", ""),
-    (1, 8, "--gpus-per-trial 0.5", ""),
-    (0, 8, "", ""), (8, 8, "--gpus-per-trial auto", ""),
-    (8, 8, "compare --gpus-per-trial 0.5",
-     "error: 16 trials fit into 8 GPUs, and need 16 CPUs, but a node has 8; give sbatch --cpus-per-task=16, or a "
-     "larger --gpus-per-trial"),
-    (8, 16, "--gpus-per-trial 0.5 --cpus-per-trial 4",
-     "error: 16 trials fit into 8 GPUs, and need 64 CPUs, but a node has 16; give sbatch --cpus-per-task=64, or a "
-     "larger --gpus-per-trial"),
-    (1, 8, "--gpus-per-trial 0.1", "note: 10 trials fit into 1 GPUs, but only 8 into 8 CPUs"),
-    (2, 8, "--trials 9", "note: 2 GPUs a node, of which trials use none: give --gpus-per-trial"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("gpus", "cpus", "arguments", "said"),
+    [
+        (8, 64, "--gpus-per-trial 0.5", ""),
+        (8, 64, "--gpus-per-trial=0.5 --cpus-per-trial 4", ""),
+        (1, 8, "--gpus-per-trial 0.5", ""),
+        (0, 8, "", ""),
+        (8, 8, "--gpus-per-trial auto", ""),
+        (
+            8,
+            8,
+            "compare --gpus-per-trial 0.5",
+            "error: 16 trials fit into 8 GPUs, and need 16 CPUs, but a node has 8; give sbatch --cpus-per-task=16, or "
+            "a larger --gpus-per-trial",
+        ),
+        (
+            8,
+            16,
+            "--gpus-per-trial 0.5 --cpus-per-trial 4",
+            "error: 16 trials fit into 8 GPUs, and need 64 CPUs, but a node has 16; give sbatch --cpus-per-task=64, or "
+            "a larger --gpus-per-trial",
+        ),
+        (1, 8, "--gpus-per-trial 0.1", "note: 10 trials fit into 1 GPUs, but only 8 into 8 CPUs"),
+        (2, 8, "--trials 9", "note: 2 GPUs a node, of which trials use none: give --gpus-per-trial"),
+    ],
+)
 def test_a_job_whose_cpus_and_gpus_do_not_fit_each_other_is_told_so_before_ray_starts(
     gpus: int, cpus: int, arguments: str, said: str, tmp_path: Path
 ) -> None:
     settings = {n: v for n, v in os.environ.items() if not n.startswith("SLURM_")} | {
-        "SLURM_CPUS_PER_TASK": str(cpus), "SLURM_GPUS_ON_NODE": str(gpus), "SLURM_JOB_NAME": "job",
-        "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "1", "FEDTUNE_VENV": "/nowhere",
-    }  # fmt: skip
+        "SLURM_CPUS_PER_TASK": str(cpus),
+        "SLURM_GPUS_ON_NODE": str(gpus),
+        "SLURM_JOB_NAME": "job",
+        "SLURM_SUBMIT_DIR": str(tmp_path),
+        "SLURM_JOB_ID": "1",
+        "FEDTUNE_VENV": "/nowhere",
+    }
     command = ["bash", DEPLOY / "slurm.sh", *arguments.split()]
     ended = subprocess.run(command, env=settings, capture_output=True, text=True)
     lines = [line for line in ended.stderr.splitlines() if "/nowhere/bin/activate" not in line]
@@ -353,8 +378,11 @@ def test_a_job_whose_cpus_and_gpus_do_not_fit_each_other_is_told_so_before_ray_s
 
 
 def test_the_table_of_four_nodes_has_its_arithmetic_right() -> None:
-    rows = re.findall(r"^\| (\d) GPUs?, (\d+) CPUs[^|]*\| ([\d.]+) \| (\d) \| (\d+) \| (\d+) \| ([^|]+) \|$",
-                      (DEPLOY / "README.md").read_text(), re.M)  # fmt: skip
+    rows = re.findall(
+        r"^\| (\d) GPUs?, (\d+) CPUs[^|]*\| ([\d.]+) \| (\d) \| (\d+) \| (\d+) \| ([^|]+) \|$",
+        (DEPLOY / "README.md").read_text(),
+        re.M,
+    )
     assert len(rows) >= 5
     for gpus, cpus, gpu, cpu, by_gpus, by_cpus, at_once in rows:
         assert int(int(gpus) / float(gpu)) == int(by_gpus) and int(cpus) // int(cpu) == int(by_cpus)
@@ -408,10 +436,16 @@ def job(node: Path, restarts: int) -> subprocess.Popen:
     """The batch script as Slurm starts it."""
     number = str(100_000_000 + os.getpid())
     settings = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "SLURM_"))} | {
-        "PATH": f"{node}/bin:{os.environ['PATH']}", "FEDTUNE_VENV": f"{node}/venv", "FEDTUNE_RUN": f"{the_run(node)}",
-        "SLURM_SUBMIT_DIR": str(ROOT), "SLURM_JOB_ID": number, "SLURM_JOB_NAME": "job", "SLURM_JOB_NUM_NODES": "1",
-        "SLURM_CPUS_PER_TASK": "2", "SLURM_RESTART_COUNT": str(restarts),
-    }  # fmt: skip
+        "PATH": f"{node}/bin:{os.environ['PATH']}",
+        "FEDTUNE_VENV": f"{node}/venv",
+        "FEDTUNE_RUN": f"{the_run(node)}",
+        "SLURM_SUBMIT_DIR": str(ROOT),
+        "SLURM_JOB_ID": number,
+        "SLURM_JOB_NAME": "job",
+        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_CPUS_PER_TASK": "2",
+        "SLURM_RESTART_COUNT": str(restarts),
+    }
     script = shutil.copy(DEPLOY / "slurm.sh", node)  # Slurm runs a copy, elsewhere
     with (node / f"{restarts}.log").open("w") as log:
         return subprocess.Popen(

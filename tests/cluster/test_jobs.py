@@ -284,7 +284,7 @@ CASES = {
     "jobs list --address 127.0.0.1:8265": "like http://head:8265, but got '127.0.0.1:8265'",
     "jobs list --address http://127.0.0.1:1": "nobody answers at 127.0.0.1:1",
     "jobs stop x --address https://127.0.0.1:1": "nobody answers at 127.0.0.1:1",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("line", CASES)

@@ -46,10 +46,15 @@ def test_nothing_is_asked_of_a_ray_that_has_died(dead: list[str]) -> None:
     assert dead == DIED
 
 
-@pytest.mark.parametrize("error", [
-    OSError("Broken pipe"), ray.exceptions.LocalRayletDiedError(), ray.exceptions.RaySystemError("gone"),
-    ConnectionError("refused"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("Broken pipe"),
+        ray.exceptions.LocalRayletDiedError(),
+        ray.exceptions.RaySystemError("gone"),
+        ConnectionError("refused"),
+    ],
+)
 def test_an_error_that_its_death_explains_is_not_told_as_a_bug(
     error: Exception, dead: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,15 +149,25 @@ def test_rays_files_go_where_its_own_variable_or_tmpdir_says(
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(("name", "why"), [
-    ("x" * 60, "bytes, too many for Ray's sockets"), ("ä" * 25, "bytes, too many for Ray's sockets"),
-    ("a b", "it has a space"), ("missing", "cannot be written to (No such file or directory)"),
-    ("file", "cannot be written to (Not a directory)"), ("full", "0 MiB are free there, of 64"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("x" * 60, "bytes, too many for Ray's sockets"),
+        ("ä" * 25, "bytes, too many for Ray's sockets"),
+        ("a b", "it has a space"),
+        ("missing", "cannot be written to (No such file or directory)"),
+        ("file", "cannot be written to (Not a directory)"),
+        ("full", "0 MiB are free there, of 64"),
+    ],
+)
 def test_a_tmpdir_that_ray_cannot_use_is_left_in_one_line_and_a_rays_tmpdir_is_refused(
-    name: str, why: str, place: Callable[..., None], brief: Path, monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    why: str,
+    place: Callable[..., None],
+    brief: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     folder = brief / name
     folder.touch() if name == "file" else folder.mkdir() if name != "missing" else None
     if name == "full":
@@ -186,11 +201,14 @@ def test_where_nothing_is_fit_the_variable_to_set_is_named(
         local_ray.temp_folder()
 
 
-@pytest.mark.parametrize(("mode", "active", "said"), [
-    (None, True, "dashboard: http://host:1 (its token: ray get-auth-token)"),
-    (None, False, "dashboard: http://host:1 (its token: {ray} get-auth-token)"),
-    ("disabled", True, "dashboard: http://host:1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mode", "active", "said"),
+    [
+        (None, True, "dashboard: http://host:1 (its token: ray get-auth-token)"),
+        (None, False, "dashboard: http://host:1 (its token: {ray} get-auth-token)"),
+        ("disabled", True, "dashboard: http://host:1"),
+    ],
+)
 def test_the_dashboards_line_has_the_command_that_shows_its_token(
     mode: str | None, active: bool, said: str, monkeypatch: pytest.MonkeyPatch, brief: Path
 ) -> None:

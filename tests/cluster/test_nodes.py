@@ -18,9 +18,13 @@ DEAD = (
 DUMP = "Raylet is terminated. Last 20 lines of the Raylet logs:\n" + "    [state-dump]\n" * 20
 
 
-@pytest.mark.parametrize(("several", "said"), [
-    (True, "note: Ray has lost the node 192.0.2.7; what ran there goes on elsewhere (more in {log})\n"), (False, ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("several", "said"),
+    [
+        (True, "note: Ray has lost the node 192.0.2.7; what ran there goes on elsewhere (more in {log})\n"),
+        (False, ""),
+    ],
+)
 def test_a_lost_node_is_one_line_and_the_rest_lies_in_a_file(
     several: bool, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,9 +70,11 @@ class Two:
         made += [made[0] | {"Alive": False, "NodeID": "x"}, made[0] | {"Resources": {}, "NodeID": "head"}]
         monkeypatch.setattr(ray, "nodes", lambda: made)
         monkeypatch.setattr(ray, "remote", lambda **_: lambda function: self)
-        monkeypatch.setattr(ray, "wait", lambda asked, **_: (
-            [a for a in asked if sees[a[0]] is not None], [a for a in asked if sees[a[0]] is None]
-        ))  # fmt: skip
+        monkeypatch.setattr(
+            ray,
+            "wait",
+            lambda asked, **_: ([a for a in asked if sees[a[0]] is not None], [a for a in asked if sees[a[0]] is None]),
+        )
         monkeypatch.setattr(ray, "get", lambda asked: sees[asked[0]] and Path(asked[1]).exists())
         monkeypatch.setattr(nodes, "NodeAffinitySchedulingStrategy", lambda node, soft: node)
 
@@ -101,14 +107,25 @@ def test_a_folder_that_another_node_does_not_see_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("there", "address", "noted"), [
-    ("192.0.2.1:6379", None, True), ("ray://head:10001", None, True), ("192.0.2.1:6379", "auto", False),
-    ("http://head:8265", None, False), ("local", None, False), ("", None, False), (None, None, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("there", "address", "noted"),
+    [
+        ("192.0.2.1:6379", None, True),
+        ("ray://head:10001", None, True),
+        ("192.0.2.1:6379", "auto", False),
+        ("http://head:8265", None, False),
+        ("local", None, False),
+        ("", None, False),
+        (None, None, False),
+    ],
+)
 def test_a_cluster_that_the_environment_names_is_not_passed_over_without_a_word(
-    there: str | None, address: str | None, noted: bool, monkeypatch: pytest.MonkeyPatch,
+    there: str | None,
+    address: str | None,
+    noted: bool,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if there is not None:
         monkeypatch.setenv("RAY_ADDRESS", there)
@@ -122,13 +139,21 @@ def test_a_cluster_that_the_environment_names_is_not_passed_over_without_a_word(
     assert capsys.readouterr().err == (line if noted else "")
 
 
-@pytest.mark.parametrize(("error", "told"), [
-    (RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.10.1\nThis …"),
-     r"must have the Ray and Python of who joins it, but 'head:1' has others \(Version mismatch: The cluster was "
-     r"started with: Ray: 2.9.0 Python: 3.10.1 This …\); install here what it has$"),
-    (ValueError("Module: no such thing\nmore"), r"'head:1' does not answer \(Module: no such thing\); leave it out"),
-    (ConnectionError("Ray is not there.\nmore"), r"'head:1' does not answer \(Ray is not there\); leave it out"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.10.1\nThis …"),
+            r"must have the Ray and Python of who joins it, but 'head:1' has others \(Version mismatch: The cluster "
+            r"was started with: Ray: 2.9.0 Python: 3.10.1 This …\); install here what it has$",
+        ),
+        (
+            ValueError("Module: no such thing\nmore"),
+            r"'head:1' does not answer \(Module: no such thing\); leave it out",
+        ),
+        (ConnectionError("Ray is not there.\nmore"), r"'head:1' does not answer \(Ray is not there\); leave it out"),
+    ],
+)
 def test_a_cluster_that_cannot_be_joined_is_told_in_one_line(
     error: Exception, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

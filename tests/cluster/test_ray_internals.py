@@ -52,9 +52,10 @@ class Counting(tune.Trainable):
 def tuner(folder: Path) -> tune.Tuner:
     """One that was never run."""
     return tune.Tuner(
-        Counting, tune_config=tune.TuneConfig(scheduler=FIFOScheduler(), num_samples=1),
+        Counting,
+        tune_config=tune.TuneConfig(scheduler=FIFOScheduler(), num_samples=1),
         run_config=tune.RunConfig(name="run", storage_path=str(folder), callbacks=[], verbose=0),
-    )  # fmt: skip
+    )
 
 
 def test_tune_config_and_callbacks_are_those_of_the_tuner(tmp_path: Path) -> None:
@@ -128,8 +129,19 @@ class Look(Callback):
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
         """Look at the trial that reported."""
         self.called += 1
-        for name in ("trial_id", "status", "last_result", "metric_analysis", "placement_group_factory", "error_file",
-                     "max_failures", "num_failures", "config", "local_path", "experiment_tag"):  # fmt: skip
+        for name in (
+            "trial_id",
+            "status",
+            "last_result",
+            "metric_analysis",
+            "placement_group_factory",
+            "error_file",
+            "max_failures",
+            "num_failures",
+            "config",
+            "local_path",
+            "experiment_tag",
+        ):
             assert hasattr(trial, name), f"Trial has no {name}"
 
 

@@ -124,9 +124,16 @@ def test_rays_processes_import_the_package_that_the_driver_runs(
     assert seen[-1] == (before or ""), "packages must not come before the standard library"
 
 
-@pytest.mark.parametrize(("address", "gpus", "trials", "ahead"), [
-    (None, 0, 4, True), (None, 0, 9, True), (None, 0, 3, False), (None, 0.5, 4, False), ("head:1", 0, 4, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("address", "gpus", "trials", "ahead"),
+    [
+        (None, 0, 4, True),
+        (None, 0, 9, True),
+        (None, 0, 3, False),
+        (None, 0.5, 4, False),
+        ("head:1", 0, 4, False),
+    ],
+)
 def test_workers_start_ahead_where_trials_take_every_cpu(
     monkeypatch: pytest.MonkeyPatch, address: str | None, gpus: float, trials: int, ahead: bool
 ) -> None:
@@ -167,10 +174,13 @@ def test_a_ray_that_does_not_start_is_told_in_one_line(monkeypatch: pytest.Monke
         ray_start._connect(None, "127.0.0.1")
 
 
-@pytest.mark.parametrize(("found", "told"), [
-    ([None, "raylet", "raylet"], ["Ray's raylet has died, without which nothing goes on here"]),
-    ([None, "raylet", None], []),  # it was ended on purpose
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ([None, "raylet", "raylet"], ["Ray's raylet has died, without which nothing goes on here"]),
+        ([None, "raylet", None], []),  # it was ended on purpose
+    ],
+)
 def test_a_driver_whose_ray_has_died_is_ended(
     found: list[str | None], told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,6 +256,7 @@ def test_the_dashboard_comes_while_trials_run_and_no_search_fails_without_it(
     assert order == ["started", "shut down"]
     out, err = capsys.readouterr()
     assert (out, err) == (
-        (local_ray.said_of_dashboard("127.0.0.1:8265") + "\n", "") if starts
+        (local_ray.said_of_dashboard("127.0.0.1:8265") + "\n", "")
+        if starts
         else ("", "note: Ray's dashboard did not start: no port is free\n")
-    )  # fmt: skip
+    )

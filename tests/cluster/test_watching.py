@@ -104,10 +104,13 @@ def told(monkeypatch: pytest.MonkeyPatch) -> dict[tuple, float]:
 def trial(name: str, status: str, gpus: float = 0, **row: Any) -> Any:
     """As much of a trial as is read."""
     return SimpleNamespace(
-        trial_id=name, status=status, is_finished=lambda: status in ("TERMINATED", "ERROR"), last_result=row,
+        trial_id=name,
+        status=status,
+        is_finished=lambda: status in ("TERMINATED", "ERROR"),
+        last_result=row,
         metric_analysis={n: {"max": v, "min": v} for n, v in row.items()},
         placement_group_factory=SimpleNamespace(required_resources={"CPU": 1, "GPU": gpus} if gpus else {"CPU": 1}),
-    )  # fmt: skip
+    )
 
 
 def test_what_is_published_of_trials_that_run_end_and_wait(told: dict[tuple, float]) -> None:
@@ -116,19 +119,24 @@ def test_what_is_published_of_trials_that_run_end_and_wait(told: dict[tuple, flo
     mine = Gauges("r", "a")
     mine.on_step_end(1, [one, two, trial("3", "PENDING"), trial("4", "PAUSED", 0.5, **row | {"val_acc": 0.7})])
     assert told == {
-        ("fedtune_objective", "r", "a", "1", *GOAL): 0.5, ("fedtune_round", "r", "a", "1"): 3,
-        ("fedtune_rounds_per_second", "r", "a", "1"): 4, ("fedtune_comm_mb", "r", "a", "1"): 1.5,
-        ("fedtune_best_objective", "r", "a", *GOAL): 0.7, ("fedtune_trials_running", "r", "a"): 2,
+        ("fedtune_objective", "r", "a", "1", *GOAL): 0.5,
+        ("fedtune_round", "r", "a", "1"): 3,
+        ("fedtune_rounds_per_second", "r", "a", "1"): 4,
+        ("fedtune_comm_mb", "r", "a", "1"): 1.5,
+        ("fedtune_best_objective", "r", "a", *GOAL): 0.7,
+        ("fedtune_trials_running", "r", "a"): 2,
         ("fedtune_gpu_share", "r", "a"): 0.25,
-    }  # fmt: skip
+    }
     mine.on_trial_result(1, [], two, {"val_acc": 0.8})
     mine.on_trial_result(1, [], two, {"val_acc": 0.9, "diverged": True})  # chance is no accuracy
     told.clear()
     ends = [
-        trial("1", "TERMINATED", 0.5, **row | {"val_acc": 0.6}), trial("2", "TERMINATED", val_acc=0.9, diverged=True),
-        trial("3", "TERMINATED", val_acc=0.1, complete=True), trial("4", "ERROR"),
+        trial("1", "TERMINATED", 0.5, **row | {"val_acc": 0.6}),
+        trial("2", "TERMINATED", val_acc=0.9, diverged=True),
+        trial("3", "TERMINATED", val_acc=0.1, complete=True),
+        trial("4", "ERROR"),
         trial("5", "RUNNING", 1, val_acc=math.nan),
-    ]  # fmt: skip
+    ]
     mine.on_step_end(2, ends)
     assert told[("fedtune_objective", "r", "a", "1", *GOAL)] == 0.6  # once more
     assert not any({"2", "4", "5"} & set(key) for key in told)  # what diverged keeps its last round
@@ -138,8 +146,10 @@ def test_what_is_published_of_trials_that_run_end_and_wait(told: dict[tuple, flo
     told.clear()
     mine.on_experiment_end(ends[:4])
     assert {key[0]: n for key, n in told.items()} == {
-        "fedtune_best_objective": 0.8, "fedtune_trials_running": 0, "fedtune_gpu_share": 0,
-    }  # fmt: skip
+        "fedtune_best_objective": 0.8,
+        "fedtune_trials_running": 0,
+        "fedtune_gpu_share": 0,
+    }
 
 
 def test_what_is_published_follows_the_objective(told: dict[tuple, float]) -> None:
@@ -162,14 +172,21 @@ def test_a_resumed_search_publishes_the_counts_of_all_of_it(told: dict[tuple, fl
     again = pickle.loads(pickle.dumps(before))
     told.clear()
     again.on_step_end(
-        1, [trial("1", "TERMINATED", val_acc=0.7, complete=True), trial("2", "TERMINATED", val_acc=0.9, diverged=True),
-            trial("3", "RUNNING", val_acc=0.2)],
-    )  # fmt: skip
+        1,
+        [
+            trial("1", "TERMINATED", val_acc=0.7, complete=True),
+            trial("2", "TERMINATED", val_acc=0.9, diverged=True),
+            trial("3", "RUNNING", val_acc=0.2),
+        ],
+    )
     assert told == {
-        ("fedtune_trials_ended", "r", "a", "finished"): 1, ("fedtune_trials_ended", "r", "a", "diverged"): 1,
-        ("fedtune_objective", "r", "a", "3", *GOAL): 0.2, ("fedtune_best_objective", "r", "a", *GOAL): 0.7,
-        ("fedtune_trials_running", "r", "a"): 1, ("fedtune_gpu_share", "r", "a"): 0,
-    }  # fmt: skip
+        ("fedtune_trials_ended", "r", "a", "finished"): 1,
+        ("fedtune_trials_ended", "r", "a", "diverged"): 1,
+        ("fedtune_objective", "r", "a", "3", *GOAL): 0.2,
+        ("fedtune_best_objective", "r", "a", *GOAL): 0.7,
+        ("fedtune_trials_running", "r", "a"): 1,
+        ("fedtune_gpu_share", "r", "a"): 0,
+    }
 
 
 def test_errors_of_publishing_do_not_end_a_search(told: dict[tuple, float], monkeypatch: pytest.MonkeyPatch) -> None:

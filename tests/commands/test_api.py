@@ -99,7 +99,7 @@ def test_a_trial_that_diverges_has_the_worst_value_and_says_why(monkeypatch):
         yield {"val_acc": 0.9, "round": 1}
         raise Diverged("round 2 of client 0")
 
-    monkeypatch.setattr(simulation, "play", diverging)
+    monkeypatch.setattr(simulation, "train", diverging)
     study = optuna.create_study(direction="maximize")
     study.optimize(fedtune.objective("fedprox", **SMALL), n_trials=1)
     (trial,) = study.trials

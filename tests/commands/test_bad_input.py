@@ -213,7 +213,11 @@ RUNS = {
     "by-pbt": {"arguments": ["--algo", "gfpl"], "state": "finished", "scheduler": "pbt", "searcher": "random"},
     "by-grid": {"arguments": ["--algo", "gfpl"], "state": "finished", "scheduler": "asha", "searcher": "grid"},
     "unfinished": {
-        "format": 2, "options": {"algo": "gfpl"}, "state": "interrupted", "scheduler": "asha", "searcher": "tpe",
+        "format": 2,
+        "options": {"algo": "gfpl"},
+        "state": "interrupted",
+        "scheduler": "asha",
+        "searcher": "tpe",
     },
     "at-work": {"arguments": ["--algo", "gfpl"], "state": "running", "scheduler": "asha", "searcher": "tpe"},
     "no-arguments": {"state": "finished"},
@@ -338,8 +342,6 @@ def folder(tmp_path):
     (tmp_path / "cut-comparison").mkdir()
     (tmp_path / "cut-comparison" / "compare.json").write_text("{")
     return tmp_path
-
-
 
 
 ALL = {f"search {a}": line for a, line in CASES.items()} | {f"run {a}": line for a, line in RUN_CASES.items()}

@@ -36,41 +36,52 @@ HEADER = GOOD.count("\n")
 # what follows GOOD in the file -> (the reference's NAME, what the line says)
 WRONG: dict[str, tuple[str, str]] = {
     "def net(shape, classes):\n    return plain(nn.Linear(64, classes))": (
-        "net", "a model has the parts body and head, but what net.py:net returns has 0, 1; name its last layer "
+        "net",
+        "a model has the parts body and head, but what net.py:net returns has 0, 1; name its last layer "
         "instead: net.py:net(head='1')",
     ),
     "def net(shape, classes):\n    net = Net()\n    net.head = nn.Linear(9, classes)\n    return net": (
-        "net", "the head of net.py:net does not take the body's features [B, 8]: RuntimeError: mat1 and mat2 shapes",
+        "net",
+        "the head of net.py:net does not take the body's features [B, 8]: RuntimeError: mat1 and mat2 shapes",
     ),
     "def net(shape, classes):\n    return Net(classes=classes - 1)": (
-        "net", "the head of net.py:net must give scores [B, 10], but gave float32 [3, 9]",
+        "net",
+        "the head of net.py:net must give scores [B, 10], but gave float32 [3, 9]",
     ),
     "def net(shape, classes): return plain(nn.Linear(64, classes))": (
-        "net(head='fc')", "unknown layer of net.py:net(head='fc') 'fc': known are 0, 1",
+        "net(head='fc')",
+        "unknown layer of net.py:net(head='fc') 'fc': known are 0, 1",
     ),
     "def net(shape, classes): return plain(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, classes), nn.Softmax(1))": (
-        "net(head='3')", "forward of net.py:net(head='3') must be head(body(x))",
+        "net(head='3')",
+        "forward of net.py:net(head='3') must be head(body(x))",
     ),
     "class Odd(Net):\n    def forward(self, x):\n        return self.head(F.relu(self.body(x) - 1))\n\n\n"
     "def net(shape, classes): return Odd()": (
-        "net", "forward of net.py:net must be head(body(x)), but it does something else, which would be left out",
+        "net",
+        "forward of net.py:net must be head(body(x)), but it does something else, which would be left out",
     ),
     "class Body(nn.Module):\n    def forward(self, x):\n        return x @ torch.ones(3, 3)\n\n\n"
     "def net(shape, classes):\n    net = Net()\n    net.body = Body()\n    return net": (
-        "net", f"the body of net.py:net fails on images of 1×8×8: {{tmp}}/net.py:{HEADER + 3}: RuntimeError:",
+        "net",
+        f"the body of net.py:net fails on images of 1×8×8: {{tmp}}/net.py:{HEADER + 3}: RuntimeError:",
     ),
     "def net(shape, classes):\n    return Net(classes.width)": (
-        "net", f"net.py:{HEADER + 2}: AttributeError: 'int' object has no attribute 'width'",
+        "net",
+        f"net.py:{HEADER + 2}: AttributeError: 'int' object has no attribute 'width'",
     ),
     "def net(shape): return Net()": (
-        "net", "made by a function (shape, classes, **options), but net.py:net is net(shape)",
+        "net",
+        "made by a function (shape, classes, **options), but net.py:net is net(shape)",
     ),
     "def net(shape, classes, depth): return Net()": ("net", "missing a required argument: 'depth'"),
     "def net(shape, classes, depth=1): return Net()": (
-        "net(dept=2)", "unknown option of model net.py:net(dept=2) 'dept': did you mean 'depth'? known are depth, head",
+        "net(dept=2)",
+        "unknown option of model net.py:net(dept=2) 'dept': did you mean 'depth'? known are depth, head",
     ),
     "def net(shape, classes, depth=1): return Net(depth)  #": (
-        "net(depth=two)", "options after a name must be literals by name",
+        "net(depth=two)",
+        "options after a name must be literals by name",
     ),
     "net = 3": ("net", "a model is a function (shape, classes, **options) that returns a torch.nn.Module, but"),
     "net = Net()": ("net", "but net.py:net is an instance of Net"),
@@ -78,74 +89,92 @@ WRONG: dict[str, tuple[str, str]] = {
     "def net(shape, classes): return None": ("net", "must return a torch.nn.Module, but returned an instance"),
     "def nets(shape, classes): return Net()": ("net", "unknown name in {tmp}/net.py: 'net': did you mean 'nets'"),
     "def net(shape, classes):\n    net = Net()\n    net.body = nn.Identity()\n    return net": (
-        "net", "the body of net.py:net must give features [B, D] of B rows, but gave float32 [3, 1, 8, 8] of 3 rows",
+        "net",
+        "the body of net.py:net must give features [B, D] of B rows, but gave float32 [3, 1, 8, 8] of 3 rows",
     ),
     "def net(shape, classes): return Net(0)": ("net", "body.1.weight of net.py:net is empty: its shape is [0, 64]"),
     "class Body(nn.Module):\n    def forward(self, x):\n        return x.flatten(1) - x.flatten(1).mean(0)\n\n\n"
     "def net(shape, classes):\n    net = Net(64)\n    net.body = Body()\n    return net": (
-        "net", "a row's features must depend on nothing but the row, but those of net.py:net change with the rows",
+        "net",
+        "a row's features must depend on nothing but the row, but those of net.py:net change with the rows",
     ),
     "class Body(nn.Module):\n    def forward(self, x):\n        return F.dropout(x.flatten(1))\n\n\n"
     "def net(shape, classes):\n    net = Net(64)\n    net.body = Body()\n    return net": (
-        "net", "or from call to call",
+        "net",
+        "or from call to call",
     ),
     "import random\n\n\ndef net(shape, classes):\n    net = Net()\n    net.head.bias.data += random.random()\n"
     "    return net": (
-        "net", "one seed must give one initialisation, but two of net.py:net differ",
+        "net",
+        "one seed must give one initialisation, but two of net.py:net differ",
     ),
     "def net(shape, classes):\n    net = Net()\n    net.scale = nn.Parameter(torch.ones(1))\n    return net": (
-        "net", "a model is its body and its head, but net.py:net has scale outside them",
+        "net",
+        "a model is its body and its head, but net.py:net has scale outside them",
     ),
     "def net(shape, classes):\n    net = Net()\n    net.body[1].weight.requires_grad = False\n    return net": (
-        "net", "body.1.weight of net.py:net has requires_grad=False",
+        "net",
+        "body.1.weight of net.py:net has requires_grad=False",
     ),
     "def net(shape, classes):\n    net = Net(10)\n    net.head.bias = net.body[1].bias\n    return net": (
-        "net", "head.bias of net.py:net is the same tensor as body.1.bias",
+        "net",
+        "head.bias of net.py:net is the same tensor as body.1.bias",
     ),
     "def net(shape, classes):\n    net = Net()\n    net.body.spare = nn.LazyLinear(3)\n"
     "    net.body.forward = lambda x: x.flatten(1)[:, :8]\n    return net": (
-        "net", "body.spare.weight of net.py:net has no size before it is run",
+        "net",
+        "body.spare.weight of net.py:net has no size before it is run",
     ),
     "class Late(nn.Module):\n    def forward(self, x):\n        if self.training and not hasattr(self, 'scale'):\n"
     "            self.scale = nn.Parameter(torch.ones(8))\n        return x\n\n\n"
     "def net(shape, classes):\n    net = Net()\n    net.body.append(Late())\n    return net": (
-        "net", "body.3.scale of net.py:net is made when it is first trained; make it in __init__",
+        "net",
+        "body.3.scale of net.py:net is made when it is first trained; make it in __init__",
     ),
     "def net(shape, classes):\n    net = Net()\n    net.body = torch.jit.trace(net.body, torch.zeros(2, *shape))\n"
     "    return net": (
-        "net", "but body of net.py:net is a TorchScript module; return it as it was before torch.jit.script",
+        "net",
+        "but body of net.py:net is a TorchScript module; return it as it was before torch.jit.script",
     ),
     "def net(shape, classes): return torch.jit.script(Net())": ("net", "but net.py:net is a TorchScript module"),
     "def net(shape, classes): return torch.compile(Net())": ("net", "but net.py:net is compiled by torch.compile"),
     "def net(shape, classes):\n    net = Net()\n    net.body[1].compile()\n    return net": (
-        "net", "but body.1 of net.py:net is compiled by torch.compile; return it uncompiled",
+        "net",
+        "but body.1 of net.py:net is compiled by torch.compile; return it uncompiled",
     ),
     "def net(shape, classes): return nn.DataParallel(Net())": (
-        "net", "but net.py:net is a DataParallel; return the module inside, its .module",
+        "net",
+        "but net.py:net is a DataParallel; return the module inside, its .module",
     ),
     "def net(shape, classes):\n"
     "    return torch.ao.quantization.quantize_dynamic(Net(), {nn.Linear}, dtype=torch.qint8)": (
-        "net", "but body.1 of net.py:net is a quantised Linear; return it as it was before torch.ao.quantization",
+        "net",
+        "but body.1 of net.py:net is a quantised Linear; return it as it was before torch.ao.quantization",
     ),
     "def net(shape, classes):\n    net = Net()\n    net.body[1].register_buffer('turn', torch.ones(8) * 1j)\n"
     "    return net": (
-        "net", "body.1.turn of net.py:net is complex; keep its real and its imaginary part as a tensor each",
+        "net",
+        "body.1.turn of net.py:net is complex; keep its real and its imaginary part as a tensor each",
     ),
     "def net(shape, classes):\n    net = Net()\n    net.head.weight.register_hook(lambda g: g * 0)\n    return net": (
-        "net", "head.weight of net.py:net has a hook of its own (register_hook), which is not called",
+        "net",
+        "head.weight of net.py:net has a hook of its own (register_hook), which is not called",
     ),
     "def net(shape, classes):\n    net, layer = Net(), nn.Linear(8, 8)\n"
     "    net.body.extend([layer, nn.ReLU(), layer])\n    return net": (
-        "net", "body.5.weight of net.py:net is the same tensor as body.3.weight, but here each is trained by itself; "
+        "net",
+        "body.5.weight of net.py:net is the same tensor as body.3.weight, but here each is trained by itself; "
         "call one layer twice in forward",
     ),
     "def net(shape, classes):\n    net = Net()\n    net.body[1].bias.data += float('nan')\n    return net": (
-        "net", "the body of net.py:net must give numbers, but gave nan or inf before any training",
+        "net",
+        "the body of net.py:net must give numbers, but gave nan or inf before any training",
     ),
     "def net(shape, classes): return Net()  # fixed width": (
-        "net --features 9", "every model needs features of one width, but net.py:net has 8 and --features says 9",
+        "net --features 9",
+        "every model needs features of one width, but net.py:net has 8 and --features says 9",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("code", WRONG)

@@ -35,13 +35,18 @@ def test_a_log_of_strace_is_read_as_the_changes_it_tells(tmp_path: Path) -> None
         f'1 write(9</elsewhere>, "{hexed("no")}", 2) = 2',
         f"1 rename({name('a/x')}, {name('a/z')}) = 0",
         f"1 unlink({name('y')}) = 0",
-    ]  # fmt: skip
+    ]
     found = list(changes(iter(lines), tmp_path))
     assert found == [
-        Change("make", "a"), Change("touch", "y"), Change("open", "a/x"), Change("write", "a/x", b"one, ", 0),
-        Change("write", "a/x", b"two", 5), Change("write", "y", b"end", -1), Change("move", "a/x", target="a/z"),
+        Change("make", "a"),
+        Change("touch", "y"),
+        Change("open", "a/x"),
+        Change("write", "a/x", b"one, ", 0),
+        Change("write", "a/x", b"two", 5),
+        Change("write", "y", b"end", -1),
+        Change("move", "a/x", target="a/z"),
         Change("remove", "y"),
-    ]  # fmt: skip
+    ]
     disk = Disk()
     for change in found:
         disk.apply(change)
@@ -53,10 +58,16 @@ def test_a_log_of_strace_is_read_as_the_changes_it_tells(tmp_path: Path) -> None
     assert torn(found[3], 0.5).data == b"on"
 
 
-@pytest.mark.parametrize(("found", "want"), [
-    ({"a": ["1"], "b": ["2"]}, (0, 0, 0)), ({"a": ["1"]}, (1, 0, 0)), ({"a": ["1", "1"], "b": ["2"]}, (0, 1, 0)),
-    ({"a": ["3"], "b": ["2"]}, (0, 0, 1)), ({"a": ["1"], "b": ["2"], "c": ["1"]}, (0, 0, 1)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("found", "want"),
+    [
+        ({"a": ["1"], "b": ["2"]}, (0, 0, 0)),
+        ({"a": ["1"]}, (1, 0, 0)),
+        ({"a": ["1", "1"], "b": ["2"]}, (0, 1, 0)),
+        ({"a": ["3"], "b": ["2"]}, (0, 0, 1)),
+        ({"a": ["1"], "b": ["2"], "c": ["1"]}, (0, 0, 1)),
+    ],
+)
 def test_what_is_lost_doubled_and_different_is_counted(found: dict, want: tuple[int, ...]) -> None:
     whole = {("a",): ["1"], ("b",): ["2"]}
     assert difference({(k,): v for k, v in found.items()}, whole) == want

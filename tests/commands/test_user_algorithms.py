@@ -75,7 +75,7 @@ WRONG = {
     GOOD + "    def loss(self, m, batch, down):\n        return m.head(m.bod(batch.x))": "wrong.py:9: AttributeError: "
     "'Model' object has no attribute 'bod'",
     GOOD + "    def predict(self, m, x, down):\n        raise KeyError(x.shape)": "wrong.py:9: KeyError",
-}  # fmt: skip
+}
 
 # the same for what only a search reads
 WRONG_SPACES = {
@@ -317,8 +317,9 @@ def test_resume_and_replay_refuse_a_changed_file_before_anything_else(kept, fold
 
 
 def test_a_comparison_is_resumed_with_the_files_it_was_made_of(folder):
-    options = ComparisonOptions(algos="local,good.py:Mine", storage_path=str(folder), name="both", trials=2,
-                                baselines="none")  # fmt: skip
+    options = ComparisonOptions(
+        algos="local,good.py:Mine", storage_path=str(folder), name="both", trials=2, baselines="none"
+    )
     with terminal.silent():
         planned = comparison_plan.make(options)
     assert [p.name for p in planned.plans.values()] == ["local", "good.py-Mine"]

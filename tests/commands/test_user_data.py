@@ -94,7 +94,8 @@ WRONG: dict[str, tuple[Callable[[Path], str], str]] = {
     "another name": (npz(Y=Y), "unknown array in"),
     "NaN": (npz(x=nan), "must be finite, but 1 rows are not, the first is row 17"),
     "too large for float32": (
-        lambda f: npz(x=X * 1e300)(f) + " --normalise none", "must be finite in float32, but 240 rows are not"
+        lambda f: npz(x=X * 1e300)(f) + " --normalise none",
+        "must be finite in float32, but 240 rows are not",
     ),
     "a row far off": (npz(x=np.where(np.arange(240)[:, None] == 7, X * 1e300, X)), "but 1 rows are not once they are"),
     "whole numbers": (npz(x=Y[:, None] + np.arange(4)), "rows of 4 whole numbers: say --x-as numbers"),
@@ -229,7 +230,9 @@ def test_who_holds_what_is_printed_drawn_and_kept(
     assert partition.main("--dataset digits --partition p.npz --label-noise 0.1".split()) == 0
     assert "6 clients, 1797 rows, 10 classes" in capsys.readouterr().out
     for wrong, message in (
-        ("-o picture.html", "--output needs a new file *.html"), ("--save p.txt", "--save needs a new file *.npz"),
-        ("-o no/p.html", "in a folder that exists"), ("--clients 2000", "take 599 clients or fewer"),
-    ):  # fmt: skip
+        ("-o picture.html", "--output needs a new file *.html"),
+        ("--save p.txt", "--save needs a new file *.npz"),
+        ("-o no/p.html", "in a folder that exists"),
+        ("--clients 2000", "take 599 clients or fewer"),
+    ):
         assert message in refusal(partition.main, f"{words} {wrong}", capsys)

@@ -62,8 +62,10 @@ def test_the_laws_run_what_they_say() -> None:
     assert [g.executor for g in few.sim.state.groups] == ["stack"]
     assert [g.executor for g in s.run(s.settings.few, executor="loop").sim.state.groups] == ["loop"]
     assert [g.ids.tolist() for g in s.run(s.settings.few, groups=[[1, 4], [0, 3], [2]]).sim.state.groups] == [
-        [1, 4], [0, 3], [2]
-    ]  # fmt: skip
+        [1, 4],
+        [0, 3],
+        [2],
+    ]
     assert few.sim.setting.scenario.participants == 3 and few.sim.setting.task.clients == 5
     assert set(CLOCK) <= set(s.begin(s.settings.few).step())
     sizes = s.run(s.settings.averaged).sim.setting.federation.train.counts.tolist()

@@ -36,13 +36,29 @@ KNOBS = knobs(Toy)
 @pytest.mark.parametrize(
     ("name", "given", "value"),
     [
-        ("rate", "0.25", 0.25), ("rate", 1, 1.0), ("rate", "1e-1", 0.1), ("rate", 10.0, 10.0), ("rate", 0, 0.0),
-        ("rate", "0", 0.0), ("steps", "3", 3), ("steps", 3.0, 3), ("steps", 1, 1), ("steps", 8, 8), ("kind", "b", "b"),
-        ("on", "False", False), ("on", "true", True), ("on", False, False), ("maybe", "none", None),
-        ("maybe", "0.5", 0.5), ("maybe", None, None), ("free", "-1e9", -1e9), ("width", "0", 0), ("width", 0.0, 0),
+        ("rate", "0.25", 0.25),
+        ("rate", 1, 1.0),
+        ("rate", "1e-1", 0.1),
+        ("rate", 10.0, 10.0),
+        ("rate", 0, 0.0),
+        ("rate", "0", 0.0),
+        ("steps", "3", 3),
+        ("steps", 3.0, 3),
+        ("steps", 1, 1),
+        ("steps", 8, 8),
+        ("kind", "b", "b"),
+        ("on", "False", False),
+        ("on", "true", True),
+        ("on", False, False),
+        ("maybe", "none", None),
+        ("maybe", "0.5", 0.5),
+        ("maybe", None, None),
+        ("free", "-1e9", -1e9),
+        ("width", "0", 0),
+        ("width", 0.0, 0),
         ("width", 2, 2),
     ],
-)  # fmt: skip
+)
 def test_a_value_comes_back_in_its_type_from_python_and_from_text(name: str, given: Any, value: Any) -> None:
     got = KNOBS[name].check(given)
     assert got == value and type(got) is type(value)
@@ -51,13 +67,22 @@ def test_a_value_comes_back_in_its_type_from_python_and_from_text(name: str, giv
 @pytest.mark.parametrize(
     ("name", "given", "value"),
     [
-        ("steps", np.int64(3), 3), ("steps", np.uint8(8), 8), ("steps", np.array(3), 3), ("steps", torch.tensor(3), 3),
-        ("steps", np.float32(3), 3), ("rate", np.float32(0.5), 0.5), ("rate", torch.tensor(0.5), 0.5),
-        ("rate", np.int64(1), 1.0), ("kind", np.str_("b"), "b"), ("on", np.bool_(False), False),
-        ("on", torch.tensor(True), True), ("maybe", np.float64(0.5), 0.5), ("width", np.int32(0), 0),
+        ("steps", np.int64(3), 3),
+        ("steps", np.uint8(8), 8),
+        ("steps", np.array(3), 3),
+        ("steps", torch.tensor(3), 3),
+        ("steps", np.float32(3), 3),
+        ("rate", np.float32(0.5), 0.5),
+        ("rate", torch.tensor(0.5), 0.5),
+        ("rate", np.int64(1), 1.0),
+        ("kind", np.str_("b"), "b"),
+        ("on", np.bool_(False), False),
+        ("on", torch.tensor(True), True),
+        ("maybe", np.float64(0.5), 0.5),
+        ("width", np.int32(0), 0),
         ("steps", pd.Series([2, 3])[1], 3),
     ],
-)  # fmt: skip
+)
 def test_a_scalar_of_a_table_or_an_array_is_taken_as_pythons_own(name: str, given: Any, value: Any) -> None:
     got = KNOBS[name].check(given)
     assert got == value and type(got) is type(value)
@@ -66,15 +91,23 @@ def test_a_scalar_of_a_table_or_an_array_is_taken_as_pythons_own(name: str, give
 @pytest.mark.parametrize(
     ("name", "given", "advice"),
     [
-        ("steps", np.array([3, 4]), ""), ("steps", np.array([3]), ""), ("steps", np.bool_(True), ""),
-        ("steps", np.timedelta64(3, "ns"), ""), ("rate", np.datetime64("2020-01-01"), ""), ("rate", 1 + 0j, ""),
-        ("kind", np.array(["a", "b"]), ""), ("kind", ("a",), ""), ("on", np.int64(1), ""),
+        ("steps", np.array([3, 4]), ""),
+        ("steps", np.array([3]), ""),
+        ("steps", np.bool_(True), ""),
+        ("steps", np.timedelta64(3, "ns"), ""),
+        ("rate", np.datetime64("2020-01-01"), ""),
+        ("rate", 1 + 0j, ""),
+        ("kind", np.array(["a", "b"]), ""),
+        ("kind", ("a",), ""),
+        ("on", np.int64(1), ""),
         ("rate", np.float64("nan"), "; leave it out for the default"),
         ("rate", pd.NA, "; leave it out for the default"),
-        ("kind", pd.NA, "; leave it out for the default"), ("kind", None, "; leave it out for the default"),
-        ("steps", torch.tensor([3, 4]), ""), ("steps", torch.empty((), device="meta"), ""),
+        ("kind", pd.NA, "; leave it out for the default"),
+        ("kind", None, "; leave it out for the default"),
+        ("steps", torch.tensor([3, 4]), ""),
+        ("steps", torch.empty((), device="meta"), ""),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_scalar_of_the_declared_kind_is_refused(name: str, given: Any, advice: str) -> None:
     with pytest.raises(UserError, match=f"^{name} must be ") as caught:
         KNOBS[name].check(given)
@@ -98,17 +131,28 @@ def test_a_declaration_may_be_of_numpys_numbers_but_not_of_sequences() -> None:
     [
         ("rate", 0.05, "rate must be a number in 0.1 … 10 (log), or 0.0, but got 0.05"),
         ("rate", "11", "rate must be a number in 0.1 … 10 (log), or 0.0, but got 11"),
-        ("rate", float("nan"), "but got nan"), ("rate", "inf", "but got inf"), ("rate", "much", "but got 'much'"),
-        ("rate", True, "but got True"), ("rate", False, "but got False"), ("rate", None, "but got None"),
-        ("steps", 2.5, "steps must be a whole number in 1 … 8, but got 2.5"), ("steps", 0, "but got 0"),
-        ("steps", 9, "but got 9"), ("steps", True, "but got True"),
+        ("rate", float("nan"), "but got nan"),
+        ("rate", "inf", "but got inf"),
+        ("rate", "much", "but got 'much'"),
+        ("rate", True, "but got True"),
+        ("rate", False, "but got False"),
+        ("rate", None, "but got None"),
+        ("steps", 2.5, "steps must be a whole number in 1 … 8, but got 2.5"),
+        ("steps", 0, "but got 0"),
+        ("steps", 9, "but got 9"),
+        ("steps", True, "but got True"),
         pytest.param("steps", 10**400, "but got 1000", id="steps-huge"),
-        ("kind", "c", "kind must be one of a | b, but got 'c'"), ("kind", True, "but got True"),
-        ("on", 1, "on must be one of False | True, but got 1"), ("on", "yes", "but got 'yes'"), ("on", 0, "but got 0"),
-        ("maybe", 2, "but got 2"), ("free", float("inf"), "free must be a number in any, but got inf"),
-        ("width", 1, "width must be a whole number in 2 … 512, or 0, but got 1"), ("width", False, "but got False"),
+        ("kind", "c", "kind must be one of a | b, but got 'c'"),
+        ("kind", True, "but got True"),
+        ("on", 1, "on must be one of False | True, but got 1"),
+        ("on", "yes", "but got 'yes'"),
+        ("on", 0, "but got 0"),
+        ("maybe", 2, "but got 2"),
+        ("free", float("inf"), "free must be a number in any, but got inf"),
+        ("width", 1, "width must be a whole number in 2 … 512, or 0, but got 1"),
+        ("width", False, "but got False"),
     ],
-)  # fmt: skip
+)
 def test_a_value_that_was_not_declared_is_refused_with_the_rule_and_the_value(name: str, given: Any, rule: str) -> None:
     with pytest.raises(UserError) as caught:
         KNOBS[name].check(given)
@@ -205,8 +249,16 @@ def test_an_unknown_name_is_told_the_nearest_and_all_of_them() -> None:
 def test_scenario_knobs_have_defaults_in_their_ranges_and_help() -> None:
     declared = knobs(Scenario)
     assert set(declared) == {
-        "batch", "local_epochs", "local_steps", "optimizer", "lr", "lr_decay", "momentum", "weight_decay", "batch_norm",
+        "batch",
+        "local_epochs",
+        "local_steps",
+        "optimizer",
+        "lr",
+        "lr_decay",
+        "momentum",
+        "weight_decay",
+        "batch_norm",
         "body_lr_scale",
-    }  # fmt: skip
+    }
     for knob in declared.values():
         assert knob.check(knob.default) == knob.default and knob.help and knob.searchable

@@ -38,8 +38,13 @@ def test_a_metric_that_is_declared_reaches_tables_frames_and_axes() -> None:
 def test_searches_select_by_validation_accuracy_and_optimise_what_has_a_goal() -> None:
     assert METRIC == "val_acc" and OBJECTIVES[METRIC] == "max"
     assert {n for n, mode in OBJECTIVES.items() if mode == "min"} == {
-        "val_loss", "val_acc_std", "comm_mb", "up_bytes", "down_bytes", "seconds",
-    }  # fmt: skip
+        "val_loss",
+        "val_acc_std",
+        "comm_mb",
+        "up_bytes",
+        "down_bytes",
+        "seconds",
+    }
     assert not any(name.startswith("test") for name in OBJECTIVES)
     assert all(name.endswith("seconds") == metric.summed for name, metric in METRICS.items())
 
@@ -63,10 +68,12 @@ def test_balanced_accuracy_and_f1_are_scikit_learns_client_by_client(classes: in
     rng = np.random.default_rng(classes)
     truths = [rng.choice(rng.permutation(classes)[: rng.integers(1, classes + 1)], n) for n in (1, 5, 40, 9)]
     said = [np.where(rng.random(len(y)) < 0.5, y, rng.integers(0, classes, len(y))) for y in truths]
-    counts = torch.stack([
-        torch.stack([torch.bincount(torch.as_tensor(a), minlength=classes) for a in (y, z, y[y == z])])
-        for y, z in zip(truths, said, strict=True)
-    ])  # fmt: skip
+    counts = torch.stack(
+        [
+            torch.stack([torch.bincount(torch.as_tensor(a), minlength=classes) for a in (y, z, y[y == z])])
+            for y, z in zip(truths, said, strict=True)
+        ]
+    )
     got = metrics.by_class("test", counts)
     pairs = list(zip(truths, said, strict=True))
     recall = [recall_score(y, z, labels=np.unique(y), average="macro") for y, z in pairs]
@@ -85,11 +92,17 @@ def test_a_round_of_several_seeds_has_means_sums_of_seconds_and_standard_errors_
     found = metrics.over_seeds(rows)
     assert found == pytest.approx(
         {
-            "round": 7, "val_acc": 0.75, "test_acc": 0.5, "own": 2.0, "seconds": 7.0, "eval_seconds": 1.5,
-            "val_acc_se": 0.25 / 3**0.5, "test_acc_se": 0.25 / 3**0.5,
+            "round": 7,
+            "val_acc": 0.75,
+            "test_acc": 0.5,
+            "own": 2.0,
+            "seconds": 7.0,
+            "eval_seconds": 1.5,
+            "val_acc_se": 0.25 / 3**0.5,
+            "test_acc_se": 0.25 / 3**0.5,
         },
         rel=1e-12,
-    )  # fmt: skip
+    )
     assert metrics.over_seeds(rows[:1]) is rows[0]
     untested = metrics.over_seeds([row(0.5, 1.0), row(0.75, 1.0)])
     assert untested["val_acc_se"] == pytest.approx(0.125) and "test_acc_se" not in untested

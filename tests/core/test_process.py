@@ -70,8 +70,9 @@ def net(tmp_path: Path) -> str:
 
 def test_first_weights_are_the_seeds_whatever_other_threads_make(net: str) -> None:
     alone = {seed: architectures.build("cnn8", (1, 8, 8), 10, 0, seed).state_dict() for seed in range(4)}
-    made = at_once(*[lambda s=s: (s, architectures.build("cnn8", (1, 8, 8), 10, 0, s).state_dict())
-                     for s in (*alone,) * 16])  # fmt: skip
+    made = at_once(
+        *[lambda s=s: (s, architectures.build("cnn8", (1, 8, 8), 10, 0, s).state_dict()) for s in (*alone,) * 16]
+    )
     assert all(torch.equal(t, alone[seed][n]) for seed, of in made for n, t in of.items())
 
 
@@ -130,8 +131,11 @@ def test_a_round_waits_for_the_turn_of_another_thread() -> None:
 @pytest.mark.parametrize("mode", ["no_grad", "inference_mode", "float64", "autocast"])
 def test_what_mode_the_caller_is_in_changes_nothing_and_stays(mode: str) -> None:
     alone = played("fedavg")
-    modes = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode,
-             "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16)}  # fmt: skip
+    modes = {
+        "no_grad": torch.no_grad,
+        "inference_mode": torch.inference_mode,
+        "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    }
     try:
         if mode == "float64":
             torch.set_default_dtype(torch.float64)

@@ -30,11 +30,20 @@ def test_an_interval_is_students():
 @pytest.mark.parametrize(
     ("name", "ends"),
     [
-        ("test_acc", (0, 1)), ("val_acc_worst10", (0, 1)), ("test_f1", (0, 1)), ("test_acc_all", (0, 1)),
-        ("val_acc_etf", (0, 1)), ("test_loss", (0, LOSS_CAP)), ("val_acc_std", (0, 0.5)), ("comm_mb", (0, math.inf)),
-        ("val_gain", UNBOUNDED), ("test_gain", UNBOUNDED), ("val_acc_se", UNBOUNDED), ("train_loss", UNBOUNDED),
+        ("test_acc", (0, 1)),
+        ("val_acc_worst10", (0, 1)),
+        ("test_f1", (0, 1)),
+        ("test_acc_all", (0, 1)),
+        ("val_acc_etf", (0, 1)),
+        ("test_loss", (0, LOSS_CAP)),
+        ("val_acc_std", (0, 0.5)),
+        ("comm_mb", (0, math.inf)),
+        ("val_gain", UNBOUNDED),
+        ("test_gain", UNBOUNDED),
+        ("val_acc_se", UNBOUNDED),
+        ("train_loss", UNBOUNDED),
     ],
-)  # fmt: skip
+)
 def test_figures_reach_no_further_than_their_metric(name: str, ends: tuple[float, float]) -> None:
     assert limits(name) == ends
     above, below = arms([0.95, 0.02, math.nan], [0.1, 0.1, math.nan], limits(name))
@@ -90,14 +99,26 @@ def made_up():
                 diverged = (name, configuration, seed) == ("c", "top 2", 1)
                 rows.append(
                     {
-                        "algorithm": name, "configuration": configuration, "seed": seed, "trial": "t",
+                        "algorithm": name,
+                        "configuration": configuration,
+                        "seed": seed,
+                        "trial": "t",
                         "score": 0.4 if configuration == "default" else 0.9,
-                        "val_acc": val, "test_acc": math.nan if diverged else test,
-                        "test_acc_std": 0.1, "test_acc_worst10": 0.4, "comm_mb": 5.0, "rounds": 10, "rounds_to_95": 4,
-                        "mb_to_95": 2.0, "mb_per_round": 0.5, "seconds": 3.0, "reason": "",
-                        "config/lr": 0.1 if configuration == "top 2" else 0.2, "config/lam": math.nan,
+                        "val_acc": val,
+                        "test_acc": math.nan if diverged else test,
+                        "test_acc_std": 0.1,
+                        "test_acc_worst10": 0.4,
+                        "comm_mb": 5.0,
+                        "rounds": 10,
+                        "rounds_to_95": 4,
+                        "mb_to_95": 2.0,
+                        "mb_per_round": 0.5,
+                        "seconds": 3.0,
+                        "reason": "",
+                        "config/lr": 0.1 if configuration == "top 2" else 0.2,
+                        "config/lam": math.nan,
                     }
-                )  # fmt: skip
+                )
     frame = pd.DataFrame(rows)
     return frame.assign(chosen=fresh_seeds.chosen(frame))
 

@@ -14,10 +14,11 @@ from fedtune.core.terminal import command_line, near, progress
 @pytest.mark.parametrize(
     ("words", "written"),
     [
-        (["resume", "runs/a"], "resume runs/a"), (["report", "my runs/a b"], "report 'my runs/a b'"),
+        (["resume", "runs/a"], "resume runs/a"),
+        (["report", "my runs/a b"], "report 'my runs/a b'"),
         (["run", "--config", "it's $x/best.yaml"], """run --config 'it'"'"'s $x/best.yaml'"""),
     ],
-)  # fmt: skip
+)
 def test_a_command_can_be_pasted_with_and_without_the_environment(
     words: list[str], written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,9 +44,12 @@ def test_a_path_is_shown_from_the_working_directory_where_it_leads_into_it(
     here.mkdir()
     monkeypatch.chdir(here)
     for path, shown in (
-        (here / "runs" / "a b", "runs/a b"), (Path("runs/c"), "runs/c"), (beside, str(beside)), (here, "."),
+        (here / "runs" / "a b", "runs/a b"),
+        (Path("runs/c"), "runs/c"),
+        (beside, str(beside)),
+        (here, "."),
         (Path("../beside"), "../beside"),
-    ):  # fmt: skip
+    ):
         assert str(near(path)) == shown
         assert command_line("report", path).endswith(f" report {shlex.quote(shown)}")
 

@@ -21,7 +21,7 @@ from fedtune.core.trees import (
     take,
     to_all,
     tree_map,
-)  # fmt: skip
+)
 
 
 def tree(clients: int = 4, seed: int = 0) -> dict:

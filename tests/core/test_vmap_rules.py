@@ -137,8 +137,11 @@ def test_tables_may_be_stacked_twice_and_a_sparse_gradient_is_the_same_numbers()
 
     both = vmap(vmap(rows))(TABLES[None].expand(2, -1, -1, -1), ids[None].expand(2, -1, -1))
     torch.testing.assert_close(both[1], vmap(rows)(TABLES, ids))
-    slopes = [torch.autograd.grad(vmap(lambda w, i, s=s: rows(w, i, sparse=s))(w, ids).sum(), w)[0]
-              for s in (False, True) for w in [TABLES.clone().requires_grad_()]]  # fmt: skip
+    slopes = [
+        torch.autograd.grad(vmap(lambda w, i, s=s: rows(w, i, sparse=s))(w, ids).sum(), w)[0]
+        for s in (False, True)
+        for w in [TABLES.clone().requires_grad_()]
+    ]
     torch.testing.assert_close(*slopes)
     with pytest.raises((IndexError, RuntimeError)):
         vmap(vmap(rows, (0, None)), (None, 0))(TABLES, torch.tensor(ASKED["negative"]))

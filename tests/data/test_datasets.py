@@ -26,8 +26,6 @@ MNIST_LIKE = ("mnist", "fashion-mnist", "emnist-letters", "emnist-byclass")
 TRAIN, TEST = 6, 4
 
 
-
-
 def write(name: str, root: Path) -> tuple[np.ndarray, np.ndarray]:
     """Write a tiny data set the way its authors did; returns pixels as stored [rows, ...] and labels 0..C-1."""
     source, rng = SOURCES[name], np.random.default_rng(0)

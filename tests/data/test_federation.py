@@ -213,10 +213,16 @@ def test_fedpas_and_fedgenps_scenarios_are_the_papers_tables() -> None:
         if s.dataset != "celeba":
             alphas[name.rpartition("-a")[0]].add(s.alpha)
     assert alphas == {
-        "fedpa-mnist": {0.1, 1}, "fedpa-emnist": {0.1, 1}, "fedpa-fmnist": {0.3, 1}, "fedpa-fmnist9": {0.3, 1},
-        "fedgenp-mnist-100pct": {0.1, 1}, "fedgenp-mnist-10pct": {1, 10}, "fedgenp-mnist-5pct": {1, 10},
-        "fedgenp-emnist-100pct": {0.1, 1}, "fedgenp-emnist-10pct": {0.01, 1},
-    }  # fmt: skip
+        "fedpa-mnist": {0.1, 1},
+        "fedpa-emnist": {0.1, 1},
+        "fedpa-fmnist": {0.3, 1},
+        "fedpa-fmnist9": {0.3, 1},
+        "fedgenp-mnist-100pct": {0.1, 1},
+        "fedgenp-mnist-10pct": {1, 10},
+        "fedgenp-mnist-5pct": {1, 10},
+        "fedgenp-emnist-100pct": {0.1, 1},
+        "fedgenp-emnist-10pct": {0.01, 1},
+    }
     active = {n: s.participants for n, s in family.items()}
     assert [active[f"fedgenp-mnist-{p}pct-a1"] for p in (100, 10, 5)] == [20, 10, 20]
     assert [active[f"fedgenp-celeba-r{r}"] for r in ("0.2", "0.4", "0.6", "0.8", "1")] == [5, 10, 15, 20, 25]

@@ -147,7 +147,7 @@ def told(path: Path, capsys: pytest.CaptureFixture, partition: str = "", **field
         ("ways-shots", {"clients": 3, "ways": 2}, r"note: \d+ of 240 .* out: partition ways-shots, clients 3, ways 2"),
         ("fedgen", {"clients": 2, "alpha": 5.0, "share": 0.5}, r"note: \d+ of 240 .*: partition fedgen,.* share 0.5"),
     ],
-)  # fmt: skip
+)
 def test_rows_that_nobody_holds_are_counted_in_a_line(
     partition: str, fields: dict, lines: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -167,18 +167,34 @@ def uneven(path: Path, sizes: dict[str, int]) -> Path:
 @pytest.mark.parametrize(
     ("sizes", "partition", "fields", "message"),
     [
-        ({"a": 1, "b": 9, "c": 9}, "", {},
-         r"^owner a has 1 row, and a client needs 3: merge or drop it \(--min-rows 3\)$"),
-        ({"a": 1, "b": 9, "c": 2}, "", {},
-         r"^owners a has 1 row, c has 2 rows, and a client needs 3: merge or drop them \(--min-rows 3\)$"),
+        (
+            {"a": 1, "b": 9, "c": 9},
+            "",
+            {},
+            r"^owner a has 1 row, and a client needs 3: merge or drop it \(--min-rows 3\)$",
+        ),
+        (
+            {"a": 1, "b": 9, "c": 2},
+            "",
+            {},
+            r"^owners a has 1 row, c has 2 rows, and a client needs 3: merge or drop them \(--min-rows 3\)$",
+        ),
         ({"a": 1, "b": 9, "c": 9}, "domains", {}, r"^owner a has 1 row, and a client needs 3: merge or drop it"),
-        ({"a": 9, "b": 5}, "domains", {"clients": 4},
-         r"^owner b has 5 rows for 2 clients, and .*: take fewer clients, or merge or drop it \(--min-rows 6\)$"),
-        ({"a": 1, "b": 1, "c": 1, "d": 1}, "", {"owners": 2, "clients": 1},
-         r"^owners [a-d] and [a-d] have 2 rows, and a client needs 3: merge or drop them"),
+        (
+            {"a": 9, "b": 5},
+            "domains",
+            {"clients": 4},
+            r"^owner b has 5 rows for 2 clients, and .*: take fewer clients, or merge or drop it \(--min-rows 6\)$",
+        ),
+        (
+            {"a": 1, "b": 1, "c": 1, "d": 1},
+            "",
+            {"owners": 2, "clients": 1},
+            r"^owners [a-d] and [a-d] have 2 rows, and a client needs 3: merge or drop them",
+        ),
         ({c: 1 for c in "abcdefgh"}, "", {}, "d has 1 row, e has 1 row, and 3 more, and a client needs 3"),
     ],
-)  # fmt: skip
+)
 def test_owners_with_too_few_rows_are_named_and_can_be_dropped(
     sizes: dict[str, int], partition: str, fields: dict, message: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -22,9 +22,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 def ws(y: np.ndarray = Y, train_rows: int = TRAIN_ROWS, seed: int = 0, **changes: int) -> Partition:
-    numbers = dict(
-        clients=20, ways=4, ways_spread=2, shots=20, shots_spread=5, val_shots=5, test_shots=3
-    ) | changes  # fmt: skip
+    numbers = dict(clients=20, ways=4, ways_spread=2, shots=20, shots_spread=5, val_shots=5, test_shots=3) | changes
     return ways_shots(y, train_rows, rng=rng(seed), **numbers)
 
 

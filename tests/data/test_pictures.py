@@ -157,7 +157,9 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "NaN": (image(np.where(REAL > 0, REAL, np.nan)), "tif", "has NaN or infinite ones"),
     "whole numbers of 32 bits": (image(DEEP.astype(np.int32) * 99999), "tif", "beyond 16,777,216, .* as an array"),
     "turned, which Pillow garbles": (
-        lambda p: turned(6)(p), "tif", "is turned by an entry that Pillow does not follow; save it upright",
+        lambda p: turned(6)(p),
+        "tif",
+        "is turned by an entry that Pillow does not follow; save it upright",
     ),
     "a fourth channel beside colours": (tiff(np.dstack([COLOUR, GREY]), t338=(0,)), "tif", "4 channels, .* reads 3;"),
     "six channels": (tiff(np.dstack([COLOUR, COLOUR]), t338=(2, 0, 0)), "tif", "6 channels, of which Pillow reads 4"),
@@ -165,7 +167,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "8 signed bits": (tiff(GREY.astype(np.int8), t339=(2,)), "tif", "signed numbers of 8 bits, .* save it with 16"),
     "0 for white in 16 bits": (tiff(DEEP, t262=(0,)), "tif", "has 0 for white, .* save it with 0 for black"),
     "16 bits with a transparent value": (image(DEEP, transparency=7), "png", "with a transparent value"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", REFUSED)

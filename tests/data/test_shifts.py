@@ -55,9 +55,15 @@ def test_in_the_limit_every_shift_is_the_base_bit_for_bit(base: str, nothing: di
 
 
 EVERYTHING = dict(
-    rotation=45.0, feature_noise=0.5, swaps=2, groups=4, label_noise=0.3, label_noise_spread=0.2, noisy_clients=0.7,
+    rotation=45.0,
+    feature_noise=0.5,
+    swaps=2,
+    groups=4,
+    label_noise=0.3,
+    label_noise_spread=0.2,
+    noisy_clients=0.7,
     thinning=0.5,
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("base", ["dirichlet", "shards", "power-law"])
@@ -142,8 +148,9 @@ def test_more_noise_flips_the_same_rows_and_more() -> None:
 def test_a_share_of_the_clients_is_noisy() -> None:
     noisy = sum(
         changed(made(s, label_noise=0.5, noisy_clients=0.25), made(s), k, "train") > 0
-        for s in range(15) for k in range(8)
-    )  # fmt: skip
+        for s in range(15)
+        for k in range(8)
+    )
     assert abs(noisy - 30) < 5 * (120 * 0.25 * 0.75) ** 0.5
 
 

@@ -274,8 +274,6 @@ def test_a_worker_needs_the_description_and_not_the_file(tmp_path: Path, monkeyp
         partitioning.make(scenario, 0)
 
 
-
-
 def test_what_stands_at_its_default_is_found_again_as_before() -> None:
     """Files of final runs are named by what they are of: what came later changes no name where it is unused."""
     assert not set(Scenario().to_plain()) & set(LATER) and {"lr", "partition"} <= set(Scenario().to_plain())

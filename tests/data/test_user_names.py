@@ -56,8 +56,15 @@ def test_what_is_no_picture_is_named_with_what_would_be_read(ending, tmp_path):
         user_pictures.read("d/", tmp_path)
 
 
-WHOLE = {(2**53 + 1, "i8"): False, (2**63 - 1, "i8"): False, (2**64 - 1, "u8"): False, (2**24 + 1, "i4"): False,
-         (2**53, "i8"): True, (-(2**63), "i8"): True, (65535, "u2"): True}  # fmt: skip
+WHOLE = {
+    (2**53 + 1, "i8"): False,
+    (2**63 - 1, "i8"): False,
+    (2**64 - 1, "u8"): False,
+    (2**24 + 1, "i4"): False,
+    (2**53, "i8"): True,
+    (-(2**63), "i8"): True,
+    (65535, "u2"): True,
+}
 
 
 @pytest.mark.parametrize("number", WHOLE)

@@ -251,4 +251,3 @@ def test_published_figures_are_read_as_the_compare_page_says() -> None:
     names: dict[str, Any] = {}
     exec(code.replace("published.cells()", "cells = published.cells()"), names)
     assert len(names["cells"]) > 100
-

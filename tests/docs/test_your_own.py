@@ -45,9 +45,13 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / name).write_text(text)
             continue
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", text], cwd=folder, env=environment, capture_output=True, text=True,
+            ["bash", "-euo", "pipefail", "-c", text],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
             timeout=900,
-        )  # fmt: skip
+        )
         assert done.returncode == 0, text + done.stdout + done.stderr
         said.append(done.stdout)
     (folder / "said.txt").write_text("\n".join(said))

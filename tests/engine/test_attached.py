@@ -20,21 +20,39 @@ from fedtune.user_code import user_files
 DATA = random_federation([10, 12, 7])
 SMALL = DIGITS.override(clients=3, local_steps=5, batch=4)
 HOOKED = [
-    "forward", "forward_of_body", "forward_of_head", "with_kwargs", "pre", "backward", "backward_pre",
-]  # fmt: skip
+    "forward",
+    "forward_of_body",
+    "forward_of_head",
+    "with_kwargs",
+    "pre",
+    "backward",
+    "backward_pre",
+]
 KEEPING = ["parametrized", "weight_norm_of_old", "spectral_norm_of_old"]
 KEEPING_NOTHING = [
-    "doubled", "weight_norm", "spectral_norm", "orthogonal", "written", "reassigned", "twice", "made", "lazy",
-    "batch_norm", "layer_norm", "relu_twice",
-]  # fmt: skip
+    "doubled",
+    "weight_norm",
+    "spectral_norm",
+    "orthogonal",
+    "written",
+    "reassigned",
+    "twice",
+    "made",
+    "lazy",
+    "batch_norm",
+    "layer_norm",
+    "relu_twice",
+]
 REFUSED = {
-    "everywhere_forward": "registers one on all modules", "everywhere_pre": "registers one on all modules",
+    "everywhere_forward": "registers one on all modules",
+    "everywhere_pre": "registers one on all modules",
     "everywhere_backward": "registers one on all modules",
-    "tied": "is the same tensor as body.3.weight", "norm_twice": "is the same tensor as body.3.running_mean",
+    "tied": "is the same tensor as body.3.weight",
+    "norm_twice": "is the same tensor as body.3.running_mean",
     "environment": r"hooked_nets.py:\d+ changes os.environ\['HOOKED_NETS'\], which outlives a trial",
     "file": r"hooked_nets.py:\d+ writes .*hooked_nets.count, which outlives a trial",
     "cache": r"hooked_nets.py:\d+ changes _counter, which outlives a trial",
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)

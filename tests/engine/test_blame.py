@@ -157,9 +157,7 @@ def test_a_token_past_the_table_is_the_error_of_plain_pytorch_with_owner_and_row
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_a_negative_token_and_a_class_that_the_head_lacks_have_owner_and_row_too(
-    executor: str, tmp_path: Path
-) -> None:
+def test_a_negative_token_and_a_class_that_the_head_lacks_have_owner_and_row_too(executor: str, tmp_path: Path) -> None:
     row = int(tokens(0, 0).train.rows[2, 1])
     assert error_of("fedavg", taken(tmp_path, "functional"), tokens(-1, row), executor).endswith(
         f"index out of range in self (owner south, row {100 + row})"
@@ -219,9 +217,7 @@ def test_what_fails_in_training_only_names_the_layer_and_no_client_as_all_fail(
 
 
 @pytest.mark.parametrize("model", ["normed", "resnet18"])
-def test_a_batch_of_one_is_refused_beforehand_where_the_net_cannot_be_trained_on_it(
-    model: str, tmp_path: Path
-) -> None:
+def test_a_batch_of_one_is_refused_beforehand_where_the_net_cannot_be_trained_on_it(model: str, tmp_path: Path) -> None:
     name = taken(tmp_path, model) if model in NETS else model
     experiment = Experiment("fedavg", DIGITS.override(model=name, features=0))
     experiment.check({"batch": 2})

@@ -20,7 +20,7 @@ from support.helpers import (
     play,
     random_federation,
     simulate,
-)  # fmt: skip
+)
 from torch.nn import functional as F
 from torch.testing import assert_close
 

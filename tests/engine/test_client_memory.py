@@ -21,7 +21,7 @@ from support.helpers import (
     play,
     random_federation,
     simulate,
-)  # fmt: skip
+)
 from support.user_algorithms import known_as
 from torch import Tensor
 from torch.nn import functional as F
@@ -149,9 +149,12 @@ class Counter(Algorithm):
         here = F.one_hot(data.y, len(old["met"].present)).bool() & data.mask[:, None]
         sums = old["met"].values + torch.where(here[:, :, None], m["head.bias"][:2], 0).sum(0)
         return {
-            "rounds": old["rounds"] + 1, "size": old["size"], "met": Ragged(sums, old["met"].present | here.any(0)),
-            "lr": data.client.lr, "seen": data.tally["steps"] / data.client.steps,
-        }  # fmt: skip
+            "rounds": old["rounds"] + 1,
+            "size": old["size"],
+            "met": Ragged(sums, old["met"].present | here.any(0)),
+            "lr": data.client.lr,
+            "seen": data.tally["steps"] / data.client.steps,
+        }
 
 
 def ran(rounds: int = 3, **options: Any) -> Simulation:

@@ -22,7 +22,7 @@ from support.helpers import (
     play,
     random_federation,
     simulate,
-)  # fmt: skip
+)
 from torch import nn
 from torch.testing import assert_close
 
@@ -82,9 +82,15 @@ def train_all(sim: Simulation, clients: list[int], phase: Phase = PHASE) -> tupl
     group = sim.state.groups[0]
     pool = Pool(f.x, f.y, f.train.rows[at], f.train.counts[at])
     done = local_training.train(
-        group.net, take(group.tensors, at), {}, phase, pool, sim.setting.scenario, sim.state.groups[0].executor,
+        group.net,
+        take(group.tensors, at),
+        {},
+        phase,
+        pool,
+        sim.setting.scenario,
+        sim.state.groups[0].executor,
         streams(*clients),
-    )  # fmt: skip
+    )
     return done.tensors, done.losses
 
 
@@ -463,8 +469,14 @@ def test_a_row_loss_is_capped_so_that_none_makes_the_mean_infinite() -> None:
 def test_communication_metrics_name_both_ways() -> None:
     got = metrics.communication(Size(1, 2, 3), Size(4, 5, 6), 2_500_000)
     assert got == {
-        "up_floats": 1, "up_ints": 2, "up_bytes": 3, "down_floats": 4, "down_ints": 5, "down_bytes": 6, "comm_mb": 2.5,
-    }  # fmt: skip
+        "up_floats": 1,
+        "up_ints": 2,
+        "up_bytes": 3,
+        "down_floats": 4,
+        "down_ints": 5,
+        "down_bytes": 6,
+        "comm_mb": 2.5,
+    }
 
 
 @pytest.mark.parametrize(("name", "own"), [("local", "body, head"), ("fedper", "head"), ("gfpl", "body, etf, head")])
@@ -617,10 +629,13 @@ def test_the_evaluation_says_which_model_was_scored() -> None:
     said = {
         (name, rule, where): Experiment(name, BATCHNORM.override(batch_norm=rule, evaluation=where)).describe_scoring()
         for name, rule, where in (
-            ("fedavg", "averaged", "pooled"), ("fedavg", "personal", "global"), ("fedper", "averaged", "personal"),
-            ("local", "averaged", "personal"), ("fedensemble", "averaged", "global"),
+            ("fedavg", "averaged", "pooled"),
+            ("fedavg", "personal", "global"),
+            ("fedper", "averaged", "personal"),
+            ("local", "averaged", "personal"),
+            ("fedensemble", "averaged", "global"),
         )
-    }  # fmt: skip
+    }
     assert list(said.values()) == [
         "the averaged model, BatchNorm statistics averaged, on all clients' rows as one test set",
         "the averaged model, BatchNorm statistics each client's own, on each client's own rows",

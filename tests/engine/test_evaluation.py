@@ -59,11 +59,15 @@ def expected(split: str, clients: Rows, classes: int) -> dict[str, float]:
     losses = [log_loss(y, p, labels=np.arange(classes)) for y, _, p in said]
     every = [np.concatenate(both) for both in zip(*[(y, z) for y, z, _ in said], strict=True)]
     return {
-        f"{split}_acc": acc.mean(), f"{split}_acc_std": acc.std(), f"{split}_acc_lowest": acc.min(),
-        f"{split}_acc_worst10": acc.min(), f"{split}_acc_rows": accuracy_score(*every),
-        f"{split}_acc_balanced": np.mean(recalls), f"{split}_loss": np.mean(losses),
+        f"{split}_acc": acc.mean(),
+        f"{split}_acc_std": acc.std(),
+        f"{split}_acc_lowest": acc.min(),
+        f"{split}_acc_worst10": acc.min(),
+        f"{split}_acc_rows": accuracy_score(*every),
+        f"{split}_acc_balanced": np.mean(recalls),
+        f"{split}_loss": np.mean(losses),
         f"{split}_f1": np.mean([f1_score(y, z, average="macro") for y, z, _ in said]),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(("executor", "some"), [("stack", 0), ("loop", 0), ("stack", 3)])

@@ -59,8 +59,10 @@ def test_code_that_vmap_cannot_run_is_told_in_two_lines_or_falls_back_with_one(
 ) -> None:
     line, why = LINES[kind]
     name, place = own(tmp_path, line), f"{tmp_path}/own.py:12"
-    for stacked in (Simulation(Experiment(name, SMALL, executor="stack"), {}, DATA).step, lambda: settled(
-        Experiment(name, SMALL, executor="stack"), {}, DATA)):  # fmt: skip
+    for stacked in (
+        Simulation(Experiment(name, SMALL, executor="stack"), {}, DATA).step,
+        lambda: settled(Experiment(name, SMALL, executor="stack"), {}, DATA),
+    ):
         with pytest.raises(UserError) as told:
             stacked()
         first, second = str(told.value).split("\n")
@@ -116,9 +118,12 @@ def test_code_that_can_be_stacked_is_run_by_the_rule_and_tried_only_once(
 
 @pytest.mark.parametrize(("times", "best", "ratio"), [((3.0, 1.5), "loop", "2.0"), ((1.0, 2.5), "stack", "2.5")])
 def test_a_model_that_no_rule_knows_is_timed_once_for_all_seeds(
-    times: tuple[float, float], best: str, ratio: str, monkeypatch: pytest.MonkeyPatch,
+    times: tuple[float, float],
+    best: str,
+    ratio: str,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     calls: list[str] = []
     seconds = dict(zip(("stack", "loop"), times, strict=True))
 
@@ -171,18 +176,27 @@ def test_a_record_gives_back_what_was_found() -> None:
 
 
 KEEPING = {
-    "attribute": "keeping_nets.py:48 changes body.2.calls", "iterator": "changes body.2.numbers",
-    "constant": "changes body.2.calls", "closure": "changes body.2.count", "dropped": "changes body.2.drop.p",
-    "own_random": "changes body.2.generator", "hooked": "layer body.1 (Linear) has a hook",
-    "patched": "changes body.1.forward", "deque": "changes body.2.seen", "of_slots": "changes body.2.far",
-    "numpy_count": "changes body.2.calls", "generator": "changes body.2.numbers",
+    "attribute": "keeping_nets.py:48 changes body.2.calls",
+    "iterator": "changes body.2.numbers",
+    "constant": "changes body.2.calls",
+    "closure": "changes body.2.count",
+    "dropped": "changes body.2.drop.p",
+    "own_random": "changes body.2.generator",
+    "hooked": "layer body.1 (Linear) has a hook",
+    "patched": "changes body.1.forward",
+    "deque": "changes body.2.seen",
+    "of_slots": "changes body.2.far",
+    "numpy_count": "changes body.2.calls",
+    "generator": "changes body.2.numbers",
     "flips": "changes body.2.way",
-}  # fmt: skip
+}
 OUTLIVING = {
-    "of_class": "changes OfClass.calls", "global_": "keeping_nets.py:15 changes CALLS",
-    "default": "changes Default.counted, default 1", "other_class": "changes Elsewhere.calls",
+    "of_class": "changes OfClass.calls",
+    "global_": "keeping_nets.py:15 changes CALLS",
+    "default": "changes Default.counted, default 1",
+    "other_class": "changes Elsewhere.calls",
     "called": "changes COUNT",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", KEEPING)

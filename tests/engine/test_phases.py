@@ -18,7 +18,7 @@ from support.helpers import (
     own_rows,
     play,
     simulate,
-)  # fmt: skip
+)
 from support.user_algorithms import known_as
 from torch import Tensor
 from torch.nn import functional as F
@@ -59,19 +59,24 @@ class Falling(Algorithm):
     def phases(self, task: Task) -> tuple[Phase, ...]:
         phase = Phase(self.loss, ("head",), begin=self.zero, momentum=0.5, steps=3)
         said = {
-            "momentum": phase, "plain": phase._replace(momentum=None),
+            "momentum": phase,
+            "plain": phase._replace(momentum=None),
             "project": phase._replace(project=self.halved, momentum=0.0),
             "until": phase._replace(until=self.low, window=2, momentum=0.0, steps=40),
             "both": phase._replace(until=self.low, window=2, momentum=0.0, steps=None, epochs=9),
-        }  # fmt: skip
+        }
         return (said[self.says],)
 
     def remember(self, m: Model, data: Data, down: dict) -> dict:
         tallied = data.tally["steps"]
         return {
-            "rows": data.mask.sum().to(tallied), "steps": data.client.steps.to(tallied), "b": m["head.bias"][0],
-            "path": data.client.path["head"], "tallied": tallied, "passes": m.kept["passes"] + 1,
-        }  # fmt: skip
+            "rows": data.mask.sum().to(tallied),
+            "steps": data.client.steps.to(tallied),
+            "b": m["head.bias"][0],
+            "path": data.client.path["head"],
+            "tallied": tallied,
+            "passes": m.kept["passes"] + 1,
+        }
 
 
 @dataclass(frozen=True)
@@ -187,8 +192,10 @@ def test_a_share_of_the_rows_is_drawn_anew_for_every_phase() -> None:
         assert drawn(phase._replace(share=0.3), t)[1] <= set(range(20, 27))
         assert [len(of) for of in drawn(phase._replace(share=0.01), t)] == [1, 1]
     assert drawn(phase._replace(share=0.3), 1) != drawn(phase._replace(share=0.3), 2)
-    whole, same = (batches.plan([pool], phase, work, 3, [randomness.stream(0, k) for k in range(2)])
-                   for phase in (phase, phase._replace(share=1.0)))  # fmt: skip
+    whole, same = (
+        batches.plan([pool], phase, work, 3, [randomness.stream(0, k) for k in range(2)])
+        for phase in (phase, phase._replace(share=1.0))
+    )
     assert torch.equal(whole.rows, same.rows) and whole.steps == [15, 6]
 
 

@@ -22,9 +22,20 @@ from fedtune.user_code import user_files
 from trainables.fedavg import FedAvg
 
 DIGITS = Scenario(
-    model="mlp", features=12, clients=3, ways=3, ways_spread=1, shots=4, shots_spread=2, val_shots=2, test_shots=2,
-    batch=4, local_epochs=2, all_classes=20, rounds=3,
-)  # fmt: skip
+    model="mlp",
+    features=12,
+    clients=3,
+    ways=3,
+    ways_spread=1,
+    shots=4,
+    shots_spread=2,
+    val_shots=2,
+    test_shots=2,
+    batch=4,
+    local_epochs=2,
+    all_classes=20,
+    rounds=3,
+)
 IMAGES = DIGITS.override(model="fedgen-cnn", features=10, local_epochs=1, shots=3, rounds=2)
 EXECUTORS = ["stack", "loop"]
 

@@ -214,8 +214,9 @@ def test_packs_hold_the_seeds_of_one_configuration_and_leave_no_slot_idle() -> N
     scenario = Scenario(rounds=2)
     runs = [
         SeededRun(f"{lr} {seed}", Experiment("fedavg", scenario, seed, "rule"), {"lr": lr})
-        for seed in range(5) for lr in (0.1, 0.2)
-    ]  # fmt: skip
+        for seed in range(5)
+        for lr in (0.1, 0.2)
+    ]
 
     def shapes(slots: int, apart: bool = False) -> list[list[tuple[float, int]]]:
         return [[(r.config["lr"], r.experiment.seed) for r in p] for p in ray_tasks.packs(runs, slots, apart)]

@@ -76,9 +76,7 @@ def test_a_trial_that_finds_another_ones_tapes_is_the_trial_that_it_was(
 ) -> None:
     run: list[bool] = []
     plain = stacked_step.StackedStep._eager
-    monkeypatch.setattr(
-        stacked_step.StackedStep, "_eager", lambda self, step: run.append(True) or plain(self, step)
-    )
+    monkeypatch.setattr(stacked_step.StackedStep, "_eager", lambda self, step: run.append(True) or plain(self, step))
     trained(algorithm, first)
     alone, run[:] = len(run), []
     after = trained(algorithm, second)

@@ -103,8 +103,10 @@ def test_what_was_each_clients_own_stays_its_own(tmp_path: Path) -> None:
     again = begun("fedper", file)
     assert_same_numbers(numbers(again.state), numbers(first.state))
     assert said("fedavg", file).startswith("body from fedper.pt (4 tensors); left out: head.weight, head.bias; head of")
-    for name, words in (("fedavg", "head.weight is each client's own there and one for all here"),
-                        ("fedper", "of 3 clients, and client 3 is none")):  # fmt: skip
+    for name, words in (
+        ("fedavg", "head.weight is each client's own there and one for all here"),
+        ("fedper", "of 3 clients, and client 3 is none"),
+    ):
         with pytest.raises(UserError, match=f"head of fedper.pt does not fit this model: .*{words}"):
             said(name, f"{file}:head", FEW.override(clients=4))
 
@@ -202,21 +204,28 @@ WRONG: dict[str, tuple[Any, str, str]] = {
     "nan": (net().state_dict() | {"head.bias": torch.full((10,), torch.nan)}, "", "head.bias of net.pt has nan or inf"),
     "another net": ({"conv.weight": torch.ones(3)}, "", "net.pt has no tensor of this model, but conv.weight"),
     "another shape": (
-        net().state_dict() | {"body.1.weight": torch.ones(3, 64)}, ":body",
+        net().state_dict() | {"body.1.weight": torch.ones(3, 64)},
+        ":body",
         "body of net.pt does not fit this model: body.1.weight is 3×64 there and 128×64 here",
     ),
     "a hole": (
-        {n: t for n, t in net().state_dict().items() if n != "body.3.bias"}, ":body", "body.3.bias is missing there",
+        {n: t for n, t in net().state_dict().items() if n != "body.3.bias"},
+        ":body",
+        "body.3.bias is missing there",
     ),
     "a deeper net": (net().state_dict() | {"body.9.bias": torch.ones(1)}, ":body", "body.9.bias is only there"),
     "no such part": (net().state_dict(), ":haed", "unknown part 'haed': did you mean 'head'"),
     "an absent part": (
-        net().body.state_dict(), ":head", "head of net.pt does not fit this model: it has no tensor of it",
+        net().body.state_dict(),
+        ":head",
+        "head of net.pt does not fit this model: it has no tensor of it",
     ),
     "none fits": (
-        net(model="cnn8").state_dict() | {"head.bias": torch.ones(1)}, "", "body of net.pt does not fit this model",
+        net(model="cnn8").state_dict() | {"head.bias": torch.ones(1)},
+        "",
+        "body of net.pt does not fit this model",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", WRONG)
@@ -263,10 +272,13 @@ def test_a_worker_needs_neither_the_models_file_nor_the_weights(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("reference", "parts"),
     [
-        ("w.pt", ("w.pt", "")), ("w.pt:body", ("w.pt", "body")), ("a:b.pt", ("a:b.pt", "")), ("C:/x,y", ("C:/x,y", "")),
+        ("w.pt", ("w.pt", "")),
+        ("w.pt:body", ("w.pt", "body")),
+        ("a:b.pt", ("a:b.pt", "")),
+        ("C:/x,y", ("C:/x,y", "")),
         ("it's [1]:2/w.pt:head", ("it's [1]:2/w.pt", "head")),
         ("fmnist-first5:body", ("fmnist-first5", "body")),
     ],
-)  # fmt: skip
+)
 def test_weights_are_named_whatever_their_file_is_called(reference: str, parts: tuple[str, str]) -> None:
     assert initial_weights.parse(reference) == parts

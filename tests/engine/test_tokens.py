@@ -19,7 +19,7 @@ from support.helpers import (
     play,
     random_federation,
     simulate,
-)  # fmt: skip
+)
 from support.user_algorithms import known_as, own_net
 from torch import Tensor
 from torch.testing import assert_close

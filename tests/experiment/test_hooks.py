@@ -26,51 +26,79 @@ class Mine(Algorithm):
     shared = ("body", "head")
 """
 CASES = {  # what stands in the class; the method that is named, and what is said of it
-    "receive, other names": ("def receive(self, down):\n    return {'tail.weight': down['shared']['head.weight']}",
-                             "the model has no 'tail.weight'"),
+    "receive, other names": (
+        "def receive(self, down):\n    return {'tail.weight': down['shared']['head.weight']}",
+        "the model has no 'tail.weight'",
+    ),
     "receive, None": ("def receive(self, down):\n    return None", "gives None; {} is nothing"),
     "receive, a tensor": ("def receive(self, down):\n    return down['shared']['head.bias']", "a tensor of float32"),
     "receive, a generator": ("def receive(self, down):\n    yield from down['shared'].items()", "gives a generator"),
-    "receive, one client's": ("def receive(self, down):\n    return {n: t[0] for n, t in down['shared'].items()}",
-                              r"it is a tensor of float32 \[\d+, 64\]"),
-    "receive, another type": ("def receive(self, down):\n    return {n: t.double() for n, t in down['shared'].items()}",
-                              "it is a tensor of float64"),
-    "broadcast, no client axis": ("def broadcast(self, server, ids, task):\n    return {'shared': server['shared']}",
-                                  "a first axis of the 3 clients, but shared/body"),
+    "receive, one client's": (
+        "def receive(self, down):\n    return {n: t[0] for n, t in down['shared'].items()}",
+        r"it is a tensor of float32 \[\d+, 64\]",
+    ),
+    "receive, another type": (
+        "def receive(self, down):\n    return {n: t.double() for n, t in down['shared'].items()}",
+        "it is a tensor of float64",
+    ),
+    "broadcast, no client axis": (
+        "def broadcast(self, server, ids, task):\n    return {'shared': server['shared']}",
+        "a first axis of the 3 clients, but shared/body",
+    ),
     "broadcast, a list": ("def broadcast(self, server, ids, task):\n    return [server['shared']]", "gives a list"),
     "deployed, None": ("def deployed(self, server, ids, task):\n    pass", "gives None"),
-    "aggregate, None":
-    ("def aggregate(self, server, up, task):\n    super().aggregate(server, up, task)", "gives None"),
+    "aggregate, None": (
+        "def aggregate(self, server, up, task):\n    super().aggregate(server, up, task)",
+        "gives None",
+    ),
     "aggregate, entries lost": ("def aggregate(self, server, up, task):\n    return {}", "shared is left out"),
-    "aggregate, a client's": ("def aggregate(self, server, up, task):\n    return server | {'shared': up['shared']}",
-                              r"is float32 \[3, \d+, 64\]"),
+    "aggregate, a client's": (
+        "def aggregate(self, server, up, task):\n    return server | {'shared': up['shared']}",
+        r"is float32 \[3, \d+, 64\]",
+    ),
     "aggregate, another type": (
         "def aggregate(self, server, up, task):\n    new = super().aggregate(server, up, task)['shared']\n"
-        "    return {'shared': {n: t.double() for n, t in new.items()}}", r"is float64 \["),
+        "    return {'shared': {n: t.double() for n, t in new.items()}}",
+        r"is float64 \[",
+    ),
     "observe, a tuple": ("def observe(self, server, val_acc, task):\n    return server, val_acc", "gives a tuple"),
-    "observe, an entry lost": ("def init(self, task):\n    return {'best': torch.zeros(())}\n"
-                               "def observe(self, server, val_acc, task):\n    return {'shared': server['shared']}",
-                               "best is left out"),
-    "report, a tensor": ("def report(self, server):\n    return {'norm': server['shared']['head.bias'].norm()}",
-                         "'norm' is a tensor of float32"),
+    "observe, an entry lost": (
+        "def init(self, task):\n    return {'best': torch.zeros(())}\n"
+        "def observe(self, server, val_acc, task):\n    return {'shared': server['shared']}",
+        "best is left out",
+    ),
+    "report, a tensor": (
+        "def report(self, server):\n    return {'norm': server['shared']['head.bias'].norm()}",
+        "'norm' is a tensor of float32",
+    ),
     "report, a number": ("def report(self, server):\n    return 1.0", "gives 1.0"),
     "upload, a tensor": ("def upload(self, m, data, down):\n    return data.x.mean(0)", "gives a tensor"),
     "upload, None": ("def upload(self, m, data, down):\n    {'mean': data.x.mean(0)}", "gives None"),
     "upload, a number": ("def upload(self, m, data, down):\n    return {'rows': len(data.y)}", "rows is"),
-    "upload_noise, shapes": ("def upload_noise(self, task):\n    return {'e': (3,)}\n"
-                             "def upload(self, m, data, down):\n    return {}", "gives a dict"),
+    "upload_noise, shapes": (
+        "def upload_noise(self, task):\n    return {'e': (3,)}\ndef upload(self, m, data, down):\n    return {}",
+        "gives a dict",
+    ),
     "keep, a number": ("def keep(self, task):\n    return {'seen': 0}", "seen is 0; torch.tensor"),
-    "remember, None": ("def keep(self, task):\n    return {'seen': torch.zeros(())}\n"
-                       "def remember(self, m, data, down):\n    pass", "gives None"),
-    "remember, other names": ("def keep(self, task):\n    return {'seen': torch.zeros(())}\n"
-                              "def remember(self, m, data, down):\n    return {'met': torch.zeros(())}",
-                              "gives met float32"),
+    "remember, None": (
+        "def keep(self, task):\n    return {'seen': torch.zeros(())}\ndef remember(self, m, data, down):\n    pass",
+        "gives None",
+    ),
+    "remember, other names": (
+        "def keep(self, task):\n    return {'seen': torch.zeros(())}\n"
+        "def remember(self, m, data, down):\n    return {'met': torch.zeros(())}",
+        "gives met float32",
+    ),
     "phases, one without a comma": ("def phases(self, task):\n    return Phase(self.loss)", r"write \(Phase\(…\),\)"),
     "phases, None": ("def phases(self, task):\n    pass", "gives None"),
-    "phases, a part that there is not": ("def phases(self, task):\n    return (Phase(self.loss, train=('boddy',)),)",
-                                         "names 'boddy'"),
-    "phases, parts in a text": ("def phases(self, task):\n    return (Phase(self.loss, train='body'),)",
-                                r"write \('body',\) with the comma"),
+    "phases, a part that there is not": (
+        "def phases(self, task):\n    return (Phase(self.loss, train=('boddy',)),)",
+        "names 'boddy'",
+    ),
+    "phases, parts in a text": (
+        "def phases(self, task):\n    return (Phase(self.loss, train='body'),)",
+        r"write \('body',\) with the comma",
+    ),
     "phases, half an epoch": ("def phases(self, task):\n    return (Phase(self.loss, epochs=0.5),)", "it is 0.5"),
     "round, another word": ("def round(self, task):\n    return (DOWN, Phase(self.loss), 'upload')", "'upload' in it"),
     "adapt, a loss": ("def adapt(self, task):\n    return (self.loss,)", "has a method in it"),
@@ -79,13 +107,14 @@ CASES = {  # what stands in the class; the method that is named, and what is sai
     "init, a list": ("def init(self, task):\n    return [torch.zeros(3)]", "gives a list"),
     "init, an entry that is sent": ("sends = ('means',)\ndef init(self, task):\n    return {}", "there is no means"),
     "build, None": ("def build(self, net, task):\n    net.proj = nn.Linear(3, 3)", "gives None; return net"),
-    "build, a loose tensor": ("def build(self, net, task):\n    net.scale = nn.Parameter(torch.ones(()))\n"
-                              "    return net",
-                              "scale is in none of them"),
+    "build, a loose tensor": (
+        "def build(self, net, task):\n    net.scale = nn.Parameter(torch.ones(()))\n    return net",
+        "scale is in none of them",
+    ),
     "stays, another name": ("def stays(self, net):\n    return {'head'}", "there is no 'head'"),
     "stays, a text": ("def stays(self, net):\n    return 'head.bias'", "gives 'head.bias'"),
     "resolved_defaults, None": ("def resolved_defaults(self):\n    pass", "gives None"),
-}  # fmt: skip
+}
 
 
 def written(folder: Path, body: str) -> str:
@@ -110,14 +139,19 @@ def test_what_a_method_must_not_give_is_told_with_its_line(name: str, executor: 
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("def loss(self, m, batch, down):\n    return nn.functional.cross_entropy(m.head(m.body(batch.x)), batch.y, "
-         "reduction='none')", r"a loss is one number, .* but this algorithm's is a tensor of float32 \[8\]"),
-        ("def loss(self, m, batch, down):\n    return super().loss(m, batch, down).detach()",
-         "depends on what its phase"),
+        (
+            "def loss(self, m, batch, down):\n    return nn.functional.cross_entropy(m.head(m.body(batch.x)), batch.y, "
+            "reduction='none')",
+            r"a loss is one number, .* but this algorithm's is a tensor of float32 \[8\]",
+        ),
+        (
+            "def loss(self, m, batch, down):\n    return super().loss(m, batch, down).detach()",
+            "depends on what its phase",
+        ),
         ("def loss(self, m, batch, down):\n    pass", "one number.* is None"),
         ("def loss(self, m, batch, down):\n    return super().loss(m, batch, down), 1", "a dict of tensors, .* is 1"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("executor", ["loop", "stack"])
 def test_a_loss_that_is_no_number_is_told_with_its_line(body: str, said: str, executor: str, tmp_path: Path) -> None:
     line = HEAD.count("\n") + 1

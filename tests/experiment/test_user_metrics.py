@@ -94,11 +94,13 @@ def test_a_file_that_holds_no_metric_is_refused(text: str, tmp_path: Path) -> No
 def test_what_names_no_function_and_names_that_are_taken_are_refused(tmp_path: Path) -> None:
     file = written(tmp_path, MINE + "def f1(scores, y): return 1.0\ndef acc_low(scores, y): return 1.0\n")
     for metrics, said in {
-        (str(file),): "--metric needs a function of a file, FILE.py:NAME", ("recall",): "--metric needs a function of",
-        (f"{file}:f1",): "val_f1 is fedtune's own", (f"{file}:acc_low",): "a metric's name must be new",
+        (str(file),): "--metric needs a function of a file, FILE.py:NAME",
+        ("recall",): "--metric needs a function of",
+        (f"{file}:f1",): "val_f1 is fedtune's own",
+        (f"{file}:acc_low",): "a metric's name must be new",
         (f"{file}:recall", f"{file}:recall(of=2)"): "recall comes twice",
         (f"{file}:recall(low=1)",): "got an unexpected keyword argument 'low'",
-    }.items():  # fmt: skip
+    }.items():
         with pytest.raises(UserError) as error:
             experiment(*metrics)
         assert said in str(error.value)
@@ -154,9 +156,10 @@ def test_an_objective_of_ones_own_needs_its_direction_unless_the_file_says_it(tm
     file = written(tmp_path, MINE)
     options: dict[str, Any] = {"algo": "fedavg", "storage_path": str(tmp_path), "name": "x"}
     for metric, objective, found in (
-        ("recall(of=2)", "val_recall:max", ["val_recall:max"]), ("brier", "val_brier", ["val_brier:min"]),
+        ("recall(of=2)", "val_recall:max", ["val_recall:max"]),
+        ("brier", "val_brier", ["val_brier:min"]),
         ("recall", "val_recall_std,val_acc", ["val_recall_std:min", "val_acc"]),
-    ):  # fmt: skip
+    ):
         p = plan.make(SearchOptions(metric=f"{file}:{metric}", objective=objective, **options))
         assert p.to_record()["objectives"] == found
         assert p.to_record()["options"]["metric"] == (f"{file}:{metric}",)

@@ -85,8 +85,12 @@ def test_what_was_found_on_own_data_is_trained_on_them_again_or_on_others(tmp_pa
     typed = data(tmp_path, "owners")
     options = ExperimentOptions(algo="fedavg", fields={"dataset": typed})
     options.experiment()
-    best = {"algorithm": "fedavg", "scenario": "clinics.npz", "hyperparameters": {"lr": 0.1},
-            "overrides": {"dataset": "clinics.npz", "model": "mlp", "rounds": 7}}  # fmt: skip
+    best = {
+        "algorithm": "fedavg",
+        "scenario": "clinics.npz",
+        "hyperparameters": {"lr": 0.1},
+        "overrides": {"dataset": "clinics.npz", "model": "mlp", "rounds": 7},
+    }
     again = ExperimentOptions(**run.over_best(best, {}))
     assert again.scenario == "clinics.npz" and again.experiment().scenario.rounds == 7
     other = saved(tmp_path / "other.npz", **wards(360))
@@ -176,10 +180,15 @@ def test_a_model_that_takes_one_kind_of_rows_only_says_what_they_are(
     assert scenario.x_as == kind and f"x of x.npz is taken as {kind} (--x-as)" in notes(scenario)
 
 
-@pytest.mark.parametrize(("fields", "clients"), [
-    ({"skip_classes": 2}, 4), ({"skip_classes": "2", "keep_classes": 2}, 3), ({"keep_classes": 3, "min_rows": 20}, 3),
-    ({"skip_classes": 2, "owners": 2}, 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("fields", "clients"),
+    [
+        ({"skip_classes": 2}, 4),
+        ({"skip_classes": "2", "keep_classes": 2}, 3),
+        ({"keep_classes": 3, "min_rows": 20}, 3),
+        ({"skip_classes": 2, "owners": 2}, 2),
+    ],
+)
 def test_owners_whose_classes_are_all_skipped_are_no_clients(fields: dict, clients: int, tmp_path: Path) -> None:
     """Owner c holds class c, and one more holds some of each."""
     y = np.repeat(np.arange(5), 30)

@@ -80,17 +80,21 @@ def disks(story: Story, at: Path, args: argparse.Namespace) -> int:
             goes_on.append((i, part))
     print(
         f"{story.name}: {len(changes)} changes, {len(looked)} of {len(moments)} moments looked at: "
-        f"{broken.total()} wrong answers, {refused.total()} not to be resumed {dict(refused)}", flush=True,
-    )  # fmt: skip
+        f"{broken.total()} wrong answers, {refused.total()} not to be resumed {dict(refused)}",
+        flush=True,
+    )
     return broken.total() + _resumed(
         story, changes, chance.sample(goes_on, min(args.resumed, len(goes_on))), place, whole
     )
 
 
 def _resumed(
-    story: Story, changes: list[recording.Change], chosen: list[tuple[int, float]], place: Path,
+    story: Story,
+    changes: list[recording.Change],
+    chosen: list[tuple[int, float]],
+    place: Path,
     whole: dict[tuple[str, ...], list[str]],
-) -> int:  # fmt: skip
+) -> int:
     """Go on with the folder of some moments to the end; how much of that was wrong."""
     if story.before:
         return 0  # begun again beside it, as if nothing had been there

@@ -53,11 +53,16 @@ def made_up(run: Path, count: int, log: bool = True) -> Path:
     reading.write_table(pd.DataFrame(trials), files.trials_file)
     experiment = Experiment("fedprox", find("digits-w4"))
     files.add(
-        **provenance.of_experiment(experiment), scenario_name="digits-w4", trials=count,
-        space={"lam": "0.01 … 10", "lr": "0.001 … 1"}, searcher="random", scheduler="asha",
-        budget=Budget("rounds", ROUNDS)._asdict(), rungs=[*RUNGS[:-1]],
+        **provenance.of_experiment(experiment),
+        scenario_name="digits-w4",
+        trials=count,
+        space={"lam": "0.01 … 10", "lr": "0.001 … 1"},
+        searcher="random",
+        scheduler="asha",
+        budget=Budget("rounds", ROUNDS)._asdict(),
+        rungs=[*RUNGS[:-1]],
         concurrent=2,
-    )  # fmt: skip
+    )
     files.write("finished")
     if log:
         for name, of in rows.items():
@@ -71,12 +76,15 @@ def made_up(run: Path, count: int, log: bool = True) -> Path:
     study.add_trials(
         [
             optuna.trial.create_trial(
-                params=of[0]["config"], distributions=over, value=of[-1][METRIC], user_attrs={"trial": name},
+                params=of[0]["config"],
+                distributions=over,
+                value=of[-1][METRIC],
+                user_attrs={"trial": name},
                 intermediate_values={int(r["round"]): r[METRIC] for r in of},
             )
             for name, of in rows.items()
         ]
-    )  # fmt: skip
+    )
     return run
 
 
@@ -87,12 +95,23 @@ def _rows(trial: str, chance: random.Random) -> list[dict[str, Any]]:
     height = chance.uniform(0.5, 0.95)
     return [
         {
-            "trial_id": trial, "training_iteration": t, "timestamp": t, "round": t, "time_total_s": float(t),
-            "val_acc": height * t / (t + 2), "test_acc": height * t / (t + 2.1), "val_loss": 3 / t, "comm_mb": 0.1 * t,
-            "seconds": float(t), "eval_seconds": 0.01, "train_loss": 3 / t, "config": config, "complete": t == ROUNDS,
+            "trial_id": trial,
+            "training_iteration": t,
+            "timestamp": t,
+            "round": t,
+            "time_total_s": float(t),
+            "val_acc": height * t / (t + 2),
+            "test_acc": height * t / (t + 2.1),
+            "val_loss": 3 / t,
+            "comm_mb": 0.1 * t,
+            "seconds": float(t),
+            "eval_seconds": 0.01,
+            "train_loss": 3 / t,
+            "config": config,
+            "complete": t == ROUNDS,
         }
         for t in range(1, last + 1)
-    ]  # fmt: skip
+    ]
 
 
 def _trial(name: str, rows: list[dict[str, Any]], summary: dict[str, Any]) -> dict[str, Any]:

@@ -15,9 +15,13 @@ from fedtune.nn import architectures, catalogue
 
 SMALL = (1, 8, 8)
 FITTING = {
-    "mlp": SMALL, "cnn8": SMALL, "fedgen-cnn": SMALL, "fedgenp-cnn": SMALL, "celeba-cnn": (3, 84, 84),
+    "mlp": SMALL,
+    "cnn8": SMALL,
+    "fedgen-cnn": SMALL,
+    "fedgenp-cnn": SMALL,
+    "celeba-cnn": (3, 84, 84),
     "resnet18": (3, 32, 32),
-}  # fmt: skip
+}
 
 
 def parameters(name: str, shape: architectures.Shape, classes: int = 10, features: int = 0) -> int:
@@ -27,9 +31,11 @@ def parameters(name: str, shape: architectures.Shape, classes: int = 10, feature
 @pytest.mark.parametrize(
     ("name", "shape", "number"),
     [
-        ("fedproto-cnn", (1, 28, 28), 21_840), ("fedgen-cnn", (1, 28, 28), 26_434),
+        ("fedproto-cnn", (1, 28, 28), 21_840),
+        ("fedgen-cnn", (1, 28, 28), 26_434),
         ("fedgenp-cnn", (1, 28, 28), 26_434),
-        ("mcmahan-cnn", (1, 28, 28), 582_026), ("mcmahan-cnn", (3, 32, 32), 878_538),
+        ("mcmahan-cnn", (1, 28, 28), 582_026),
+        ("mcmahan-cnn", (3, 32, 32), 878_538),
         ("mlp", (1, 28, 28), 784 * 128 + 128 + 128 * 64 + 64 + 650),
         ("cnn8", SMALL, 160 + 16 * 32 * 9 + 32 + 128 * 64 + 64 + 650),
         # torchvision's 11,689,512 without its classifier, Linear(512, 128) and the head
@@ -37,12 +43,15 @@ def parameters(name: str, shape: architectures.Shape, classes: int = 10, feature
         ("cnn8-wide", SMALL, 320 + 32 * 64 * 9 + 64 + 256 * 64 + 64 + 650),
         ("mcmahan-cnn", (3, 64, 64), 5_694_600 - 190 * 513),
         # torchvision's with a head of 512 features
-        ("googlenet-pooled", (3, 32, 32), 5_605_034), ("mobilenet-pooled", (3, 32, 32), 2_229_002),
-        ("resnet18-pooled", (3, 32, 32), 11_181_642), ("resnet34-pooled", (3, 32, 32), 21_289_802),
-        ("resnet50-pooled", (3, 32, 32), 23_513_162), ("resnet101-pooled", (3, 32, 32), 42_505_290),
+        ("googlenet-pooled", (3, 32, 32), 5_605_034),
+        ("mobilenet-pooled", (3, 32, 32), 2_229_002),
+        ("resnet18-pooled", (3, 32, 32), 11_181_642),
+        ("resnet34-pooled", (3, 32, 32), 21_289_802),
+        ("resnet50-pooled", (3, 32, 32), 23_513_162),
+        ("resnet101-pooled", (3, 32, 32), 42_505_290),
         ("resnet152-pooled", (3, 32, 32), 58_148_938),
     ],
-)  # fmt: skip
+)
 def test_as_many_parameters_as_the_papers_count(name: str, shape: architectures.Shape, number: int) -> None:
     assert parameters(name, shape) == number
 
@@ -50,10 +59,16 @@ def test_as_many_parameters_as_the_papers_count(name: str, shape: architectures.
 @pytest.mark.parametrize(
     ("name", "width"),
     [
-        ("mlp", 64), ("cnn8", 64), ("fedproto-cnn", 50), ("fedgen-cnn", 32), ("fedgenp-cnn", 32), ("celeba-cnn", 32),
-        ("mcmahan-cnn", 512), ("resnet18", 128),
+        ("mlp", 64),
+        ("cnn8", 64),
+        ("fedproto-cnn", 50),
+        ("fedgen-cnn", 32),
+        ("fedgenp-cnn", 32),
+        ("celeba-cnn", 32),
+        ("mcmahan-cnn", 512),
+        ("resnet18", 128),
     ],
-)  # fmt: skip
+)
 def test_body_gives_features_and_head_logits_and_the_width_can_be_chosen(name: str, width: int) -> None:
     shape = FITTING.get(name, (1, 28, 28))
     assert architectures.width(name, shape, 5) == width and architectures.width(name, shape, 5, 7) == 7

@@ -33,8 +33,11 @@ def blobs(problems=6, rows=60, features=5, seed=0):
 
 def random_start(x, n=3, seed=5):
     """Any start will do, so take rows as means."""
-    return Mixtures(torch.full((len(x), n), 1 / n, dtype=x.dtype), x[:, seed:seed + n].clone(),
-                    x.var(1, keepdim=True).repeat(1, n, 1))
+    return Mixtures(
+        torch.full((len(x), n), 1 / n, dtype=x.dtype),
+        x[:, seed : seed + n].clone(),
+        x.var(1, keepdim=True).repeat(1, n, 1),
+    )
 
 
 def everyone(x):
@@ -55,10 +58,20 @@ def clients(seed=0):
 
 # ---------------------------------------------------------------------------------------------------- EM
 
+
 def sklearn_fit(x, start, iterations, tol):
-    model = GaussianMixture(start.weights.shape[-1], covariance_type="diag", reg_covar=0, max_iter=iterations, tol=tol,
-                            init_params="random", random_state=0, weights_init=start.weights.numpy(),
-                            means_init=start.means.numpy(), precisions_init=(1 / start.variances).numpy())
+    model = GaussianMixture(
+        start.weights.shape[-1],
+        covariance_type="diag",
+        reg_covar=0,
+        max_iter=iterations,
+        tol=tol,
+        init_params="random",
+        random_state=0,
+        weights_init=start.weights.numpy(),
+        means_init=start.means.numpy(),
+        precisions_init=(1 / start.variances).numpy(),
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return model.fit(x.numpy())
@@ -116,10 +129,10 @@ def test_padding_changes_nothing_and_every_problem_is_alone():
     mask = torch.arange(60) < counts[:, None]
     together = em(x.masked_fill(~mask[..., None], 1e3), mask, start, no_floor(x))
     for j, count in enumerate(counts):
-        rows = x[j:j + 1, :count]
-        alone = em(rows, everyone(rows), Mixtures(*(t[j:j + 1] for t in start)), no_floor(rows))
+        rows = x[j : j + 1, :count]
+        alone = em(rows, everyone(rows), Mixtures(*(t[j : j + 1] for t in start)), no_floor(rows))
         for mine, theirs in zip((*together[0], together[1]), (*alone[0], alone[1]), strict=True):
-            assert_close(mine[j:j + 1], theirs, **TIGHT)
+            assert_close(mine[j : j + 1], theirs, **TIGHT)
 
 
 def test_a_component_nobody_belongs_to_dies_without_a_nan():
@@ -129,12 +142,17 @@ def test_a_component_nobody_belongs_to_dies_without_a_nan():
     got, quality = em(x, everyone(x), start, no_floor(x))
     assert all(t.isfinite().all() for t in (*got, quality))
     assert (got.weights[:, 0] == 0).all() and (got.variances > 0).all()
-    two = em(x, everyone(x), Mixtures(*(t[:, 1:] for t in start))._replace(
-        weights=torch.full((6, 2), 0.5, dtype=torch.float64)), no_floor(x))
+    two = em(
+        x,
+        everyone(x),
+        Mixtures(*(t[:, 1:] for t in start))._replace(weights=torch.full((6, 2), 0.5, dtype=torch.float64)),
+        no_floor(x),
+    )
     assert_close(got.weights[:, 1:], two[0].weights, rtol=0, atol=1e-9)
 
 
 # --------------------------------------------------------------------------------------------------- fit
+
 
 def test_stacked_clients_are_fitted_as_one_at_a_time():
     z, member, noise = clients()
@@ -177,7 +195,7 @@ def test_number_of_components_follows_the_number_of_rows():
     y = torch.arange(8).repeat_interleave(torch.tensor([0, 1, 9, 10, 14, 15, 20, 60]))
     got = fit(randn(len(y), 3), y == torch.arange(8)[:, None], rand(8, 4), 4, FLOOR)
     assert (got.weights > 0).sum(1).tolist() == [0, 1, 1, 2, 2, 3, 4, 4]
-    assert_close(got.weights.sum(1), torch.tensor([0.] + [1.] * 7, dtype=torch.float64), **TIGHT)
+    assert_close(got.weights.sum(1), torch.tensor([0.0] + [1.0] * 7, dtype=torch.float64), **TIGHT)
     assert all(t.isfinite().all() for t in got) and (got.variances > 0).all()
 
 
@@ -224,6 +242,7 @@ def test_fit_keeps_the_dtype_and_has_no_gradient():
 
 # ------------------------------------------------------------------------------------------ Bhattacharyya
 
+
 def gaussians(count=7, features=5, seed=0):
     return randn(count, features, seed=seed), rand(count, features, seed=seed + 1) + 0.1
 
@@ -233,7 +252,8 @@ def test_distance_is_eq_8_on_diagonal_matrices():
     middle = torch.diag_embed((va + vb) / 2)
     gap = (ma - mb)[..., None]
     want = (gap.mT @ torch.linalg.solve(middle, gap)).flatten() / 8 + 0.5 * (
-        torch.logdet(middle) - 0.5 * (torch.logdet(torch.diag_embed(va)) + torch.logdet(torch.diag_embed(vb))))
+        torch.logdet(middle) - 0.5 * (torch.logdet(torch.diag_embed(va)) + torch.logdet(torch.diag_embed(vb)))
+    )
     assert_close(bhattacharyya(ma, va, mb, vb), want, **TIGHT)
 
 
@@ -252,17 +272,26 @@ def test_all_pairs_are_symmetric_zero_on_the_diagonal_and_equal_to_single_ones()
 
 # -------------------------------------------------------------------------------------------------- fuse
 
+
 def chain():
     """Unit Gaussians at 0, 2, 4 on a line: D_B is 1/2 between neighbours, 2 from end to end.  The seed is at 2."""
-    return (torch.tensor([2.0, 3.0, 1.0], dtype=torch.float64), torch.tensor([[0.0], [2.0], [4.0]]).double(),
-            torch.ones(3, 1, dtype=torch.float64))
+    return (
+        torch.tensor([2.0, 3.0, 1.0], dtype=torch.float64),
+        torch.tensor([[0.0], [2.0], [4.0]]).double(),
+        torch.ones(3, 1, dtype=torch.float64),
+    )
 
 
 @pytest.mark.parametrize("linkage", LINKAGES)
 def test_fusing_all_gives_the_moments_of_the_pooled_rows(linkage):
-    parts = [randn(n, 4, seed=n) * n ** 0.5 for n in (3, 8, 20)]
-    got, labels = fuse(torch.tensor([3.0, 8.0, 20.0]).double(), torch.stack([p.mean(0) for p in parts]),
-                       torch.stack([p.var(0, correction=0) for p in parts]), math.inf, linkage)
+    parts = [randn(n, 4, seed=n) * n**0.5 for n in (3, 8, 20)]
+    got, labels = fuse(
+        torch.tensor([3.0, 8.0, 20.0]).double(),
+        torch.stack([p.mean(0) for p in parts]),
+        torch.stack([p.var(0, correction=0) for p in parts]),
+        math.inf,
+        linkage,
+    )
     pooled = torch.cat(parts)
     assert_close(got.weights, torch.tensor([31.0]).double(), **TIGHT)
     assert_close(got.means[0], pooled.mean(0), **TIGHT)
@@ -279,15 +308,18 @@ def test_threshold_zero_only_sorts(linkage):
     assert torch.equal(got.weights[labels], weights) and torch.equal(got.means[labels], means)
 
 
-@pytest.mark.parametrize("linkage, weights, labels", [
-    ("ball", [2, 3, 1], [0, 0, 0]),        # both ends are close to the seed in the middle
-    ("complete", [2, 3, 1], [0, 0, 1]),    # the heavier end joins first, the other is far from it
-    ("single", [2, 3, 1], [0, 0, 0]),
-    ("ball", [3, 2, 1], [0, 0, 1]),        # now the seed is an end
-    ("complete", [3, 2, 1], [0, 0, 1]),
-    ("single", [3, 2, 1], [0, 0, 0]),      # and the chain still reaches the other
-    ("complete", [1, 3, 1], [0, 0, 1]),    # a tie: the earlier client
-])
+@pytest.mark.parametrize(
+    "linkage, weights, labels",
+    [
+        ("ball", [2, 3, 1], [0, 0, 0]),  # both ends are close to the seed in the middle
+        ("complete", [2, 3, 1], [0, 0, 1]),  # the heavier end joins first, the other is far from it
+        ("single", [2, 3, 1], [0, 0, 0]),
+        ("ball", [3, 2, 1], [0, 0, 1]),  # now the seed is an end
+        ("complete", [3, 2, 1], [0, 0, 1]),
+        ("single", [3, 2, 1], [0, 0, 0]),  # and the chain still reaches the other
+        ("complete", [1, 3, 1], [0, 0, 1]),  # a tie: the earlier client
+    ],
+)
 def test_linkages_on_a_chain_of_three(linkage, weights, labels):
     _, means, variances = chain()
     got, found = fuse(torch.tensor(weights).double(), means, variances, 0.6, linkage)
@@ -342,6 +374,7 @@ def test_unknown_linkage_is_refused():
 
 # ------------------------------------------------------------------------------------------------ sample
 
+
 def test_draws_follow_the_mixture():
     mixture = Mixtures(torch.tensor([[0.0, 6.0, 2.0, 0.0]]).double(), randn(1, 4, 3), rand(1, 4, 3) + 0.2)
     got = sample(mixture, rand(1, 200_000), randn(1, 200_000, 3))[0]
@@ -353,9 +386,12 @@ def test_draws_follow_the_mixture():
 
 
 def test_uniforms_pick_by_inverse_cdf_and_never_an_absent_component():
-    mixture = Mixtures(torch.tensor([[0.0, 3.0, 0.0, 1.0, 0.0]]).double(), torch.arange(5.0).double()[None, :, None],
-                       torch.ones(1, 5, 1, dtype=torch.float64))
-    u = torch.tensor([[0.0, 0.7499, 0.75, 1 - 2 ** -53, 1.0]]).double()  # 1.0 is what rounding might make of it
+    mixture = Mixtures(
+        torch.tensor([[0.0, 3.0, 0.0, 1.0, 0.0]]).double(),
+        torch.arange(5.0).double()[None, :, None],
+        torch.ones(1, 5, 1, dtype=torch.float64),
+    )
+    u = torch.tensor([[0.0, 0.7499, 0.75, 1 - 2**-53, 1.0]]).double()  # 1.0 is what rounding might make of it
     assert sample(mixture, u, torch.zeros(1, 5, 1).double()).flatten().tolist() == [1, 1, 3, 3, 3]
 
 

@@ -156,8 +156,9 @@ def test_naming_the_last_layer_cuts_the_same_network(net: str) -> None:
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 def test_a_copy_of_our_network_in_a_file_trains_to_the_same_numbers(net: str, executor: str) -> None:
     data = random_federation([5, 9, 7])
-    ours, copy = (simulate("fedper", DIGITS.override(model=m), data, executor=executor)
-                  for m in ("mlp", f"{net}:copied"))  # fmt: skip
+    ours, copy = (
+        simulate("fedper", DIGITS.override(model=m), data, executor=executor) for m in ("mlp", f"{net}:copied")
+    )
     assert play(ours, 2) == play(copy, 2)
     assert_same_numbers(numbers(copy.state), numbers(ours.state))
 

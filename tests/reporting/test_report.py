@@ -50,11 +50,19 @@ def record(**more: Any) -> dict[str, Any]:
     """A run.json."""
     experiment = Experiment("fedproto", Scenario(clients=5, rounds=ROUNDS))
     told = {
-        "space": {"lam": "0.1 … 50 (log)", "lr": "0.001 … 0.3 (log)"}, "trials": 14, "searcher": "tpe",
-        "scheduler": "asha", "objectives": ["val_acc"], "seeds_per_trial": 1, "rungs": [2], "state": "finished",
-        "budget": {"unit": "rounds", "limit": ROUNDS, "since": 1}, "search_seconds": 12.0, "seconds": 20.0,
+        "space": {"lam": "0.1 … 50 (log)", "lr": "0.001 … 0.3 (log)"},
+        "trials": 14,
+        "searcher": "tpe",
+        "scheduler": "asha",
+        "objectives": ["val_acc"],
+        "seeds_per_trial": 1,
+        "rungs": [2],
+        "state": "finished",
+        "budget": {"unit": "rounds", "limit": ROUNDS, "since": 1},
+        "search_seconds": 12.0,
+        "seconds": 20.0,
         "arguments": ["--algo", "fedproto", "--data-dir", "my data"],
-    }  # fmt: skip
+    }
     command = ["python", "-m", "fedtune.search", "--algo", "fedproto"]
     return provenance.of_experiment(experiment) | {"command": command} | told | more
 
@@ -62,8 +70,9 @@ def record(**more: Any) -> dict[str, Any]:
 def final(best: tuple[float, ...] = BEST, default: tuple[float, ...] = DEFAULT) -> list[dict[str, Any]]:
     return [
         {"configuration": name, "seed": 1 + i, "test_acc": v, "val_acc": v - 0.01, "comm_mb": 1.5, "reason": ""}
-        for name, values in (("best", best), ("default", default)) for i, v in enumerate(values)
-    ]  # fmt: skip
+        for name, values in (("best", best), ("default", default))
+        for i, v in enumerate(values)
+    ]
 
 
 def frames_of(hostile: str = HOSTILE) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -77,11 +86,20 @@ def frames_of(hostile: str = HOSTILE) -> tuple[pd.DataFrame, pd.DataFrame]:
         name = f"t{i:02}"
         mine = [
             {
-                "trial": name, "round": t, "val_acc": end - 0.05 * (ROUNDS - t), "val_loss": 1 / t,
-                "test_acc": end - 0.02, "test_acc_std": 0.1, "test_acc_worst10": 0.5, "train_loss": 1 / t,
-                "comm_mb": (20 - i) * t, "seconds": 0.5, "eval_seconds": 0.1,
-            } for t in range(1, played + 1)
-        ]  # fmt: skip
+                "trial": name,
+                "round": t,
+                "val_acc": end - 0.05 * (ROUNDS - t),
+                "val_loss": 1 / t,
+                "test_acc": end - 0.02,
+                "test_acc_std": 0.1,
+                "test_acc_worst10": 0.5,
+                "train_loss": 1 / t,
+                "comm_mb": (20 - i) * t,
+                "seconds": 0.5,
+                "eval_seconds": 0.1,
+            }
+            for t in range(1, played + 1)
+        ]
         rounds += mine
         reason = {"diverged": "diverged in round 2", "failed": f"worse:\n{hostile}"}.get(status, "")
         row = {"trial": name, "status": status, "config/lam": lam, "config/lr": lr, "reason": reason}
@@ -97,9 +115,13 @@ def make(run: Path, hostile: str = HOSTILE, **more: Any) -> Path:
     rounds.to_parquet(run / "rounds.parquet", index=False)
     write_json(run / "run.json", record(**({"final": final(), "pinned": {}} | more)))
     best = {
-        "algorithm": "fedproto", "scenario": "digits-w4", "overrides": {}, "seed": 0, "hyperparameters": {"lam": 49.0},
+        "algorithm": "fedproto",
+        "scenario": "digits-w4",
+        "overrides": {},
+        "seed": 0,
+        "hyperparameters": {"lam": 49.0},
         "found": {"trial": "t03", "run": hostile},
-    }  # fmt: skip
+    }
     (run / "best.yaml").write_text(yaml.safe_dump(best))
     journal(run / "study.journal", trials)
     return run
@@ -113,12 +135,18 @@ def journal(path: Path, trials: pd.DataFrame) -> None:
     study = optuna.create_study(storage=storage, study_name="s", direction="maximize")
     ranges = {"lam": FloatDistribution(0.1, 50, log=True), "lr": FloatDistribution(0.001, 0.3, log=True)}
     over = trials[trials["status"] == "finished"]
-    study.add_trials([
-        optuna.trial.create_trial(
-            state=TrialState.COMPLETE, value=row["last_val_acc"], distributions=ranges,
-            params={n: row[f"config/{n}"] for n in ranges}, user_attrs={"trial": row["trial"]},
-        ) for row in over.to_dict("records")
-    ])  # fmt: skip
+    study.add_trials(
+        [
+            optuna.trial.create_trial(
+                state=TrialState.COMPLETE,
+                value=row["last_val_acc"],
+                distributions=ranges,
+                params={n: row[f"config/{n}"] for n in ranges},
+                user_attrs={"trial": row["trial"]},
+            )
+            for row in over.to_dict("records")
+        ]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -171,9 +199,13 @@ def said(run: Path, out: Path) -> str:
 def test_the_answer_comes_first_and_says_how_sure_it_is(html: str, run: Path) -> None:
     text = told(html)
     order = [
-        "fedproto on digits-w4", "On 3 fresh seeds the tuned", "Best configuration", "fedtune run", "Figures",
+        "fedproto on digits-w4",
+        "On 3 fresh seeds the tuned",
+        "Best configuration",
+        "fedtune run",
+        "Figures",
         "Trials 14",
-    ]  # fmt: skip
+    ]
     places = [text.index(word) for word in [*order, "Where the numbers come from"]]
     assert places == sorted(places)
     half = 4.302653 * 0.02 / 3**0.5
@@ -201,11 +233,18 @@ def test_what_mattered_is_said_as_surely_as_the_trials_say_it() -> None:
 @pytest.mark.parametrize(
     ("searcher", "trials", "first", "enough"),
     [
-        ("tpe", "1 trial", 10, 32), ("tpe", "31 trials", 10, 32), ("gp", "8 trials", 10, 32),
-        ("nsga2", "32 trials", 50, 100), ("tpe", "32 trials", 0, 0), ("nsga2", "100 trials", 0, 0),
-        ("random", "1 trial", 0, 0), ("grid", "4 trials", 0, 0), ("cmaes", "8 trials", 0, 0), ("None", "1 trial", 0, 0),
+        ("tpe", "1 trial", 10, 32),
+        ("tpe", "31 trials", 10, 32),
+        ("gp", "8 trials", 10, 32),
+        ("nsga2", "32 trials", 50, 100),
+        ("tpe", "32 trials", 0, 0),
+        ("nsga2", "100 trials", 0, 0),
+        ("random", "1 trial", 0, 0),
+        ("grid", "4 trials", 0, 0),
+        ("cmaes", "8 trials", 0, 0),
+        ("None", "1 trial", 0, 0),
     ],
-)  # fmt: skip
+)
 def test_a_search_says_where_it_was_as_good_as_random(searcher: str, trials: str, first: int, enough: int) -> None:
     begun = f"with {trials} {searcher} has hardly begun (its first {first} are random)"
     said = [f"{begun}: read this as a random search, or give --trials {enough}"] if enough else []
@@ -301,10 +340,21 @@ def test_the_page_is_small_enough_to_send(html: str) -> None:
 
 def line(trial: str, t: int, value: float, **more: Any) -> dict[str, Any]:
     return {
-        "trial_id": trial, "round": t, "training_iteration": t, "val_acc": value, "val_loss": 1.0, "test_acc": value,
-        "test_acc_std": 0.1, "train_loss": 1.0, "seconds": 1.0, "eval_seconds": 0.5, "comm_mb": 2.0 * t, "timestamp": t,
-        "config": {"lam": 0.1 * t}, "complete": t == ROUNDS,
-    } | more  # fmt: skip
+        "trial_id": trial,
+        "round": t,
+        "training_iteration": t,
+        "val_acc": value,
+        "val_loss": 1.0,
+        "test_acc": value,
+        "test_acc_std": 0.1,
+        "train_loss": 1.0,
+        "seconds": 1.0,
+        "eval_seconds": 0.5,
+        "comm_mb": 2.0 * t,
+        "timestamp": t,
+        "config": {"lam": 0.1 * t},
+        "complete": t == ROUNDS,
+    } | more
 
 
 def broken_off(run: Path, logged: dict[str, list[dict]], how: dict[str, str], **more: Any) -> Path:
@@ -351,10 +401,13 @@ def test_a_search_that_was_interrupted_has_no_check_and_goes_on(tmp_path: Path) 
     ("arguments", "name"),
     [
         (["--algo", "fedproto", "--scenario", "gfpl-fmnist-w4"], "gfpl-fmnist-w4"),
-        (["--scenario=digits-w2"], "digits-w2"), (["--scen", "digits-w2", "--scheduler", "none"], "digits-w2"),
-        (["--scheduler", "none"], "digits-w4"), ([], "digits-w4"), (None, "digits"),
+        (["--scenario=digits-w2"], "digits-w2"),
+        (["--scen", "digits-w2", "--scheduler", "none"], "digits-w2"),
+        (["--scheduler", "none"], "digits-w4"),
+        ([], "digits-w4"),
+        (None, "digits"),
     ],
-)  # fmt: skip
+)
 def test_a_search_without_best_yaml_has_its_scenarios_name(
     arguments: list[str] | None, name: str, tmp_path: Path
 ) -> None:
@@ -391,13 +444,23 @@ def test_figures_that_fail_or_are_too_large_leave_a_sentence(
 @pytest.mark.parametrize(
     ("value", "text", "end"),
     [
-        (1, "1 … 16", ""), (2, "2 … 16", "lower"), (1.0, "1 … 16", "lower"), (0.01, "0 … 0.95", ""),
-        (16, "1 … 16", "upper"), (8, "1 … 16", ""), (0.11, "0.1 … 10 (log)", "lower"),
-        (0.2, "0.1 … 10 (log)", ""), (9.9, "0.1 … 10 (log) where optimizer is sgd", "upper"),
-        (0, "0.1 … 10 (log)", "lower"), (-1e-5, "-0.5 … 0", "upper"), (1, "1 … 1", ""),
-        ("sgd", "sgd | adam", ""), (True, "False | True", ""), (None, "1 … 2", ""),
+        (1, "1 … 16", ""),
+        (2, "2 … 16", "lower"),
+        (1.0, "1 … 16", "lower"),
+        (0.01, "0 … 0.95", ""),
+        (16, "1 … 16", "upper"),
+        (8, "1 … 16", ""),
+        (0.11, "0.1 … 10 (log)", "lower"),
+        (0.2, "0.1 … 10 (log)", ""),
+        (9.9, "0.1 … 10 (log) where optimizer is sgd", "upper"),
+        (0, "0.1 … 10 (log)", "lower"),
+        (-1e-5, "-0.5 … 0", "upper"),
+        (1, "1 … 1", ""),
+        ("sgd", "sgd | adam", ""),
+        (True, "False | True", ""),
+        (None, "1 … 2", ""),
     ],
-)  # fmt: skip
+)
 def test_edge_names_the_end_of_a_range_that_a_value_lies_at(value: Any, text: str, end: str) -> None:
     assert edge(value, text) == end
 
@@ -419,10 +482,15 @@ def compared(folder: Path) -> Path:
         row["comm_mb"] = 1.0
     pd.DataFrame(rows).to_parquet(folder / "evaluations.parquet")
     told = {
-        "algorithms": [*names, "fedavg"], "scenario_name": "digits-w4", "scenario": record()["scenario"], "trials": 14,
-        "seeds": 2, "state": "finished", "unequal": ["local began 3 of 14 trials"],
+        "algorithms": [*names, "fedavg"],
+        "scenario_name": "digits-w4",
+        "scenario": record()["scenario"],
+        "trials": 14,
+        "seeds": 2,
+        "state": "finished",
+        "unequal": ["local began 3 of 14 trials"],
         "command": ["python", "-m", "fedtune", "compare", "--name", "both", "--algos", "fedproto,local,fedavg"],
-    }  # fmt: skip
+    }
     write_json(folder / "compare.json", told)
     table = [
         dict.fromkeys(COLUMNS, 0.5) | {"algorithm": n, "published": "", "configuration": HOSTILE, "tuned": 0.6 + k / 10}
@@ -443,7 +511,7 @@ def test_a_comparison_shows_its_tables_and_each_search_folded(comparison: Path) 
     assert report.main([str(comparison)]) == 0
     html = (comparison / "report.html").read_text()
     text = told(html)
-    assert html.count("<details class=\"search\"") == 2 and "<script>window" not in html
+    assert html.count('<details class="search"') == 2 and "<script>window" not in html
     order = ["3 algorithms, each tuned", "Test accuracy on fresh seeds", "Differences between", "What the tuned"]
     order += ["What each search found", "The searches", "fedproto on digits-w4", "Best configuration"]
     places = [text.index(word) for word in order]

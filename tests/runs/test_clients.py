@@ -56,8 +56,18 @@ def test_a_folder_gives_its_clients_with_the_documented_columns(tmp_path: Path) 
     with pytest.raises(UserError, match="has no clients.parquet: it is written when a search's final check"):
         RunFolder(tmp_path).clients  # noqa: B018 - reading it is what fails
     whose = {"algorithm": "fedavg", "configuration": "best", "seed": 1}
-    found = [{"scored": "last", "round": 2, "client": [0, 1], "val_rows": [3, 4], "val_acc": [0.5, 1.0],
-              "test_rows": [3, 3], "test_acc": [0.25, 0.75], "test_brier": [0.1, 0.2]}]  # fmt: skip
+    found = [
+        {
+            "scored": "last",
+            "round": 2,
+            "client": [0, 1],
+            "val_rows": [3, 4],
+            "val_acc": [0.5, 1.0],
+            "test_rows": [3, 3],
+            "test_acc": [0.25, 0.75],
+            "test_brier": [0.1, 0.2],
+        }
+    ]
     clients.table([(whose, found)]).to_parquet(RunFiles(tmp_path).clients_file, index=False)
     both = frames.clients(tmp_path, tmp_path)
     assert [*both] == [*clients.CLIENTS, "test_brier"] and len(both) == 4

@@ -16,11 +16,21 @@ RECORD = {"algorithm": "fedavg", "scenario": {"dataset": "digits", "rounds": 3}}
 
 def row(trial: str, t: int, value: float, **more: object) -> dict:
     return {
-        "trial_id": trial, "round": t, "training_iteration": t, "val_acc": value, "val_loss": 1.0,
-        "test_acc": value / 2, "test_acc_std": 0.1, "train_loss": 1.0, "seconds": 1.0, "eval_seconds": 0.5,
+        "trial_id": trial,
+        "round": t,
+        "training_iteration": t,
+        "val_acc": value,
+        "val_loss": 1.0,
+        "test_acc": value / 2,
+        "test_acc_std": 0.1,
+        "train_loss": 1.0,
+        "seconds": 1.0,
+        "eval_seconds": 0.5,
         "comm_mb": 2.0 * t,
-        "config": {"lr": 0.1}, "complete": t == 3, "timestamp": t,
-    } | more  # fmt: skip
+        "config": {"lr": 0.1},
+        "complete": t == 3,
+        "timestamp": t,
+    } | more
 
 
 def broken_off(run: Path, rows: dict[str, list[dict]], how: dict[str, str]) -> Path:
@@ -62,8 +72,13 @@ def test_a_run_without_tables_is_read_from_its_logs(logs: Path) -> None:
     trials, rounds = frames.load(logs)
     found = trials.set_index("trial")
     assert found["status"].astype(str).to_dict() == {
-        "a": "finished", "b": "stopped", "c": "diverged", "d": "failed", "e": "running", "f": "waiting",
-    }  # fmt: skip
+        "a": "finished",
+        "b": "stopped",
+        "c": "diverged",
+        "d": "failed",
+        "e": "running",
+        "f": "waiting",
+    }
     a = found.loc["a"]
     assert (a["rounds"], a["best_round"], a["best_val_acc"], a["last_val_acc"]) == (3, 2, 0.6, 0.4)
     assert (a["seconds"], a["comm_mb"], a["config/lr"], a["run"]) == (4.5, 6.0, 0.1, "logs")

@@ -12,10 +12,17 @@ from fedtune.runs.files import RunFiles
 from fedtune.runs.overview import overview
 
 RECORD: dict[str, Any] = {
-    "algorithm": "gfpl", "searcher": "tpe", "scheduler": "none", "started": "now", "trials": 5, "concurrent": 1,
-    "space": {"lr": "0.1 … 1"}, "scenario": {"rounds": 2}, "budget": {"unit": "rounds", "limit": 2, "since": 1},
+    "algorithm": "gfpl",
+    "searcher": "tpe",
+    "scheduler": "none",
+    "started": "now",
+    "trials": 5,
+    "concurrent": 1,
+    "space": {"lr": "0.1 … 1"},
+    "scenario": {"rounds": 2},
+    "budget": {"unit": "rounds", "limit": 2, "since": 1},
     "rungs": [],
-}  # fmt: skip
+}
 CHEAP, DEAR, SLOW = (
     {"val_acc": acc, "comm_mb": mb, "time_total_s": 3.0, "excesses": [mb / 5 - 1]}
     for acc, mb in ((0.6, 2.0), (0.9, 8.0), (0.7, 5.0))
@@ -41,9 +48,10 @@ def test_a_search_with_a_constraint_shows_what_it_is_on_and_those_that_keep_it_f
     assert title == "highest last val_acc, comm_mb<=5"
     assert head == "trial status round val_acc comm_mb test_acc kept lr"
     assert [first, second, third] == [
-        "slow finished 2/2 0.7000 5.0000 yes 0.5", "cheap finished 2/2 0.6000 2.0000 yes 0.5",
+        "slow finished 2/2 0.7000 5.0000 yes 0.5",
+        "cheap finished 2/2 0.6000 2.0000 yes 0.5",
         "dear finished 2/2 0.9000 8.0000 no 0.5",
-    ]  # fmt: skip
+    ]
 
 
 def test_seconds_and_a_second_objective_are_shown_too(tmp_path: Path) -> None:

@@ -128,9 +128,15 @@ def test_a_list_that_is_none_moves_nothing(listed: str, tmp_path: Path) -> None:
     assert [f.name for f in tmp_path.iterdir()] == ["run.json.part"]
 
 
-@pytest.mark.parametrize(("before", "after"), [
-    (None, b"new\n"), (b"", b"new\n"), (b"old\n", b"old\nnew\n"), (b'{"cut', b'{"cut\nnew\n'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, b"new\n"),
+        (b"", b"new\n"),
+        (b"old\n", b"old\nnew\n"),
+        (b'{"cut', b'{"cut\nnew\n'),
+    ],
+)
 def test_a_line_is_added_to_whole_lines(before: bytes | None, after: bytes, tmp_path: Path) -> None:
     file = tmp_path / "lines"
     if before is not None:

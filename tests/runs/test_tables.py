@@ -25,10 +25,20 @@ def result(name, rows, config=None, error=None):
 
 def row(t, val, loss=1.0):
     return {
-        "round": t, "training_iteration": t, "val_acc": val, "val_loss": loss, "test_acc": val / 2, "test_acc_std": 0.1,
-        "train_loss": 1.0, "seconds": 1.0, "eval_seconds": 0.5, "comm_mb": t * 2.0, "done": False,
-        "complete": t == 3, "trial_id": "z",
-    }  # fmt: skip
+        "round": t,
+        "training_iteration": t,
+        "val_acc": val,
+        "val_loss": loss,
+        "test_acc": val / 2,
+        "test_acc_std": 0.1,
+        "train_loss": 1.0,
+        "seconds": 1.0,
+        "eval_seconds": 0.5,
+        "comm_mb": t * 2.0,
+        "done": False,
+        "complete": t == 3,
+        "trial_id": "z",
+    }
 
 
 GRID = Grid(
@@ -77,8 +87,12 @@ def test_a_folder_whose_driver_died_before_it_began_is_taken(tmp_path):
 def test_trials_tell_how_they_ended():
     trials = tables.trials_frame(GRID, tables.rounds_frame(REPORTED)).set_index("trial")
     assert trials["status"].to_dict() == {
-        "a": "finished", "b": "stopped", "c": "diverged", "d": "failed", "e": "not started",
-    }  # fmt: skip
+        "a": "finished",
+        "b": "stopped",
+        "c": "diverged",
+        "d": "failed",
+        "e": "not started",
+    }
     a = trials.loc["a"]
     assert (a["rounds"], a["best_round"], a["best_val_acc"], a["last_val_acc"]) == (3, 2, 0.6, 0.4)
     assert (a["seconds"], a["comm_mb"], a["config/lam"]) == (4.5, 6.0, 1.0)

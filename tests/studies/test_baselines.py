@@ -27,13 +27,27 @@ def evaluations():
     for name, own, foreign in (("gfpl", 0.8, 0.1), ("fedper", 0.7, 0.2), ("local", 0.6, 0.0)):
         for configuration in ("default", "top 1"):
             for seed, noise in enumerate(NOISE[name]):
-                rows.append({
-                    "algorithm": name, "configuration": configuration, "chosen": configuration == "top 1",
-                    "seed": seed, "score": 0.9, "val_acc": own, "test_acc": own + noise, "test_acc_std": 0.1,
-                    "test_acc_worst10": 0.1, "test_acc_all": own / 2 + noise, "test_acc_foreign": foreign + noise,
-                    "comm_mb": 5.0, "rounds_to_95": 2, "mb_to_95": 1.0, "mb_per_round": 1.0, "seconds": 1.0,
-                    "config/lr": 0.0011 if name == "gfpl" else 0.02,
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "algorithm": name,
+                        "configuration": configuration,
+                        "chosen": configuration == "top 1",
+                        "seed": seed,
+                        "score": 0.9,
+                        "val_acc": own,
+                        "test_acc": own + noise,
+                        "test_acc_std": 0.1,
+                        "test_acc_worst10": 0.1,
+                        "test_acc_all": own / 2 + noise,
+                        "test_acc_foreign": foreign + noise,
+                        "comm_mb": 5.0,
+                        "rounds_to_95": 2,
+                        "mb_to_95": 1.0,
+                        "mb_per_round": 1.0,
+                        "seconds": 1.0,
+                        "config/lr": 0.0011 if name == "gfpl" else 0.02,
+                    }
+                )
     return pd.DataFrame(rows)
 
 
@@ -115,9 +129,12 @@ def test_a_tuned_value_near_an_edge_is_told():
 
 
 def test_what_was_chosen_anew_on_fresh_seeds_is_told():
-    runs = [{"algorithm": a, "configuration": c, "chosen": c == best, "seed": s, "trial": f"{a}-{c[-1]}"}
-            for a, best in (("gfpl", "top 3"), ("fedper", "top 1"), ("[own]", "top 2"))
-            for c in ("default", "top 1", "top 2", "top 3") for s in (1, 2)]  # fmt: skip
+    runs = [
+        {"algorithm": a, "configuration": c, "chosen": c == best, "seed": s, "trial": f"{a}-{c[-1]}"}
+        for a, best in (("gfpl", "top 3"), ("fedper", "top 1"), ("[own]", "top 2"))
+        for c in ("default", "top 1", "top 2", "top 3")
+        for s in (1, 2)
+    ]
     (note,) = comparison_text.caveats("random", 40, {}, pd.DataFrame(runs))
     assert "the tuned one of gfpl (trial gfpl-3), [own] (trial [own]-2): of each search's best 3" in note
     kept = pd.DataFrame(runs).assign(chosen=lambda f: f["configuration"] == "top 1")

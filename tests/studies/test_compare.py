@@ -67,8 +67,9 @@ def test_unequal_budgets_are_said(both, tmp_path):
         trials.to_parquet(tmp_path / name / "trials.parquet")
     runs = {n: tmp_path / n for n in ("fedproto", "local")}
     assert comparison_tables.unequal(runs, 4, Budget("rounds", 4)) == [
-        "local began 3 of 4 trials", "finished trials had unlike numbers of rounds: fedproto 4, local 3",
-    ]  # fmt: skip
+        "local began 3 of 4 trials",
+        "finished trials had unlike numbers of rounds: fedproto 4, local 3",
+    ]
     began = "local began 3 of 4 trials"
     silent = "local sends nothing, so its finished trials had 3 rounds whatever the budget of MB"
     used = pd.read_parquet(both / "fedproto" / "trials.parquet")["comm_mb"].mean()
@@ -179,9 +180,10 @@ def test_the_record_of_an_earlier_version_is_read():
     assert comparison_plan.make(other).first.experiment == comparison_plan.make(earlier).first.experiment
     assert earlier == dataclasses.replace(planned(ARGUMENTS).options, baselines="none")
     assert ComparisonOptions.from_record(planned(ARGUMENTS).to_record()).of_search("local", Path("x")) == (
-        dataclasses.replace(earlier.of_search("local", Path("x")), fields={"clients": 4, "rounds": 4},
-                            set={"local_epochs": 2})
-    )  # fmt: skip
+        dataclasses.replace(
+            earlier.of_search("local", Path("x")), fields={"clients": 4, "rounds": 4}, set={"local_epochs": 2}
+        )
+    )
 
 
 def test_everybody_searches_what_anybody_does_of_the_setting():

@@ -21,13 +21,28 @@ def evaluations(chosen: bool = True) -> pd.DataFrame:
         for configuration, off in (("default", 0.1), ("top 1", 0.0)):
             for seed in (1, 2, 3):
                 jitter = seed / 1000
-                rows.append({
-                    "algorithm": name, "configuration": configuration, "chosen": configuration == "top 1",
-                    "seed": seed, "score": worst + 0.05, "val_acc": acc, "val_acc_worst10": worst + jitter,
-                    "val_loss": loss + jitter, "test_acc": acc - off + jitter, "test_acc_std": 0.1,
-                    "test_acc_worst10": worst - off + jitter, "test_loss": loss + off - jitter, "comm_mb": 5.0,
-                    "rounds_to_95": 2, "mb_to_95": 1.0, "mb_per_round": 1.0, "seconds": 1.0, "config/lr": 0.1,
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "algorithm": name,
+                        "configuration": configuration,
+                        "chosen": configuration == "top 1",
+                        "seed": seed,
+                        "score": worst + 0.05,
+                        "val_acc": acc,
+                        "val_acc_worst10": worst + jitter,
+                        "val_loss": loss + jitter,
+                        "test_acc": acc - off + jitter,
+                        "test_acc_std": 0.1,
+                        "test_acc_worst10": worst - off + jitter,
+                        "test_loss": loss + off - jitter,
+                        "comm_mb": 5.0,
+                        "rounds_to_95": 2,
+                        "mb_to_95": 1.0,
+                        "mb_per_round": 1.0,
+                        "seconds": 1.0,
+                        "config/lr": 0.1,
+                    }
+                )
     frame = pd.DataFrame(rows)
     return frame if chosen else frame.drop(columns="chosen")
 
@@ -75,9 +90,12 @@ def test_of_a_searchs_candidates_the_best_by_the_objective_that_keeps_the_constr
     found["configuration"] = found["algorithm"].where(found["configuration"] != "default", "default")
     found["algorithm"] = "x"
     for goal, best in (
-        (Goal(), "b"), (Goal((LOSS,)), "c"), (Goal((WORST10,)), "a"),
-        (Goal(constraints=constraints("val_loss<=0.5")), "c"), (Goal(constraints=constraints("val_loss<=0.1")), "c"),
-    ):  # fmt: skip
+        (Goal(), "b"),
+        (Goal((LOSS,)), "c"),
+        (Goal((WORST10,)), "a"),
+        (Goal(constraints=constraints("val_loss<=0.5")), "c"),
+        (Goal(constraints=constraints("val_loss<=0.1")), "c"),
+    ):
         chosen = fresh_seeds.chosen(found, goal)
         assert set(found.loc[chosen, "configuration"]) == {best}
 

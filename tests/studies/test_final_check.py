@@ -42,10 +42,17 @@ def test_a_worker_is_started_in_every_slot_that_no_trial_is_to_take(started: lis
     assert len(started) == 3
 
 
-@pytest.mark.parametrize(("what", "number"), [
-    ({}, 3), ({"final_seeds": 1}, 2), ({"final_seeds": 0}, 0), ({"gpus": 0.5}, 0), ({"address": "head:1"}, 0),
-    ({"concurrent": None}, 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("what", "number"),
+    [
+        ({}, 3),
+        ({"final_seeds": 1}, 2),
+        ({"final_seeds": 0}, 0),
+        ({"gpus": 0.5}, 0),
+        ({"address": "head:1"}, 0),
+        ({"concurrent": None}, 1),
+    ],
+)
 def test_no_more_are_started_than_runs_will_take(started: list[None], what: dict[str, Any], number: int) -> None:
     over = trials(True, True, True, True)
     final_check.WorkersAhead(plan(**what)).on_trial_complete(0, over, over[0])

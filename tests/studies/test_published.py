@@ -100,7 +100,7 @@ def test_gfpls_claims_follow_from_its_cells():
     gains = [
         mean("GFPL", "table 1", "GFPL", f"CIFAR10, w̄ = {w}") - mean("GFPL", "table 1", "FedProto", f"CIFAR10, w̄ = {w}")
         for w in (3, 4, 5)
-    ]  # fmt: skip
+    ]
     assert round(max(gains), 2) == 3.64
     names = ("MNIST", "FEMNIST", "CIFAR10", "CIFAR100")
     assert [mean("GFPL", "table 1", "GFPL", f"{d}, rounds") for d in names] == [80, 110, 100, 80]
@@ -230,12 +230,28 @@ def test_rows_are_algorithms_of_ours_or_the_papers_words():
     rows = set(frame.loc[frame["measure"] == "accuracy", "row"])
     ours = rows & set(registry.names())
     assert set(registry.names()) - ours == {  # of other papers, which print no figures on these settings
-        "ccvr", "ditto", "fedadam", "fedavgft", "fedbabu", "fedbn", "feddyn", "fedpft", "moon", "scaffold"
-    }  # fmt: skip
+        "ccvr",
+        "ditto",
+        "fedadam",
+        "fedavgft",
+        "fedbabu",
+        "fedbn",
+        "feddyn",
+        "fedpft",
+        "moon",
+        "scaffold",
+    }
     assert rows - ours == {
-        "GFPL w/o DCS and PFG", "GFPL w/o DCS", "GFPL w/o PFG", "L_po", "L_ge", "L_ad, L_ge", "L_ge, L_po",
-        "EMA and R", "EMA, R, embedding and M",
-    }  # fmt: skip
+        "GFPL w/o DCS and PFG",
+        "GFPL w/o DCS",
+        "GFPL w/o PFG",
+        "L_po",
+        "L_ge",
+        "L_ad, L_ge",
+        "L_ge, L_po",
+        "EMA and R",
+        "EMA, R, embedding and M",
+    }
     assert set(frame["dataset"]) - set(datasets.names()) == {"femnist", ""}
 
 

@@ -22,8 +22,9 @@ from tests.support.waiting import wait_for
 SCENARIO = DIGITS.override(rounds=40)
 RUNS = [
     SeededRun(f"{name}, seed {seed}", Experiment("fedavg", SCENARIO, seed, "rule"), config)
-    for seed in (100, 101, 102) for name, config in (("best", {"lr": 0.05}), ("default", {}))
-]  # fmt: skip
+    for seed in (100, 101, 102)
+    for name, config in (("best", {"lr": 0.05}), ("default", {}))
+]
 
 
 def train(folder: Path | None = None) -> dict[str, Outcome]:

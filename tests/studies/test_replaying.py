@@ -14,8 +14,11 @@ CPU = {"machine": "x86_64", "instructions": "AVX2", "gpus": ["H100"]}
 
 def record(**more: Any) -> dict[str, Any]:
     return {
-        "versions": {"fedtune": "0.3.0", "torch": "2.13"}, "git_commit": "0123456789", "hardware": CPU, "device": "cpu",
-    } | more  # fmt: skip
+        "versions": {"fedtune": "0.3.0", "torch": "2.13"},
+        "git_commit": "0123456789",
+        "hardware": CPU,
+        "device": "cpu",
+    } | more
 
 
 @pytest.mark.parametrize(
@@ -53,10 +56,12 @@ def test_other_rounds_and_missing_values_are_told_beside_a_small_difference() ->
         ({"hardware": CPU | {"instructions": "AVX512"}}, "; trained by instructions AVX2, now by instructions AVX512"),
         ({"hardware": {"machine": "x86_64"}}, ""),  # a record from before says less, which is no difference
         ({"hardware": CPU | {"gpus": []}}, ""),  # nothing was trained on it
-        ({"versions": {"fedtune": "0.4.0", "torch": "2.14"}},
-         "; trained by fedtune 0.3.0, torch 2.13, now by fedtune 0.4.0, torch 2.14"),
+        (
+            {"versions": {"fedtune": "0.4.0", "torch": "2.14"}},
+            "; trained by fedtune 0.3.0, torch 2.13, now by fedtune 0.4.0, torch 2.14",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_known_to_be_another_is_named(more: dict[str, Any], said: str) -> None:
     assert _unlike(record(), record(**more)) == said
 

@@ -51,9 +51,19 @@ def spots(grid: Grid) -> list[reproduction_plan.Spot]:
 
 
 def row_of(accuracy: float, t: int = 1, **more: float) -> dict[str, float]:
-    return {"round": t, "test_acc": accuracy, "val_acc": accuracy, "test_acc_std": 0.1, "test_acc_worst10": 0.1,
-            "test_acc_all": 0.3, "test_acc_foreign": 0.2,
-            "comm_mb": 4.0 * t, "up_floats": 1000.0 * t, "seconds": 1.0, "eval_seconds": 0.5} | more  # fmt: skip
+    return {
+        "round": t,
+        "test_acc": accuracy,
+        "val_acc": accuracy,
+        "test_acc_std": 0.1,
+        "test_acc_worst10": 0.1,
+        "test_acc_all": 0.3,
+        "test_acc_foreign": 0.2,
+        "comm_mb": 4.0 * t,
+        "up_floats": 1000.0 * t,
+        "seconds": 1.0,
+        "eval_seconds": 0.5,
+    } | more
 
 
 # grids ---------------------------------------------------------------------------------------------------------------
@@ -108,14 +118,19 @@ def test_only_femnist_is_played_on_other_data():
 
 def test_ablations_leave_out_what_their_names_say():
     assert {r.label: r.config for r in GRIDS["fedpa-table4"].panels[0].rows} == {
-        "none": {"gamma_ad": 0, "lam_ge": 0, "lam_po": 0}, "L_po": {"gamma_ad": 0, "lam_ge": 0},
-        "L_ge": {"gamma_ad": 0, "lam_po": 0}, "L_ad, L_ge": {"lam_po": 0}, "L_ge, L_po": {"gamma_ad": 0},
+        "none": {"gamma_ad": 0, "lam_ge": 0, "lam_po": 0},
+        "L_po": {"gamma_ad": 0, "lam_ge": 0},
+        "L_ge": {"gamma_ad": 0, "lam_po": 0},
+        "L_ad, L_ge": {"lam_po": 0},
+        "L_ge, L_po": {"gamma_ad": 0},
         "L_ad, L_ge, L_po": {},
-    }  # fmt: skip
+    }
     assert {r.label: r.config for r in GRIDS["gfpl-table2"].panels[0].rows} == {
-        "GFPL w/o DCS and PFG": {"dcs": False, "pfg": False}, "GFPL w/o DCS": {"dcs": False},
-        "GFPL w/o PFG": {"pfg": False}, "GFPL": {},
-    }  # fmt: skip
+        "GFPL w/o DCS and PFG": {"dcs": False, "pfg": False},
+        "GFPL w/o DCS": {"dcs": False},
+        "GFPL w/o PFG": {"pfg": False},
+        "GFPL": {},
+    }
     one, mixed = (next(r for r in GRIDS[f"fedsa-table{n}"].panels[0].rows if r.label == "FedSA") for n in (1, 2))
     assert one.config == {"lam_cc": 0} and mixed.config == {}
 
@@ -226,9 +241,12 @@ def test_the_same_configuration_under_two_names_is_one_run(monkeypatch: pytest.M
     runs = {run.label for s in found for run in s.runs}
     by_column = {s.column.label: [r.label for r in s.runs] for s in found}
     assert len(runs) == 3 * 8  # λ_M = 1 and λ_CC = 1 are the defaults, but written down they are two configurations
-    grid = Grid("FedSA", "table 5", "", tuple(
-        Panel(p, (Row("FedSA", "fedsa"),), (Column(f"{p}, x", "digits-w4", {}, {"lam_m": 1.0}),)) for p in "ab"
-    ))  # fmt: skip
+    grid = Grid(
+        "FedSA",
+        "table 5",
+        "",
+        tuple(Panel(p, (Row("FedSA", "fedsa"),), (Column(f"{p}, x", "digits-w4", {}, {"lam_m": 1.0}),)) for p in "ab"),
+    )
     a, b = reproduction_plan.planned(grid, "ours", "cpu")
     assert a.runs == b.runs and len({r.label for r in a.runs}) == grid.seeds
     assert by_column["Cifar100, λ_M = 5"][0] == "FedSA, Cifar100, λ_M = 5, seed 0"
@@ -256,8 +274,17 @@ def test_what_is_measured_of_a_run():
     outcome = Outcome([row_of(a, t) for t, a in enumerate((0.1, 0.5, 0.76, 0.8), start=1)], "")
     scenario = SCENARIOS["digits-w4"]
     found = {m: reproduction_table.measured(m, outcome, scenario) for m in MEASURES}
-    assert found == {"accuracy": 80, "rounds": 3, "parameters": 2.5, "mb": 4 / scenario.clients, "spread": 10,
-                     "all_classes": 30, "foreign": 20, "val": 80, "total_mb": 16}  # fmt: skip
+    assert found == {
+        "accuracy": 80,
+        "rounds": 3,
+        "parameters": 2.5,
+        "mb": 4 / scenario.clients,
+        "spread": 10,
+        "all_classes": 30,
+        "foreign": 20,
+        "val": 80,
+        "total_mb": 16,
+    }
     diverged = Outcome(outcome.rounds, "diverged in round 5")
     assert all(np.isnan(reproduction_table.measured(m, diverged, scenario)) for m in MEASURES)
 
@@ -334,11 +361,12 @@ def test_the_last_round_counts_and_the_papers_rule_stands_beside_it_under_each_p
     found = list(reproduction_plan.planned(grid, "ours,as_published", "cpu"))
     assert [(s.row.label, s.row.preset) for s in found] == [
         (name, preset) for name in ("FedAvg", "FedPA") for preset in ("", "as_published")
-    ]  # fmt: skip
+    ]
     runs = {run.label: run.experiment.seed for s in found for run in s.runs}
     assert len(runs) == 8
-    played = {label: Outcome([row_of(0.1 * t + 0.02 * seed, t) for t in range(1, 8)], "")
-              for label, seed in runs.items()}  # fmt: skip
+    played = {
+        label: Outcome([row_of(0.1 * t + 0.02 * seed, t) for t in range(1, 8)], "") for label, seed in runs.items()
+    }
     figures = reproduction_table.frame(grid, found, played)
     accuracies = figures[figures["measure"] == "accuracy"]
     assert accuracies["preset"].tolist() == ["ours", "as_published"] * 2
@@ -372,8 +400,11 @@ def test_a_part_without_rows_has_all_that_fit_and_the_best_first():
     assert {s.row.algorithm for s in three if s.row.config} == {"fedgen", "fedproto"}
     names = [s.row.algorithm for s in three]
     score = {name: 0.3 + 0.01 * i for i, name in enumerate(names)}
-    played = {run.label: Outcome([row_of(score.get(s.row.algorithm, 0.2), 5)], "diverged" * (s.row.label == names[-1]))
-              for s in found for run in s.runs}  # fmt: skip
+    played = {
+        run.label: Outcome([row_of(score.get(s.row.algorithm, 0.2), 5)], "diverged" * (s.row.label == names[-1]))
+        for s in found
+        for run in s.runs
+    }
     figures = reproduction_table.frame(grid, found, played)
     ranked = figures[(figures["part"] == "three architectures") & (figures["measure"] == "accuracy")]
     assert ranked["row"].tolist() == [*names[-2::-1], names[-1]]  # what diverged has no accuracy
@@ -475,11 +506,14 @@ def test_a_folder_from_before_goes_on_with_rows_of_all_classes(tmp_path: Path):
     assert len(claims.Reproduced.read(folder).outcomes) == len(runs) == 6
 
 
-@pytest.mark.parametrize(("state", "driven", "head", "over"), [
-    ("running", True, "running; 2 of 8 runs done", False),
-    ("running", False, "its driver is gone; 2 of 8 runs done", True),
-    ("interrupted", False, "interrupted; 2 of 8 runs done (KeyboardInterrupt: )", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("state", "driven", "head", "over"),
+    [
+        ("running", True, "running; 2 of 8 runs done", False),
+        ("running", False, "its driver is gone; 2 of 8 runs done", True),
+        ("interrupted", False, "interrupted; 2 of 8 runs done (KeyboardInterrupt: )", True),
+    ],
+)
 def test_the_status_of_a_reproduction(
     state: str, driven: bool, head: str, over: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -569,8 +603,11 @@ def test_the_list_names_every_table(arguments: list[str], capsys: pytest.Capture
 
 def test_figures_made_of_all_rounds_have_all_rounds_tested():
     """Others have their test rows scored as often as --test-every says."""
-    every = {name: {s.runs[0].experiment.test_every for s in reproduction_plan.planned(grid, "ours", "cpu", 7)}
-             for name in ("fedpa-table2", "gfpl-table2", "fedsa-table5") for grid in [small_of(name)]}  # fmt: skip
+    every = {
+        name: {s.runs[0].experiment.test_every for s in reproduction_plan.planned(grid, "ours", "cpu", 7)}
+        for name in ("fedpa-table2", "gfpl-table2", "fedsa-table5")
+        for grid in [small_of(name)]
+    }
     assert every == {"fedpa-table2": {1}, "gfpl-table2": {7}, "fedsa-table5": {1}}
 
 

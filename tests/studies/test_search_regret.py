@@ -105,10 +105,14 @@ def test_a_raced_search_chooses_by_what_it_has_paid_for() -> None:
 def test_combinations_that_make_no_sense_are_left_out_or_refused() -> None:
     found = search_regret.strategies(["tpe"], ["asha", "none", "promote"], [1, 2], [1], ["none", "rung"])
     assert [str(s) for s in found] == [
-        "tpe, asha, first rung 1", "tpe, asha, first rung 2", "tpe, none", "tpe, promote, first rung 1",
-        "tpe, promote, first rung 1, best of rungs on another seed", "tpe, promote, first rung 2",
+        "tpe, asha, first rung 1",
+        "tpe, asha, first rung 2",
+        "tpe, none",
+        "tpe, promote, first rung 1",
+        "tpe, promote, first rung 1, best of rungs on another seed",
+        "tpe, promote, first rung 2",
         "tpe, promote, first rung 2, best of rungs on another seed",
-    ]  # fmt: skip
+    ]
     for names, judges, why in ((["grid"], ["asha"], "draws its configurations"), (["tpe"], ["pbt"], "changes its")):
         with pytest.raises(UserError, match=why):
             search_regret.strategies(names, judges, [1], [1], ["none"])
@@ -118,10 +122,13 @@ def test_combinations_that_make_no_sense_are_left_out_or_refused() -> None:
 
 def test_the_summary_tells_the_mean_its_interval_and_how_far_one_search_may_lie_from_it() -> None:
     regrets = {("good", 2): [0.01, 0.03], ("good", 4): [0.0, 0.02], ("bad", 2): [0.1, 0.1], ("bad", 4): [0.1, 0.3]}
-    frame = pd.DataFrame([
-        {"table": "t", "strategy": strategy, "budget": budget, "trials": 8, "turn": 0, "regret": regret}
-        for (strategy, budget), of in regrets.items() for regret in of
-    ])  # fmt: skip
+    frame = pd.DataFrame(
+        [
+            {"table": "t", "strategy": strategy, "budget": budget, "trials": 8, "turn": 0, "regret": regret}
+            for (strategy, budget), of in regrets.items()
+            for regret in of
+        ]
+    )
     found = search_regret.summary(frame).set_index("strategy")
     assert found.index.tolist() == ["good", "bad"] and found["trials"].tolist() == [8, 8]
     assert found.loc["good", ["regret 2", "regret 4", "spread"]].tolist() == pytest.approx([2, 1, 2**0.5])
@@ -175,13 +182,19 @@ def test_nobody_is_judged_before_the_first_effect_unless_one_says_so(tmp_path: P
     assert simulate.main(f"{line} --grace 5,14 -o {tmp_path}/said.csv".split()) == 0
     every, said = (pd.read_csv(tmp_path / f"{n}.csv")["strategy"].unique().tolist() for n in ("all", "said"))
     assert every == [
-        "tpe, asha, first rung 2", "tpe, median, from round 2", "tpe, none",
-        "tpe, asha, first rung 14", "tpe, median, from round 14",
-    ]  # fmt: skip
+        "tpe, asha, first rung 2",
+        "tpe, median, from round 2",
+        "tpe, none",
+        "tpe, asha, first rung 14",
+        "tpe, median, from round 14",
+    ]
     assert said == [
-        "tpe, asha, first rung 5", "tpe, asha, first rung 14", "tpe, median, from round 5",
-        "tpe, median, from round 14", "tpe, none",
-    ]  # fmt: skip
+        "tpe, asha, first rung 5",
+        "tpe, asha, first rung 14",
+        "tpe, median, from round 5",
+        "tpe, median, from round 14",
+        "tpe, none",
+    ]
 
 
 def test_a_table_knows_its_first_effect(tmp_path: Path, one_ray: None) -> None:

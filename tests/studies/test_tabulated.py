@@ -73,8 +73,9 @@ def test_levels_are_those_of_a_full_grid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "place"), [(0.1, 1), (0.03, 0), (0.04, 1), (5.0, 2), (None, 0), ("sgd", 0)],
-)  # fmt: skip
+    ("value", "place"),
+    [(0.1, 1), (0.03, 0), (0.04, 1), (5.0, 2), (None, 0), ("sgd", 0)],
+)
 def test_the_default_is_the_nearest_by_ratio(value: object, place: int) -> None:
     assert nearest({"lr": [0.01, 0.1, 1.0]}, {"lr": value}) == (place,)
 

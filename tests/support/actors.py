@@ -40,6 +40,10 @@ def play(actor: FederatedTrainable, rounds: int = 5) -> list[dict[str, Any]]:
 
 
 MIXED_TRIALS = [
-    ("fedproto", {"lam": 2.0}), ("gfpl", {"start": 2, "every": 2, "components": 3}), ("fedavg", {"lr": 0.02}),
-    ("fedgen", {}), ("fedproto", {"lam": 0.5, "optimizer": "adam", "lr": 0.003}), ("fml", {}),
-]  # fmt: skip
+    ("fedproto", {"lam": 2.0}),
+    ("gfpl", {"start": 2, "every": 2, "components": 3}),
+    ("fedavg", {"lr": 0.02}),
+    ("fedgen", {}),
+    ("fedproto", {"lam": 0.5, "optimizer": "adam", "lr": 0.003}),
+    ("fml", {}),
+]

@@ -67,9 +67,16 @@ class FedALA(Algorithm):
     def mixing(self):
         """W, then the head."""
         learn = Phase(
-            self.weights_loss, ("mix",), epochs=self.passes, lr=self.eta, momentum=0.0, share=self.sampled,
-            project=self.clamped, until=self.stops, window=10,
-        )  # fmt: skip
+            self.weights_loss,
+            ("mix",),
+            epochs=self.passes,
+            lr=self.eta,
+            momentum=0.0,
+            share=self.sampled,
+            project=self.clamped,
+            until=self.stops,
+            window=10,
+        )
         return learn, Phase(self.loss, steps=0, begin=self.mixed)
 
     def phases(self, task):

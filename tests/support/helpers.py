@@ -43,9 +43,14 @@ def _dealt(scenario: Scenario, seed: int) -> Federation:
 
 
 def simulate(
-    name: str, scenario: Scenario = DIGITS, data: Federation | None = None, seed: int = 0, executor: str = "stack",
-    groups: Sequence[Sequence[int]] | None = None, **config: Any,
-) -> Simulation:  # fmt: skip
+    name: str,
+    scenario: Scenario = DIGITS,
+    data: Federation | None = None,
+    seed: int = 0,
+    executor: str = "stack",
+    groups: Sequence[Sequence[int]] | None = None,
+    **config: Any,
+) -> Simulation:
     """A run in float64, ready for its first round; groups: the same model given as several groups of clients."""
     if data is None:
         data = _dealt(scenario, seed)
@@ -54,9 +59,12 @@ def simulate(
     sim = Simulation(Experiment(name, scenario, seed, executor), config, data, torch.float64)
     if groups:
         form = architectures.build(
-            scenario.model, sim.setting.federation.shape, data.classes, sim.setting.task.features,
+            scenario.model,
+            sim.setting.federation.shape,
+            data.classes,
+            sim.setting.task.features,
             randomness.number(seed, "net"),
-        )  # fmt: skip
+        )
         sim.state = engine.start(sim.setting, [(form, list(ids), sim.state.groups[0].executor) for ids in groups])
     return sim
 

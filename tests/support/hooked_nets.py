@@ -58,9 +58,7 @@ with_kwargs = _with(
         lambda m, x, named, y: half(y) if m.training else y, with_kwargs=True
     )
 )
-pre = _with(
-    lambda net, half: net.body[1].register_forward_pre_hook(lambda m, x: (half(x[0]),) if m.training else x)
-)
+pre = _with(lambda net, half: net.body[1].register_forward_pre_hook(lambda m, x: (half(x[0]),) if m.training else x))
 backward = _with(lambda net, half: net.body[2].register_full_backward_hook(lambda m, given, of: (half(given[0]),)))
 backward_pre = _with(lambda net, half: net.head.register_full_backward_pre_hook(lambda m, of: (half(of[0]),)))
 everywhere_forward = _with(

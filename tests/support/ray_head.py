@@ -82,11 +82,21 @@ def _started() -> Iterator[tuple[Head | None, Path]]:
     asks = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(file), "PATH": f"{programs}:{os.environ['PATH']}"}
     dashboard = free_port()
     command = [  # port 0: whoever listens there chooses it, so that nobody can have taken it meanwhile
-        str(programs / "ray"), "start", "--head", "--block", "--num-cpus=2", "--disable-usage-stats",
-        "--node-ip-address=127.0.0.1", "--port=0", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}",
-        "--dashboard-agent-listen-port=0", "--dashboard-agent-grpc-port=0",
-        f"--ray-client-server-port={free_port()}", f"--temp-dir={folder}",
-    ]  # fmt: skip
+        str(programs / "ray"),
+        "start",
+        "--head",
+        "--block",
+        "--num-cpus=2",
+        "--disable-usage-stats",
+        "--node-ip-address=127.0.0.1",
+        "--port=0",
+        "--dashboard-host=127.0.0.1",
+        f"--dashboard-port={dashboard}",
+        "--dashboard-agent-listen-port=0",
+        "--dashboard-agent-grpc-port=0",
+        f"--ray-client-server-port={free_port()}",
+        f"--temp-dir={folder}",
+    ]
     with said.open("w") as log:
         process = subprocess.Popen(command, env=clean | asks, stdout=log, stderr=log, start_new_session=True)
     elsewhere = {"RAY_ADDRESS": "http://127.0.0.1:1"}  # for Ray's own client it would win over --address

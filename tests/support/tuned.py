@@ -11,8 +11,9 @@ from torch import nn
 from support.helpers import own_rows
 
 
-def tuned_scores(sim: Any, nets: list, split: str, tune: str, epochs: int, lr: float, momentum: float
-                 ) -> tuple[float, float]:  # fmt: skip
+def tuned_scores(
+    sim: Any, nets: list, split: str, tune: str, epochs: int, lr: float, momentum: float
+) -> tuple[float, float]:
     """Mean accuracy and mean loss over clients of their tuned nets; an epoch is one step on all rows."""
     accuracies, losses = [], []
     for k, net in enumerate(copy.deepcopy(nets)):

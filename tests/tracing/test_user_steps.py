@@ -85,9 +85,10 @@ def written(case: Case, folder: Path, note: str) -> tuple[str, str]:
     """Names of a file of an algorithm and of one of a model; another note makes them another module."""
     parts = {n: textwrap.dedent(case[n]).strip() for n in ("before", "members", "loss")}
     text = case.get("file") or OWN.format(
-        before=parts["before"], members=textwrap.indent(parts["members"], " " * 4).strip(),
+        before=parts["before"],
+        members=textwrap.indent(parts["members"], " " * 4).strip(),
         loss=textwrap.indent(parts["loss"], " " * 8).strip(),
-    )  # fmt: skip
+    )
     (folder / "mine.py").write_text(f"# {note}\n{HEAD}{text}")
     algorithm = user_files.take(str(folder / "mine.py:Mine"))[0]
     if "net" not in case:
@@ -188,7 +189,9 @@ CLEAN = {
         "    return (Phase(lambda m, batch, down: self.loss(m, batch, down) * (1 + task.t / 100)),)",
     ),
     "a layer of one's own": case(
-        net=with_layer("Gated(16, 2)", """
+        net=with_layer(
+            "Gated(16, 2)",
+            """
         class Gated(nn.Module):
             def __init__(self, width, depth):
                 super().__init__()
@@ -199,9 +202,10 @@ CLEAN = {
                 for layer in self.layers:
                     x = x + self.share * torch.tanh(layer(x)) * self.gate.sigmoid()
                 return self.norm(x) if self.training else self.norm(x).clamp(min=-3)
-        """)
+        """,
+        )
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CLEAN)
@@ -231,47 +235,55 @@ def test_what_others_registered_with_pythons_collector_is_no_strangers_code(
 # what the server does between rounds, and client code reads: another content is another key
 CHANGED = {
     "a global": case(
-        TIMES.format("ROUND"), "ROUND = 0",
+        TIMES.format("ROUND"),
+        "ROUND = 0",
         "def aggregate(self, server, up, task):\n    global ROUND\n    ROUND += 1\n"
         "    return super().aggregate(server, up, task)",
     ),
     "a list": case(
-        TIMES.format("sum(HISTORY)"), "HISTORY = []",
+        TIMES.format("sum(HISTORY)"),
+        "HISTORY = []",
         "def aggregate(self, server, up, task):\n    HISTORY.append(task.t)\n"
         "    return super().aggregate(server, up, task)",
     ),
     "a helper": case(
-        TIMES.format("helper()"), "def helper():\n    return 1\n",
+        TIMES.format("helper()"),
+        "def helper():\n    return 1\n",
         "def aggregate(self, server, up, task):\n    global helper\n    t = task.t\n    helper = lambda: t\n"
         "    return super().aggregate(server, up, task)",
     ),
     "a helper's default": case(
-        TIMES.format("helper()"), "def helper(at=[1]):\n    return at[0]\n",
+        TIMES.format("helper()"),
+        "def helper(at=[1]):\n    return at[0]\n",
         "def aggregate(self, server, up, task):\n    helper.__defaults__[0][0] += 1\n"
         "    return super().aggregate(server, up, task)",
     ),
     "an attribute of a helper": case(
-        TIMES.format("helper.count"), "def helper():\n    return 0\nhelper.count = 0",
-        "def aggregate(self, server, up, task):\n    helper.count += 1\n"
-        "    return super().aggregate(server, up, task)",
+        TIMES.format("helper.count"),
+        "def helper():\n    return 0\nhelper.count = 0",
+        "def aggregate(self, server, up, task):\n    helper.count += 1\n    return super().aggregate(server, up, task)",
     ),
     "the type of new tensors": case(
-        TIMES.format("(torch.full((3,), 1 / 3) * torch.tensor(1 / 3, dtype=torch.float64)).sum()"), "",
+        TIMES.format("(torch.full((3,), 1 / 3) * torch.tensor(1 / 3, dtype=torch.float64)).sum()"),
+        "",
         "def aggregate(self, server, up, task):\n    torch.set_default_dtype(torch.float64)\n"
         "    return super().aggregate(server, up, task)",
     ),
     "an attribute of the class": case(
-        TIMES.format("self.seen"), "",
+        TIMES.format("self.seen"),
+        "",
         "seen = 0\ndef aggregate(self, server, up, task):\n    Mine.seen += 1\n"
         "    return super().aggregate(server, up, task)",
     ),
     "an attribute of the instance": case(
-        TIMES.format("self.seen"), "",
+        TIMES.format("self.seen"),
+        "",
         "seen = 0\ndef aggregate(self, server, up, task):\n    object.__setattr__(self, 'seen', task.t)\n"
         "    return super().aggregate(server, up, task)",
     ),
     "a method": case(
-        TIMES.format("self.seen()"), "",
+        TIMES.format("self.seen()"),
+        "",
         "def seen(self):\n    return 0\n"
         "def aggregate(self, server, up, task):\n    t = task.t\n    Mine.seen = lambda self: t\n"
         "    return super().aggregate(server, up, task)",
@@ -284,53 +296,64 @@ CHANGED = {
         "        return super().aggregate(server, up, task)\n"
     ),
     "a tensor in place": case(
-        TIMES.format("SCALE.sum()"), "SCALE = torch.ones(2)",
-        "def aggregate(self, server, up, task):\n    SCALE.mul_(1.5)\n"
-        "    return super().aggregate(server, up, task)",
+        TIMES.format("SCALE.sum()"),
+        "SCALE = torch.ones(2)",
+        "def aggregate(self, server, up, task):\n    SCALE.mul_(1.5)\n    return super().aggregate(server, up, task)",
     ),
     "another tensor": case(
-        TIMES.format("scale.sum()"), "scale = torch.ones(2)\nold = scale",
+        TIMES.format("scale.sum()"),
+        "scale = torch.ones(2)\nold = scale",
         "def aggregate(self, server, up, task):\n    global scale\n"
         "    if task.t == 1:\n        scale = torch.ones(2)\n        old.zero_()\n"
         "    return super().aggregate(server, up, task)",
     ),
     "the net": case(
-        "return F.cross_entropy(m.head(m.body(batch.x)), batch.y)", "NETS = []",
+        "return F.cross_entropy(m.head(m.body(batch.x)), batch.y)",
+        "NETS = []",
         "def build(self, net, task):\n    NETS.append(net)\n    return net\n"
         "def aggregate(self, server, up, task):\n    for net in NETS:\n        net.body[2].share += 1.0\n"
         "    return super().aggregate(server, up, task)",
-        net=with_layer("Scaled()", """
+        net=with_layer(
+            "Scaled()",
+            """
         class Scaled(nn.Module):
             share = 1.0
             def forward(self, x):
                 return torch.relu(x) * self.share
-        """),
+        """,
+        ),
     ),
     "a field, by another dict of the instance": case(
-        TIMES.format("self.seen"), "",
+        TIMES.format("self.seen"),
+        "",
         "seen = 0\ndef aggregate(self, server, up, task):\n"
         "    object.__setattr__(self, '__dict__', {**vars(self), 'seen': task.t})\n"
         "    return super().aggregate(server, up, task)",
     ),
     "an attribute, by another dict of a helper": case(
-        TIMES.format("helper.count"), "def helper():\n    return 0\nhelper.count = 0",
+        TIMES.format("helper.count"),
+        "def helper():\n    return 0\nhelper.count = 0",
         "def aggregate(self, server, up, task):\n    helper.__dict__ = {'count': task.t}\n"
         "    return super().aggregate(server, up, task)",
     ),
     "a setting, by another dict of a module": case(
-        PLAIN, "NETS = []",
+        PLAIN,
+        "NETS = []",
         "def build(self, net, task):\n    NETS.append(net)\n    return net\n"
         "def aggregate(self, server, up, task):\n    for net in NETS:\n        part = net.body[2]\n"
         "        part.__dict__ = {**vars(part), 'share': part.share + 1}\n"
         "    return super().aggregate(server, up, task)",
-        net=with_layer("Scaled()", """
+        net=with_layer(
+            "Scaled()",
+            """
         class Scaled(nn.Module):
             def __init__(self):
                 super().__init__()
                 self.share = 1.0
             def forward(self, x):
                 return torch.relu(x) * self.share
-        """),
+        """,
+        ),
     ),
     "the class of the instance": case(
         file="@dataclass(frozen=True)\nclass Base(FedProx):\n    share = 1\n"
@@ -355,12 +378,14 @@ CHANGED = {
         "    return F.cross_entropy(m.head(m.body(batch.x)) * w[None], batch.y, weight=w)",
     ),
     "a number that is a shape": case(
-        TIMES.format("torch.arange(0.0, N).unsqueeze(0).sum()"), "N = 3.0",
+        TIMES.format("torch.arange(0.0, N).unsqueeze(0).sum()"),
+        "N = 3.0",
         "def aggregate(self, server, up, task):\n    global N\n    N += 1.0\n"
         "    return super().aggregate(server, up, task)",
     ),
     "a number that is true or one": case(
-        "f = (batch.y == 0) * ONE\n" + TIMES.format("(f + f).sum()"), "ONE = 1",
+        "f = (batch.y == 0) * ONE\n" + TIMES.format("(f + f).sum()"),
+        "ONE = 1",
         "def aggregate(self, server, up, task):\n    global ONE\n    ONE = True if task.t % 2 == 0 else 1\n"
         "    return super().aggregate(server, up, task)",
     ),
@@ -370,7 +395,7 @@ CHANGED = {
         "def aggregate(self, server, up, task):\n    ODD[0] = not ODD[0]\n"
         "    return super().aggregate(server, up, task)",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CHANGED)
@@ -401,74 +426,77 @@ IMPURE = {
         case(TIMES.format("SCALE.count"), "SCALE = torch.ones(1)\nSCALE.count = 1"),
         "reads SCALE, a tensor with attributes",
     ),
-    "a counter": (
-        case("global COUNT\nCOUNT += 1\n" + TIMES.format("COUNT"), "COUNT = 0"), "sets the global COUNT"
-    ),
+    "a counter": (case("global COUNT\nCOUNT += 1\n" + TIMES.format("COUNT"), "COUNT = 0"), "sets the global COUNT"),
     "a list that grows": (case("SEEN.append(1)\n" + TIMES.format("len(SEEN)"), "SEEN = []"), "changes what it reads"),
     "a dict that is written into": (
-        case("SEEN['n'] = SEEN['n'] + 1\n" + TIMES.format("SEEN['n']"), "SEEN = {'n': 0}"), "changes what it reads"
+        case("SEEN['n'] = SEEN['n'] + 1\n" + TIMES.format("SEEN['n']"), "SEEN = {'n': 0}"),
+        "changes what it reads",
     ),
     "an iterator": (
-        case(TIMES.format("next(COUNT)"), "COUNT = itertools.count()"), "reads COUNT, an instance of count"
+        case(TIMES.format("next(COUNT)"), "COUNT = itertools.count()"),
+        "reads COUNT, an instance of count",
     ),
     "the clock": (case(TIMES.format("0 * time.time()")), "reads time.time, which may depend on more"),
     "the environment": (case(TIMES.format("len(os.environ)")), "reads os.environ, an instance of _Environ"),
     "text": (case("print(end='')\n" + PLAIN), "reads print"),
     "a file": (case(TIMES.format("len(open(os.devnull).read())")), "reads open"),
     "its own field": (
-        case(
-            "object.__setattr__(self, 'n', self.n + 1)\n" + TIMES.format("self.n"), members="n = 0"
-        ), "reads object",
+        case("object.__setattr__(self, 'n', self.n + 1)\n" + TIMES.format("self.n"), members="n = 0"),
+        "reads object",
     ),
     "its class": (case("Mine.n += 1\n" + TIMES.format("self.n"), members="n = 0"), "sets .n"),
     "a table on its class": (
-        case("self.n.append(1)\n" + TIMES.format("len(self.n)"), members="n = []"), "changes what it reads"
+        case("self.n.append(1)\n" + TIMES.format("len(self.n)"), members="n = []"),
+        "changes what it reads",
     ),
     "an object on its class": (
-        case(
-            TIMES.format("next(self.n)"), members="n = itertools.count()"
-        ), "reads .n, an instance of count",
+        case(TIMES.format("next(self.n)"), members="n = itertools.count()"),
+        "reads .n, an instance of count",
     ),
     "a default argument": (
-        case(
-            TIMES.format("self.seen()"), members="def seen(self, n=[]):\n    n.append(1)\n    return len(n)"
-        ), "changes what it reads",
+        case(TIMES.format("self.seen()"), members="def seen(self, n=[]):\n    n.append(1)\n    return len(n)"),
+        "changes what it reads",
     ),
     "a variable of a function around it": (
         case(
             TIMES.format("count()"),
             "def counter():\n    n = 0\n    def count():\n        nonlocal n\n        n += 1\n        return n\n"
             "    return count\ncount = counter()",
-        ), "sets n of the function around it",
+        ),
+        "sets n of the function around it",
     ),
-    "a generator": (
-        case(TIMES.format("next(COUNT)"), "COUNT = (n for n in range(1000))"), "an instance of generator"
-    ),
+    "a generator": (case(TIMES.format("next(COUNT)"), "COUNT = (n for n in range(1000))"), "an instance of generator"),
     "a method that is bound to a list": (
         case(
-            TIMES.format("self.seen()"), "import types\nL = [1]",
+            TIMES.format("self.seen()"),
+            "import types\nL = [1]",
             "seen = types.MethodType(lambda box: box[0], L)\ndef aggregate(self, server, up, task):\n    L[0] += 3\n"
             "    return super().aggregate(server, up, task)",
-        ), "reads .seen, an instance of method",
+        ),
+        "reads .seen, an instance of method",
     ),
     "a variable of a function around it that has no value": (
         case(
             TIMES.format("helper(1)"),
             "def make(flag):\n    if flag:\n        scale = 2.0\n"
             "    def helper(x):\n        return x * scale if flag else x\n    return helper\nhelper = make(False)",
-        ), "reads scale, which is not defined yet",
+        ),
+        "reads scale, which is not defined yet",
     ),
     "a property": (
         case(
-            TIMES.format("self.n"), "COUNT = [0]",
+            TIMES.format("self.n"),
+            "COUNT = [0]",
             "@property\ndef n(self):\n    COUNT.append(1)\n    return len(COUNT)",
-        ), "changes what it reads",
+        ),
+        "changes what it reads",
     ),
     "an object": (
         case(
             TIMES.format("BOX.n()"),
             "class Box:\n    at = 0\n    def n(self):\n        self.at += 1\n        return self.at\nBOX = Box()",
-        ), "reads BOX, an instance of Box",
+        ),
+        "reads BOX, an instance of Box",
     ),
     "a class of one's own": (
         case(
@@ -477,28 +505,33 @@ IMPURE = {
             "    @staticmethod\n    def forward(x):\n        return x * 1\n"
             "    @staticmethod\n    def setup_context(ctx, inputs, output):\n        pass\n"
             "    @staticmethod\n    def backward(ctx, grad):\n        return grad * 0.5",
-        ), "reads Scaled, which is a class",
+        ),
+        "reads Scaled, which is a class",
     ),
     "an import": (case("import time\n" + TIMES.format("0 * time.time()")), "imports time while it runs"),
     "values as text": (case(TIMES.format("len(str(batch.x))")), "runs _str ("),
     "values in a text": (case(TIMES.format("len(f'{batch.x}')")), "runs _str ("),
     "a list that a loss beside it writes into": (
         case(
-            TIMES.format("len(SEEN)"), "SEEN = []",
+            TIMES.format("len(SEEN)"),
+            "SEEN = []",
             "def phases(self, task):\n"
             "    return (Phase(self.loss, after=Step(self.second, ('head',), 'sgd', 0.01)),)\n"
             "def second(self, m, batch, down):\n"
             "    SEEN.append(1)\n    return F.cross_entropy(m.head(m.body(batch.x)), batch.y)",
-        ), "could change what the loss beside it reads",
+        ),
+        "could change what the loss beside it reads",
     ),
     "a loss beside it that sets a global": (
         case(
-            TIMES.format("COUNT"), "COUNT = 0",
+            TIMES.format("COUNT"),
+            "COUNT = 0",
             "def phases(self, task):\n"
             "    return (Phase(self.loss, after=Step(self.second, ('head',), 'sgd', 0.01)),)\n"
             "def second(self, m, batch, down):\n    global COUNT\n    COUNT += 1\n"
             "    return F.cross_entropy(m.head(m.body(batch.x)), batch.y)",
-        ), "sets the global COUNT",
+        ),
+        "sets the global COUNT",
     ),
     "an address": (case(TIMES.format("0 * id(batch)")), "reads id"),
     "what a name means": (case(TIMES.format("len(globals())")), "reads globals"),
@@ -510,16 +543,22 @@ IMPURE = {
             "z = m.body(batch.x)\nif z.requires_grad:\n"
             "    z.register_hook(lambda g: g * 0.5)\n"
             "return F.cross_entropy(m.head(z), batch.y)"
-        ), "reads .register_hook",
+        ),
+        "reads .register_hook",
     ),
     "a method of Python's own": (
         case(
-            TIMES.format("abs(self)"), "COUNT = [0]",
+            TIMES.format("abs(self)"),
+            "COUNT = [0]",
             "def __abs__(self):\n    COUNT.append(1)\n    return len(COUNT)",
-        ), "runs Mine.__abs__",
+        ),
+        "runs Mine.__abs__",
     ),
     "a layer that counts": (
-        case(net=with_layer("Counting()", """
+        case(
+            net=with_layer(
+                "Counting()",
+                """
         class Counting(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -527,10 +566,16 @@ IMPURE = {
             def forward(self, x):
                 self.calls += self.training
                 return torch.relu(x) * (1 + self.calls / 100 * self.training)
-        """)), "sets .calls",
+        """,
+            )
+        ),
+        "sets .calls",
     ),
     "a layer that keeps": (
-        case(net=with_layer("Keeping()", """
+        case(
+            net=with_layer(
+                "Keeping()",
+                """
         class Keeping(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -539,10 +584,14 @@ IMPURE = {
                 if self.training:
                     self.seen.append(1)
                 return torch.relu(x) * (1 + len(self.seen) / 1000 * self.training)
-        """)), "changes what it reads",
+        """,
+            )
+        ),
+        "changes what it reads",
     ),
     "a hook of PyTorch's own on a layer": (
-        case(net="""
+        case(
+            net="""
         from torch.nn.utils import prune
         def net(shape, classes):
             made = nn.Module()
@@ -550,9 +599,11 @@ IMPURE = {
             prune.l1_unstructured(made.body[1], "weight", 0.5)
             made.head = nn.Linear(16, classes)
             return made
-        """), "has a hook on the module body.1",
+        """
+        ),
+        "has a hook on the module body.1",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", IMPURE)
@@ -566,9 +617,12 @@ def test_what_no_key_holds_is_never_replayed(name: str, tmp_path: Path, monkeypa
 def test_pure_functions_are_told_from_others() -> None:
     functions = {n: f for n, f in vars(F).items() if inspect.isroutine(f) and n[0] != "_"}
     assert {n for n, f in functions.items() if not is_pure(f)} <= {
-        "boolean_dispatch", "handle_torch_function", "has_torch_function", "has_torch_function_unary",
+        "boolean_dispatch",
+        "handle_torch_function",
+        "has_torch_function",
+        "has_torch_function_unary",
         "has_torch_function_variadic",
-    }  # fmt: skip
+    }
     for pure in (torch.einsum, torch.linalg.inv, torch.special.expit, torch.func.grad, nn.HuberLoss, math.exp, sorted):
         assert is_pure(pure)
     for other in (torch.manual_seed, torch.from_file, torch.get_default_dtype, torch.load, random.random, print, id):
@@ -581,12 +635,17 @@ def test_check_says_why_steps_run_anew(tmp_path: Path) -> None:
     note = exactness.one_program(subject)
     assert isinstance(note, Note)
     assert note.what == "every step runs anew: mine.py:24 reads print, which may depend on more than its arguments"
-    setting = case(net=with_layer("Setting()", """
+    setting = case(
+        net=with_layer(
+            "Setting()",
+            """
         class Setting(nn.Module):
             def forward(self, x):
                 self.width = x.shape[-1]
                 return torch.relu(x)
-        """))  # fmt: skip
+        """,
+        )
+    )
     note = models.one_program(ModelSubject(written(setting, tmp_path, "setting")[1], Scenario()))
     assert isinstance(note, Note)
     assert re.fullmatch(r"every step runs anew: net.py:\d+ sets .width", note.what)

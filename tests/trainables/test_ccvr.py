@@ -18,7 +18,7 @@ from support.helpers import (
     random_federation,
     record_uploads,
     simulate,
-)  # fmt: skip
+)
 from torch.testing import assert_close
 
 from fedtune.core import randomness
@@ -31,8 +31,10 @@ SMALL = {"virtual": 12, "head_epochs": 2, "head_batch": 8}
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 def test_without_virtual_features_it_is_fedavg(executor: str) -> None:
     scenario, data = BATCHNORM.override(participation=0.7), random_federation([5, 9, 7])
-    sims = [simulate("ccvr", scenario, data, executor=executor, virtual=0),
-            simulate("fedavg", scenario, data, executor=executor)]  # fmt: skip
+    sims = [
+        simulate("ccvr", scenario, data, executor=executor, virtual=0),
+        simulate("fedavg", scenario, data, executor=executor),
+    ]
     assert play(sims[0], 3) == play(sims[1], 3)
     assert_same_numbers(*(numbers(sim.state) for sim in sims))
 
@@ -40,8 +42,10 @@ def test_without_virtual_features_it_is_fedavg(executor: str) -> None:
 @pytest.mark.parametrize("rule", ["averaged", "personal"])
 def test_what_it_trains_is_fedavg_whose_scores_are_logged(rule: str) -> None:
     scenario, data = BATCHNORM.override(participation=0.7), random_federation([5, 9, 7], HELD)
-    ccvr, avg = simulate("ccvr", scenario, data, batch_norm=rule, **SMALL), simulate("fedavg", scenario, data,
-                                                                                      batch_norm=rule)  # fmt: skip
+    ccvr, avg = (
+        simulate("ccvr", scenario, data, batch_norm=rule, **SMALL),
+        simulate("fedavg", scenario, data, batch_norm=rule),
+    )
     rows, wanted = play(ccvr, 3), play(avg, 3)
     assert_same_numbers(ccvr.state.server["shared"], avg.state.server["shared"])
     for row, one in zip(rows, wanted, strict=True):
@@ -77,8 +81,10 @@ def test_the_calibrated_model_is_the_received_body_and_a_head_fitted_to_gaussian
     received = copied(sim.state.server["shared"])
     net = client_net(sim, 0)
     play(sim, 1)
-    z, y = (torch.cat(ts) for ts in zip(*((net.body(x).detach(), y) for x, y in (own_rows(sim, k) for k in range(3))),
-                                        strict=True))  # fmt: skip
+    z, y = (
+        torch.cat(ts)
+        for ts in zip(*((net.body(x).detach(), y) for x, y in (own_rows(sim, k) for k in range(3))), strict=True)
+    )
     stream, chosen, labels = randomness.stream(0, "virtual", 2), [], []
     normal = torch.randn(4, 12, 12, generator=stream, dtype=torch.float64)
     for c in range(3):
@@ -87,13 +93,15 @@ def test_the_calibrated_model_is_the_received_body_and_a_head_fitted_to_gaussian
         spread += (0.1 * spread.diagonal().mean() + 1e-6) * torch.eye(12, dtype=torch.float64)
         chosen.append(f.mean(0) + normal[c] @ torch.linalg.cholesky(spread).T)
         labels.append(torch.full((12,), c))
-    head = descend(received["head.weight"], received["head.bias"], torch.cat(chosen), torch.cat(labels), 2, 8, 0.2,
-                   stream)  # fmt: skip
+    head = descend(
+        received["head.weight"], received["head.bias"], torch.cat(chosen), torch.cat(labels), 2, 8, 0.2, stream
+    )
     want = received | {"head.weight": head[0], "head.bias": head[1]}
     for name, t in sim.state.server["calibrated"].items():
         assert_close(t, want[name], rtol=0, atol=1e-10)
-    assert_same_numbers(*({n: t for n, t in m.items() if n.startswith("body")} for m in
-                          (sim.state.server["calibrated"], received)))  # fmt: skip
+    assert_same_numbers(
+        *({n: t for n, t in m.items() if n.startswith("body")} for m in (sim.state.server["calibrated"], received))
+    )
 
 
 def test_the_score_is_the_calibrated_models() -> None:
@@ -111,6 +119,8 @@ def test_after_round_one_the_scored_body_is_the_start_and_clients_hold_nothing()
     sim, start = (simulate("ccvr", DIGITS, random_federation([9, 8]), **SMALL) for _ in range(2))
     play(sim, 1)
     assert not sim.state.groups[0].tensors and not sim.state.groups[0].kept
-    bodies = ({n: t for n, t in tree.items() if n.startswith("body")}
-              for tree in (sim.state.server["calibrated"], start.state.server["shared"]))  # fmt: skip
+    bodies = (
+        {n: t for n, t in tree.items() if n.startswith("body")}
+        for tree in (sim.state.server["calibrated"], start.state.server["shared"])
+    )
     assert_same_numbers(*bodies)

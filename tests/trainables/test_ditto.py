@@ -14,7 +14,7 @@ from support.helpers import (
     play,
     random_federation,
     simulate,
-)  # fmt: skip
+)
 from torch import nn
 from torch.testing import assert_close
 
@@ -92,6 +92,7 @@ def test_a_stronger_pull_keeps_the_own_model_nearer() -> None:
         sim = simulate("ditto", DIGITS, lam=lam, lr=0.1, local_epochs=3)
         play(sim, 2)
         common = bare(sim.state.server["shared"])
-        apart.append(sum(((t - common[n]) ** 2).sum().item() for n, t in sim.state.groups[0].tensors.items()
-                         if n in common))  # fmt: skip
+        apart.append(
+            sum(((t - common[n]) ** 2).sum().item() for n, t in sim.state.groups[0].tensors.items() if n in common)
+        )
     assert apart[0] > apart[1] > apart[2]

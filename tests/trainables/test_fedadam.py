@@ -16,7 +16,7 @@ from support.helpers import (
     random_federation,
     record_uploads,
     simulate,
-)  # fmt: skip
+)
 from torch.testing import assert_close
 
 from fedtune.experiment.scenario import Scenario
@@ -59,8 +59,9 @@ def by_hand(rule: str, v: np.ndarray, square: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("rule", ["adam", "yogi", "adagrad", "sgd"])
 def test_three_rounds_of_the_server_by_numpy(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    sim = simulate("fedadam", BATCHNORM, random_federation([3, 17]), rule=rule, beta1=B1, beta2=B2, tau=TAU,
-                   server_lr=LR, lr=0.1)  # fmt: skip
+    sim = simulate(
+        "fedadam", BATCHNORM, random_federation([3, 17]), rule=rule, beta1=B1, beta2=B2, tau=TAU, server_lr=LR, lr=0.1
+    )
     seen, w = record_uploads(sim, monkeypatch), {n: t.numpy() for n, t in copied(sim.state.server["shared"]).items()}
     m: dict[str, Any] = {n: 0.0 for n in w}
     v: dict[str, Any] = {n: np.full(t.shape, TAU**2) for n, t in w.items()}

@@ -18,7 +18,7 @@ from support.helpers import (
     play,
     random_federation,
     simulate,
-)  # fmt: skip
+)
 from torch.testing import assert_close
 
 from fedtune.engine.engine import run_round
@@ -61,10 +61,12 @@ def test_one_client_is_local(executor: str) -> None:
 
 def test_clients_with_the_same_rows_and_whole_batches_are_one_client() -> None:
     one = random_federation([4])
-    many = one._replace(**{
-        name: type(s)(np.repeat(s.rows, 5, axis=0), np.repeat(s.counts, 5))
-        for name, s in (("train", one.train), ("val", one.val), ("test", one.test))
-    })  # fmt: skip
+    many = one._replace(
+        **{
+            name: type(s)(np.repeat(s.rows, 5, axis=0), np.repeat(s.counts, 5))
+            for name, s in (("train", one.train), ("val", one.val), ("test", one.test))
+        }
+    )
     a, b = (simulate("fedavg", DIGITS, data, momentum=0.0) for data in (one, many))
     rows, wanted = play(b, 3), play(a, 3)
     assert_close_numbers(numbers(b.state), numbers(a.state))

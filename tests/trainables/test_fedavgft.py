@@ -25,8 +25,10 @@ from fedtune.experiment.scenario import Scenario
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 def test_without_tuning_it_is_fedavg(executor: str) -> None:
     data = random_federation([5, 9, 7])
-    sims = [simulate("fedavgft", BATCHNORM, data, executor=executor, tune_epochs=0),
-            simulate("fedavg", BATCHNORM, data, executor=executor)]  # fmt: skip
+    sims = [
+        simulate("fedavgft", BATCHNORM, data, executor=executor, tune_epochs=0),
+        simulate("fedavg", BATCHNORM, data, executor=executor),
+    ]
     assert play(sims[0], 3) == play(sims[1], 3)
     assert_same_numbers(*(numbers(sim.state) for sim in sims))
 
@@ -47,8 +49,17 @@ def test_tuning_changes_no_round_and_costs_no_communication() -> None:
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 def test_scores_are_those_of_models_tuned_by_hand(executor: str, model: str, tune: str) -> None:
     """With B = n each epoch is one step on all rows."""
-    sim = simulate("fedavgft", Scenario(model=model, features=8), random_federation([8, 8]), executor=executor, batch=8,
-                   tune_epochs=3, tune=tune, tune_lr=0.2, momentum=0.5)  # fmt: skip
+    sim = simulate(
+        "fedavgft",
+        Scenario(model=model, features=8),
+        random_federation([8, 8]),
+        executor=executor,
+        batch=8,
+        tune_epochs=3,
+        tune=tune,
+        tune_lr=0.2,
+        momentum=0.5,
+    )
     row = play(sim, 2)[-1]
     nets = [client_net(sim, k) for k in range(2)]
     for split in ("val", "test"):

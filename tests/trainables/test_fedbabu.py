@@ -15,7 +15,7 @@ from support.helpers import (
     play,
     random_federation,
     simulate,
-)  # fmt: skip
+)
 from support.tuned import tuned_scores
 from torch import nn, optim
 from torch.testing import assert_close
@@ -25,8 +25,7 @@ from torch.testing import assert_close
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 def test_with_the_head_it_is_fedavg_and_tuned_fedavg_ft(executor: str, tune_epochs: int) -> None:
     scenario, data = BATCHNORM.override(participation=0.7), random_federation([5, 9, 7])
-    babu = simulate("fedbabu", scenario, data, executor=executor, update="all", tune="all",
-                    tune_epochs=tune_epochs)  # fmt: skip
+    babu = simulate("fedbabu", scenario, data, executor=executor, update="all", tune="all", tune_epochs=tune_epochs)
     other = ("fedavgft", {"tune_epochs": tune_epochs}) if tune_epochs else ("fedavg", {})
     avg = simulate(other[0], scenario, data, executor=executor, **other[1])
     assert play(babu, 3) == play(avg, 3)
@@ -35,8 +34,17 @@ def test_with_the_head_it_is_fedavg_and_tuned_fedavg_ft(executor: str, tune_epoc
 
 def test_two_rounds_by_hand() -> None:
     """The body's steps under a head that never moves, the mean by rows, and the scores of tuned models."""
-    sim = simulate("fedbabu", DIGITS, random_federation([8, 8]), batch=8, local_steps=2, lr=0.2, momentum=0.0,
-                   tune_epochs=3, tune="all")  # fmt: skip
+    sim = simulate(
+        "fedbabu",
+        DIGITS,
+        random_federation([8, 8]),
+        batch=8,
+        local_steps=2,
+        lr=0.2,
+        momentum=0.0,
+        tune_epochs=3,
+        tune="all",
+    )
     heads = {n: t.clone() for n, t in sim.state.groups[0].tensors.items()}
     nets = [client_net(sim, k) for k in range(2)]
     for _ in range(2):

@@ -16,7 +16,7 @@ from support.helpers import (
     play,
     random_federation,
     simulate,
-)  # fmt: skip
+)
 from torch import nn, optim
 from torch.testing import assert_close
 
@@ -24,8 +24,9 @@ from fedtune.core.errors import UserError
 from fedtune.experiment.experiment import Experiment
 
 LAYERS = ("body.1", "body.4")  # BatchNorm's of fedgen-cnn
-TENSORS = {f"{layer}.{n}" for layer in LAYERS for n in
-           ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}  # fmt: skip
+TENSORS = {
+    f"{layer}.{n}" for layer in LAYERS for n in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+}
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])
@@ -89,5 +90,8 @@ def test_no_rule_for_one_global_model_fits_where_batch_norm_stays() -> None:
         else:
             with pytest.raises(UserError, match=r"under fedbn body\.1\.bias"):
                 experiment.check()
-    assert Experiment("fedbn", BATCHNORM).describe_scoring().startswith(
-        "the averaged model with each client's own BatchNorm layers, on each")  # fmt: skip
+    assert (
+        Experiment("fedbn", BATCHNORM)
+        .describe_scoring()
+        .startswith("the averaged model with each client's own BatchNorm layers, on each")
+    )

@@ -22,7 +22,7 @@ from support.helpers import (
     random_federation,
     record_uploads,
     simulate,
-)  # fmt: skip
+)
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -222,8 +222,9 @@ def test_running_knowledge_is_of_the_batches_drawn_with_the_model_as_it_was(
     executor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = random_federation([8, 12], [[0, 1, 2, 2], [0, 1, 1]])
-    sim = simulate("feddistill", DIGITS, data, executor=executor, knowledge="running", local_steps=2, batch=1, lr=0.1,
-                   momentum=0.0)  # fmt: skip
+    sim = simulate(
+        "feddistill", DIGITS, data, executor=executor, knowledge="running", local_steps=2, batch=1, lr=0.1, momentum=0.0
+    )
     seen, f, short = record_uploads(sim, monkeypatch), sim.setting.federation, 0
     nets = [client_net(sim, k) for k in range(2)]
     play(sim, 1)  # nobody has a target yet

@@ -15,7 +15,7 @@ from support.helpers import (
     play,
     random_federation,
     simulate,
-)  # fmt: skip
+)
 from support.rest import slope_at_rest
 from torch import nn
 from torch.testing import assert_close
@@ -38,8 +38,9 @@ def test_one_first_step_is_fedavgs_and_the_server_goes_on_by_the_share_that_took
 def test_rounds_by_hand() -> None:
     """Clients of 1, 3 and 2 steps; one of four sits out."""
     eta, alpha, rows = 0.2, 0.8, [4, 11, 6, 8]
-    sim = simulate("feddyn", DIGITS.override(participation=0.75), random_federation(rows), lr=eta, momentum=0.0,
-                   alpha_dyn=alpha)  # fmt: skip
+    sim = simulate(
+        "feddyn", DIGITS.override(participation=0.75), random_federation(rows), lr=eta, momentum=0.0, alpha_dyn=alpha
+    )
     f, net = sim.setting.federation, client_net(sim, 0)
     w = copied(sim.state.server["shared"])
     h = {n: torch.zeros_like(t) for n, t in w.items()}  # the paper's: -α times ours

@@ -29,7 +29,7 @@ from support.helpers import (
     random_federation,
     record_uploads,
     simulate,
-)  # fmt: skip
+)
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -99,9 +99,19 @@ def loss_by_hand(net: Any, generator: dict, x: Tensor, y: Tensor, eps: dict, law
 
 def test_two_clients_take_one_step_on_the_loss_by_hand() -> None:
     sim = simulate(
-        "fedgen", DIGITS, two(), **SMALL, local_steps=1, batch=8, lr=0.1, momentum=0.0, gen_weight=3.0, kl_weight=2.0,
-        gen_decay=0.9, kl_decay=0.95,
-    )  # fmt: skip
+        "fedgen",
+        DIGITS,
+        two(),
+        **SMALL,
+        local_steps=1,
+        batch=8,
+        lr=0.1,
+        momentum=0.0,
+        gen_weight=3.0,
+        kl_weight=2.0,
+        gen_decay=0.9,
+        kl_decay=0.95,
+    )
     play(sim, 1)
     server = sim.state.server
     law = server["counts"].sum(0).double()
@@ -128,8 +138,10 @@ def at_work(**config: Any) -> tuple[FedGen, Model, Batch, dict, Any]:
     alg, server, steps = sim.setting.algorithm, sim.state.server, client_draws(sim, 2, 1)
     f, rows = sim.setting.federation, steps.rows[0, 0]
     batch = Batch(f.x[rows], f.y[rows], {n: e[0, 0] for n, e in steps.eps.items()})
-    down = {n: {k: t[0] for k, t in v.items()} if isinstance(v, dict) else v[0] for n, v in
-            alg.broadcast(server, torch.tensor([1]), next_task(sim)).items()}  # fmt: skip
+    down = {
+        n: {k: t[0] for k, t in v.items()} if isinstance(v, dict) else v[0]
+        for n, v in alg.broadcast(server, torch.tensor([1]), next_task(sim)).items()
+    }
     return alg, Model(sim.state.groups[0].net, server["shared"]), batch, down, client_net(sim, 1)
 
 
@@ -137,8 +149,10 @@ def at_work(**config: Any) -> tuple[FedGen, Model, Batch, dict, Any]:
 def test_the_weights_decay_by_the_round_and_round_zero_has_none(t: int) -> None:
     alg, m, batch, down, net = at_work(gen_weight=3.0, kl_weight=2.0, gen_decay=0.98, kl_decay=0.93)
     law = down["labels"]
-    part = [loss_by_hand(net, down["generator"], batch.x, batch.y, batch.eps, law, *w).item() for w in
-            ((0, 0), (1, 0), (0, 1))]  # fmt: skip
+    part = [
+        loss_by_hand(net, down["generator"], batch.x, batch.y, batch.eps, law, *w).item()
+        for w in ((0, 0), (1, 0), (0, 1))
+    ]
     a, b = (3 * 0.98**t, 2 * 0.93**t) if t else (0, 0)
     want = part[0] + a * (part[1] - part[0]) + b * (part[2] - part[0])
     assert_close(alg.loss_at(t, m, batch, down if t else {}).item(), want, **TIGHT)
@@ -154,8 +168,10 @@ def test_generated_rows_move_the_head_alone_and_the_divergences_target_moves_not
         extra = alg.loss_at(1, mine, batch, down) - FedAvg().loss(mine, batch, {})
         found = torch.autograd.grad(extra, list(leaves.values()), materialize_grads=True)
         grads = dict(zip(leaves, found, strict=True))
-        whole = [loss_by_hand(net, down["generator"], batch.x, batch.y, batch.eps, down["labels"], a, b) for a, b in
-                 ((weights["gen_weight"] * 0.98, weights["kl_weight"] * 0.98), (0, 0))]  # fmt: skip
+        whole = [
+            loss_by_hand(net, down["generator"], batch.x, batch.y, batch.eps, down["labels"], a, b)
+            for a, b in ((weights["gen_weight"] * 0.98, weights["kl_weight"] * 0.98), (0, 0))
+        ]
         want = torch.autograd.grad(whole[0] - whole[1], list(net.parameters()), materialize_grads=True)
         for (n, _), g in zip(net.named_parameters(), want, strict=True):
             assert_close(grads[n], g, **TIGHT)
@@ -179,10 +195,14 @@ def test_clients_leave_the_generator_as_it_was_sent(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     "config",
-    [{}, {"weighing": "mean", "eta": 0.3}, {"noise_law": "uniform", "label_law": "uniform", "gen_weight_decay": 0.01},
-     {"label_law": "present", "gen_optimizer": "sgd", "gen_lr": 0.01}],
+    [
+        {},
+        {"weighing": "mean", "eta": 0.3},
+        {"noise_law": "uniform", "label_law": "uniform", "gen_weight_decay": 0.01},
+        {"label_law": "present", "gen_optimizer": "sgd", "gen_lr": 0.01},
+    ],
     ids=["text", "mean", "uniform", "sgd"],
-)  # fmt: skip
+)
 def test_two_rounds_of_the_generators_training_by_hand(config: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     sim = simulate("fedgen", DIGITS, two(), gen_steps=12, gen_hidden=16, gen_batch=8, gen_lr_decay=0.9, **config)
     alg, whole, seen = sim.setting.algorithm, module(sim.state.server["nets"]), record_uploads(sim, monkeypatch)
@@ -223,8 +243,10 @@ def test_the_generator_learns_what_the_heads_agree_on() -> None:
     noise, y = randn(40, 32), torch.arange(40) % 2
     start = simulate("fedgen", DIGITS, two(), gen_steps=100, gen_hidden=32).state.server["nets"]
     head = sim.state.server["shared"]
-    ce = [by_loops(module(g).eval()(inputs(noise, y)) @ head["head.weight"].T + head["head.bias"], y) for g in
-          (start, sim.state.server["nets"])]  # fmt: skip
+    ce = [
+        by_loops(module(g).eval()(inputs(noise, y)) @ head["head.weight"].T + head["head.bias"], y)
+        for g in (start, sim.state.server["nets"])
+    ]
     assert ce[1] < 0.5 * ce[0]
 
 

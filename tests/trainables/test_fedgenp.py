@@ -26,7 +26,7 @@ from support.helpers import (
     random_federation,
     record_uploads,
     simulate,
-)  # fmt: skip
+)
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 from torch.testing import assert_close
@@ -200,8 +200,9 @@ def test_past_the_bound_a_row_pushes_no_more() -> None:
     for beta in (0.0, 1.0):
         leaves = {n: t.clone().requires_grad_("running" not in n) for n, t in net.items()}
         wrong["head.weight"] = torch.where((torch.arange(3) == k)[:, None, None], 0.0, HEADS["head.weight"])
-        wrong["head.bias"] = torch.where((torch.arange(3) == k)[:, None], torch.tensor([-50.0, -50, -50, 0]).double(),
-                                         HEADS["head.bias"])  # fmt: skip
+        wrong["head.bias"] = torch.where(
+            (torch.arange(3) == k)[:, None], torch.tensor([-50.0, -50, -50, 0]).double(), HEADS["head.bias"]
+        )
         y = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
         loss = FedGenP(beta=beta, lam_kl=0.0).conflict(
             leaves, torch.tensor(k), NOISE, XI, y, wrong, torch.ones(3, C).double()
@@ -237,8 +238,13 @@ def test_the_minus_is_a_gradient_reversal_before_the_clients_head(k: int, beta: 
         ce = F.cross_entropy(z @ HEADS["head.weight"][i].T + HEADS["head.bias"][i], Y)
         loss = loss + (ce if i == k else ce / 2)
     loss.backward()
-    names = {"in.weight": "0.weight", "norm.weight": "1.weight", "norm.bias": "1.bias", "out.weight": "3.weight",
-             "out.bias": "3.bias"}  # fmt: skip
+    names = {
+        "in.weight": "0.weight",
+        "norm.weight": "1.weight",
+        "norm.bias": "1.bias",
+        "out.weight": "3.weight",
+        "out.bias": "3.bias",
+    }
     assert got.keys() == names.keys()
     for name, place in names.items():
         assert_close(got[name], whole.get_parameter(place).grad, rtol=0, atol=1e-10)
@@ -262,9 +268,20 @@ def loss_by_hand(net: Any, generator: dict, x: Tensor, y: Tensor, eps: dict, law
 @pytest.mark.parametrize("generated", [0, 8])
 def test_two_clients_take_one_step_each_with_its_own_generator(generated: int) -> None:
     sim = simulate(
-        "fedgenp", DIGITS, two(), **SMALL, local_steps=1, batch=6, lr=0.1, momentum=0.0, a=3.0, b=2.0, a_decay=0.9,
-        b_decay=0.95, generated=generated,
-    )  # fmt: skip
+        "fedgenp",
+        DIGITS,
+        two(),
+        **SMALL,
+        local_steps=1,
+        batch=6,
+        lr=0.1,
+        momentum=0.0,
+        a=3.0,
+        b=2.0,
+        a_decay=0.9,
+        b_decay=0.95,
+        generated=generated,
+    )
     play(sim, 1)
     server, f, trained = sim.state.server, sim.setting.federation, []
     assert not torch.equal(server["nets"]["out.weight"][0], server["nets"]["out.weight"][1])
@@ -346,8 +363,19 @@ def test_no_gradient_reaches_a_generator_and_its_target_moves_nothing(monkeypatc
     "config", [{}, {"weighing": "labels", "rectify": True, "gen_optimizer": "sgd", "gen_lr": 0.01}], ids=["text", "not"]
 )
 def test_two_rounds_of_all_generators_training_by_hand(config: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    sim = simulate("fedgenp", DIGITS, two(), gen_steps=10, gen_hidden=16, gen_batch=8, cap=1.0, lam_kl=0.1,
-                   gen_weight_decay=0.01, gen_lr_decay=0.9, **config)  # fmt: skip
+    sim = simulate(
+        "fedgenp",
+        DIGITS,
+        two(),
+        gen_steps=10,
+        gen_hidden=16,
+        gen_batch=8,
+        cap=1.0,
+        lam_kl=0.1,
+        gen_weight_decay=0.01,
+        gen_lr_decay=0.9,
+        **config,
+    )
     alg, seen = sim.setting.algorithm, record_uploads(sim, monkeypatch)
     wholes = [module(take(sim.state.server["nets"], k)) for k in range(2)]
     assert_same_numbers(as_net(wholes[0]), as_net(wholes[1]))  # one start for all
@@ -366,8 +394,10 @@ def test_two_rounds_of_all_generators_training_by_hand(config: dict, monkeypatch
                 mu, logvar = wholes[k](inputs(noise[s, k], y[s, k])).chunk(2, 1)
                 h = mu + (logvar.clamp(-8, 4) / 2).exp() * xi[s, k]
                 h = h.relu() if alg.rectify else h
-                ce = [F.cross_entropy(h @ w.T + b, y[s, k], reduction="none") for w, b in
-                      zip(up["head.weight"], up["head.bias"], strict=True)]  # fmt: skip
+                ce = [
+                    F.cross_entropy(h @ w.T + b, y[s, k], reduction="none")
+                    for w, b in zip(up["head.weight"], up["head.bias"], strict=True)
+                ]
                 own = ce[k].clamp(max=math.log(4))
                 pair = (ce[1 - k], own)
                 if alg.weighing == "labels":
@@ -499,8 +529,10 @@ def test_after_the_stop_generators_stay_bit_for_bit_and_clients_train_on() -> No
         assert row["generators_stopped"] == (r > 20)  # known at the end of round 20, and reported by the next
         assert bool(sim.state.server["stopped"]) == (r >= 20)
         for name in ("nets", "memory"):
-            same = torch.equal(flat(sim.state.server[name])[f"/{'out.weight' if name == 'nets' else 'step'}"],
-                               before[name]["out.weight" if name == "nets" else "step"])  # fmt: skip
+            same = torch.equal(
+                flat(sim.state.server[name])[f"/{'out.weight' if name == 'nets' else 'step'}"],
+                before[name]["out.weight" if name == "nets" else "step"],
+            )
             assert same == (r > 20)
         if r > 20:
             assert_same_numbers(sim.state.server["nets"], before["nets"])

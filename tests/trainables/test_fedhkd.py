@@ -20,7 +20,7 @@ from support.helpers import (
     random_federation,
     record_uploads,
     simulate,
-)  # fmt: skip
+)
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -161,9 +161,13 @@ def test_a_class_is_told_from_a_share_of_the_rows_on(share: float, told: list[in
 def upload(counts: Tensor, told: Tensor) -> dict[str, Any]:
     m = len(counts)
     return {
-        "features": Ragged(randn(m, C, D, seed=3), told), "soft": Ragged(randn(m, C, C, seed=4).softmax(2), told),
-        "counts": Ragged(counts, told), "shared": {"w": randn(m, 2)}, "rows": counts.sum(1), "ids": torch.arange(m),
-    }  # fmt: skip
+        "features": Ragged(randn(m, C, D, seed=3), told),
+        "soft": Ragged(randn(m, C, C, seed=4).softmax(2), told),
+        "counts": Ragged(counts, told),
+        "shared": {"w": randn(m, 2)},
+        "rows": counts.sum(1),
+        "ids": torch.arange(m),
+    }
 
 
 def test_the_server_averages_by_rows_over_those_who_told_and_keeps_the_rest() -> None:
@@ -206,8 +210,18 @@ def test_running_knowledge_is_of_the_batches_drawn_with_the_model_as_it_was(
     steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = random_federation([8, 12], [[0, 1, 2, 2], [0, 1, 1]])
-    sim = simulate("fedhkd", DIGITS, data, knowledge="running", local_steps=steps, batch=3, lr=0.1, momentum=0.0,
-                   noise=0.0, least_share=0.3)  # fmt: skip
+    sim = simulate(
+        "fedhkd",
+        DIGITS,
+        data,
+        knowledge="running",
+        local_steps=steps,
+        batch=3,
+        lr=0.1,
+        momentum=0.0,
+        noise=0.0,
+        least_share=0.3,
+    )
     seen, f = record_uploads(sim, monkeypatch), sim.setting.federation
     enough = [[2], [0, 1]]  # 2, 2, 4 of 8 rows; 4, 8 of 12
     nets = [client_net(sim, k) for k in range(2)]

@@ -21,7 +21,7 @@ from support.helpers import (
     randn,
     random_federation,
     simulate,
-)  # fmt: skip
+)
 from torch import Tensor
 from torch.func import vmap
 from torch.testing import assert_close
@@ -191,8 +191,9 @@ def test_the_energy_rises_in_a_line_to_its_end_in_the_last_round() -> None:
 def test_a_round_uses_its_energy_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     """T = 4, from 0.5 to 1: in the last round everything is dense."""
     wires: dict[str, list] = {"broadcast": [], "upload": []}
-    sim = simulate("fedkd", DIGITS.override(rounds=4), random_federation([5, 6]), energy_start=0.5, energy_end=1.0,
-                   executor="loop")  # fmt: skip
+    sim = simulate(
+        "fedkd", DIGITS.override(rounds=4), random_federation([5, 6]), energy_start=0.5, energy_end=1.0, executor="loop"
+    )
     broadcast, upload = FedKD.broadcast, FedKD.upload
 
     def keep(name: str, message: dict) -> dict:
@@ -241,8 +242,9 @@ def test_at_full_energy_it_sends_what_fml_sends(model: str) -> None:
         assert row["down_ints"] == want["down_ints"] + 2 * 2  # t and T
         assert row["up_bytes"] == want["up_bytes"] - 2 * 8 + 2 * bitmaps
     less = play(simulate("fedkd", scenario, data, energy_start=0.6, energy_end=0.6), 3)
-    assert all(a["up_floats"] < b["up_floats"] and a["down_floats"] < b["down_floats"]
-               for a, b in zip(less, rows, strict=True))  # fmt: skip
+    assert all(
+        a["up_floats"] < b["up_floats"] and a["down_floats"] < b["down_floats"] for a, b in zip(less, rows, strict=True)
+    )
 
 
 def test_at_full_energy_the_server_has_the_plain_mean_of_the_very_mentees() -> None:
@@ -250,8 +252,9 @@ def test_at_full_energy_the_server_has_the_plain_mean_of_the_very_mentees() -> N
     play(sim, 2)
     group = sim.state.groups[0].tensors
     for n, t in sim.state.server["mentee"].items():
-        assert_close(t.double(), group[f"mentee.{n}"].double().mean(0), rtol=0, atol=1e-12 if t.is_floating_point() else
-                     0.5)  # fmt: skip
+        assert_close(
+            t.double(), group[f"mentee.{n}"].double().mean(0), rtol=0, atol=1e-12 if t.is_floating_point() else 0.5
+        )
 
 
 # ---------------------------------------------------------------------------------------------------- the losses
@@ -301,11 +304,15 @@ def test_the_loss_and_its_gradients_by_hand(coupled: bool, over: str) -> None:
     assert_close(loss.item(), ce + (kl + apart) / hard + ce2 + (kl2 + apart) / hard, **TIGHT)
     if over == "rows":
         want = gradients(own, mentee, w, x, y, coupled)
-        names = [[n for n, _ in own.named_parameters()], [f"mentee.{n}" for n, _ in mentee.named_parameters()],
-                 ["align.weight"]]  # fmt: skip
+        names = [
+            [n for n, _ in own.named_parameters()],
+            [f"mentee.{n}" for n, _ in mentee.named_parameters()],
+            ["align.weight"],
+        ]
         for part, grads in zip(names, want, strict=True):
-            for got, g in zip(torch.autograd.grad(loss, [leaves[n] for n in part], retain_graph=True), grads,
-                              strict=True):  # fmt: skip
+            for got, g in zip(
+                torch.autograd.grad(loss, [leaves[n] for n in part], retain_graph=True), grads, strict=True
+            ):
                 assert_close(got, g, **TIGHT)
 
 

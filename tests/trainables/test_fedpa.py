@@ -26,7 +26,7 @@ from support.helpers import (
     random_federation,
     record_uploads,
     simulate,
-)  # fmt: skip
+)
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -75,9 +75,20 @@ def test_without_prototypes_and_schedules_it_is_fedgen(more: dict, executor: str
     scenario, data = Scenario(model="fedgen-cnn", features=8, participation=0.7), random_federation([5, 9, 7])
     both = SMALL | more | {"gen_weight_decay": 0.01, "gen_lr_decay": 0.9}
     pa = simulate(
-        "fedpa", scenario, data, executor=executor, lam_ge=7.0, lam_po=0.0, gamma_ad=0.0, gamma_fid=1.0, gamma_div=1.0,
-        pairs="all", reduce="sum", **FLAT, **both,
-    )  # fmt: skip
+        "fedpa",
+        scenario,
+        data,
+        executor=executor,
+        lam_ge=7.0,
+        lam_po=0.0,
+        gamma_ad=0.0,
+        gamma_fid=1.0,
+        gamma_div=1.0,
+        pairs="all",
+        reduce="sum",
+        **FLAT,
+        **both,
+    )
     gen = simulate("fedgen", scenario, data, executor=executor, gen_weight=7.0, kl_weight=0.0, gen_decay=1.0, **both)
     assert play(pa, 3) == play(gen, 3)
     for name in ("shared", "nets", "memory"):
@@ -154,8 +165,10 @@ def test_every_weight_decays_by_its_own_factor(t: int, monkeypatch: pytest.Monke
     base = {"bounded": False, "gamma_fid": 2.0, "gamma_div": 3.0, "gamma_ad": 0.5, "reduce": "sum"}
     later = {"gamma_fid": 2 * 0.91**t, "gamma_div": 3 * 0.93**t, "gamma_ad": 0.5 * 0.95**t}
     got = generator_loss(FedPA(**base, **decays), monkeypatch, t=t)
-    part = [generator_loss(FedPA(**base | zero | {"bounded": False}, **FLAT), monkeypatch) for zero in
-            ({"gamma_div": 0.0, "gamma_ad": 0.0}, {"gamma_ad": 0.0}, {})]  # fmt: skip
+    part = [
+        generator_loss(FedPA(**base | zero | {"bounded": False}, **FLAT), monkeypatch)
+        for zero in ({"gamma_div": 0.0, "gamma_ad": 0.0}, {"gamma_ad": 0.0}, {})
+    ]
     values = [f(*POINT) for f in part]
     fid, div, ad = values[0] / 2, (values[1] - values[0]) / 3, (values[2] - values[1]) / 0.5
     want = later["gamma_fid"] * fid + later["gamma_div"] * div + later["gamma_ad"] * ad
@@ -190,9 +203,20 @@ def test_the_pull_by_hand_masks_a_class_without_a_prototype(distance: str, t: in
 
 def test_two_clients_take_one_step_on_the_loss_by_hand() -> None:
     sim = simulate(
-        "fedpa", DIGITS, two(), **SMALL, local_steps=1, batch=8, lr=0.1, momentum=0.0, lam_ge=3.0, ge_decay=0.9,
-        distance="l2", lam_po=2.0, po_decay=0.9,
-    )  # fmt: skip
+        "fedpa",
+        DIGITS,
+        two(),
+        **SMALL,
+        local_steps=1,
+        batch=8,
+        lr=0.1,
+        momentum=0.0,
+        lam_ge=3.0,
+        ge_decay=0.9,
+        distance="l2",
+        lam_po=2.0,
+        po_decay=0.9,
+    )
     play(sim, 1)
     server, f, trained = sim.state.server, sim.setting.federation, []
     g, mass = module(server["nets"]).eval(), np.cumsum([8, 8, 4, 0])
@@ -234,9 +258,17 @@ def test_prototypes_are_means_over_all_rows_of_the_trained_models(monkeypatch: p
 @pytest.mark.parametrize("steps", [1, 3])
 def test_running_prototypes_are_means_over_the_batches_drawn_with_the_model_as_it_was(steps: int) -> None:
     sim = simulate(
-        "fedpa", DIGITS, random_federation([8, 12], [[0, 1, 2, 2], [0, 1, 1]]), prototypes="running", lam_ge=0.0,
-        local_steps=steps, batch=3, lr=0.1, momentum=0.0, **{"gen_hidden": 16},
-    )  # fmt: skip
+        "fedpa",
+        DIGITS,
+        random_federation([8, 12], [[0, 1, 2, 2], [0, 1, 1]]),
+        prototypes="running",
+        lam_ge=0.0,
+        local_steps=steps,
+        batch=3,
+        lr=0.1,
+        momentum=0.0,
+        **{"gen_hidden": 16},
+    )
     f, rows = sim.setting.federation, np.array([[2, 2, 4, 0], [4, 8, 0, 0]])
     means, weights = np.zeros((2, C, D)), np.zeros((2, C))
     for k in range(2):
@@ -283,8 +315,10 @@ COUNTS = torch.tensor([[3, 0, 4, 0], [1, 0, 4, 5], [4, 8, 0, 3]])  # totals 8, 8
 HEADS = {"head.weight": randn(3, C, D, seed=1), "head.bias": randn(3, C, seed=2)}
 Y = torch.tensor([0, 1, 2, 3, 0, 2, 3, 3])
 POINT: tuple[Net, Tensor, Tensor] = (
-    {n: t.double() for n, t in FedPA(gen_hidden=16, noise_width=5).init(TASK)["nets"].items()}, randn(8, 5, seed=3), Y,
-)  # fmt: skip
+    {n: t.double() for n, t in FedPA(gen_hidden=16, noise_width=5).init(TASK)["nets"].items()},
+    randn(8, 5, seed=3),
+    Y,
+)
 
 
 def feature() -> Tensor:
@@ -305,7 +339,7 @@ def generator_loss(
         server | {"protos": last},
         {"shared": HEADS, "rows": COUNTS.sum(1), "counts": COUNTS, "ids": torch.arange(3), "protos": new},
         TASK._replace(t=t + 1),
-    )  # fmt: skip
+    )
     monkeypatch.undo()
 
     def loss(net: Net, noise: Tensor, y: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from support.helpers import (
     randn,
     random_federation,
     simulate,
-)  # fmt: skip
+)
 from torch.testing import assert_close
 
 from fedtune.engine.engine import participants

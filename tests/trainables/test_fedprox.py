@@ -16,7 +16,7 @@ from support.helpers import (
     randn,
     random_federation,
     simulate,
-)  # fmt: skip
+)
 from torch import nn
 from torch.testing import assert_close
 
@@ -52,8 +52,10 @@ def test_the_second_step_is_pulled_back_by_mu_times_the_distance() -> None:
 def test_the_penalty_is_half_mu_times_the_squared_distance_of_the_parameters_alone() -> None:
     sim = simulate("fedprox", Scenario(model="fedgen-cnn", features=8), random_federation([6]))
     net, shared = sim.state.groups[0].net, sim.state.server["shared"]
-    moved = {n: t + 0.1 * randn(*t.shape, seed=i) if t.is_floating_point() else t + 5 for i, (n, t) in
-             enumerate(shared.items())}  # fmt: skip
+    moved = {
+        n: t + 0.1 * randn(*t.shape, seed=i) if t.is_floating_point() else t + 5
+        for i, (n, t) in enumerate(shared.items())
+    }
     batch = Batch(*own_rows(sim, 0), {})
     net.eval()
     plain, prox = (alg.loss(Model(net, moved), batch, {"shared": shared}) for alg in (FedAvg(), FedProx(mu=0.6)))

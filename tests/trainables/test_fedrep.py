@@ -17,7 +17,7 @@ from support.helpers import (
     play,
     random_federation,
     simulate,
-)  # fmt: skip
+)
 from torch import Tensor, nn
 
 from fedtune.experiment.algorithm import Phase
@@ -35,9 +35,16 @@ def steps(net: nn.Module, part: nn.Module, x: Tensor, y: Tensor, number: int, lr
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 def test_a_round_is_tau_epochs_of_the_head_and_then_the_local_work_of_the_body(executor: str) -> None:
     sim = simulate(
-        "fedrep", DIGITS, random_federation([8]), executor=executor, head_epochs=3, local_epochs=2, batch=8, lr=0.1,
+        "fedrep",
+        DIGITS,
+        random_federation([8]),
+        executor=executor,
+        head_epochs=3,
+        local_epochs=2,
+        batch=8,
+        lr=0.1,
         momentum=0.5,
-    )  # fmt: skip
+    )
     net, (x, y) = client_net(sim, 0), own_rows(sim, 0)
     for _ in range(2):  # with B = n each epoch is one step on all rows
         steps(net, net.head, x, y, 3, 0.1, 0.5)
@@ -65,8 +72,10 @@ def test_the_head_is_a_linear_classifier_on_features_computed_once(model: str, e
     head.load_state_dict(net.head.state_dict())
     steps(head, head, z, y, 5, 0.2, 0.0)
     play(sim, 1)
-    assert_close_numbers({n: t[0] for n, t in sim.state.groups[0].tensors.items()},
-                         {f"head.{n}": t for n, t in head.state_dict().items()})  # fmt: skip
+    assert_close_numbers(
+        {n: t[0] for n, t in sim.state.groups[0].tensors.items()},
+        {f"head.{n}": t for n, t in head.state_dict().items()},
+    )
 
 
 def test_the_heads_phase_moves_no_running_statistics_and_the_bodys_does(monkeypatch: pytest.MonkeyPatch) -> None:

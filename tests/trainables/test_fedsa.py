@@ -22,7 +22,7 @@ from support.helpers import (
     random_federation,
     record_uploads,
     simulate,
-)  # fmt: skip
+)
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -225,8 +225,20 @@ def test_a_client_tells_means_of_what_it_met_or_of_its_trained_model(
     kind: str, executor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = random_federation([8, 12], [[0, 1, 2, 2], [0, 1, 1]])
-    sim = simulate("fedsa", DIGITS, data, executor=executor, prototypes=kind, local_steps=2, batch=1, lr=0.1,
-                   momentum=0.0, lam_m=0.0, lam_cc=0.0, lam_r=2.0)  # fmt: skip
+    sim = simulate(
+        "fedsa",
+        DIGITS,
+        data,
+        executor=executor,
+        prototypes=kind,
+        local_steps=2,
+        batch=1,
+        lr=0.1,
+        momentum=0.0,
+        lam_m=0.0,
+        lam_cc=0.0,
+        lam_r=2.0,
+    )
     seen, f, short = record_uploads(sim, monkeypatch), sim.setting.federation, 0
     nets, anchors = [client_net(sim, k) for k in range(2)], sim.state.server["anchors"]
     play(sim, 1)

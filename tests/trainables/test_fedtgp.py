@@ -20,7 +20,7 @@ from support.helpers import (
     random_federation,
     record_uploads,
     simulate,
-)  # fmt: skip
+)
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -139,8 +139,9 @@ def test_two_rounds_by_hand_the_net_is_kept(weighting: str, tau: float, monkeypa
         got = sim.state.server["protos"]
         assert got.present.all()
         assert_close(got.values, twin().detach(), **TIGHT)
-        want = dict(zip(("embedding.weight", "in.weight", "in.bias", "out.weight", "out.bias"), twin.parameters(),
-                        strict=True))  # fmt: skip
+        want = dict(
+            zip(("embedding.weight", "in.weight", "in.bias", "out.weight", "out.bias"), twin.parameters(), strict=True)
+        )
         assert_close_numbers(sim.state.server["net"], {n: t.detach() for n, t in want.items()})
     assert bounded == {tau < 1}
 

@@ -19,7 +19,7 @@ from support.helpers import (
     randn,
     random_federation,
     simulate,
-)  # fmt: skip
+)
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -88,8 +88,11 @@ def test_a_cluster_without_a_client_of_the_round_keeps_its_centre_and_its_client
 
 def test_the_distance_is_over_all_weights_and_no_running_statistic() -> None:
     net = {"body.0.weight": randn(3, 2, 4), "head.bias": randn(3, 5, seed=1)}
-    norm = {"body.1.running_mean": 1e3 * randn(3, 2, seed=2), "body.1.running_var": 1e3 + randn(3, 2, seed=3),
-            "body.1.num_batches_tracked": torch.tensor([1, 500, 9000])}  # fmt: skip
+    norm = {
+        "body.1.running_mean": 1e3 * randn(3, 2, seed=2),
+        "body.1.running_var": 1e3 + randn(3, 2, seed=3),
+        "body.1.num_batches_tracked": torch.tensor([1, 500, 9000]),
+    }
     got = squared_distance_to_centres(weights(net | norm), weights(net | norm)[:2])
     for i in range(3):
         for j in range(2):
@@ -132,9 +135,10 @@ def test_first_centres_are_drawn_by_the_squared_distance_to_those_before() -> No
 def test_the_third_centre_is_drawn_by_the_nearest_of_the_two_before() -> None:
     points = column(0.0, 10.0, 1.0, 8.0)["w"]
     counts = Counter(
-        tuple(s[2:].tolist()) for i in range(6000)
+        tuple(s[2:].tolist())
+        for i in range(6000)
         if set((s := seeds(points, 3, randomness.stream("third", i)))[:2].tolist()) == {0, 1}
-    )  # fmt: skip
+    )
     n = counts.total()
     assert n > 1000 and abs(counts[(2,)] / n - 1 / 5) < 4 * (0.16 / n) ** 0.5  # 1² to 2²
 
@@ -150,8 +154,9 @@ def test_fewer_points_than_centres_fill_up_with_copies_that_stay_empty() -> None
         chosen = seeds(points["w"], 5, randomness.stream("few"))
         assert len(chosen) == 5 and len(set(points["w"][chosen].flatten().tolist())) == different
         m = len(points["w"])
-        after = FeSEM(clusters=5).aggregate(FeSEM().init(TASK) | {"shared": {"w": torch.zeros(1).double()}},
-                                            told(points, [2] * m, list(range(m))), TASK)  # fmt: skip
+        after = FeSEM(clusters=5).aggregate(
+            FeSEM().init(TASK) | {"shared": {"w": torch.zeros(1).double()}}, told(points, [2] * m, list(range(m))), TASK
+        )
         assert FeSEM().report(after) == {"clusters_occupied": different}
         assert_close(after["centres"]["w"][after["cluster"][:m]], points["w"], **TIGHT)
         assert after["centres"]["w"].shape == (5, 1)

@@ -20,7 +20,7 @@ from support.helpers import (
     randn,
     random_federation,
     simulate,
-)  # fmt: skip
+)
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -43,14 +43,6 @@ def pair(sim: Simulation, k: int, small: str = "meme") -> tuple[architectures.Ne
     names = task.models[k % len(task.models)], getattr(alg, small) or task.models[0]
     nets = [architectures.build(n, task.shape, task.classes, task.features) for n in names]
     return part_of(nets[0], own), part_of(nets[1], sim.state.server["shared"], "meme.")
-
-
-
-
-
-
-
-
 
 
 @pytest.mark.parametrize("over", ["rows", "elements"])

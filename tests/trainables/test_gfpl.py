@@ -20,7 +20,7 @@ from support.helpers import (
     randn,
     random_federation,
     simulate,
-)  # fmt: skip
+)
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -148,10 +148,16 @@ def test_the_dual_loss_by_hand() -> None:
 @pytest.mark.parametrize(
     ("start", "every", "rounds"),
     [
-        (10, 10, [10, 20, 30]), (1, 1, list(range(1, 36))), (11, 10, [20, 30]), (5, 10, [10, 20, 30]),
-        (7, 3, [9, 12, 15, 18, 21, 24, 27, 30, 33]), (12, 20, [20]), (36, 12, []), (1, 20, [20]),
+        (10, 10, [10, 20, 30]),
+        (1, 1, list(range(1, 36))),
+        (11, 10, [20, 30]),
+        (5, 10, [10, 20, 30]),
+        (7, 3, [9, 12, 15, 18, 21, 24, 27, 30, 33]),
+        (12, 20, [20]),
+        (36, 12, []),
+        (1, 20, [20]),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("order", ["fresh", "stale"])
 def test_events_are_the_multiples_of_s_t_from_t1_on(start: int, every: int, rounds: list[int], order: str) -> None:
     alg = GFPL(start=start, every=every, order=order)
@@ -291,9 +297,10 @@ def pool(present: list[int], r: int = 50, **config: Any) -> tuple[Any, Ragged]:
     width = max(present)
     centre = 100.0 * torch.arange(C)[:, None] + 10 * torch.arange(width) - 30
     mixture = Mixtures(
-        torch.full((C, width), 0.5).double(), centre[..., None].expand(C, width, D).double().clone(),
+        torch.full((C, width), 0.5).double(),
+        centre[..., None].expand(C, width, D).double().clone(),
         torch.full((C, width, D), 0.01).double(),
-    )  # fmt: skip
+    )
     here = torch.arange(width) < torch.tensor(present)[:, None]
     table = Ragged(pack(mixture), here)
     g = torch.Generator().manual_seed(0)

@@ -15,7 +15,7 @@ from support.helpers import (
     play,
     random_federation,
     simulate,
-)  # fmt: skip
+)
 from torch import nn
 from torch.testing import assert_close
 

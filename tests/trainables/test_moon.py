@@ -19,7 +19,7 @@ from support.helpers import (
     play,
     random_federation,
     simulate,
-)  # fmt: skip
+)
 from torch import nn
 from torch.testing import assert_close
 
@@ -84,8 +84,13 @@ def test_three_rounds_by_hand(model: str) -> None:
 def test_the_contrast_by_numpy() -> None:
     sim = simulate("moon", DIGITS, random_federation([6]))
     net, shared, (x, y) = sim.state.groups[0].net, sim.state.server["shared"], own_rows(sim, 0)
-    models = [{n: t + 0.2 * torch.randn(t.shape, generator=torch.Generator().manual_seed(i), dtype=t.dtype)
-               for n, t in shared.items()} for i in range(3)]  # fmt: skip
+    models = [
+        {
+            n: t + 0.2 * torch.randn(t.shape, generator=torch.Generator().manual_seed(i), dtype=t.dtype)
+            for n, t in shared.items()
+        }
+        for i in range(3)
+    ]
     now, received, last = models
     client = Client({"body": {n: t for n, t in last.items() if n.startswith("body")}, "seen": torch.ones(())})
     got = MOON(mu=3.0, temperature=0.4).loss(Model(net, now), Batch(x, y, {}, client), {"shared": received})

@@ -63,8 +63,12 @@ def test_diversity_over_the_batch_is_eq_7() -> None:
         value, slope = diversity(2.0, rows, y, "same", D, over_batch)(h, 0)
         assert_close(value.item(), 2 * math.exp(-total / count), **TIGHT)
         x = h.clone().requires_grad_()
-        apart = sum((x[p] - x[q]).abs().mean() * (rows[0, p] - rows[0, q]).square().mean()
-                    for p in range(8) for q in range(8) if p != q and y[0, p] == y[0, q])  # fmt: skip
+        apart = sum(
+            (x[p] - x[q]).abs().mean() * (rows[0, p] - rows[0, q]).square().mean()
+            for p in range(8)
+            for q in range(8)
+            if p != q and y[0, p] == y[0, q]
+        )
         assert_close(slope, torch.autograd.grad(2 * (-apart / count).exp(), x)[0], **TIGHT)
 
 
@@ -166,5 +170,7 @@ def test_fedsa_has_one_value_of_each_weight_in_all_tables() -> None:
     for panel, fedsa in zip(GRIDS["fedsa-device"].panels, ({"lam_cc": 0.0}, {}), strict=True):
         rows = {r.algorithm: r.config for r in reproduction_plan.rows_of(panel, panel.columns[0])}
         assert rows["fedsa"] == fedsa and rows["fedproto"]["lam"] == 10.0 and rows["fedgen"] == htfllib["fedgen"]
-    assert htfllib["fedgen"]["gen_lr"] == 0.1 and FedProto(**{k: v for k, v in htfllib["fedproto"].items()
-                                                              if k != "momentum"}).lam == 10.0  # fmt: skip
+    assert (
+        htfllib["fedgen"]["gen_lr"] == 0.1
+        and FedProto(**{k: v for k, v in htfllib["fedproto"].items() if k != "momentum"}).lam == 10.0
+    )

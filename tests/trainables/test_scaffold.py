@@ -16,7 +16,7 @@ from support.helpers import (
     play,
     random_federation,
     simulate,
-)  # fmt: skip
+)
 from support.rest import slope_at_rest
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -48,8 +48,16 @@ def test_rounds_by_hand(beta: float, pace: float) -> None:
     A control variate is the mean of a round's gradients, each weighted by how far it carried the model.
     """
     eta, cool, eta_g, rows = 0.2, 0.9, 0.7, [4, 11, 6, 8]
-    sim = simulate("scaffold", DIGITS.override(participation=0.75), random_federation(rows), lr=eta, lr_decay=cool,
-                   momentum=beta, body_lr_scale=pace, server_lr=eta_g)  # fmt: skip
+    sim = simulate(
+        "scaffold",
+        DIGITS.override(participation=0.75),
+        random_federation(rows),
+        lr=eta,
+        lr_decay=cool,
+        momentum=beta,
+        body_lr_scale=pace,
+        server_lr=eta_g,
+    )
     f, net = sim.setting.federation, client_net(sim, 0)
     w: dict[str, Tensor] = copied(sim.state.server["shared"])
     c = {n: torch.zeros_like(t) for n, t in w.items()}
@@ -64,9 +72,10 @@ def test_rounds_by_hand(beta: float, pace: float) -> None:
         ends, news = [], []
         for k in chosen:
             net.load_state_dict(copied(w))
-            sgd = torch.optim.SGD([
-                {"params": net.body.parameters(), "lr": rate * pace}, {"params": net.head.parameters(), "lr": rate}
-            ], momentum=beta)  # fmt: skip
+            sgd = torch.optim.SGD(
+                [{"params": net.body.parameters(), "lr": rate * pace}, {"params": net.head.parameters(), "lr": rate}],
+                momentum=beta,
+            )
             S, seen = draws[k].steps[0], {n: torch.zeros_like(t) for n, t in w.items()}
             reach = [sum(beta**i for i in range(S - s)) for s in range(S)]  # of the gradient of step s, in rates
             for s, batch in enumerate(draws[k].rows[0]):
@@ -80,8 +89,7 @@ def test_rounds_by_hand(beta: float, pace: float) -> None:
             news.append(seen)
         c_was, w_was = c, w
         w = {n: t + eta_g * sum(e[n] - t for e in ends) / 3 for n, t in w_was.items()}
-        c = {n: t + sum(new[n] - own[k][n] for k, new in zip(chosen, news, strict=True)) / 4
-             for n, t in c_was.items()}  # fmt: skip
+        c = {n: t + sum(new[n] - own[k][n] for k, new in zip(chosen, news, strict=True)) / 4 for n, t in c_was.items()}
         for k, new in zip(chosen, news, strict=True):
             own[k] = new
         assert_close_numbers(sim.state.server["shared"], w)

@@ -135,7 +135,6 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_trial_and_the_one_before
 # ---- a reused actor
 
 
-
 def test_a_reused_actor_gives_the_same_numbers_as_a_fresh_one_bit_for_bit() -> None:
     fresh = [play(LocalActor(config={"algorithm": name, **values})) for name, values in MIXED_TRIALS]
     reused = LocalActor(config={"algorithm": "local"})

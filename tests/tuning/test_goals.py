@@ -130,9 +130,7 @@ def test_samplers_know_by_how_much_a_trial_breaks_each_constraint(name: str) -> 
     tell(mine, "stopped", val_acc=0.1, comm_mb=2.0, complete=False, **{EXCESSES: [1.5, 0.8]})
     tell(mine, "diverged", val_acc=0.1, judged=-2e12, diverged=True)
     found = [t.constraints for t in mine.study.trials]
-    assert found[:3] == [
-        {"comm_mb<=20": a, "val_acc>=0.5": b} for a, b in ((-0.5, -0.2), (0.5, -0.8), (1.5, 0.8))
-    ]  # fmt: skip
+    assert found[:3] == [{"comm_mb<=20": a, "val_acc>=0.5": b} for a, b in ((-0.5, -0.2), (0.5, -0.8), (1.5, 0.8))]
     assert found[3] == {"comm_mb<=20": 1.5, "val_acc>=0.5": 0.8}  # as much as any
     assert mine.study.best_trial.number == 0 and 0.1 <= mine.suggest("next")["lam"] <= 10
 
@@ -145,9 +143,15 @@ def test_tpe_goes_where_constraints_are_kept() -> None:
         for i in range(40):
             lam = mine.suggest(str(i))["lam"]
             found.append(lam)
-            mine.on_trial_complete(str(i), {
-                "training_iteration": 1, "val_acc": lam / 10, "complete": True, EXCESSES: [(lam - 4) / 4],
-            })  # fmt: skip
+            mine.on_trial_complete(
+                str(i),
+                {
+                    "training_iteration": 1,
+                    "val_acc": lam / 10,
+                    "complete": True,
+                    EXCESSES: [(lam - 4) / 4],
+                },
+            )
         return float(np.mean([lam <= 4 for lam in found[20:]]))
 
     assert kept(BY_ACCURACY) <= 0.1 and kept(Goal(constraints=constraints("comm_mb<=4"))) >= 0.4
@@ -176,12 +180,14 @@ def finished(**columns: list[float]) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("goal", "best"),
     [
-        (BY_ACCURACY, "c"), (Goal(parse("val_loss")), "b"), (Goal(parse("comm_mb")), "a"),
+        (BY_ACCURACY, "c"),
+        (Goal(parse("val_loss")), "b"),
+        (Goal(parse("comm_mb")), "a"),
         (Goal(constraints=constraints("comm_mb<=20")), "b"),
         (Goal(parse("val_loss"), constraints("comm_mb<=5,val_acc>=0.1")), "a"),
         (Goal(constraints=constraints("comm_mb<=1")), None),
     ],
-)  # fmt: skip
+)
 def test_the_best_trial_is_the_best_by_the_objective_of_those_that_keep_the_constraints(
     goal: Goal, best: str | None
 ) -> None:
@@ -191,10 +197,18 @@ def test_the_best_trial_is_the_best_by_the_objective_of_those_that_keep_the_cons
 
 
 def test_the_best_round_of_a_trial_is_that_of_the_objective() -> None:
-    rounds = pd.DataFrame({
-        "round": [1, 2, 3], "val_acc": [0.5, 0.9, 0.7], "test_acc": [0.4, 0.8, 0.6], "val_loss": [0.9, 0.8, 0.3],
-        "seconds": 1.0, "eval_seconds": 1.0, "comm_mb": [1.0, 2.0, 3.0], "val_gain": [1.0, 0.0, 2.0],
-    })  # fmt: skip
+    rounds = pd.DataFrame(
+        {
+            "round": [1, 2, 3],
+            "val_acc": [0.5, 0.9, 0.7],
+            "test_acc": [0.4, 0.8, 0.6],
+            "val_loss": [0.9, 0.8, 0.3],
+            "seconds": 1.0,
+            "eval_seconds": 1.0,
+            "comm_mb": [1.0, 2.0, 3.0],
+            "val_gain": [1.0, 0.0, 2.0],
+        }
+    )
     assert tables.trial_summary(rounds)["best_round"] == 2
     found = tables.trial_summary(rounds, Goal(parse("val_loss")))
     assert (found["best_round"], found["best_val_acc"], found["best_val_loss"]) == (3, 0.7, 0.3)

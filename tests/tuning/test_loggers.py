@@ -198,9 +198,12 @@ def _stored_by_mlflow(folder: Path) -> dict[str, dict[str, Any]]:
                 rows.setdefault(point.step, {"round": point.step})[metric] = point.value
         assert run.data.tags["trial"] not in found, "a trial has one run"
         found[run.data.tags["trial"]] = {
-            "rows": rows, "config": run.data.params, "how": run.data.tags.get("status"), "state": run.info.status,
+            "rows": rows,
+            "config": run.data.params,
+            "how": run.data.tags.get("status"),
+            "state": run.info.status,
             "of": run.data.tags["search"],
-        }  # fmt: skip
+        }
     return found
 
 
@@ -212,9 +215,12 @@ def _stored_by_wandb(folder: Path) -> dict[str, dict[str, Any]]:
         assert run["config"]["trial"] not in found, "a trial has one run"
         assert run["project"] == "fedtune" and run["id"].endswith(run["config"]["trial"]) and len(run["id"]) <= 128
         found[run["config"]["trial"]] = {
-            "rows": run["rows"], "config": {n: str(v) for n, v in config.items()}, "how": run["summary"].get("status"),
-            "state": run["exit"], "of": run["group"],
-        }  # fmt: skip
+            "rows": run["rows"],
+            "config": {n: str(v) for n, v in config.items()},
+            "how": run["summary"].get("status"),
+            "state": run["exit"],
+            "of": run["group"],
+        }
     return found
 
 

@@ -24,11 +24,30 @@ LINE = (
     "--gpus-per-trial auto --name n --storage-path s --no-dashboard --tensorboard"
 )
 MADE = SearchOptions(
-    "gfpl", "digits-dir0.1", {"rounds": "7", "lr": "0.05"}, {"lam": "2", "order": "fresh"}, seed=3, download=True,
-    also="momentum", trials=5, scheduler="none", objective="val_acc,comm_mb", seeds_per_trial=2, budget_unit="mb",
-    budget=2.5, grace=1, final_seeds=0, time_budget=90, max_concurrent=1, cpus_per_trial=0.5, gpus_per_trial="auto",
-    name="n", storage_path="s", dashboard=False, tensorboard=True,
-)  # fmt: skip
+    "gfpl",
+    "digits-dir0.1",
+    {"rounds": "7", "lr": "0.05"},
+    {"lam": "2", "order": "fresh"},
+    seed=3,
+    download=True,
+    also="momentum",
+    trials=5,
+    scheduler="none",
+    objective="val_acc,comm_mb",
+    seeds_per_trial=2,
+    budget_unit="mb",
+    budget=2.5,
+    grace=1,
+    final_seeds=0,
+    time_budget=90,
+    max_concurrent=1,
+    cpus_per_trial=0.5,
+    gpus_per_trial="auto",
+    name="n",
+    storage_path="s",
+    dashboard=False,
+    tensorboard=True,
+)
 
 
 def parsed(line: str) -> SearchOptions:
@@ -56,13 +75,15 @@ def test_recorded_command_line_of_0_1_0_gives_the_options() -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({}, "does not say how the search was begun"), ({"arguments": [3]}, "does not say how"),
+        ({}, "does not say how the search was begun"),
+        ({"arguments": [3]}, "does not say how"),
         ({"arguments": ["--algos", "x"]}, "'--algos', which is no option of a search"),
-        ({"arguments": ["--se", "1"]}, "'--se', which is no option"), ({"arguments": ["gfpl"]}, "'gfpl', which is no"),
+        ({"arguments": ["--se", "1"]}, "'--se', which is no option"),
+        ({"arguments": ["gfpl"]}, "'gfpl', which is no"),
         ({"arguments": ["--algo"]}, "ends with '--algo', which needs a value"),
         ({"options": {"algo": "gfpl", "colour": 1}}, "options are not known here: colour"),
     ],
-)  # fmt: skip
+)
 def test_a_record_without_fit_options_is_refused(record: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         SearchOptions.from_record(record)
@@ -85,7 +106,7 @@ def test_a_record_without_fit_options_is_refused(record: dict, message: str) -> 
         ({"executor": "stak"}, "--executor unknown choice 'stak': did you mean 'stack'"),
         ({"budget_unit": "bytes"}, "--budget-unit unknown choice 'bytes'"),
     ],
-)  # fmt: skip
+)
 def test_an_option_that_breaks_its_rule_is_refused_from_python(given: dict, message: str) -> None:
     with pytest.raises(UserError) as caught:
         SearchOptions("gfpl", **given)
@@ -121,7 +142,7 @@ def test_fields_and_pinned_values_get_their_types() -> None:
 
 def test_a_parser_is_built_without_torch_and_ray() -> None:
     code = (
-        "import sys; from fedtune import search, resume, extend, replay, run, status\n"
+        "import sys; from fedtune.commands import search, resume, extend, replay, run, status\n"
         "for command in (search, resume, extend, replay, run): command.parser().format_help()\n"
         "assert not {'torch', 'ray', 'optuna'} & set(sys.modules), sorted(sys.modules)"
     )

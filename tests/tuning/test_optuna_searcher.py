@@ -27,15 +27,21 @@ from fedtune.tuning.optuna_searcher import OptunaSearcher, distribution
 from fedtune.tuning.space import Space, met
 
 RANGES = {
-    "lam": tune.loguniform(1e-3, 10), "lr": tune.uniform(0.01, 0.3), "rounds": tune.randint(1, 9),
-    "batch": tune.lograndint(4, 65), "share": tune.quniform(0, 1, 0.25), "width": tune.qrandint(8, 64, 8),
-}  # fmt: skip
+    "lam": tune.loguniform(1e-3, 10),
+    "lr": tune.uniform(0.01, 0.3),
+    "rounds": tune.randint(1, 9),
+    "batch": tune.lograndint(4, 65),
+    "share": tune.quniform(0, 1, 0.25),
+    "width": tune.qrandint(8, 64, 8),
+}
 MIXED = RANGES | {"optimizer": tune.choice(["sgd", "adam"]), "steps": tune.choice([1, 5, 20])}
 FIRST = {"lam": 1.0, "lr": 0.05, "rounds": 3, "batch": 32, "share": 0.5, "width": 16}
 CONDITIONS = {"momentum": {"optimizer": ("sgd",)}}
 CONDITIONAL = {
-    "optimizer": tune.choice(["sgd", "adam"]), "lr": tune.loguniform(1e-3, 0.3), "momentum": tune.uniform(0, 0.9)
-}  # fmt: skip
+    "optimizer": tune.choice(["sgd", "adam"]),
+    "lr": tune.loguniform(1e-3, 0.3),
+    "momentum": tune.uniform(0, 0.9),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -92,11 +98,17 @@ def driven(searcher: Searcher, trials: int, several: bool = False) -> list[dict[
 @pytest.mark.parametrize(
     ("name", "domains", "trials"),
     [
-        ("tpe", MIXED, 40), ("random", MIXED, 20), ("nsga2", MIXED, 70), ("gp", MIXED, 14),
-        ("cmaes", RANGES, 40), ("tpe", CONDITIONAL, 40), ("random", CONDITIONAL, 20), ("gp", CONDITIONAL, 14),
+        ("tpe", MIXED, 40),
+        ("random", MIXED, 20),
+        ("nsga2", MIXED, 70),
+        ("gp", MIXED, 14),
+        ("cmaes", RANGES, 40),
+        ("tpe", CONDITIONAL, 40),
+        ("random", CONDITIONAL, 20),
+        ("gp", CONDITIONAL, 14),
         ("nsga2", CONDITIONAL, 60),
     ],
-)  # fmt: skip
+)
 def test_suggests_the_same_sequence_as_rays_own(name: str, domains: dict, trials: int) -> None:
     conditional = domains is CONDITIONAL
     first = {"optimizer": "sgd", "lr": 0.05, "momentum": 0.5} if conditional else FIRST
@@ -106,9 +118,13 @@ def test_suggests_the_same_sequence_as_rays_own(name: str, domains: dict, trials
     space = Space(domains, [], CONDITIONS if conditional else {})
     ours = searchers.searcher(name, space, points, [], seed=5, study="s")
     theirs = OptunaSearch(
-        ByHand() if conditional else OptunaSearch.convert_search_space(domains), METRIC, "max",
-        points_to_evaluate=points, sampler=searchers.find(name).sampler(5), study_name="s",
-    )  # fmt: skip
+        ByHand() if conditional else OptunaSearch.convert_search_space(domains),
+        METRIC,
+        "max",
+        points_to_evaluate=points,
+        sampler=searchers.find(name).sampler(5),
+        study_name="s",
+    )
     configs = driven(ours, trials)
     assert configs == driven(theirs, trials)
     assert [list(map(type, c.values())) for c in configs] == [list(map(type, c.values())) for c in driven_again(theirs)]
@@ -125,9 +141,12 @@ def test_suggests_the_same_sequence_for_two_objectives(name: str) -> None:
     trials = 60 if name == "nsga2" else 14 if name == "gp" else 30
     ours = searchers.searcher(name, Space(MIXED, []), [], [], seed=5, study="s", goal=Goal(parse("val_acc,comm_mb")))
     theirs = OptunaSearch(
-        OptunaSearch.convert_search_space(MIXED), [METRIC, "comm_mb"], ["max", "min"],
-        sampler=searchers.find(name).sampler(5), study_name="s",
-    )  # fmt: skip
+        OptunaSearch.convert_search_space(MIXED),
+        [METRIC, "comm_mb"],
+        ["max", "min"],
+        sampler=searchers.find(name).sampler(5),
+        study_name="s",
+    )
     assert driven(ours, trials, several=True) == driven(theirs, trials, several=True)
 
 
@@ -178,8 +197,10 @@ def test_the_gaussian_process_fits_in_one_thread_and_gives_the_others_back(monke
 
 FOUR = {"batch": tune.choice([4, 8]), "optimizer": tune.choice(["sgd", "adam"])}
 TEN = {
-    "optimizer": tune.choice(["sgd", "adam"]), "batch": tune.qrandint(4, 8, 4), "momentum": tune.quniform(0, 0.75, 0.25)
-}  # fmt: skip
+    "optimizer": tune.choice(["sgd", "adam"]),
+    "batch": tune.qrandint(4, 8, 4),
+    "momentum": tune.quniform(0, 0.75, 0.25),
+}
 
 
 @pytest.mark.parametrize("name", ["tpe", "random", "gp", "nsga2", "cmaes", "grid"])
@@ -216,10 +237,13 @@ def test_no_configuration_of_finitely_many_is_suggested_twice(
 @pytest.mark.parametrize(
     ("domains", "conditions", "asked", "there"),
     [
-        (FOUR, {}, 10, 4), (FOUR, {}, 3, 3), (TEN, CONDITIONS, 32, 10), (CONDITIONAL, CONDITIONS, 32, 32),
+        (FOUR, {}, 10, 4),
+        (FOUR, {}, 3, 3),
+        (TEN, CONDITIONS, 32, 10),
+        (CONDITIONAL, CONDITIONS, 32, 32),
         ({"rounds": tune.randint(1, 1_000_000), "batch": tune.randint(1, 1_000_000)}, {}, 32, 32),
     ],
-)  # fmt: skip
+)
 def test_there_are_no_more_trials_than_configurations_and_that_is_said(
     domains: dict, conditions: dict, asked: int, there: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

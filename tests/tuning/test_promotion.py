@@ -85,9 +85,10 @@ class Controller:
     def __init__(self, scheduler: Promotion, trials: int, limit: int, value: Curve) -> None:
         self.left, self.limit, self.value = trials, limit, value
         self.search_alg: Any = SimpleNamespace(
-            is_finished=lambda: self.left == 0, on_trial_complete=lambda name, result: self.told.append(name),
+            is_finished=lambda: self.left == 0,
+            on_trial_complete=lambda name, result: self.told.append(name),
             searcher=SimpleNamespace(max_concurrent=1, room=None),
-        )  # fmt: skip
+        )
         self.scheduler = scheduler
         self.trials: list[Any] = []
         self.told: list[str] = []
@@ -155,9 +156,18 @@ def promotion(grace: int, limit: int, eta: int) -> Promotion:
 @pytest.mark.parametrize("value", [noise, steps])
 @pytest.mark.parametrize(
     ("trials", "grace", "limit", "eta"),
-    [(1, 1, 9, 3), (2, 1, 9, 3), (3, 1, 9, 3), (30, 1, 27, 3), (81, 1, 81, 3), (40, 2, 30, 2), (50, 1, 64, 4),
-     (7, 5, 5, 3), (20, 4, 100, 3)],
-)  # fmt: skip
+    [
+        (1, 1, 9, 3),
+        (2, 1, 9, 3),
+        (3, 1, 9, 3),
+        (30, 1, 27, 3),
+        (81, 1, 81, 3),
+        (40, 2, 30, 2),
+        (50, 1, 64, 4),
+        (7, 5, 5, 3),
+        (20, 4, 100, 3),
+    ],
+)
 def test_one_worker_plays_the_papers_jobs_in_the_papers_order(
     trials: int, grace: int, limit: int, eta: int, value: Curve
 ) -> None:
@@ -343,13 +353,19 @@ def searched(folder: Path, trials: int, slots: int = 1, scheduler: TrialSchedule
         tune_config=tune.TuneConfig(
             search_alg=found if scheduler else RunningLimit(found, slots),
             scheduler=scheduler or promotion(1, LIMIT, 3),
-            num_samples=trials, max_concurrent_trials=slots, reuse_actors=True,
+            num_samples=trials,
+            max_concurrent_trials=slots,
+            reuse_actors=True,
         ),
         run_config=tune.RunConfig(
-            name="run", storage_path=str(folder), verbose=0, callbacks=[log],
-            failure_config=tune.FailureConfig(max_failures=3), checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
+            name="run",
+            storage_path=str(folder),
+            verbose=0,
+            callbacks=[log],
+            failure_config=tune.FailureConfig(max_failures=3),
+            checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
         ),
-    ).fit()  # fmt: skip
+    ).fit()
     return SimpleNamespace(grid=grid, log=log, study=found.study)
 
 

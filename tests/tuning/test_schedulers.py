@@ -54,9 +54,12 @@ def test_the_first_trial_has_what_the_space_cannot_hold(name):
         ({"grace": 20}, "no rung comes before the end, so nothing is stopped early: --grace is all of a trial's 20"),
         ({"budget_unit": "mb", "budget": 5, "grace": 5}, "--grace is all of a trial's 5 mb"),
         ({"fields": {"rounds": 1}, "algo": "fedavg"}, "nothing is stopped early: a trial lasts 1 round"),
-        ({"scheduler": "none"}, ""), ({"fields": {"rounds": 60}}, ""), ({"grace": 10}, ""), ({"algo": "fedavg"}, ""),
+        ({"scheduler": "none"}, ""),
+        ({"fields": {"rounds": 60}}, ""),
+        ({"grace": 10}, ""),
+        ({"algo": "fedavg"}, ""),
     ],
-)  # fmt: skip
+)
 def test_what_can_stop_nothing_says_why(changes, said, tmp_path, capsys):
     asked = {"algo": "gfpl", "scenario": "gfpl-fmnist-few", "fields": {"rounds": 20}, "storage_path": str(tmp_path)}
     made = plan.make(SearchOptions(**(asked | changes)))

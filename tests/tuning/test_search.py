@@ -38,8 +38,12 @@ def gfpl(tmp_path_factory):
 
 def test_the_first_trial_is_the_default_configuration(gfpl):
     assert configuration(gfpl.trials.iloc[0]) == {
-        "lam": 2.0, "threshold": 1.0, "pseudo": 16, "retrain_lr": 0.01, "lr": 0.01,
-    }  # fmt: skip; components has no effect on so few rows, and leaves
+        "lam": 2.0,
+        "threshold": 1.0,
+        "pseudo": 16,
+        "retrain_lr": 0.01,
+        "lr": 0.01,
+    }  # components has no effect on so few rows, and leaves
 
 
 def test_no_trial_ends_before_the_first_effect_and_rounds_are_there_once(gfpl):
@@ -155,9 +159,14 @@ def test_a_time_budget_ends_the_search(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "arguments",
-    ["--scheduler hyperband --searcher gp", "--scheduler median --searcher cmaes", "--scheduler pbt",
-     "--scheduler none --searcher nsga2", "--searcher random"],
-)  # fmt: skip
+    [
+        "--scheduler hyperband --searcher gp",
+        "--scheduler median --searcher cmaes",
+        "--scheduler pbt",
+        "--scheduler none --searcher nsga2",
+        "--searcher random",
+    ],
+)
 def test_every_scheduler_and_searcher_ends_with_a_best_configuration(arguments, tmp_path):
     got = searched(tmp_path, f"--algo fedproto --trials 4 --rounds 3 {arguments} " + QUICK)
     assert len(got.trials) == 4 and set(got.trials["status"]) <= {"finished", "stopped"}

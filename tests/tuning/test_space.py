@@ -178,8 +178,10 @@ def suggested(kind, found, first):
         clamp, config = schedulers.Clamp(found), dict(first)
         moved = []
         for _ in range(40):
-            copies = {n: rng.choice(d.categories) if hasattr(d, "categories") else config[n] * rng.choice([0.8, 1.2])
-                      for n, d in found.domains.items()}  # fmt: skip
+            copies = {
+                n: rng.choice(d.categories) if hasattr(d, "categories") else config[n] * rng.choice([0.8, 1.2])
+                for n, d in found.domains.items()
+            }
             moved.append(config := clamp(copies))
         return moved
     searcher, got = searchers.searcher(kind, found, [first], [], seed=1, study="s"), []

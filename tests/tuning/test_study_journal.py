@@ -202,8 +202,11 @@ def test_a_running_trial_shows_its_rounds_and_what_they_cost(tmp_path: Path) -> 
         assert trial.intermediate_values == {t: row(name, t)[METRIC] for t in range(1, driver.running[name] + 1)}
         last = row(name, driver.running[name])
         assert trial.user_attrs == {
-            "trial": name, "rounds": last["round"], "comm_mb": last["comm_mb"], "test_acc": last["test_acc"]
-        }  # fmt: skip
+            "trial": name,
+            "rounds": last["round"],
+            "comm_mb": last["comm_mb"],
+            "test_acc": last["test_acc"],
+        }
 
 
 def test_a_search_that_runs_has_the_rounds_of_its_running_trials_in_the_file(interrupted: dict[int, Path]) -> None:
@@ -232,9 +235,8 @@ def test_a_resumed_search_begins_the_file_anew_and_has_every_trial_once(tmp_path
     driver = Driver(again, path, 9)
     driver.begun = len(again.study.trials)
     driver.running = {
-        t.user_attrs["trial"]: len(t.intermediate_values)
-        for t in again.study.get_trials(states=(TrialState.RUNNING,))
-    }  # fmt: skip
+        t.user_attrs["trial"]: len(t.intermediate_values) for t in again.study.get_trials(states=(TrialState.RUNNING,))
+    }
     while not driver.over():
         driver.step()
         journal._update()

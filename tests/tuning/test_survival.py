@@ -102,10 +102,18 @@ def test_the_status_of_a_finished_search(undisturbed: Path, capsys: pytest.Captu
 def made_up(run: Path, state: str, how: dict[str, str], rows: dict[str, list[dict]]) -> None:
     """A run's folder with so much as its status reads."""
     record = {
-        "state": state, "scenario": {"rounds": 9}, "rungs": [3], "trials": 5, "concurrent": 2, "algorithm": "fedavg",
-        "searcher": "tpe", "scheduler": "asha", "started": "now", "space": {"lr": ""},
+        "state": state,
+        "scenario": {"rounds": 9},
+        "rungs": [3],
+        "trials": 5,
+        "concurrent": 2,
+        "algorithm": "fedavg",
+        "searcher": "tpe",
+        "scheduler": "asha",
+        "started": "now",
+        "space": {"lr": ""},
         "budget": Budget("rounds", 9)._asdict(),
-    }  # fmt: skip
+    }
     (run / "run.json").write_text(json.dumps(record))
     trials = [[json.dumps({"trial_id": t, "status": s}), "{}"] for t, s in how.items()]
     (run / "experiment_state-1.json").write_text(json.dumps({"trial_data": trials}))
@@ -136,9 +144,11 @@ def test_the_status_tells_how_trials_stand_what_rungs_left_and_how_long_it_may_t
     assert "rung at round 3: reached by 3, 2 went on" in said
     shown = [line.split()[:4] for line in said.splitlines() if line.split()[:1] and line.split()[0] in "abcd"]
     assert shown == [
-        ["a", "finished", "9/9", "0.5000"], ["c", "running", "4/9", "0.4000"], ["b", "stopped", "3/9", "0.2000"],
+        ["a", "finished", "9/9", "0.5000"],
+        ["c", "running", "4/9", "0.4000"],
+        ["b", "stopped", "3/9", "0.2000"],
         ["d", "diverged", "2/9", "0.6000"],
-    ]  # fmt: skip
+    ]
     # ended trials took 18, 6 and 4 s; c has 8 of those 28 / 3, the fifth all of them; two at once
     assert "about 0:00:05 left" in said
     (tmp_path / "run.json").write_text((tmp_path / "run.json").read_text().replace("running", "interrupted"))
@@ -160,9 +170,12 @@ def test_optuna_learns_how_each_trial_ended() -> None:
     space = Space({"lam": tune.uniform(0.1, 10)}, [])
     searcher = searchers.searcher("random", space, [{"lam": 1.0}], {}, seed=3, study="s")
     ends = [
-        ({METRIC: 0.7, "complete": True}, False), ({METRIC: 0.4, "complete": False}, False),
-        ({METRIC: 0.1, "diverged": True}, False), (None, True), ({METRIC: 0.2, "complete": True}, True),
-    ]  # fmt: skip
+        ({METRIC: 0.7, "complete": True}, False),
+        ({METRIC: 0.4, "complete": False}, False),
+        ({METRIC: 0.1, "diverged": True}, False),
+        (None, True),
+        ({METRIC: 0.2, "complete": True}, True),
+    ]
     for i, (result, error) in enumerate(ends):
         searcher.suggest(str(i))
         for t in (1, 2):
@@ -180,9 +193,11 @@ def test_optuna_learns_how_each_trial_with_two_objectives_ended() -> None:
     for name in ("tpe", "nsga2", "gp", "random"):
         searcher = searchers.searcher(name, space, [{"lam": 1.0}], {}, 3, "s", goal=Goal(parse("val_acc,comm_mb")))
         ends = [
-            {METRIC: 0.7, "comm_mb": 30.0, "complete": True}, {METRIC: 0.2, "comm_mb": 1.0, "complete": False},
-            {METRIC: 0.1, "diverged": True}, {METRIC: 0.6, "comm_mb": 9.0, "complete": True},
-        ]  # fmt: skip
+            {METRIC: 0.7, "comm_mb": 30.0, "complete": True},
+            {METRIC: 0.2, "comm_mb": 1.0, "complete": False},
+            {METRIC: 0.1, "diverged": True},
+            {METRIC: 0.6, "comm_mb": 9.0, "complete": True},
+        ]
         for i, result in enumerate(ends):
             searcher.suggest(str(i))
             first = {METRIC: 0.1, "comm_mb": 31.0 if i == 0 else 1.0, "training_iteration": 1}
@@ -198,11 +213,9 @@ def test_optuna_learns_how_each_trial_with_two_objectives_ended() -> None:
 
 def test_a_new_scheduler_remembers_its_rungs() -> None:
     rows = {
-        name: [
-            {"trial_id": name, "timestamp": t, "training_iteration": t, METRIC: value} for t in range(1, last + 1)
-        ]
+        name: [{"trial_id": name, "timestamp": t, "training_iteration": t, METRIC: value} for t in range(1, last + 1)]
         for name, value, last in (("a", 0.5, 9), ("b", 0.7, 2), ("c", 0.6, 3))
-    }  # fmt: skip
+    }
     rows["d"] = [{"trial_id": "d", "timestamp": 4, "training_iteration": 3, METRIC: 0.1, "diverged": True}]
     new = schedulers.scheduler("asha", Budget("rounds", 27), 3, Space({}, []))
     heard = logs.metric_history(rows, "training_iteration", METRIC)

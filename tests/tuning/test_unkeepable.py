@@ -37,11 +37,19 @@ def row(mb: float, at: int = 1) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("bound", "more", "kept"),
     [
-        ("comm_mb<=1.5", {}, False), ("comm_mb<=19.99", {}, False), ("comm_mb<=20", {}, True),  # ten rounds of 2 MB
-        ("comm_mb>=20", {}, True), ("comm_mb>=20.01", {}, False), ("comm_mb<=100", {}, True),
-        ("up_bytes<=1333333", {}, False), ("up_bytes<=1333334", {}, True), ("down_bytes>=700000", {}, False),
-        ("val_loss<=0.0001", {}, True), ("val_acc>=1,seconds<=0.001", {}, True),  # no bound on traffic
-        ("val_loss<=1,comm_mb<=1", {}, False), ("comm_mb<=30,comm_mb>=25", {}, False),
+        ("comm_mb<=1.5", {}, False),
+        ("comm_mb<=19.99", {}, False),
+        ("comm_mb<=20", {}, True),  # ten rounds of 2 MB
+        ("comm_mb>=20", {}, True),
+        ("comm_mb>=20.01", {}, False),
+        ("comm_mb<=100", {}, True),
+        ("up_bytes<=1333333", {}, False),
+        ("up_bytes<=1333334", {}, True),
+        ("down_bytes>=700000", {}, False),
+        ("val_loss<=0.0001", {}, True),
+        ("val_acc>=1,seconds<=0.001", {}, True),  # no bound on traffic
+        ("val_loss<=1,comm_mb<=1", {}, False),
+        ("comm_mb<=30,comm_mb>=25", {}, False),
         ("comm_mb<=5", {"budget_unit": "mb", "budget": 5.0}, False),  # a trial ends in the round in which it has 5 MB
         ("comm_mb<=6", {"budget_unit": "mb", "budget": 5.0}, True),
         ("comm_mb<=6", {"budget_unit": "mb", "budget": 6.0}, True),
@@ -51,7 +59,7 @@ def row(mb: float, at: int = 1) -> dict[str, Any]:
         ("comm_mb<=2", {"objective": "val_acc,comm_mb"}, True),  # the front is of all rounds
         ("comm_mb<=1.9", {"objective": "val_acc,comm_mb"}, False),
     ],
-)  # fmt: skip
+)
 def test_a_bound_is_hopeless_where_every_round_costs_as_much(bound: str, more: dict[str, Any], kept: bool) -> None:
     p = made(subject_to=bound, **more)
     for at in (1, 3):
@@ -78,13 +86,23 @@ def test_it_says_what_would_keep_it() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "searched", "alike"),
     [
-        ("fedavg", "lr,momentum,local_epochs,batch", True), ("fedavg", "lr,body_lr_scale", False),
-        ("fedavg", "batch_norm", False), ("fedprox", "mu,lr", True), ("moon", "mu,temperature", True),
-        ("fedadam", "rule,server_lr,lr", True), ("fedbabu", "lr", True), ("fedbabu", "update", False),
-        ("lgfedavg", "averages", False), ("fml", "meme,lr", False), ("gfpl", "lr", False), ("fedkd", "lr", False),
-        ("fedproto", "lam", False), ("scaffold", "lr", False), ("fedpft", "components", False),
+        ("fedavg", "lr,momentum,local_epochs,batch", True),
+        ("fedavg", "lr,body_lr_scale", False),
+        ("fedavg", "batch_norm", False),
+        ("fedprox", "mu,lr", True),
+        ("moon", "mu,temperature", True),
+        ("fedadam", "rule,server_lr,lr", True),
+        ("fedbabu", "lr", True),
+        ("fedbabu", "update", False),
+        ("lgfedavg", "averages", False),
+        ("fml", "meme,lr", False),
+        ("gfpl", "lr", False),
+        ("fedkd", "lr", False),
+        ("fedproto", "lam", False),
+        ("scaffold", "lr", False),
+        ("fedpft", "components", False),
     ],
-)  # fmt: skip
+)
 def test_which_searches_send_alike(algorithm: str, searched: str, alike: bool) -> None:
     assert sends_alike(algorithm, searched.split(",")) is alike
 

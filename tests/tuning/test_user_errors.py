@@ -58,11 +58,18 @@ def test_a_search_of_which_every_trial_fails_ends_with_one_line_and_status_2(tmp
     assert json.loads(RunFiles(run).record_file.read_text())["state"] == "nothing found"
 
 
-@pytest.mark.parametrize(("error", "heals"), [
-    (KeyError("odd"), False), (IndexError("index out of range in self"), False), (AssertionError(), False),
-    (OSError("disk"), True), (MemoryError(), True), (RuntimeError("CUDA error: unknown"), True),
-    (torch.OutOfMemoryError("full"), True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "heals"),
+    [
+        (KeyError("odd"), False),
+        (IndexError("index out of range in self"), False),
+        (AssertionError(), False),
+        (OSError("disk"), True),
+        (MemoryError(), True),
+        (RuntimeError("CUDA error: unknown"), True),
+        (torch.OutOfMemoryError("full"), True),
+    ],
+)
 def test_what_would_come_again_ends_a_trial_and_what_may_heal_is_tried_again(
     error: Exception, heals: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,10 +38,10 @@ ENDS = {
     "import helper": r"by signal 11 \(Segmentation fault\), at helper.py:2",
     "import atexit, os\natexit.register(os._exit, 7)": "with status 7",
     "import os\nos.fork()": "it forks as it is imported, and two would go on from there",
-    "import signal, time\nsignal.signal(signal.SIGALRM, signal.SIG_DFL)\nsignal.setitimer(0, 0.01)\ntime.sleep(1)":
-    r"by signal 14 \(Alarm clock\)",
+    "import signal, time\nsignal.signal(signal.SIGALRM, signal.SIG_DFL)\nsignal.setitimer(0, 0.01)\n"
+    "time.sleep(1)": r"by signal 14 \(Alarm clock\)",
     "import sys, os\nsys.stdout.close(); os.close(1); os.close(2); os._exit(5)": "with status 5",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("text", ENDS)
@@ -81,8 +81,9 @@ def test_what_came_from_elsewhere_was_looked_at_there(tmp_path, monkeypatch):
     assert user_files.load("own.py", "algorithm").x == 4
 
 
-@pytest.mark.parametrize("text", ["while True: pass", "import time\ntime.sleep(60)", "import threading\n"
-                                  "threading.Event().wait()"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text", ["while True: pass", "import time\ntime.sleep(60)", "import threading\nthreading.Event().wait()"]
+)
 def test_one_that_never_ends_is_named_and_ctrl_c_ends_it(text, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(first_import, "PATIENCE", 0.05)
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
@@ -166,13 +167,19 @@ CHANGES = {
     "import logging\nlogging.disable()": "the logging of the whole process",
 }
 SILENT = (
-    "import sys\nsys.stdout.close()\nsys.stderr.close()", "import os\nos.close(1)\nos.close(2)",
-    "import sys\nsys.stdout = sys.stderr = None", "import os\nos.dup2(os.open(os.devnull, os.O_RDWR), 1)",
-    "import sys\ndel sys.stdout", "import sys\nsys.modules['json'] = sys.modules['os'] = None",
-    "import sys\nsys.path = None", "import sys\nsys.path.clear()", "import sys\nsys.setrecursionlimit(200)",
-    "import sys\nsys.settrace(lambda *_: None)", "import sys\nsys.excepthook = None",
+    "import sys\nsys.stdout.close()\nsys.stderr.close()",
+    "import os\nos.close(1)\nos.close(2)",
+    "import sys\nsys.stdout = sys.stderr = None",
+    "import os\nos.dup2(os.open(os.devnull, os.O_RDWR), 1)",
+    "import sys\ndel sys.stdout",
+    "import sys\nsys.modules['json'] = sys.modules['os'] = None",
+    "import sys\nsys.path = None",
+    "import sys\nsys.path.clear()",
+    "import sys\nsys.setrecursionlimit(200)",
+    "import sys\nsys.settrace(lambda *_: None)",
+    "import sys\nsys.excepthook = None",
     "import warnings\nwarnings.simplefilter('error')",
-)  # fmt: skip
+)
 
 
 def state():
@@ -208,9 +215,10 @@ def test_what_a_file_adds_to_the_path_stays_for_later_imports(tmp_path):
     (tmp_path / "more" / "found_later_by_own.py").write_text("x = 5")
     try:
         module = load(
-            tmp_path, f"import sys\nsys.path.append({str(tmp_path / 'more')!r})\n"
-            "def f():\n    import found_later_by_own\n    return found_later_by_own.x"
-        )  # fmt: skip
+            tmp_path,
+            f"import sys\nsys.path.append({str(tmp_path / 'more')!r})\n"
+            "def f():\n    import found_later_by_own\n    return found_later_by_own.x",
+        )
         assert module.f() == 5
     finally:
         sys.path.remove(str(tmp_path / "more"))

@@ -10,8 +10,21 @@ import pytest
 from fedtune.user_code import packages
 
 ROOT = Path(packages.__file__).parents[2]
-TINY = ("--algo", "gfpl", "--trials", "1", "--rounds", "1", "--clients", "4", "--scheduler", "none",
-        "--final-seeds", "0", "--no-dashboard")  # fmt: skip
+TINY = (
+    "--algo",
+    "gfpl",
+    "--trials",
+    "1",
+    "--rounds",
+    "1",
+    "--clients",
+    "4",
+    "--scheduler",
+    "none",
+    "--final-seeds",
+    "0",
+    "--no-dashboard",
+)
 
 
 @pytest.fixture(params=["trainables", "search_spaces", "analysis"])
@@ -30,7 +43,7 @@ def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     paths = {"PYTHONPATH": str(Path(__file__).parents[1] / "support" / "forked"), "FEDTUNE_FORK": forked}
     return subprocess.run(
         [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=300, env=os.environ | paths
-    )  # fmt: skip
+    )
 
 
 def test_a_pinned_name_is_imported_from_beside_fedtune(crowded):

@@ -37,7 +37,7 @@ CALLS = {
     "calls and ctypes.string_at(0)": (-11, "error: {}:6: it ends the program: Segmentation fault\n"),
     "os.fork() or os._exit(0)": (0, ""),  # a child of theirs is theirs to end
     "(pid := os.fork()) or os.kill(os.getpid(), 9); os.waitpid(pid, 0)": (0, ""),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("call", CALLS)

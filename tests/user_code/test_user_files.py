@@ -103,11 +103,17 @@ def test_whatever_a_path_is_called_it_is_taken_and_given_again(folder, name, tmp
 
 def test_a_file_runs_from_its_content_with_the_modules_it_imports_from_its_folder(tmp_path):
     file = write(
-        tmp_path, main="import low.deep as d\nfrom . import near\nfrom low import *\nimport plain.leaf\n"
+        tmp_path,
+        main="import low.deep as d\nfrom . import near\nfrom low import *\nimport plain.leaf\n"
         "def lazy():\n    from late import there\n    return there\nall = d.one + near.two + three + plain.leaf.six",
-        low0__init__="from .other import three", low0deep="from near import one", low0other="three = 3",
-        near="one, two = 1, 2\nimport main", late="there = 7", plain0leaf="six = 6", unused="raise ValueError",
-    )  # fmt: skip
+        low0__init__="from .other import three",
+        low0deep="from near import one",
+        low0other="three = 3",
+        near="one, two = 1, 2\nimport main",
+        late="there = 7",
+        plain0leaf="six = 6",
+        unused="raise ValueError",
+    )
     _, files = user_files.take(str(file))
     names = {"main.py", "low/__init__.py", "low/deep.py", "low/other.py", "near.py", "late.py", "plain/leaf.py"}
     assert {f.name for f in files} == names and files[0].name == "main.py"
@@ -197,12 +203,17 @@ def test_what_fails_in_a_users_file_is_told_with_its_line(tmp_path, text, line, 
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("nowhere.py", "No such file"), ("nowhere/", "No such file"),
-        ("good.py:", "comes a name"), ("good.py:1a", "comes a name"), ("good.py:f(1)", "literals by name"),
-        ("good.py:f(a=open)", "literals by name"), ("good.py:f(**{})", "literals by name"), ("latin.py", "utf-8"),
+        ("nowhere.py", "No such file"),
+        ("nowhere/", "No such file"),
+        ("good.py:", "comes a name"),
+        ("good.py:1a", "comes a name"),
+        ("good.py:f(1)", "literals by name"),
+        ("good.py:f(a=open)", "literals by name"),
+        ("good.py:f(**{})", "literals by name"),
+        ("latin.py", "utf-8"),
         ("null.py", "is not Python"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_reference_to_code_is_refused(tmp_path, text, said):
     write(tmp_path, good="def f(): pass")
     (tmp_path / "latin.py").write_bytes("x = 'é'".encode("latin-1"))

@@ -64,14 +64,23 @@ class ComparisonPlan:
         algos = self.options.algos if self.options.algos == "all" else user_files.reference(",".join(self.plans))
         typed = dataclasses.replace(self.options, algos=algos, fields=p.options.fields, set=p.options.set)
         return {
-            "options": typed.to_record(), "algorithms": list(self.plans), "scenario_name": p.scenario,
-            "scenario": dataclasses.asdict(self.scenario), "pinned": p.experiment.pinned,
+            "options": typed.to_record(),
+            "algorithms": list(self.plans),
+            "scenario_name": p.scenario,
+            "scenario": dataclasses.asdict(self.scenario),
+            "pinned": p.experiment.pinned,
             "defaults_of": {plain_name(n): q.experiment.configuration({}) for n, q in self.plans.items()},
-            "preset": p.experiment.preset, "seed": p.experiment.seed, "trials": p.trials,
-            "seeds": self.options.seeds, "top_k": self.options.top_k, "grace": p.grace, "budget": p.budget._asdict(),
-            "scheduler": p.scheduler, "seeds_per_trial": p.seeds,
+            "preset": p.experiment.preset,
+            "seed": p.experiment.seed,
+            "trials": p.trials,
+            "seeds": self.options.seeds,
+            "top_k": self.options.top_k,
+            "grace": p.grace,
+            "budget": p.budget._asdict(),
+            "scheduler": p.scheduler,
+            "seeds_per_trial": p.seeds,
             **p.goal.to_record(),
-        } | ({"own": user_copies.to_record(self.own)} if self.own else {})  # fmt: skip
+        } | ({"own": user_copies.to_record(self.own)} if self.own else {})
 
 
 def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPlan:

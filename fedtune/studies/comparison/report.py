@@ -87,14 +87,20 @@ def _titled(
     few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > comparison_text.MANY else ""
     titled = [
         (f"{what} {c.setting} {unit}mean ± 95 % interval over {over}", comparison_text.shown(table)),
-        (f"tuned, paired by seed{few}: ± of each pair by itself, p corrected by Holm for all pairs",
-         comparison_text.shown_pairs(pairs)),
-        (f"against {' and '.join(c.baselines)}, tuned: p corrected by Holm for these {len(against)}",
-         comparison_text.shown_pairs(against, every=True)),
-        (f"what that cost; the searches had {several(c.first.trials, 'trial')} of at most {_most(c.first)} each",
-         comparison_text.costs(table)),
+        (
+            f"tuned, paired by seed{few}: ± of each pair by itself, p corrected by Holm for all pairs",
+            comparison_text.shown_pairs(pairs),
+        ),
+        (
+            f"against {' and '.join(c.baselines)}, tuned: p corrected by Holm for these {len(against)}",
+            comparison_text.shown_pairs(against, every=True),
+        ),
+        (
+            f"what that cost; the searches had {several(c.first.trials, 'trial')} of at most {_most(c.first)} each",
+            comparison_text.costs(table),
+        ),
         ("what the searches found", comparison_text.searched(table)),
-    ]  # fmt: skip
+    ]
     return [(title, text) for title, text in titled if not text.empty]
 
 

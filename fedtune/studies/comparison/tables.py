@@ -61,9 +61,11 @@ OBJECTIVE_COLUMNS: dict[str, str] = {  # and then also
 
 
 def table(
-    evaluations: pd.DataFrame, spent: Mapping[str, Mapping[str, float]], published: Mapping[str, str],
+    evaluations: pd.DataFrame,
+    spent: Mapping[str, Mapping[str, float]],
+    published: Mapping[str, str],
     objective: Objective = ACCURACY,
-) -> pd.DataFrame:  # fmt: skip
+) -> pd.DataFrame:
     """A row per algorithm, the best tuned one first; columns COLUMNS.
 
     spent: what each search took (`spent`).  published: text per algorithm, where there is any.
@@ -83,21 +85,33 @@ def table(
         lost = {f"{n}_diverged": int(of["test_acc"].isna().sum()) for n, of in (("default", default), ("tuned", tuned))}
         rows.append(
             {
-                "algorithm": name, "default": at_default.mean, "default_half": at_default.half,
-                "tuned": at_tuned.mean, "tuned_half": at_tuned.half, "gain": gain.mean, "gain_half": gain.half,
+                "algorithm": name,
+                "default": at_default.mean,
+                "default_half": at_default.half,
+                "tuned": at_tuned.mean,
+                "tuned_half": at_tuned.half,
+                "gain": gain.mean,
+                "gain_half": gain.half,
                 "clients_std": tuned["test_acc_std"].mean(skipna=False),
                 "worst10": tuned["test_acc_worst10"].mean(skipna=False),
-                "all": others["all"].mean, "all_half": others["all"].half,
-                "foreign": others["foreign"].mean, "foreign_half": others["foreign"].half, **means,
-                "search_score": score, "selection_gap": score - first[metric].mean(skipna=False),
-                "default_gap": default["score"].iloc[0] - default[metric].mean(skipna=False), **lost,
+                "all": others["all"].mean,
+                "all_half": others["all"].half,
+                "foreign": others["foreign"].mean,
+                "foreign_half": others["foreign"].half,
+                **means,
+                "search_score": score,
+                "selection_gap": score - first[metric].mean(skipna=False),
+                "default_gap": default["score"].iloc[0] - default[metric].mean(skipna=False),
+                **lost,
                 "runs": len(default),
                 **{f"search_{k}": v for k, v in spent[str(name)].items()},
-                "published": published.get(str(name), ""), "configuration": _listed(tuned), "metric": tested,
+                "published": published.get(str(name), ""),
+                "configuration": _listed(tuned),
+                "metric": tested,
                 "default_test_acc": default["test_acc"].mean(skipna=False),
                 "tuned_test_acc": tuned["test_acc"].mean(skipna=False),
             }
-        )  # fmt: skip
+        )
     frame = pd.DataFrame(rows, columns=[*COLUMNS, *(OBJECTIVE_COLUMNS if tested != ACCURACY.tested else ())])
     return frame.sort_values("tuned", ascending=objective.tested_sign < 0, kind="stable", ignore_index=True)
 

@@ -165,8 +165,10 @@ def latex(frame: pd.DataFrame) -> str:
     special = {c: "\\" + c for c in "&%$#_{}"} | {c: f"${c}$" for c in "<>"}
     special |= {"±": "$\\pm$", "−": "$-$", "≤": "$\\leq$", "≥": "$\\geq$"}
     special |= {"\\": "\\textbackslash{}", "~": "\\~{}", "^": "\\^{}"}
-    lines = [" & ".join("".join(special.get(c, c) for c in cell) for cell in row) + r" \\"
-             for row in [list(frame), *frame.astype(str).values.tolist()]]  # fmt: skip
+    lines = [
+        " & ".join("".join(special.get(c, c) for c in cell) for cell in row) + r" \\"
+        for row in [list(frame), *frame.astype(str).values.tolist()]
+    ]
     columns = "l" + "r" * (frame.shape[1] - 1)
     inner = [r"\begin{tabular}{" + columns + "}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
     return "\n".join([*inner, r"\end{tabular}"]) + "\n"

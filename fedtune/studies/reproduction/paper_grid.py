@@ -22,9 +22,12 @@ MEASURES = {
 }
 # measures that have no table of their own, but a column beside the accuracies -> its heading
 BESIDE = {
-    "spread": "std over clients", "all_classes": "all classes", "foreign": "foreign classes", "val": "validation",
+    "spread": "std over clients",
+    "all_classes": "all classes",
+    "foreign": "foreign classes",
+    "val": "validation",
     "total_mb": "MB in all",
-}  # fmt: skip
+}
 
 # how a paper takes an accuracy from a run's rounds, where it is not the last round's; both choose on test rows
 RULES: dict[str, tuple[str, Callable[[list[float]], float]]] = {

@@ -21,9 +21,15 @@ def _all(*names: str) -> tuple[Row, ...]:
 # GFPL ------------------------------------------------------------------------------------------------------------
 
 _FEMNIST = {
-    "dataset": "emnist-byclass", "features": 80, "ways_spread": 1, "shots": 92, "shots_spread": 1, "val_shots": 15,
-    "test_shots": 15, "rounds": 120,
-}  # fmt: skip
+    "dataset": "emnist-byclass",
+    "features": 80,
+    "ways_spread": 1,
+    "shots": 92,
+    "shots_spread": 1,
+    "val_shots": 15,
+    "test_shots": 15,
+    "rounds": 120,
+}
 _GFPL: dict[str, tuple[str, dict[str, Any], str]] = {  # data set -> scenario, fields, what stands for what
     "MNIST": ("gfpl-mnist-w4", {}, ""),
     "FEMNIST": ("gfpl-mnist-w4", _FEMNIST, "EMNIST by class for FEMNIST"),
@@ -64,12 +70,15 @@ _LAMBDA = tuple(c._replace(label=c.label.removesuffix(".0")) for c in _LAMBDA)
 
 # A dose is the passes over an event's pseudo-features, or over as many of a client's own (analysis/contrasts.yaml)
 _DOSED: dict[str, dict[str, Any]] = {
-    "GFPL": {}, "GFPL w/o DCS": {"dcs": False}, "Local with equal head steps": {"dcs": False, "retrain_on": "own"}
-}  # fmt: skip
+    "GFPL": {},
+    "GFPL w/o DCS": {"dcs": False},
+    "Local with equal head steps": {"dcs": False, "retrain_on": "own"},
+}
 _AT_DOSES = tuple(
     Row(f"{label}, dose {d}", "gfpl", config | {"retrain_epochs": d})
-    for d in (1, 10, 50) for label, config in _DOSED.items()
-)  # fmt: skip
+    for d in (1, 10, 50)
+    for label, config in _DOSED.items()
+)
 _FRAME_ALONE = Row("GFPL w/o PFG", "gfpl", {"pfg": False})
 
 # FedPA and FedGenP ---------------------------------------------------------------------------------------------------
@@ -83,9 +92,13 @@ def _parts(label: str, *on: str) -> Row:
 
 
 _FEDPA_PARTS = (
-    _parts("none"), _parts("L_po", "lam_po"), _parts("L_ge", "lam_ge"), _parts("L_ad, L_ge", "gamma_ad", "lam_ge"),
-    _parts("L_ge, L_po", "lam_ge", "lam_po"), _parts("L_ad, L_ge, L_po", *_OFF),
-)  # fmt: skip
+    _parts("none"),
+    _parts("L_po", "lam_po"),
+    _parts("L_ge", "lam_ge"),
+    _parts("L_ad, L_ge", "gamma_ad", "lam_ge"),
+    _parts("L_ge, L_po", "lam_ge", "lam_po"),
+    _parts("L_ad, L_ge, L_po", *_OFF),
+)
 _EMNIST = {"gen_lr": 1e-4}  # section V: the rate of clients and of the generator, 3e-4 elsewhere
 _FEDPA_DATA = (
     Panel("MNIST", (), tuple(Column(f"MNIST, α = {a}", f"fedpa-mnist-a{a}") for a in ("0.1", "1"))),
@@ -93,11 +106,15 @@ _FEDPA_DATA = (
     Panel("FashionMNIST", (), tuple(Column(f"FashionMNIST, α = {a}", f"fedpa-fmnist-a{a}") for a in ("0.3", "1"))),
     Panel("CelebA", (), (Column("CelebA, iid", "fedpa-celeba"),)),
     # the released script drops a class; the paper does not say of which split its row is
-    Panel("FashionMNIST9", (), tuple(
-        Column(f"FashionMNIST9, α = {a}", f"fedpa-fmnist9-a{a}", printed={"accuracy": f"FashionMNIST, α = {a}"})
-        for a in ("0.3", "1")
-    )),
-)  # fmt: skip
+    Panel(
+        "FashionMNIST9",
+        (),
+        tuple(
+            Column(f"FashionMNIST9, α = {a}", f"fedpa-fmnist9-a{a}", printed={"accuracy": f"FashionMNIST, α = {a}"})
+            for a in ("0.3", "1")
+        ),
+    ),
+)
 _FEDPA_ROWS = _all("FedAvg", "FedProx", "FedEnsemble", "FedGen", "FedHKD", "FedPA")
 _FEDGENP_ROWS = _all("FedAvg", "FedEnsemble", "FedGen", "FedGenP")
 _SHARES = {"100pct": "100 %, 20 active", "10pct": "10 %, 10 active", "5pct": "5 %, 20 active"}

@@ -68,9 +68,7 @@ class Spot(NamedTuple):
     runs: tuple[SeededRun, ...]
 
 
-def planned(
-    grid: Grid, presets: str, device: str, test_every: int = 1, all_classes: bool = False
-) -> Iterator[Spot]:
+def planned(grid: Grid, presets: str, device: str, test_every: int = 1, all_classes: bool = False) -> Iterator[Spot]:
     """Every row on every column of every part; the same configuration under two names is one run.
 
     test_every: the rounds in which test rows are scored, where the grid needs no others.

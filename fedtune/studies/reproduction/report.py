@@ -44,8 +44,9 @@ def texts(figures: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 def footnotes(figures: pd.DataFrame) -> list[str]:
     """The printed figures' defects with their sources, each behind its mark."""
     known = {d.short: d for cell in published.every() for d in cell.defects}
-    return [f"{mark}: {d.short}: {d.what} ({d.source})" for short, mark in _marks(figures).items()
-            for d in [known[short]]]  # fmt: skip
+    return [
+        f"{mark}: {d.short}: {d.what} ({d.source})" for short, mark in _marks(figures).items() for d in [known[short]]
+    ]
 
 
 def markdown(figures: pd.DataFrame) -> str:
@@ -62,9 +63,14 @@ class Report:
     """What a reproduction shows and writes: its tables under a title, with how they were made."""
 
     def __init__(
-        self, grid: Grid, spots: Sequence[Spot], outcomes: Mapping[str, Outcome], origin: Mapping[str, Any],
-        presets: str, quick: bool,
-    ) -> None:  # fmt: skip
+        self,
+        grid: Grid,
+        spots: Sequence[Spot],
+        outcomes: Mapping[str, Outcome],
+        origin: Mapping[str, Any],
+        presets: str,
+        quick: bool,
+    ) -> None:
         """outcomes: by the runs' labels.  origin: command, versions and commit, as in the record."""
         self.grid, self.spots, self.outcomes, self.origin = grid, spots, outcomes, origin
         self.presets, self.quick = presets, quick
@@ -162,9 +168,7 @@ def _listed(cell: Any) -> list[str]:
     return cell.split("; ") if isinstance(cell, str) and cell else []
 
 
-def _figure(
-    mean: float, spread: float, form: str, half_form: str = "", within: tuple[float, float] = UNBOUNDED
-) -> str:
+def _figure(mean: float, spread: float, form: str, half_form: str = "", within: tuple[float, float] = UNBOUNDED) -> str:
     """A mean, with its ± if there is one; empty if there is none."""
     return "" if math.isnan(mean) else interval(mean, spread, form, half_form, within)
 

@@ -72,9 +72,13 @@ def _given(options: ReproductionOptions) -> dict[str, Any]:
 
 
 def _outcomes(
-    grid: Grid, spots: Sequence[Spot], data: dict[str, datasets.Dataset], folder: Path, record: RunFiles,
+    grid: Grid,
+    spots: Sequence[Spot],
+    data: dict[str, datasets.Dataset],
+    folder: Path,
+    record: RunFiles,
     options: ReproductionOptions,
-) -> dict[str, ray_tasks.Outcome]:  # fmt: skip
+) -> dict[str, ray_tasks.Outcome]:
     """What came of the grid's runs, by label; the record says if they were cut short."""
     runs = {run.label: run for spot in spots for run in spot.runs}
     record.write("running", runs=len(runs))

@@ -101,9 +101,11 @@ def _placed(panel: Panel, dataset: str) -> tuple[Column, ...]:
             continue
         original, _, rest = c.label.partition(", ")
         new = c._replace(
-            label=f"{dataset}, {rest}", fields=c.fields | fields(c.setting(), dataset),
-            printed={"accuracy": c.label} | c.printed, stands_in=f"{dataset} for {original}",
-        )  # fmt: skip
+            label=f"{dataset}, {rest}",
+            fields=c.fields | fields(c.setting(), dataset),
+            printed={"accuracy": c.label} | c.printed,
+            stands_in=f"{dataset} for {original}",
+        )
         key = (new.setting(), *new.config.items())
         same = found.get(key)
         found[key] = same._replace(label=f"{same.label} / {rest}", printed={"accuracy": ""}) if same else new

@@ -77,8 +77,10 @@ def frame(grid: Grid, spots: Sequence[Spot], outcomes: Mapping[str, Outcome]) ->
     """
     rows = [
         _cell(grid, spot, measure, [outcomes[run.label] for run in spot.runs])
-        for spot in _ranked(spots, outcomes) for measure in spot.panel.measures if _is_shown(spot, measure)
-    ]  # fmt: skip
+        for spot in _ranked(spots, outcomes)
+        for measure in spot.panel.measures
+        if _is_shown(spot, measure)
+    ]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -113,13 +115,22 @@ def _cell(grid: Grid, spot: Spot, measure: str, outcomes: Sequence[Outcome]) -> 
         of_run = RULES[grid.paper][1]
         rule = sum(100 * of_run([r["test_acc"] for r in o.rounds]) for o in outcomes) / len(outcomes)
     return {
-        "part": spot.panel.label, "setting": spot.column.label, "row": spot.row.label,
-        "algorithm": spot.row.algorithm, "preset": spot.row.preset or OURS,
+        "part": spot.panel.label,
+        "setting": spot.column.label,
+        "row": spot.row.label,
+        "algorithm": spot.row.algorithm,
+        "preset": spot.row.preset or OURS,
         "configuration": ", ".join(f"{n} = {v}" for n, v in config.items()),
-        "rounds": scenario.rounds, "whole": spot.column.whole or scenario.rounds, "measure": measure,
-        "seeds": len(outcomes), "diverged": diverged,
-        "ours": ours.mean, "half": ours.half, "by_paper_rule": rule,
+        "rounds": scenario.rounds,
+        "whole": spot.column.whole or scenario.rounds,
+        "measure": measure,
+        "seeds": len(outcomes),
+        "diverged": diverged,
+        "ours": ours.mean,
+        "half": ours.half,
+        "by_paper_rule": rule,
         "published": cell.mean if cell else math.nan,
         "published_spread": math.nan if cell is None or cell.spread is None else cell.spread,
-        "stands_in": spot.column.stands_in, "known": "; ".join(d.short for d in cell.defects) if cell else "",
-    }  # fmt: skip
+        "stands_in": spot.column.stands_in,
+        "known": "; ".join(d.short for d in cell.defects) if cell else "",
+    }

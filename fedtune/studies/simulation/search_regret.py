@@ -214,9 +214,13 @@ def require_seeds(tables: Sequence[Tabulated], plans: Sequence[Strategy]) -> Non
 
 
 def simulate(
-    tables: Sequence[Tabulated], plans: Sequence[Strategy], budget: float, slots: int, searches: int,
+    tables: Sequence[Tabulated],
+    plans: Sequence[Strategy],
+    budget: float,
+    slots: int,
+    searches: int,
     processes: int | None = None,
-) -> Iterator[pd.DataFrame]:  # fmt: skip
+) -> Iterator[pd.DataFrame]:
     """For each table and strategy a row per search and share of the budget; searches run in processes of their own."""
     context = multiprocessing.get_context("spawn")  # a fork would inherit locks of whatever Ray's threads hold
     workers = ProcessPoolExecutor(processes or os.cpu_count(), context, _hold, (tables,))
@@ -232,11 +236,18 @@ def simulate(
                 bar.advance(task)
             yield pd.DataFrame(
                 [
-                    {"table": tables[place].name, "strategy": str(strategy), **strategy._asdict(), "search": i,
-                     "turn": _turn(tables[place], i), **choice._asdict()}
-                    for i, of in enumerate(of_each) for choice in of
+                    {
+                        "table": tables[place].name,
+                        "strategy": str(strategy),
+                        **strategy._asdict(),
+                        "search": i,
+                        "turn": _turn(tables[place], i),
+                        **choice._asdict(),
+                    }
+                    for i, of in enumerate(of_each)
+                    for choice in of
                 ]
-            ).rename(columns={"rounds": "budget"})  # fmt: skip
+            ).rename(columns={"rounds": "budget"})
 
 
 _TABLES: list[Tabulated] = []  # of a process that simulates

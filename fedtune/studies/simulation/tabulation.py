@@ -46,11 +46,13 @@ def run(options: TabulationOptions, output: Path) -> int:
     with ray_start.connected(options.address, *shared, options.dashboard, log=log):
         outcomes = _outcomes(options, experiment, _points(space), seeds, data)
     table = tabulated.Tabulated(
-        levels, seeds, _values(levels, seeds, outcomes, experiment.scenario.rounds),
+        levels,
+        seeds,
+        _values(levels, seeds, outcomes, experiment.scenario.rounds),
         tabulated.nearest(levels, experiment.configuration({})),
         provenance.of_experiment(experiment) | {"scenario_name": options.scenario, "space": space.text()},
         spaces.first_effect(space, experiment, within=experiment.scenario.rounds)[0],
-    )  # fmt: skip
+    )
     table.write(output)
     diverged = int(np.isnan(table.values[..., -1]).sum())
     said = (several(table.configurations, "configuration"), several(len(seeds), "seed"), several(table.rounds, "round"))
@@ -80,9 +82,12 @@ def _points(space: Space) -> Sequence[Config]:
 
 
 def _outcomes(
-    options: TabulationOptions, experiment: Experiment, points: Sequence[Config], seeds: Sequence[int],
+    options: TabulationOptions,
+    experiment: Experiment,
+    points: Sequence[Config],
+    seeds: Sequence[int],
     data: datasets.Dataset,
-) -> list[tuple[Config, int, ray_tasks.Outcome]]:  # fmt: skip
+) -> list[tuple[Config, int, ray_tasks.Outcome]]:
     """Every configuration and seed with what came of it."""
     files = RunFiles(options.folder)
     files.path.mkdir(parents=True, exist_ok=True)
@@ -102,9 +107,11 @@ def _outcomes(
 
 
 def _values(
-    levels: dict[str, list], seeds: Sequence[int], outcomes: Sequence[tuple[Config, int, ray_tasks.Outcome]],
+    levels: dict[str, list],
+    seeds: Sequence[int],
+    outcomes: Sequence[tuple[Config, int, ray_tasks.Outcome]],
     rounds: int,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """Validation accuracy by place on the grid, seed and round; not a number after a run diverged."""
     values = np.full((*map(len, levels.values()), len(seeds), rounds), np.nan)
     for config, seed, outcome in outcomes:

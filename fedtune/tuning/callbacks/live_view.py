@@ -28,9 +28,14 @@ class View(Callback):
     """
 
     def __init__(
-        self, title: str, trials: int, rounds: int, names: list[str],
-        before: Mapping[str, list[dict[str, Any]]] | None = None, goal: Goal = BY_ACCURACY,
-    ) -> None:  # fmt: skip
+        self,
+        title: str,
+        trials: int,
+        rounds: int,
+        names: list[str],
+        before: Mapping[str, list[dict[str, Any]]] | None = None,
+        goal: Goal = BY_ACCURACY,
+    ) -> None:
         """Nothing is shown yet.
 
         trials, rounds   how many there will be, and how many each has at most

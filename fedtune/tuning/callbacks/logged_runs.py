@@ -159,16 +159,30 @@ class WandB:
         about, wandb = self.about, self.wandb
         self.folder.mkdir(parents=True, exist_ok=True)
         quiet = wandb.Settings(
-            silent=True, console="off", disable_git=True, disable_code=True, disable_job_creation=True,
-            x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True, x_save_requirements=False,
-        )  # fmt: skip
+            silent=True,
+            console="off",
+            disable_git=True,
+            disable_code=True,
+            disable_job_creation=True,
+            x_disable_stats=True,
+            x_disable_meta=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+        )
         name, run_id = f"{about.algorithm}-{trial}", f"{plain_name(about.algorithm)}-{trial}"
         words = {"algorithm": about.algorithm, "scenario": about.scenario, "seed": about.seed, "trial": trial}
         run = self._runs[trial] = wandb.init(
-            project=os.environ.get("WANDB_PROJECT") or PROJECT, group=os.environ.get("WANDB_RUN_GROUP") or about.search,
-            id=run_id[-LONGEST:], name=name, config=words | config, mode=self.mode, dir=str(self.folder),
-            resume="allow", reinit="create_new", settings=quiet,
-        )  # fmt: skip
+            project=os.environ.get("WANDB_PROJECT") or PROJECT,
+            group=os.environ.get("WANDB_RUN_GROUP") or about.search,
+            id=run_id[-LONGEST:],
+            name=name,
+            config=words | config,
+            mode=self.mode,
+            dir=str(self.folder),
+            resume="allow",
+            reinit="create_new",
+            settings=quiet,
+        )
         self._reached[trial] = max(0, run.step - 1)
 
     def log(self, trial: str, rows: Sequence[dict[str, Any]]) -> None:

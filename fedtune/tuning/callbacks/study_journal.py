@@ -66,13 +66,15 @@ class Mirror:
         """Write what is new, and wait for the disk once."""
         journal, to = self._journal, self._to
         _add(
-            self._storage.get_study_user_attrs(self._of), journal.get_study_user_attrs(to),
+            self._storage.get_study_user_attrs(self._of),
+            journal.get_study_user_attrs(to),
             lambda name, value: journal.set_study_user_attr(to, name, value),
-        )  # fmt: skip
+        )
         _add(
-            self._storage.get_study_system_attrs(self._of), journal.get_study_system_attrs(to),
+            self._storage.get_study_system_attrs(self._of),
+            journal.get_study_system_attrs(to),
             lambda name, value: journal.set_study_system_attr(to, name, value),
-        )  # fmt: skip
+        )
         trials = self._source.get_trials(deepcopy=False)
         for number in self._open:
             self._go_on(in_file(trials[number]), self._ids[number])
@@ -88,9 +90,10 @@ class Mirror:
         _add(trial.user_attrs, known.user_attrs, lambda n, v: journal.set_trial_user_attr(to, n, v))
         _add(trial.system_attrs, known.system_attrs, lambda n, v: journal.set_trial_system_attr(to, n, v))
         _add(
-            trial.intermediate_values, known.intermediate_values,
+            trial.intermediate_values,
+            known.intermediate_values,
             lambda step, value: journal.set_trial_intermediate_value(to, step, value),
-        )  # fmt: skip
+        )
         if trial.state != known.state:
             journal.set_trial_state_values(to, trial.state, trial.values)
 

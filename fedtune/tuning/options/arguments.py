@@ -45,11 +45,13 @@ def add_options(parser: argparse.ArgumentParser, cls: type, *only: str, **helps:
 def add_resumed(parser: argparse.ArgumentParser) -> None:
     """Arguments of what goes on from a run: those of its options that may be others now."""
     add_options(
-        parser, SearchOptions, *OF_MACHINE,
+        parser,
+        SearchOptions,
+        *OF_MACHINE,
         data_dir="as in the search, if the data lie elsewhere now",
         address="of a Ray cluster (default: as in the search)",
         max_concurrent="trials at once (default: as it was)",
-    )  # fmt: skip
+    )
     parser.add_argument("--trust", action="store_true", help="also another user's run, whose files can run any code")
 
 
@@ -65,9 +67,12 @@ def add_fields(parser: argparse.ArgumentParser) -> None:
     for name, value in vars(scenarios.SCENARIOS[scenarios.DEFAULT]).items():
         own = scenarios.on_own_data(name)
         group.add_argument(
-            options.flag(name), dest=f"field_{name}", metavar=str(value), default=argparse.SUPPRESS,
+            options.flag(name),
+            dest=f"field_{name}",
+            metavar=str(value),
+            default=argparse.SUPPRESS,
             help=f"on your own data: {own}" if own else None,
-        )  # fmt: skip
+        )
 
 
 def given(args: argparse.Namespace, cls: type, *only: str) -> dict[str, Any]:

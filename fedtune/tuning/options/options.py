@@ -40,9 +40,17 @@ if TYPE_CHECKING:
     from fedtune.experiment.experiment import Experiment
 
 __all__ = [
-    "AUTO", "ExperimentOptions", "SearchOptions", "above_zero", "check", "flag", "option", "options", "pair",
+    "AUTO",
+    "ExperimentOptions",
+    "SearchOptions",
+    "above_zero",
+    "check",
+    "flag",
+    "option",
+    "options",
+    "pair",
     "positive_int",
-]  # fmt: skip
+]
 
 FIRST_SCENARIO = "digits-w4"  # the default one of fedtune 0.1.0, whose records name only others
 LOOPBACK = "127.0.0.1"
@@ -77,9 +85,10 @@ class ExperimentOptions:
     download: bool = option(False, "fetch the data set if it is not there")
     device: str = option("cpu", "cpu or cuda")
     start_from: str = option(
-        "", "weights that models start from: a state_dict, or of run --save; all parts that fit, or the one named",
+        "",
+        "weights that models start from: a state_dict, or of run --save; all parts that fit, or the one named",
         "FILE.pt[:PART]",
-    )  # fmt: skip
+    )
     start: str = option("common", "whether clients draw their own parts alike, or each its own", choices=STARTS)
     metric: tuple[str, ...] = option(
         (), "a metric of your own, a function (scores, labels) of a client's rows; repeatable", "FILE.py:NAME", texts
@@ -134,9 +143,21 @@ class ExperimentOptions:
             preset = recorded.preset_of(preset, held)
             defaults = recorded.defaults_of(cls, preset, held)
         experiment = Experiment(
-            algo, scenario, self.seed, self.executor, self.device, pinned, preset, given, self.start, start_from,
-            metrics, own, self.test_every, defaults,
-        )  # fmt: skip
+            algo,
+            scenario,
+            self.seed,
+            self.executor,
+            self.device,
+            pinned,
+            preset,
+            given,
+            self.start,
+            start_from,
+            metrics,
+            own,
+            self.test_every,
+            defaults,
+        )
         experiment.check()
         known = knobs(type(scenario)) | knobs(cls)
         return replace(experiment, pinned={n: known[n].check(v) for n, v in pinned.items()})
@@ -207,16 +228,24 @@ class SearchOptions(ExperimentOptions):
     also: str | None = option(
         None, "additional hyperparameters to search, e.g. lr=0.001..0.3", "NAME[=LOW..HIGH],…", group="search"
     )
-    trials: int | None = option(None, "configurations (default 32; a grid: all of it)", "N", positive_int, group="search")
+    trials: int | None = option(
+        None, "configurations (default 32; a grid: all of it)", "N", positive_int, group="search"
+    )
     scheduler: str = option("asha", f"one of {', '.join(SCHEDULERS)} (default asha)", group="search")
     searcher: str | None = option(None, f"one of {', '.join(SEARCHERS)} (default tpe; grid for a grid)", group="search")
     objective: str = option(
-        METRIC, f"a metric on validation rows, or a cost (default {METRIC}); of two a front is found", "A[,B]",
+        METRIC,
+        f"a metric on validation rows, or a cost (default {METRIC}); of two a front is found",
+        "A[,B]",
         group="search",
-    )  # fmt: skip
+    )
     subject_to: str = option("", "what a configuration must keep to, e.g. comm_mb<=20", "A<=X[,B>=Y]", group="search")
     seeds_per_trial: int = option(
-        1, "seeds that each trial is trained on; it is judged by their means (default 1)", "K", small_int, group="search"
+        1,
+        "seeds that each trial is trained on; it is judged by their means (default 1)",
+        "K",
+        small_int,
+        group="search",
     )
     budget_unit: str = option(
         "rounds", "unit of a trial's length and of the rungs (default rounds)", choices=UNITS, group="search"
@@ -240,9 +269,12 @@ class SearchOptions(ExperimentOptions):
     dashboard_host: str = option(LOOPBACK, f"where the dashboard listens (default {LOOPBACK})", "HOST", group="machine")
     tensorboard: bool = option(False, "TensorBoard event files too; they cost time per round", group="machine")
     logger: tuple[str, ...] = option(
-        (), f"log every trial to {' or '.join(LOGGERS)} as well; may be given twice", "NAME", names_of(*LOGGERS),
+        (),
+        f"log every trial to {' or '.join(LOGGERS)} as well; may be given twice",
+        "NAME",
+        names_of(*LOGGERS),
         group="machine",
-    )  # fmt: skip
+    )
 
 
 def _recorded(content: Mapping[str, Any]) -> dict[str, Any]:

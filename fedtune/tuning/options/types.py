@@ -81,7 +81,7 @@ def names_of(*known: str) -> Callable[[Any], tuple[str, ...]]:
 def _number(value: Any, kind: type, rule: str, holds: Callable[[Any], bool] = lambda n: True) -> Any:
     try:
         number = kind(value)
-        if isinstance(value, bool) or not (isinstance(value, str) or number == value or value != value):
+        if isinstance(value, bool) or not (isinstance(value, str) or number == value or math.isnan(value)):
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise UserError(f"must be {rule}, but got {shown(value)}") from None
@@ -91,9 +91,13 @@ def _number(value: Any, kind: type, rule: str, holds: Callable[[Any], bool] = la
 
 
 def option(
-    default: Any, help: str | Callable[[], str], metavar: str | None = None, parse: Callable[[Any], Any] | None = None,
-    choices: Sequence[str] = (), group: str = "",
-) -> Any:  # fmt: skip
+    default: Any,
+    help: str | Callable[[], str],
+    metavar: str | None = None,
+    parse: Callable[[Any], Any] | None = None,
+    choices: Sequence[str] = (),
+    group: str = "",
+) -> Any:
     """A dataclass field that is an option.
 
     help      what it does, or what says so when a parser is built.
@@ -164,9 +168,7 @@ def pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def pairs(
-    words: Sequence[str], own: Mapping[str, Field[Any]], known: Collection[str]
-) -> Iterator[tuple[str, str]]:  # fmt: skip
+def pairs(words: Sequence[str], own: Mapping[str, Field[Any]], known: Collection[str]) -> Iterator[tuple[str, str]]:
     """The arguments of a command line and their values, abbreviated as argparse allows."""
     rest = iter(words)
     for word in rest:

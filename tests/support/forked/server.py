@@ -25,16 +25,44 @@ from typing import Any, NoReturn
 from becoming import become
 from keeping import Forks
 
-AHEAD = ("torch", "torch._dynamo", "torch.fx.experimental.symbolic_shapes", "pandas", "pyarrow.parquet", "pyarrow.fs",
-         "scipy.stats", "sklearn.mixture", "optuna", "pydantic.main", "requests", "jsonschema", "IPython", "yaml",
-         "rich", "fsspec", "google.protobuf.descriptor_pb2")  # fmt: skip
+AHEAD = (
+    "torch",
+    "torch._dynamo",
+    "torch.fx.experimental.symbolic_shapes",
+    "pandas",
+    "pyarrow.parquet",
+    "pyarrow.fs",
+    "scipy.stats",
+    "sklearn.mixture",
+    "optuna",
+    "pydantic.main",
+    "requests",
+    "jsonschema",
+    "IPython",
+    "yaml",
+    "rich",
+    "fsspec",
+    "google.protobuf.descriptor_pb2",
+)
 PARTS = {  # what of Ray each kind of process imports
     "worker": ("ray", "ray.actor", "ray.tune.trainable"),  # what else depends on the test
-    "agent": ("ray", "ray.dashboard.agent", "ray.dashboard.modules.job.job_agent",
-              "ray.dashboard.modules.reporter.reporter_agent", "ray._private.runtime_env.agent.runtime_env_agent"),
-    "other": ("ray", "ray.tune", "ray.dashboard.head", "ray.job_submission", "ray._private.log_monitor",
-              "ray.autoscaler._private.autoscaler", "ray.autoscaler.v2.autoscaler"),
-}  # fmt: skip
+    "agent": (
+        "ray",
+        "ray.dashboard.agent",
+        "ray.dashboard.modules.job.job_agent",
+        "ray.dashboard.modules.reporter.reporter_agent",
+        "ray._private.runtime_env.agent.runtime_env_agent",
+    ),
+    "other": (
+        "ray",
+        "ray.tune",
+        "ray.dashboard.head",
+        "ray.job_submission",
+        "ray._private.log_monitor",
+        "ray.autoscaler._private.autoscaler",
+        "ray.autoscaler.v2.autoscaler",
+    ),
+}
 OF_A_NODE = ("RAY_RAYLET_PID", "RAY_NODE_ID")  # what an agent reads long after it has imported Ray
 MESSAGE = 2**20  # bytes, at most
 FAR_APART = 10_000  # ids, 6 ms; a worker draws some dozens

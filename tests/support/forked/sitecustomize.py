@@ -7,8 +7,15 @@ its fork is.  Without FEDTUNE_FORKS in its environment a process is what it alwa
 import os
 import sys
 
-OF_RAY = ("workers/default_worker.py", "workers/setup_worker.py", "dashboard/dashboard.py", "dashboard/agent.py",
-          "runtime_env/agent/main.py", "_private/log_monitor.py", "/monitor.py")  # fmt: skip
+OF_RAY = (
+    "workers/default_worker.py",
+    "workers/setup_worker.py",
+    "dashboard/dashboard.py",
+    "dashboard/agent.py",
+    "runtime_env/agent/main.py",
+    "_private/log_monitor.py",
+    "/monitor.py",
+)
 
 
 def has_fork() -> bool:
@@ -36,10 +43,14 @@ def as_fork() -> None:
 
     passed = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
     asked = {
-        "prefix": sys.prefix, "folder": os.getcwd(), "umask": os.umask(0o77),
-        "environ": dict(os.environ), "words": sys.orig_argv[1:], "heard": passed,
+        "prefix": sys.prefix,
+        "folder": os.getcwd(),
+        "umask": os.umask(0o77),
+        "environ": dict(os.environ),
+        "words": sys.orig_argv[1:],
+        "heard": passed,
         "blocked": [*signal.pthread_sigmask(signal.SIG_BLOCK, ())],
-    }  # fmt: skip
+    }
     os.umask(asked["umask"])
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         try:
