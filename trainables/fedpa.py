@@ -99,7 +99,6 @@ class FedPA(Generative):
         "ad_decay": (0.9, 1.0, {"bounded": False}),
         "targets": ("new", "last", {"bounded": False}),
     }
-    former = {"distance": "l2"}
     presets = {
         "as_text": {"distance": "l2", "bounded": False, "pairs_over": "batch", "local_steps": 0, "local_epochs": 20},
         "as_published": CLIENTS

@@ -113,7 +113,6 @@ class GFPL(Algorithm):
     schedule = ("start", "every", "order", "first")
     structural = ("projection", "dcs")
     checked_with = dict(every=2, start=2, pseudo=4, components=2, retrain_epochs=2, threshold=20.0)
-    former = {"catch_up": False, "apart": False}
     presets = {"as_text": {"linkage": "ball", "order": "interleaved", "catch_up": False, "apart": False}}
     contrasts = {
         "first": (1, 3, {}),

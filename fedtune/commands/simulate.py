@@ -17,7 +17,7 @@ from fedtune.user_code.command import require_new
 if TYPE_CHECKING:
     import pandas as pd
 
-MORE = ("none", "top", "rung")
+MORE = ("none", "top")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
         "--more-seeds",
         default="none",
         metavar="A,…",
-        help="who is trained on another seed: none, top (the best finished), rung (the best of every rung)",
+        help="who is trained on another seed: none, top (the best finished)",
     )
     p.add_argument(
         "--budget",

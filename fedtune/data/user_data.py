@@ -30,7 +30,7 @@ class About(NamedTuple):
     shape    of a row as it was given; of pictures of different sizes (3, 0, 0).
     kind     of the rows (Dataset).
     owners   how many there are; 0: it does not tell.
-    sizes    of owners: [rows, how many owners have so many], ascending; earlier descriptions have none.
+    sizes    of owners: [rows, how many owners have so many], ascending.
     notes    what its user has to know, a line each.
     digest   of the arrays that a function gave.
     """
@@ -46,7 +46,7 @@ class About(NamedTuple):
 
     def owners_of(self, rows: int) -> int:
         """How many owners have at least so many rows."""
-        return sum(many for size, many in self.sizes if size >= rows) if rows and self.sizes else self.owners
+        return sum(many for size, many in self.sizes if size >= rows) if rows else self.owners
 
     def row(self, name: str, image_size: int, x_as: str) -> tuple[str, tuple[int, ...]]:
         """What a row is, and its shape as a model sees it; UserError where that is open and x_as does not say."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from fedtune.core.about import VERSION
+from fedtune.core import about as package
 from fedtune.core.errors import UserError
 from fedtune.engine.simulation import Simulation
-from fedtune.experiment import initial_weights, recorded, registry
+from fedtune.experiment import initial_weights
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.user_code import user_files
@@ -19,8 +19,8 @@ from fedtune.user_code import user_files
 
 def write(path: Path, experiment: Experiment, config: dict[str, Any], simulation: Simulation) -> None:
     """Write a file that loads without running code; the user's own, which it holds, runs when it is used."""
-    about = experiment.to_plain() | ({"own": [tuple(file) for file in experiment.own]} if experiment.own else {})
-    kept = {"fedtune": VERSION, "experiment": about, "config": config}
+    about = experiment.to_plain() | {"own": [tuple(file) for file in experiment.own]}
+    kept = {"fedtune": package.VERSION, "format": package.FORMAT, "experiment": about, "config": config}
     torch.save(kept | {"state": simulation.state_dict()}, path)
 
 
@@ -29,14 +29,12 @@ def read(path: Path) -> tuple[Experiment, dict[str, Any], dict[str, Any]]:
     try:
         initial_weights.require(path)
         kept = torch.load(path, weights_only=True, map_location="cpu")
+        package.require_format(path, kept.get("format", package.FORMAT), kept["fedtune"])  # none at first
         about = dict(kept["experiment"])
         own = tuple(user_files.UserFile(*file) for file in about.get("own", ()))
         if own and hasattr(os, "getuid") and path.stat().st_uid != os.getuid():
             raise UserError(f"{path} holds code of another user's, which would run; train that configuration yourself")
         about["own"] = user_files.unchanged(own, f"the model in {path}")
-        cls, held = registry.find(about["algorithm"]), about.get("defaults")
-        about["preset"] = recorded.preset_of(about["preset"], held)
-        about["defaults"] = recorded.defaults_of(cls, about["preset"], held)
         about |= {"scenario": Scenario(**about["scenario"]), "given": tuple(about["given"]), "device": "cpu"}
         return Experiment(**about), dict(kept["config"]), dict(kept["state"])
     except UserError:

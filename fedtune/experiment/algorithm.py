@@ -70,8 +70,6 @@ class Algorithm:
     # hyperparameters by a name, the scenario's too: "as_text" is what the paper says to the letter, where the defaults
     # are not, and "as_published" what the released code does
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    # defaults of fedtune 0.2.0 that are others now: what runs of then go by, whose records do not hold theirs
-    former: ClassVar[Mapping[str, Any]] = {}
     # for `fedtune check`: values under which what is rare happens within three rounds and nothing takes long; and for
     # hyperparameters whose effect is subtle two values that differ, with what else must hold for that
     checked_with: ClassVar[Mapping[str, Any]] = {}

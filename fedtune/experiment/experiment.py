@@ -15,7 +15,7 @@ from fedtune.core import randomness
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Knob, knobs
 from fedtune.data import datasets
-from fedtune.experiment import batch_of_one, hooks, initial_weights, plans, recorded, registry, user_metrics
+from fedtune.experiment import batch_of_one, hooks, initial_weights, plans, registry, user_metrics
 from fedtune.experiment.algorithm import Algorithm, Task, part_of, parts
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures, catalogue
@@ -47,17 +47,9 @@ class Experiment:
         user_files.register(self.own)
 
     def to_plain(self) -> dict[str, Any]:
-        """All that it is, as plain values; its own files by name and hash.
-
-        What came after fedtune 0.2.0 is left out where it is as it was then, as files are found again by this.
-        """
-        values = asdict(replace(self, own=())) | {"own": [(file.name, file.sha256) for file in self.own]}
-        values["scenario"] = self.scenario.to_plain()
-        cls, now = registry.find(self.algorithm), replace(self, pinned={}).configuration({})
-        then = {} if self.preset == "as_text" else self._preset(cls)
-        values["defaults"] = recorded.moved(cls, self.scenario, then, now, self.pinned)
-        since = {"start": "common", "start_from": "", "metrics": (), "own": [], "test_every": 1, "defaults": {}}
-        return {name: value for name, value in values.items() if name not in since or value != since[name]}
+        """All that it is, as plain values, with every default; its own files by name and hash."""
+        values = asdict(replace(self, own=(), defaults=self.configuration({})))
+        return values | {"own": [(file.name, file.sha256) for file in self.own]}
 
     def knobs(self) -> dict[str, Knob]:
         """All hyperparameters: the algorithm's and the scenario's."""

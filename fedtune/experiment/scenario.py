@@ -19,27 +19,6 @@ OWN = {  # where a user's own file is taken too, by its canonical name
     "dataset": "; or your own: FILE.npz, a folder of pictures, or a function that gives arrays, FILE.py:NAME",
     "partition": "; or your own: FILE.npz",
 }
-# fields that came after fedtune 0.2.0: what it wrote lacks them
-LATER = (
-    "normalise",
-    "image_size",
-    "shards",
-    "power",
-    "thinning",
-    "rotation",
-    "feature_noise",
-    "swaps",
-    "groups",
-    "label_noise",
-    "label_noise_spread",
-    "noisy_clients",
-    "noisy_splits",
-    "body_lr_scale",
-    "keep_classes",
-    "pretrained",
-    "min_rows",
-    "x_as",
-)
 # partition -> the fields that it uses, besides clients
 USES: dict[str, tuple[str, ...]] = {
     "ways-shots": ("ways", "ways_spread", "shots", "shots_spread", "val_shots", "test_shots"),
@@ -259,14 +238,6 @@ class Scenario:
     def frozen(self) -> tuple[str, ...]:
         """Parts that nobody trains: they keep weights and statistics, and are not sent."""
         return () if self.body_lr_scale else ("body",)
-
-    def to_plain(self) -> dict[str, Any]:
-        """All fields as plain values but those that came after fedtune 0.2.0 and stand at their defaults.
-
-        So what was found under these values before is found again.
-        """
-        since = {f.name: f.default for f in fields(self) if f.name in LATER}
-        return {n: v for n, v in vars(self).items() if n not in since or v != since[n]}
 
     def sent(self, shared: tuple[str, ...]) -> tuple[str, ...]:
         """Those of an algorithm's shared parts that are sent."""

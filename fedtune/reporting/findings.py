@@ -17,14 +17,16 @@ import pandas as pd
 from analysis import frames
 from fedtune.core import statistics
 from fedtune.core.errors import UserError
+from fedtune.core.hyper import Knob
 from fedtune.core.metrics import METRICS
 from fedtune.core.objectives import Goal
 from fedtune.core.terminal import several, short
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
 from fedtune.experiment.scenarios import in_words
-from fedtune.reporting import declared
 from fedtune.reporting.check import Check
 from fedtune.reporting.words import search_settings
-from fedtune.runs import reading, tables
+from fedtune.runs import reading, tables, user_copies
 from fedtune.runs.files import RunFiles
 from fedtune.tuning import caveats, messages, schedulers
 from fedtune.tuning.options.options import SearchOptions
@@ -96,7 +98,7 @@ class Findings:
 
     def answer(self) -> list[tuple[str, str, str, str, str]]:
         """Each searched hyperparameter: name with symbol, the best's value, the default, the range, what it is."""
-        space, known = self.record.get("space") or {}, declared.knobs_of(self.run, self.record)
+        space, known = self.record.get("space") or {}, _knobs(self.run, self.record)
         rows = []
         for n in self.searched:
             knob = known.get(n)
@@ -158,18 +160,18 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
         best,
         tables.plain({c.removeprefix(frames.CONFIG): v for c, v in values.items()}),
         text,
-        str(best_file.get("scenario") or _scenario(record)),
-        declared.defaults_of(run, record),
+        str(best_file.get("scenario") or record.get("scenario_name", "")),
+        record.get("defaults", {}),
         Check(pd.DataFrame(rows), Goal.from_record(record).first) if rows else None,
     )
 
 
-def _scenario(record: dict[str, Any]) -> str:
-    """Its scenario's name; of a record without options, its data set's."""
+def _knobs(run: Path, record: dict[str, Any]) -> dict[str, Knob]:
+    """The hyperparameters of a run's algorithm, as this fedtune or the run's own files declare them."""
     try:
-        return SearchOptions.from_record(record).scenario
-    except UserError:
-        return str(record["scenario"]["dataset"])
+        return Experiment(record["algorithm"], Scenario(), own=user_copies.known(run, record)).knobs()
+    except ValueError:  # an algorithm that this fedtune does not have
+        return {}
 
 
 def given(record: dict[str, Any]) -> Collection[str]:

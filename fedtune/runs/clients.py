@@ -42,7 +42,7 @@ def table(runs: Iterable[tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]])
     """
     import pandas as pd
 
-    parts = [pd.DataFrame({"owner": "", **columns}).assign(**whose) for whose, scored in runs for columns in scored]
+    parts = [pd.DataFrame(columns).assign(**whose) for whose, scored in runs for columns in scored]
     if not parts:
         return pd.DataFrame(columns=[name for name in CLIENTS if name != "run"])
     whole = pd.concat(parts, ignore_index=True)

@@ -12,12 +12,12 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from fedtune.core import about
 from fedtune.core.errors import UserError, shown
 from fedtune.core.terminal import near
 from fedtune.runs import reading
 
 BYTES = 200  # of a folder's name: what is written beside it has longer ones, and file systems take 255
-FORMAT = 2  # of run.json; 1, of fedtune 0.1.0, has the command line in place of the options
 RECORDS = SEARCH, COMPARISON, REPRODUCTION = "run.json", "compare.json", "reproduce.json"  # of each kind of run
 KINDS = {SEARCH: "a search", COMPARISON: "a comparison", REPRODUCTION: "a reproduction"}
 
@@ -42,7 +42,6 @@ class RunFiles:
     front_file = _File("front.parquet")  # the Pareto front of rounds, with two objectives
     study_file = _File("study.journal")  # the Optuna study, which grows while the search runs
     suggestions_file = _File("suggestions.jsonl")  # every configuration in the order in which it was suggested
-    space_file = _File("space.py")  # the copy of a --space file, in runs of fedtune 0.2.0
     own_folder = _File("own")  # copies of the user's code
     lock_file = _File("driver.lock")  # held by the driver at work
     reserve_file = _File(".reserve")  # room on the disk for the search's last words
@@ -83,23 +82,15 @@ class RunFiles:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What the record holds; UserError if it is missing, damaged or of a newer fedtune."""
+        """What the record holds; UserError if it is missing, damaged or of another format."""
         try:
             content = reading.record(self.record_file)
         except (OSError, ValueError) as error:
             if isinstance(error, FileNotFoundError) and (kind := kind_of(self.path)):
                 raise self.of_another_kind(kind) from error
             raise self.damaged(reading.short(error)) from error
-        if (written := content.get("format", 1)) not in range(1, FORMAT + 1):
-            raise UserError(
-                f"a record must have a format up to {FORMAT}, but {self.record_file} has {written}; update fedtune"
-            )
+        about.require_format(self.record_file, content.get("format"), content.get("versions", {}).get("fedtune"))
         return content
-
-    @property
-    def written_by_0_1(self) -> bool:
-        """Whether fedtune 0.1.0 wrote the record."""
-        return "format" not in self.record
 
     def record_with(self, *names: str) -> dict[str, Any]:
         """The record; UserError if it lacks one of these entries, too."""
@@ -129,14 +120,14 @@ class RunFiles:
         return self._noted
 
     def write(self, state: str, **more: Any) -> None:
-        """Write the record, whole or not at all: what was added, the state, and what holds only now."""
+        """Write the record, whole or not at all: its format, what was added, the state, and what holds only now."""
         self.path.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
-        write_json(self.record_file, self._noted | {"state": state} | more)
+        write_json(self.record_file, {"format": about.FORMAT} | self._noted | {"state": state} | more)
 
     @property
     def fresh(self) -> bool:
         """Whether the folder is not there, or holds no more than a driver leaves that died before it wrote a record."""
-        early = {self.lock_file.name, self.space_file.name, self.own_folder.name, *map(_part_of, RECORDS)}
+        early = {self.lock_file.name, self.own_folder.name, *map(_part_of, RECORDS)}
         if not os.path.lexists(self.path):
             return True
         return self.path.is_dir() and {f.name for f in self.path.iterdir()} <= early

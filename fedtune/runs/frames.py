@@ -93,8 +93,6 @@ def _tables(files: RunFiles) -> tuple[pd.DataFrame, pd.DataFrame] | None:
             raise
         say(f"note: {error}; meanwhile the trials' own logs take its place")
         return None
-    if "test_round" not in trials and "last_test_acc" in trials:  # test rows were scored in every round then
-        trials["test_round"] = trials["rounds"].where(trials["last_test_acc"].notna())
     return trials, rounds.drop_duplicates(["trial", "round"], keep="last")
 
 

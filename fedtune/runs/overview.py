@@ -11,7 +11,6 @@ from rich.console import Group
 from rich.table import Table
 
 from fedtune.core.budget import Budget
-from fedtune.core.errors import UserError
 from fedtune.core.objectives import EXCESSES, FAR, Goal
 from fedtune.core.terminal import command_line, near, several, short
 from fedtune.runs import time_left
@@ -47,13 +46,8 @@ def overview(run: Path) -> tuple[Group, bool]:
     if kind != COMPARISON:
         return _search(run)[:2]
     files = RunFiles(run, kind)
-    try:
-        record = files.record_with("algorithms", "state")
-        names = list(map(str, record["algorithms"]))
-    except (UserError, TypeError) as error:
-        if RunFiles(run).record_file.exists():
-            return _search(run)[:2]
-        raise files.damaged(error) from error if isinstance(error, TypeError) else error
+    record = files.record_with("algorithms", "state")
+    names = record["algorithms"]
     state, over = _state(files, record)
     folders = [run / user_files.plain_name(name) for name in names]
     found = [_search(folder) for folder in folders if RunFiles(folder).record_file.exists()]

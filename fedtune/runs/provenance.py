@@ -18,7 +18,6 @@ import torch
 
 from fedtune.core.about import VERSION
 from fedtune.experiment.experiment import Experiment
-from fedtune.runs.files import FORMAT
 
 PACKAGES = ("ray", "optuna", "torch", "torchvision", "numpy", "scikit-learn", "pandas")
 
@@ -43,7 +42,6 @@ def origin() -> dict[str, Any]:
     """What was run when, by which code, on what."""
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
-        "format": FORMAT,
         "command": command_line(),
         "started": _now(),
         "versions": {"fedtune": VERSION, "python": platform.python_version()}

@@ -1,8 +1,7 @@
 """What a run's files may hold, an entry a line: records, best.yaml, the rows that trials logged.
 
 Each is parsed and checked once, where it is read (`fedtune.runs.reading`); whoever uses it finds the types below.
-Every entry may be missing, as an earlier version wrote fewer; one that is not declared passes as it is, as a later one
-may write more.
+Every entry may be missing, as not every kind of run has all; one that is not declared passes as it is.
 """
 
 from __future__ import annotations
@@ -121,7 +120,6 @@ class Record(TypedDict, total=False):
     format: Whole
     # where it comes from
     command: list[Text]
-    arguments: list[Text]  # of fedtune 0.1.0, in place of the options
     options: dict[Text, Option]
     started: Text
     resumed: list[Text]
@@ -135,7 +133,7 @@ class Record(TypedDict, total=False):
     scenario_name: Text
     pinned: dict[Text, Scalar]
     preset: Text
-    defaults: dict[Text, Scalar]  # every hyperparameter where it is not searched; older ones have none
+    defaults: dict[Text, Scalar]  # every hyperparameter where it is not searched
     scored: Text
     start: Text
     start_from: Text

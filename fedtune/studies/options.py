@@ -38,7 +38,7 @@ class ComparisonOptions(SearchOptions):
         """The options of one algorithm's search, whose run lies in the comparison's folder."""
         shared = {f.name: getattr(self, f.name) for f in dataclasses.fields(SearchOptions)}
         name = user_files.plain_name(user_files.take_each(algorithm, registry.names())[0])
-        then = self.recorded and {**self.recorded, "defaults": (self.recorded["defaults_of"] or {}).get(name)}
+        then = self.recorded and {**self.recorded, "defaults": self.recorded["defaults_of"][name]}
         return SearchOptions(
             **shared | {"algo": algorithm, "name": name, "storage_path": str(folder), "recorded": then}
         )
@@ -47,9 +47,7 @@ class ComparisonOptions(SearchOptions):
     def from_record(cls, content: Mapping[str, Any]) -> Self:
         """The options in a compare.json, with its algorithms by name where `all` was asked for."""
         known, algorithms = super().from_record(content), content["algorithms"]
-        held = {**known.recorded, "defaults_of": content.get("defaults_of")}
-        joined = content["options"].get("baselines", "none") if "options" in content else "none"  # there were none
-        known = dataclasses.replace(known, recorded=held, baselines=joined)
+        known = dataclasses.replace(known, recorded={**known.recorded, "defaults_of": content["defaults_of"]})
         return known if known.algos != "all" else dataclasses.replace(known, algos=",".join(algorithms))
 
 
@@ -111,11 +109,9 @@ class ReproductionOptions:
     def from_record(cls, content: Mapping[str, Any]) -> Self:
         """The options that decide which runs there are, from a reproduce.json; UserError if it has others."""
         grid = content["grid"]
-        if not isinstance(grid, dict) or (strange := set(grid) - {*OF_GRID, "preset", "presets"}):
+        if not isinstance(grid, dict) or (strange := set(grid) - {*OF_GRID, "presets"}):
             raise UserError(f"the record's options are not known here: {', '.join(sorted(strange))}")
-        values: dict[str, Any] = {"test_every": 1, "all_classes": True, **grid}  # as it was before records had them
-        earlier = str(values.pop("preset", None) or "").replace("as_text", OURS)  # that was another name for these
-        return cls(**values | {"preset": values.pop("presets", earlier) or None})
+        return cls(**{"preset" if name == "presets" else name: value for name, value in grid.items()})
 
 
 @dataclass(frozen=True)

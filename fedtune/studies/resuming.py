@@ -14,7 +14,6 @@ from fedtune.runs.provenance import record_for_resume
 from fedtune.studies import search_study
 from fedtune.studies.comparison import comparison
 from fedtune.tuning import plan, saved_state
-from fedtune.tuning import space as spaces
 from fedtune.tuning.options.options import SearchOptions
 
 STATE = "Ray reads a run's state in a way that can run any code"
@@ -42,7 +41,6 @@ def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
             f"what replays another search is not resumed, but {path} does; "
             f"replay {record['replays']} again, --name OTHER"
         )
-    search_study.require_version(run)
     if run.states_file.exists():  # its driver died on the way
         with run.lock():
             state_copies.commit_states(path)
@@ -56,7 +54,7 @@ def record_of(run: RunFolder, trust: bool, *needed: str) -> dict[str, Any]:
 
     The user's files that it was made of are known from now on; UserError for one that has changed since.
     """
-    record = run.record_with("state", *needed)
+    record = run.record_with("state", "scenario", "defaults", *needed)
     try:
         SearchOptions.from_record(record)
     except UserError as error:
@@ -70,6 +68,4 @@ def record_of(run: RunFolder, trust: bool, *needed: str) -> dict[str, Any]:
 def options_of(run: RunFolder, changed: Mapping[str, Any]) -> SearchOptions:
     """A search's own options, for the folder as it is named now, with those that are others now."""
     known, folder = SearchOptions.from_record(run.record), run.path.absolute()
-    return dataclasses.replace(
-        known, name=folder.name, storage_path=str(folder.parent), space=spaces.kept(known.space, folder), **changed
-    )
+    return dataclasses.replace(known, name=folder.name, storage_path=str(folder.parent), **changed)

@@ -46,15 +46,6 @@ def run_with_ray(p: Plan, record: dict[str, Any] | None = None, resumed: bool = 
         return run_search(p, record or {}, data, partitions, fits, resumed)
 
 
-def require_version(run: RunFiles) -> None:
-    """UserError for a search of fedtune 0.1.0, which cannot be resumed."""
-    if run.written_by_0_1:
-        raise UserError(
-            f"cannot resume: Ray's saved state in {run.path} is of fedtune 0.1.0 and names modules that have moved "
-            f"since; {command_line('replay', run.path)} trains its trials again, and a new search goes on"
-        )
-
-
 def partition(p: Plan, data: datasets.Dataset, fresh: int) -> list[federation.Federation]:
     """The federations that every trial trains on; UserError if they, or so many fresh ones, cannot be partitioned."""
     partitioning.require_partitions(data, p.experiment.scenario, p.fresh(fresh))

@@ -147,7 +147,7 @@ def make(options: SearchOptions, resumed: bool = False) -> Plan:
     experiment = _on_device(options.experiment(), gpus)
     options = dataclasses.replace(options.with_typed(experiment), space=spaces.with_whole_path(options.space))
     space = spaces.widened(spaces.load(options.space, experiment), options.also, experiment)
-    space = idle.without(space, experiment, options.recorded.get("space") or ())
+    space = idle.without(space, experiment, options.recorded.get("space", ()))
     searcher = _searcher(options, space, experiment)
     if searcher == "grid" and not space.is_grid:
         space = finite.as_grid(space)

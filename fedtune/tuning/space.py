@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
-import sys
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -18,13 +17,12 @@ from typing import Any
 
 from ray.tune.search.sample import Domain
 
-from fedtune.core import bounded, hyper
+from fedtune.core import hyper
 from fedtune.core.errors import UserError, unknown
 from fedtune.experiment import registry, user_algorithms
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
-from fedtune.runs.files import RunFiles
 from fedtune.tuning.domains import also_text, domain_text, grid_values, nearest
 from fedtune.tuning.first_effect import first_effect
 from fedtune.tuning.space_check import checked
@@ -45,7 +43,6 @@ __all__ = [
     "first_effect",
     "grid_values",
     "inside",
-    "kept",
     "lines",
     "load",
     "met",
@@ -148,16 +145,6 @@ def with_whole_path(name: str) -> str:
     return f"{user_files.whole_path(file[0])}{file[1]}" if file else name
 
 
-def kept(name: str, run: Path) -> str:
-    """The space's name with the copy in the run's folder, where it is a run of fedtune 0.2.0 and has one."""
-    file = file_of(name)
-    copy = RunFiles(run).space_file
-    if not file or not copy.exists():
-        return name
-    same = file[0].is_file() and bounded.read(file[0]) == bounded.read(copy)  # what it imports lies beside it
-    return name if same else f"{copy}{file[1]}"
-
-
 def inside(space: Space, config: Config) -> tuple[Config, Config]:
     """A configuration moved into the space, and those of its values that lie outside, as they are."""
     point: Config = {}
@@ -196,7 +183,6 @@ def _file(path: Path) -> ModuleType:
             raise
         raise UserError(f"--space needs a name or a Python file, but there is no file {path}") from error
     packages.pin("trainables", "search_spaces")
-    sys.modules.setdefault("fedtune.space", sys.modules[__name__])  # where files of 0.1.0 take `when` from
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Ray's, of how a range is written
         module: ModuleType = user_files.load(name, "search space")

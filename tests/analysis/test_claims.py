@@ -10,6 +10,7 @@ from scipy import stats
 
 from analysis.papers import claims, verdicts
 from analysis.papers.verdicts import FAILS, HOLDS, NOTHING, PARTLY, SMALLER, UNTOLD
+from fedtune.core.about import FORMAT
 from fedtune.runs.files import write_json
 from fedtune.studies import ray_tasks
 from fedtune.studies.options import ReproductionOptions
@@ -184,7 +185,7 @@ def leave_figure_7(folder: Path, parts: str, dataset: str = "digits") -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
             write_json(file, {"rounds": [{"comm_mb": float(cost)}], "reason": ""})
     said = {"command": ["fedtune", "reproduce", *arguments], "device": "cpu", "versions": {"fedtune": "1"}}
-    (folder / "reproduce.json").write_text(json.dumps(said | {"grid": options.grid}))
+    (folder / "reproduce.json").write_text(json.dumps(said | {"grid": options.grid, "format": FORMAT}))
 
 
 def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -204,7 +205,7 @@ def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.C
 
 def test_a_table_that_no_claim_is_of_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     options = ReproductionOptions("gfpl-few", quick=True, seeds=1)
-    said = {"command": [], "device": "cpu", "grid": options.grid}
+    said = {"command": [], "device": "cpu", "grid": options.grid, "format": FORMAT}
     (tmp_path / "reproduce.json").write_text(json.dumps(said))
     assert claims.main([str(tmp_path), "--write", str(tmp_path / "out")]) == 2
     assert "figures 3, 4, 6 and 7 of GFPL, but got gfpl-few" in capsys.readouterr().err
@@ -233,7 +234,7 @@ def test_the_same_setting_on_several_data_sets_is_several_columns(test_every: in
         file = ray_tasks.outcome_file(tmp_path / "runs", spot.runs[0], None)
         file.parent.mkdir(exist_ok=True)
         write_json(file, {"rounds": [{"test_acc": i / 100}], "reason": ""})
-    said = {"command": [], "grid": options.grid, "device": "cuda"}
+    said = {"command": [], "grid": options.grid, "device": "cuda", "format": FORMAT}
     (tmp_path / "reproduce.json").write_text(json.dumps(said))
     found = claims.Reproduced.read(tmp_path).values("", "GFPL", "accuracy")
     assert len(found) == 6 and {"CIFAR10, ŝ = 1", "FEMNIST, ŝ = 20"} <= set(found)

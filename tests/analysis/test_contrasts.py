@@ -10,6 +10,7 @@ from scipy import stats
 
 from analysis.papers import contrasts
 from analysis.papers.verdicts import NOTHING, UNTOLD
+from fedtune.core.about import FORMAT
 from fedtune.experiment import registry
 from fedtune.runs.files import COMPARISON, RunFiles, write_json
 from fedtune.studies.reproduction.paper_tables import GRIDS
@@ -77,7 +78,7 @@ def test_a_comparisons_contrasts_are_of_the_tuned_configurations(tmp_path: Path)
     ]
     rows[0]["test_acc"] += 0.5  # a default's figure, which no contrast reads
     pd.DataFrame(rows).to_parquet(RunFiles(folder, COMPARISON).evaluations_file)
-    record = {"command": ["fedtune", "compare"], "versions": {"fedtune": "0"}, "git_commit": "c0ffee"}
+    record = {"format": FORMAT, "command": ["fedtune", "compare"], "versions": {"fedtune": "0"}, "git_commit": "c0ffee"}
     write_json(RunFiles(folder, COMPARISON).record_file, record)
     study, made, table = contrasts.read(folder)
     found = table.set_index(["one", "other"]).loc[("gfpl", "local")]

@@ -23,14 +23,17 @@ from optuna.trial import TrialState, create_trial
 
 from analysis import frames, models, plot_tools, plots, study_plots, theme
 from analysis.papers import gfpl_costs
-from fedtune.commands import run
+from fedtune.commands import run, search
 from fedtune.core import statistics
+from fedtune.core.about import FORMAT
 from fedtune.core.errors import UserError
 from fedtune.engine.simulation import MultiSeedSimulation
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.runs import pareto
 from fedtune.runs.files import RunFiles
+from fedtune.tuning.options import arguments
+from fedtune.tuning.options.options import SearchOptions
 
 SMALL = "--model mlp --features 12 --clients 4 --ways 3 --shots 6 --rounds 4 --all-classes 20".split()
 AXES = ["val_acc", "comm_mb"]
@@ -317,7 +320,8 @@ def test_frames_that_are_empty_or_hold_one_trial_give_figures_too(tmp_path: Path
 
 
 def test_frames_of_a_real_run_without_rounds_give_figures(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(json.dumps({"algorithm": "gfpl", "scenario": {"dataset": "d", "rounds": 3}}))
+    record = {"format": FORMAT, "algorithm": "gfpl", "scenario": {"dataset": "d", "rounds": 3}}
+    (tmp_path / "run.json").write_text(json.dumps(record))
     for name, figure in every(*frames.load(tmp_path)).items():
         assert says(figure), name
 
@@ -705,8 +709,9 @@ def test_algorithms_give_what_they_have_and_say_what_they_lack(tmp_path: Path) -
 
 
 def test_a_trials_checkpoint_is_opened_as_a_model(tmp_path: Path) -> None:
-    words = ["--algo", "fedproto", *SMALL, "--rounds", "2", "--seeds-per-trial", "2"]
-    (tmp_path / "run.json").write_text(json.dumps({"arguments": words}))
+    words = ["--algo", "fedproto", "--scenario", "digits-w4", *SMALL, "--rounds", "2", "--seeds-per-trial", "2"]
+    options = SearchOptions(**arguments.given(search.parser().parse_args(words), SearchOptions)).to_record()
+    (tmp_path / "run.json").write_text(json.dumps({"format": FORMAT, "options": options}))
     RunFiles(tmp_path).suggestions_file.write_text(json.dumps({"trial": "ab12", "config": {"lam": 3.0}}) + "\n")
     names = ("model", "features", "clients", "ways", "shots", "rounds", "all_classes")
     scenario = Scenario().override(**dict(zip(names, ("mlp", 12, 4, 3, 6, 2, 20), strict=True)))
@@ -727,6 +732,10 @@ def test_a_file_that_is_no_saved_model_is_refused(tmp_path: Path, capsys: pytest
     for content in (b"", b"text", b"PK\x03\x04"):
         (path := tmp_path / "m.pt").write_bytes(content)
         with pytest.raises(UserError, match="holds no weights that load without running code"):
+            models.load(path)
+    for about in ({"fedtune": "0.2.0"}, {"fedtune": "9.0", "format": FORMAT + 1}):
+        torch.save(about | {"experiment": {"algorithm": "gfpl"}}, path)
+        with pytest.raises(UserError, match=f"m.pt is of fedtune {about['fedtune']}"):
             models.load(path)
     torch.save({"experiment": {"algorithm": "gfpl"}}, path)
     with pytest.raises(UserError, match="what fedtune run --save wrote"):

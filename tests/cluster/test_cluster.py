@@ -25,6 +25,7 @@ from support.waiting import wait_for
 
 from fedtune.cluster import gpu_share
 from fedtune.cluster import ray_start as clusters
+from fedtune.commands import search
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.engine import simulation
@@ -105,7 +106,7 @@ def gpus(three: Cluster) -> Iterator[Cluster]:
 def planned(cluster: Cluster, folder: Path, arguments: str) -> plan.Plan:
     """A search on GPUs whose trials compute on the CPU."""
     given = f"--storage-path {folder} --name run --address {cluster.address} --cpus-per-trial 0.2 {arguments}"
-    p = plan.make(SearchOptions.from_arguments(given.split()))
+    p = plan.make(SearchOptions(**arguments.given(search.parser().parse_args(given.split()), SearchOptions)))
     assert p.experiment.device == "cuda"
     return dataclasses.replace(p, experiment=dataclasses.replace(p.experiment, device="cpu"))
 

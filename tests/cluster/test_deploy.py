@@ -30,6 +30,7 @@ from support.waiting import wait_for
 import fedtune
 from fedtune.cluster import jobs
 from fedtune.commands import search, submit
+from fedtune.core.about import FORMAT
 from fedtune.runs import logs
 from fedtune.tuning import plan
 from fedtune.tuning.options import arguments
@@ -510,7 +511,8 @@ def test_a_slurm_job_that_is_begun_again_goes_on_where_it_was(stopped: Path) -> 
 
 @pytest.mark.parametrize(("state", "status"), [("finished", 0), ("nothing found", 1)])
 def test_a_search_that_is_over_is_not_begun_again(tmp_path: Path, state: str, status: int) -> None:
-    (tmp_path / "run.json").write_text(json.dumps({"state": state}))
+    record = {"format": FORMAT, "options": {}, "scenario": {}, "defaults": {}, "state": state}
+    (tmp_path / "run.json").write_text(json.dumps(record))
     command = ["bash", DEPLOY / "search-or-resume.sh", tmp_path, "--algo", "none"]
     settings = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     ended = subprocess.run(command, env=settings, capture_output=True, text=True)

@@ -9,6 +9,7 @@ from support.commands import refusal
 
 from fedtune import __main__ as console
 from fedtune.commands import search
+from fedtune.core.about import FORMAT
 from fedtune.core.errors import UserError
 
 FILES = {
@@ -17,7 +18,7 @@ FILES = {
     "grid.py": "from ray import tune\nSPACE = {'lam': tune.grid_search([1.0, 2.0])}",
     "mixed.py": "from ray import tune\nSPACE = {'lam': tune.grid_search([1.0]), 'lr': tune.uniform(0.1, 0.2)}",
     "outside.py": "from ray import tune\nSPACE = {'lam': tune.uniform(0.1, 1000)}",
-    "when.py": "from ray import tune\nfrom fedtune.space import when\n"
+    "when.py": "from ray import tune\nfrom fedtune import when\n"
     "SPACE = {'optimizer': tune.choice(['sgd', 'adam']), "
     "'momentum': when(tune.uniform(0, 0.9), optimizer='sgd')}",
     "exits.py": "import sys; sys.exit()",
@@ -28,10 +29,9 @@ FILES = {
     "mixed-types.py": "from ray import tune\nSPACE = {'lam': tune.choice([1.0, 'strong'])}",
     "real.py": "from ray import tune\nSPACE = {'components': tune.uniform(1, 9)}",
     "large.py": "from ray import tune\nSPACE = {n: tune.grid_search([*range(1, 1001)]) for n in ('lam', 'batch')}",
-    "circle.py": "from ray import tune\nfrom fedtune.space import when\n"
+    "circle.py": "from ray import tune\nfrom fedtune import when\n"
     "SPACE = {'lam': when(tune.uniform(1, 2), lr=0.1), 'lr': when(tune.uniform(0.1, 0.2), lam=1.0)}",
-    "whenever.py": "from ray import tune\nfrom fedtune.space import when\n"
-    "SPACE = {'lam': when(tune.uniform(1, 2), lrr=0.1)}",
+    "whenever.py": "from ray import tune\nfrom fedtune import when\nSPACE = {'lam': when(tune.uniform(1, 2), lrr=0.1)}",
     "structural.py": "from ray import tune\nSPACE = {'projection': tune.choice([10, 20])}",
     "plain-file": "",
     "broken.yaml": "algorithm: [",
@@ -207,22 +207,25 @@ RUN_CASES = {
 }
 
 
+BEGUN = {
+    "format": FORMAT,
+    "options": {"algo": "gfpl"},
+    "scenario": {},
+    "defaults": {},
+    "scheduler": "asha",
+    "searcher": "tpe",
+}
 # runs in folders of their names, with this as their run.json; all but the first are of no use to anybody
 RUNS = {
-    "over": {"arguments": ["--algo", "gfpl"], "state": "finished", "scheduler": "asha", "searcher": "tpe"},
-    "by-pbt": {"arguments": ["--algo", "gfpl"], "state": "finished", "scheduler": "pbt", "searcher": "random"},
-    "by-grid": {"arguments": ["--algo", "gfpl"], "state": "finished", "scheduler": "asha", "searcher": "grid"},
-    "unfinished": {
-        "format": 2,
-        "options": {"algo": "gfpl"},
-        "state": "interrupted",
-        "scheduler": "asha",
-        "searcher": "tpe",
-    },
-    "at-work": {"arguments": ["--algo", "gfpl"], "state": "running", "scheduler": "asha", "searcher": "tpe"},
-    "no-arguments": {"state": "finished"},
+    "over": BEGUN | {"state": "finished"},
+    "by-pbt": BEGUN | {"state": "finished", "scheduler": "pbt", "searcher": "random"},
+    "by-grid": BEGUN | {"state": "finished", "searcher": "grid"},
+    "unfinished": BEGUN | {"state": "interrupted"},
+    "at-work": BEGUN | {"state": "running"},
+    "no-options": {"format": FORMAT, "state": "finished", "scenario": {}, "defaults": {}},
+    "old": BEGUN | {"state": "finished", "versions": {"fedtune": "0.2.0"}},
     "a-list": [],
-    "wrong": {"format": 2, "options": {"algo": "gfpl"}, "state": "finished", "seed": [1]},
+    "wrong": BEGUN | {"state": "finished", "seed": [1]},
     "cut": None,
 }
 OTHER_CASES = {
@@ -268,7 +271,7 @@ OTHER_CASES = {
     "resume {tmp}/nowhere": "run.json is missing or damaged",
     "resume {tmp}/cut": "run.json is missing or damaged",
     "resume {tmp}/a-list": "run.json is missing or damaged",
-    "resume {tmp}/no-arguments": "it does not say how the search was begun",
+    "resume {tmp}/no-options": "it does not say how the search was begun",
     "resume {tmp}/over": "is finished; fedtune extend adds trials",
     "resume {tmp}/unfinished --max-concurrent 0": "must be a whole number of at least 1",
     "resume {tmp}/unfinished --address nowhere": "--address must be auto, host:port or ray://host:port",
@@ -288,6 +291,10 @@ OTHER_CASES = {
     "jobs list --address http://[::1": "--address must be the dashboard's, like http://head:8265, but got 'http://[::1'",
     "jobs list --address http://" + "a" * 64 + ".b": "--address must be the dashboard's",
     "status {tmp}/deep": "run.json is missing or damaged (it is nested too deeply)",
+    **{
+        f"{command} {{tmp}}/old": "old/run.json is of fedtune 0.2.0; run it again, or use the fedtune that wrote it"
+        for command in ("status", "report", "resume", "replay", "extend --trials 2")
+    },
     "status {tmp}/wrong": "run.json is missing or damaged (its seed: should be a valid integer)",
     "resume {tmp}/wrong": "run.json is missing or damaged (its seed: should be a valid integer)",
     "extend {tmp}/wrong --trials 2": "run.json is missing or damaged (its seed: should be a valid integer)",
@@ -338,7 +345,7 @@ def folder(tmp_path):
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "run.json").write_text("[" * 100_000 + "]" * 100_000)
     (tmp_path / "half-comparison").mkdir()
-    (tmp_path / "half-comparison" / "compare.json").write_text(json.dumps({"arguments": ["--algos", "local"]}))
+    (tmp_path / "half-comparison" / "compare.json").write_text(json.dumps(BEGUN | {"options": {"algos": "local"}}))
     (tmp_path / "cut-comparison").mkdir()
     (tmp_path / "cut-comparison" / "compare.json").write_text("{")
     return tmp_path

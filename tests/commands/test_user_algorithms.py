@@ -17,6 +17,7 @@ import fedtune
 from fedtune.commands import compare, replay, resume, run, search
 from fedtune.commands import list as listing
 from fedtune.core import terminal
+from fedtune.core.about import FORMAT
 from fedtune.core.errors import UserError
 from fedtune.engine import model_file, simulation
 from fedtune.experiment import partitioning, registry
@@ -310,7 +311,8 @@ def test_another_users_code_is_not_run_without_trust(kept, monkeypatch):
 def test_resume_and_replay_refuse_a_changed_file_before_anything_else(kept, folder, main, capsys):
     run_folder, record = kept
     options = SearchOptions(algo=str(folder / "good.py"), name="run").to_record()
-    about = {"format": 2, "state": "running", "options": options, "scheduler": "none"}
+    about = {"format": FORMAT, "state": "running", "options": options, "scheduler": "none"}
+    about |= {"scenario": {}, "defaults": {}}
     (run_folder / "run.json").write_text(json.dumps(about | record))
     (folder / "beside.py").write_text("# another")
     assert "beside.py: it has changed since" in refused(main, str(run_folder), folder, capsys)

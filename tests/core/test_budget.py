@@ -240,7 +240,7 @@ def test_unusable_conditions_are_refused(raw: dict, message: str) -> None:
 
 def test_a_search_of_a_space_with_conditions(tmp_path: Path) -> None:
     (tmp_path / "space.py").write_text(
-        "from ray import tune\nfrom fedtune.space import when\n"
+        "from ray import tune\nfrom fedtune import when\n"
         "SPACE = {'optimizer': tune.choice(['sgd', 'adam']), 'lr': tune.loguniform(0.001, 0.05),\n"
         "         'momentum': when(tune.uniform(0.1, 0.9), optimizer='sgd')}\n"
     )

@@ -101,8 +101,6 @@ def test_table_picture_and_clients_parquet_say_the_owner_and_the_class_by_name(t
     columns = clients.columns("last", 3, {"client": torch.tensor([4, 2]), "val_acc": torch.rand(2)}, f.owner)
     table = clients.table([({"seed": 1}, [columns])])
     assert table["owner"].tolist() == ["clinic-04", "clinic-02"] and list(table)[3:5] == ["client", "owner"]
-    old = {name: values for name, values in columns.items() if name != "owner"}  # an outcome of an earlier version
-    assert clients.table([({"seed": 1}, [old])])["owner"].tolist() == ["", ""]
 
 
 @pytest.mark.parametrize("some", [1, 2, 7])

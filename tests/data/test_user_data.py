@@ -16,7 +16,7 @@ from fedtune.core.errors import UserError
 from fedtune.data import datasets, user_data
 from fedtune.data.federation import Federation
 from fedtune.experiment import partitioning
-from fedtune.experiment.scenario import LATER, Scenario
+from fedtune.experiment.scenario import Scenario
 from fedtune.runs import user_copies
 from fedtune.tuning.options.options import ExperimentOptions
 from fedtune.user_code import content_hashes as copies
@@ -272,12 +272,6 @@ def test_a_worker_needs_the_description_and_not_the_file(tmp_path: Path, monkeyp
     assert datasets.describe(scenario.override(lr=0.1).dataset) == (5, 3)
     with pytest.raises(UserError, match="wards.npz was read from .*, which is gone; restore it"):
         partitioning.make(scenario, 0)
-
-
-def test_what_stands_at_its_default_is_found_again_as_before() -> None:
-    """Files of final runs are named by what they are of: what came later changes no name where it is unused."""
-    assert not set(Scenario().to_plain()) & set(LATER) and {"lr", "partition"} <= set(Scenario().to_plain())
-    assert "thinning" in Scenario(thinning=0.5).to_plain()
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])

@@ -15,7 +15,6 @@ from support.helpers import numbers, play, random_federation
 from fedtune.core.errors import UserError
 from fedtune.data import datasets
 from fedtune.data.dataset import Dataset
-from fedtune.engine import model_file
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment import initial_weights, partitioning, pretrained, registry
 from fedtune.experiment.experiment import Experiment
@@ -109,9 +108,10 @@ def test_the_body_is_what_its_scenario_trains() -> None:
     file = pretrained.FOLDER / f"{BODY}.pt"
     assert pretrained.names() == (BODY,)
     assert hashlib.sha256(pretrained.content(BODY)).hexdigest() == SHA256
-    experiment, config, state = model_file.read(file)
-    assert (experiment.algorithm, experiment.seed, config, experiment.pinned) == ("fedavg", 0, {}, {})
-    assert experiment.scenario == find(BODY) and state["round"] == find(BODY).rounds
+    kept = torch.load(file, weights_only=True)
+    of = kept["experiment"]
+    assert (of["algorithm"], of["seed"], kept["config"], of["pinned"]) == ("fedavg", 0, {}, {})
+    assert Scenario(**of["scenario"]) == find(BODY) and kept["state"]["round"] == find(BODY).rounds
 
 
 def test_nobody_holds_a_class_that_the_body_has_seen() -> None:

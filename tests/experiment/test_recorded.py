@@ -1,6 +1,7 @@
 """A run stays the run that it was: its record says of the setting and of defaults what declarations may say no more."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from fedtune.experiment.algorithm import hyper
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.runs import provenance
+from fedtune.studies import ray_tasks
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning.options.options import SearchOptions
 from trainables.fedproto import FedProto
@@ -22,7 +24,6 @@ class Changed(FedProto):
     """FedProto with a default that was another before, and presets."""
 
     lam: float = hyper(7.0, 0.1, 50.0)
-    former = {"lam": 1.0}
     presets = {"as_text": {"weighting": "clients"}, "as_published": {"lam": 4.0, "lr": 0.5}}
 
 
@@ -33,19 +34,9 @@ def changed(monkeypatch):
 
 
 def of_record(**content):
-    """The experiment of a search's record with these entries; options as fedtune 0.2.0 wrote them."""
+    """The experiment of a search's record with these entries."""
     options = {"algo": "fedproto", "preset": content.pop("preset", "")}
     return SearchOptions.from_record({"options": options, "scenario": vars(SMALL), **content}).experiment()
-
-
-def test_a_record_without_defaults_goes_by_those_of_then(changed):
-    assert Experiment("fedproto", SMALL).configuration({})["lam"] == 7.0
-    assert of_record().configuration({})["lam"] == 1.0
-    text, code = of_record(preset="as_text").configuration({}), of_record(preset="as_published").configuration({})
-    assert (text["lam"], text["weighting"]) == (1.0, "rows")  # as_text was another name for the defaults
-    assert (code["lam"], code["lr"]) == (4.0, 0.5)
-    now = Experiment("fedproto", SMALL, preset="as_text").configuration({})
-    assert (now["lam"], now["weighting"]) == (7.0, "clients")
 
 
 def test_defaults_in_a_record_win_over_declarations_and_presets_and_lose_to_what_is_pinned(changed):
@@ -81,19 +72,23 @@ def test_a_comparison_s_record_holds_the_defaults_of_each(changed):
     options = ComparisonOptions.from_record(
         record | {"scenario": vars(SMALL), "defaults_of": {"fedproto": {"lam": 3.0}}}
     )
-    lam = options.of_search("fedproto", "x").experiment().configuration({})["lam"]
-    before = ComparisonOptions.from_record(record | {"scenario": vars(SMALL)})
-    assert (lam, before.of_search("fedproto", "x").experiment().configuration({})["lam"]) == (3.0, 1.0)
-    assert options.baselines == before.baselines == "none"  # none joined then
+    assert options.of_search("fedproto", "x").experiment().configuration({})["lam"] == 3.0
 
 
-def test_a_run_s_file_is_found_again_unless_a_default_has_moved(changed):
-    """What decides the name of a file holds defaults only where they are not those of then."""
-    now, then = Experiment("fedproto", SMALL).to_plain(), of_record().to_plain()
-    assert now["defaults"] == {"lam": 7.0} and "defaults" not in then
-    assert "defaults" not in Experiment("local", SMALL).to_plain()
-    assert "defaults" not in Experiment("fedproto", SMALL, preset="as_published").to_plain()
-    assert Experiment("fedproto", SMALL, preset="as_text").to_plain()["defaults"] == {
-        "lam": 7.0,
-        "weighting": "clients",
-    }
+def test_a_run_s_file_is_named_by_every_value_that_it_was_trained_with(changed):
+    """So what a declaration said before is not taken for what it says now."""
+
+    def name(experiment, **config):
+        return ray_tasks.outcome_file(Path(), ray_tasks.SeededRun("run", experiment, config))
+
+    now = Experiment("fedproto", SMALL)
+    others = [
+        replace(now, defaults={"lam": 1.0}),
+        replace(now, preset="as_text"),
+        replace(now, seed=1),
+        replace(now, scenario=replace(SMALL, swaps=1)),
+        replace(now, test_every=2),
+        replace(now, start="own"),
+        replace(now, pinned={"lr": 0.5}),
+    ]
+    assert len({name(e) for e in [now, *others]} | {name(now, lam=1.0)}) == len(others) + 2

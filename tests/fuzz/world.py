@@ -45,15 +45,15 @@ def make(folder: Path, run: Path | None = None) -> Path:
     rows = np.arange(600)
     np.savez(folder / "numbers.npz", row=rows, client=rows % 4, split=rows // 4 % 3)
     example = ROOT / "analysis" / "example"
-    old = ROOT / "tests" / "runs" / "v0_1"
-    shutil.copytree(run or old, folder / "run")
+    kept = ROOT / "tests" / "runs" / "kept"
+    shutil.copytree(run or kept, folder / "run")
+    record = json.loads((kept / "run.json").read_text())
     if run is None:
-        record = json.loads((old / "run.json").read_text())
-        del record["arguments"]
-        (folder / "run" / "run.json").write_text(json.dumps(record | {"format": 2, "options": OPTIONS}))
+        (folder / "run" / "run.json").write_text(json.dumps(record | {"options": OPTIONS}))
     shutil.copytree(example / "compare", folder / "comparison")
     shutil.copytree(example / "search", folder / "comparison" / "gfpl")  # of the others it has none
-    shutil.copytree(old, folder / "old")
+    shutil.copytree(kept, folder / "old")
+    (folder / "old" / "run.json").write_text(json.dumps(record | {"format": 1}))
     shutil.copyfile(folder / "run" / "best.yaml", folder / "best.yaml")
     (folder / "reproduction").mkdir()
     (folder / "reproduction" / "reproduce.json").write_text(json.dumps(REPRODUCTION))

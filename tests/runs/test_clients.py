@@ -60,6 +60,7 @@ def test_a_folder_gives_its_clients_with_the_documented_columns(tmp_path: Path) 
         {
             "scored": "last",
             "round": 2,
+            "owner": ["", ""],
             "client": [0, 1],
             "val_rows": [3, 4],
             "val_acc": [0.5, 1.0],

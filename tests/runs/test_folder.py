@@ -8,19 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from fedtune.core.about import FORMAT
 from fedtune.core.errors import UserError
-from fedtune.runs.files import COMPARISON, FORMAT, KINDS, RECORDS, RunFiles, kind_of, write_whole
+from fedtune.runs.files import COMPARISON, KINDS, RECORDS, RunFiles, kind_of, write_json, write_whole
 from fedtune.runs.folder import RunFolder
 from fedtune.tuning.plan import require_folder
 
-OLD = Path(__file__).parent / "v0_1"
+KEPT = Path(__file__).parent / "kept"
 
 
 def test_record_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunFiles(tmp_path / "run")
     run.add(trials=3)
     run.write("running")
-    assert run.record == {"trials": 3, "state": "running"}
+    assert run.record == {"format": FORMAT, "trials": 3, "state": "running"}
 
     def torn(self: Path, target: Path) -> None:
         raise OSError("the power went")
@@ -28,14 +29,14 @@ def test_record_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Path, "replace", torn)
     with pytest.raises(OSError, match="the power went"):
         run.write("finished")
-    assert run.record == {"trials": 3, "state": "running"}
+    assert run.record == {"format": FORMAT, "trials": 3, "state": "running"}
 
 
 def test_what_is_said_in_writing_holds_for_that_time_only(tmp_path: Path) -> None:
     run = RunFiles(tmp_path)
     run.write("failed", reason="disk")
     run.write("running")
-    assert run.record == {"state": "running"}
+    assert run.record == {"format": FORMAT, "state": "running"}
 
 
 @pytest.mark.parametrize(
@@ -54,10 +55,10 @@ def test_a_damaged_record_is_one_line(text: str | None, why: str, tmp_path: Path
 @pytest.mark.parametrize("mine", RECORDS)
 @pytest.mark.parametrize("theirs", RECORDS)
 def test_a_folder_of_another_kind_of_run_is_told(mine: str, theirs: str, tmp_path: Path) -> None:
-    (tmp_path / theirs).write_text('{"state": "finished"}')
+    (tmp_path / theirs).write_text(json.dumps({"format": FORMAT, "state": "finished"}))
     assert kind_of(tmp_path) == theirs
     if mine == theirs:
-        assert RunFiles(tmp_path, mine).record == {"state": "finished"}
+        assert RunFiles(tmp_path, mine).record == {"format": FORMAT, "state": "finished"}
         return
     with pytest.raises(UserError) as caught:
         RunFiles(tmp_path, mine).record  # noqa: B018
@@ -72,12 +73,26 @@ def test_a_record_says_what_it_lacks(tmp_path: Path) -> None:
         run.record_with("state", "trials", "space")
 
 
-def test_a_record_of_a_newer_fedtune_is_refused(tmp_path: Path) -> None:
-    run = RunFiles(tmp_path)
-    run.add(format=FORMAT + 1)
-    run.write("finished")
-    with pytest.raises(UserError, match=f"format up to {FORMAT}, but .* has {FORMAT + 1}; update fedtune"):
-        run.record  # noqa: B018
+OF_OTHERS = {  # what a record says of itself -> what is said of it
+    "a later one": ({"format": FORMAT + 1, "versions": {"fedtune": "9.0"}}, f"9.0 and has {FORMAT + 1}; update"),
+    "an earlier one": ({"format": FORMAT - 1, "versions": {"fedtune": "0.3.0"}}, f"has {FORMAT - 1}; run it again"),
+    "without a number": ({"versions": {"fedtune": "0.1.0"}}, "fedtune 0.1.0 and has none; run it again, or use the "),
+    "before the first release": ({"format": FORMAT, "versions": {"fedtune": "0.2.0"}}, "fedtune 0.2.0; run it"),
+    "that says nothing": ({}, "another fedtune and has none; run it again"),
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.parametrize("whose", OF_OTHERS)
+def test_a_record_of_another_format_is_refused_in_a_line_that_says_what_would_do(
+    whose: str, name: str, tmp_path: Path
+) -> None:
+    content, says = OF_OTHERS[whose]
+    write_json(tmp_path / name, content | {"state": "finished"})
+    with pytest.raises(UserError) as refused:
+        RunFiles(tmp_path, name).record  # noqa: B018
+    assert f"{tmp_path / name} is of" in str(refused.value) and says in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_a_folder_has_one_driver(tmp_path: Path) -> None:
@@ -117,7 +132,6 @@ def test_a_folder_is_new_or_of_a_driver_that_died_early(tmp_path: Path) -> None:
     assert run.fresh
     run.make()
     run.lock_file.touch()
-    run.space_file.touch()
     (run.path / "compare.json.part").touch()
     assert run.fresh
     require_folder(tmp_path, "run", "run")
@@ -148,7 +162,7 @@ def test_a_run_without_a_driver_is_abandoned(tmp_path: Path) -> None:
 
 
 def test_a_run_shows_what_it_found() -> None:
-    run = RunFolder(OLD)
+    run = RunFolder(KEPT)
     assert (run.state, run.scenario.clients, run.scenario.rounds) == ("finished", 4, 3)
     assert len(run.trials) == 3 and len(run.rounds) == 9
     best = run.trials.sort_values("last_val_acc").iloc[-1]
@@ -171,7 +185,7 @@ def test_a_run_without_a_best_configuration_or_study(tmp_path: Path) -> None:
 def test_a_scenario_that_cannot_be_is_a_damaged_record(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     for scenario in ({"no-such-field": 1}, 3):
-        run.record_file.write_text(json.dumps({"scenario": scenario}))
+        run.record_file.write_text(json.dumps({"format": FORMAT, "scenario": scenario}))
         with pytest.raises(UserError, match="missing or damaged"):
             run.scenario  # noqa: B018
 

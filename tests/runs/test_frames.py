@@ -9,9 +9,10 @@ import pandas as pd
 import pytest
 
 from analysis import frames
+from fedtune.core.about import FORMAT
 from fedtune.core.errors import UserError
 
-RECORD = {"algorithm": "fedavg", "scenario": {"dataset": "digits", "rounds": 3}}
+RECORD = {"format": FORMAT, "algorithm": "fedavg", "scenario": {"dataset": "digits", "rounds": 3}}
 
 
 def row(trial: str, t: int, value: float, **more: object) -> dict:
@@ -118,7 +119,7 @@ def test_hyperparameters_are_those_that_vary(logs: Path) -> None:
     assert frames.hyperparameters(trials) == ["lr"]
 
 
-@pytest.mark.parametrize("content", [None, "{", "[]", '{"algorithm": "x"}'])
+@pytest.mark.parametrize("content", [None, "{", "[]", f'{{"format": {FORMAT}}}'])
 def test_a_folder_that_is_no_run_is_refused(content: str | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "run.json").write_text(content)
@@ -126,12 +127,3 @@ def test_a_folder_that_is_no_run_is_refused(content: str | None, tmp_path: Path)
         frames.load(tmp_path)
     with pytest.raises(UserError, match="at least one run"):
         frames.load()
-
-
-def test_tables_that_do_not_say_were_tested_in_every_round(logs: Path) -> None:
-    trials, rounds = frames.load(logs)
-    trials.drop(columns="test_round").to_parquet(logs / "trials.parquet")
-    rounds.to_parquet(logs / "rounds.parquet")
-    (logs / "run.json").write_text(json.dumps(RECORD | {"state": "interrupted"}))
-    found = frames.load(logs)[0].set_index("trial")["test_round"]
-    assert found[list("abcde")].tolist() == [3, 1, 1, 1, 1] and pd.isna(found["f"])

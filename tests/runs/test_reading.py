@@ -15,17 +15,17 @@ from fedtune.core.errors import UserError
 from fedtune.runs import frames, logs, reading, schema
 from fedtune.runs.files import RunFiles
 
-OLD = Path(__file__).parent / "v0_1"
+KEPT = Path(__file__).parent / "kept"
 EXAMPLE = Path(__file__).parents[2] / "analysis" / "example"
 
 
-@pytest.mark.parametrize("file", [OLD / "run.json", *EXAMPLE.glob("*/run.json"), *EXAMPLE.glob("*/compare.json")])
-def test_records_of_every_version_are_read_as_they_are(file: Path) -> None:
+@pytest.mark.parametrize("file", [KEPT / "run.json", *EXAMPLE.glob("*/run.json"), *EXAMPLE.glob("*/compare.json")])
+def test_records_are_read_as_they_are(file: Path) -> None:
     assert reading.record(file) == json.loads(file.read_text())
 
 
 def test_a_best_configuration_is_read_as_it_is() -> None:
-    assert reading.best(OLD / "best.yaml") == yaml.safe_load((OLD / "best.yaml").read_text())
+    assert reading.best(KEPT / "best.yaml") == yaml.safe_load((KEPT / "best.yaml").read_text())
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_best_configuration_is_read_as_it_is() -> None:
     ],
 )
 def test_an_entry_of_another_kind_is_named(entry: str, value: Any, why: str) -> None:
-    good = json.loads((OLD / "run.json").read_text())
+    good = json.loads((KEPT / "run.json").read_text())
     with pytest.raises(ValueError) as caught:
         schema.checked(schema.RECORD, good | {entry: value})
     assert str(caught.value).startswith(why)
@@ -133,7 +133,7 @@ def test_a_table_without_what_is_needed_is_told(frame: pd.DataFrame | None, why:
 
 
 def test_a_damaged_table_gives_way_to_what_ray_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = shutil.copytree(OLD, tmp_path / "run")
+    run = shutil.copytree(KEPT, tmp_path / "run")
     trials, rounds = frames.load(run)
     (run / "rounds.parquet").write_bytes(b"PAR1")
     again, from_logs = frames.load(run)

@@ -77,7 +77,7 @@ def test_a_folder_whose_driver_died_before_it_began_is_taken(tmp_path):
     run = tmp_path / "new" / "run"
     RunFiles(run).make()
     (run / "driver.lock").touch()
-    (run / "space.py").write_text("SPACE = {}")
+    (run / "own").mkdir()
     RunFiles(run).make()  # nothing was written down yet: a comparison that goes on begins here
     (run / "run.json").write_text("{}")
     with pytest.raises(UserError, match="needs a new folder"):

@@ -1,6 +1,5 @@
 """A comparison: equal budgets, fresh seeds, no look at test data, and nothing lost when it is killed."""
 
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -169,21 +168,9 @@ def test_a_killed_comparison_is_resumed(moment, killed, both, tmp_path, capsys, 
         pd.testing.assert_frame_equal(got, want, check_exact=True)
 
 
-def test_the_record_of_an_earlier_version_is_read():
-    """fedtune 0.1.0 kept the command line; `all` was written down as the algorithms that it meant."""
-    then = [w for w in ARGUMENTS if w not in ("--baselines", "local")]
-    words = [w if w != "fedproto,local" else "all" for w in then]
-    earlier = ComparisonOptions.from_record({"arguments": words, "algorithms": ["fedproto", "local"]})
-    swapped = ["--rounds", "4", *(w for w in words if w != "--rounds")]  # runs on fresh seeds are found by experiment
-    swapped.pop(swapped.index("--clients") + 2)
-    other = ComparisonOptions.from_record({"arguments": swapped, "algorithms": ["fedproto", "local"]})
-    assert comparison_plan.make(other).first.experiment == comparison_plan.make(earlier).first.experiment
-    assert earlier == dataclasses.replace(planned(ARGUMENTS).options, baselines="none")
-    assert ComparisonOptions.from_record(planned(ARGUMENTS).to_record()).of_search("local", Path("x")) == (
-        dataclasses.replace(
-            earlier.of_search("local", Path("x")), fields={"clients": 4, "rounds": 4}, set={"local_epochs": 2}
-        )
-    )
+def test_a_search_of_a_comparison_has_its_options():
+    shared = ComparisonOptions.from_record(planned(ARGUMENTS).to_record()).of_search("local", Path("x"))
+    assert (shared.fields, shared.set) == ({"clients": 4, "rounds": 4}, {"local_epochs": 2})
 
 
 def test_everybody_searches_what_anybody_does_of_the_setting():
@@ -224,16 +211,12 @@ def test_what_could_not_be_evaluated_is_refused_before_anything_starts(arguments
     assert says in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
-def test_an_unfinished_search_of_an_earlier_version_is_refused_in_one_line(both, tmp_path, capsys, nothing_starts):
-    """Ray's saved state names modules where fedtune 0.1.0 had them."""
+def test_a_comparison_whose_search_has_another_format_is_refused_in_one_line(both, tmp_path, capsys, nothing_starts):
     for name in ("compare.json", "fedproto/run.json", "local/run.json"):
         record = json.loads((both / name).read_text())
-        earlier = {n: v for n, v in record.items() if n not in ("format", "options")} | {"arguments": ARGUMENTS}
-        if name == "local/run.json":
-            earlier["state"] = "interrupted"
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(json.dumps(earlier))
+        (tmp_path / name).write_text(json.dumps(record | ({"format": 1} if name == "local/run.json" else {})))
     before = sorted(tmp_path.rglob("*"))
     assert resume.main([str(tmp_path)]) == 2
     err = capsys.readouterr().err
-    assert "local is of fedtune 0.1.0" in err and err.count("error: ") == 1 and before == sorted(tmp_path.rglob("*"))
+    assert "local/run.json is of fedtune" in err and err.count("\n") == 1 and before == sorted(tmp_path.rglob("*"))

@@ -491,19 +491,16 @@ def test_a_command_that_was_cut_short_goes_on(
 
 
 @pytest.mark.usefixtures("one_ray")
-def test_a_folder_from_before_goes_on_with_rows_of_all_classes(tmp_path: Path):
-    """Every table scored them then, and no record said so."""
+def test_rows_of_all_classes_are_asked_for_by_a_whole_folder(tmp_path: Path, capsys: pytest.CaptureFixture):
     arguments = [*TINY, "--storage-path", str(tmp_path)]
     assert reproduce.main([*arguments, "--all-classes"]) == 0
     (folder,) = tmp_path.iterdir()
-    record = json.loads((folder / "reproduce.json").read_text())
-    del record["grid"]["all_classes"]
-    (folder / "reproduce.json").write_text(json.dumps(record))
     runs = {f: f.stat().st_mtime_ns for f in (folder / "runs").iterdir()}
     assert all("test_acc_all" in json.loads(f.read_text())["rounds"][-1] for f in runs)
-    assert reproduce.main(arguments) == 0
-    assert runs == {f: f.stat().st_mtime_ns for f in (folder / "runs").iterdir()}
     assert len(claims.Reproduced.read(folder).outcomes) == len(runs) == 6
+    assert reproduce.main(arguments) == 2
+    assert "was made for all_classes True; give another --name" in capsys.readouterr().err
+    assert runs == {f: f.stat().st_mtime_ns for f in (folder / "runs").iterdir()}
 
 
 @pytest.mark.parametrize(

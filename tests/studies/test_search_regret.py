@@ -80,38 +80,27 @@ def test_more_seeds_for_the_best_pay_where_seeds_differ_and_cost_where_they_agre
     assert mean_regret(luck, top, 32, 150)[-1] < mean_regret(luck, alone, 32, 150)[-1]
 
 
-def test_a_raced_rung_pays_for_the_other_seed() -> None:
-    table = flat(np.linspace(0, 1, 100), 3, rounds=9)
-    raced, alone = (
-        choices(table, Strategy("random", "promote", 1, more_seeds=more), 8, 1, 3)[-1] for more in ("rung", "none")
-    )
-    assert raced.trials < alone.trials
-
-
-def test_a_raced_search_chooses_by_what_it_has_paid_for() -> None:
-    """A second seed that is known up to the last rung alone cannot decide among finished trials."""
+def test_a_choice_among_the_best_goes_by_all_seeds_that_they_were_trained_on() -> None:
     values = np.zeros((3, 3, 3))
     values[:, 0] = np.array([0.1, 0.2, 0.3])[:, None]  # on the seed that selects
-    values[:, 1, -1] = [0.9, 0.5, 0.0]  # at the end on the other, which nobody trained
+    values[:, 1, -1] = [0.9, 0.5, 0.0]  # at the end on the other
     table = Tabulated({"a": [0, 1, 2]}, range(3), values, (0,), ABOUT)
-    ledger = search_regret._Ledger(table, Strategy("random", "promote", 1, more_seeds="rung"), [0, 1])
-    for i in range(3):
-        ledger.take(Reported(3.0, i, {"a": i}, 3, float(values[i, 0, -1]), "finished"))
-    assert ledger.choice() == {"a": 2}
-    ledger.strategy = ledger.strategy._replace(more_seeds="top")
-    assert ledger.choice() == {"a": 0}
+    for more, chosen in (("none", 2), ("top", 0)):
+        ledger = search_regret._Ledger(table, Strategy("random", "promote", 1, more_seeds=more), [0, 1])
+        for i in range(3):
+            ledger.take(Reported(3.0, i, {"a": i}, 3, float(values[i, 0, -1]), "finished"))
+        assert ledger.choice() == {"a": chosen}
 
 
 def test_combinations_that_make_no_sense_are_left_out_or_refused() -> None:
-    found = search_regret.strategies(["tpe"], ["asha", "none", "promote"], [1, 2], [1], ["none", "rung"])
+    found = search_regret.strategies(["tpe"], ["asha", "none"], [1, 2], [1], ["none", "top"])
     assert [str(s) for s in found] == [
         "tpe, asha, first rung 1",
+        "tpe, asha, first rung 1, best 3 on another seed",
         "tpe, asha, first rung 2",
+        "tpe, asha, first rung 2, best 3 on another seed",
         "tpe, none",
-        "tpe, promote, first rung 1",
-        "tpe, promote, first rung 1, best of rungs on another seed",
-        "tpe, promote, first rung 2",
-        "tpe, promote, first rung 2, best of rungs on another seed",
+        "tpe, none, best 3 on another seed",
     ]
     for names, judges, why in ((["grid"], ["asha"], "draws its configurations"), (["tpe"], ["pbt"], "changes its")):
         with pytest.raises(UserError, match=why):
@@ -225,7 +214,7 @@ def test_no_process_is_left_of_a_simulation_that_is_ended(number: signal.Signals
         ("none.parquet", "none.parquet is damaged"),
         ("{t} --grace 0", "--grace must be a whole number of at least 1"),
         ("{t} --grace 99", "--grace must be a whole number of at most"),
-        ("{t} --more-seeds all", "--more-seeds is one of none, top, rung"),
+        ("{t} --more-seeds all", "--more-seeds is one of none, top, but"),
         ("{t} --searcher tpee", "tpee"),
         ("{t} --seeds-per-trial 3", "give fewer --seeds-per-trial"),
         ("{t} -o nowhere/x.csv", "--output needs a new file"),

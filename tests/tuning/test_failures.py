@@ -328,8 +328,7 @@ STATE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "record without options": (record(options=None), "does not say how the search was begun"),
     "record with other options": (record(options=[1, 2]), "its options: should be a valid dictionary"),
     "record with unknown options": (record(options={"colour": "red"}), "options are not known here: colour"),
-    "record of 0.1.0 with other arguments": (record(options=None, arguments=[1, 2]), "its arguments.0: should be"),
-    "record of 0.1.0 with others": (record(options=None, arguments=["--colour", "red"]), "no option of a search"),
+    "record of another format": (record(format=1), "has 1; run it again"),
 }
 
 

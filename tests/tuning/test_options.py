@@ -65,22 +65,11 @@ def test_record_gives_the_options_back() -> None:
         assert SearchOptions.from_record(record) == made
 
 
-def test_recorded_command_line_of_0_1_0_gives_the_options() -> None:
-    then = {"test_every": 1}  # test rows were scored in every round
-    assert SearchOptions.from_record({"arguments": LINE.split()}) == dataclasses.replace(MADE, **then)
-    short = "--alg gfpl --sce=digits-dir0.1 --max 2 --no-dash --set=lam=1 --set lr=0.1"  # as argparse allows
-    assert SearchOptions.from_arguments(short.split()) == dataclasses.replace(parsed(short), **then)
-
-
 @pytest.mark.parametrize(
     ("record", "message"),
     [
         ({}, "does not say how the search was begun"),
-        ({"arguments": [3]}, "does not say how"),
-        ({"arguments": ["--algos", "x"]}, "'--algos', which is no option of a search"),
-        ({"arguments": ["--se", "1"]}, "'--se', which is no option"),
-        ({"arguments": ["gfpl"]}, "'gfpl', which is no"),
-        ({"arguments": ["--algo"]}, "ends with '--algo', which needs a value"),
+        ({"options": ["--algo", "gfpl"]}, "options must be names and values"),
         ({"options": {"algo": "gfpl", "colour": 1}}, "options are not known here: colour"),
     ],
 )

@@ -14,8 +14,6 @@ from fedtune.core.budget import Budget
 from fedtune.core.metrics import METRIC
 from fedtune.tuning import plan, schedulers, searchers
 from fedtune.tuning.options.options import SearchOptions
-from fedtune.tuning.promotion import Promotion
-from fedtune.tuning.racing import race
 from fedtune.tuning.simulated_search import Reported, SimulatedSearch
 from fedtune.tuning.space_types import Config, Space
 
@@ -111,34 +109,3 @@ def test_what_diverges_ends_with_the_worst_value_and_is_told() -> None:
     assert [r.status for r in reports if r.trial == 1] == ["running", "diverged"]
     assert searcher.ended["1"]["diverged"] and searcher.ended["1"][METRIC] == 0.25
     assert not searcher.ended["1"]["complete"] and searcher.ended["2"]["complete"]
-
-
-def raced(first: np.ndarray, second: np.ndarray) -> tuple[dict[int, int], dict[tuple[str, int], int]]:
-    """How far trials come where rungs are raced, and how often each was trained on the other seed."""
-    trials, rounds = first.shape
-    judge = schedulers.scheduler("promote", Budget("rounds", rounds), 1, Space({}, []))
-    assert isinstance(judge, Promotion)
-    asked: dict[tuple[str, int], int] = {}
-
-    def another(trial: str, t: int) -> float:
-        asked[trial, t] = asked.get((trial, t), 0) + 1
-        return float(second[int(trial), t - 1])
-
-    race(judge, another)
-    search = SimulatedSearch(Listed(), judge, lambda c: first[c["n"]], rounds, trials)  # type: ignore[arg-type]
-    return lengths(list(search.run())), asked
-
-
-def test_a_raced_rung_whose_seeds_agree_promotes_as_any_other() -> None:
-    curves = noise(27, 9)
-    assert raced(curves, curves)[0] == lengths(simulated("promote", curves)[0])
-
-
-def test_a_raced_rung_lets_through_what_is_better_on_two_seeds() -> None:
-    def flat(values: list[float]) -> np.ndarray:
-        return np.repeat(np.array(values)[:, None], 3, 1)
-
-    first, second = flat([0.9, 0.8, 0.1]), flat([0.0, 0.8, 0.1])  # trial 0 was lucky
-    far, asked = raced(first, second)
-    assert far == {0: 1, 1: 3, 2: 1} and set(asked) == {("0", 1), ("1", 1)}
-    assert lengths(simulated("promote", first)[0]) == {0: 3, 1: 1, 2: 1}

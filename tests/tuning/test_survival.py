@@ -24,6 +24,7 @@ from support.searches import (
 )
 
 from fedtune.commands import extend, resume, status
+from fedtune.core.about import FORMAT
 from fedtune.core.budget import Budget
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import Goal, parse
@@ -33,6 +34,9 @@ from fedtune.runs.folder import RunFolder
 from fedtune.studies import resuming
 from fedtune.tuning import schedulers, searchers
 from fedtune.tuning.space import Space
+
+# a record of a search, but for its state
+BEGUN = f'{{"format": {FORMAT}, "options": {{}}, "scenario": {{}}, "defaults": {{}}, %s}}'
 
 pytestmark = pytest.mark.usefixtures("one_ray")
 
@@ -102,6 +106,7 @@ def test_the_status_of_a_finished_search(undisturbed: Path, capsys: pytest.Captu
 def made_up(run: Path, state: str, how: dict[str, str], rows: dict[str, list[dict]]) -> None:
     """A run's folder with so much as its status reads."""
     record = {
+        "format": FORMAT,
         "state": state,
         "scenario": {"rounds": 9},
         "rungs": [3],
@@ -230,11 +235,11 @@ def test_a_new_scheduler_remembers_its_rungs() -> None:
         (None, "is not a run folder: run.json is missing or damaged"),
         ("{", "run.json is missing or damaged"),
         ("[]", "run.json is missing or damaged"),
-        ('{"state": "running"}', "it does not say how the search was begun"),
-        ('{"state": "finished", "arguments": []}', "is finished; fedtune extend adds trials"),
-        ('{"state": "nothing found", "arguments": []}', "is nothing found; fedtune extend adds trials"),
-        ('{"state": "running", "arguments": [], "extends": "x"}', "what extends another search is not resumed"),
-        ('{"state": "interrupted", "arguments": [], "replays": "x"}', "does; replay x again, --name OTHER"),
+        (BEGUN.replace('"options": {}, ', "") % '"state": "running"', "it does not say how the search was begun"),
+        (BEGUN % '"state": "finished"', "is finished; fedtune extend adds trials"),
+        (BEGUN % '"state": "nothing found"', "is nothing found; fedtune extend adds trials"),
+        (BEGUN % '"state": "running", "extends": "x"', "what extends another search is not resumed"),
+        (BEGUN % '"state": "interrupted", "replays": "x"', "does; replay x again, --name OTHER"),
     ],
 )
 def test_a_run_that_cannot_be_resumed_is_refused(
@@ -248,7 +253,7 @@ def test_a_run_that_cannot_be_resumed_is_refused(
 
 
 def test_another_users_run_is_not_resumed_without_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "run.json").write_text('{"state": "running", "arguments": []}')
+    (tmp_path / "run.json").write_text(BEGUN % '"state": "running"')
     monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(Exception, match="belongs to another user; give --trust"):
         resuming.record_of(RunFolder(tmp_path), trust=False)

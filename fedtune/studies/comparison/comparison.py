@@ -132,7 +132,4 @@ def resume(run_folder: Path, changes: Mapping[str, Any]) -> int:
     except (ValueError, KeyError, TypeError) as error:
         raise files.damaged(error) from error
     planned = comparison_plan.make(options, run_folder.absolute())
-    for p in planned.plans.values():
-        if p.files.record_file.exists() and p.files.record_with("state")["state"] not in OVER:
-            search_study.require_version(p.files)
     return run(planned, provenance.record_for_resume(record, "seconds"))

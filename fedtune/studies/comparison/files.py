@@ -9,8 +9,6 @@ import pandas as pd
 from fedtune.runs import reading
 from fedtune.studies.comparison.tables import COLUMNS, OBJECTIVE_COLUMNS
 
-# columns that older tables lack
-LATER = ("default_gap", "default_diverged", "tuned_diverged", "runs", "all", "all_half", "foreign", "foreign_half")
 TEXTS = ("algorithm", "other", "published", "configuration", "metric")
 PAIRS = ("algorithm", "other", "difference", "half", "p", "p_holm")
 
@@ -18,7 +16,7 @@ PAIRS = ("algorithm", "other", "difference", "half", "p", "p_holm")
 def table(file: Path) -> pd.DataFrame:
     """A table.csv; UserError that names it if it is damaged."""
     kinds = {name: reading.TEXT if name in TEXTS else reading.NUMBER for name in (*COLUMNS, *OBJECTIVE_COLUMNS)}
-    return reading.text_table(file, [name for name in COLUMNS if name not in LATER], kinds)
+    return reading.text_table(file, COLUMNS, kinds)
 
 
 def pairs(file: Path) -> pd.DataFrame:

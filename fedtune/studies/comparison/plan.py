@@ -185,9 +185,9 @@ def _planned(search: SearchOptions) -> Plan:
     """A search's plan; one that has begun is planned as it was."""
     run = Path(search.storage_path) / str(search.name)
     if RunFiles(run).record_file.exists():
-        then = {**search.recorded, "space": RunFiles(run).record.get("space")}
-        search = dataclasses.replace(search, recorded={"scenario": None, "defaults": None, **then})
-    return plan.make(dataclasses.replace(search, space=spaces.kept(search.space, run)), resumed=run.exists())
+        then = {**search.recorded, "space": RunFiles(run).record_with("space")["space"]}
+        search = dataclasses.replace(search, recorded=then)
+    return plan.make(search, resumed=run.exists())
 
 
 def _also(algo: str, spaces_of: dict[str, spaces.Space], search: SearchOptions) -> list[str]:

@@ -62,7 +62,7 @@ def caveats(
     trials: of each search.  spaces: what each searched, as a record has it.  evaluations: the runs on fresh seeds.
     """
     found = tuning_caveats.as_random(searcher, trials, "these as random searches")
-    chosen = evaluations[_of(evaluations, "chosen").fillna(0).astype(bool)]
+    chosen = evaluations[evaluations["chosen"]]
     for name, space in spaces.items():
         mine = chosen[chosen["algorithm"] == name]
         if len(mine):
@@ -92,7 +92,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     unit = " %" if in_percent(table) else ""
     gap = [
         number(scale * g, f"+{form}") + ("" if math.isnan(d) else f" ({number(scale * d, f'+{form}')})")
-        for g, d in zip(table["selection_gap"], _of(table, "default_gap"), strict=True)
+        for g, d in zip(table["selection_gap"], table["default_gap"], strict=True)
     ]
     found = {
         "algorithm": table["algorithm"],
@@ -177,16 +177,11 @@ def latex(frame: pd.DataFrame) -> str:
 def _unless_diverged(table: pd.DataFrame, name: str) -> list[str]:
     """Means with their ±; in words why there is none."""
     texts = _with_half(table, name, f"{name}_half")
-    lost, runs = _of(table, f"{name}_diverged"), _of(table, "runs")
+    lost, runs = table[f"{name}_diverged"], table["runs"]
     return [
         text if text != "–" else f"diverged in {k:.0f} of {n:.0f}" if k > 0 else "none found"
         for text, k, n in zip(texts, lost, runs, strict=True)
     ]
-
-
-def _of(table: pd.DataFrame, column: str) -> pd.Series:
-    """A column, or not-a-numbers where a table of an earlier version lacks it."""
-    return table[column] if column in table else pd.Series(math.nan, index=table.index)
 
 
 def in_percent(frame: pd.DataFrame) -> bool:
@@ -207,7 +202,7 @@ def _with_half(frame: pd.DataFrame, column: str, half: str, sign: str = "") -> l
 
 def _share(table: pd.DataFrame, name: str) -> list[str]:
     """A column of accuracies with its ±, in percent."""
-    pairs = zip(_of(table, name), _of(table, f"{name}_half"), strict=True)
+    pairs = zip(table[name], table[f"{name}_half"], strict=True)
     return [interval(100 * mean, 100 * half, ".2f", within=(0, 100)) for mean, half in pairs]
 
 

@@ -99,16 +99,12 @@ def _outcomes(
 
 
 def _as_begun(options: ReproductionOptions) -> ReproductionOptions:
-    """The options for a new folder, or for one that was made for the same runs; UserError otherwise.
-
-    Whatever scored rows of all classes when it was begun goes on so: before 0.3.0 every table did.
-    """
+    """The options for a new folder, or for one that was made for the same runs; UserError otherwise."""
     folder = options.folder
     if not RunFiles(folder, REPRODUCTION).record_file.exists():
         plan.require_folder(folder.parent, options.name or folder.name, options.name)
         return options
     had = ReproductionOptions.from_record(read(folder))
-    options = replace(options, all_classes=options.all_classes or had.all_classes)
     if had.grid != options.grid:
         said = ", ".join(f"{n} {had.grid[n]}" for n, value in options.grid.items() if had.grid.get(n) != value)
         raise UserError(f"a folder is of one table's runs, but {folder} was made for {said}; give another --name")

@@ -24,8 +24,6 @@ from fedtune.core.errors import UserError
 from fedtune.core.terminal import progress, several
 from fedtune.studies.simulation.tabulated import Tabulated
 from fedtune.tuning import schedulers, searchers
-from fedtune.tuning.promotion import Promotion
-from fedtune.tuning.racing import race
 from fedtune.tuning.simulated_search import Reported, SimulatedSearch
 from fedtune.tuning.space_types import Config
 
@@ -41,11 +39,11 @@ class Strategy(NamedTuple):
     scheduler: str
     grace: int  # rounds before a trial is judged; 0: as a search on the table's space would have it
     seeds: int = 1  # that each trial is trained on
-    more_seeds: str = "none"  # for whom: none; top, of the finished ones; rung, of every rung
+    more_seeds: str = "none"  # for whom: none; top, of the finished ones
 
     def __str__(self) -> str:
         """In words, as tables have it."""
-        extra = {"none": "", "top": f", best {TOP} on another seed", "rung": ", best of rungs on another seed"}
+        extra = {"none": "", "top": f", best {TOP} on another seed"}
         each = f", {several(self.seeds, 'seed')} a trial" if self.seeds > 1 else ""
         judged = ", first rung" if schedulers.find(self.scheduler).has_rungs else ", from round"
         judged = f"{judged} {self.grace}" if self.grace else ""
@@ -122,11 +120,7 @@ def _search(table: Tabulated, strategy: Strategy, slots: int, seed: int, ledger:
     space, budget = table.space(), Budget("rounds", table.rounds)
     searcher = searchers.searcher(strategy.searcher, space, [table.first()], [{}], seed, "simulated")
     scheduler = schedulers.scheduler(strategy.scheduler, budget, strategy.grace, space)
-    search = SimulatedSearch(searcher, scheduler, ledger.curve, table.rounds, TRIALS, slots)  # type: ignore[arg-type]
-    if strategy.more_seeds == "rung":
-        assert isinstance(scheduler, Promotion)
-        race(scheduler, lambda trial, rounds: ledger.another(search.trials[int(trial)].config, trial, rounds))
-    return search
+    return SimulatedSearch(searcher, scheduler, ledger.curve, table.rounds, TRIALS, slots)  # type: ignore[arg-type]
 
 
 class _Ledger:
@@ -137,7 +131,6 @@ class _Ledger:
         self.first, self.more = used[: strategy.seeds], used[strategy.seeds :]
         self.spent = 0.0  # rounds of single runs
         self.last: dict[int, Reported] = {}  # by trial
-        self.again: dict[tuple[str, int], float] = {}  # trial and rounds -> its figure on another seed
 
     @property
     def reserved(self) -> float:
@@ -157,22 +150,13 @@ class _Ledger:
         self.spent += self.strategy.seeds
         self.last[report.trial] = report
 
-    def another(self, config: Config, trial: str, rounds: int) -> float:
-        """A trial's figure on another seed after so many rounds, which it is trained for, once."""
-        if (trial, rounds) not in self.again:
-            before = max((r for t, r in self.again if t == trial), default=0)
-            self.spent += rounds - before
-            curve = self.table.curve(config, self.more)
-            self.again[trial, rounds] = curve[rounds - 1] if rounds <= len(curve) else 0.0
-        return self.again[trial, rounds]
-
     def choice(self) -> Config | None:
         """The best of the finished trials, else of those that went furthest; as `runs.tables` chooses."""
         fine = [r for r in self.last.values() if r.status != "diverged"]
         finished = [r for r in fine if r.status == "finished"]
         furthest = max((r.round for r in fine), default=0)
         among = sorted(finished or [r for r in fine if r.round == furthest], key=lambda r: -r.value)
-        if self.strategy.more_seeds == "top" and finished:  # whom a rung raced was not trained to its end there
+        if self.strategy.more_seeds == "top" and finished:
             among = sorted(among[:TOP], key=lambda r: -self._mean(r))
         return among[0].config if among else None
 
@@ -196,8 +180,6 @@ def strategies(
             )
     found = []
     for searcher, judge, grace, k, extra in itertools.product(names, judges, graces, seeds, more):
-        if extra == "rung" and judge != "promote":
-            continue  # only its trials wait for each other
         unjudged = judge == "none"
         found.append(Strategy(searcher, judge, 0 if unjudged else grace, k, extra))
     return list(dict.fromkeys(found))

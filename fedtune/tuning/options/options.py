@@ -6,7 +6,7 @@ parser from them needs neither torch nor Ray.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,7 +27,6 @@ from fedtune.tuning.options.types import (
     option,
     options,
     pair,
-    pairs,
     positive_int,
     small_int,
     texts,
@@ -52,7 +51,6 @@ __all__ = [
     "positive_int",
 ]
 
-FIRST_SCENARIO = "digits-w4"  # the default one of fedtune 0.1.0, whose records name only others
 LOOPBACK = "127.0.0.1"
 SEEDS = 2**32 - 1 - 2_000  # the largest seed: those that follow it, of trials and of checks, are to fit 32 bits too
 STARTS = ("common", "own")
@@ -117,7 +115,7 @@ class ExperimentOptions:
         """The experiment that is described; UserError for whatever is wrong with it."""
         from fedtune.core.hyper import knobs
         from fedtune.engine.executors import require_device
-        from fedtune.experiment import initial_weights, recorded, registry, user_metrics, user_scenario
+        from fedtune.experiment import initial_weights, registry, user_metrics, user_scenario
         from fedtune.experiment.experiment import Experiment
 
         if not self.algo:
@@ -135,28 +133,23 @@ class ExperimentOptions:
             own = user_files.merged(own, [file])
         metrics, files = user_metrics.take(self.metric)
         own = user_files.merged(own, files)
-        preset, defaults = self.preset, {}
-        if self.recorded:
-            known = {**fields, **knobs(type(scenario))}  # hyperparameters stand among the defaults
-            then = {n: v for n, v in (self.recorded["scenario"] or {}).items() if n not in known}
-            scenario, held = scenario.override(**then), self.recorded["defaults"]
-            preset = recorded.preset_of(preset, held)
-            defaults = recorded.defaults_of(cls, preset, held)
+        known = {**fields, **knobs(type(scenario))}  # hyperparameters stand among the defaults
+        then = {n: v for n, v in self.recorded.get("scenario", {}).items() if n not in known}
         experiment = Experiment(
             algo,
-            scenario,
+            scenario.override(**then),
             self.seed,
             self.executor,
             self.device,
             pinned,
-            preset,
+            self.preset,
             given,
             self.start,
             start_from,
             metrics,
             own,
             self.test_every,
-            defaults,
+            self.recorded.get("defaults", {}),
         )
         experiment.check()
         known = knobs(type(scenario)) | knobs(cls)
@@ -183,41 +176,17 @@ class ExperimentOptions:
 
     @classmethod
     def from_record(cls, content: Mapping[str, Any]) -> Self:
-        """The options that a record holds, or the command line of a record of fedtune 0.1.0; UserError for neither."""
+        """The options that a record holds; UserError if it holds none, or others."""
         if "options" not in content:
-            words = content.get("arguments")
-            if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-                raise UserError("it does not say how the search was begun")
-            return replace(cls.from_arguments(words), recorded=_recorded(content))
+            raise UserError("it does not say how the search was begun")
         values = content["options"]
         if not isinstance(values, dict):
             raise UserError(f"the record's options must be names and values, but are {values!r}")
         if content.get("executor") and "executor" in values:
             values = values | {"executor": content["executor"]}  # what was found for `auto`
-        values = {"test_every": 1, **values}  # earlier records have none
         if strange := set(values) - {f.name for f in fields(cls) if f.name != "recorded"}:
             raise UserError(f"the record's options are not known here: {', '.join(sorted(strange))}")
         return cls(**values, recorded=_recorded(content))
-
-    @classmethod
-    def from_arguments(cls, words: Sequence[str]) -> Self:
-        """The options of a command line as fedtune 0.1.0 recorded it; UserError for one that it never wrote."""
-        from fedtune.experiment.scenario import Scenario
-
-        own = {flag(f.name, f.default): f for f in options(cls)}
-        of_scenario = {flag(f.name): f.name for f in fields(Scenario)}
-        values: dict[str, Any] = {"test_every": 1, "scenario": FIRST_SCENARIO}  # as it was then
-        overridden: dict[str, str] = {}
-        pinned: dict[str, str] = {}
-        for name, value in pairs(words, own, [*own, *of_scenario]):
-            if name in of_scenario:
-                overridden[of_scenario[name]] = value
-            elif name == "--set":
-                pinned |= [pair(value)]
-            else:
-                switch = isinstance(own[name].default, bool)
-                values[own[name].name] = not own[name].default if switch else value
-        return cls(**values, fields=overridden, set=pinned)
 
 
 @dataclass(frozen=True)
@@ -278,8 +247,8 @@ class SearchOptions(ExperimentOptions):
 
 
 def _recorded(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What a record says of the setting, by its fields, of defaults and of what was searched; None where nothing."""
-    return {name: content.get(name) for name in ("scenario", "defaults", "space")}
+    """What a record says of the setting, by its fields, of defaults and of what was searched."""
+    return {name: content[name] for name in ("scenario", "defaults", "space") if name in content}
 
 
 def _plain(value: Any) -> Any:

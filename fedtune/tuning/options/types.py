@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from typing import Any
 
@@ -166,18 +166,3 @@ def pair(text: str) -> tuple[str, str]:
     if not (name and equals and value):
         raise UserError(f"--set needs NAME=VALUE, but got {shown(text)}; for instance --set lr=0.05")
     return name, value
-
-
-def pairs(words: Sequence[str], own: Mapping[str, Field[Any]], known: Collection[str]) -> Iterator[tuple[str, str]]:
-    """The arguments of a command line and their values, abbreviated as argparse allows."""
-    rest = iter(words)
-    for word in rest:
-        typed, equals, value = word.partition("=")
-        fits = [typed] if typed in known else [name for name in known if name.startswith(typed)]
-        if not typed.startswith("--") or len(fits) != 1:
-            raise UserError(f"the recorded command line holds {word!r}, which is no option of a search")
-        switch = fits[0] in own and isinstance(own[fits[0]].default, bool)
-        given = value if switch or equals else next(rest, None)
-        if given is None:
-            raise UserError(f"the recorded command line ends with {word!r}, which needs a value")
-        yield fits[0], given

@@ -1,0 +1,57 @@
+"""A run that an earlier commit made, with records of today's format: it is read, shown and trained again."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedtune.commands import replay, status
+from fedtune.runs import frames
+from fedtune.runs.folder import RunFolder
+from fedtune.tuning.options.options import SearchOptions
+
+KEPT = Path(__file__).parent / "kept"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A copy of the run."""
+    return Path(shutil.copytree(KEPT, tmp_path / "run"))
+
+
+def test_its_options_give_its_experiment() -> None:
+    options = SearchOptions.from_record(RunFolder(KEPT).record)
+    assert (options.algo, options.scenario, options.trials, options.dashboard) == ("gfpl", "digits-w4", 3, False)
+    assert options.experiment().scenario == RunFolder(KEPT).scenario
+
+
+def test_its_status_is_shown(capsys: pytest.CaptureFixture) -> None:
+    assert status.main([str(KEPT)]) == 0
+    shown = capsys.readouterr().out
+    assert "gfpl, tpe and asha: finished" in shown and "3 of 3 trials: 3 finished" in shown
+
+
+def test_its_tables_are_read(run: Path) -> None:
+    trials, rounds = frames.load(run)
+    assert set(trials["algorithm"]) == {"gfpl"} and len(trials) == 3 and len(rounds) == 9
+    for file in ("trials.parquet", "rounds.parquet"):  # and from Ray's logs alone
+        (run / file).unlink()
+    again, logged = frames.load(run)
+    assert sorted(again["trial"]) == sorted(trials["trial"]) and len(logged) == 9
+
+
+def test_it_is_replayed_bit_for_bit_by_the_kernels_that_trained_it(run: Path, capsys: pytest.CaptureFixture) -> None:
+    """On a CPU with AVX512; elsewhere sums are rounded differently, and the replay says how far that leads."""
+    status = replay.main([str(run), "--no-dashboard"])
+    said = capsys.readouterr().out
+    record = RunFolder(run.parent / "run-replayed").record
+    assert record["replays"] == "run" and record["options"]["fields"] == {"rounds": 3, "clients": 4}
+    if torch.backends.cpu.get_cpu_capability() == "AVX512":
+        assert status == 0 and "all 3 trials, 9 rounds, are the same bit for bit" in said
+        return
+    found = re.search(r"the largest relative difference is (\S+), in \w+; trained by ", said)
+    assert status == 1 and found and float(found[1]) < 1e-6
