@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedtune import tracing
 from fedtune.core import memory
 from fedtune.core.errors import Diverged
 from fedtune.data.federation import Federation
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment import partitioning, scenarios
 from fedtune.experiment.experiment import Experiment
-from fedtune.tracing import replayed
 from fedtune.tuning import space
 
 # algorithm, setting, rounds
@@ -49,13 +49,13 @@ def trained(
     experiment: Experiment, configs: list[dict[str, Any]], data: Federation, rounds: int, share: bool
 ) -> tuple[float, list[Any]]:
     """Seconds of the processor, and all figures."""
-    replayed.forget()
+    tracing.forget()
     if share:  # one that is there before
         _figures(experiment, configs[-1], data, rounds)
     seconds, figures = 0.0, []
     for config in configs[:-1]:
         if not share:
-            replayed.forget()
+            tracing.forget()
         began = time.process_time()
         figures.append(_figures(experiment, config, data, rounds))
         seconds += time.process_time() - began

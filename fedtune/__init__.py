@@ -13,6 +13,7 @@ from fedtune.core.about import VERSION as __version__
 if TYPE_CHECKING:
     from fedtune.api import Run, Search, objective, train, tunable
     from fedtune.core.hyper import hyper
+    from fedtune.core.pure import pure
     from fedtune.core.trees import Ragged
     from fedtune.experiment.algorithm import Algorithm, Noise, Phase
     from fedtune.studies.checking import Check
@@ -29,6 +30,7 @@ __all__ = [
     "__version__",
     "hyper",
     "objective",
+    "pure",
     "train",
     "tunable",
     "when",
@@ -37,6 +39,7 @@ __all__ = [
 _MODULES = {
     "fedtune.api": ("Run", "Search", "objective", "train", "tunable"),
     "fedtune.core.hyper": ("hyper",),
+    "fedtune.core.pure": ("pure",),
     "fedtune.core.trees": ("Ragged",),
     "fedtune.studies.checking": ("Check",),
     "fedtune.experiment.algorithm": ("Algorithm", "Noise", "Phase"),

@@ -41,6 +41,8 @@ class Generative(Algorithm):
     latest report.
     """
 
+    pure = True
+
     gen_lr: float = hyper(3e-4, 1e-5, 0.1, log=True, first_round=2, help="the generator's learning rate")
     gen_lr_decay: float = hyper(1.0, 0.9, 1.0, first_round=3, help="what gen_lr is multiplied by after every round")
     gen_weight_decay: float = hyper(

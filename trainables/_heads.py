@@ -21,6 +21,8 @@ from fedtune.nn.heads import descend
 class FitsHead(Algorithm):
     """An algorithm whose server fits a linear head to drawn features by plain SGD on CE."""
 
+    pure = True
+
     head_epochs: int = hyper(3, 1, 50, log=True, help="passes of the head over the drawn features")
     head_batch: int = hyper(32, 8, 256, log=True, help="rows of one of its steps")
     head_lr: float = hyper(0.03, 1e-4, 1.0, log=True, help="the head's learning rate at the server")

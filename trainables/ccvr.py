@@ -31,6 +31,8 @@ from trainables._heads import FitsHead, normal
 class CCVR(FitsHead):
     """CCVR as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     virtual: int = hyper(100, 10, 2000, log=True, extra_values=(0,), symbol="r", help="virtual features per class")
     variance_floor: float = hyper(1e-2, 1e-6, 1.0, log=True, symbol="ε", help="added variance, in the class's mean")
 

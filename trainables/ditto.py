@@ -26,6 +26,8 @@ from fedtune.nn.layers import cross_entropy
 class Ditto(Algorithm):
     """Ditto as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     lam: float = hyper(
         0.1, 1e-3, 10.0, log=True, extra_values=(0.0,), symbol="λ", help="pull of the own model to the common one"
     )

@@ -28,6 +28,8 @@ from fedtune.experiment.algorithm import Algorithm, Task, hyper
 class FedAdam(Algorithm):
     """FedAdam as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     rule: str = hyper("adam", choices=("adam", "yogi", "adagrad", "sgd"), help="the server's optimiser")
     server_lr: float = hyper(0.03, 1e-3, 3.0, log=True, symbol="η_s", help="the server's learning rate")
     beta1: float = hyper(0.9, 0.0, 0.99, symbol="β1", help="how long the server remembers moves")

@@ -19,5 +19,7 @@ from trainables._released import CLIENTS
 class FedAvg(Algorithm):
     """FedAvg as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     shared = ("body", "head")
     presets = {"as_published": CLIENTS}

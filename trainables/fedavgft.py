@@ -17,6 +17,8 @@ from fedtune.experiment.algorithm import Algorithm, Phase, Task, hyper
 class FedAvgFT(Algorithm):
     """FedAvg-FT as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     tune_epochs: int = hyper(1, 1, 20, extra_values=(0,), symbol="τ", help="epochs before a client is scored")
     tune: str = hyper("all", choices=("all", "head"), help="what these epochs move")
     tune_lr: float | None = hyper(None, 1e-4, 1.0, log=True, help="their learning rate; none: the clients'")

@@ -21,6 +21,8 @@ from fedtune.experiment.algorithm import Algorithm, Phase, Task, hyper
 class FedBABU(Algorithm):
     """FedBABU as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     tune_epochs: int = hyper(5, 1, 20, extra_values=(0,), symbol="τ", help="epochs before a client is scored")
     tune: str = hyper("head", choices=("head", "all"), help="what these epochs move")
     tune_lr: float | None = hyper(None, 1e-4, 1.0, log=True, help="their learning rate; none: the clients'")

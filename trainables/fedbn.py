@@ -25,6 +25,8 @@ from fedtune.nn.layers import batch_norm_tensors
 class FedBN(Algorithm):
     """FedBN as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     shared = ("body", "head")
     scored_model = "the averaged model with each client's own BatchNorm layers"
 

@@ -32,6 +32,8 @@ from fedtune.nn.prototypes import class_means, class_sums
 class FedDistill(Algorithm):
     """FedDistill as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     lam: float = hyper(
         1.0, 0.01, 10.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="weight of the others' logits"
     )

@@ -25,6 +25,8 @@ from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Task, hy
 class FedDyn(Algorithm):
     """FedDyn as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     alpha_dyn: float = hyper(0.1, 1e-3, 10.0, log=True, symbol="α", help="how hard clients are held, and bent")
 
     shared = ("body", "head")

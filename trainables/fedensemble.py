@@ -24,6 +24,8 @@ from trainables._released import CLIENTS
 class FedEnsemble(Algorithm):
     """FedEnsemble as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     members: str = hyper("participants", choices=("participants", "all"), help="whose models predict")
     average: str = hyper("logits", choices=("logits", "probabilities"), help="what is averaged over the models")
 

@@ -34,6 +34,8 @@ from fedtune.nn.prototypes import class_sums
 class FedFA(Algorithm):
     """FedFA as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     lam: float = hyper(
         0.1, 1e-3, 10.0, log=True, extra_values=(0.0,), symbol="λ", help="weight of the pull to the anchors"
     )

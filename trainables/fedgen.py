@@ -32,6 +32,8 @@ from trainables._released import CLIENTS, GENERATOR
 class FedGen(Generative):
     """FedGen as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     gen_weight: float = hyper(
         10.0, 0.1, 100.0, log=True, extra_values=(0.0,), symbol="α", first_round=2, help="of generated rows"
     )

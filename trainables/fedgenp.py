@@ -53,6 +53,8 @@ RISE = 1e-3  # of validation accuracy: less of it within `patience` rounds is co
 class FedGenP(Generative):
     """FedGenP as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     a: float = hyper(
         1.0, 0.1, 30.0, log=True, extra_values=(0.0,), symbol="a", first_round=2, help="weight of generated rows"
     )

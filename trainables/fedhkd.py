@@ -32,6 +32,8 @@ from trainables._released import CLIENTS
 class FedHKD(Algorithm):
     """FedHKD as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     lam: float = hyper(
         0.05,
         1e-3,

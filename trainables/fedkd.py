@@ -43,6 +43,8 @@ from fedtune.nn.layers import Linear, cross_entropy
 class FedKD(Algorithm):
     """FedKD as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     mentee: str = hyper("", choices=("", *catalogue.WIDTHS), help="the common net; empty: the scenario's first model")
     energy_start: float = hyper(0.95, 0.5, 1.0, symbol="T_s", help="share of squared singular values sent at first")
     energy_end: float = hyper(0.98, 0.5, 1.0, symbol="T_e", help="that share in the last round; 1: all")

@@ -40,6 +40,8 @@ from trainables._released import CLIENTS, GENERATOR
 class FedPA(Generative):
     """FedPA as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     lam_po: float = hyper(
         5.0, 1e-3, 20.0, log=True, extra_values=(0.0,), symbol="λ_po", first_round=2, help="pull to prototypes"
     )

@@ -18,4 +18,6 @@ from fedtune.experiment.algorithm import Algorithm
 class FedPer(Algorithm):
     """FedPer as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     shared = ("body",)

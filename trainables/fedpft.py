@@ -32,6 +32,8 @@ from trainables._heads import FitsHead, normal, one_component
 class FedPFT(FitsHead):
     """FedPFT as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     components: int = hyper(4, 1, 16, symbol="n", help="Gaussians per class and client, at most rows / 5")
     pseudo: int = hyper(100, 10, 2000, log=True, symbol="r", help="draws per class, anew in every round")
     variance_floor: float = hyper(1e-3, 1e-6, 0.1, log=True, help="least variance, in mean variances of the class")

@@ -29,6 +29,8 @@ from fedtune.nn.prototypes import class_means, mean_by_count
 class FedProto(Algorithm):
     """FedProto as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     lam: float = hyper(
         1.0, 0.01, 50.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="weight of the prototype pull"
     )

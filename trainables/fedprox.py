@@ -20,6 +20,8 @@ from trainables._released import CLIENTS
 class FedProx(Algorithm):
     """FedProx as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     mu: float = hyper(
         0.1, 1e-4, 1.0, log=True, extra_values=(0.0,), symbol="μ", help="pull towards the received model; 0 is FedAvg"
     )

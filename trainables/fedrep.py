@@ -19,6 +19,8 @@ from fedtune.experiment.algorithm import Algorithm, Phase, Task, hyper
 class FedRep(Algorithm):
     """FedRep as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     head_epochs: int = hyper(1, 1, 10, symbol="τ", help="epochs that fit the head before the body moves")
 
     shared = ("body",)

@@ -38,6 +38,8 @@ from fedtune.nn.prototypes import class_means, class_sums, mean_by_count, neares
 class FedSA(Algorithm):
     """FedSA as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     lam_r: float = hyper(
         10.0, 0.1, 50.0, log=True, extra_values=(0.0,), symbol="λ_R", help="weight of the pull to anchors"
     )

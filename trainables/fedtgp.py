@@ -33,6 +33,8 @@ Net = dict[str, Tensor]
 class FedTGP(FedProto):
     """FedTGP as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     lam: float = hyper(
         10.0, 0.1, 50.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="weight of the prototype pull"
     )

@@ -32,6 +32,8 @@ from fedtune.nn.layers import is_statistic
 class FeSEM(Algorithm):
     """FeSEM as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     clusters: int = hyper(3, 2, 10, extra_values=(1,), symbol="K_c", help="models on the server; 1 is FedAvg")
 
     shared = ("body", "head")

@@ -33,6 +33,8 @@ from fedtune.nn.layers import cross_entropy
 class FML(Algorithm):
     """FML as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     labels_own: float = hyper(0.5, 0.0, 1.0, symbol="α", help="share of the labels in the own net's loss; rest: KL")
     labels_meme: float = hyper(0.5, 0.0, 1.0, symbol="β", help="share of the labels in the meme's loss; rest: KL")
     meme: str = hyper("", choices=("", *catalogue.WIDTHS), help="the common net; empty: the scenario's first model")

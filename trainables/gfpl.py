@@ -48,6 +48,8 @@ EVENT = "first_retrain"  # the method that tells when most hyperparameters first
 class GFPL(Algorithm):
     """GFPL as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     lam: float = hyper(2.0, 0.05, 100.0, log=True, extra_values=(0.0,), symbol="λ", help="weight of the dot regression")
     components: int = hyper(
         4, 1, 16, symbol="n", first_round=EVENT, help="Gaussians per class and client, at most rows / 5"

@@ -19,6 +19,8 @@ from fedtune.experiment.algorithm import Algorithm, hyper
 class LGFedAvg(Algorithm):
     """LG-FedAvg as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     averages: str = hyper("head", choices=("head", "model"), help="what the server averages: the head, or all: FedAvg")
 
     structural = ("averages",)

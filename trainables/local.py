@@ -12,6 +12,8 @@ from fedtune.experiment.algorithm import Algorithm, Phase, Task
 class Local(Algorithm):
     """Local training as the docstring of its module gives it: no client sends or receives anything."""
 
+    pure = True
+
     def round(self, task: Task) -> tuple[Phase | str, ...]:
         """Local training; nothing is sent or received."""
         return self.phases(task)

@@ -27,6 +27,8 @@ from fedtune.nn.layers import cross_entropy
 class MOON(Algorithm):
     """MOON as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     mu: float = hyper(
         1.0, 0.01, 20.0, log=True, extra_values=(0.0,), symbol="μ", first_round=2, help="of the contrast; 0 is FedAvg"
     )

@@ -27,6 +27,8 @@ from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Task, hy
 class Scaffold(Algorithm):
     """SCAFFOLD as the docstring of its module gives it: hyperparameters, clients and server."""
 
+    pure = True
+
     server_lr: float = hyper(1.0, 0.1, 2.0, log=True, symbol="η_g", help="the server's step along the mean move")
 
     shared = ("body", "head")

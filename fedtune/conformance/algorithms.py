@@ -17,6 +17,7 @@ LAWS: tuple[Law[Subject], ...] = (
     messages.messages,
     running.scores,
     exactness.one_program,
+    exactness.recorded_steps,
     running.seed,
     exactness.stack_equals_loop,
     exactness.grouping,

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from fedtune import tracing
 from fedtune.conformance.law import Note, RunFailed, Violation, law
 from fedtune.conformance.settings import Setting
 from fedtune.conformance.subject import Run, Subject, apart, copied, in_words, numbers
 from fedtune.conformance.watching import Tape
-from fedtune.core.pure_functions import is_known
+from fedtune.core.errors import Diverged, UserError
+from fedtune.core.hyper import knobs
 from fedtune.core.trees import Executor
 from fedtune.engine import stacked_step
 from fedtune.user_code import places
@@ -37,18 +40,59 @@ def one_program(s: Subject) -> Violation | Note | None:
     except RunFailed:
         s.executor = "loop"
         raise
-    return _run_anew(s)
+    return None
 
 
-def _run_anew(s: Subject) -> Note | None:
-    """Why an author's steps are not replayed, if they are not."""
-    if is_known(s.cls.__module__):
-        return None
-    sim = s.begin(s.settings.everyone, executor="stack")
-    for _ in range(2):
-        sim.step()
+@law(
+    "recorded",
+    "steps that are recorded and run again give the same bits as the code, whatever ran in between",
+    needs=("finite", "one program"),
+)
+def recorded_steps(s: Subject) -> Violation | Note | None:
+    """Rounds under the defaults, under other values of every hyperparameter, and under the defaults once more."""
+    if s.executor == "loop":
+        return Note("not asked, as the model cannot be stacked")
+    others: dict[str, Any] = {}
+    for name, knob in knobs(s.cls).items():
+        values = [v for v in knob.choices or (knob.low, knob.high) if v is not None and v != knob.default]
+        if values and knob.searchable and name not in s.values:
+            others[name] = knob.check(values[-1])
+    tracing.forget()
+    for config in ({}, others, {}):
+        recorded, why = _trained(s, config)
+        with tracing.eager():
+            plain, _ = _trained(s, config)
+        if isinstance(recorded, UserError) or isinstance(plain, UserError):
+            if not config:
+                return Violation(places.of_class(s.cls), str(recorded), PURE)
+            continue  # hyperparameters that do not go together
+        if len(recorded) != len(plain):
+            return Violation(places.of_class(s.cls), "it diverges only when steps are recorded and run again", PURE)
+        if moved := [t for t, (a, b) in enumerate(zip(recorded, plain, strict=True), 1) if apart(a, b)]:
+            what = f"in round {moved[0]} {in_words(min(apart(recorded[moved[0] - 1], plain[moved[0] - 1])))} is another"
+            return Violation(places.of_class(s.cls), f"{what} when steps are recorded and run again", PURE)
+        if why:
+            return Note(f"runs eagerly, as {why}")
+    return None
+
+
+PURE = "let client code depend on its arguments and fields alone and change nothing, or take away pure = True"
+
+
+def _trained(s: Subject, config: Mapping[str, Any]) -> tuple[list[dict[str, Tensor]] | UserError, str]:
+    """The states after each of a few rounds, and why steps ran eagerly."""
+    states: list[dict[str, Tensor]] = []
+    try:
+        sim = s.begin(s.settings.everyone, executor="stack", config=config)
+        for _ in range(2):
+            sim.step()
+            states.append(copied(numbers(sim.state)))
+    except Diverged:
+        return states, ""
+    except UserError as error:
+        return error, ""
     why = [why for group in sim.state.groups for why in stacked_step.reasons(group.net)]
-    return Note(places.anew(why[0])) if why else None
+    return states, why[0] if why else ""
 
 
 @law(

@@ -11,9 +11,10 @@ from torch import Tensor
 from fedtune.core.draws import CannotRepeat
 from fedtune.core.errors import Diverged, UserError
 from fedtune.data.federation import Federation, Split
+from fedtune.tracing import Impure
 
 # what is no fault of a row or a line: training that diverges, a full memory or disk, and what is told already
-PASSING = (UserError, Diverged, CannotRepeat, torch.OutOfMemoryError, MemoryError, OSError)
+PASSING = (UserError, Diverged, CannotRepeat, Impure, torch.OutOfMemoryError, MemoryError, OSError)
 
 Alone = Callable[[int, "Tensor | None"], object]  # client code for a client, on all its rows or on those at [n]
 

@@ -14,13 +14,14 @@ from torch import nn
 from fedtune.core.about import FOLDER
 from fedtune.core.draws import CannotRepeat
 from fedtune.core.errors import UserError
-from fedtune.core.pure_functions import is_known
+from fedtune.core.pure import is_known
 from fedtune.core.terminal import one_line
 from fedtune.engine.blame import PASSING, OfClient
 from fedtune.engine.hidden_state import Streams
 from fedtune.engine.state import Group, Setting
 from fedtune.nn import catalogue
 from fedtune.nn.net import layer_of, rule_of
+from fedtune.tracing import SWITCH, Impure
 from fedtune.user_code import places, user_errors
 
 # what PyTorch says of code that vmap cannot run -> what the code does
@@ -56,17 +57,23 @@ class Unstackable(UserError):
         self.where, self.why = where, why
 
 
+class NotPure(UserError):
+    """Code that is taken as pure, but is not."""
+
+
 @contextmanager
-def running(s: Setting, g: Group) -> Iterator[None]:
+def running(s: Setting, g: Group, t: int) -> Iterator[None]:
     """While client code runs: what it, the model or a value does wrong is a UserError with its place, client and row.
 
-    So is chance without an address, and what vmap cannot run.
+    So is chance without an address, what vmap cannot run, and what is taken as pure and is not.  t: the round.
     """
     try:
         with _stackable_operations(), _repeatable(s, g):
             yield
     except CannotRepeat as error:
         raise UserError(_REPEATABLE.format(place(error), error)) from error
+    except Impure:
+        raise NotPure(_impure(s, t)) from None
     except PASSING:
         raise
     except OfClient as error:
@@ -80,6 +87,23 @@ def running(s: Setting, g: Group) -> Iterator[None]:
     if told := _told(cause, s, g):
         raise UserError(told + who) from cause
     raise cause
+
+
+def _impure(s: Setting, t: int) -> str:
+    """That recorded steps are not those of the code, in words."""
+    algorithm = type(s.algorithm)
+    own = [m for m in s.task.models if catalogue.is_own(m)]
+    if is_known(algorithm.__module__) and not own:
+        return (
+            f"recorded steps of {algorithm.__name__} on {', '.join(s.task.models)} gave other numbers than its code in "
+            f"round {t}; this is a bug in fedtune, and {SWITCH}=1 trains without recorded steps"
+        )
+    said = [] if is_known(algorithm.__module__) else [f"algorithm {algorithm.__name__} says pure = True"]
+    said += [f"model {m} is taken as pure" for m in own]
+    return (
+        f"{' and '.join(said)}, but in round {t} its code gave other numbers than when it was recorded; it must "
+        "depend on its arguments and fields alone and change nothing, or not say that it is pure (docs/your-own.md)"
+    )
 
 
 @contextmanager

@@ -85,7 +85,7 @@ def train_group(s: Setting, g: Group, down: Tree, phase: Phase, address: Address
     """One phase of local training of a group's clients in round t, with draws from their streams at the address."""
     cooled = s.scenario.lr_decay ** (t - 1)
     plans.require_parts(s.algorithm, phase, g.net)
-    with client_errors.running(s, g):
+    with client_errors.running(s, g, t):
         args = (phase, pool_of(s, g.ids), s.scenario, g.executor, s.streams(g.ids, *address), cooled, g.kept)
         with among(g.ids):
             return train(g.net, g.tensors, down, *args)
@@ -99,7 +99,7 @@ def _send_up(seeds: SeedStack, rounds: Sequence[RunningRound]) -> None:
             continue  # spare the pass over the data
 
         def code(s: Setting, g: Group, known: Known) -> Tree:
-            with client_errors.running(s, g):
+            with client_errors.running(s, g, rounds[0].t):
                 return uploads(s, g, known, rounds[0].t)
 
         works = [Work(r.run, i, r.groups[i], Known(r.down[i], r.tallies[i], r.clients[i])) for r in here]

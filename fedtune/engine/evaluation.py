@@ -216,7 +216,7 @@ def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str
         counts = _counts(data, next(iter(found["said"].values())), s.task.classes)
         return {"correct": correct, "loss": loss, "counts": counts}
 
-    with client_errors.running(s, g):
+    with client_errors.running(s, g, t):
         try:
             found = certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws)
         except _Asked:

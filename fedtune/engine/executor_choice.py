@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from fedtune.core.errors import Diverged, UserError
-from fedtune.core.pure_functions import is_known
+from fedtune.core.pure import is_known
 from fedtune.core.terminal import say
 from fedtune.core.threads import one_thread
 from fedtune.core.trees import Executor, named
 from fedtune.data.federation import Federation, Split
-from fedtune.engine import hidden_state
-from fedtune.engine.client_errors import Unstackable, place, reason
+from fedtune.engine import hidden_state, stacked_step
+from fedtune.engine.client_errors import NotPure, Unstackable, place, reason
 from fedtune.engine.hidden_state import Written
 from fedtune.experiment import registry
 from fedtune.experiment.experiment import Experiment
@@ -55,23 +55,28 @@ def choose_executor(experiment: Experiment, config: dict[str, Any], data: Federa
         return experiment
     with one_thread():
         try:
-            _try(experiment, config, data, simulate)
+            why = _try(experiment, config, data, simulate)
         except Unstackable as error:
             if experiment.executor == "stack":
                 raise
             say(f"note: clients run one after the other (executor loop), as client code at {error.where} {error.why}")
             return replace(experiment, executor="loop")
-        if experiment.executor == "stack":
-            return experiment
-        if not own_model:
-            return replace(experiment, executor="rule")
-        if experiment.device != "cpu":  # a loop is bound by kernel launches there
-            return replace(experiment, executor="stack")
-        return replace(experiment, executor=_faster(experiment, config, data, simulate))
+        found = experiment.executor
+        if found != "stack":
+            # on a GPU a loop is bound by kernel launches
+            found = "rule" if not own_model else "stack"
+            if own_model and experiment.device == "cpu":
+                found = _faster(experiment, config, data, simulate)
+        if why and found != "loop":
+            say(f"note: steps run eagerly, as {why}: docs/your-own.md says what that means")
+        return replace(experiment, executor=found)
 
 
-def _try(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> None:
-    """Run a few clients on a few rows, one by one and stacked.  Unstackable if only the former does."""
+def _try(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> str:
+    """Run a few clients on a few rows, one by one and stacked: why they run eagerly, if they do.
+
+    Unstackable if only the former runs.
+    """
     small = _of_some(data, 2 * len(catalogue.members(experiment.scenario.model)), ROWS)
     watched = _Watched(simulate)
     with Written() as written:
@@ -83,12 +88,13 @@ def _try(experiment: Experiment, config: dict[str, Any], data: Federation, simul
     stacked = _Watched(simulate)
     try:
         _rounds(experiment, config, small, "stack", stacked)
-    except Unstackable:
+    except (Unstackable, NotPure):
         raise
     except UserError as error:  # of code that runs alone
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         raise Unstackable(place(cause), reason(cause, certain=True)) from error
     watched.require_same(stacked)
+    return next((why for net in stacked.nets for why in stacked_step.reasons(net)), "")
 
 
 def _outliving(where: str, what: str) -> UserError:

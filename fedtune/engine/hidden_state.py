@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedtune.core.pure_functions import is_known
+from fedtune.core.pure import is_known
 from fedtune.nn.net import hooks_on_all
 from fedtune.user_code import places, user_errors
 

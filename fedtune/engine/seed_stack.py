@@ -9,7 +9,6 @@ draws from `Setting.streams`, which are each client's own.  So a run's numbers a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
@@ -21,6 +20,7 @@ from fedtune.core.errors import Diverged
 from fedtune.core.trees import Ragged, Tree, join, leaves, take
 from fedtune.data import federation
 from fedtune.engine import executors
+from fedtune.engine.client_errors import NotPure
 from fedtune.engine.state import Group, Setting, State
 from fedtune.experiment.experiment import Experiment, dtype_of, shape_of, task_of
 from fedtune.nn import architectures
@@ -55,9 +55,12 @@ class SeedStack(NamedTuple):
         found: list[Tree | Diverged] = []
         for some in self._batches(works):
             if len(some) > 1:
-                with suppress(Exception):
+                try:
                     found += self._together(some, code)
                     continue
+                except Exception as error:
+                    if isinstance(error, NotPure):
+                        raise
             found += [self._alone(w, code) for w in some]
         return found
 

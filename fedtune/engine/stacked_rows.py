@@ -1,6 +1,6 @@
 """What is computed of each row of clients by itself: predictions, features of what they upload.
 
-Calls of one kind are noted once and replayed after, as steps are: see `replayed`.
+Calls of one kind are recorded once and replayed after, as steps are: see `tracing`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedtune import tracing
 from fedtune.core.draws import Draws
 from fedtune.core.trees import Executor, Tree, for_each_client, leaves, take, tree_map
 from fedtune.engine.blame import finding
-from fedtune.tracing.replayed import Kind, Replayed, looks, names
+from fedtune.tracing import CacheEntry, Calls
 
 
-class StackedRows(Replayed[Tree]):
+class StackedRows(Calls[Tree]):
     """Code that gives trees with an entry [N, …] for each of a client's N rows, for many clients."""
 
     def __init__(
@@ -52,22 +53,24 @@ class StackedRows(Replayed[Tree]):
         if self.executor == "loop" or self.code is None or self.draws.seen is not False:
             return run()
         fixed, fresh = [*leaves(clients), *leaves(received)], [*rows.values()]
-        kind = self.kind(self.what, tuple(names(given)), looks([*fixed, *fresh]))
-        kind.met += 1
-        if kind.believed and kind.tape:
+        entry = self.entry(self.what, tuple(tracing.names(given)), tracing.metadata([*fixed, *fresh]))
+        entry.calls_seen += 1
+        if entry.verified:
+            if self.is_due(entry):
+                return self.compare(entry, run, fixed, fresh)
             with torch.no_grad():
-                there = iter(kind.tape.bind(fixed, kind.given)(*fresh))
-            return tree_map(lambda _: next(there), kind.form)
+                there = iter(self.replay(entry, fixed)(*fresh))
+            return tree_map(lambda _: next(there), entry.form)
         # all is said to move, so that nothing is computed beforehand and held
-        return self.learned(kind, run, fixed, fresh, range(len(fixed)))
+        return self.record(entry, run, fixed, fresh, range(len(fixed)))
 
     def flat(self, found: Tree) -> list[Tensor | None]:
         """The tensors that were found."""
         return [*leaves(found)]
 
-    def remember_form(self, kind: Kind, found: Tree) -> None:
+    def remember_form(self, entry: CacheEntry, found: Tree) -> None:
         """What the tensors are put into."""
-        kind.form = tree_map(lambda t: None, found)
+        entry.form = tree_map(lambda t: None, found)
 
 
 def numbers(rows: Tensor) -> list[Tensor]:

@@ -1,6 +1,6 @@
 """One step of many clients as one program: their losses, what these tally, and the gradients of what they train.
 
-Steps of one kind are noted once and replayed after: see `replayed`.
+Steps of one kind are recorded once and replayed after: see `tracing`.
 """
 
 from __future__ import annotations
@@ -12,34 +12,27 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from fedtune import tracing
 from fedtune.core.draws import Draws
 from fedtune.core.trees import Tree, leaves, tree_map
 from fedtune.engine.client_scalars import Step, batch_of
 from fedtune.experiment import hooks
 from fedtune.experiment.algorithm import Model, Phase
-from fedtune.tracing.replayed import Kind, Replayed, looks, names
-from fedtune.tracing.tape import Replay
+from fedtune.tracing import CacheEntry, Calls, Replay
 
 _REASONS: WeakKeyDictionary[nn.Module, dict[str, None]] = WeakKeyDictionary()
 
 Out = tuple[Tensor, dict[str, Tree], list[Tensor | None]]  # losses [k], tallies, gradients
 
 
-class StackedStep(Replayed[Out]):
+class StackedStep(Calls[Out]):
     """The steps of one phase of stacked clients."""
 
-    def __init__(
-        self,
-        net: nn.Module,
-        loss: Callable[..., Any],
-        draws: Draws,
-        asks: list[str],
-        beside: Callable[..., Any] | None = None,
-    ) -> None:
-        """asks: where it is noted what the loss asks of its client.  beside: a loss that runs between its steps."""
-        super().__init__(net, loss, _REASONS.setdefault(net, {}), beside)
+    def __init__(self, net: nn.Module, loss: Callable[..., Any], draws: Draws, asks: list[str]) -> None:
+        """asks: where it is noted what the loss asks of its client."""
+        super().__init__(net, loss, _REASONS.setdefault(net, {}))
         self.draws, self.asks = draws, asks
-        self.replay: Replay | None = None
+        self.run: Replay | None = None
         self.loss = loss
 
         def of_one(t: dict[str, Tensor], step: Step, received: Tree) -> Any:
@@ -50,59 +43,62 @@ class StackedStep(Replayed[Out]):
     def turn_to(self, clients: dict[str, Tensor], moving: list[Tensor], received: dict[str, Tree]) -> None:
         """From now on these clients [k, …]: their tensors, those among them that are trained, what they received."""
         self.clients, self.moving, self.received = clients, moving, received
-        self.now: Kind | None = None
-        self.replay = None
+        self.now: CacheEntry | None = None
+        self.run = None
 
     def __call__(self, step: Step) -> Out:
         """Losses, tallies and gradients on a batch of each client."""
-        if self.replay is None:
+        if self.run is None:
             found = self._found(step)
             if found is not None:
                 return found
-        assert self.replay and self.now
+        assert self.run and self.now
+        if self.is_due(self.now):
+            found = self.compare(self.now, lambda: self._eager(step), self.fixed, _fresh(step))
+            self.run = self.run if self.now.verified else None
+            return found
         with torch.inference_mode():
-            return _parted(self.replay(*_fresh(step)), self.now.form)
+            return _parted(self.run(*_fresh(step)), self.now.form)
 
     def _found(self, step: Step) -> Out | None:
         """The step as vmap and autograd do it; None once there is a replay for it."""
-        kind = self.now = self._kind(step)
-        if kind is None or kind.unfit:
+        entry = self.now = self._entry(step)
+        if entry is None or entry.untraceable:
             return self._eager(step)
-        kind.met += 1
+        entry.calls_seen += 1
         fixed = self._fixed(step)
-        if kind.believed:
-            assert kind.tape
-            self.replay = kind.tape.bind(fixed, kind.given)
-            self.asks += kind.asks
+        if entry.verified:
+            self.run, self.fixed = self.replay(entry, fixed), fixed  # of a step that is told all, if this is one
+            self.asks += entry.asks
             return None
-        if kind.met == 1 and not self.like() and len(step) > len(less := _untold(step)):
-            others = self._kind(less)  # the steps that follow, unless this one asks
-            if others and not others.met and (like := self.like()):
+        if entry.calls_seen == 1 and not self.like() and len(step) > len(less := _untold(step)):
+            others = self._entry(less)  # the steps that follow, unless this one asks
+            if others and not others.calls_seen and (like := self.like()):
                 given = [*self._fixed(less), *_fresh(step)]
-                out = self.noted_again(others, like, lambda: self._eager(step), given)
-                others.believed &= not self.asks
+                out = self.record_again(others, like, lambda: self._eager(step), given)
+                others.verified &= not self.asks
                 return out
-            self._kind(step)
+            self._entry(step)
         trained = {id(leaf) for leaf in self.moving}
         moving = [i for i, t in enumerate(fixed) if id(t) in trained]
-        return self.learned(kind, lambda: self._eager(step), fixed, _fresh(step), moving)
+        return self.record(entry, lambda: self._eager(step), fixed, _fresh(step), moving)
 
     def flat(self, found: Out) -> list[Tensor | None]:
         """Losses, tallies and gradients in a row."""
         losses, seen, grads = found
         return [losses, *leaves(seen), *grads]
 
-    def remember_form(self, kind: Kind, found: Out) -> None:
+    def remember_form(self, entry: CacheEntry, found: Out) -> None:
         """What the loss tallies, and asks of its client."""
-        kind.form, kind.asks = tree_map(lambda t: None, found[1]), [*self.asks]
+        entry.form, entry.asks = tree_map(lambda t: None, found[1]), [*self.asks]
 
-    def _kind(self, step: Step) -> Kind | None:
-        """What is known of such steps; None where they are not to be noted."""
+    def _entry(self, step: Step) -> CacheEntry | None:
+        """What is known of such steps; None where they are not to be recorded."""
         if self.code is None or self.draws.seen is not False:
             return None
-        form = (*self.clients, *map(tuple, map(names, (self.received, step[3:]))))
+        form = (*self.clients, *map(tuple, map(tracing.names, (self.received, step[3:]))))
         trained = tuple(n for n, t in self.clients.items() if t.requires_grad)
-        return self.kind(form, looks([*self._fixed(step), *_fresh(step)]), trained)
+        return self.entry(form, tracing.metadata([*self._fixed(step), *_fresh(step)]), trained)
 
     def _fixed(self, step: Step) -> list[Tensor]:
         """What stays in place from step to step."""
@@ -119,12 +115,11 @@ def steps_of(
 ) -> tuple[StackedStep, StackedStep | None]:
     """The steps of a phase, and the second ones on each batch if it has such."""
     again = phase.after.loss if phase.after else None
-    first = StackedStep(net, phase.loss, draws[0], asks, again)
-    return first, StackedStep(net, again, draws[1], asks, phase.loss) if again else None
+    return StackedStep(net, phase.loss, draws[0], asks), StackedStep(net, again, draws[1], asks) if again else None
 
 
 def reasons(net: nn.Module) -> list[str]:
-    """Why steps of this net ran as they stand, those that did."""
+    """Why steps of this net ran eagerly, those that did."""
     return [*_REASONS.get(net, ())]
 
 

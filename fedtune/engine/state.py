@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
+from fedtune.core.pure import is_declared
 from fedtune.core.trees import Executor, Tree, take, take_cheaply, to_all, tree_map
 from fedtune.data.federation import Federation, Split
 from fedtune.experiment import hooks, plans
@@ -152,6 +153,9 @@ def _with_own_parts(s: Setting, form: Net) -> nn.Module:
     """The form with the parts that the algorithm adds, whose values are drawn from the seed."""
     with randomness.seeded(randomness.number(s.task.seed, "parts")):
         net = hooks.built(s.algorithm, form, s.task._replace(shapes={}, parameters=()))
+    if is_declared(type(s.algorithm)):
+        own = [part for part in parts(net) if part not in ("body", "head")]
+        net.declared = (*getattr(net, "declared", ()), *own)  # type: ignore[assignment]
     missing = set(s.algorithm.shared) - set(parts(net))
     assert not missing, f"{type(s.algorithm).__name__} shares parts that the net lacks: {missing}"
     return net

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtune.core.draws import Draws, certain, streams_of
-from fedtune.core.pure_functions import is_known
+from fedtune.core.pure import is_known
 from fedtune.core.trees import Tree, for_each_client, named, take, tree_map
 from fedtune.engine.blame import among, finding
 from fedtune.engine.chunks import Part, bands_of, blocks_of, in_chunks, rows_of

@@ -56,6 +56,9 @@ UP: Literal["up"] = "up"  # the clients send: `upload`, and the server takes it 
 class Algorithm:
     """As it stands this is FedAvg over the parts named in `shared`; a subclass says what differs."""
 
+    # whether client code depends on its arguments and fields alone and changes nothing, so that its steps are recorded
+    # and run again (docs/your-own.md); every class says it for itself, as it is not inherited
+    pure: ClassVar[bool] = False
     shared: ClassVar[tuple[str, ...]] = ()  # parts that the server averages by rows and sends back
     sends: ClassVar[tuple[str, ...]] = ()  # other server entries that every client receives
     schedule: ClassVar[tuple[str, ...]] = ()  # hyperparameters on which first-effect rounds depend

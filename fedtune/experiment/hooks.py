@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtune.core.errors import UserError, shown
-from fedtune.core.pure_functions import is_known
+from fedtune.core.pure import is_known
 from fedtune.core.trees import Tree, leaves, named
 from fedtune.experiment.algorithm import Algorithm, Data, Noise, Task, part_of, parts
 from fedtune.experiment.user_algorithms import place_of

@@ -234,9 +234,11 @@ def build(name: str, shape: Shape, classes: int, features: int = 0, seed: int = 
         if name not in ("mlp", TOKENS) and len(shape) != 3:
             raise _misfit(name, shape, "it is for images; take mlp for vectors, or a model of your own: FILE.py:NAME")
         try:
-            return Net(BODIES[name](shape, d), Linear(d, classes))
+            net = Net(BODIES[name](shape, d), Linear(d, classes))
         except (RuntimeError, ValueError) as error:
             raise _misfit(name, shape, str(error)) from error
+        net.declared = ("body", "head")
+        return net
 
 
 def width(model: str, shape: Shape, classes: int, features: int = 0, dtype: torch.dtype = torch.float32) -> int:

@@ -19,6 +19,7 @@ class Net(nn.Module):
         """body maps rows [B, …] to features [B, D], head maps these to logits [B, C]."""
         super().__init__()
         self.body, self.head = body, head
+        self.declared: tuple[str, ...] = ()  # the parts that whoever made them says are pure
         self.head_was: str | None = None  # the name of the layer that was taken out of the body to be the head
 
     def forward(self, x: Tensor) -> Tensor:
@@ -69,7 +70,7 @@ def layer_of(error: BaseException, net: nn.Module) -> str:
 def hook_of(net: nn.Module) -> str:
     """The first layer with a hook that is not PyTorch's own, in words; "" if none has one."""
     for name, module in net.named_modules():
-        hooks = [h for kind in _HOOKS for h in vars(module).get(kind, {}).values()]
+        hooks = [h for kind in HOOKS for h in vars(module).get(kind, {}).values()]
         if any(not getattr(h, "__module__", "").startswith("torch.") for h in hooks):
             return f"layer {name} ({type(module).__name__})"
     return "all modules (register_module_forward_hook)" if hooks_on_all() else ""
@@ -77,10 +78,10 @@ def hook_of(net: nn.Module) -> str:
 
 def hooks_on_all() -> list[Any]:
     """The hooks on all modules of the process."""
-    return [hook for kind in _HOOKS for hook in vars(everywhere)[f"_global{kind}"].values()]
+    return [hook for kind in HOOKS for hook in vars(everywhere)[f"_global{kind}"].values()]
 
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def _layer(error: BaseException, net: nn.Module) -> tuple[str, nn.Module]:

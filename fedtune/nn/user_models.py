@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from fedtune.core import randomness
 from fedtune.core.errors import UserError, unknown
+from fedtune.core.pure import is_declared
 from fedtune.nn import catalogue, user_modules
 from fedtune.nn.net import Net, Shape, hooks_on_all, rows_in_words
 from fedtune.user_code import extensions, user_errors, user_files
@@ -31,7 +32,9 @@ def build(name: str, shape: Shape, classes: int, features: int = 0) -> Net:
 
     features: the width that is asked for, if not 0: told to the function if it takes `features`.
     """
-    return _parted(name, _whole(name, shape, classes, features))
+    net = _parted(name, _whole(name, shape, classes, features))
+    net.declared = ("body", "head") if is_declared(_maker(name)) else ()
+    return net
 
 
 def width(name: str, shape: Shape, classes: int, features: int, dtype: torch.dtype) -> int:

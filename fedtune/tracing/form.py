@@ -3,55 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from fedtune.core.contents import Contents, Kept, Unreadable, in_words, values_of
-from fedtune.core.pure_functions import is_known, is_pure
-
 _TENSORS = ("_parameters", "_buffers")
+_PLAIN = (bool, int, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
+_ITSELF = (FunctionType, BuiltinFunctionType, type)
+
+
+class Unreadable(ValueError):
+    """A value that may change without its key telling."""
 
 
 def form_of(net: nn.Module) -> Hashable | None:
-    """A key, equal for nets that compute the same of the same tensors; None where that cannot be told.
+    """A key, equal for pure nets that compute the same of the same tensors; None where that cannot be told.
 
-    It can for modules of PyTorch's and fedtune's that hold numbers, texts and pure functions.
+    It can for modules that hold numbers, texts, collections of such, and functions.
     """
-    contents = Contents(_other)
     try:
-        return tuple(_parts(net, contents))
+        return tuple(_parts(net))
     except (Unreadable, RuntimeError, RecursionError):  # or parameters without values, modules that hold each other
         return None
 
 
-def _parts(net: nn.Module, contents: Contents) -> Iterator[Hashable]:
+def content_of(value: Any) -> Hashable:
+    """A key, equal for values that code can see no difference between; Unreadable for what may change unseen."""
+    kind = type(value)
+    if value is None or kind in _PLAIN:
+        return kind, value
+    if kind in (float, complex):  # 0.0 and -0.0 are equal, and a nan is not itself
+        return kind, repr(value)
+    if kind in (list, tuple, set, frozenset):
+        return kind, *map(content_of, value)
+    if kind is dict:
+        return kind, *((content_of(k), content_of(v)) for k, v in value.items())
+    if kind in _ITSELF:
+        held: Hashable = value
+        return held
+    raise Unreadable(f"an instance of {kind.__name__}")
+
+
+def _parts(net: nn.Module) -> Iterator[Hashable]:
     first: dict[int, str] = {}  # of modules and tensors that stand in several places
     for path, module in net.named_modules(remove_duplicate=False):
-        if not is_known(type(module).__module__):
-            raise Unreadable(in_words(module))
-        yield path, Kept(type(module)), first.setdefault(id(module), path)
+        yield path, type(module), first.setdefault(id(module), path)
         for name, value in vars(module).items():
             if name in _TENSORS:
                 for key, tensor in value.items():
                     stays = key in module._non_persistent_buffers_set
-                    yield name, key, _look(tensor, stays), first.setdefault(id(tensor), f"{path}.{key}")
+                    yield name, key, _metadata(tensor, stays), first.setdefault(id(tensor), f"{path}.{key}")
             elif "hooks" in name:
                 if value:
                     raise Unreadable("a hook")
             elif name not in ("_modules", "training"):
-                yield name, contents(value)
+                yield name, content_of(value)
 
 
-def _look(tensor: Tensor | None, with_values: bool) -> Hashable:
+def _metadata(tensor: Tensor | None, with_values: bool) -> Hashable:
     """What a tensor is like; its values, too, where no state_dict has them."""
     if tensor is None:
         return None
-    values = values_of(tensor) if with_values else b""
+    values = b""
+    if with_values:
+        plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        values = plain.view(-1).view(torch.uint8).numpy().tobytes()
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad, values
-
-
-def _other(value: Any) -> Hashable:
-    if is_pure(value):
-        return Kept(value)
-    raise Unreadable(in_words(value))

@@ -34,7 +34,7 @@ class Line(NamedTuple):
     outs: tuple[int | None, ...]
     single: bool  # whether it gives one tensor, not a tuple of them
     writes: frozenset[int]  # the slots that it changes in place
-    looks: tuple[Any, ...]  # types, shapes and memory orders of what it gives: a number may decide them
+    metadata: tuple[Any, ...]  # types, shapes and memory orders of what it gives: a number may decide them
 
     @property
     def made(self) -> list[int]:
@@ -48,9 +48,9 @@ class Given(NamedTuple):
     constants: list[Tensor]
     numbers: list[float]
 
-    def looks(self) -> list[tuple[Any, ...]]:
+    def metadata(self) -> list[tuple[Any, ...]]:
         """What a tape takes for granted of its constants."""
-        return [_look(t) for t in self.constants]
+        return [_metadata(t) for t in self.constants]
 
 
 class Recorder(TorchDispatchMode):
@@ -66,7 +66,7 @@ class Recorder(TorchDispatchMode):
         self.lines: list[Line] = []
         self.constants: list[int] = []
         self.numbers: list[float] = []  # real numbers among the arguments
-        self.unfit = ""  # why it cannot be replayed
+        self.untraceable = ""  # why it cannot be replayed
         self._slots: dict[int, int] = {}
         for tensor in given:
             self._add(tensor)
@@ -110,7 +110,7 @@ class Recorder(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation and note it."""
+        """Run an operation and write it down."""
         kwargs = kwargs or {}
         if func.namespace == "profiler":
             return func(*args, **kwargs)
@@ -122,14 +122,14 @@ class Recorder(TorchDispatchMode):
         writing = _WRITES[func]
         tensors = isinstance(outs, list | tuple) and all(t is None or isinstance(t, Tensor) for t in outs)
         if writing is None or not tensors or (func is _INDEX and any(_is_mask(t) for t in args[1])):
-            self.unfit = f"{func} depends on more than the tensors it is given, or gives something else"
+            self.untraceable = f"{func} depends on more than the tensors it is given, or gives something else"
             return out
         written = [v for i, v in enumerate(given) if i in writing] + [v for n, v in named.items() if n in writing]
         writes = frozenset(slots_in(written))
         made = tuple(None if t is None else self._slots.get(id(t), -1) for t in outs)
         made = tuple(self._add(t) if s == -1 else s for s, t in zip(made, outs, strict=True))
-        looks = tuple(None if t is None else _look(t) for t in outs)
-        self.lines.append(Line(func, given, named, made, isinstance(out, Tensor), writes, looks))
+        metadata = tuple(None if t is None else _metadata(t) for t in outs)
+        self.lines.append(Line(func, given, named, made, isinstance(out, Tensor), writes, metadata))
         return out
 
 
@@ -145,7 +145,7 @@ _INDEX = torch.ops.aten.index.Tensor  # of a size that depends on values only wh
 _UNDECLARED = ("running_mean", "running_var")  # batch normalisation writes into these and does not say so
 
 
-def _look(t: Tensor) -> tuple[Any, ...]:
+def _metadata(t: Tensor) -> tuple[Any, ...]:
     return t.dtype, t.shape, t.stride(), t.device
 
 

@@ -22,7 +22,7 @@ from fedtune.tracing.recording import Given, Line, Number, Recorder, Slot, slots
 Replay = Callable[..., tuple[Tensor | None, ...]]
 
 
-class Unfit(RuntimeError):
+class Untraceable(RuntimeError):
     """Code that cannot be replayed: what it does depends on more than the tensors it is given."""
 
 
@@ -36,7 +36,7 @@ class Always(NamedTuple):
 
 
 class Tape:
-    """What a recorder noted of code that was given `fixed` and `fresh` tensors, as a function of them."""
+    """What was recorded of code that was given `fixed` and `fresh` tensors, as a function of them."""
 
     def __init__(
         self, recorder: Recorder, fixed: int, fresh: int, moving: Sequence[int], results: Sequence[Tensor | None]
@@ -44,10 +44,10 @@ class Tape:
         """The first slots are `fixed` tensors that stay in place from one replay to the next, then `fresh` ones.
 
         moving: the fixed ones whose values change between replays.  results: what a replay gives.
-        Raises Unfit for code that does more than that, or changes what is neither fixed nor its own.
+        Raises Untraceable for code that does more than that, or changes what is neither fixed nor its own.
         """
-        if recorder.unfit:
-            raise Unfit(recorder.unfit)
+        if recorder.untraceable:
+            raise Untraceable(recorder.untraceable)
         self._tensors, self._lines = recorder.tensors, recorder.lines
         self._inputs, self._fixed = fixed + fresh, fixed
         self._results = [None if t is None else recorder.slot(t) for t in results]
@@ -56,12 +56,13 @@ class Tape:
         self._kept = [line for i, line in enumerate(self._lines) if not self._is_spare_copy(i, line)]
         self._written = {self._root[s] for line in self._kept for s in line.writes}
         if any(s in self._constants or fixed <= s < self._inputs for s in self._written):
-            raise Unfit("it writes into a tensor that is neither given nor its own")
+            raise Untraceable("it writes into a tensor that is neither given nor its own")
         self.changes = sorted(s for s in self._written if s < fixed)  # the fixed tensors that a replay writes into
         self._moving = self._written | set(moving)
         self._names: dict[str, Any] = {"as_strided": torch.as_strided}
         self._make = self._compiled()
         self.given = recorder.given()
+        self.replays, self.due = 0, 1  # how often it was run, and at which time it is to be compared with the code
         del self._tensors, self._kept
 
     def bind(self, fixed: Sequence[Tensor], given: Given | None = None) -> Replay:
@@ -71,21 +72,21 @@ class Tape:
         return replay
 
     def fits(self, recorder: Recorder, results: Sequence[Tensor | None]) -> bool:
-        """Whether what was noted is this tape but for its constants and real numbers."""
+        """Whether what was recorded is this tape but for its constants and real numbers."""
         slots = [None if t is None else recorder.slot(t) for t in results]
         return (
-            not recorder.unfit
+            not recorder.untraceable
             and self._lines == recorder.lines
             and self._results == slots
             and self._constants == recorder.constants
-            and self.given.looks() == recorder.given().looks()
+            and self.given.metadata() == recorder.given().metadata()
         )
 
     def _find_views(self) -> None:
         """Of every slot the root whose memory it shows, and the first slot that shows the same in the same way."""
         self._root = list(range(len(self._tensors)))
         self._same = list(range(len(self._tensors)))
-        seen = {self._look(s): s for s in range(self._inputs)}
+        seen = {self._metadata(s): s for s in range(self._inputs)}
         written = {self._memory(s) for line in self._lines for s in line.writes}
         for line in self._lines:
             if (same := self._unchanged(line, written)) is not None:
@@ -96,7 +97,7 @@ class Tape:
                 of = next((s for s in given if self._memory(s) == self._memory(out)), None)
                 if of is not None:
                     self._root[out] = self._root[of]
-                self._same[out] = seen.setdefault(self._look(out), out)
+                self._same[out] = seen.setdefault(self._metadata(out), out)
 
     def _memory(self, slot: int) -> int:
         return self._tensors[slot].untyped_storage().data_ptr()
@@ -132,10 +133,10 @@ class Tape:
             self._root[s], self._same[s] = self._root[of], self._same[of]
         return True
 
-    def _look(self, slot: int) -> tuple[Any, ...]:
+    def _metadata(self, slot: int) -> tuple[Any, ...]:
         t = self._tensors[slot]
         if t.is_conj() or t.is_neg():
-            raise Unfit("complex or negated views")
+            raise Untraceable("complex or negated views")
         return self._root[slot], t.dtype, t.shape, t.stride(), t.storage_offset()
 
     def _is_view(self, line: Line) -> bool:

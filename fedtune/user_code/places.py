@@ -57,11 +57,6 @@ def said_in(error: BaseException) -> str:
     return place(found[1], int(found[2])) if found else ""
 
 
-def anew(why: str) -> str:
-    """That steps are not replayed, and why, with the place in the author's file."""
-    return "every step runs anew: " + re.sub(r"[^\s(]*/(?=[^/\s]+:\d+)", "", why)
-
-
 def of_hook(cls: type, *names: str) -> str:
     """The line where a class defines the first of these methods that it defines itself; "" if none."""
     for name in names:

@@ -12,13 +12,13 @@ import torch
 from support.helpers import DIGITS, assert_same_numbers, numbers, play, random_federation
 from support.user_algorithms import NETS, own_net
 
+from fedtune import tracing
 from fedtune.conformance import models
 from fedtune.core.errors import UserError
 from fedtune.engine import executor_choice, stacked_step
 from fedtune.engine.simulation import MultiSeedSimulation, Simulation, settled
 from fedtune.experiment import partitioning, registry
 from fedtune.experiment.experiment import Experiment
-from fedtune.tracing import replayed
 from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
 from fedtune.user_code import user_files
 
@@ -109,7 +109,8 @@ def test_code_that_can_be_stacked_is_run_by_the_rule_and_tried_only_once(
 ) -> None:
     chance = torch.get_rng_state()
     found = settled(Experiment(own(tmp_path), SMALL), {}, DATA)
-    assert found.executor == "rule" and not capsys.readouterr().err
+    assert found.executor == "rule"
+    assert capsys.readouterr().err.startswith("note: steps run eagerly, as Own does not say pure = True")
     assert torch.equal(chance, torch.get_rng_state())
     monkeypatch.setattr(executor_choice, "_rounds", lambda *_: pytest.fail("tried again"))
     assert settled(found, {}, DATA) == found
@@ -152,9 +153,9 @@ def test_a_round_that_is_timed_is_replayed_as_those_of_a_run_are() -> None:
         return made[-1]
 
     executor_choice._rounds(experiment, {}, random_federation([20] * 3), "stack", kept)
-    kinds = replayed.known(made[0].state.groups[0].net).items()
-    believed = [key[0] for key, kind in kinds if kind.believed]
-    assert stacked_step.StackedStep in believed, stacked_step.reasons(made[0].state.groups[0].net)
+    entries = tracing.known(made[0].state.groups[0].net).items()
+    verified = [key[0] for key, entry in entries if entry.verified]
+    assert stacked_step.StackedStep in verified, stacked_step.reasons(made[0].state.groups[0].net)
 
 
 def test_our_own_are_neither_tried_nor_timed(monkeypatch: pytest.MonkeyPatch) -> None:

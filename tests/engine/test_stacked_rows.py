@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import torch
 
+from fedtune import tracing
 from fedtune.core.trees import named
 from fedtune.engine import chunks, uploads
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment import partitioning, registry, scenarios, user_metrics
 from fedtune.experiment.experiment import Experiment
 from fedtune.nn import architectures
-from fedtune.tracing import replayed
-from fedtune.tracing.step_identity import Identity, identity
+from fedtune.tracing.purity import identity
 
 
 def played(algorithm: str, participation: float = 1.0, **fields: Any) -> tuple[Simulation, list[dict[str, Any]]]:
@@ -34,12 +34,12 @@ def played(algorithm: str, participation: float = 1.0, **fields: Any) -> tuple[S
 )
 def test_replayed_rows_change_no_bit(algorithm: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     plain, rows = played(algorithm, **fields)
-    replayed.forget()
-    monkeypatch.setattr(replayed, "identity", lambda code, net: Identity(None))
+    tracing.forget()
+    monkeypatch.setenv("FEDTUNE_EAGER", "1")
     monkeypatch.setattr(uploads, "is_known", lambda module: False)
     simple, simple_rows = played(algorithm, **fields)
     monkeypatch.undo()
-    replayed.forget()
+    tracing.forget()
     monkeypatch.setattr(chunks, "BAND", 1)  # so that even small clients are cut to their own rows
     monkeypatch.setattr(chunks, "BLOCK", 64)  # and go through them in several blocks
     blocks: list[int] = []
@@ -51,9 +51,9 @@ def test_replayed_rows_change_no_bit(algorithm: str, fields: dict[str, Any], mon
         for n, t in named(other.state_dict()["server"]).items():
             assert torch.equal(t, named(simple.state_dict()["server"])[n])
         net = other.state.groups[0].net
-        code = identity(other.setting.algorithm.predict, net).code
-        assert any(kind.believed for key, kind in replayed.known(net).items() if key[1] == code)
-    assert replayed.known(simple.state.groups[0].net) == {}
+        code = identity(other.setting.algorithm.predict)
+        assert any(entry.verified for key, entry in tracing.known(net).items() if key[1] == code)
+    assert tracing.known(simple.state.groups[0].net) == {}
 
 
 def test_features_are_computed_once_they_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def test_features_are_computed_once_they_were_asked_for(monkeypatch: pytest.Monk
 
 
 def test_a_run_with_a_metric_of_ones_own_finds_its_scores_after_one_without(tmp_path: Path) -> None:
-    replayed.forget()
+    tracing.forget()
     file = tmp_path / "mine.py"
     file.write_text("def recall(scores, y):\n    return (scores.argmax(1) == y).double().mean()\n")
     names, own = user_metrics.take([f"{file}:recall"])

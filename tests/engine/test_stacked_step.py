@@ -6,18 +6,19 @@ from typing import Any
 import pytest
 import torch
 
+from fedtune import tracing
 from fedtune.core.trees import named
 from fedtune.engine import stacked_step
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment import partitioning, registry, scenarios
+from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.experiment import Experiment
-from fedtune.tracing import replayed
-from fedtune.tracing.step_identity import Identity
+from fedtune.tracing import purity
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_known() -> None:
-    replayed.forget()
+    tracing.forget()
 
 
 def trained(algorithm: str, values: dict[str, Any] | None = None, **fields: Any) -> Simulation:
@@ -29,9 +30,9 @@ def trained(algorithm: str, values: dict[str, Any] | None = None, **fields: Any)
     return simulation
 
 
-def kinds(simulation: Simulation) -> list[replayed.Kind]:
-    known = [replayed.known(g.net) for g in simulation.state.groups]
-    return [kind for of in known for key, kind in of.items() if key[0] is stacked_step.StackedStep]
+def entries(simulation: Simulation) -> list[tracing.CacheEntry]:
+    known = [tracing.known(g.net) for g in simulation.state.groups]
+    return [entry for of in known for key, entry in of.items() if key[0] is stacked_step.StackedStep]
 
 
 @pytest.mark.parametrize(
@@ -44,13 +45,13 @@ def kinds(simulation: Simulation) -> list[replayed.Kind]:
         ("gfpl", {"momentum": 0.9}),  # a phase over drawn rows
     ],
 )
-def test_replayed_steps_change_no_bit(algorithm: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replayed_steps_change_no_bit(algorithm: str, fields: dict[str, Any]) -> None:
     taped = trained(algorithm, **fields)
-    assert any(kind.believed for kind in kinds(taped)) and not any(kind.unfit for kind in kinds(taped))
-    replayed.forget()
-    monkeypatch.setattr(replayed, "identity", lambda loss, net: Identity(None))
-    plain = trained(algorithm, **fields)
-    assert kinds(plain) == []
+    assert any(entry.verified for entry in entries(taped)) and not any(entry.untraceable for entry in entries(taped))
+    tracing.forget()
+    with tracing.eager():
+        plain = trained(algorithm, **fields)
+    assert entries(plain) == []
     require_equal(taped, plain)
 
 
@@ -81,27 +82,24 @@ def test_a_trial_that_finds_another_ones_tapes_is_the_trial_that_it_was(
     alone, run[:] = len(run), []
     after = trained(algorithm, second)
     assert 0 < len(run) < alone
-    replayed.forget()
-    monkeypatch.setattr(replayed, "identity", lambda loss, net: Identity(None))
+    tracing.forget()
+    monkeypatch.setenv("FEDTUNE_EAGER", "1")
     require_equal(after, trained(algorithm, second))
 
 
 def test_code_of_ours_is_known_by_its_fields_and_arguments() -> None:
-    net, ours = torch.nn.Sequential(), registry.find("fedprox")()
-
-    def code(loss: Any) -> Any:
-        return replayed.identity(loss, net).code
-
+    code, ours = purity.identity, registry.find("fedprox")()
     assert code(ours.loss) == code(registry.find("fedprox")().loss)
     assert code(ours.loss) != code(registry.find("fedprox")(mu=0.5).loss)
     at = registry.find("fedgen")().loss_at
     assert code(partial(at, 1)) != code(partial(at, 2))
     assert code(partial(at, 1)) != code(partial(at, 1.0))
     assert code(partial(ours.loss, down={})) is None
+    assert code(Algorithm().loss) is None  # which says nothing of itself
 
 
 def test_a_loss_that_knows_the_round_is_run_by_itself_once_in_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In its first step, which is noted, as it asks nothing of its client; the others are replayed."""
+    """In its first step, which is recorded, as it asks nothing of its client; the others are replayed."""
     simulation = trained("fedpa", local_steps=8)
     run: list[int] = []
     plain = stacked_step.StackedStep._eager

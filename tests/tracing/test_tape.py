@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtune.tracing.recording import Recorder
-from fedtune.tracing.tape import Tape, Unfit
+from fedtune.tracing.tape import Tape, Untraceable
 
 Code = Callable[..., Sequence[Tensor | None]]
 
@@ -178,7 +178,7 @@ def test_other_numbers_in_the_same_code() -> None:
     ids=["draws", "takes a number out", "a size by values", "writes into a batch", "keeps a state"],
 )
 def test_what_depends_on_more_than_its_tensors_is_refused(code: Code) -> None:
-    with pytest.raises(Unfit):
+    with pytest.raises(Untraceable):
         noted(code, [torch.ones(2)], [torch.ones(2)])
 
 

@@ -1,0 +1,34 @@
+"""The contract of recorded steps: code that says it is pure depends on its arguments and fields alone.
+
+Such code changes nothing, and remembers nothing, so PyTorch's operations of one call are those of every call that is
+like it.  An algorithm says it by `pure = True`, a function by `@fedtune.pure`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+Declared = TypeVar("Declared")
+_MARK = "_fedtune_pure"
+_KNOWN = {"fedtune", "trainables", "torch", "torchvision"}
+
+
+def pure(function: Declared) -> Declared:
+    """Declare a model's function, or a loss that is no method: what it makes or gives depends on its arguments alone.
+
+    A declared model's layers compute from their inputs, parameters and buffers, keep nothing in Python and have no
+    hooks.  Steps of such code are recorded once and run again; see docs/your-own.md.
+    """
+    setattr(function, _MARK, True)
+    return function
+
+
+def is_declared(thing: Any) -> bool:
+    """Whether this very function or class says that it is pure; a class does not inherit it."""
+    held = getattr(thing, "__dict__", {})
+    return held.get(_MARK) is True or (isinstance(thing, type) and held.get("pure") is True)
+
+
+def is_known(module: str) -> bool:
+    """Whether code of a module of this name is fedtune's or PyTorch's."""
+    return module.split(".")[0] in _KNOWN

@@ -1,0 +1,159 @@
+"""Which code is recorded: such as is declared pure, on nets that are; and what tells one code from another.
+
+Nothing is proved here.  What is declared is compared with itself by `fedtune check`, and now and then while it runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from fedtune.core.pure import is_declared, is_known
+from fedtune.nn.net import HOOKS, hooks_on_all
+from fedtune.tracing.form import Unreadable, content_of
+
+
+class Applied(NamedTuple):
+    """Code with its first arguments, such as a loss that knows the round."""
+
+    code: Hashable
+    arguments: Hashable
+
+
+class Method(NamedTuple):
+    """A method of a declared object, which is told from others of its class by its fields."""
+
+    function: Callable[..., Any]
+    owner: Hashable
+
+
+def same_code(code: Hashable) -> Hashable | None:
+    """Under what code is known whatever its first arguments are; None if it has none."""
+    return Applied(code.code, "any") if isinstance(code, Applied) else None
+
+
+def same_method(code: Hashable) -> Hashable | None:
+    """Under what a method is known whatever its object's fields and its first arguments are."""
+    if isinstance(code, Applied):
+        return same_method(code.code)
+    return Method(code.function, code.owner[0]) if isinstance(code, Method) and isinstance(code.owner, tuple) else None
+
+
+def identity(code: Callable[..., Any]) -> Hashable | None:
+    """What tells pure code from other code, with all that it depends on; None for code that is not declared."""
+    try:
+        if isinstance(code, partial):
+            inner = identity(code.func)
+            return None if inner is None or code.keywords else Applied(inner, content_of(code.args))
+        if isinstance(code, MethodType):
+            owner = code.__self__
+            if not is_declared(type(owner)):
+                return None
+            return Method(code.__func__, (type(owner), *((n, content_of(v)) for n, v in vars(owner).items())))
+    except (Unreadable, RecursionError):
+        return None
+    known = isinstance(code, FunctionType) and is_known(code.__module__) and not code.__closure__
+    return code if known or is_declared(code) else None
+
+
+def unwrapped(code: Any) -> Any:
+    """Code without first arguments."""
+    while isinstance(code, partial):
+        code = code.func
+    return code
+
+
+def why_eager(code: Callable[..., Any], net: nn.Module) -> str:
+    """Why code on a net is not recorded, in words; "" if it may be."""
+    if identity(code) is None:
+        code = unwrapped(code)
+        if not isinstance(code, MethodType):
+            return f"{getattr(code, '__qualname__', type(code).__name__)} is not declared pure (@fedtune.pure)"
+        if is_declared(type(code.__self__)):
+            return f"{code.__qualname__} has an argument or a field that is more than numbers and texts"
+        return f"{type(code.__self__).__name__} does not say pure = True"
+    hooked = next((_named(net, m) for m in net.modules() if any(vars(m).get(kind) for kind in HOOKS)), "")
+    if hooked or hooks_on_all():
+        return f"{hooked or 'every module'} has a hook"
+    if net not in _WHY:
+        _WHY[net] = next(_undeclared(net), "")
+    return _WHY[net]
+
+
+_WHY: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # a net's layers are not recorded
+
+
+def _undeclared(net: nn.Module) -> Iterator[str]:
+    """The layers that nobody has declared."""
+    declared = {"", *getattr(net, "declared", ())}
+    for path, module in net.named_modules():
+        if path.split(".")[0] not in declared and not is_functional(module):
+            yield f"{_named(net, module)} is no plain layer of torch.nn's and its model does not say @fedtune.pure"
+
+
+def _named(net: nn.Module, module: nn.Module) -> str:
+    name = next((n for n, m in net.named_modules() if m is module), "")
+    return f"layer {name} ({type(module).__name__})" if name else f"the model ({type(module).__name__})"
+
+
+# modules of torch.nn's layers that compute from their inputs, parameters and buffers alone
+_FUNCTIONAL = {
+    f"torch.nn.modules.{name}"
+    for name in (
+        "activation",
+        "batchnorm",
+        "channelshuffle",
+        "container",
+        "conv",
+        "distance",
+        "dropout",
+        "flatten",
+        "fold",
+        "instancenorm",
+        "linear",
+        "loss",
+        "normalization",
+        "padding",
+        "pixelshuffle",
+        "pooling",
+        "sparse",
+        "transformer",
+        "upsampling",
+    )
+}
+_OF_ALL = {*vars(nn.Module())}
+
+
+def is_functional(module: nn.Module) -> bool:
+    """Whether a module is a layer of torch.nn as it was made, or one of fedtune's, and keeps nothing but tensors."""
+    cls = type(module)
+    ours = cls.__module__.split(".")[0] in ("fedtune", "trainables")
+    known = cls is nn.Module or (cls.__module__ in _FUNCTIONAL and not cls.__name__.startswith(("Lazy", "Sync")))
+    if not ours and not (known and vars(sys.modules[cls.__module__]).get(cls.__name__) is cls):
+        return False
+    if getattr(module, "max_norm", None) is not None:  # an embedding that shrinks its rows in `forward`
+        return False
+    forward = cls.forward.__globals__["__name__"] if isinstance(cls.forward, FunctionType) else ""
+    tensors = [t for held in (module._parameters, module._buffers) for t in held.values() if t is not None]
+    return (
+        is_known(forward)
+        and all(type(t) in (Tensor, nn.Parameter) for t in tensors)
+        and all(_is_setting(v) for n, v in vars(module).items() if n not in _OF_ALL)
+    )
+
+
+def _is_setting(value: Any) -> bool:
+    """Whether a value is what layers of torch.nn hold of how they were made: numbers, texts, PyTorch's functions."""
+    if isinstance(value, FunctionType | BuiltinFunctionType):
+        return is_known(value.__module__ or "")
+    if type(value) in (list, tuple):
+        return all(map(_is_setting, value))
+    plain = (bool, int, float, str, torch.dtype, torch.device, torch.Size)
+    return value is None or type(value) in plain
