@@ -1,13 +1,14 @@
-"""Ray Tune's private names that fedtune uses, each behind a function; tests/cluster/test_ray_internals.py tries each.
+"""Ray Tune's private names that fedtune cannot do without, each behind a function.
 
-Ray 2.60; those of Ray's processes are in ray_processes.py.  Ray is imported where it is used: who only reads a run's
+tests/cluster/test_ray_internals.py tries each.  Those of Ray's processes are in ray_processes.py, and what only saves
+time is in ray_optional.py.  Ray is imported where it is used: who only reads a run's
 folder need not load it.  How a snapshot holds its trials is known to fedtune/runs/trial_states.py, which stands below.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -59,17 +60,6 @@ def save_with_next_snapshot(controller: Any, trial: Any) -> None:
     controller._tune_controller._mark_trial_to_checkpoint(trial)
 
 
-def forget_averages(trial: Any, but: Collection[str]) -> None:
-    """Drop what Tune keeps of an ended trial's metrics beside the last result, except of some of them.
-
-    Extremes and moving averages of forty metrics are 100 kB of a driver's memory a trial; written into every snapshot
-    they are 35 kB more, and most of the time that a snapshot takes.
-    """
-    kept = trial.run_metadata
-    kept.metric_analysis = {name: found for name, found in kept.metric_analysis.items() if name in but}
-    kept.metric_n_steps = {name: found for name, found in kept.metric_n_steps.items() if name in but}
-
-
 # a trainable ----------------------------------------------------------------------------------------------------------
 
 
@@ -94,30 +84,6 @@ def unsaved(trainable: Any) -> Any:
     from ray.train._internal.session import _TrainingResult
 
     return _TrainingResult(None, trainable._last_result or {})
-
-
-@contextmanager
-def actors_like_others() -> Iterator[None]:
-    """Trials begun meanwhile have no environment variable of their own, so they take workers that are there already.
-
-    Tune gives each one for PyTorch Lightning, and a worker with another environment than the job's is started anew.
-    """
-    from ray.tune.execution import class_cache
-
-    with replaced(class_cache, DEFAULT_ENV_VARS={}):
-        yield
-
-
-@contextmanager
-def uncounted_callbacks() -> Iterator[None]:
-    """Tune does not count the kinds of callbacks meanwhile, which it does for Ray's statistics of usage, sent or not.
-
-    It imports MLflow, Weights & Biases and Comet for that, wherever they are installed: 1.6 s of a processor.
-    """
-    from ray.air._internal import usage
-
-    with replaced(usage, _count_callbacks=lambda _: {}):
-        yield
 
 
 # the state of a search on disk ----------------------------------------------------------------------------------------

@@ -1,20 +1,16 @@
-"""The private names of Ray's processes that fedtune uses, each behind a function, as in ray_internals.py.
-
-Ray 2.60; tests/cluster/test_ray_internals.py tries each.
+"""The private names of Ray's processes that fedtune cannot do without, each behind a function, as in ray_internals.py.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 from fedtune.cluster.ray_internals import replaced
 
-RAYS_PATIENCE = 30  # seconds that Ray waits for its node to come up
 SERVICES = ("gcs_server", "raylet")  # the processes without which a driver can do nothing
 
 
@@ -46,43 +42,6 @@ def signals_apart() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def patient(seconds: float, tell: Callable[[str], None]) -> Iterator[None]:
-    """A Ray started meanwhile has so many seconds for its node to come up, of which Ray itself gives it thirty.
-
-    tell: hears, once those are over, that there are more.  A node whose process has ended is not waited for.
-    """
-    import psutil
-    from ray._private import services
-
-    look = services.get_node  # raises RuntimeError where there is none yet
-
-    def get_node(gcs_address: str, node_id: str) -> Any:
-        began, told = time.monotonic(), False
-        while True:
-            try:
-                return look(gcs_address, node_id)
-            except RuntimeError:
-                waited = time.monotonic() - began
-                if waited > seconds or not any(_lives(p, "raylet") for p in psutil.Process().children()):
-                    raise
-            if waited > RAYS_PATIENCE and not told:
-                told = True
-                tell(f"Ray has not come up within {RAYS_PATIENCE} s, as on a busy machine; it gets {seconds:g}")
-            time.sleep(0.2)
-
-    with replaced(services, get_node=get_node):
-        yield
-
-
-def _lives(process: Any, name: str) -> bool:
-    import psutil
-
-    with suppress(psutil.NoSuchProcess):
-        return bool(process.name() == name and process.status() != psutil.STATUS_ZOMBIE)
-    return False
-
-
 def started_here() -> bool:
     """Whether the Ray that this process is connected to was started by it."""
     from ray._private import worker
@@ -98,23 +57,6 @@ def dead_service() -> str | None:
     node = worker._global_node
     services: dict[str, list[Any]] = node.all_processes if node else {}  # none of a cluster's
     return next((s for s in SERVICES for p in services.get(s, ()) if p.process.poll() is not None), None)
-
-
-@contextmanager
-def messages_told(tell: Callable[[str], None]) -> Iterator[None]:
-    """What Ray would print of nodes meanwhile, with the last twenty lines of a raylet's log, is told to this."""
-    from ray._private import worker
-
-    prints = worker.print_to_stdstream
-
-    def told(data: dict[str, Any], ignore_prefix: bool) -> None:
-        if data.get("pid") == "raylet":
-            tell("\n".join(data["lines"]))
-        else:
-            prints(data, ignore_prefix)
-
-    with replaced(worker, print_to_stdstream=told):
-        yield
 
 
 @contextmanager
@@ -138,22 +80,6 @@ def loopback_only() -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = before
-
-
-@contextmanager
-def few_services() -> Iterator[None]:
-    """A Ray started meanwhile has no processes but those that trials need: no dashboard, autoscaler and log monitor.
-
-    `start_dashboard` starts the dashboard later.  The log monitor is for a driver that prints its workers' logs, and
-    each of these processes imports Ray, 0.7 s of a processor and more, before ray.init is done with the next one.
-    The agent wants one fixed port, and without it the dashboard has no logs; here it takes a free one.
-    """
-    from ray._private import node, parameter
-
-    made: Any = parameter.RayParams
-    params = partial(made, dashboard_agent_listen_port=0, include_log_monitor=False, no_monitor=True)
-    with replaced(parameter, RayParams=params), replaced(node.Node, start_api_server=lambda *_, **__: None):
-        yield
 
 
 def start_dashboard() -> str:

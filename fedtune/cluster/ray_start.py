@@ -15,7 +15,7 @@ from typing import Any
 import optuna
 import ray
 
-from fedtune.cluster import addresses, local_ray, nodes, ray_internals, ray_processes
+from fedtune.cluster import addresses, local_ray, nodes, ray_internals, ray_optional, ray_processes
 from fedtune.core import interrupting
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import one_line, say
@@ -65,14 +65,14 @@ def connected(
     ahead = not address and not gpus and trials >= ray_processes.cpus_here()
     with interrupting.terminable(), settings(ahead), ExitStack() as held:
         own = not ray.is_initialized()
-        held.enter_context(ray_processes.messages_told(nodes.Told(log, address is not None)))
+        held.enter_context(ray_optional.changed(ray_optional.messages_told(nodes.Told(log, address is not None))))
         if own:
             require_cpus(cpus, address)
             _note_other_clusters(address)
-            _connect(address, host)
+            has_dashboard = _connect(address, host, dashboard)
             held.enter_context(local_ray.watched())
             held.callback(ray.shutdown)
-            if dashboard and not address:
+            if dashboard and not address and not has_dashboard:
                 held.enter_context(local_ray.dashboard())
             held.enter_context(interrupting.terminable())  # once more, for Ray has a handler of its own
         elif address:
@@ -154,7 +154,8 @@ def _note_other_clusters(address: str | None) -> None:
         say(f"note: RAY_ADDRESS names {there}, but a Ray of its own is started here; --address auto joins that one")
 
 
-def _connect(address: str | None, host: str) -> None:
+def _connect(address: str | None, host: str, dashboard: bool = False) -> bool:
+    """Join a cluster, or start a Ray here; whether it has a dashboard."""
     how: dict[str, Any] = {"address": address or "local", "logging_level": logging.ERROR, "log_to_driver": False}
     if address:
         # `ray start` asks for a token wherever the user has one, but a driver shows it only when told to.  A cluster
@@ -163,13 +164,14 @@ def _connect(address: str | None, host: str) -> None:
     else:
         local_ray.keep_token_private()
         how |= {"dashboard_host": host, "_temp_dir": local_ray.temp_folder()}
+        how |= {} if dashboard else {"include_dashboard": False}
     try:
         with ExitStack() as meanwhile:
             meanwhile.enter_context(ray_processes.signals_apart())
             if not address:
                 meanwhile.enter_context(ray_processes.loopback_only())
-                meanwhile.enter_context(ray_processes.few_services())
-                meanwhile.enter_context(ray_processes.patient(PATIENCE, lambda words: say(f"note: {words}")))
+                patient = ray_optional.patient(PATIENCE, lambda words: say(f"note: {words}"))
+                meanwhile.enter_context(ray_optional.changed(*ray_optional.FEW_SERVICES, patient))
                 meanwhile.enter_context(_environment(_path_of_workers()))
             context = ray.init(**how)
     except Exception as error:
@@ -191,6 +193,7 @@ def _connect(address: str | None, host: str) -> None:
     url = getattr(context, "dashboard_url", None)
     if url:
         say(local_ray.said_of_dashboard(url))
+    return bool(url)
 
 
 def _path_of_workers() -> dict[str, str]:

@@ -171,6 +171,7 @@ METRICS: dict[str, Metric] = {
 }
 
 JUDGED = "judged"
+REPORTED = "reported"  # an entry of a trial's result: the names of those of its metrics that are not declared here
 TRAFFIC = ("comm_mb", "up_bytes", "down_bytes")  # what clients and server send
 METRIC = "val_acc"  # what trials are selected by where nothing else is asked for: validation only
 OBJECTIVES = {name: m.goal for name, m in METRICS.items() if m.goal}  # what a search can optimise, and which way
@@ -244,6 +245,12 @@ def kept_of(last: Mapping[str, Any], *more: str) -> dict[str, Any]:
     """
     names = [n for n, m in METRICS.items() if m.evaluated] + [n for n in last if is_own(n)]
     return {name: last.get(name, math.nan) for name in dict.fromkeys([*names, *more])}
+
+
+def metrics_in(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The round and its metrics, of a trial's result; nothing that Tune adds to it, or will add some day."""
+    reported = result.get(REPORTED) or ()
+    return {name: v for name, v in result.items() if name == "round" or name in METRICS or name in reported}
 
 
 def is_own(column: str) -> bool:

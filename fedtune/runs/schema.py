@@ -16,9 +16,8 @@ from typing import (
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from fedtune.core.metrics import JUDGED, METRICS
+from fedtune.core.metrics import REPORTED, metrics_in
 
-OWN = ("val_", "test_", JUDGED, "spent")  # how metrics of one's own begin, and what schedulers compare
 LARGEST = 2**53  # of whole numbers: what JSON's readers agree upon
 
 _entries = with_config(ConfigDict(strict=True, extra="allow"))
@@ -201,13 +200,15 @@ class Row(TypedDict, total=False):
     time_total_s: float
     config: dict[Text, Scalar]
     reason: Text
+    reported: list[Text]  # names of metrics that are not declared
 
 
 def _metrics(row: Any) -> Any:
-    """A row whose metrics are numbers: those that fedtune has, what is used of a budget, and one's own."""
-    for name, value in row.items() if isinstance(row, dict) else ():
+    """A row whose metrics are numbers."""
+    named = row if isinstance(row, dict) and isinstance(row.get(REPORTED, []), list) else {}
+    for name, value in metrics_in(named).items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if (name in METRICS or name.startswith(OWN)) and not number and value is not None:
+        if not number and value is not None:
             raise ValueError(f"its {name} must be a number, but is {_kind(value)}")
     return row
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +12,12 @@ import pandas as pd
 import yaml
 
 from fedtune.core.budget import Budget
-from fedtune.core.metrics import METRIC, METRICS, is_own
-from fedtune.core.objectives import BY_ACCURACY, EXCESSES, TEST, Goal, final
+from fedtune.core.metrics import METRIC, METRICS, is_own, metrics_in
+from fedtune.core.objectives import BY_ACCURACY, TEST, Goal, final
 from fedtune.experiment.scenarios import find as find_scenario
 from fedtune.runs import user_copies
 from fedtune.runs.files import RunFiles, write_whole
-from fedtune.runs.trial_states import BROKEN, STACK, TROUBLE, status
+from fedtune.runs.trial_states import status
 
 if TYPE_CHECKING:
     from ray.tune import ResultGrid
@@ -28,25 +27,12 @@ if TYPE_CHECKING:
 CONFIG = "config/"  # prefix of the columns that hold hyperparameters
 
 
-@cache
-def _not_metrics() -> frozenset[str]:
-    """What a trial's result holds beside metrics: what Tune adds to it, and how the trial stands."""
-    from ray.tune.result import AUTO_RESULT_KEYS, DEFAULT_RESULT_KEYS  # here, as it loads Ray
-
-    ours = {"trial_id", "done", "complete", "diverged", "reason", "experiment_tag", TROUBLE, BROKEN, STACK, EXCESSES}
-    return frozenset({*AUTO_RESULT_KEYS, *DEFAULT_RESULT_KEYS, "checkpoint_dir_name", "should_checkpoint"} | ours)
-
-
-def metrics_in(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The round and its metrics, without what Tune adds to a result."""
-    return {name: value for name, value in result.items() if name not in _not_metrics()}
-
-
 def rounds_frame(reported: Mapping[str, list[dict[str, Any]]]) -> pd.DataFrame:
     """A row per trial and round: trial, round, and every metric.  Empty if nothing was reported.
 
-    reported: what each trial reported, as the driver saw it.  (Tune's own log of a trial is written anew from a stale
-    copy whenever population based training restores it.)  A round trained again counts as it was trained last.
+    reported: what each trial reported, as the driver heard it, of which only metrics are taken.  (Tune's own log of a
+    trial is written anew from a stale copy whenever population based training restores it.)  A round trained again
+    counts as it was trained last.
     """
     frames = []
     for trial, results in reported.items():

@@ -22,7 +22,7 @@ from fedtune.cluster import ray_internals
 from fedtune.core.budget import Budget
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.memory import give_back_memory, keep_freed_memory
-from fedtune.core.metrics import JUDGED
+from fedtune.core.metrics import JUDGED, METRICS, REPORTED
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, TOTALS, Goal
 from fedtune.core.terminal import one_line
 from fedtune.core.trees import named
@@ -110,9 +110,11 @@ class FederatedTrainable(tune.Trainable):
             stack = user_errors.stack(error)
             print(stack, file=sys.stderr, flush=True)  # the actor's log
             return self._worst() | {BROKEN: True, "reason": one_line(_reason(error)), STACK: stack}
+        others = [name for name, value in row.items() if value is not None and name not in METRICS and name != "round"]
         due = not complete and time.monotonic() - self._saved > self._cost / SAVING
         row |= self.budget.spent(row, seconds) | self._judged(row, seconds)
         row |= {"done": complete, "complete": complete, SHOULD_CHECKPOINT: due}
+        row |= {REPORTED: others} if others else {}
         row[TROUBLE], self._trouble = self._trouble or None, ""
         row["timestamp"] = time.time()  # Tune's own is in whole seconds, and a resumed search takes rounds in order
         return {k: v for k, v in row.items() if v is not None}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import ray
 
-from fedtune.cluster import nodes, ray_processes, ray_start
+from fedtune.cluster import nodes, ray_optional, ray_processes, ray_start
 from fedtune.core.errors import UserError
 
 DEAD = (
@@ -32,7 +32,7 @@ def test_a_lost_node_is_one_line_and_the_rest_lies_in_a_file(
     from ray._private import worker
 
     log = tmp_path / "ray.log"
-    with ray_processes.messages_told(nodes.Told(log, several)):
+    with ray_optional.changed(ray_optional.messages_told(nodes.Told(log, several))):
         for message in (DUMP, DEAD, DUMP, DEAD):
             worker.print_to_stdstream({"lines": [message], "pid": "raylet", "is_err": False}, ignore_prefix=False)
     assert capsys.readouterr() == ("", said.format(log=log))

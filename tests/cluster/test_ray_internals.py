@@ -1,6 +1,6 @@
 """Ray's private names: each is there and does what fedtune's comment says, in the Ray that is installed.
 
-A failure here means that Ray has changed: look at the function of fedtune/cluster/ray_internals.py that it names.
+A failure here means that Ray has changed: look at the function of ray_internals.py or ray_processes.py that it names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ray import tune
 from ray._private import ray_constants, services, utils, worker
 from ray._private.node import Node
 from ray.tune import Callback
-from ray.tune.execution import class_cache, tune_controller
+from ray.tune.execution import tune_controller
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
@@ -91,28 +91,6 @@ def test_a_trainable_counts_on_from_what_it_is_told() -> None:
     assert ray_internals.checkpoint_folder(trainable) == "/there"
     unsaved = ray_internals.unsaved(trainable)
     assert unsaved.checkpoint is None and unsaved.metrics["training_iteration"] == 8
-
-
-def test_a_trial_asks_for_no_environment_of_its_own() -> None:
-    """Else none of the workers that are started ahead is used."""
-
-    def asked() -> dict:
-        return class_cache._ActorClassCache().get(Counting)._default_options["runtime_env"]
-
-    assert asked() == {"env_vars": {"PL_DISABLE_FORK": "1"}}, "Tune asks for nothing any more: drop actors_like_others"
-    with ray_internals.actors_like_others():
-        assert not asked().get("env_vars"), "the variables come from elsewhere: see actors_like_others"
-    assert asked()["env_vars"]
-
-
-def test_callbacks_are_not_counted() -> None:
-    """Else a search imports every tool that Ray knows and that is installed."""
-    from ray.air._internal import usage
-
-    called = [Look()]
-    with ray_internals.uncounted_callbacks():
-        assert usage.tag_callbacks(called) is None and not usage._count_callbacks(called)
-    assert usage._count_callbacks(called) == {"CustomCallback": 1}, "counted elsewhere: see uncounted_callbacks"
 
 
 def test_storage_knows_where_a_checkpoint_goes() -> None:
@@ -219,51 +197,6 @@ def test_loopback_is_asked_for_by_variable_and_constant() -> None:
     assert ray_constants.ENABLE_RAY_CLUSTER is before and name not in os.environ
 
 
-@pytest.mark.parametrize(("late", "lives", "told"), [(20, True, 0), (100, True, 1), (999, True, 1), (999, False, 0)])
-def test_a_node_that_comes_up_late_is_waited_for(
-    late: float, lives: bool, told: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ray gives it thirty seconds, in which a busy machine's may not be there; none that has died is waited for."""
-    from ray._private import node
-
-    assert "ray._private.services.get_node(" in inspect.getsource(node.Node.__init__), "asked elsewhere: see patient"
-    now, said = [0.0], list[str]()
-    raylet = SimpleNamespace(name=lambda: "raylet", status=lambda: "running" if lives else psutil.STATUS_ZOMBIE)
-
-    def look(gcs_address: str, node_id: str) -> dict:
-        if now[0] < late:
-            raise RuntimeError("none yet")
-        return {"node": node_id}
-
-    def wait(seconds: float) -> None:
-        now[0] += seconds
-
-    monkeypatch.setattr(services, "get_node", look)
-    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(children=lambda: [raylet]))
-    monkeypatch.setattr(ray_processes, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=wait))
-    with ray_processes.patient(120, said.append):
-        if late < 120:
-            assert services.get_node("address", "id") == {"node": "id"} and now[0] >= late
-        else:
-            with pytest.raises(RuntimeError, match="none yet"):
-                services.get_node("address", "id")
-            assert (now[0] > 120) is lives
-    assert services.get_node is look and len(said) == told
-
-
-def test_few_services_are_asked_for_where_ray_init_makes_its_parameters() -> None:
-    from ray._private import node, parameter
-
-    server = node.Node.start_api_server
-    with ray_processes.few_services():
-        params = parameter.RayParams()
-        assert params.dashboard_agent_listen_port == 0 and params.include_log_monitor is False and params.no_monitor
-        assert node.Node.start_api_server is not server
-    assert parameter.RayParams().dashboard_agent_listen_port != 0 and node.Node.start_api_server is server
-    used = inspect.getsource(worker.init)
-    assert "ray._private.parameter.RayParams(" in used, "ray.init makes its parameters elsewhere: see few_services"
-
-
 @pytest.mark.usefixtures("one_ray")
 def test_without_a_dashboard_there_is_nothing_but_what_runs_trials() -> None:
     assert set(worker._global_node.all_processes) - {"reaper"} == set(ray_processes.SERVICES)
@@ -312,22 +245,8 @@ def test_stacks_come_from_the_loggers_and_the_variable_that_are_silenced(monkeyp
     assert ray_internals.STACKS_VARIABLE not in os.environ and tune_controller.logger.isEnabledFor(logging.ERROR)
 
 
-def test_the_ray_is_the_one_that_was_read() -> None:
-    assert ray.__version__.startswith("2.60."), "Ray has another version: read what each function here leans on again"
-
-
 def test_a_ray_started_here_would_count_these_cpus() -> None:
     assert 1 <= ray_processes.cpus_here() <= (os.cpu_count() or 1)
-
-
-def test_averages_of_an_ended_trial_are_forgotten_but_those_asked_for() -> None:
-    trial = Trial("counting", stub=True)
-    for step in (1, 2):
-        trial.run_metadata.update_metric("val_acc", step / 2, step=step)
-        trial.run_metadata.update_metric("loss", 1.0, step=step)
-    ray_internals.forget_averages(trial, ["val_acc"])
-    assert trial.metric_analysis["val_acc"]["max"] == 1.0
-    assert set(trial.metric_analysis) == set(trial.metric_n_steps) == {"val_acc"}
 
 
 def test_a_searchs_files_are_copied_by_us_to_a_local_folder_and_by_tune_elsewhere(tmp_path: Path) -> None:

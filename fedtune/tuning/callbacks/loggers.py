@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 from ray.tune import Callback
 
 from fedtune.core.errors import UserError
+from fedtune.core.metrics import metrics_in
 from fedtune.core.terminal import say
-from fedtune.runs import tables
 from fedtune.runs.disk import reason
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import STATUSES, ended, status
@@ -117,7 +117,7 @@ class TrialLogger(Callback):
 
     def _hear(self, trial: str, result: Mapping[str, Any]) -> None:
         if "round" in result:
-            row = {name: value for name, value in tables.metrics_in(result).items() if isinstance(value, Number)}
+            row = {name: value for name, value in metrics_in(result).items() if isinstance(value, Number)}
             self._events.append((trial, "log", [row | {TIME: result.get(TIME, time.time())}]))
 
     def _end(self, trial: str, how: str) -> None:

@@ -1,0 +1,178 @@
+"""What fedtune changes in Ray and can do without: it saves time, waits longer, or says a thing in a line.
+
+Each change is made where Ray is as it was when it was read (2.60).  Where Ray is another by now, the change is left out
+and a line for debugging says so: a newer Ray costs speed, and not the search.  What fedtune cannot do without is in
+ray_internals.py and ray_processes.py.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial, reduce
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from fedtune.cluster.ray_internals import replaced
+
+RAYS_PATIENCE = 30  # seconds that Ray waits for its node to come up
+
+logger = logging.getLogger(__name__)
+
+
+class Change(NamedTuple):
+    """Something of Ray's, and what takes its place.
+
+    place     of what is replaced: module:name, or module:class.name.
+    by        makes what takes its place; raises whatever it likes where it finds something else than it was made for.
+    without   what it is like without the change.
+    """
+
+    place: str
+    by: Callable[[Any], Any]
+    without: str
+
+
+@contextmanager
+def changed(*changes: Change) -> Iterator[None]:
+    """Ray is changed so meanwhile, but for what does not fit the Ray that there is."""
+    with ExitStack() as held:
+        for change in changes:
+            with _left_out_unless_fitting(change.place, change.without):
+                module, _, path = change.place.partition(":")
+                *parents, name = path.split(".")
+                where = reduce(getattr, parents, import_module(module))
+                held.enter_context(replaced(where, **{name: change.by(getattr(where, name))}))
+        yield
+
+
+@contextmanager
+def _left_out_unless_fitting(what: str, without: str) -> Iterator[None]:
+    """A change ends at its first error, which is told to those who debug."""
+    try:
+        yield
+    except Exception as error:
+        logger.debug("Ray has changed in %s (%s: %s): %s", what, type(error).__name__, error, without)
+
+
+def _require_parameters(function: Callable[..., Any], *names: str) -> None:
+    if lacking := [name for name in names if name not in inspect.signature(function).parameters]:
+        raise TypeError(f"it does not take {', '.join(lacking)}")
+
+
+# where Ray is started -------------------------------------------------------------------------------------------------
+
+
+def _few_processes(params: Any) -> Any:
+    asked = {"dashboard_agent_listen_port": 0, "include_log_monitor": False, "no_monitor": True}
+    _require_parameters(params, *asked)
+    return partial(params, **asked)
+
+
+def _no_server(start: Any) -> Any:
+    _require_parameters(start, "include_dashboard", "raise_on_failure")  # as `ray_processes.start_dashboard` calls it
+    return lambda *_, **__: None
+
+
+# A Ray that is started has no processes but those that trials need: each imports Ray, 0.7 s of a processor and more,
+# before ray.init is done with the next one.  The log monitor is for a driver that prints its workers' logs.  The agent
+# wants one fixed port, and without it the dashboard has no logs; here it takes a free one.
+FEW_SERVICES = (
+    Change("ray._private.parameter:RayParams", _few_processes, "an autoscaler and a log monitor start before trials"),
+    Change("ray._private.node:Node.start_api_server", _no_server, "the dashboard starts before trials"),
+)
+
+
+def patient(seconds: float, tell: Callable[[str], None]) -> Change:
+    """A Ray that is started has so many seconds for its node to come up, of which Ray itself gives it thirty.
+
+    tell: hears, once those are over, that there are more.  A node whose process has ended is not waited for.
+    """
+
+    def waiting(look: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
+        _require_parameters(look, "gcs_address", "node_id")
+
+        def get_node(gcs_address: str, node_id: str) -> Any:
+            began, told = time.monotonic(), False
+            while True:
+                try:
+                    return look(gcs_address, node_id)
+                except RuntimeError:  # there is none yet
+                    waited = time.monotonic() - began
+                    if waited > seconds or not _raylet_lives():
+                        raise
+                if waited > RAYS_PATIENCE and not told:
+                    told = True
+                    tell(f"Ray has not come up within {RAYS_PATIENCE} s, as on a busy machine; it gets {seconds:g}")
+                time.sleep(0.2)
+
+        return get_node
+
+    return Change("ray._private.services:get_node", waiting, "a Ray that needs more than 30 s to start is given up")
+
+
+def _raylet_lives() -> bool:
+    """Whether a node that this process has begun has not died."""
+    import psutil
+
+    for process in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if process.name() == "raylet" and process.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False
+
+
+# while a search runs --------------------------------------------------------------------------------------------------
+
+
+def messages_told(tell: Callable[[str], None]) -> Change:
+    """What Ray would print of nodes, with the last twenty lines of a raylet's log, is told to this."""
+
+    def telling(prints: Callable[[dict[str, Any], bool], None]) -> Callable[[dict[str, Any], bool], None]:
+        _require_parameters(prints, "data", "ignore_prefix")
+
+        def told(data: dict[str, Any], ignore_prefix: bool) -> None:
+            if data.get("pid") == "raylet":
+                tell("\n".join(data["lines"]))
+            else:
+                prints(data, ignore_prefix)
+
+        return told
+
+    return Change("ray._private.worker:print_to_stdstream", telling, "Ray tells of lost nodes at length")
+
+
+def _no_variables(variables: dict[str, str]) -> dict[str, str]:
+    if set(variables) != {"PL_DISABLE_FORK"}:
+        raise ValueError(f"there are {', '.join(variables) or 'none'}")
+    return {}
+
+
+def _nothing_counted(count: Any) -> Any:
+    _require_parameters(count, "callbacks")
+    return lambda callbacks: {}
+
+
+SEARCHING = (
+    # Tune gives each trial a variable for PyTorch Lightning, and a worker with another environment than the job's is
+    # started anew.
+    Change("ray.tune.execution.class_cache:DEFAULT_ENV_VARS", _no_variables, "no trial takes a worker that is there"),
+    # For its statistics of usage, sent or not, Tune counts the kinds of callbacks, and imports MLflow, Weights & Biases
+    # and Comet for that, wherever they are installed: 1.6 s of a processor.
+    Change("ray.air._internal.usage:_count_callbacks", _nothing_counted, "Tune imports every tool that it knows"),
+)
+
+
+def forget_averages(trial: Any, but: Collection[str]) -> None:
+    """Drop what Tune keeps of an ended trial's metrics beside the last result, except of some of them.
+
+    Extremes and moving averages of forty metrics are 100 kB of a driver's memory a trial; written into every snapshot
+    they are 35 kB more, and most of the time that a snapshot takes.
+    """
+    with _left_out_unless_fitting("Trial.run_metadata", "the driver grows, and snapshots take longer"):
+        kept = trial.run_metadata
+        kinds = (kept.metric_analysis, kept.metric_n_steps)
+        kept.metric_analysis, kept.metric_n_steps = ({n: v for n, v in of.items() if n in but} for of in kinds)
