@@ -1,5 +1,4 @@
-"""The private names of Ray's processes that fedtune cannot do without, each behind a function, as in ray_internals.py.
-"""
+"""The private names of Ray's processes that fedtune cannot do without, each behind a function, as in ray_internals."""
 
 from __future__ import annotations
 

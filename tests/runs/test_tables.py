@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
+from fedtune.core import metrics
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import short
 from fedtune.runs import tables
@@ -64,6 +65,29 @@ def test_each_round_of_a_trial_is_there_once_and_the_last_report_counts():
     assert rounds.groupby("trial")["round"].apply(list).to_dict() == {"a": [1, 2, 3], "b": [1], "c": [1], "d": [1]}
     assert rounds.query("trial == 'a' and round == 2")["val_acc"].item() == 0.6
     assert {"done", "trial_id", "training_iteration"}.isdisjoint(rounds.columns)
+
+
+NEW = {
+    "time_since_yesterday_s": 3.0,
+    "val_of_ray": 0.5,
+    "perf": {"cpu": 0.9},
+    "worker": "node-1/7",
+    "should_pause": True,
+}
+
+
+def test_a_new_entry_of_rays_in_a_result_is_no_metric():
+    """Metrics are those that are declared, and those that a result names: what an algorithm reports, heads, your own."""
+    ours = {"anchor_drift": 0.25, "val_acc_local": 0.75, "test_fairness": 0.5}
+    rows = {
+        "a": [row(t, 0.1 * t) | NEW | ours | {metrics.REPORTED: list(ours)} for t in (1, 2, 3)],
+        "b": [row(1, 0.1) | NEW],
+    }
+    rounds = tables.rounds_frame(rows)
+    assert set(rounds) == {"trial", "round", *ours, *(n for n in row(1, 0.1) if n in metrics.METRICS)}
+    assert rounds.query("trial == 'a'")["anchor_drift"].tolist() == [0.25] * 3
+    trials = tables.trials_frame(Grid([result(name, of) for name, of in rows.items()]), rounds)
+    assert not any(new in column for column in trials for new in NEW)
 
 
 def test_a_value_that_a_trial_did_not_have_is_left_out():

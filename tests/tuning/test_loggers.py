@@ -79,7 +79,7 @@ def trial(name: str, **last: Any) -> SimpleNamespace:
 
 def result(name: str, t: int) -> dict[str, Any]:
     value = random.Random(f"{name} {t}").random()
-    figures = {"val_acc": value, "comm_mb": 0.1 * t, "up_floats": 7 * t, "seconds": value / 3}
+    figures = {"val_acc": value, "comm_mb": 0.1 * t, "up_floats": 7 * t, "seconds": value / 3, "a_new_one_of_rays": 1.0}
     return figures | {"round": t, "trial_id": name, "training_iteration": t, "timestamp": 1.7e9 + t, "done": t == 6}
 
 

@@ -1,0 +1,35 @@
+"""What a trial reports: which entries of its result are metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.actors import SETTING, LocalActor
+
+from fedtune.core.metrics import METRICS, REPORTED, metrics_in
+from fedtune.engine.simulation import Simulation
+from fedtune.experiment import partitioning
+from fedtune.experiment.experiment import Experiment
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "config", "more"),
+    [
+        ("gfpl", {"start": 2, "every": 2, "components": 3}, {"val_acc_etf"}),
+        ("fesem", {}, {"clusters_occupied"}),
+        ("fedavg", {}, set()),
+    ],
+)
+def test_a_result_names_those_of_its_metrics_that_no_table_declares(
+    algorithm: str, config: dict[str, Any], more: set[str]
+) -> None:
+    """What the algorithm reports, and accuracies of its heads; no entry of Tune's is a metric."""
+    actor = LocalActor(config={"algorithm": algorithm, **config})
+    simulation = Simulation(Experiment(algorithm, SETTING), config, partitioning.make(SETTING, 0))
+    for _ in range(2):
+        row = actor.train()
+        trained = {name for name, value in simulation.step().items() if value is not None}
+        assert set(metrics_in(row)) - {"spent"} == trained
+        assert set(row.get(REPORTED, ())) == trained - {"round", *METRICS}
+    assert more <= set(row.get(REPORTED, ()))
