@@ -77,7 +77,7 @@ NEW = {
 
 
 def test_a_new_entry_of_rays_in_a_result_is_no_metric():
-    """Metrics are those that are declared, and those that a result names: what an algorithm reports, heads, your own."""
+    """Metrics are declared, or named by their result: what an algorithm reports, heads, a user's own."""
     ours = {"anchor_drift": 0.25, "val_acc_local": 0.75, "test_fairness": 0.5}
     rows = {
         "a": [row(t, 0.1 * t) | NEW | ours | {metrics.REPORTED: list(ours)} for t in (1, 2, 3)],
