@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial, reduce
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 from fedtune.cluster.ray_internals import replaced
@@ -44,7 +44,7 @@ def changed(*changes: Change) -> Iterator[None]:
             with _left_out_unless_fitting(change.place, change.without):
                 module, _, path = change.place.partition(":")
                 *parents, name = path.split(".")
-                where = reduce(getattr, parents, import_module(module))
+                where = reduce(getattr, parents, resolve_name(module))
                 held.enter_context(replaced(where, **{name: change.by(getattr(where, name))}))
         yield
 
