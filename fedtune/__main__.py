@@ -20,7 +20,7 @@ COMMANDS = {
     "simulate": "what searches would have found on such a table",
     "run": "train one configuration",
     "partition": "who holds what: table, picture, file",
-    "check": "whether one's own algorithm or model keeps the laws",
+    "check": "whether your algorithm or model passes all checks",
     "status": "how a search stands",
     "report": "one HTML page on what searches found",
     "submit": "search on a Ray cluster, as a job",

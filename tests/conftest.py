@@ -45,7 +45,7 @@ LONG = (
     "python_page",
     "deploy",
     "packages",
-    "laws",
+    "checks",
     "seed_stack",
     "ray_start",
     "ray_tasks",

@@ -1,4 +1,4 @@
-"""fedtune check: whether one's own algorithm or model keeps what every algorithm and model must keep."""
+"""fedtune check: whether your algorithm or model passes the checks that all built-in ones pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune check`."""
     p = arguments.Parser(
         prog="fedtune check",
-        description="Ask every law of an algorithm or a model: a line each, whether it holds, or what broke and where.",
+        description="Check an algorithm or a model: one line a check, with what fails, where, and how to fix it.",
     )
     p.add_argument("what", nargs="?", default="", metavar="FILE.py[:NAME]", help="an algorithm or a model, or a name")
     p.add_argument("--model", default="", metavar="FILE.py:NAME", help="a model; with an algorithm, its clients' model")
@@ -25,16 +25,16 @@ def parser() -> argparse.ArgumentParser:
         "scenario",
         "set",
         "debug",
-        scenario="whose data shape, model and local work to ask with (default: small clients of many kinds)",
+        scenario="whose data shape, model and local training to check with (default: small clients of many kinds)",
     )
-    p.add_argument("--dataset", default="", metavar="NAME", help="whose rows' shape and classes to ask with")
+    p.add_argument("--dataset", default="", metavar="NAME", help="whose rows' shape and classes to check with")
     p.add_argument("--x-as", default="", metavar="KIND", help="what its rows are, where type and axes leave it open")
     return p
 
 
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
-    """Run `fedtune check` and return its exit status: 0 if all laws hold, 1 if one is broken."""
+    """Run `fedtune check` and return its exit status: 0 if no check fails, 1 if one does."""
     args = parser().parse_args(argv)
     given = arguments.given(args, ExperimentOptions)
     with quick_imports():
@@ -52,4 +52,4 @@ def main(argv: list[str] | None = None) -> int:
         say(line(verdict))
         verdicts.append(verdict)
     say(f"{summary(verdicts)} ({time.perf_counter() - began:.1f} s)")
-    return int(any(verdict.status == "broken" for verdict in verdicts))
+    return int(any(verdict.status == "failed" for verdict in verdicts))

@@ -1,10 +1,10 @@
-"""What every algorithm and every model must keep, as laws that can be asked: `fedtune check` and the test suite do.
+"""Conformance checks: what every algorithm and every model must do.  `fedtune check` and the test suite run them.
 
     runs, stays finite        in single and double precision, one client after the other
-    keeps to itself           changes nothing that it was given, remembers nothing outside the state, draws by address
-    is the same everywhere    as one program or in a loop, in any groups, after a resume, bit for bit where it must be
-    tells the truth           of what it sends, of what its hyperparameters do and from which round on
+    changes nothing else      not its arguments, no memory outside the state, no draws from the process's random streams
+    is the same everywhere    clients stacked or one by one, in any groups, after a resume; bit for bit where possible
+    reports the truth         about what it sends, and about which hyperparameters have an effect from which round on
 
-A law looks at runs in small settings that are made once and shared (`subject.Subject`, `settings`); what breaks it is
-told with its place in the author's file and what to do (`law.Violation`).
+Checks look at runs in small settings; each run is made once and shared (`subject.Subject`, `settings`).  A failed check
+gives the place in the author's file and how to fix it (`check.Violation`).
 """

@@ -1,12 +1,12 @@
-"""The laws of algorithms, in the order in which they are judged: what is broken first explains what follows."""
+"""The checks of algorithms, in the order in which they run: the first failure explains those that follow."""
 
 from __future__ import annotations
 
 from fedtune.conformance import declarations, exactness, messages, running
-from fedtune.conformance.law import Law
+from fedtune.conformance.check import ConformanceCheck
 from fedtune.conformance.subject import Subject
 
-LAWS: tuple[Law[Subject], ...] = (
+CHECKS: tuple[ConformanceCheck[Subject], ...] = (
     declarations.declarations,
     running.runs,
     running.finite,

@@ -1,4 +1,4 @@
-"""The laws of what an algorithm declares: hyperparameters, the rounds in which they matter, presets and metrics."""
+"""Checks of what an algorithm declares: hyperparameters, the rounds in which they matter, presets and metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
-from fedtune.conformance.law import Note, RunFailed, Violation, law
+from fedtune.conformance.check import Note, RunFailed, Violation, check
 from fedtune.conformance.subject import CLOCK, Run, Subject, apart
 from fedtune.conformance.watching import HOOKS
 from fedtune.core.errors import Diverged, UserError
@@ -22,7 +22,7 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.user_code import places
 
 
-@law("declarations", "every field is a hyperparameter whose default lies in its range, and every method a hook")
+@check("declarations", "every field is a hyperparameter whose default lies in its range, and every method a hook")
 def declarations(s: Subject) -> Violation | Note | None:
     """What can be told without running anything."""
     for found in (*_fields(s.cls), *_hooks(s.cls), *_named_values(s.cls)):
@@ -132,7 +132,7 @@ def _named_values(cls: type[Algorithm]) -> Iterator[Violation]:
                 yield Violation(where, f"{title}: {error}", "give a value in the range")
 
 
-@law(
+@check(
     "first effects",
     "a hyperparameter has an effect, in the round that it declares or later",
     needs=("declarations", "seed", "finite"),
@@ -209,7 +209,7 @@ def _contrasts(s: Subject, name: str, knob: Knob) -> Iterator[tuple[Any, Any, Ma
     yield from ((value, knob.check(v), {}) for v in far if v != value)
 
 
-@law(
+@check(
     "metrics",
     "every round's row holds the promised metrics, and what `report` gives are numbers",
     needs=("finite", "messages"),

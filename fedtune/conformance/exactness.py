@@ -1,4 +1,4 @@
-"""The laws of sameness: how clients are run, grouped or interrupted changes no number."""
+"""Checks of reproducibility: how clients are run, grouped or interrupted changes no number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedtune import tracing
-from fedtune.conformance.law import Note, RunFailed, Violation, law
+from fedtune.conformance.check import Note, RunFailed, Violation, check
 from fedtune.conformance.settings import Setting
 from fedtune.conformance.subject import Run, Subject, apart, copied, in_words, numbers
 from fedtune.conformance.watching import Tape
@@ -26,7 +26,7 @@ EXECUTORS: tuple[Executor, ...] = ("stack", "loop")
 BASE = ("finite", "inputs", "draws", "own state", "seed")
 
 
-@law(
+@check(
     "one program",
     "client code runs for all clients as one program: no .item(), no `if tensor`, no boolean index",
     needs=("finite", "messages"),
@@ -43,7 +43,7 @@ def one_program(s: Subject) -> Violation | Note | None:
     return None
 
 
-@law(
+@check(
     "recorded",
     "steps that are recorded and run again give the same bits as the code, whatever ran in between",
     needs=("finite", "one program"),
@@ -95,7 +95,7 @@ def _trained(s: Subject, config: Mapping[str, Any]) -> tuple[list[dict[str, Tens
     return states, why[0] if why else ""
 
 
-@law(
+@check(
     "stack = loop",
     "all clients as one program and one client after the other give the same numbers",
     needs=(*BASE, "scores", "one program"),
@@ -123,7 +123,7 @@ def stack_equals_loop(s: Subject) -> Violation | Note | None:
     return None
 
 
-@law("grouping", "how clients are put together in groups changes nothing", needs=(*BASE, "stack = loop"))
+@check("grouping", "how clients are put together in groups changes nothing", needs=(*BASE, "stack = loop"))
 def grouping(s: Subject) -> Violation | Note | None:
     """Clients in three groups, shuffled, and in two against all in one."""
     for setting, groups in ((s.settings.few, SHUFFLED), (s.settings.everyone, SHUFFLED), (s.settings.chance, HALVES)):
@@ -138,7 +138,7 @@ def grouping(s: Subject) -> Violation | Note | None:
     return None
 
 
-@law("checkpoint", "a run resumed from its checkpoint is the undisturbed run, bit for bit", needs=BASE)
+@check("checkpoint", "a run resumed from its checkpoint is the undisturbed run, bit for bit", needs=BASE)
 def checkpoint(s: Subject) -> Violation | Note | None:
     """Resumed after one round and after two; with unlike architectures after one."""
     cuts: list[tuple[Setting, Mapping[str, Any], int]] = [

@@ -1,4 +1,4 @@
-"""The laws of the wire: what is declared is sent, what is sent is counted, and rows stay with their client."""
+"""Checks of communication: what is declared is sent, what is sent is counted, and data stays with its client."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedtune.conformance.law import Note, Violation, law
+from fedtune.conformance.check import Note, Violation, check
 from fedtune.conformance.running import overrides
 from fedtune.conformance.subject import Run, Subject, apart, flat, in_words
 from fedtune.conformance.watching import Message
@@ -21,7 +21,7 @@ from fedtune.user_code import places
 ROUNDS = 4
 
 
-@law("messages", "clients receive and send what is declared, with the client axis in front", needs=("finite",))
+@check("messages", "clients receive and send what is declared, with the client axis in front", needs=("finite",))
 def messages(s: Subject) -> Violation | Note | None:
     """Every message of four rounds in which three of four clients take part."""
     run = s.run(s.settings.holders, ROUNDS, "loop")
@@ -69,7 +69,9 @@ def _schedule(run: Run) -> str:
     return ""
 
 
-@law("bytes", "what is counted is what was sent: numbers, whole numbers and bytes, entry by entry", needs=("messages",))
+@check(
+    "bytes", "what is counted is what was sent: numbers, whole numbers and bytes, entry by entry", needs=("messages",)
+)
 def counted_bytes(s: Subject) -> Violation | Note | None:
     """Counted again from the messages of four rounds."""
     run, total = s.run(s.settings.holders, ROUNDS, "loop"), 0
@@ -112,7 +114,7 @@ def counted(message: Any) -> tuple[int, int, int]:
     return (numbers, 0, numbers * width + bitmaps) if real else (0, numbers, numbers * width + bitmaps)
 
 
-@law(
+@check(
     "rows stay home",
     "no message holds a client's rows, and validation and test rows train nothing",
     needs=("finite", "seed"),

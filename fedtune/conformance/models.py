@@ -1,4 +1,4 @@
-"""The laws of models: a body and a head that clients can train as their own, stacked or one by one."""
+"""The checks of models: a body and a head that clients can train, stacked or one by one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.func import vmap
 
 from fedtune import tracing
 from fedtune.conformance import hints
-from fedtune.conformance.law import Law, Note, RunFailed, Violation, law
+from fedtune.conformance.check import ConformanceCheck, Note, RunFailed, Violation, check
 from fedtune.core import randomness
 from fedtune.core.draws import Draws
 from fedtune.core.errors import UserError
@@ -34,14 +34,14 @@ ROWS, CLIENTS, PASSES = 5, 3, 4
 
 
 class ModelSubject:
-    """A model under the laws, made for the rows of a scenario's data set."""
+    """A model to check, made for the rows of a scenario's data set."""
 
     def __init__(self, name: str, scenario: Scenario) -> None:
         """name: of an architecture; the scenario gives the shape of a row, the classes and the features' width."""
         self.name = name
         (self.shape, self.classes), self.dtype = shape_of(scenario), dtype_of(scenario)
         self.features = scenario.features
-        self.stacks = False  # until the laws find it possible
+        self.stacks = False  # until a check finds that it can
 
     def net(self, seed: int = 0) -> Net:
         """The model with its draw of this seed, in evaluation mode."""
@@ -82,7 +82,7 @@ class ModelSubject:
         return m.head(m.body(x))
 
 
-@law(
+@check(
     "fits",
     "a body of one width and a head of a score for each class, drawn from the seed, row by row in evaluation",
     needs=("inputs",),
@@ -109,9 +109,9 @@ def fits(s: ModelSubject) -> Violation | Note | None:
     return Note(f"features of width {width}, {sum(p.numel() for p in net.parameters()):,} parameters")
 
 
-@law("inputs", "it changes neither its rows nor its tensors in evaluation")
+@check("inputs", "it changes neither its rows nor its tensors in evaluation")
 def inputs(s: ModelSubject) -> Violation | Note | None:
-    """Version counters tell; another law says why a model does not run."""
+    """By version counters; if the model does not run, another check says why."""
     try:
         net, x = s.net(), s.rows()
         tensors = {n: t.clone() for n, t in net.state_dict().items()}
@@ -125,7 +125,7 @@ def inputs(s: ModelSubject) -> Violation | Note | None:
     return None
 
 
-@law("own state", "it remembers nothing but its parameters and buffers", needs=("fits",))
+@check("own state", "it remembers nothing but its parameters and buffers", needs=("fits",))
 def own_state(s: ModelSubject) -> Violation | Note | None:
     """Its modules, their classes and files before and after rows went through it, in evaluation and in training."""
     net = s.net()
@@ -157,7 +157,7 @@ def own_state(s: ModelSubject) -> Violation | Note | None:
     return None
 
 
-@law("state_dict", "its tensors are all there is: loaded into another, they give the same scores", needs=("fits",))
+@check("state_dict", "its tensors are all there is: loaded into another, they give the same scores", needs=("fits",))
 def state_dict(s: ModelSubject) -> Violation | Note | None:
     """One draw's tensors in another draw's net."""
     one, other, x = s.net(0), s.net(1), s.rows()
@@ -172,7 +172,7 @@ def state_dict(s: ModelSubject) -> Violation | Note | None:
     return None
 
 
-@law("types", "what it makes has the type and device of what it meets", needs=("fits",))
+@check("types", "what it makes has the type and device of what it meets", needs=("fits",))
 def types(s: ModelSubject) -> Violation | Note | None:
     """In double precision."""
     net = s.net().double()
@@ -186,7 +186,7 @@ def types(s: ModelSubject) -> Violation | Note | None:
     return None
 
 
-@law("gradient", "every parameter gets a finite gradient from the cross-entropy of its scores", needs=("fits",))
+@check("gradient", "every parameter gets a finite gradient from the cross-entropy of its scores", needs=("fits",))
 def gradient(s: ModelSubject) -> Violation | Note | None:
     """One batch in training mode."""
     net = s.net()
@@ -204,7 +204,7 @@ def gradient(s: ModelSubject) -> Violation | Note | None:
     return None
 
 
-@law(
+@check(
     "one program",
     "clients' models run stacked as one program, with the numbers of each alone, or one by one",
     needs=("fits", "state_dict"),
@@ -235,7 +235,7 @@ def one_program(s: ModelSubject) -> Violation | Note | None:
     return Note(f"runs eagerly, as {why}") if why else None
 
 
-@law("statistics", "what its running statistics do is known", needs=("fits",))
+@check("statistics", "what its running statistics do is known", needs=("fits",))
 def statistics(s: ModelSubject) -> Violation | Note | None:
     """What an author should know of them."""
     kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
@@ -287,7 +287,7 @@ def _short(place: str) -> str:
     return Path(place).name
 
 
-LAWS: tuple[Law[ModelSubject], ...] = (
+CHECKS: tuple[ConformanceCheck[ModelSubject], ...] = (
     inputs,
     fits,
     own_state,

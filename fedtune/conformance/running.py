@@ -1,4 +1,4 @@
-"""The laws of running at all: it runs, stays finite, leaves alone what is not its own, and draws by address."""
+"""Checks that an algorithm runs, stays finite, changes nothing it is given, and draws only from its own streams."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedtune.conformance import finite_ops
-from fedtune.conformance.law import Note, RunFailed, Violation, law
+from fedtune.conformance.check import Note, RunFailed, Violation, check
 from fedtune.conformance.subject import Run, Subject, apart, in_words
 from fedtune.conformance.watching import move_streams
 from fedtune.core.errors import Diverged
@@ -18,25 +18,25 @@ from fedtune.user_code import places
 KEEP = "keep what changes in the server's entries (`init`, `aggregate`) or in a client's (`keep`, `remember`)"
 
 
-@law("runs", "three rounds run, one client after the other")
+@check("runs", "three rounds run, one client after the other")
 def runs(s: Subject) -> Violation | Note | None:
     """Single precision and the loop, as plain as it gets."""
     try:
         _three_rounds(s)
     except Diverged:
-        pass  # another law says where
+        pass  # another check says where
     except Exception as error:
         raise s.fell(error, s.settings.few) from error
     return None
 
 
-@law("finite", "losses, parameters and the server's entries stay finite numbers under the defaults", needs=("runs",))
+@check("finite", "losses, parameters and the server's entries stay finite numbers under the defaults", needs=("runs",))
 def finite(s: Subject) -> Violation | Note | None:
     """What diverges is run again to find the operation that made the first number that is none."""
     try:
         _three_rounds(s)
     except Diverged as error:
-        fell = s.fell(error, s.settings.few).broken
+        fell = s.fell(error, s.settings.few).violation
         with finite_ops.watch(s.cls) as first:
             try:
                 _three_rounds(s)
@@ -46,7 +46,7 @@ def finite(s: Subject) -> Violation | Note | None:
     return None
 
 
-@law("types", "what client and server code makes has the type and device of what it meets", needs=("runs", "finite"))
+@check("types", "what client and server code makes has the type and device of what it meets", needs=("runs", "finite"))
 def types(s: Subject) -> Violation | Note | None:
     """The same in double precision: a constant of float32 or of the CPU would stop it there as it would on a GPU."""
     try:
@@ -57,7 +57,7 @@ def types(s: Subject) -> Violation | Note | None:
     return None
 
 
-@law("inputs", "no method changes what it was given, and who sits a round out stays as it is", needs=("finite",))
+@check("inputs", "no method changes what it was given, and who sits a round out stays as it is", needs=("finite",))
 def inputs(s: Subject) -> Violation | Note | None:
     """Version counters tell of changes in place; copies of the states tell of the rest."""
     for setting in (s.settings.few, s.settings.averaged):
@@ -79,7 +79,7 @@ def inputs(s: Subject) -> Violation | Note | None:
     return None
 
 
-@law("draws", "nothing is drawn from the random streams of the process", needs=("finite",))
+@check("draws", "nothing is drawn from the random streams of the process", needs=("finite",))
 def draws(s: Subject) -> Violation | Note | None:
     """Numbers from there differ between executors, workers and resumed runs."""
     run = s.run(s.settings.few, executor="loop")
@@ -99,7 +99,9 @@ def draws(s: Subject) -> Violation | Note | None:
     )
 
 
-@law("own state", "nothing is remembered outside the state: not in objects, classes, modules or nets", needs=("draws",))
+@check(
+    "own state", "nothing is remembered outside the state: not in objects, classes, modules or nets", needs=("draws",)
+)
 def own_state(s: Subject) -> Violation | Note | None:
     """Whatever outlives a call is compared with what it was before anything ran."""
     run = s.run(s.settings.few, executor="loop")
@@ -122,7 +124,7 @@ def own_state(s: Subject) -> Violation | Note | None:
     return None
 
 
-@law(
+@check(
     "seed",
     "a seed determines the run whatever else runs beside it, and another seed gives another",
     needs=("draws", "own state", "inputs", "messages"),
@@ -154,7 +156,9 @@ def seed(s: Subject) -> Violation | Note | None:
     return None
 
 
-@law("scores", "predict gives each row C scores that do not depend on the rows beside it", needs=("finite", "messages"))
+@check(
+    "scores", "predict gives each row C scores that do not depend on the rows beside it", needs=("finite", "messages")
+)
 def scores(s: Subject) -> Violation | Note | None:
     """Rows are scored alone and together."""
     run = s.run(s.settings.averaged, executor="loop")

@@ -1,4 +1,4 @@
-"""The small settings in which laws are judged: few clients, few rows, and everything that may differ between them."""
+"""The small settings in which checks run: few clients, few rows, and everything that may differ between them."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ def _random(sizes: Sequence[int], classes: Sequence[Sequence[int]] | None = None
 
 
 class Settings(NamedTuple):
-    """The settings in which an algorithm's laws are judged."""
+    """The settings in which an algorithm's checks run."""
 
-    few: Setting  # the one that most laws use: three of five clients take part
+    few: Setting  # the one that most checks use: three of five clients take part
     everyone: Setting
     adam: Setting
     skewed: Setting

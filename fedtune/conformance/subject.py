@@ -1,4 +1,4 @@
-"""An algorithm under the laws: its runs in small settings, each made once and used by every law that asks for it."""
+"""An algorithm to check: its runs in small settings, each made once and shared by all checks that need it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtune.conformance import hints
-from fedtune.conformance.law import RunFailed, Violation
+from fedtune.conformance.check import RunFailed, Violation
 from fedtune.conformance.settings import Setting, settings
 from fedtune.conformance.watching import Tape, watched
 from fedtune.core import randomness
@@ -52,7 +52,7 @@ class OfClass(Experiment):
 
 
 class Run:
-    """A run that several laws look at: its rows, states and messages, round by round."""
+    """A run that several checks look at: its rows, states and messages, round by round."""
 
     def __init__(self, sim: Simulation, tape: Tape, setting: Setting) -> None:
         """Ready for its first round."""
@@ -92,7 +92,7 @@ class Key(NamedTuple):
 
 
 class Subject:
-    """An algorithm under the laws."""
+    """An algorithm to check."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Subject:
         self.values = {**cls.checked_with, **(values or {})}
         self.defaults = {n: self.values.get(n, knob.default) for n, knob in known.items()}
         self.rtol, self.atol = rtol, 0.0
-        self.dtype = torch.float64  # this and how clients are run: what the laws found possible
+        self.dtype = torch.float64  # this and how clients are run: what the checks found possible
         self.executor: Executor = "stack"
         self._runs: dict[Key, Run | RunFailed] = {}
         self.hidden_state = of_process(cls)  # before anything ran

@@ -1,4 +1,4 @@
-"""`fedtune check`: the laws of fedtune/conformance, asked of an algorithm or of a model, told a line each."""
+"""`fedtune check`: runs the checks of fedtune/conformance on an algorithm or a model, and prints one line for each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from fedtune.conformance import algorithms, models
-from fedtune.conformance.law import Verdict, judge
+from fedtune.conformance.check import Verdict, judge
 from fedtune.conformance.models import ModelSubject
 from fedtune.conformance.settings import TINY
 from fedtune.conformance.subject import Subject
@@ -18,15 +18,15 @@ from fedtune.experiment import registry
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import catalogue
-from fedtune.tuning import space_laws
+from fedtune.tuning import space_conformance
 from fedtune.tuning.options.options import ExperimentOptions
 from fedtune.user_code import user_files
 
-WORDS = {"holds": "holds ", "broken": "BROKEN", "unknown": "-     "}
+WORDS = {"passed": "passed ", "failed": "FAILED ", "skipped": "skipped"}
 
 
 class Check:
-    """The laws of an algorithm or of a model, and whether each holds.
+    """The conformance checks of an algorithm or a model, and whether each passes.
 
     Check("scaffold.py"), Check("net.py:transformer"), Check("gfpl", model="net.py:transformer(depth=2)")
     """
@@ -34,12 +34,12 @@ class Check:
     def __init__(
         self, what: str = "", scenario: str = "", model: str = "", set: Mapping[str, Any] | None = None, **fields: Any
     ) -> None:
-        """UserError for what is no algorithm or model, or does not load.
+        """UserError if `what` is no algorithm or model, or does not load.
 
         what       an algorithm or a model: a name, or FILE.py:NAME
-        scenario   whose data shape, model and local work it is asked with (default: small clients of many kinds)
-        model      a model, asked by itself and then, with an algorithm, as its clients' model
-        set        hyperparameters that are held fixed; the scenario's fields are given by their names
+        scenario   gives the data's shape, the model and the local training (default: small clients of many kinds)
+        model      a model; it is checked by itself, and if an algorithm is given, then as its clients' model
+        set        hyperparameters to hold fixed; fields of the scenario are keyword arguments
         """
         what, model = _algorithm_and_model(what, model)
         self.algorithm, self.model = what, model
@@ -49,36 +49,36 @@ class Check:
         self._subject = Subject(self._cls, what, self.base, set) if self._cls else None
 
     def judge(self) -> Iterator[Verdict]:
-        """Each law as soon as it is known: the model's, then the algorithm's."""
+        """The result of each check as soon as it is known: first the model's, then the algorithm's."""
         stacks = True
         if self.model:
             assert self.base
             subject = ModelSubject(self.model, self.base)
-            broken = False
-            for verdict in judge(models.LAWS, subject):
-                broken |= verdict.status == "broken" and verdict.law.name == "fits"
+            unfit = False
+            for verdict in judge(models.CHECKS, subject):
+                unfit |= verdict.status == "failed" and verdict.check.name == "fits"
                 yield verdict
             stacks = subject.stacks
-            if broken:
+            if unfit:
                 return
         if self._subject:
             if not stacks:
                 self._subject.executor = "loop"
-            yield from judge((*algorithms.LAWS, space_laws.spaces), self._subject)
+            yield from judge((*algorithms.CHECKS, space_conformance.spaces), self._subject)
 
     @cached_property
     def verdicts(self) -> list[Verdict]:
-        """All laws, each with whether it holds; PyTorch has one thread meanwhile, as in a trial."""
+        """The results of all checks; PyTorch uses one thread meanwhile, as in a trial."""
         with one_thread():
             return list(self.judge())
 
     @property
-    def holds(self) -> bool:
-        """Whether no law is broken."""
-        return all(verdict.status != "broken" for verdict in self.verdicts)
+    def passed(self) -> bool:
+        """Whether no check fails."""
+        return all(verdict.status != "failed" for verdict in self.verdicts)
 
     def title(self) -> str:
-        """What is asked, in words."""
+        """What is checked, in words."""
         parts = [f"algorithm {self.algorithm} ({self._cls.__name__})"] if self._cls else []
         parts += [f"model {self.model}{_called(self.model)}"] if self.model else []
         return " with ".join(parts) + f": {self._where()}"
@@ -90,24 +90,24 @@ class Check:
         return " ".join(f"{kind} rows like those of {self.base.dataset}, model {self.base.model}".split())
 
     def __repr__(self) -> str:
-        """A line for each law."""
+        """A line for each check."""
         return "\n".join([self.title(), *map(line, self.verdicts), summary(self.verdicts)])
 
 
 def line(verdict: Verdict) -> str:
-    """A law and how it stands."""
-    said = str(verdict.broken) if verdict.broken else verdict.note if verdict.status == "unknown" else verdict.law.says
-    more = f" ({verdict.note})" if verdict.status == "holds" and verdict.note else ""
-    return f"{WORDS[verdict.status]}  {verdict.law.name:14}  {said}{more}"
+    """One check and its result."""
+    said = str(verdict.violation or "") or (verdict.note if verdict.status == "skipped" else verdict.check.says)
+    more = f" ({verdict.note})" if verdict.status == "passed" and verdict.note else ""
+    return f"{WORDS[verdict.status]}  {verdict.check.name:14}  {said}{more}"
 
 
 def summary(verdicts: list[Verdict]) -> str:
-    """How many laws hold."""
+    """How many checks pass."""
     count = {status: sum(v.status == status for v in verdicts) for status in WORDS}
-    if not count["broken"]:
-        return f"all {count['holds']} laws hold"
-    unknown = f", {count['unknown']} not checked" if count["unknown"] else ""
-    return f"{count['broken']} of {len(verdicts)} laws broken, {count['holds']} hold{unknown}"
+    if not count["failed"]:
+        return f"all {count['passed']} checks passed"
+    skipped = f", {count['skipped']} skipped" if count["skipped"] else ""
+    return f"{count['failed']} of {len(verdicts)} checks failed, {count['passed']} passed{skipped}"
 
 
 def _algorithm_and_model(what: str, model: str) -> tuple[str, str]:
@@ -149,7 +149,7 @@ def _is_model(name: str) -> bool:
 
 
 def _scenario(name: str, fields: dict[str, Any]) -> Scenario:
-    """The scenario that laws are asked in: the named one, or the laws' own with other fields."""
+    """The scenario in which checks run: the named one, or the checks' small one with these fields."""
     if name or "dataset" in fields:
         typed = {"model": user_files.reference(fields["model"])} if "model" in fields else {}
         given = fields | typed | {"evaluation": "personal"}

@@ -1,4 +1,4 @@
-"""The laws of fedtune/conformance hold for every file in `trainables/`: a new one is covered without editing this.
+"""Every file in `trainables/` passes the checks of fedtune/conformance: a new one is covered without editing this.
 
 An algorithm whose events are rare, or that takes long, says in `checked_with` what makes it quick, and for a
 hyperparameter whose effect is subtle in `contrasts` which two values show it.
@@ -11,29 +11,31 @@ from functools import lru_cache
 import pytest
 from support.helpers import CLOCK
 
-from fedtune.conformance.algorithms import LAWS
-from fedtune.conformance.law import Law, Violation
+from fedtune.conformance.algorithms import CHECKS
+from fedtune.conformance.check import ConformanceCheck, Violation
 from fedtune.conformance.settings import settings
 from fedtune.conformance.subject import Subject
 from fedtune.core.hyper import knobs
 from fedtune.experiment.experiment import fitting
 from fedtune.experiment.registry import find, names
-from fedtune.tuning.space_laws import spaces
+from fedtune.tuning.space_conformance import spaces
 
 ALL = names()
 
 
 @lru_cache(maxsize=1)
 def subject(name: str) -> Subject:
-    """One algorithm, with the runs that its laws share; tests come algorithm by algorithm."""
+    """One algorithm, with the runs that its checks share; tests come algorithm by algorithm."""
     return Subject(find(name), name, rtol=0.0)
 
 
 @pytest.mark.parametrize(
-    ("name", "law"), [(name, law) for name in ALL for law in (*LAWS, spaces)], ids=lambda v: getattr(v, "name", v)
+    ("name", "check"),
+    [(name, check) for name in ALL for check in (*CHECKS, spaces)],
+    ids=lambda v: getattr(v, "name", v),
 )
-def test_law_holds(name: str, law: Law[Subject]) -> None:
-    found = law(subject(name))
+def test_check_passes(name: str, check: ConformanceCheck[Subject]) -> None:
+    found = check(subject(name))
     assert not isinstance(found, Violation), str(found)
 
 
@@ -54,7 +56,7 @@ def test_which_algorithms_run_on_mixed_architectures() -> None:
     assert fit == {name for name in ALL if Subject(find(name), name).fits_mixed()}
 
 
-def test_the_laws_run_what_they_say() -> None:
+def test_the_checks_run_what_they_say() -> None:
     """Each setting is what its words say, and an executor or a grouping is no other by accident."""
     s = Subject(find("fedavg"), "fedavg")
     assert all(setting.rounds >= 3 and setting.atol <= 1e-12 for setting in s.settings if setting)

@@ -11,7 +11,7 @@ from support.helpers import DIGITS, random_federation
 from support.user_algorithms import NETS
 
 from fedtune.conformance import models
-from fedtune.conformance.law import Note, Violation
+from fedtune.conformance.check import Note, Violation
 from fedtune.core.errors import UserError
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment.experiment import Experiment

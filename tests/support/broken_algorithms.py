@@ -1,4 +1,4 @@
-"""Algorithms of a user's own that each break one law, as newcomers do: `fedtune check FILE.py:NAME` names it.
+"""User algorithms that each fail one check, as newcomers' do: `fedtune check FILE.py:NAME` names it.
 
 Line numbers count: `# here` marks the line that is to be named.
 """

@@ -1,4 +1,4 @@
-"""Models of a user's own that each break one law, or that one should know something of."""
+"""User models that each fail one check, or pass it with a note."""
 
 import torch
 from torch import nn

@@ -13,7 +13,7 @@ from torch import nn
 
 from fedtune import pure, tracing
 from fedtune.conformance import exactness
-from fedtune.conformance.law import Note, Violation
+from fedtune.conformance.check import Note, Violation
 from fedtune.conformance.subject import Subject
 from fedtune.core.errors import UserError
 from fedtune.core.threads import one_thread

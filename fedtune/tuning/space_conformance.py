@@ -1,8 +1,8 @@
-"""The law of search spaces: each that an algorithm has can be searched, under its defaults and every preset."""
+"""The check of search spaces: each of an algorithm's spaces can be searched, under its defaults and every preset."""
 
 from __future__ import annotations
 
-from fedtune.conformance.law import Note, Violation, law
+from fedtune.conformance.check import Note, Violation, check
 from fedtune.conformance.subject import Subject
 from fedtune.core.errors import UserError
 from fedtune.experiment.experiment import Experiment
@@ -11,7 +11,7 @@ from fedtune.tuning import space
 from fedtune.user_code import places
 
 
-@law("spaces", "every search space holds hyperparameters within their ranges", needs=("declarations",))
+@check("spaces", "every search space holds hyperparameters within their ranges", needs=("declarations",))
 def spaces(s: Subject) -> Violation | Note | None:
     """Of an algorithm with a name, those of its file or the one made from its declarations."""
     names = []

@@ -1,4 +1,4 @@
-"""Each law finds what breaks it, and nothing else does: files of a user's own, asked by `fedtune check`."""
+"""Each check fails for the user file that violates it, and for no other (`fedtune check`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fedtune.commands.check
-from fedtune.conformance.law import Verdict
+from fedtune.conformance.check import Verdict
 from fedtune.studies.checking import Check
 
 HERE = Path(__file__).parents[1] / "support"
@@ -60,11 +60,11 @@ def verdicts(reference: str) -> list[Verdict]:
 
 
 def broken(reference: str) -> Verdict:
-    """The one law that is broken; what builds on it is not checked, and all else holds."""
-    found = [v for v in verdicts(reference) if v.status == "broken"]
-    assert len(found) == 1, [f"{v.law.name}: {v.broken}" for v in found]
+    """The one check that fails; those that need it are skipped, and all others pass."""
+    found = [v for v in verdicts(reference) if v.status == "failed"]
+    assert len(found) == 1, [f"{v.check.name}: {v.violation}" for v in found]
     for verdict in verdicts(reference):
-        assert verdict.status != "unknown" or "see above" in verdict.note or repr(found[0].law.name) in verdict.note
+        assert verdict.status != "skipped" or "see above" in verdict.note or repr(found[0].check.name) in verdict.note
     return found[0]
 
 
@@ -79,57 +79,59 @@ def marked(name: str) -> int:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_only_the_law_that_an_algorithm_breaks_says_so_with_the_line(name: str) -> None:
-    law, words = BROKEN[name]
+def test_only_the_check_that_an_algorithm_violates_fails_with_the_line(name: str) -> None:
+    check, words = BROKEN[name]
     found = broken(f"{ALGORITHMS}:{name}")
-    assert found.law.name == law and found.broken and words in str(found.broken), str(found.broken)
-    assert found.broken.where == f"{ALGORITHMS.name}:{marked(name)}", found.broken
-    assert found.broken.what_to_do
+    assert found.check.name == check and found.violation and words in str(found.violation), str(found.violation)
+    assert found.violation.where == f"{ALGORITHMS.name}:{marked(name)}", found.violation
+    assert found.violation.what_to_do
 
 
 @pytest.mark.parametrize("name", BROKEN_MODELS)
-def test_only_the_law_that_a_model_breaks_says_so(name: str) -> None:
-    law, words = BROKEN_MODELS[name]
+def test_only_the_check_that_a_model_violates_fails(name: str) -> None:
+    check, words = BROKEN_MODELS[name]
     found = broken(f"{MODELS}:{name}")
-    assert found.law.name == law and words in str(found.broken), str(found.broken)
+    assert found.check.name == check and words in str(found.violation), str(found.violation)
 
 
-def test_a_sound_model_keeps_all_laws() -> None:
-    assert {v.status for v in verdicts(f"{MODELS}:sound")} == {"holds"}
+def test_a_sound_model_passes_all_checks() -> None:
+    assert {v.status for v in verdicts(f"{MODELS}:sound")} == {"passed"}
 
 
-def test_what_one_should_know_of_a_model_is_noted() -> None:
-    notes = {v.law.name: v.note for v in verdicts(f"{MODELS}:branches") if v.note}
+def test_what_an_author_should_know_of_a_model_is_noted() -> None:
+    notes = {v.check.name: v.note for v in verdicts(f"{MODELS}:branches") if v.note}
     line = 1 + next(i for i, text in enumerate(MODELS.read_text().splitlines()) if "z.sum().item()" in text)
     assert f"(broken_models.py:{line})" in notes["one program"] and "one after the other" in notes["one program"]
-    assert "BatchNorm1d" in next(v.note for v in verdicts(f"{MODELS}:normed") if v.law.name == "statistics")
+    assert "BatchNorm1d" in next(v.note for v in verdicts(f"{MODELS}:normed") if v.check.name == "statistics")
 
 
-def test_every_law_has_an_algorithm_that_breaks_it() -> None:
-    laws = {v.law.name for v in verdicts(f"{ALGORITHMS}:Sound")}
-    assert laws - {"spaces"} == {law for law, _ in BROKEN.values()}
-    models = {v.law.name for v in verdicts(f"{MODELS}:sound")}
-    assert models - {"one program", "statistics"} == {law for law, _ in BROKEN_MODELS.values()}
+def test_every_check_has_an_algorithm_that_violates_it() -> None:
+    checks = {v.check.name for v in verdicts(f"{ALGORITHMS}:Sound")}
+    assert checks - {"spaces"} == {check for check, _ in BROKEN.values()}
+    models = {v.check.name for v in verdicts(f"{MODELS}:sound")}
+    assert models - {"one program", "statistics"} == {check for check, _ in BROKEN_MODELS.values()}
 
 
-def test_the_command_says_a_line_a_law_and_ends_with_0_1_or_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_gives_a_line_a_check_and_ends_with_0_1_or_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert fedtune.commands.check.main([f"{ALGORITHMS}:Sound"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("algorithm broken_algorithms.py:Sound (Sound)") and "all 19 laws hold" in out[-1]
-    assert len(out) == 21 and all(line.startswith("holds ") for line in out[1:-1])
+    assert out[0].startswith("algorithm broken_algorithms.py:Sound (Sound)") and "all 20 checks passed" in out[-1]
+    assert len(out) == 22 and all(line.startswith("passed ") for line in out[1:-1])
     assert fedtune.commands.check.main([f"{MODELS}:remembers"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert sum(line.startswith("BROKEN  own state") for line in lines) == 1 and re.match(r"1 of 8 laws", lines[-1])
+    assert sum(line.startswith("FAILED   own state") for line in lines) == 1 and re.match(
+        r"1 of 8 checks failed", lines[-1]
+    )
     for wrong in ("nothing.py", f"{ALGORITHMS}:Nobody", "fedavgg", f"{ALGORITHMS}:Sound --set lamb=1", ""):
         assert fedtune.commands.check.main(wrong.split()) == 2
         said = capsys.readouterr()
         assert not said.out and len(said.err.splitlines()) == 1
 
 
-def test_an_algorithm_is_asked_with_a_scenario_and_with_a_model_of_ones_own() -> None:
+def test_an_algorithm_is_checked_with_a_scenario_and_with_a_users_model() -> None:
     check = Check(f"{ALGORITHMS}:Sound", "gfpl-fmnist-w3", set={"lam": 0.5})
-    assert check.holds and "rows like those of fashion-mnist" in repr(check)
+    assert check.passed and "rows like those of fashion-mnist" in repr(check)
     elsewhere = Check(model=f"{MODELS}:branches", dataset="digits")  # whose file is not in this folder
     assert elsewhere.base is not None and elsewhere.base.dataset == "digits"
     both = Check(f"{ALGORITHMS}:Sound", model=f"{MODELS}:branches")
-    assert both.holds and any("cannot run so" in v.note for v in both.verdicts)
+    assert both.passed and any("cannot run so" in v.note for v in both.verdicts)
