@@ -44,23 +44,28 @@ class Generative(Algorithm):
     pure = True
 
     gen_lr: float = hyper(3e-4, 1e-5, 0.1, log=True, first_round=2, help="the generator's learning rate")
-    gen_lr_decay: float = hyper(1.0, 0.9, 1.0, first_round=3, help="what gen_lr is multiplied by after every round")
+    gen_lr_decay: float = hyper(1.0, 0.9, 1.0, first_round=3, help="factor on gen_lr after every round")
     gen_weight_decay: float = hyper(
         0.0, 1e-6, 0.1, log=True, extra_values=(0.0,), first_round=2, help="L2 penalty on the generator"
     )
     gen_optimizer: str = hyper("adam", choices=("adam", "sgd"), first_round=2, help="the generator's optimiser")
-    gen_steps: int = hyper(50, 10, 1000, log=True, first_round=2, help="the generator's steps in a round")
-    gen_batch: int = hyper(32, 8, 256, log=True, first_round=2, help="rows of one of its steps")
-    gen_hidden: int = hyper(256, 16, 1024, log=True, first_round=2, help="width of its hidden layer")
-    noise_width: int = hyper(32, 4, 512, log=True, first_round=2, help="width of the noise it starts from")
-    noise_law: Law = hyper("normal", choices=("normal", "uniform"), first_round=2, help="N(0, 1), or uniform on [0, 1)")
+    gen_steps: int = hyper(50, 10, 1000, log=True, first_round=2, help="the generator's training steps per round")
+    gen_batch: int = hyper(32, 8, 256, log=True, first_round=2, help="mini-batch of the generator's steps")
+    gen_hidden: int = hyper(256, 16, 1024, log=True, first_round=2, help="width of the generator's hidden layer")
+    noise_width: int = hyper(32, 4, 512, log=True, first_round=2, help="width of the generator's noise input")
+    noise_law: Law = hyper(
+        "normal",
+        choices=("normal", "uniform"),
+        first_round=2,
+        help="distribution of the noise: N(0, 1), or uniform on [0, 1)",
+    )
     label_law: str = hyper(
         "histogram",
         choices=("histogram", "present", "uniform"),
         first_round=2,
-        help="generated labels: as the clients have them, uniform among those that anybody has, or among all",
+        help="generated labels: as in the clients' rows, uniform over the classes that any client has, or over all",
     )
-    quality: bool = hyper(False, help="log distances of generated features within and between classes")
+    quality: bool = hyper(False, help="report distances of generated features within and between classes")
 
     shared = ("body", "head")
     linear_head = True

@@ -23,8 +23,8 @@ class FitsHead(Algorithm):
 
     pure = True
 
-    head_epochs: int = hyper(3, 1, 50, log=True, help="passes of the head over the drawn features")
-    head_batch: int = hyper(32, 8, 256, log=True, help="rows of one of its steps")
+    head_epochs: int = hyper(3, 1, 50, log=True, help="epochs of the head on the drawn features")
+    head_batch: int = hyper(32, 8, 256, log=True, help="mini-batch of these epochs")
     head_lr: float = hyper(0.03, 1e-4, 1.0, log=True, help="the head's learning rate at the server")
 
     linear_head = True

@@ -34,7 +34,9 @@ class CCVR(FitsHead):
     pure = True
 
     virtual: int = hyper(100, 10, 2000, log=True, extra_values=(0,), symbol="r", help="virtual features per class")
-    variance_floor: float = hyper(1e-2, 1e-6, 1.0, log=True, symbol="ε", help="added variance, in the class's mean")
+    variance_floor: float = hyper(
+        1e-2, 1e-6, 1.0, log=True, symbol="ε", help="added variance, as a multiple of the class's mean variance"
+    )
 
     shared = ("body", "head")
     checked_with = {"virtual": 10, "head_epochs": 1}

@@ -29,7 +29,7 @@ class Ditto(Algorithm):
     pure = True
 
     lam: float = hyper(
-        0.1, 1e-3, 10.0, log=True, extra_values=(0.0,), symbol="λ", help="pull of the own model to the common one"
+        0.1, 1e-3, 10.0, log=True, extra_values=(0.0,), symbol="λ", help="pull of the personal model to the global one"
     )
 
     shared = ("common",)

@@ -32,9 +32,11 @@ class FedAdam(Algorithm):
 
     rule: str = hyper("adam", choices=("adam", "yogi", "adagrad", "sgd"), help="the server's optimiser")
     server_lr: float = hyper(0.03, 1e-3, 3.0, log=True, symbol="η_s", help="the server's learning rate")
-    beta1: float = hyper(0.9, 0.0, 0.99, symbol="β1", help="how long the server remembers moves")
-    beta2: float = hyper(0.99, 0.9, 0.999, symbol="β2", help="how long it remembers their squares")
-    tau: float = hyper(1e-3, 1e-8, 1e-1, log=True, symbol="τ", help="what keeps its steps from growing without bound")
+    beta1: float = hyper(0.9, 0.0, 0.99, symbol="β1", help="decay of the server's first moment")
+    beta2: float = hyper(0.99, 0.9, 0.999, symbol="β2", help="decay of the server's second moment")
+    tau: float = hyper(
+        1e-3, 1e-8, 1e-1, log=True, symbol="τ", help="degree of adaptivity: added to the root of the second moment"
+    )
 
     shared = ("body", "head")
 

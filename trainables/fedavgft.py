@@ -19,9 +19,11 @@ class FedAvgFT(Algorithm):
 
     pure = True
 
-    tune_epochs: int = hyper(1, 1, 20, extra_values=(0,), symbol="τ", help="epochs before a client is scored")
-    tune: str = hyper("all", choices=("all", "head"), help="what these epochs move")
-    tune_lr: float | None = hyper(None, 1e-4, 1.0, log=True, help="their learning rate; none: the clients'")
+    tune_epochs: int = hyper(
+        1, 1, 20, extra_values=(0,), symbol="τ", help="fine-tuning epochs before a client is evaluated"
+    )
+    tune: str = hyper("all", choices=("all", "head"), help="what fine-tuning trains")
+    tune_lr: float | None = hyper(None, 1e-4, 1.0, log=True, help="learning rate of fine-tuning; none: the clients' lr")
 
     shared = ("body", "head")
 

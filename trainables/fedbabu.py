@@ -23,10 +23,12 @@ class FedBABU(Algorithm):
 
     pure = True
 
-    tune_epochs: int = hyper(5, 1, 20, extra_values=(0,), symbol="τ", help="epochs before a client is scored")
-    tune: str = hyper("head", choices=("head", "all"), help="what these epochs move")
-    tune_lr: float | None = hyper(None, 1e-4, 1.0, log=True, help="their learning rate; none: the clients'")
-    update: str = hyper("body", choices=("body", "all"), help="what rounds train and send")
+    tune_epochs: int = hyper(
+        5, 1, 20, extra_values=(0,), symbol="τ", help="fine-tuning epochs before a client is evaluated"
+    )
+    tune: str = hyper("head", choices=("head", "all"), help="what fine-tuning trains")
+    tune_lr: float | None = hyper(None, 1e-4, 1.0, log=True, help="learning rate of fine-tuning; none: the clients' lr")
+    update: str = hyper("body", choices=("body", "all"), help="what clients train and send")
 
     structural = ("update",)
     checked_with = {"tune_epochs": 1}

@@ -35,12 +35,24 @@ class FedDistill(Algorithm):
     pure = True
 
     lam: float = hyper(
-        1.0, 0.01, 10.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="weight of the others' logits"
+        1.0,
+        0.01,
+        10.0,
+        log=True,
+        extra_values=(0.0,),
+        symbol="λ",
+        first_round=2,
+        help="weight of the distillation loss",
     )
-    temperature: float = hyper(1.0, 0.25, 10.0, log=True, symbol="τ", first_round=2, help="of both softmaxes in KL")
-    leave_one_out: bool = hyper(True, first_round=2, help="whether a client's own logits are left out of its targets")
+    temperature: float = hyper(
+        1.0, 0.25, 10.0, log=True, symbol="τ", first_round=2, help="temperature of both softmaxes in KL"
+    )
+    leave_one_out: bool = hyper(True, first_round=2, help="leave a client's own logits out of its targets")
     knowledge: str = hyper(
-        "final", choices=("final", "running"), first_round=2, help="means after training, or while the model was moving"
+        "final",
+        choices=("final", "running"),
+        first_round=2,
+        help="class means taken with the trained model, or while it was training",
     )
 
     sends = ("targets",)

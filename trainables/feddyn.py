@@ -27,7 +27,7 @@ class FedDyn(Algorithm):
 
     pure = True
 
-    alpha_dyn: float = hyper(0.1, 1e-3, 10.0, log=True, symbol="α", help="how hard clients are held, and bent")
+    alpha_dyn: float = hyper(0.1, 1e-3, 10.0, log=True, symbol="α", help="weight of the dynamic regulariser")
 
     shared = ("body", "head")
 

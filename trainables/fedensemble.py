@@ -26,7 +26,11 @@ class FedEnsemble(Algorithm):
 
     pure = True
 
-    members: str = hyper("participants", choices=("participants", "all"), help="whose models predict")
+    members: str = hyper(
+        "participants",
+        choices=("participants", "all"),
+        help="whose models vote: this round's participants, or all clients",
+    )
     average: str = hyper("logits", choices=("logits", "probabilities"), help="what is averaged over the models")
 
     shared = ("body", "head")

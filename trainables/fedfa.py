@@ -39,9 +39,14 @@ class FedFA(Algorithm):
     lam: float = hyper(
         0.1, 1e-3, 10.0, log=True, extra_values=(0.0,), symbol="λ", help="weight of the pull to the anchors"
     )
-    m: float = hyper(0.5, 0.0, 1.0, symbol="m", first_round=2, help="share of the old anchor in the new one; 1: fixed")
+    m: float = hyper(0.5, 0.0, 1.0, symbol="m", first_round=2, help="momentum of the anchors; 1: fixed")
     head_lr: float = hyper(
-        1e-3, 1e-4, 0.1, log=True, extra_values=(0.0,), help="rate of the head's step on anchors; 0: none"
+        1e-3,
+        1e-4,
+        0.1,
+        log=True,
+        extra_values=(0.0,),
+        help="learning rate of the head's calibration on anchors; 0: none",
     )
 
     shared = ("body", "head")

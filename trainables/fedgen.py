@@ -35,21 +35,35 @@ class FedGen(Generative):
     pure = True
 
     gen_weight: float = hyper(
-        10.0, 0.1, 100.0, log=True, extra_values=(0.0,), symbol="α", first_round=2, help="of generated rows"
+        10.0,
+        0.1,
+        100.0,
+        log=True,
+        extra_values=(0.0,),
+        symbol="α",
+        first_round=2,
+        help="weight of the loss on generated rows",
     )
-    gen_decay: float = hyper(0.98, 0.9, 1.0, first_round=2, help="what α is multiplied by after every round")
+    gen_decay: float = hyper(0.98, 0.9, 1.0, first_round=2, help="factor on α after every round")
     kl_weight: float = hyper(
-        10.0, 0.1, 100.0, log=True, extra_values=(0.0,), symbol="β", first_round=2, help="of the latent KL term"
+        10.0, 0.1, 100.0, log=True, extra_values=(0.0,), symbol="β", first_round=2, help="weight of the latent KL term"
     )
-    kl_decay: float = hyper(0.98, 0.9, 1.0, first_round=2, help="what β is multiplied by after every round")
+    kl_decay: float = hyper(0.98, 0.9, 1.0, first_round=2, help="factor on β after every round")
     eta: float = hyper(
-        1.0, 0.01, 10.0, log=True, extra_values=(0.0,), symbol="η", first_round=2, help="weight of diversity"
+        1.0,
+        0.01,
+        10.0,
+        log=True,
+        extra_values=(0.0,),
+        symbol="η",
+        first_round=2,
+        help="weight of the generator's diversity loss",
     )
     weighing: str = hyper(
         "labels",
         choices=("labels", "mean"),
         first_round=2,
-        help="a head's weight: by the row's label, or the batch's mean",
+        help="weight of a client's head: by the row's label, or averaged over the batch",
     )
 
     averages: str = hyper("model", choices=("model", "head"), help="what the server averages: the model, or its head")

@@ -56,13 +56,20 @@ class FedGenP(Generative):
     pure = True
 
     a: float = hyper(
-        1.0, 0.1, 30.0, log=True, extra_values=(0.0,), symbol="a", first_round=2, help="weight of generated rows"
+        1.0,
+        0.1,
+        30.0,
+        log=True,
+        extra_values=(0.0,),
+        symbol="a",
+        first_round=2,
+        help="weight of the loss on generated rows",
     )
-    a_decay: float = hyper(1.0, 0.9, 1.0, first_round=2, help="what a is multiplied by after every round")
+    a_decay: float = hyper(1.0, 0.9, 1.0, first_round=2, help="factor on a after every round")
     b: float = hyper(
-        0.0, 0.1, 30.0, log=True, extra_values=(0.0,), symbol="b", first_round=2, help="weight of the latent KL"
+        0.0, 0.1, 30.0, log=True, extra_values=(0.0,), symbol="b", first_round=2, help="weight of the latent KL term"
     )
-    b_decay: float = hyper(1.0, 0.9, 1.0, first_round=2, help="what b is multiplied by after every round")
+    b_decay: float = hyper(1.0, 0.9, 1.0, first_round=2, help="factor on b after every round")
     beta: float = hyper(
         1.0,
         1e-4,
@@ -71,44 +78,55 @@ class FedGenP(Generative):
         extra_values=(0.0, -1.0),
         symbol="β",
         first_round=2,
-        help="how hard a generator fools its client; -1: as the code",
+        help="weight of the adversarial loss against the client's own head; -1: the released code's sign",
     )
-    others: str = hyper("mean", choices=("mean", "sum"), first_round=2, help="the others' losses: their mean, or sum")
-    averaging: str = hyper("rows", choices=("rows", "clients"), help="models averaged over rows, or over clients")
+    others: str = hyper(
+        "mean", choices=("mean", "sum"), first_round=2, help="losses of the other clients' heads: mean, or sum"
+    )
+    averaging: str = hyper("rows", choices=("rows", "clients"), help="models are averaged over rows, or over clients")
     cap: float = hyper(
         2.0,
         1.0,
         4.0,
         extra_values=(0.0,),
         first_round=2,
-        help="bound of a row's reversed loss, in multiples of ln C; 0: none",
+        help="cap on the adversarial loss of a row, in multiples of ln C; 0: none",
     )
     lam_kl: float = hyper(
-        1e-3, 1e-5, 0.1, log=True, extra_values=(0.0,), symbol="λ_kl", first_round=2, help="weight of the prior"
+        1e-3,
+        1e-5,
+        0.1,
+        log=True,
+        extra_values=(0.0,),
+        symbol="λ_kl",
+        first_round=2,
+        help="weight of the KL to the prior",
     )
     generated: int = hyper(
-        0, 8, 128, log=True, extra_values=(0,), symbol="m_k", first_round=2, help="generated rows of a step; 0: B"
+        0, 8, 128, log=True, extra_values=(0,), symbol="m_k", first_round=2, help="generated rows per step; 0: B"
     )
     weighing: str = hyper(
         "equal",
         choices=("equal", "labels"),
         first_round=2,
-        help="the others' heads count alike, or by share of the label",
+        help="weights of the other clients' heads: equal, or by their share of the label",
     )
-    rectify: bool = hyper(False, first_round=2, help="ReLU on generated features, for a model whose features have one")
+    rectify: bool = hyper(
+        False, first_round=2, help="apply ReLU to generated features, for models whose features end in one"
+    )
     patience: int = hyper(
         10,
         5,
         MOST_PATIENCE,
         extra_values=(0,),
         first_round=FIRST_STOP + 2,
-        help="rounds without a rise until stop; 0: never",
+        help="early stopping after this many rounds without a rise; 0: never",
     )
     label_law: str = hyper(
         "uniform",
         choices=("histogram", "present", "uniform"),
         first_round=2,
-        help="generated labels: as the clients have them, uniform among those that anybody has, or among all",
+        help="generated labels: as in the clients' rows, uniform over the classes that any client has, or over all",
     )
 
     net_heads = 2

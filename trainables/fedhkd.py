@@ -42,7 +42,7 @@ class FedHKD(Algorithm):
         extra_values=(0.0,),
         symbol="λ",
         first_round=2,
-        help="weight of agreeing on soft predictions",
+        help="weight of the loss on global soft predictions",
     )
     gamma: float = hyper(
         0.05,
@@ -52,16 +52,30 @@ class FedHKD(Algorithm):
         extra_values=(0.0,),
         symbol="γ",
         first_round=2,
-        help="weight of the pull to mean features",
+        help="weight of the pull to global mean features",
     )
-    temperature: float = hyper(0.5, 0.1, 5.0, log=True, symbol="T", first_round=2, help="of the soft predictions")
+    temperature: float = hyper(
+        0.5, 0.1, 5.0, log=True, symbol="T", first_round=2, help="temperature of the soft predictions"
+    )
     noise: float = hyper(
-        0.02, 1e-3, 2.0, log=True, extra_values=(0.0,), symbol="σ", first_round=2, help="privacy noise on features"
+        0.02,
+        1e-3,
+        2.0,
+        log=True,
+        extra_values=(0.0,),
+        symbol="σ",
+        first_round=2,
+        help="standard deviation of the privacy noise on features",
     )
-    least_share: float = hyper(0.25, 0.0, 0.5, symbol="ν", first_round=2, help="least share of rows of a class told")
-    soft: str = hyper("mse", choices=("mse", "kl"), first_round=2, help="distance of soft predictions")
+    least_share: float = hyper(
+        0.25, 0.0, 0.5, symbol="ν", first_round=2, help="a class below this share of the client's rows is not sent"
+    )
+    soft: str = hyper("mse", choices=("mse", "kl"), first_round=2, help="loss between soft predictions")
     knowledge: str = hyper(
-        "final", choices=("final", "running"), first_round=2, help="means after training, or while the model was moving"
+        "final",
+        choices=("final", "running"),
+        first_round=2,
+        help="class means taken with the trained model, or while it was training",
     )
 
     shared = ("body", "head")

@@ -45,15 +45,21 @@ class FedKD(Algorithm):
 
     pure = True
 
-    mentee: str = hyper("", choices=("", *catalogue.WIDTHS), help="the common net; empty: the scenario's first model")
-    energy_start: float = hyper(0.95, 0.5, 1.0, symbol="T_s", help="share of squared singular values sent at first")
-    energy_end: float = hyper(0.98, 0.5, 1.0, symbol="T_e", help="that share in the last round; 1: all")
-    mentee_rate: float = hyper(1.0, 0.1, 10.0, log=True, help="the mentee's learning rate, in times lr")
-    clip: float = hyper(
-        10.0, 0.1, 100.0, log=True, extra_values=(0.0,), help="bound on each net's gradient norm; 0: none"
+    mentee: str = hyper(
+        "", choices=("", *catalogue.WIDTHS), help="architecture of the common net; empty: the scenario's first model"
     )
-    coupled: bool = hyper(False, help="whether a loss also moves what is learnt from, and 1/S")
-    kl_over: str = hyper("rows", choices=("rows", "elements"), help="KL's mean: over rows, or over rows and classes")
+    energy_start: float = hyper(
+        0.95, 0.5, 1.0, symbol="T_s", help="energy (share of squared singular values) that is sent at first"
+    )
+    energy_end: float = hyper(0.98, 0.5, 1.0, symbol="T_e", help="energy that is sent in the last round; 1: all")
+    mentee_rate: float = hyper(1.0, 0.1, 10.0, log=True, help="factor on lr for the mentee")
+    clip: float = hyper(
+        10.0, 0.1, 100.0, log=True, extra_values=(0.0,), help="clipping of each net's gradient norm; 0: none"
+    )
+    coupled: bool = hyper(False, help="let a loss also train what it learns from, and 1/S")
+    kl_over: str = hyper(
+        "rows", choices=("rows", "elements"), help="KL is averaged over rows, or over rows and classes"
+    )
 
     sends = ("mentee", "clock")
     predicts = ("body", "head")

@@ -43,20 +43,43 @@ class FedPA(Generative):
     pure = True
 
     lam_po: float = hyper(
-        5.0, 1e-3, 20.0, log=True, extra_values=(0.0,), symbol="λ_po", first_round=2, help="pull to prototypes"
+        5.0,
+        1e-3,
+        20.0,
+        log=True,
+        extra_values=(0.0,),
+        symbol="λ_po",
+        first_round=2,
+        help="weight of the pull to prototypes",
     )
-    po_decay: float = hyper(0.98, 0.9, 1.0, first_round=2, help="what λ_po is multiplied by after every round")
-    po_floor: float = hyper(0.15, 0.0, 1.0, first_round="floor_round", late=True, help="λ_po falls no lower")
+    po_decay: float = hyper(0.98, 0.9, 1.0, first_round=2, help="factor on λ_po after every round")
+    po_floor: float = hyper(0.15, 0.0, 1.0, first_round="floor_round", late=True, help="lower bound of λ_po")
     lam_ge: float = hyper(
-        25.0, 0.1, 100.0, log=True, extra_values=(0.0,), symbol="λ_ge", first_round=2, help="generated features"
+        25.0,
+        0.1,
+        100.0,
+        log=True,
+        extra_values=(0.0,),
+        symbol="λ_ge",
+        first_round=2,
+        help="weight of the loss on generated features",
     )
-    ge_decay: float = hyper(0.98, 0.9, 1.0, first_round=2, help="what λ_ge is multiplied by after every round")
-    gamma_fid: float = hyper(25.0, 0.5, 100.0, log=True, symbol="γ_fid", first_round=2, help="weight of fidelity")
-    fid_decay: float = hyper(0.98, 0.9, 1.0, first_round=3, help="what γ_fid is multiplied by after every round")
+    ge_decay: float = hyper(0.98, 0.9, 1.0, first_round=2, help="factor on λ_ge after every round")
+    gamma_fid: float = hyper(
+        25.0, 0.5, 100.0, log=True, symbol="γ_fid", first_round=2, help="weight of the fidelity loss"
+    )
+    fid_decay: float = hyper(0.98, 0.9, 1.0, first_round=3, help="factor on γ_fid after every round")
     gamma_div: float = hyper(
-        1.0, 1e-2, 10.0, log=True, extra_values=(0.0,), symbol="γ_div", first_round=2, help="of diversity"
+        1.0,
+        1e-2,
+        10.0,
+        log=True,
+        extra_values=(0.0,),
+        symbol="γ_div",
+        first_round=2,
+        help="weight of the diversity loss",
     )
-    div_decay: float = hyper(1.0, 0.9, 1.0, first_round=3, help="what γ_div is multiplied by after every round")
+    div_decay: float = hyper(1.0, 0.9, 1.0, first_round=3, help="factor on γ_div after every round")
     gamma_ad: float = hyper(
         0.15,
         1e-3,
@@ -65,32 +88,43 @@ class FedPA(Generative):
         extra_values=(0.0,),
         symbol="γ_ad",
         first_round=2,
-        help="push away from prototypes: hard features",
+        help="weight of the push away from prototypes, which makes hard features",
     )
-    ad_decay: float = hyper(1.0, 0.9, 1.0, first_round=3, help="what γ_ad is multiplied by after every round")
-    bounded: bool = hyper(True, first_round=2, help="bound that push by the mean distance between prototypes")
-    distance: str = hyper("mse", choices=("l2", "mse"), first_round=2, help="to a prototype: norm, or mean square")
+    ad_decay: float = hyper(1.0, 0.9, 1.0, first_round=3, help="factor on γ_ad after every round")
+    bounded: bool = hyper(True, first_round=2, help="cap that push at the mean distance between prototypes")
+    distance: str = hyper(
+        "mse", choices=("l2", "mse"), first_round=2, help="distance to a prototype: L2 norm, or mean square"
+    )
     pairs: str = hyper(
-        "same", choices=("same", "other", "all"), first_round=2, help="pairs in diversity: of one class, of two, or all"
+        "same",
+        choices=("same", "other", "all"),
+        first_round=2,
+        help="pairs in the diversity loss: same class, different classes, or all",
     )
     pairs_over: str = hyper(
-        "pairs", choices=("pairs", "batch"), first_round=2, help="their sum's divisor: their number, or B² (Eq. 7)"
+        "pairs",
+        choices=("pairs", "batch"),
+        first_round=2,
+        help="the pairs' sum is divided by their number, or by B² (Eq. 7)",
     )
     targets: str = hyper(
         "new",
         choices=("new", "last"),
         first_round=2,
-        help="the push is from this round's prototypes, or the last one's",
+        help="push away from this round's prototypes, or the last round's",
     )
-    reduce: str = hyper("mean", choices=("mean", "sum"), first_round=2, help="fidelity over clients: mean, or sum")
+    reduce: str = hyper("mean", choices=("mean", "sum"), first_round=2, help="fidelity loss over clients: mean, or sum")
     weighing: str = hyper(
         "labels",
         choices=("labels", "mean"),
         first_round=2,
-        help="a head's weight: by the row's label, or the batch's mean",
+        help="weight of a client's head: by the row's label, or averaged over the batch",
     )
     prototypes: str = hyper(
-        "final", choices=("final", "running"), first_round=2, help="means after training, or while the model was moving"
+        "final",
+        choices=("final", "running"),
+        first_round=2,
+        help="class means taken with the trained model, or while it was training",
     )
 
     sends = ("generator", "labels", "protos")

@@ -35,8 +35,10 @@ class FedPFT(FitsHead):
     pure = True
 
     components: int = hyper(4, 1, 16, symbol="n", help="Gaussians per class and client, at most rows / 5")
-    pseudo: int = hyper(100, 10, 2000, log=True, symbol="r", help="draws per class, anew in every round")
-    variance_floor: float = hyper(1e-3, 1e-6, 0.1, log=True, help="least variance, in mean variances of the class")
+    pseudo: int = hyper(100, 10, 2000, log=True, symbol="r", help="features drawn per class, again in every round")
+    variance_floor: float = hyper(
+        1e-3, 1e-6, 0.1, log=True, help="smallest variance, as a multiple of the class's mean variance"
+    )
 
     sends = ("head",)
     structural = ("components",)

@@ -35,10 +35,15 @@ class FedProto(Algorithm):
         1.0, 0.01, 50.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="weight of the prototype pull"
     )
     weighting: str = hyper(
-        "rows", choices=("rows", "clients"), first_round=1, help="prototypes averaged over all rows, or over clients"
+        "rows",
+        choices=("rows", "clients"),
+        first_round=1,
+        help="prototypes are averaged over all rows, or over clients",
     )
     predictor: str = hyper("nearest", choices=("nearest", "head"), help="nearest prototype, or the head's argmax")
-    among: str = hyper("all", choices=("all", "own"), help="classes predicted: all ever seen, or the client's own")
+    among: str = hyper(
+        "all", choices=("all", "own"), help="classes that can be predicted: all seen so far, or the client's own"
+    )
 
     sends = ("protos",)
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {

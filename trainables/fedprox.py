@@ -23,7 +23,7 @@ class FedProx(Algorithm):
     pure = True
 
     mu: float = hyper(
-        0.1, 1e-4, 1.0, log=True, extra_values=(0.0,), symbol="μ", help="pull towards the received model; 0 is FedAvg"
+        0.1, 1e-4, 1.0, log=True, extra_values=(0.0,), symbol="μ", help="weight of the proximal term; 0 is FedAvg"
     )
 
     shared = ("body", "head")

@@ -21,7 +21,7 @@ class FedRep(Algorithm):
 
     pure = True
 
-    head_epochs: int = hyper(1, 1, 10, symbol="τ", help="epochs that fit the head before the body moves")
+    head_epochs: int = hyper(1, 1, 10, symbol="τ", help="epochs that train the head before the body")
 
     shared = ("body",)
 

@@ -44,10 +44,16 @@ class FedSA(Algorithm):
         10.0, 0.1, 50.0, log=True, extra_values=(0.0,), symbol="λ_R", help="weight of the pull to anchors"
     )
     lam_m: float = hyper(
-        1.0, 0.01, 10.0, log=True, extra_values=(0.0,), symbol="λ_M", help="of the contrast with a margin"
+        1.0,
+        0.01,
+        10.0,
+        log=True,
+        extra_values=(0.0,),
+        symbol="λ_M",
+        help="weight of the contrastive loss with a margin",
     )
     lam_cc: float = hyper(
-        1.0, 0.01, 10.0, log=True, extra_values=(0.0,), symbol="λ_CC", help="of the head's loss on anchors"
+        1.0, 0.01, 10.0, log=True, extra_values=(0.0,), symbol="λ_CC", help="weight of the head's loss on anchors"
     )
     drift: float = hyper(
         1e-4,
@@ -56,16 +62,18 @@ class FedSA(Algorithm):
         log=True,
         extra_values=(0.0,),
         symbol="1-α",
-        help="how far anchors move to the prototypes each round",
+        help="step of the anchors towards the prototypes each round",
     )
     margin: str = hyper(
         "larger",
         choices=("larger", "global", "local", "none"),
-        help="of the anchors (global), of the client's prototypes (local), the larger of the two, or 0",
+        help="margin from the anchors (global), the client's prototypes (local), the larger of the two, or 0",
     )
-    embed: bool = hyper(True, help="whether anchors are embedded, or raw Gaussians")
+    embed: bool = hyper(True, help="embed the anchors (False: raw Gaussian draws)")
     prototypes: str = hyper(
-        "running", choices=("running", "final"), help="means while the model was moving, or after training"
+        "running",
+        choices=("running", "final"),
+        help="class means taken while the model was training, or with the trained model",
     )
     weighting: str = hyper("rows", choices=("rows", "clients"), help="prototypes averaged over rows, or over clients")
     predictor: str = hyper(

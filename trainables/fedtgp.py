@@ -38,9 +38,11 @@ class FedTGP(FedProto):
     lam: float = hyper(
         10.0, 0.1, 50.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="weight of the prototype pull"
     )
-    weighting: str = hyper("clients", choices=("clients", "rows"), help="means behind the margin: of clients, or rows")
+    weighting: str = hyper(
+        "clients", choices=("clients", "rows"), help="class means behind the margin: averaged over clients, or rows"
+    )
     tau: float = hyper(
-        100.0, 0.1, 1000.0, log=True, extra_values=(0.0,), symbol="τ", help="bound on the margin; 0: none"
+        100.0, 0.1, 1000.0, log=True, extra_values=(0.0,), symbol="τ", help="upper bound of the margin; 0: none"
     )
     server_epochs: int = hyper(
         100,
@@ -49,7 +51,7 @@ class FedTGP(FedProto):
         log=True,
         extra_values=(0,),
         symbol="S",
-        help="the server's passes over what came in; 0: plain means",
+        help="the server's epochs on the received prototypes; 0: plain means",
     )
     server_lr: float = hyper(0.01, 1e-4, 1.0, log=True, help="the server's learning rate")
 

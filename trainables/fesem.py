@@ -34,7 +34,9 @@ class FeSEM(Algorithm):
 
     pure = True
 
-    clusters: int = hyper(3, 2, 10, extra_values=(1,), symbol="K_c", help="models on the server; 1 is FedAvg")
+    clusters: int = hyper(
+        3, 2, 10, extra_values=(1,), symbol="K_c", help="clusters, each with a model on the server; 1 is FedAvg"
+    )
 
     shared = ("body", "head")
     # no part of the net, but it stays with a client all the same: no rule for one global model fits

@@ -35,15 +35,25 @@ class FML(Algorithm):
 
     pure = True
 
-    labels_own: float = hyper(0.5, 0.0, 1.0, symbol="α", help="share of the labels in the own net's loss; rest: KL")
-    labels_meme: float = hyper(0.5, 0.0, 1.0, symbol="β", help="share of the labels in the meme's loss; rest: KL")
-    meme: str = hyper("", choices=("", *catalogue.WIDTHS), help="the common net; empty: the scenario's first model")
-    clip: float = hyper(
-        10.0, 0.1, 100.0, log=True, extra_values=(0.0,), help="bound on each net's gradient norm; 0: none"
+    labels_own: float = hyper(
+        0.5, 0.0, 1.0, symbol="α", help="weight of the labels in the personal net's loss; the rest is KL"
     )
-    coupled: bool = hyper(False, help="whether a loss also moves the net that is learnt from")
-    kl_over: str = hyper("rows", choices=("rows", "elements"), help="KL's mean: over rows, or over rows and classes")
-    weighing: str = hyper("clients", choices=("clients", "rows"), help="what memes weigh in the mean: alike, or rows")
+    labels_meme: float = hyper(
+        0.5, 0.0, 1.0, symbol="β", help="weight of the labels in the meme's loss; the rest is KL"
+    )
+    meme: str = hyper(
+        "", choices=("", *catalogue.WIDTHS), help="architecture of the common net; empty: the scenario's first model"
+    )
+    clip: float = hyper(
+        10.0, 0.1, 100.0, log=True, extra_values=(0.0,), help="clipping of each net's gradient norm; 0: none"
+    )
+    coupled: bool = hyper(False, help="let a loss also train the net that it learns from")
+    kl_over: str = hyper(
+        "rows", choices=("rows", "elements"), help="KL is averaged over rows, or over rows and classes"
+    )
+    weighing: str = hyper(
+        "clients", choices=("clients", "rows"), help="weights of memes in the mean: equal, or by rows"
+    )
 
     shared = ("meme",)
     predicts = ("body", "head")

@@ -50,7 +50,9 @@ class GFPL(Algorithm):
 
     pure = True
 
-    lam: float = hyper(2.0, 0.05, 100.0, log=True, extra_values=(0.0,), symbol="λ", help="weight of the dot regression")
+    lam: float = hyper(
+        2.0, 0.05, 100.0, log=True, extra_values=(0.0,), symbol="λ", help="weight of the dot-regression loss"
+    )
     components: int = hyper(
         4, 1, 16, symbol="n", first_round=EVENT, help="Gaussians per class and client, at most rows / 5"
     )
@@ -61,7 +63,7 @@ class GFPL(Algorithm):
         log=True,
         symbol="S_C",
         first_round=EVENT,
-        help="Bhattacharyya distance, a sum over D dimensions, below which two fuse",
+        help="Gaussians closer than this Bhattacharyya distance (summed over D dimensions) are fused",
     )
     pseudo: int = hyper(16, 4, 128, log=True, symbol="r", first_round=EVENT, help="pseudo-features per class")
     every: int = hyper(10, 1, 20, symbol="S_T", first_round=EVENT, help="rounds between events")
@@ -76,21 +78,28 @@ class GFPL(Algorithm):
         help="round of the first event; 0 = automatic: the first multiple of `every` from `start` on",
     )
     retrain_epochs: int = hyper(
-        1, 1, 50, log=True, first_round=EVENT, help="passes over the pseudo-features, each drawn anew"
+        1, 1, 50, log=True, first_round=EVENT, help="epochs of retraining, each on fresh pseudo-features"
     )
     retrain_lr: float | None = hyper(
-        None, 1e-3, 0.1, log=True, first_round=EVENT, help="learning rate of retraining; none: the clients'"
+        None, 1e-3, 0.1, log=True, first_round=EVENT, help="learning rate of retraining; none: the clients' lr"
     )
     variance_floor: float = hyper(
-        1e-3, 1e-6, 0.1, log=True, first_round=EVENT, help="least variance, in mean variances of the class"
+        1e-3,
+        1e-6,
+        0.1,
+        log=True,
+        first_round=EVENT,
+        help="smallest variance, as a multiple of the class's mean variance",
     )
-    linkage: str = hyper("complete", choices=LINKAGES, first_round=EVENT, help="what makes a cluster in algorithm 1")
+    linkage: str = hyper(
+        "complete", choices=LINKAGES, first_round=EVENT, help="which Gaussians form a cluster in algorithm 1"
+    )
     weighing: str = hyper("rows", choices=("rows", "pi"), first_round=EVENT, help="a component's weight in fusion")
     order: str = hyper(
         "fresh",
         choices=("fresh", "stale", "interleaved"),
         first_round=EVENT,
-        help="retrain on this event's P_G, on the last one's, or on that after every local step",
+        help="retrain on this event's P_G, on the last event's, or on the last one's after every local step",
     )
     retrain_on: str = hyper(
         "pseudo",
@@ -98,16 +107,16 @@ class GFPL(Algorithm):
         first_round=EVENT,
         help="what heads are retrained on: draws from P_G, own features for as many steps (the control), or nothing",
     )
-    catch_up: bool = hyper(True, first_round=EVENT, late=True, help="whether who missed an event gets its P_G later")
-    apart: bool = hyper(True, first_round=EVENT, help="whether mixtures of unlike architectures are fused apart")
+    catch_up: bool = hyper(True, first_round=EVENT, late=True, help="send P_G later to clients that missed an event")
+    apart: bool = hyper(True, first_round=EVENT, help="fuse mixtures of different architectures separately")
     retrain: str = hyper(
-        "both", choices=("both", "projection"), first_round=EVENT, help="what retraining moves: g and proj, or proj"
+        "both", choices=("both", "projection"), first_round=EVENT, help="what retraining trains: g and proj, or proj"
     )
     clip: bool = hyper(False, first_round=EVENT, help="cut pseudo-features at 0, as features after a ReLU are")
     projection: int = hyper(
         0, 2, 512, extra_values=(0,), symbol="d_p", help="width of the projection; 0: as the features"
     )
-    predictor: str = hyper("classifier", choices=("classifier", "etf", "sum"), help="which of the heads counts")
+    predictor: str = hyper("classifier", choices=("classifier", "etf", "sum"), help="head that predicts")
     dcs: bool = hyper(True, help="the dual classifier (False: the ablation without DCS)")
     pfg: bool = hyper(True, first_round=EVENT, help="pseudo-feature generation (False: the ablation without PFG)")
 

@@ -30,9 +30,18 @@ class MOON(Algorithm):
     pure = True
 
     mu: float = hyper(
-        1.0, 0.01, 20.0, log=True, extra_values=(0.0,), symbol="μ", first_round=2, help="of the contrast; 0 is FedAvg"
+        1.0,
+        0.01,
+        20.0,
+        log=True,
+        extra_values=(0.0,),
+        symbol="μ",
+        first_round=2,
+        help="weight of the contrastive loss; 0 is FedAvg",
     )
-    temperature: float = hyper(0.5, 0.1, 5.0, log=True, symbol="τ", first_round=2, help="of the contrast")
+    temperature: float = hyper(
+        0.5, 0.1, 5.0, log=True, symbol="τ", first_round=2, help="temperature of the contrastive loss"
+    )
 
     shared = ("body", "head")
 

@@ -29,7 +29,9 @@ class Scaffold(Algorithm):
 
     pure = True
 
-    server_lr: float = hyper(1.0, 0.1, 2.0, log=True, symbol="η_g", help="the server's step along the mean move")
+    server_lr: float = hyper(
+        1.0, 0.1, 2.0, log=True, symbol="η_g", help="the server's learning rate on the mean update"
+    )
 
     shared = ("body", "head")
     sends = ("control",)

@@ -17,8 +17,12 @@ def parser() -> argparse.ArgumentParser:
         prog="fedtune check",
         description="Check an algorithm or a model: one line a check, with what fails, where, and how to fix it.",
     )
-    p.add_argument("what", nargs="?", default="", metavar="FILE.py[:NAME]", help="an algorithm or a model, or a name")
-    p.add_argument("--model", default="", metavar="FILE.py:NAME", help="a model; with an algorithm, its clients' model")
+    p.add_argument(
+        "what", nargs="?", default="", metavar="FILE.py[:NAME]", help="your algorithm or model, or a built-in's name"
+    )
+    p.add_argument(
+        "--model", default="", metavar="FILE.py:NAME", help="your model; with an algorithm, the clients' model"
+    )
     arguments.add_options(
         p,
         ExperimentOptions,
@@ -27,8 +31,13 @@ def parser() -> argparse.ArgumentParser:
         "debug",
         scenario="whose data shape, model and local training to check with (default: small clients of many kinds)",
     )
-    p.add_argument("--dataset", default="", metavar="NAME", help="whose rows' shape and classes to check with")
-    p.add_argument("--x-as", default="", metavar="KIND", help="what its rows are, where type and axes leave it open")
+    p.add_argument("--dataset", default="", metavar="NAME", help="data set whose row shape and classes are used")
+    p.add_argument(
+        "--x-as",
+        default="",
+        metavar="KIND",
+        help="what its rows are (image, tokens, …), where type and shape leave it open",
+    )
     return p
 
 

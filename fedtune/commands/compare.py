@@ -14,7 +14,7 @@ def parser() -> argparse.ArgumentParser:
     """The arguments of a comparison."""
     p = arguments.Parser(
         prog="fedtune compare",
-        description="Search several algorithms with the same budget, then test what was found on fresh seeds.",
+        description="Tune several algorithms with the same budget, then compare them on fresh seeds.",
     )
     arguments.add_options(p, ComparisonOptions, name="of the comparison's folder (default: scenario and time)")
     for name in ("--algo", "--final-seeds"):

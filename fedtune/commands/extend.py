@@ -12,17 +12,20 @@ from fedtune.tuning.options.options import SearchOptions
 
 def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune extend`."""
-    p = arguments.Parser(prog="fedtune extend", description="More trials or rounds for a search that is over.")
-    p.add_argument("run", type=Path, metavar="RUN", help="the folder of the search that is over")
+    p = arguments.Parser(prog="fedtune extend", description="Give a finished search more trials or rounds.")
+    p.add_argument("run", type=Path, metavar="RUN", help="the folder of the finished search")
     more = p.add_mutually_exclusive_group(required=True)
-    more.add_argument("--trials", type=arguments.positive_int, metavar="+N", help="so many more trials")
+    more.add_argument("--trials", type=arguments.positive_int, metavar="+N", help="run N more trials")
     more.add_argument(
-        "--rounds", type=arguments.positive_int, metavar="+N", help="so many more rounds for the best trials"
+        "--rounds", type=arguments.positive_int, metavar="+N", help="train the best trials for N more rounds"
     )
     p.add_argument(
-        "--top", type=arguments.positive_int, metavar="N", help="with --rounds: for how many (default: a third)"
+        "--top",
+        type=arguments.positive_int,
+        metavar="N",
+        help="with --rounds: how many trials go on (default: the best third)",
     )
-    p.add_argument("--name", help="of the new folder, beside the old one (default: RUN+N, RUN+Nrounds)")
+    p.add_argument("--name", help="name of the new folder, beside the old one (default: RUN+N, RUN+Nrounds)")
     arguments.add_resumed(p)
     return p
 

@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune jobs`."""
-    p = Parser(prog="fedtune jobs", description="The searches that fedtune submit sent to a cluster.")
+    p = Parser(prog="fedtune jobs", description="Manage the jobs that fedtune submit sent to a cluster.")
     actions = p.add_subparsers(dest="action", required=True, metavar="list|logs|stop")
-    listing = actions.add_parser("list", help="all of them")
-    logs = actions.add_parser("logs", help="what one printed")
-    stopping = actions.add_parser("stop", help="end one as Ctrl-C would; what it found is kept")
+    listing = actions.add_parser("list", help="list all jobs")
+    logs = actions.add_parser("logs", help="print a job's log")
+    stopping = actions.add_parser("stop", help="stop a job like Ctrl-C; its results are kept")
     known = ", ".join(f"${name}" for name in jobs.ENVIRONMENT)
     for action in (listing, logs, stopping):
         action.add_argument("--address", metavar="URL", help=f"as for submit (default {known}, {jobs.HERE})")
-        action.add_argument("--debug", action="store_true", help="show the stack of an error")
+        action.add_argument("--debug", action="store_true", help="show the full traceback of an error")
     for action in (logs, stopping):
         action.add_argument("job", metavar="ID", help="the job's name, as submit and list print it")
-    logs.add_argument("--follow", action="store_true", help="go on until it ends")
+    logs.add_argument("--follow", action="store_true", help="keep printing until the job ends")
     return p
 
 

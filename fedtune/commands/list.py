@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
 def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune list`."""
-    p = Parser(prog="fedtune list", description="Show what there is.")
-    p.add_argument("algo", nargs="?", metavar="ALGORITHM", help="only this, or FILE.py[:NAME], with its text")
-    p.add_argument("--debug", action="store_true", help="show the stack of an error")
+    p = Parser(prog="fedtune list", description="List algorithms, spaces, settings and data sets.")
+    p.add_argument(
+        "algo", nargs="?", metavar="ALGORITHM", help="only this algorithm, with its description; or FILE.py[:NAME]"
+    )
+    p.add_argument("--debug", action="store_true", help="show the full traceback of an error")
     return p
 
 

@@ -20,10 +20,16 @@ OPTIONS = ("scenario", "seed", "data_dir", "download", "debug")
 
 def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune partition`."""
-    p = arguments.Parser(prog="fedtune partition", description="Show and draw who holds what; nothing is trained.")
+    p = arguments.Parser(
+        prog="fedtune partition", description="Show and draw which client holds what; nothing is trained."
+    )
     arguments.add_options(p, ExperimentOptions, *OPTIONS)
-    p.add_argument("-o", "--output", type=Path, metavar="FILE.html", help="draw clients × classes and clients' sizes")
-    p.add_argument("--save", type=Path, metavar="FILE.npz", help="keep who holds which rows, for --partition FILE.npz")
+    p.add_argument(
+        "-o", "--output", type=Path, metavar="FILE.html", help="write figures of clients × classes and client sizes"
+    )
+    p.add_argument(
+        "--save", type=Path, metavar="FILE.npz", help="save which client holds which rows, for --partition FILE.npz"
+    )
     arguments.add_fields(p)
     return p
 

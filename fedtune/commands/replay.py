@@ -14,7 +14,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune replay`."""
     p = arguments.Parser(prog="fedtune replay", description="Train a search's trials again and compare every number.")
     p.add_argument("run", type=Path, metavar="RUN", help="the folder of the search")
-    p.add_argument("--name", help="of the new folder, beside the old one (default: RUN-replayed)")
+    p.add_argument("--name", help="name of the new folder, beside the old one (default: RUN-replayed)")
     arguments.add_resumed(p)
     return p
 

@@ -19,10 +19,16 @@ from fedtune.user_code.command import Parser, guarded
 
 def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune report`."""
-    p = Parser(prog="fedtune report", description="One page on what searches and comparisons found.")
+    p = Parser(prog="fedtune report", description="Write the findings of searches and comparisons on one page.")
     p.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="the folder of a search or a comparison")
-    p.add_argument("-o", "--output", type=Path, metavar="FILE.html", help="default, for one RUN: RUN/report.html")
-    p.add_argument("--debug", action="store_true", help="show the stack of an error")
+    p.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE.html",
+        help="where to write the page (default for one RUN: RUN/report.html)",
+    )
+    p.add_argument("--debug", action="store_true", help="show the full traceback of an error")
     return p
 
 

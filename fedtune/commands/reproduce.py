@@ -16,10 +16,11 @@ OPTIONS = [f.name for f in fields(ReproductionOptions) if f.name != "table"]
 def parser() -> argparse.ArgumentParser:
     """The arguments of a reproduction."""
     p = arguments.Parser(
-        prog="fedtune reproduce", description="Run a paper's table or figure, and show both side by side."
+        prog="fedtune reproduce",
+        description="Run a paper's table or figure and show our results beside the printed ones.",
     )
     p.add_argument("table", nargs="?", metavar="TABLE", help="one of those that --list shows")
-    p.add_argument("--list", action="store_true", help="show the tables and figures there are")
+    p.add_argument("--list", action="store_true", help="list the tables and figures")
     arguments.add_options(p, ReproductionOptions, *OPTIONS)
     return p
 

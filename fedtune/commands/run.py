@@ -24,13 +24,13 @@ def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune run`."""
     p = arguments.Parser(prog="fedtune run", description="Train one configuration, without searching.")
     arguments.add_options(p, ExperimentOptions)
-    p.add_argument("--config", metavar="best.yaml", help="train what a search found; other arguments override it")
-    p.add_argument("--trust", action="store_true", help="also the code in another user's folder, beside --config")
-    p.add_argument("--output", type=Path, metavar="FILE.jsonl", help="also write the metrics, a line a round")
-    p.add_argument("--save", type=Path, metavar="MODEL.pt", help="also keep the model, for analysis.models to open")
     p.add_argument(
-        "--threads", type=arguments.small_int, default=1, help="PyTorch's threads (default 1, as a search's)"
+        "--config", metavar="best.yaml", help="train the configuration of this file; other arguments override it"
     )
+    p.add_argument("--trust", action="store_true", help="with --config: accept another user's folder; its code is run")
+    p.add_argument("--output", type=Path, metavar="FILE.jsonl", help="also write the metrics, one line per round")
+    p.add_argument("--save", type=Path, metavar="MODEL.pt", help="also save the model, for analysis.models to open")
+    p.add_argument("--threads", type=arguments.small_int, default=1, help="PyTorch threads (default 1, as in a search)")
     return p
 
 

@@ -28,27 +28,31 @@ def parser() -> argparse.ArgumentParser:
         "values are given, separated by commas, all combinations are simulated.",
     )
     p.add_argument("tables", nargs="+", type=Path, metavar="TABLE.parquet", help="made by fedtune tabulate")
-    p.add_argument("--searcher", default="tpe", metavar="A,B,…", help="searchers (default tpe)")
-    p.add_argument("--scheduler", default="asha", metavar="A,B,…", help="schedulers (default asha)")
-    p.add_argument("--grace", default="", metavar="N,…", help="first rungs (default: as a search has it)")
-    p.add_argument("--seeds-per-trial", default="1", metavar="K,…", help="seeds that each trial is judged on")
+    p.add_argument("--searcher", default="tpe", metavar="A,B,…", help="searchers to simulate (default tpe)")
+    p.add_argument("--scheduler", default="asha", metavar="A,B,…", help="schedulers to simulate (default asha)")
+    p.add_argument("--grace", default="", metavar="N,…", help="first rungs (default: as in a search)")
+    p.add_argument("--seeds-per-trial", default="1", metavar="K,…", help="seeds per trial")
     p.add_argument(
         "--more-seeds",
         default="none",
         metavar="A,…",
-        help="who is trained on another seed: none, top (the best finished)",
+        help="which trials get another seed: none, or top (the best finished)",
     )
     p.add_argument(
         "--budget",
         type=arguments.positive_int,
         default=32,
         metavar="N",
-        help="training of a search, in trials of full length (default 32)",
+        help="training budget of a search, in full-length trials (default 32)",
     )
-    p.add_argument("--slots", type=arguments.small_int, default=2, metavar="N", help="trials at once (default 2)")
-    p.add_argument("--searches", type=arguments.small_int, default=200, metavar="N", help="of each kind (default 200)")
-    p.add_argument("--processes", type=arguments.small_int, metavar="N", help="at once (default: the CPUs there are)")
-    p.add_argument("-o", "--output", type=Path, metavar="FILE.csv", help="also write every search, a line each")
+    p.add_argument(
+        "--slots", type=arguments.small_int, default=2, metavar="N", help="trials that run at once (default 2)"
+    )
+    p.add_argument(
+        "--searches", type=arguments.small_int, default=200, metavar="N", help="searches of each kind (default 200)"
+    )
+    p.add_argument("--processes", type=arguments.small_int, metavar="N", help="processes (default: one per CPU)")
+    p.add_argument("-o", "--output", type=Path, metavar="FILE.csv", help="also write one line per search")
     return p
 
 

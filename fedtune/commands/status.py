@@ -12,7 +12,9 @@ from fedtune.tuning.options import arguments
 
 def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune status`."""
-    p = arguments.Parser(prog="fedtune status", description="How a search, a comparison or a reproduction stands.")
+    p = arguments.Parser(
+        prog="fedtune status", description="Show the progress of a search, a comparison or a reproduction."
+    )
     p.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
     p.add_argument(
         "--watch",
@@ -22,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="refresh (default: every 2 s)",
     )
-    p.add_argument("--debug", action="store_true", help="show the stack of an error")
+    p.add_argument("--debug", action="store_true", help="show the full traceback of an error")
     return p
 
 

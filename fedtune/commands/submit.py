@@ -43,13 +43,20 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     known = ", ".join(f"${name}" for name in jobs.ENVIRONMENT)
-    p.add_argument("--address", metavar="URL", help=f"of the cluster's dashboard, http://head:8265 (default {known})")
-    p.add_argument("--name", help="of the job (default: the run's; with a time, if that was given)")
-    p.add_argument("--no-follow", action="store_true", help="do not wait for its log and end")
     p.add_argument(
-        "--data", type=Path, metavar="DIR", help="torchvision's layout here (default $FEDTUNE_DATA_DIR, data)"
+        "--address", metavar="URL", help=f"address of the cluster's dashboard, http://head:8265 (default {known})"
     )
-    p.add_argument("--debug", action="store_true", help="show the stack of an error")
+    p.add_argument(
+        "--name", help="name of the job (default: the run's name; with the time, if --name was given to the search)"
+    )
+    p.add_argument("--no-follow", action="store_true", help="return at once, without following the job's log")
+    p.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="folder with the data sets on this machine (default $FEDTUNE_DATA_DIR, data)",
+    )
+    p.add_argument("--debug", action="store_true", help="show the full traceback of an error")
     return p
 
 

@@ -42,7 +42,7 @@ class Metric(NamedTuple):
 # rows also hold val_acc_<head> and test_acc_<head>, and what the algorithm reports
 METRICS: dict[str, Metric] = {
     "val_acc": Metric(
-        "mean over clients of validation accuracy; what is selected by, unless --objective says otherwise",
+        "mean over clients of validation accuracy; the default objective of a search",
         "validation accuracy",
         last=True,
         best=True,
@@ -51,26 +51,26 @@ METRICS: dict[str, Metric] = {
         worst=0.0,
     ),
     "val_acc_se": Metric(
-        "its standard error over seeds (--seeds-per-trial), else over clients if only some are scored"
+        "standard error of val_acc: over seeds (--seeds-per-trial), else over clients if only some are evaluated"
     ),
     "val_loss": Metric(
-        "mean over clients of validation cross-entropy of the same scores, at most 27.6 a row",
+        "mean over clients of validation cross-entropy, at most 27.6 per row",
         "validation loss",
         last=True,
         goal="min",
         worst=LOSS_CAP,
     ),
     "test_acc": Metric(
-        "mean over clients of test accuracy; reported, never used",
+        "mean over clients of test accuracy; reported, never used for selection",
         "test accuracy",
         last=True,
         best=True,
         evaluated=True,
     ),
-    "test_acc_se": Metric("its standard error over seeds, with --seeds-per-trial", search_only=True),
-    "test_acc_std": Metric("its standard deviation over clients", last=True, evaluated=True),
+    "test_acc_se": Metric("standard error of test_acc over seeds, with --seeds-per-trial", search_only=True),
+    "test_acc_std": Metric("standard deviation of test accuracy over clients", last=True, evaluated=True),
     "test_acc_worst10": Metric(
-        "its mean over the worst tenth of the clients, at least one",
+        "mean test accuracy of the worst tenth of the clients, at least one",
         "test accuracy of the worst tenth",
         last=True,
         evaluated=True,
@@ -82,7 +82,7 @@ METRICS: dict[str, Metric] = {
         evaluated=True,
     ),
     "test_acc_foreign": Metric(
-        "the same on those of these rows whose class the client does not hold, predicted among all classes; over the "
+        "the same on the rows whose class the client does not hold, predicted among all classes; mean over the "
         "clients that lack a class",
         "test accuracy on foreign classes",
         last=True,
@@ -91,12 +91,12 @@ METRICS: dict[str, Metric] = {
     "train_loss": Metric(
         "mean over clients and steps of the loss of the round's first phase", "training loss", last=True
     ),
-    "up_floats": Metric("real numbers that all clients sent in the round"),
-    "up_ints": Metric("whole numbers that they sent (counts)"),
-    "up_bytes": Metric("bytes that they sent", unit="B", goal="min"),
-    "down_floats": Metric("real numbers that all clients received in the round"),
-    "down_ints": Metric("whole numbers that they received"),
-    "down_bytes": Metric("bytes that they received", unit="B", goal="min"),
+    "up_floats": Metric("floats that all clients sent in the round"),
+    "up_ints": Metric("integers that all clients sent (counts)"),
+    "up_bytes": Metric("bytes that all clients sent in the round", unit="B", goal="min"),
+    "down_floats": Metric("floats that all clients received in the round"),
+    "down_ints": Metric("integers that all clients received"),
+    "down_bytes": Metric("bytes that all clients received in the round", unit="B", goal="min"),
     "comm_mb": Metric(
         "megabytes (1e6 bytes) sent and received by all clients since the start",
         "communication",
@@ -106,7 +106,7 @@ METRICS: dict[str, Metric] = {
         grows=True,
     ),
     "spent": Metric(
-        "what of --budget is used up; 0 before the first round in which a trial may be judged", search_only=True
+        "part of --budget that is used up; 0 before the first round in which early stopping may act", search_only=True
     ),
     "seconds": Metric(
         "wall time of the round's training and exchange; as an objective, all of the trial's so far",
@@ -116,9 +116,9 @@ METRICS: dict[str, Metric] = {
         grows=True,
         summed=True,
     ),
-    "eval_seconds": Metric("wall time of its evaluation", unit="s", summed=True),
+    "eval_seconds": Metric("wall time of the round's evaluation", unit="s", summed=True),
     "val_acc_rows": Metric(
-        "share of all clients' validation rows that are right: the mean over rows, as PFLlib prints it",
+        "share of all clients' validation rows that are predicted correctly: a mean over rows, as PFLlib prints it",
         "validation accuracy over rows",
         last=True,
         goal="max",
@@ -132,7 +132,7 @@ METRICS: dict[str, Metric] = {
         worst=0.5,
     ),
     "val_acc_worst10": Metric(
-        "mean of validation accuracy over the worst tenth of the clients, at least one",
+        "mean validation accuracy of the worst tenth of the clients, at least one",
         "validation accuracy of the worst tenth",
         last=True,
         goal="max",
@@ -149,23 +149,19 @@ METRICS: dict[str, Metric] = {
         worst=0.0,
     ),
     "val_f1": Metric(
-        "mean over clients of macro F1, the mean of F1 over the classes that stand in its rows or in what is predicted",
+        "mean over clients of macro F1, over the classes that occur in a client's rows or predictions",
         "validation F1",
         last=True,
         goal="max",
         worst=0.0,
     ),
-    "test_acc_rows": Metric(
-        "the same as val_acc_rows, of test rows", "test accuracy over rows", last=True, evaluated=True
-    ),
+    "test_acc_rows": Metric("val_acc_rows on test rows", "test accuracy over rows", last=True, evaluated=True),
     "test_acc_lowest": Metric("test accuracy of the worst client", "lowest test accuracy", last=True, evaluated=True),
-    "test_acc_balanced": Metric(
-        "the same as val_acc_balanced, of test rows", "balanced test accuracy", last=True, evaluated=True
-    ),
-    "test_f1": Metric("the same as val_f1, of test rows", "test F1", last=True, evaluated=True),
-    "test_loss": Metric("the same as val_loss, of test rows", "test loss", last=True, evaluated=True),
+    "test_acc_balanced": Metric("val_acc_balanced on test rows", "balanced test accuracy", last=True, evaluated=True),
+    "test_f1": Metric("val_f1 on test rows", "test F1", last=True, evaluated=True),
+    "test_loss": Metric("val_loss on test rows", "test loss", last=True, evaluated=True),
     "judged": Metric(
-        "with --subject-to, what schedulers compare: the objective, or far behind any where a constraint is broken",
+        "with --subject-to, what schedulers compare: the objective, or the worst value if a constraint is broken",
         search_only=True,
     ),
 }

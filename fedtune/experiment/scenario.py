@@ -103,21 +103,33 @@ class Scenario:
     eval_clients: int = 0  # clients that are scored, drawn once and the same in every round; 0: all
     all_classes: int = 100  # test rows, as many of each class, that every client is scored on as well; 0: none
 
-    batch: int = hyper(4, 1, 256, log=True, symbol="B", help="rows of a mini-batch")
-    local_epochs: int = hyper(1, 1, 20, symbol="E", help="passes over a client's rows in a round")
+    batch: int = hyper(4, 1, 256, log=True, symbol="B", help="rows per mini-batch")
+    local_epochs: int = hyper(1, 1, 20, symbol="E", help="passes over a client's rows per round")
     local_steps: int = hyper(
-        0, 1, 1000, log=True, extra_values=(0,), help="mini-batches of a round and of an algorithm's own epochs; 0: off"
+        0,
+        1,
+        1000,
+        log=True,
+        extra_values=(0,),
+        help="mini-batches per round, and per epoch of an algorithm's extra phases; 0: full passes",
     )
-    optimizer: str = hyper("sgd", choices=("sgd", "adam"), help="the clients' optimiser, new in every round")
+    optimizer: str = hyper("sgd", choices=("sgd", "adam"), help="the clients' optimiser, reset in every round")
     lr: float = hyper(0.01, 1e-5, 1.0, log=True, symbol="η", help="the clients' learning rate")
-    lr_decay: float = hyper(1.0, 0.9, 1.0, first_round=2, help="what lr is multiplied by after every round")
-    momentum: float = hyper(0.5, 0.0, 0.99, help="of SGD")
+    lr_decay: float = hyper(1.0, 0.9, 1.0, first_round=2, help="factor on lr after every round")
+    momentum: float = hyper(0.5, 0.0, 0.99, help="momentum of SGD")
     weight_decay: float = hyper(0.0, 1e-6, 0.1, log=True, extra_values=(0.0,), help="L2 penalty in the optimiser")
     batch_norm: str = hyper(
-        "averaged", choices=("averaged", "personal"), help="running statistics of shared parts: averaged, or kept"
+        "averaged",
+        choices=("averaged", "personal"),
+        help="running statistics of shared parts: averaged over clients, or each client's own",
     )
     body_lr_scale: float = hyper(
-        1.0, 0.01, 10.0, log=True, extra_values=(0.0,), help="the body's share of lr; 0: frozen and not sent"
+        1.0,
+        0.01,
+        10.0,
+        log=True,
+        extra_values=(0.0,),
+        help="factor on lr for the body; 0: the body is frozen and not sent",
     )
 
     def __post_init__(self) -> None:

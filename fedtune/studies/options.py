@@ -25,14 +25,14 @@ class ComparisonOptions(SearchOptions):
 
     algo: str = ""  # each search has its own
     final_seeds: int = 0  # fresh seeds come after all searches
-    algos: str = option("", "algorithms, files among them, or all that run on the scenario's models", "A,B,…")
+    algos: str = option("", "algorithms (names or files); all: those that can train the scenario's models", "A,B,…")
     baselines: str = option(
         "local,fedavgft",
-        "algorithms that are tuned beside these, for tests against each (default local,fedavgft); none for no others",
+        "baselines that are tuned too and tested against (default local,fedavgft); none: no baselines",
         "A,B|none",
     )
-    seeds: int = option(5, "fresh seeds and partitions on which the findings are tested (default 5)", "N", small_int)
-    top_k: int = option(3, "best configurations of each search that are tested (default 3)", "N", small_int)
+    seeds: int = option(5, "fresh seeds, each with its own partition, for the comparison (default 5)", "N", small_int)
+    top_k: int = option(3, "best configurations of each search that are trained on them (default 3)", "N", small_int)
 
     def of_search(self, algorithm: str, folder: Path) -> SearchOptions:
         """The options of one algorithm's search, whose run lies in the comparison's folder."""
@@ -56,30 +56,39 @@ class ReproductionOptions:
     """A reproduction: which part of a paper's table is run, how long, and on what machine."""
 
     table: str = option("", "one of those that --list shows", "TABLE")
-    dataset: str | None = option(None, "only this data set's columns, or it in place of the table's first", "NAME")
-    parts: str | None = option(None, "only these: a figure's letters, or a table's data sets", "A,B,…")
+    dataset: str | None = option(
+        None, "only this data set's columns, or this one in place of the table's first", "NAME"
+    )
+    parts: str | None = option(None, "only these parts: a figure's letters, or a table's data sets", "A,B,…")
     algos: str | None = option(None, "only the rows of these algorithms", "A,B,…")
-    quick: bool = option(False, "a small true version: few rounds, seeds and columns")
+    quick: bool = option(False, "a small version: few rounds, seeds and columns")
     all_columns: bool = option(False, "with --quick: few rounds and seeds, but every column")
-    rounds: int | None = option(None, "rounds of the longest column; the others' in proportion", "N", positive_int)
-    seeds: int | None = option(None, "runs of every figure (default: the paper's)", "N", small_int)
+    rounds: int | None = option(None, "rounds of the longest column; other columns in proportion", "N", positive_int)
+    seeds: int | None = option(None, "runs behind every figure (default: the paper's number)", "N", small_int)
     preset: str | None = option(
         None,
-        "ours (the defaults), as_text, as_published, or several with commas: a row for each that there is",
+        "ours (the defaults), as_text, as_published, or several: a row for each that exists",
         "A[,B,C]",
     )
     test_every: int = option(
-        10, "score test rows every N rounds, and in the last (default 10), where no figure needs all", "N", positive_int
+        10,
+        "evaluate on test rows every N rounds and in the last (default 10), unless a figure needs all",
+        "N",
+        positive_int,
     )
-    all_classes: bool = option(False, "score rows of all classes, too, in tables that show no figure of them")
-    data_dir: str | None = option(None, "torchvision's layout (default $FEDTUNE_DATA_DIR, data)", "DIR")
-    download: bool = option(False, "fetch the data sets if they are not there")
-    debug: bool = option(False, "show the stack of an error")
-    cpus_per_trial: float = option(1.0, "CPUs of a run (default 1)", "N", above_zero)
-    gpus_per_trial: float = option(0.0, "GPUs of a run, a fraction or whole ones (default 0)", "N", share)
-    name: str | None = option(None, "name of the folder (default: table, data set and what was asked for)")
+    all_classes: bool = option(False, "evaluate on all classes too, even in tables without such a figure")
+    data_dir: str | None = option(
+        None, "folder with the data sets, in torchvision's layout (default $FEDTUNE_DATA_DIR, data)", "DIR"
+    )
+    download: bool = option(False, "download the data sets if they are missing")
+    debug: bool = option(False, "show the full traceback of an error")
+    cpus_per_trial: float = option(1.0, "CPUs per run (default 1)", "N", above_zero)
+    gpus_per_trial: float = option(0.0, "GPUs per run, a fraction or a whole number (default 0)", "N", share)
+    name: str | None = option(None, "name of the folder (default: table, data set and options)")
     storage_path: str = option("runs", "where that folder goes (default runs)", "DIR")
-    address: str | None = option(None, "of a Ray cluster: auto, host:port or ray://host:port (default: start one here)")
+    address: str | None = option(
+        None, "address of a Ray cluster: auto, host:port or ray://host:port (default: start Ray here)"
+    )
     dashboard: bool = option(True, "do not start Ray's dashboard")
 
     def __post_init__(self) -> None:
@@ -118,15 +127,17 @@ class ReproductionOptions:
 class TabulationOptions(ExperimentOptions):
     """A table: an experiment, its grid, and the machine that it is trained on."""
 
-    space: str = option("", "a grid: every value a tune.grid_search or tune.choice", "NAME|FILE.py[:NAME]")
-    seeds: int = option(3, "seeds that every configuration is trained on (default 3)", "N", small_int)
-    cpus_per_trial: float = option(1.0, "CPUs of a run (default 1)", "N", above_zero, group="machine")
-    gpus_per_trial: float = option(0.0, "GPUs of a run, a fraction or whole ones", "N", share, group="machine")
+    space: str = option(
+        "", "a grid: a file whose values are all tune.grid_search or tune.choice", "NAME|FILE.py[:NAME]"
+    )
+    seeds: int = option(3, "seeds for every configuration (default 3)", "N", small_int)
+    cpus_per_trial: float = option(1.0, "CPUs per run (default 1)", "N", above_zero, group="machine")
+    gpus_per_trial: float = option(0.0, "GPUs per run, a fraction or a whole number", "N", share, group="machine")
     name: str | None = option(
-        None, "of the folder of its runs (default: table, algorithm and scenario)", "NAME", group="machine"
+        None, "name of the folder (default: table, algorithm and scenario)", "NAME", group="machine"
     )
     storage_path: str = option("runs", "where that folder goes (default runs)", "DIR", group="machine")
-    address: str | None = option(None, "of a Ray cluster (default: start one here)", "ADDRESS", group="machine")
+    address: str | None = option(None, "address of a Ray cluster (default: start Ray here)", "ADDRESS", group="machine")
     dashboard: bool = option(True, "do not start Ray's dashboard", group="machine")
 
     @property

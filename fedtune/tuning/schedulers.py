@@ -120,12 +120,12 @@ KINDS = {
     ),
     "promote": Kind(
         _promote,
-        "the same rungs; every trial pauses there and the best third goes on (the paper's algorithm 2)",
+        "the same rungs, but every trial pauses at a rung and the best third goes on (the paper's algorithm 2)",
         has_rungs=True,
         remember=_tell_promotion,
     ),
     "hyperband": Kind(_hyperband, "asha in three brackets with different first rungs", has_rungs=True),
-    "median": Kind(_median, "stops what is worse than the median of the running means"),
+    "median": Kind(_median, "stops trials that are worse than the median of the running means"),
     "pbt": Kind(
         _population,
         "population based training: every `grace` rounds the worst quarter copies the best and perturbs it",
@@ -133,7 +133,7 @@ KINDS = {
         takes_conditions=False,
         takes_constraints=False,
     ),
-    "none": Kind(_none, "every trial runs to its end", remember=_tell_nobody),
+    "none": Kind(_none, "no early stopping", remember=_tell_nobody),
 }
 SCHEDULERS = tuple(KINDS)
 

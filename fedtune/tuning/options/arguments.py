@@ -48,11 +48,13 @@ def add_resumed(parser: argparse.ArgumentParser) -> None:
         parser,
         SearchOptions,
         *OF_MACHINE,
-        data_dir="as in the search, if the data lie elsewhere now",
-        address="of a Ray cluster (default: as in the search)",
-        max_concurrent="trials at once (default: as it was)",
+        data_dir="folder with the data sets, if it has moved since the search",
+        address="address of a Ray cluster (default: as in the search)",
+        max_concurrent="trials that run at once (default: as in the search)",
     )
-    parser.add_argument("--trust", action="store_true", help="also another user's run, whose files can run any code")
+    parser.add_argument(
+        "--trust", action="store_true", help="accept a run that another user wrote; its files can run any code"
+    )
 
 
 def add_fields(parser: argparse.ArgumentParser) -> None:
@@ -61,8 +63,8 @@ def add_fields(parser: argparse.ArgumentParser) -> None:
 
     group = parser.add_argument_group(
         "scenario fields",
-        f"Each overrides the scenario's. Shown are the values of {scenarios.DEFAULT}, and those of your own data where "
-        "they differ; docs/scenarios.md has the others', docs/data.md explains fields of data and partitions.",
+        f"Each overrides a field of the scenario. Shown are {scenarios.DEFAULT}'s values, and those for your data "
+        "where they differ. docs/scenarios.md lists the other scenarios, docs/data.md explains data and partitions.",
     )
     for name, value in vars(scenarios.SCENARIOS[scenarios.DEFAULT]).items():
         own = scenarios.on_own_data(name)

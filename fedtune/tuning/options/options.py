@@ -66,7 +66,7 @@ def _algorithms() -> str:
 def _scenarios() -> str:
     from fedtune.experiment.scenarios import DEFAULT, SCENARIOS
 
-    return f"setting (default {DEFAULT}, or that of your own --dataset): {', '.join(SCENARIOS)}"
+    return f"setting (default {DEFAULT}, or the one for your --dataset file): {', '.join(SCENARIOS)}"
 
 
 @dataclass(frozen=True)
@@ -76,26 +76,38 @@ class ExperimentOptions:
     algo: str = option("", _algorithms, "NAME|FILE.py[:NAME]")
     scenario: str = option("", _scenarios, "NAME")
     fields: Mapping[str, Any] = field(default_factory=dict)  # scenario fields that override the scenario's
-    set: Mapping[str, Any] = option({}, "pin a hyperparameter; see fedtune list", "NAME=VALUE")
+    set: Mapping[str, Any] = option({}, "fix a hyperparameter; see fedtune list", "NAME=VALUE")
     preset: str = option("", "as_text (the paper to the letter) or as_published (the released code's choices)", "NAME")
     seed: int = option(0, "seed of partition, initialisation and sampling (default 0)", "N", bounded_int(0, SEEDS))
-    data_dir: str | None = option(None, "torchvision's layout (default $FEDTUNE_DATA_DIR, data)", "DIR")
-    download: bool = option(False, "fetch the data set if it is not there")
+    data_dir: str | None = option(
+        None, "folder with the data sets, in torchvision's layout (default $FEDTUNE_DATA_DIR, data)", "DIR"
+    )
+    download: bool = option(False, "download the data set if it is missing")
     device: str = option("cpu", "cpu or cuda")
     start_from: str = option(
         "",
-        "weights that models start from: a state_dict, or of run --save; all parts that fit, or the one named",
+        "initial weights: a state_dict or a file of run --save; loads every part that fits, or only PART",
         "FILE.pt[:PART]",
     )
-    start: str = option("common", "whether clients draw their own parts alike, or each its own", choices=STARTS)
+    start: str = option(
+        "common", "whether the clients' personal parts start from common weights, or each from its own", choices=STARTS
+    )
     metric: tuple[str, ...] = option(
-        (), "a metric of your own, a function (scores, labels) of a client's rows; repeatable", "FILE.py:NAME", texts
+        (),
+        "your metric, a function (scores, labels) of a client's rows; may be given several times",
+        "FILE.py:NAME",
+        texts,
     )
     test_every: int = option(
-        10, "score test rows every N rounds, and in the last (default 10); validation rows always", "N", positive_int
+        10,
+        "evaluate on test rows every N rounds and in the last (default 10); on validation rows in every round",
+        "N",
+        positive_int,
     )
-    executor: str = option("auto", "how clients run (default auto: own code as timed, else rule)", choices=EXECUTORS)
-    debug: bool = option(False, "show the stack of an error")
+    executor: str = option(
+        "auto", "how clients run (default auto: a rule for built-in code, timing for yours)", choices=EXECUTORS
+    )
+    debug: bool = option(False, "show the full traceback of an error")
     # what the record that these options are of says of the setting and of defaults: declarations may be others now
     recorded: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -193,25 +205,27 @@ class ExperimentOptions:
 class SearchOptions(ExperimentOptions):
     """A search: an experiment, what is searched and how, and the machine that it runs on."""
 
-    space: str = option("default", "default, paper, wide, or a file", "NAME|FILE.py[:NAME]", group="search")
+    space: str = option(
+        "default", "search space: default, paper, wide, or your file", "NAME|FILE.py[:NAME]", group="search"
+    )
     also: str | None = option(
         None, "additional hyperparameters to search, e.g. lr=0.001..0.3", "NAME[=LOW..HIGH],…", group="search"
     )
     trials: int | None = option(
-        None, "configurations (default 32; a grid: all of it)", "N", positive_int, group="search"
+        None, "configurations to try (default 32; of a grid: all)", "N", positive_int, group="search"
     )
     scheduler: str = option("asha", f"one of {', '.join(SCHEDULERS)} (default asha)", group="search")
     searcher: str | None = option(None, f"one of {', '.join(SEARCHERS)} (default tpe; grid for a grid)", group="search")
     objective: str = option(
         METRIC,
-        f"a metric on validation rows, or a cost (default {METRIC}); of two a front is found",
+        f"a metric on validation rows, or a cost (default {METRIC}); for two, the Pareto front",
         "A[,B]",
         group="search",
     )
-    subject_to: str = option("", "what a configuration must keep to, e.g. comm_mb<=20", "A<=X[,B>=Y]", group="search")
+    subject_to: str = option("", "constraints, e.g. comm_mb<=20", "A<=X[,B>=Y]", group="search")
     seeds_per_trial: int = option(
         1,
-        "seeds that each trial is trained on; it is judged by their means (default 1)",
+        "seeds per trial; a trial is judged by the mean over them (default 1)",
         "K",
         small_int,
         group="search",
@@ -220,23 +234,31 @@ class SearchOptions(ExperimentOptions):
         "rounds", "unit of a trial's length and of the rungs (default rounds)", choices=UNITS, group="search"
     )
     budget: float | None = option(None, "a trial's length in megabytes or seconds", "N", above_zero, group="search")
-    grace: float | None = option(None, "first rung (default: derived from the space)", "N", above_zero, group="search")
-    final_seeds: int = option(5, "fresh seeds of the final check (default 5)", "N", bounded_int(0, FEW), group="search")
+    grace: float | None = option(
+        None, "first rung of early stopping (default: derived from the space)", "N", above_zero, group="search"
+    )
+    final_seeds: int = option(
+        5, "fresh seeds for the final check (default 5)", "N", bounded_int(0, FEW), group="search"
+    )
     time_budget: float | None = option(None, "stop the search after this long", "SECONDS", above_zero, group="search")
 
-    max_concurrent: int | None = option(None, "trials at once (default: what fits)", "N", positive_int, group="machine")
-    cpus_per_trial: float = option(1.0, "CPUs of a trial (default 1)", "N", above_zero, group="machine")
-    gpus_per_trial: float | str = option(
-        0.0, "GPUs of a trial: a fraction, or auto to measure one (default 0)", "N", gpus, group="machine"
+    max_concurrent: int | None = option(
+        None, "trials that run at once (default: as many as fit)", "N", positive_int, group="machine"
     )
-    name: str | None = option(None, "of the run's folder (default: algorithm, scenario and time)", group="machine")
+    cpus_per_trial: float = option(1.0, "CPUs per trial (default 1)", "N", above_zero, group="machine")
+    gpus_per_trial: float | str = option(
+        0.0, "GPUs per trial: a fraction, or auto to measure it (default 0)", "N", gpus, group="machine"
+    )
+    name: str | None = option(None, "name of the run's folder (default: algorithm, scenario and time)", group="machine")
     storage_path: str = option("runs", "where the run's folder goes (default runs)", "DIR", group="machine")
     address: str | None = option(
-        None, "of a Ray cluster: auto, host:port or ray://host:port (default: start one here)", group="machine"
+        None, "address of a Ray cluster: auto, host:port or ray://host:port (default: start Ray here)", group="machine"
     )
     dashboard: bool = option(True, "do not start Ray's dashboard", group="machine")
-    dashboard_host: str = option(LOOPBACK, f"where the dashboard listens (default {LOOPBACK})", "HOST", group="machine")
-    tensorboard: bool = option(False, "TensorBoard event files too; they cost time per round", group="machine")
+    dashboard_host: str = option(
+        LOOPBACK, f"address that the dashboard listens on (default {LOOPBACK})", "HOST", group="machine"
+    )
+    tensorboard: bool = option(False, "also write TensorBoard event files; they cost time per round", group="machine")
     logger: tuple[str, ...] = option(
         (),
         f"log every trial to {' or '.join(LOGGERS)} as well; may be given twice",
