@@ -11,20 +11,20 @@ from fedtune.core.terminal import one_line
 
 COMMANDS = {
     "search": "search an algorithm's hyperparameters",
-    "extend": "more trials or rounds for a search that is over",
-    "resume": "resume a search that was interrupted",
-    "replay": "run a search's trials again and compare every number",
-    "compare": "tune several algorithms alike and test which differ",
+    "extend": "give a finished search more trials or rounds",
+    "resume": "finish an interrupted run",
+    "replay": "repeat a search's trials and compare every number",
+    "compare": "tune several algorithms with equal budgets and test which differ",
     "reproduce": "run a paper's table or figure",
-    "tabulate": "train a whole grid once, as a table",
-    "simulate": "what searches would have found on such a table",
+    "tabulate": "train a whole grid once and write a table",
+    "simulate": "simulate searches on such a table",
     "run": "train one configuration",
-    "partition": "who holds what: table, picture, file",
-    "check": "whether your algorithm or model passes all checks",
-    "status": "how a search stands",
-    "report": "one HTML page on what searches found",
-    "submit": "search on a Ray cluster, as a job",
-    "jobs": "list, follow and stop what was submitted",
+    "partition": "show which client holds what: table, picture, file",
+    "check": "run the conformance checks on your algorithm or model",
+    "status": "show the progress of a search, comparison or reproduction",
+    "report": "write the findings on one HTML page",
+    "submit": "run a search, comparison, … as a job of a Ray cluster",
+    "jobs": "list, follow and stop submitted jobs",
     "list": "show algorithms, spaces, scenarios and data sets",
 }
 
@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     if not args or args[0] in ("-h", "--help"):
         print("usage: fedtune COMMAND …\n")
         print("\n".join(f"  {name:9} {what}" for name, what in COMMANDS.items()))
-        print("\nfedtune COMMAND --help says more")
+        print("\nfor details: fedtune COMMAND --help")
         return 0 if args else 2
     if args[0] == "--version":
         print(f"fedtune {VERSION}")
