@@ -7,7 +7,7 @@ A row is a run of its setting, on the digits a whole one, elsewhere of some roun
 process up: CPU seconds of one thread that went into training and exchange and into scoring, a round, and the share of
 the latter.  Schedules of --test-every take turns, and the median turn of each is shown.  What is asked of the default
 schedule is ASKED at most.  --all-classes: rows of all classes that every client is tested on, in place of the
-scenario's (1,000 where there are enough, 100 or 200 before 0.3.0).
+scenario's (1,000 where there are enough).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ WARM = 2  # rounds that are not counted
 # name -> algorithm, scenario, its fields that differ, rounds that are counted
 CASES: dict[str, tuple[str, str, dict[str, Any], int]] = {
     "shards": ("gfpl", "digits-shards", {}, 38),  # a trial of the default search
-    "digits": ("gfpl", "digits-w4", {}, 58),  # of the default search before 0.3.0
+    "digits": ("gfpl", "digits-w4", {}, 58),
     "w4-100": ("gfpl", "gfpl-fmnist-w4", {}, 10),
     "w4-20": ("gfpl", "gfpl-fmnist-w4", {"shots": 20}, 10),
     "w4-5": ("gfpl", "gfpl-fmnist-w4", {"shots": 5}, 10),
@@ -88,11 +87,9 @@ def row(
     setting = find(scenario).override(**changed, **({} if all_classes is None else {"all_classes": all_classes}))
     data = partitioning.make(setting, 0, data_dir)
     found: dict[int, list[dict[str, float]]] = {every: [] for every in schedules}
-    knows = "test_every" in {f.name for f in fields(Experiment)}  # the code may be older than the schedule
     for _ in range(turns):
         for every, turn in found.items():
-            options = {"test_every": every} if knows else {}
-            turn.append(share(Simulation(Experiment(algorithm, setting, **options), {}, data), rounds))
+            turn.append(share(Simulation(Experiment(algorithm, setting, test_every=every), {}, data), rounds))
     out = []
     for every, turn in found.items():
         middle = statistics.median_low(one["share"] for one in turn)

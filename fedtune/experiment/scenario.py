@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from fedtune.core.errors import UserError, shown, unknown
-from fedtune.core.hyper import check_all, hyper, knobs, plain
+from fedtune.core.hyper import check_all, hyper, plain
 from fedtune.data import datasets, user_data, user_partition, user_rows
 from fedtune.experiment import pretrained
 from fedtune.nn import catalogue
@@ -282,8 +282,3 @@ def _typed(name: str, value: Any, kind: type) -> Any:
     except (TypeError, ValueError, OverflowError):
         word = {int: "a whole number", float: "a number"}.get(kind, "text")
         raise UserError(f"{name} must be {word}, but got {shown(value)}") from None
-
-
-def tunable_names() -> list[str]:
-    """The names of the fields that can be searched."""
-    return list(knobs(Scenario))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ LARGEST_LINE = 2**20
 LARGEST_CSV = 2**24
 CELL = 8  # bytes of a number in a table
 DEEPEST = 20  # mappings and lists in one another in it; a best.yaml has four
+BEFORE, NOW = "body_pace", "body_lr_scale"  # a hyperparameter's name in folders that were made before, and now
 NUMBER, TEXT = "a number", "text"  # what a column of a table may be asked to hold
 
 
@@ -32,7 +34,7 @@ def record(file: Path) -> dict[str, Any]:
     """A record; ValueError or OSError for one that cannot be used."""
     from fedtune.runs import schema  # here, as pydantic takes a moment to load
 
-    return schema.checked(schema.RECORD, _parsed(file, _record, LARGEST))
+    return schema.checked(schema.RECORD, _parsed(file, json.loads, LARGEST))
 
 
 def best(file: Path) -> dict[str, Any]:
@@ -85,6 +87,7 @@ def table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str] | N
                 raise ValueError("its columns have two names")
     except (OSError, ValueError, TypeError, KeyError, OverflowError, pyarrow.ArrowException) as error:
         raise damaged(file, error) from error
+    frame = frame.rename(columns={f"config/{BEFORE}": f"config/{NOW}"})
     return _with_columns(frame, file, needed, kinds or {})
 
 
@@ -151,13 +154,14 @@ def short(why: object) -> str:
 def _parsed(file: Path, parse: Callable[[str], Any], most: int) -> Any:
     """The file's content; ValueError for what is too large or nested too deeply, too."""
     try:
-        return parse(bounded.read(file, most).decode("utf-8"))
+        return parse(_renamed(bounded.read(file, most).decode("utf-8")))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
 
-def _record(text: str) -> Any:
-    return json.loads(text.replace('"body_pace"', '"body_lr_scale"'))  # as folders of before the name call it
+def _renamed(text: str) -> str:
+    """The text with the name of today for a hyperparameter that had another in records of this format."""
+    return re.sub(rf"(?<![\w./-]){BEFORE}(?![\w./-])", NOW, text) if BEFORE in text else text
 
 
 def _yaml(text: str) -> Any:
@@ -185,7 +189,7 @@ def _lines(file: Path, check: Callable[[Any], dict[str, Any]]) -> Iterator[dict[
         with bounded.opened(file, LARGEST_LOG) as opened:
             while line := opened.readline(LARGEST_LINE):
                 try:
-                    yield check(json.loads(line.decode(errors="replace")))
+                    yield check(json.loads(_renamed(line.decode(errors="replace"))))
                 except (ValueError, RecursionError):
                     continue  # cut off when its writer died
     except bounded.Unfit as error:

@@ -41,11 +41,6 @@ class Kind:
     takes_constraints: bool = True
     remember: Callable[[Any, Budget, Reached], None] | None = None
 
-    @property
-    def keeps_state(self) -> bool:
-        """Whether a resumed search judges by what came before, too; Ray itself keeps nothing of it."""
-        return self.remember is not None
-
 
 def _asha(budget: Budget, grace: float, space: Space, goal: Goal) -> TrialScheduler:
     return _successive_halving(budget, grace, goal, brackets=1)

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from fedtune.core.errors import UserError
+from fedtune.core.hyper import knobs
 from fedtune.data import datasets
 from fedtune.data.datasets import Dataset
 from fedtune.data.federation import Federation
-from fedtune.experiment import partitioning, scenario, scenarios
+from fedtune.experiment import partitioning, scenarios
 from fedtune.experiment.scenario import Scenario
 from fedtune.experiment.scenarios import SCENARIOS
 from fedtune.nn import architectures, catalogue
@@ -306,4 +307,4 @@ def test_an_unknown_scenario_is_told_the_nearest() -> None:
 
 
 def test_what_can_be_searched_is_what_is_declared() -> None:
-    assert "lr" in scenario.tunable_names() and "clients" not in scenario.tunable_names()
+    assert "lr" in knobs(Scenario) and "clients" not in knobs(Scenario)
