@@ -34,7 +34,7 @@ ENTRIES = 256  # of calls remembered for a form of net: those that came last
 FORMS = 8  # of nets that are remembered
 MAX_RETRACES = 3  # times that code with other numbers may be other operations before it is left as it is
 SELDOM = 512  # replays between two comparisons, in the end
-SHARE, FREE = 0.01, 0.1  # of the time, and seconds besides, that comparisons after the first may take
+SHARE, FREE = 0.005, 0.03  # of the time, and seconds besides, that comparisons after the first may take
 SWITCH = "FEDTUNE_EAGER"  # an environment variable: 1 records nothing
 
 Found = TypeVar("Found")
@@ -94,12 +94,11 @@ class Calls(ABC, Generic[Found]):
         """reasons: where it is said why the code runs eagerly."""
         self.code: Hashable | None = None
         if not (_SWITCHED_OFF or os.environ.get(SWITCH) == "1"):
-            self.code, why = purity.identity(code), purity.why_eager(code, net)
+            self.code, why = purity.look(code, net)
             if why:
-                self.code, reasons[why] = None, None
+                reasons[why] = None
         self.reasons = reasons
-        modules = {purity.unwrapped(code).__module__, *(type(m).__module__ for m in net.modules())}
-        self.ours = all(map(is_known, modules))
+        self.ours = is_known(purity.unwrapped(code).__module__) and purity.layers_of(net).ours
         self.modes = (torch.get_default_dtype(), *(part.training for part in net.children()))
         self.entries = {} if self.code is None else _of_form(net)
         self.same_code: Key | None = None  # where there is what is known of the code with other first arguments

@@ -72,22 +72,47 @@ def unwrapped(code: Any) -> Any:
 
 def why_eager(code: Callable[..., Any], net: nn.Module) -> str:
     """Why code on a net is not recorded, in words; "" if it may be."""
-    if identity(code) is None:
-        code = unwrapped(code)
-        if not isinstance(code, MethodType):
-            return f"{getattr(code, '__qualname__', type(code).__name__)} is not declared pure (@fedtune.pure)"
-        if is_declared(type(code.__self__)):
-            return f"{code.__qualname__} has an argument or a field that is more than numbers and texts"
-        return f"{type(code.__self__).__name__} does not say pure = True"
-    hooked = next((_named(net, m) for m in net.modules() if any(vars(m).get(kind) for kind in HOOKS)), "")
-    if hooked or hooks_on_all():
-        return f"{hooked or 'every module'} has a hook"
-    if net not in _WHY:
-        _WHY[net] = next(_undeclared(net), "")
-    return _WHY[net]
+    return look(code, net)[1]
 
 
-_WHY: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # a net's layers are not recorded
+def look(code: Callable[..., Any], net: nn.Module) -> tuple[Hashable | None, str]:
+    """What tells code on a net from other code, or why it is not recorded."""
+    if (found := identity(code)) is None:
+        return None, _why_code(unwrapped(code))
+    layers = layers_of(net)
+    if any(layers.hooks):
+        hooked = next(m for m in net.modules() if any(vars(m).get(kind) for kind in HOOKS))
+        return None, f"{_named(net, hooked)} has a hook"
+    why = "every module has a hook" if hooks_on_all() else layers.why
+    return (None, why) if why else (found, "")
+
+
+def _why_code(code: Any) -> str:
+    if not isinstance(code, MethodType):
+        return f"{getattr(code, '__qualname__', type(code).__name__)} is not declared pure (@fedtune.pure)"
+    if is_declared(type(code.__self__)):
+        return f"{code.__qualname__} has an argument or a field that is more than numbers and texts"
+    return f"{type(code.__self__).__name__} does not say pure = True"
+
+
+class Layers(NamedTuple):
+    """What is known of a net's layers."""
+
+    why: str  # they are not recorded; "" if they may be
+    ours: bool  # whether all are of fedtune's or PyTorch's classes
+    hooks: list[dict[Any, Any]]  # where they hold their hooks
+
+
+_LAYERS: WeakKeyDictionary[nn.Module, Layers] = WeakKeyDictionary()
+
+
+def layers_of(net: nn.Module) -> Layers:
+    """What is known of a net's layers, as they were when it was first asked for."""
+    if net not in _LAYERS:
+        ours = all(is_known(type(m).__module__) for m in net.modules())
+        hooks = [vars(m)[kind] for m in net.modules() for kind in HOOKS]
+        _LAYERS[net] = Layers(next(_undeclared(net), ""), ours, hooks)
+    return _LAYERS[net]
 
 
 def _undeclared(net: nn.Module) -> Iterator[str]:

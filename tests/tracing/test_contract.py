@@ -24,7 +24,7 @@ from fedtune.engine.simulation import Simulation
 from fedtune.experiment import registry
 from fedtune.experiment.experiment import Experiment
 from fedtune.nn.net import Net
-from fedtune.tracing import purity
+from fedtune.tracing import calls, purity
 from fedtune.user_code import user_files
 
 DATA = random_federation([30] * 3)
@@ -152,7 +152,10 @@ def test_code_that_is_declared_and_counts_ends_with_a_line_that_names_it_and_the
         trained("fedavg", model(tmp_path, layer, "@fedtune.pure"))
 
 
-def test_what_changes_long_after_it_was_recorded_is_found_at_a_later_replay(tmp_path: Path) -> None:
+def test_what_changes_long_after_it_was_recorded_is_found_at_a_later_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "SHARE", 1.0)
     simulation = trained(algorithm(tmp_path, factor="(2 if next(calls) > 10**6 else 1)"), rounds=6)
     assert recorded(simulation)
     loss: Any = type(simulation.setting.algorithm).loss
