@@ -83,7 +83,8 @@ def of_class(cls: type) -> dict[str, str]:
     Where several files have something of one name, all of it is under that name.
     """
     found: dict[str, str] = {}
-    owners = {owner: None for owner in places.own_classes(cls)}
+    # a class that a function makes is made with the net or the algorithm, and goes with it
+    owners = {owner: None for owner in places.own_classes(cls) if "<locals>" not in owner.__qualname__}
     for module in _modules(cls):
         for name, value in vars(module).items():
             if isinstance(value, type):
@@ -114,6 +115,10 @@ def of_net(net: nn.Module) -> dict[str, str]:
         torchs = type(module).__module__.startswith("torch.")  # it knows what it does: nn.LSTM's _flat_weights
         held = {n: v for n, v in vars(module).items() if n not in tensors and not (torchs and n.startswith("_"))}
         held |= {n: module._buffers[n] for n in module._non_persistent_buffers_set}  # which no client has as its own
+        for cls in (
+            c for c in reversed(type(module).__mro__) if not is_known(c.__module__)
+        ):  # what its methods enclose
+            held |= {n: v for n, v in vars(cls).items() if isinstance(v, FunctionType)}
         found |= {f"{path}.{name}".strip("."): fingerprint(value) for name, value in held.items()}
     return found
 

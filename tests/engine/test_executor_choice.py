@@ -181,6 +181,8 @@ KEEPING = {
     "iterator": "changes body.2.numbers",
     "constant": "changes body.2.calls",
     "closure": "changes body.2.count",
+    "enclosed": "changes body.2.counted",
+    "enclosed_default": "changes body.2.counted",
     "dropped": "changes body.2.drop.p",
     "own_random": "changes body.2.generator",
     "hooked": "layer body.1 (Linear) has a hook",

@@ -346,6 +346,33 @@ def weight_norm(shape: tuple[int, ...], classes: int) -> nn.Module:
     return net
 
 
+def enclosed(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A class of the model's own whose method counts in the function around."""
+    n = 0
+
+    class Enclosed(Layer):
+        def counted(self) -> int:
+            nonlocal n
+            n += 1
+            return n
+
+    return Net(Enclosed(), classes)
+
+
+def enclosed_default(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The same, in a default argument of a function that the method calls."""
+
+    def count(seen: list[int] = []) -> int:  # noqa: B006
+        seen.append(1)
+        return len(seen)
+
+    class Enclosed(Layer):
+        def counted(self) -> int:
+            return count()
+
+    return Net(Enclosed(), classes)
+
+
 def _of(kind: type[Layer]) -> Callable[[tuple[int, ...], int], nn.Module]:
     return lambda shape, classes: Net(kind(), classes)
 
