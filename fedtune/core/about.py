@@ -1,4 +1,4 @@
-"""This package: its version, the format of what it writes and reads again, and where its files lie."""
+"""This package: its version, the format of the files that it writes and reads again, and the folder it is installed in."""
 
 from pathlib import Path
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 from fedtune.core.errors import UserError
 
 VERSION = "0.3.0"
-FORMAT = 2  # of records and saved models; a change after which older ones cannot be read raises it
-BEFORE = ("0.1.0", "0.2.0")  # fedtune that was never released; the latter's records have this number, too
+FORMAT = 2  # of records and saved models; increased when older ones can no longer be read
+BEFORE = ("0.1.0", "0.2.0")  # versions that were never released; records of 0.2.0 have this format number, too
 FOLDER = Path(__file__).parents[1]
 
 
 def require_format(file: Path, written: Any, version: Any) -> None:
-    """UserError for a file of another format than this fedtune writes.  version: of the fedtune that wrote it."""
+    """UserError for a file in another format than this fedtune writes.  version: of the fedtune that wrote it."""
     if written == FORMAT and version not in BEFORE:
         return
     by = f"fedtune {version}" if version else "another fedtune"

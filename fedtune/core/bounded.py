@@ -1,8 +1,8 @@
-"""Reading a file that somebody named: a regular one, and no larger than files of its kind may be.
+"""Read a file that a user named, if it is a regular file and not too large for its kind.
 
-A pipe waits for its writer, a device has no end, and a few bytes on disk can stand for terabytes: such files are
-refused before they are read.  What is wrong is an `Unfit`, an OSError, so that it is told wherever a file that cannot
-be read is.
+A pipe waits for its writer, a device never ends, and a few bytes on disk can unpack to terabytes.  Such files are
+refused before they are read.  The error is `Unfit`, an OSError, so that it is reported like any file that cannot be
+read.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import os
 import stat
 from pathlib import Path
 
-ANY = 2**30  # bytes of a file of which nothing better is known
-PLAIN = 2**29  # bytes that any file may unpack to
-RATIO = 500  # what has more than that may have so many times its bytes on the disk: what is measured packs less
+ANY = 2**30  # the largest file to read where no better limit is known, in bytes
+PLAIN = 2**29  # any file may unpack to this many bytes
+RATIO = 500  # a larger one may unpack to this many times its size on disk; real measurements compress less
 _KINDS = (
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISCHR, "a device"),
@@ -25,19 +25,19 @@ _KINDS = (
 
 
 class Unfit(OSError):
-    """A file that is not read; its strerror says why, after the file's name and a colon."""
+    """A file that is refused.  Its strerror says why, after the file's name and a colon."""
 
     def __init__(self, path: str | Path, why: str) -> None:
-        """why: what the file is."""
+        """why: what is wrong with the file."""
         super().__init__(errno.EINVAL, why, str(path))
 
 
 def opened(path: str | Path, most: int = ANY) -> io.BufferedReader:
-    """A file opened to be read; Unfit unless it is a regular one of at most so many bytes, or another OSError."""
-    require(path, most)  # before it is opened, as to open a device may do something
+    """Open a file for reading; Unfit unless it is regular and at most this large, or another OSError."""
+    require(path, most)  # before opening: opening a device may have side effects
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     try:
-        _require(path, os.fstat(file.fileno()), most)  # another may have come by that name
+        _require(path, os.fstat(file.fileno()), most)  # it may have been replaced meanwhile
     except OSError:
         file.close()
         raise
@@ -45,11 +45,11 @@ def opened(path: str | Path, most: int = ANY) -> io.BufferedReader:
 
 
 def read(path: str | Path, most: int = ANY) -> bytes:
-    """What a file holds; errors as of `opened`, also for one that grows meanwhile."""
+    """The content of a file; errors as in `opened`, also for a file that grows meanwhile."""
     with opened(path, most) as file:
         expected = os.fstat(file.fileno()).st_size
         content = file.read(expected + 1)
-        if len(content) > expected:  # it grows, or it is one of /proc, which says that it has nothing
+        if len(content) > expected:  # it grows, or it is in /proc, where sizes are 0
             content += file.read(most + 1 - len(content))
     if len(content) > most:
         raise _large(path, most)
@@ -57,19 +57,19 @@ def read(path: str | Path, most: int = ANY) -> bytes:
 
 
 def require(path: str | Path, most: int = ANY) -> None:
-    """Errors as of `opened`, without opening it: for what somebody else reads."""
+    """Raise the errors of `opened` without opening the file, which other code will read."""
     _require(path, os.stat(path), most)
 
 
 def require_unpacked(path: str | Path, packed: int, unpacked: int, most: int) -> None:
-    """Unfit for a file whose few bytes stand for more than files of its kind may hold, or than anything that is real.
+    """Raise Unfit for a file that unpacks to more than its kind may hold, or more than is plausible.
 
-    packed, unpacked: its bytes on disk and in memory, as far as it says so itself.
+    packed, unpacked: its bytes on disk and in memory, as the file itself declares them.
     """
     if unpacked > most:
-        raise Unfit(path, f"it unpacks to {unpacked:,} bytes, more than the {most:,} that are read")
+        raise Unfit(path, f"it unpacks to {unpacked:,} bytes, more than the limit of {most:,}")
     if unpacked > max(PLAIN, RATIO * packed):
-        raise Unfit(path, f"it unpacks to {unpacked:,} bytes, more than {RATIO} times what it has on the disk")
+        raise Unfit(path, f"it unpacks to {unpacked:,} bytes, more than {RATIO} times its size on disk")
 
 
 def _require(path: str | Path, status: os.stat_result, most: int) -> None:
@@ -77,7 +77,7 @@ def _require(path: str | Path, status: os.stat_result, most: int) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     for is_kind, kind in _KINDS:
         if is_kind(status.st_mode):
-            raise Unfit(path, f"it is {kind}, and only regular files are read")
+            raise Unfit(path, f"it is {kind}; only regular files are read")
     if status.st_size > most:
         raise _large(path, most)
 

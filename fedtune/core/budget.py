@@ -1,4 +1,4 @@
-"""What a trial may use at most, and in what it is counted: rounds, megabytes or seconds."""
+"""How much a trial may use at most, counted in rounds, megabytes or seconds."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ UNITS = ("rounds", "mb", "seconds")
 
 
 class Budget(NamedTuple):
-    """A trial's budget.  Schedulers judge by what is used of it, so their rungs lie in its unit."""
+    """A trial's budget.  Schedulers measure progress by how much of it is used, so rungs are in its unit."""
 
     unit: str = "rounds"
-    limit: float = math.inf  # the trial ends there, or after the scenario's rounds if they are fewer
-    since: int = 1  # the first round in which a trial may be judged; before it nothing counts as used
+    limit: float = math.inf  # the trial ends here, or after the scenario's rounds if that comes first
+    since: int = 1  # the first round in which a trial may be stopped; before it nothing counts as used
 
     @property
     def attribute(self) -> str:
@@ -22,17 +22,17 @@ class Budget(NamedTuple):
         return "training_iteration" if self.unit == "rounds" else "spent"
 
     def spent(self, row: dict[str, Any], seconds: float) -> dict[str, float]:
-        """What to add to a round's row: how much is used after it.  seconds: of training and evaluation, so far."""
+        """The entry to add to a round's row: how much is used after it.  seconds: training and evaluation so far."""
         if self.unit == "rounds":
             return {}
         return {"spent": 0.0 if row["round"] < self.since else self._used(row, seconds)}
 
     def reached(self, row: dict[str, Any], seconds: float) -> bool:
-        """Whether the trial has used its budget up."""
+        """Whether the trial has used up its budget."""
         return self._used(row, seconds) >= self.limit
 
     def passed(self, rungs: Sequence[float], row: dict[str, Any], seconds: float) -> bool:
-        """Whether the trial has come to one of these rungs, in the budget's unit, in this round."""
+        """Whether the trial reached one of these rungs (in the budget's unit) in this round."""
         used, first = self._used(row, seconds), self.unit != "rounds" and row["round"] == self.since
         if self.unit != "rounds" and row["round"] < self.since:
             return False
@@ -44,7 +44,7 @@ class Budget(NamedTuple):
         return any((first or used - of_round < rung) and rung <= used for rung in rungs)
 
     def share(self, row: dict[str, Any], seconds: float) -> float:
-        """How much of the budget is used after a round, 0 … 1; 0 where it is without end."""
+        """The share of the budget used after a round, 0 … 1; 0 if the budget is unlimited."""
         return self._used(row, seconds) / self.limit
 
     def _used(self, row: dict[str, Any], seconds: float) -> float:

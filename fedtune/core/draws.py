@@ -1,9 +1,9 @@
-"""PyTorch's own random functions in client code, served from each client's own stream.
+"""PyTorch's random functions in client code draw from each client's own stream.
 
-`torch.rand`, `Tensor.normal_`, `nn.Dropout`, `F.gumbel_softmax`, the dropout inside an attention: all of it ends in one
-of a few operations, and here these take their numbers from the stream of the client that asks, one draw after the
-other.  So a number has an address (that of the stream, step, call), and is the same whether clients are stacked or
-alone, however they are grouped, on every device, and after a resume.  Numbers are made on the CPU and then moved.
+`torch.rand`, `Tensor.normal_`, `nn.Dropout`, `F.gumbel_softmax`, dropout inside attention: all of them end in a few
+operations.  Here these operations take their numbers from the stream of the client that they run for, in order.  So
+a number has an address (stream, step, call).  It is the same whether clients are stacked or run one by one, however
+they are grouped, on every device, and after a resume.  Numbers are drawn on the CPU and then moved.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from fedtune.core import vmap_rules as vmap_rules  # in the place of PyTorch's, 
 
 T = TypeVar("T")
 Streams = Callable[[], Sequence[torch.Generator]]
-_KNOWN: WeakKeyDictionary[nn.Module, dict[Any, bool]] = WeakKeyDictionary()  # whether code draws
+_KNOWN: WeakKeyDictionary[nn.Module, dict[Any, bool]] = WeakKeyDictionary()  # whether client code draws
 
 
 class CannotRepeat(RuntimeError):
-    """Client code draws random numbers in a way that has no address."""
+    """Client code draws random numbers in a way that cannot be reproduced."""
 
 
 class Draws(TorchDispatchMode):
-    """Runs one function of client code and serves what it draws.
+    """Run a function of client code and serve its random draws.
 
-    Watching every operation costs microseconds each, so code that draws nothing when it first runs is left alone from
-    then on.  Should it draw later, it is run once more, watched: client code is pure.
+    Watching every operation costs microseconds each, so code that draws nothing when it first runs is not watched from
+    then on.  If it draws later, it is run again and watched; this is safe because client code is pure.
     """
 
     def __init__(self, code: Any = None, net: nn.Module | None = None) -> None:
-        """What is known of this code on this net is remembered for as long as the net is."""
+        """What is learned about this code on this net is remembered as long as the net exists."""
         super().__init__()
         self._known: dict[Any, bool] = {} if net is None else _KNOWN.setdefault(net, {})
-        while isinstance(code, partial):  # a loss that knows its round is another object in every one
+        while isinstance(code, partial):  # a loss with its round bound is a new object every round
             code = code.func
         self._code = getattr(code, "__code__", getattr(code, "__func__", code))
         self._stacked, self._clients = False, 0
         self._client, self._make = 0, _no_streams
         self._streams: Sequence[torch.Generator] | None = None
-        self._turn = 0  # of the clients, where PyTorch itself asks one after the other
+        self._turn = 0  # counts clients where PyTorch draws for one client after the other
 
     def begin(self, streams: Streams) -> None:
-        """From now on it is the turn of clients whose own streams these are."""
+        """Continue with the clients whose streams these are."""
         self._make, self._streams = streams, None
 
     def stacked(self, code: Callable[..., Any], clients: int, *trees: Any) -> Any:
-        """Client code over the first of these clients, as one program."""
+        """Run client code for the first of these clients as one program."""
         if self.seen is False:
             try:
                 return vmap(code)(*trees)
@@ -68,7 +68,7 @@ class Draws(TorchDispatchMode):
             return vmap(code, randomness="different")(*trees)
 
     def alone(self, code: Callable[..., Any], client: int, *trees: Any) -> Any:
-        """Client code of the one of these clients at this position."""
+        """Run client code for the client at this position."""
         if self.seen is False:
             return code(*trees)
         self._stacked, self._client = False, client
@@ -78,27 +78,27 @@ class Draws(TorchDispatchMode):
 
     @property
     def seen(self) -> bool | None:
-        """Whether the code draws; None: it has not been run."""
+        """Whether the code draws; None if it has not been run yet."""
         return self._known.get(self._code)
 
     def watch(self) -> None:
-        """From now on the code is one that draws."""
+        """Watch this code from now on, because it draws."""
         self._known[self._code] = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Not to be wrapped for a compiler that is not used: its import takes over a second."""
+        """Avoid wrapping for a compiler that is not used: importing it takes over a second."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation, a random one with the clients' streams."""
+        """Run an operation; a random one draws from the clients' streams."""
         if func in _CERTAIN:
             return func(*args, **(kwargs or {}))
         if torch.Tag.nondeterministic_seeded not in func.tags:
             _CERTAIN.add(func)
             return func(*args, **(kwargs or {}))
         given = _by_name(func, args, kwargs or {})
-        if any(given.get(name) == 0 for name in _SWITCHES):  # it could draw, but is told not to
+        if any(given.get(name) == 0 for name in _SWITCHES):  # it could draw, but its arguments switch that off
             return func(*args, **(kwargs or {}))
         self.watch()
         if self._streams is None:
@@ -109,9 +109,9 @@ class Draws(TorchDispatchMode):
         name = func._schema.name.removeprefix("aten::")
         law = name.rstrip("_").removesuffix("_like")
         if law not in _LAWS:
-            raise CannotRepeat(f"{law} has random numbers of its own")
+            raise CannotRepeat(f"{law} cannot draw from each client's own stream")
         if given.get("generator") is not None:
-            raise CannotRepeat(f"{law} is given a generator; leave it out, as every client has its own")
+            raise CannotRepeat(f"{law} was given a generator; leave it out, because every client has its own")
         if law == "native_dropout":
             x, p = given["input"], given["p"]
             mask = self._numbers("bernoulli", {"self": x, "p": 1 - p, "dtype": torch.bool})
@@ -120,11 +120,11 @@ class Draws(TorchDispatchMode):
         return given["self"].copy_(drawn) if name.endswith("_") else drawn
 
     def _numbers(self, law: str, given: dict[str, Any]) -> Tensor:
-        """The numbers of all clients that are being run, as the operation would give them."""
+        """The numbers of all clients that are being run, in the form that the operation returns."""
         assert self._streams is not None
         like = next((v for v in given.values() if isinstance(v, Tensor)), None)
         dtype = given.get("dtype")
-        if not isinstance(dtype, torch.dtype):  # where none was asked for
+        if not isinstance(dtype, torch.dtype):  # if no type was requested
             dtype = like.dtype if like is not None else _DTYPES.get(law, torch.get_default_dtype())
         device = given.get("device") or (like.device if like is not None else torch.device("cpu"))
         if law == "randperm" and self._stacked:
@@ -151,7 +151,7 @@ class Draws(TorchDispatchMode):
 
 
 def certain(run: Callable[[], T], *all_draws: Draws) -> T:
-    """What `run` gives.  Should PyTorch's own numbers have moved, it drew what it was not known to: again, watched."""
+    """Run the code; if PyTorch's own generator moved, code that should not draw did: run it again and watch it."""
     before = torch.get_rng_state()
     found = run()
     if torch.equal(before, torch.get_rng_state()):
@@ -163,7 +163,7 @@ def certain(run: Callable[[], T], *all_draws: Draws) -> T:
 
 
 def streams_of(streams: Sequence[torch.Generator], purpose: str = "draws") -> Streams:
-    """The streams of client code beside those of its data: at the same addresses, for another purpose."""
+    """The streams for draws in client code: the addresses of these streams, but with another purpose."""
     return lambda: [randomness.stream(s.initial_seed(), purpose) for s in streams]
 
 
@@ -179,7 +179,9 @@ Law = Callable[[dict[str, Any], Sequence[int], torch.dtype, torch.Generator], Te
 
 
 def _filled(name: str, *arguments: str) -> Law:
-    """A law that PyTorch has as an operation in place: into a new tensor, so that no memory order matters."""
+    """Wrap a distribution that PyTorch has as an in-place operation; a new tensor is filled, so memory order does not
+    matter.
+    """
 
     def law(a: dict[str, Any], shape: Sequence[int], dtype: torch.dtype, g: torch.Generator) -> Tensor:
         values = [a[n] for n in arguments if a.get(n) is not None]
@@ -204,7 +206,7 @@ _LAWS: dict[str, Law] = {
     "randn": lambda a, shape, dtype, g: torch.randn(shape, generator=g, dtype=dtype),
     "randint": lambda a, shape, dtype, g: torch.randint(a.get("low", 0), a["high"], shape, generator=g, dtype=dtype),
     "randperm": lambda a, shape, dtype, g: torch.randperm(a["n"], generator=g, dtype=dtype),
-    # by uniform numbers of one precision, so that a mask is the same in float32 and float64
+    # from uniform numbers of one precision, so that a mask is the same in float32 and float64
     "bernoulli": lambda a, shape, dtype, g: (torch.rand(shape, generator=g) < _chance(a)).to(dtype),
     "uniform": lambda a, shape, dtype, g: (
         a["from"] + (a["to"] - a["from"]) * torch.rand(shape, generator=g, dtype=dtype)
@@ -220,7 +222,7 @@ _LAWS: dict[str, Law] = {
     "multinomial": lambda a, shape, dtype, g: torch.multinomial(
         a["self"].contiguous(), a["num_samples"], a["replacement"], generator=g
     ),
-    "native_dropout": lambda a, shape, dtype, g: torch.empty(0),  # by "bernoulli"
+    "native_dropout": lambda a, shape, dtype, g: torch.empty(0),  # drawn as "bernoulli"
 }
 
 
@@ -230,7 +232,7 @@ def _chance(a: dict[str, Any]) -> Any:
 
 
 def _by_name(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of an operation under the names that it declares, with its defaults."""
+    """An operation's arguments by name, including its defaults."""
     declared = func._schema.arguments
     defaults = {a.name: a.default_value for a in declared if a.has_default_value()}
     return defaults | {a.name: v for a, v in zip(declared, args, strict=False)} | kwargs

@@ -1,11 +1,11 @@
-"""What a user did wrong, said in one line: the rule, what came, what would do."""
+"""Errors that tell users in one line what they did wrong: the rule, what came, what would do."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-VALUE = 120  # letters of a value that a message shows in full
+VALUE = 120  # characters of a value that a message shows in full
 
 
 class UserError(ValueError):
@@ -13,10 +13,10 @@ class UserError(ValueError):
 
 
 def shown(value: object) -> str:
-    """A value in a message: as Python writes it, cut where that is long."""
+    """A value for a message, as Python writes it; shortened if it is long."""
     try:
         text = repr(value)
-    except Exception:  # of a class of the user's own, or nested without end
+    except Exception:  # of a user's class, or infinitely nested
         return f"something of type {type(value).__name__}"
     return text if len(text) <= VALUE else f"{text[: VALUE * 2 // 3]}…{text[-VALUE // 4 :]}"
 
@@ -25,14 +25,14 @@ class Diverged(ArithmeticError):
     """A loss or weights became NaN or infinite; the message names the round and the clients."""
 
 
-SHOWN = 200  # letters of known names that a line lists; of more it has the nearest three
+SHOWN = 200  # characters of known names that a message lists; if they are longer, only the nearest three are listed
 NEAR = 3
 
 
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UserError:
-    """The error for a name that does not exist, with the nearest one that does, and all, or where all are to be seen.
+    """The error for an unknown name, with the nearest known name and a list of all.
 
-    where: the command that shows them.  Of more than fit into a line only the nearest are named.
+    where: the command that shows all of them.  If they do not fit into a line, only the nearest are listed.
     """
     names = sorted(known)
     given = name if len(name) <= SHOWN else f"{name[: SHOWN // 2]}…"

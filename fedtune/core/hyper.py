@@ -1,8 +1,8 @@
-"""A hyperparameter is declared once: default, range, scale, paper symbol, help, and the first round it can matter in.
+"""Hyperparameters, each declared once: default, range, scale, paper symbol, help, and the first round it matters in.
 
     lam: float = hyper(1.0, 0.1, 10.0, log=True, symbol="λ", first_round=2, help="weight of the pull")
 
-The same declaration validates values, parses the command line, makes Ray Tune's search domain, fills `fedtune list`
+This declaration validates values, parses the command line, makes Ray Tune's search domain, fills `fedtune list`
 and sets the first rung of an early-stopping search.
 """
 
@@ -18,13 +18,13 @@ from fedtune.core.errors import UserError, shown, unknown
 if TYPE_CHECKING:  # Ray takes seconds to import, and only a search needs it
     from ray.tune.search.sample import Domain
 
-SCALARS = (bool, int, float, str, type(None))  # what a hyperparameter's value can be: a record and a table hold these
-NOTHING = ("None", "nan", "<NA>", "NaT")  # what a table shows where a trial did not have the hyperparameter
+SCALARS = (bool, int, float, str, type(None))  # types of hyperparameter values: those that records and tables can hold
+NOTHING = ("None", "nan", "<NA>", "NaT")  # what a table shows for a hyperparameter that a trial did not have
 
 
 @dataclass(frozen=True)
 class Knob:
-    """What is known of one hyperparameter; made by `hyper`, read by everybody else."""
+    """A hyperparameter's declaration; made by `hyper`."""
 
     name: str
     default: Any
@@ -35,8 +35,8 @@ class Knob:
     extra_values: tuple[Any, ...]  # allowed outside the range: 0 switches a term off
     symbol: str
     help: str
-    first_round: int | str  # that it matters in (1 is the first), or the algorithm's method that tells it
-    late: bool  # it matters late, if ever
+    first_round: int | str  # the first round it matters in (1 is the first), or the algorithm's method that returns it
+    late: bool  # it matters only in late rounds, if at all
 
     @property
     def integer(self) -> bool:
@@ -45,11 +45,11 @@ class Knob:
 
     @property
     def searchable(self) -> bool:
-        """Whether a range or choices were declared, so that a space may hold it."""
+        """Whether it has a range or choices, so that a search space may contain it."""
         return bool(self.choices) or self.low is not None
 
     def range_text(self) -> str:
-        """The range in words: `0.1 … 10 (log)`, `a | b`, with single values allowed beside it."""
+        """The range in words: `0.1 … 10 (log)`, `a | b`, and single values that are also allowed."""
         if self.choices:
             return " | ".join(str(c) for c in self.choices)
         if self.low is None:
@@ -58,10 +58,10 @@ class Knob:
         return f"{self.low:g} … {self.high:g}{' (log)' if self.log else ''}{extra}"
 
     def check(self, value: Any) -> Any:
-        """The value in the right type; UserError if it is none of the declared ones.
+        """The value in its declared type; UserError if it is outside the declared ones.
 
-        A string is parsed first, so the command line and Python give the same value; so do the scalars of NumPy,
-        pandas and PyTorch.
+        Strings are parsed first, so the command line and Python give the same value; scalars of NumPy, pandas and
+        PyTorch are converted too.
         """
         value = plain(value)
         if isinstance(value, str) and not isinstance(self.default, str):
@@ -89,7 +89,7 @@ class Knob:
         if self.choices:
             return tune.choice(list(self.choices))
         if not self.searchable:
-            raise UserError(f"{self.name} has no range to search; pin it with --set {self.name}=VALUE")
+            raise UserError(f"{self.name} has no range to search; fix it with --set {self.name}=VALUE")
         a, b = self.check(self.low if low is None else low), self.check(self.high if high is None else high)
         if not (self.low or 0) <= a < b:
             raise UserError(f"{self.name} needs a range low < high within {self.range_text()}, but got {a} … {b}")
@@ -119,24 +119,24 @@ def hyper(
     """A dataclass field that is a hyperparameter.
 
     default        the paper's value.          low, high   the range, both ends included; None: not searchable.
-    log            searched on a log scale.    choices     the values of a categorical one.
-    extra_values   single values that are allowed outside the range (0 to switch a term off).
+    log            searched on a log scale.    choices     the values of a categorical hyperparameter.
+    extra_values   single values allowed outside the range (for example 0, to switch a term off).
     first_round    the first round (1-based) whose evaluation can depend on it, or the name of the algorithm's
-                   method that tells the round; an early-stopping search puts no rung below it.
-    late           it matters late, if ever, in most of the space: rungs do not wait for it.
+                   method that returns this round; an early-stopping search puts no rung before it.
+    late           in most of the space it matters only in late rounds, if at all: rungs do not wait for it.
     """
     if isinstance(default, bool):
         choices = (False, True)
     default, low, high = map(plain, (default, low, high))
     choices, extra_values = tuple(map(plain, choices)), tuple(map(plain, extra_values))
     if strange := [c for c in choices if not isinstance(c, SCALARS)]:
-        raise UserError(f"a hyperparameter's choices must be texts, numbers or bools, but got {shown(strange[0])}")
+        raise UserError(f"a hyperparameter's choices must be strings, numbers or bools, but got {shown(strange[0])}")
     knob = Knob("", default, low, high, log, choices, extra_values, symbol, help, first_round, late)
     return field(default=default, metadata={"knob": knob})
 
 
 def knobs(cls: type) -> dict[str, Knob]:
-    """The hyperparameters that a dataclass declares, by name, in the order of their declaration."""
+    """The hyperparameters that a dataclass declares, by name, in declaration order."""
     return dict(_knobs(cls))
 
 
@@ -152,7 +152,7 @@ def check_all(owner: Any) -> None:
 
 
 def typed(known: Mapping[str, Knob], config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with its values in the types that were declared; names that are not known are left alone."""
+    """A configuration with its values in their declared types; unknown names are left unchanged."""
     try:
         given = dict(config)
     except (TypeError, ValueError):
@@ -161,7 +161,7 @@ def typed(known: Mapping[str, Knob], config: Mapping[str, Any]) -> dict[str, Any
 
 
 def find(name: str, *owners: type) -> Knob:
-    """The hyperparameter of that name in the first owner that has it; UserError with the nearest name otherwise."""
+    """The hyperparameter of this name in the first owner that has it; otherwise UserError with the nearest name."""
     known = {n: k for owner in reversed(owners) for n, k in knobs(owner).items()}
     if name not in known:
         raise unknown("hyperparameter", name, known)
@@ -173,12 +173,12 @@ def _named(f: Field) -> Knob:
 
 
 def plain(value: Any) -> Any:
-    """A scalar of NumPy, pandas or PyTorch as Python's own value; anything else as it is."""
+    """A scalar of NumPy, pandas or PyTorch as a Python value; anything else unchanged."""
     if getattr(value, "ndim", None) != 0 or getattr(getattr(value, "dtype", None), "kind", "f") not in "biufU":
-        return value  # dates have a number behind them, which nobody meant
+        return value  # not dates: they hold a number, but are not meant as one
     try:
         return value.item()
-    except (TypeError, ValueError, RuntimeError):  # a tensor without values, say
+    except (TypeError, ValueError, RuntimeError):  # for example a meta tensor, which has no values
         return value
 
 

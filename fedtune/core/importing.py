@@ -10,11 +10,12 @@ from contextlib import contextmanager
 
 @contextmanager
 def quick_imports() -> Iterator[None]:
-    """The garbage collector rests meanwhile, and afterwards never looks again at the objects that exist by then.
+    """Pause the garbage collector during many imports, and exclude the objects that exist afterwards from later
+    collections.
 
-    Modules make next to no garbage, but Python looks for it whenever the number of objects has grown by a quarter: a
-    fifth of the time that importing PyTorch and Ray Tune takes.  For a process of our own: a user's may have garbage.
-    Where nothing new is imported nothing changes.
+    Modules create almost no garbage, but Python collects whenever the number of objects has grown by a quarter.  That
+    is a fifth of the time that importing PyTorch and Ray Tune takes.  Use it only in fedtune's own processes: a user's
+    process may have garbage of its own.  If nothing new was imported, nothing changes.
     """
     collecting, before = gc.isenabled(), len(sys.modules)
     gc.disable()

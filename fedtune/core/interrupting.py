@@ -1,4 +1,4 @@
-"""How a command ends before its end: by SIGTERM as by Ctrl-C, or with a last word where it can only be ended."""
+"""How a command ends early: on SIGTERM as on Ctrl-C, and with a last message if the process must be ended."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from typing import NoReturn
 
 from fedtune.core.terminal import one_line
 
-STATUS = 130  # of a command that was interrupted
-_last_words: list[Callable[[str], None]] = []  # of the process: whoever is at work, the innermost last
+STATUS = 130  # exit status of an interrupted command
+_last_words: list[Callable[[str], None]] = []  # callbacks of the runs at work in this process, the innermost last
 _signalled = threading.Event()
-_ending = threading.Lock()  # of whoever ends the process, the first
+_ending = threading.Lock()  # held by the first thread that ends the process
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM, with which batch systems and containers end a job, is Ctrl-C meanwhile, to whoever hears that now.
+    """Handle SIGTERM, with which batch systems and containers end a job, like Ctrl-C during the block.
 
-    Once: some send it to a process and to its group.  Only the main thread hears signals; in another this does nothing.
+    Only the first counts: some systems send it to a process and to its group.  Only the main thread receives signals;
+    in any other this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -48,7 +49,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def ctrl_c_kept() -> Iterator[None]:
-    """Ctrl-C is afterwards heard by whoever heard it before: Tune's ear stays where nobody pressed it, and is deaf."""
+    """Restore the handler of Ctrl-C after the block, because Tune leaves its own in place."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -60,9 +61,9 @@ def ctrl_c_kept() -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """This process, which another spawned, ends when that one does, and by Ctrl-C without a word.
+    """Make this spawned process end when its parent does, and on Ctrl-C without a message.
 
-    A pool's processes would wait for work forever where their parent is killed.
+    Otherwise a pool's processes would wait for work forever after their parent is killed.
     """
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -78,7 +79,7 @@ def _follow() -> None:
 
 @contextmanager
 def last_words(say: Callable[[str], None]) -> Iterator[None]:
-    """What is written down and said of a run that `end` ends meanwhile, given why it does."""
+    """Register a callback that records and prints why a run ended, in case `end` ends the process."""
     _last_words.append(say)
     try:
         yield
@@ -87,10 +88,10 @@ def last_words(say: Callable[[str], None]) -> Iterator[None]:
 
 
 def end(why: str) -> NoReturn:
-    """End the process, which waits for what will not come; for any of its threads."""
+    """End the process, because it waits for something that will not come; any thread may call it."""
     with _ending:
         for say in reversed(_last_words):
-            with suppress(Exception):  # of a disk that is full, say: the others have theirs to say
+            with suppress(Exception):  # for example a full disk: the other callbacks still run
                 say(why)
         with suppress(OSError, ValueError):
             print(f"stopped: {one_line(why)}", file=sys.stderr, flush=True)

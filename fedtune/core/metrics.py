@@ -1,6 +1,6 @@
-"""One round's row of metrics, and what each of them is.  A metric is declared here and nowhere else.
+"""The metrics of a round, each declared here and nowhere else.
 
-From the declaration it reaches rounds.parquet and trials.parquet, the frames, the figures' axes and docs/metrics.md.
+The declaration feeds rounds.parquet and trials.parquet, the data frames, the axes of figures, and docs/metrics.md.
 """
 
 from __future__ import annotations
@@ -10,32 +10,32 @@ import statistics
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-if TYPE_CHECKING:  # the names are read by commands that need no PyTorch
+if TYPE_CHECKING:  # commands that do not need PyTorch import this module for the names
     from torch import Tensor
 
     from fedtune.core.trees import Size
 
-LOSS_CAP = 12 * math.log(10)  # a probability is taken as at least 1e-12, so that one row cannot make a mean infinite
+LOSS_CAP = 12 * math.log(10)  # probabilities are at least 1e-12, so that one row cannot make a mean infinite
 
 
 class Metric(NamedTuple):
-    """What is known of one metric; `METRICS` holds them by name."""
+    """The declaration of a metric; `METRICS` holds them by name."""
 
     help: str
-    label: str = ""  # on axes and in tables; empty: its name
+    label: str = ""  # on axes and in tables; default: its name
     unit: str = ""
     last: bool = False  # trials.parquet keeps a trial's last value as last_NAME
     best: bool = False  # trials.parquet keeps its value in the round of the best objective as best_NAME
-    evaluated: bool = False  # the table of runs on fresh seeds keeps a run's last value
+    evaluated: bool = False  # the table of fresh-seed runs keeps a run's last value
     goal: str = ""  # "max" or "min" if a search can optimise it
-    worst: float | None = None  # the worst value there is, for trials that diverge; None if there is none
-    grows: bool = False  # a trial's value adds up from its start
-    summed: bool = False  # over the seeds of a trial its values are added up; others are averaged
-    search_only: bool = False  # only a search's trials have it, where it was asked for
+    worst: float | None = None  # the worst possible value, for diverged trials; None if there is none
+    grows: bool = False  # it accumulates from the start of a trial
+    summed: bool = False  # added up over the seeds of a trial; other metrics are averaged
+    search_only: bool = False  # only trials of a search have it, if an option asks for it
 
     @property
     def most(self) -> float:
-        """The largest value there is of a metric that a search can optimise, none of which is below 0."""
+        """The largest possible value of a metric that a search can optimise; none of them is below 0."""
         return 1.0 if self.goal == "max" else math.inf if self.worst is None else self.worst
 
 
@@ -169,24 +169,25 @@ METRICS: dict[str, Metric] = {
 JUDGED = "judged"
 REPORTED = "reported"  # an entry of a trial's result: the names of those of its metrics that are not declared here
 TRAFFIC = ("comm_mb", "up_bytes", "down_bytes")  # what clients and server send
-METRIC = "val_acc"  # what trials are selected by where nothing else is asked for: validation only
+METRIC = "val_acc"  # the default objective: validation data only
 OBJECTIVES = {name: m.goal for name, m in METRICS.items() if m.goal}  # what a search can optimise, and which way
-SPREAD = ("", "_std", "_worst10", "_lowest")  # of a metric of each client: its mean and how it lies around that
+SPREAD = ("", "_std", "_worst10", "_lowest")  # statistics of a per-client metric: mean, then spread
 
 
 def limits(name: str) -> tuple[float, float]:
-    """The least and the largest value there is of a metric, of one on test rows too; infinite where nobody knows."""
+    """The smallest and largest possible value of a metric, also of its test counterpart; infinite if unknown."""
     like = name.replace("test_", "val_", 1) if name.startswith("test_") else name
     if like in METRICS and METRICS[like].goal:
         return 0.0, METRICS[like].most
-    share = like.startswith("val_acc_") and not like.endswith("_se")  # of a way to predict, or of some rows
+    share = like.startswith("val_acc_") and not like.endswith("_se")  # of a prediction head, or on some rows
     return (0.0, 1.0) if share else (-math.inf, math.inf)
 
 
 def accuracy(prefix: str, heads: dict[str, Tensor], rows: Tensor, clients: int) -> dict[str, float]:
     """Metrics of one split.  heads: name -> correct rows [k] of k scored clients; rows [k].  The first head counts.
 
-    clients: how many there are.  The standard error is that of a mean over k drawn from them without replacement.
+    clients: the number of all clients.  The standard error is that of a mean over k clients sampled without
+    replacement.
     """
     out: dict[str, float] = {}
     for i, (head, correct) in enumerate(heads.items()):
@@ -204,30 +205,32 @@ def accuracy(prefix: str, heads: dict[str, Tensor], rows: Tensor, clients: int) 
 
 
 def _over_clients(name: str, share: Tensor) -> dict[str, float]:
-    """How a figure of each client, of which more is better, is spread over clients: mean, spread and the worst."""
+    """Mean, standard deviation and worst clients of a per-client figure where more is better."""
     lowest = share.sort().values[: max(1, math.ceil(len(share) / 10))]
     found = (share.mean(), share.std(correction=0), lowest.mean(), lowest[0])
     return {f"{name}{end}": value.item() for end, value in zip(SPREAD, found, strict=True)}
 
 
 def by_class(prefix: str, counts: Tensor) -> dict[str, float]:
-    """Balanced accuracy and macro F1, means over clients.  counts [k, 3, C]: rows of each class, said to be, and both.
+    """Balanced accuracy and macro F1, averaged over clients.  counts [k, 3, C]: rows of each class, predicted rows,
+    correct rows.
 
-    Of each client scikit-learn's `balanced_accuracy_score`, and its `f1_score` with average="macro".
+    Per client these are scikit-learn's `balanced_accuracy_score` and `f1_score` with average="macro".
     """
     import torch
 
     rows, said, right = counts.double().unbind(1)
-    whole = torch.stack([rows, rows + said])  # what the right ones are a share of; F1 counts them twice
+    whole = torch.stack([rows, rows + said])  # the denominators; F1 counts correct rows twice
     each = torch.stack([right, 2 * right]) / whole.clamp(min=1)
     recall, f1 = (each.sum(2) / (whole > 0).sum(2)).mean(1).tolist()
     return {f"{prefix}_acc_balanced": recall, f"{prefix}_f1": f1}
 
 
 def on_foreign(counts: Tensor, held: Tensor) -> dict[str, float]:
-    """Accuracy on rows of classes that a client does not hold, the mean over clients; nothing where none lacks any.
+    """Accuracy on rows of classes that a client does not hold, averaged over clients; empty if every client holds all
+    classes.
 
-    counts [k, 3, C] as in `by_class`, of the rows of all classes; held [k, C] bool.
+    counts [k, 3, C] as in `by_class`, for rows of all classes; held [k, C] bool.
     """
     rows, _, right = (counts.double() * ~held[:, None]).sum(2).unbind(1)  # [k] each
     lacking = rows > 0
@@ -235,9 +238,9 @@ def on_foreign(counts: Tensor, held: Tensor) -> dict[str, float]:
 
 
 def kept_of(last: Mapping[str, Any], *more: str) -> dict[str, Any]:
-    """What tables of runs on fresh seeds keep of a run's last round; not numbers where it has none.
+    """The values of a run's last round that tables of fresh-seed runs keep; NaN if missing.
 
-    That is what is declared so, metrics of the user's own, and `more`.
+    These are the metrics declared `evaluated`, the user's own metrics, and `more`.
     """
     names = [n for n, m in METRICS.items() if m.evaluated] + [n for n in last if is_own(n)]
     return {name: last.get(name, math.nan) for name in dict.fromkeys([*names, *more])}
@@ -250,19 +253,19 @@ def metrics_in(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_own(column: str) -> bool:
-    """Whether a column of rounds is of a metric of the user's own: val_NAME, test_NAME, or how they are spread."""
-    head = column.startswith(("val_acc_", "test_acc_"))  # perhaps of a way to predict
+    """Whether a column of rounds belongs to a user's metric: val_NAME, test_NAME, or its spread over clients."""
+    head = column.startswith(("val_acc_", "test_acc_"))  # may belong to a prediction head
     return column.startswith(("val_", "test_")) and column not in METRICS and not head
 
 
 def communication(up: Size, down: Size, total_bytes: int) -> dict[str, float]:
-    """Metrics of the ledger: this round's sizes, and the megabytes so far."""
+    """Communication metrics: this round's sizes, and the megabytes so far."""
     out = {f"{way}_{k}": v for way, size in (("up", up), ("down", down)) for k, v in size._asdict().items()}
     return out | {"comm_mb": total_bytes / 1e6}
 
 
 def over_seeds(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """One row for a round trained on several seeds: means, seconds added up, and the accuracies' standard errors."""
+    """Combine the rows of several seeds into one: means, summed seconds, and standard errors of accuracies."""
     if len(rows) == 1:
         return rows[0]
     out: dict[str, Any] = {"round": rows[0]["round"]}
@@ -276,5 +279,5 @@ def over_seeds(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def log_loss(scores: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy of each row's softmaxed scores, capped.  [B, C], [B] -> [B]"""
+    """Cross-entropy of each row from its scores (logits), capped.  [B, C], [B] -> [B]"""
     return (-scores.log_softmax(1).gather(1, y[:, None])[:, 0]).clamp(max=LOSS_CAP)

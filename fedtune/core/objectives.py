@@ -1,11 +1,11 @@
-"""What a search goes for: a metric with its direction, or two of them, and what a configuration must keep to.
+"""What a search optimises: one metric with its direction, or two of them, and constraints.
 
     val_acc            the highest validation accuracy             val_loss           the lowest validation loss
-    val_acc,comm_mb    both, as a front                            val_recall:max     a metric of one's own
-    comm_mb<=20        a constraint, on what a trial has at its end
+    val_acc,comm_mb    two objectives: their Pareto front          val_recall:max     your own metric
+    comm_mb<=20        a constraint on a trial's last value
 
-Everything that selects (schedulers, searchers, tables, the final check, plots) asks these, and a run's record holds
-them as they are written here.
+Everything that selects (schedulers, searchers, tables, the final check, plots) uses these classes, and a run's record
+holds objectives and constraints in this notation.
 """
 
 from __future__ import annotations
@@ -18,52 +18,52 @@ from typing import Any, NamedTuple
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.metrics import JUDGED, METRIC, METRICS, OBJECTIVES
 
-FAR = 1e12  # a value worse than any, where schedulers need one: an infinite one would spoil their quantiles
-TOTALS = {"seconds": "time_total_s"}  # Tune's name for what our rows hold round by round
-EXCESSES = "excesses"  # the entry of a trial's result that says by how much it breaks each constraint
+FAR = 1e12  # stands for the worst value: schedulers need one, and infinity would spoil their quantiles
+TOTALS = {"seconds": "time_total_s"}  # Tune's name for the total of what our rows hold round by round
+EXCESSES = "excesses"  # the entry of a trial's result with the excess over each constraint
 TEST = "test_"
 NONE: Mapping[str, str] = {}
 
 
 class Objective(NamedTuple):
-    """A metric, and whether more or less of it is better: "max" or "min"."""
+    """A metric and its direction, "max" or "min"."""
 
     name: str
     mode: str
 
     def __str__(self) -> str:
-        """As it is typed: with its direction where that is not the metric's own."""
+        """As it is typed: with the direction if it is not the metric's default."""
         return self.name if OBJECTIVES.get(self.name) == self.mode else f"{self.name}:{self.mode}"
 
     @property
     def sign(self) -> int:
-        """1 where more is better, else -1."""
+        """1 if more is better, else -1."""
         return 1 if self.mode == "max" else -1
 
     @property
     def attribute(self) -> str:
-        """The entry of a trial's result that holds it."""
+        """The entry of a trial's result with its value."""
         return TOTALS.get(self.name, self.name)
 
     @property
     def column(self) -> str:
-        """The column of the table of trials that holds its last value."""
+        """The column of the table of trials with its last value."""
         return final(self.name)
 
     @property
     def worst(self) -> float | None:
-        """The worst value there is; None if there is none."""
+        """The worst possible value; None if there is none."""
         return METRICS[self.name].worst if self.name in METRICS else None
 
     @property
     def tested(self) -> str:
-        """The test metric that reports what it selects by; test accuracy for what only validation or training has."""
+        """The test metric that matches this objective; test accuracy if there is no such test metric."""
         name = TEST + self.name.removeprefix("val_")
         return name if self.name.startswith("val_") and (name in METRICS or self.name not in METRICS) else "test_acc"
 
     @property
     def tested_sign(self) -> int:
-        """1 where more of that test metric is better, else -1."""
+        """1 if more of that test metric is better, else -1."""
         return 1 if self.tested == "test_acc" else self.sign
 
     def better(self, one: float, other: float) -> bool:
@@ -72,7 +72,7 @@ class Objective(NamedTuple):
 
 
 class Constraint(NamedTuple):
-    """What a metric must keep to at a trial's end."""
+    """A bound that a metric must keep at a trial's end."""
 
     name: str
     rule: str  # <= or >=
@@ -84,21 +84,21 @@ class Constraint(NamedTuple):
 
     @property
     def attribute(self) -> str:
-        """The entry of a trial's result that holds its metric."""
+        """The entry of a trial's result with its metric."""
         return TOTALS.get(self.name, self.name)
 
     @property
     def column(self) -> str:
-        """The column of the table of trials that holds the metric's last value."""
+        """The column of the table of trials with the metric's last value."""
         return final(self.name)
 
     def excess(self, value: float) -> float:
-        """By what share of the bound a value breaks it; at most 0 where it is kept."""
+        """How far a value is beyond the bound, as a share of the bound; at most 0 if the bound is kept."""
         over = value - self.bound if self.rule == "<=" else self.bound - value
         return over / (abs(self.bound) or 1.0)
 
     def at_end(self, value: float, progress: float) -> float:
-        """What a value would be at a trial's end if it went on as until now.  progress: 0 … 1 of the trial's length."""
+        """A value extrapolated to the trial's end.  progress: the share of the trial that is done, 0 … 1."""
         grows = self.name in METRICS and METRICS[self.name].grows
         return value / progress if grows and 0 < progress < 1 else value
 
@@ -107,18 +107,18 @@ ACCURACY = Objective(METRIC, OBJECTIVES[METRIC])
 
 
 def final(name: str) -> str:
-    """The column of the table of trials that holds a metric's last value."""
+    """The column of the table of trials with a metric's last value."""
     return name if name in ("comm_mb", "seconds") else f"last_{name}"
 
 
 def parse(text: str, own: Mapping[str, str] = NONE) -> tuple[Objective, ...]:
-    """One objective or two, separated by a comma; UserError for what cannot be searched for.
+    """Parse one objective, or two separated by a comma; UserError if a search cannot optimise it.
 
-    own: the user's own metrics on validation rows, with their direction; "" where it has to be given.
+    own: the user's own validation metrics with their directions; "" if the direction must be given.
     """
     found = tuple(_objective(part.strip(), own) for part in text.split(","))
     if len(found) > 2 or len({o.name for o in found}) < len(found):
-        raise UserError(f"--objective is one metric, or two with a comma between, but got {text!r}")
+        raise UserError(f"--objective takes one metric, or two separated by a comma, but got {text!r}")
     return found
 
 
@@ -128,15 +128,17 @@ def _objective(text: str, own: Mapping[str, str]) -> Objective:
     if colon and mode not in ("max", "min"):
         raise UserError(f"an objective's direction is max or min, but got {text!r}; give {name}:max or {name}:min")
     if not (mode or own.get(name) or name in OBJECTIVES):
-        raise UserError(f"a metric of one's own needs its direction, but got {text!r}; give {name}:max or {name}:min")
-    if colon and name in OBJECTIVES and mode != OBJECTIVES[name]:  # of one's own the last word is what is typed
+        raise UserError(f"your own metric needs a direction, but got {text!r}; give {name}:max or {name}:min")
+    if colon and name in OBJECTIVES and mode != OBJECTIVES[name]:  # the user's own metric may be overruled
         best = {"max": "highest", "min": "lowest"}[OBJECTIVES[name]]
-        raise UserError(f"of {name} the {best} is the best, but got {text!r}; leave out :{mode}")
+        raise UserError(f"the {best} {name} is the best, but got {text!r}; leave out :{mode}")
     return Objective(name, mode or own.get(name) or OBJECTIVES[name])
 
 
 def constraints(text: str, own: Collection[str] = ()) -> tuple[Constraint, ...]:
-    """Constraints, separated by commas; none of an empty text.  UserError for what is none.  own: as in `parse`."""
+    """Parse constraints, separated by commas; none for an empty text.  UserError for anything else.  own: as in
+    `parse`.
+    """
     found = tuple(_constraint(part.strip(), own) for part in text.split(",")) if text else ()
     for name in dict.fromkeys(c.name for c in found):
         _require_values(name, [c for c in found if c.name == name])
@@ -144,14 +146,14 @@ def constraints(text: str, own: Collection[str] = ()) -> tuple[Constraint, ...]:
 
 
 def _require_values(name: str, kept: Sequence[Constraint]) -> None:
-    """UserError unless some value of a metric keeps these constraints on it."""
+    """UserError unless some value of a metric satisfies all of these constraints on it."""
     least, most = (0.0, METRICS[name].most) if name in METRICS else (-math.inf, math.inf)
     low = max([least, *(c.bound for c in kept if c.rule == ">=")])
     high = min([most, *(c.bound for c in kept if c.rule == "<=")])
     if low > high:
         values = f"{name} is {least:g} to {most:.3g}" if most < math.inf else f"{name} is {least:g} or more"
         known = f", and {values}" if name in METRICS else ""
-        raise UserError(f"--subject-to must leave some value of {name}, but got {','.join(map(str, kept))}{known}")
+        raise UserError(f"--subject-to must allow some value of {name}, but got {','.join(map(str, kept))}{known}")
 
 
 def _constraint(text: str, own: Collection[str]) -> Constraint:
@@ -161,7 +163,9 @@ def _constraint(text: str, own: Collection[str]) -> Constraint:
     except ValueError:
         bound = math.nan
     if not found or not math.isfinite(bound):
-        raise UserError(f"--subject-to is METRIC<=NUMBER or METRIC>=NUMBER, but got {text!r}; for instance comm_mb<=20")
+        raise UserError(
+            f"--subject-to takes METRIC<=NUMBER or METRIC>=NUMBER, but got {text!r}; give for example comm_mb<=20"
+        )
     _require_known(found[1], "metric of a constraint", own)
     return Constraint(found[1], found[2], bound)
 
@@ -169,15 +173,15 @@ def _constraint(text: str, own: Collection[str]) -> Constraint:
 def _require_known(name: str, what: str, own: Collection[str]) -> None:
     if name.startswith(TEST):
         raise UserError(
-            f"a search must not see test rows, or its test figures would say nothing of new data, but got {name}; "
-            f"take val_{name.removeprefix(TEST)}"
+            f"a search must not use test data, or test figures would no longer estimate new data, but got {name}; "
+            f"use val_{name.removeprefix(TEST)}"
         )
     if name not in OBJECTIVES and name not in own:
         raise unknown(what, name, [*OBJECTIVES, *own])
 
 
 def written(text: str) -> Objective:
-    """An objective as a record holds it."""
+    """Parse an objective from a record."""
     name, _, mode = text.partition(":")
     if not re.fullmatch(r"\w+", name) or mode not in ("", "max", "min"):
         raise UserError(f"an objective is recorded as METRIC, METRIC:max or METRIC:min, but got {shown(text)}")
@@ -185,14 +189,14 @@ def written(text: str) -> Objective:
 
 
 class Goal(NamedTuple):
-    """The objectives of a search, the first of which trials are judged by, and its constraints."""
+    """A search's objectives and constraints; trials are judged by the first objective."""
 
     objectives: tuple[Objective, ...] = (ACCURACY,)
     constraints: tuple[Constraint, ...] = ()
 
     @property
     def first(self) -> Objective:
-        """What trials are judged by and the best is chosen by."""
+        """The objective by which trials are judged and the best is chosen."""
         return self.objectives[0]
 
     @property
@@ -202,12 +206,12 @@ class Goal(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """The metrics that decide, each once."""
+        """The metrics of objectives and constraints, each once."""
         return list(dict.fromkeys([*(o.name for o in self.objectives), *(c.name for c in self.constraints)]))
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Goal:
-        """The goal of a run, as its record holds it."""
+        """The goal of a run, from its record."""
         kept = [str(text) for text in record.get("constraints") or []]
         return cls(
             tuple(written(str(text)) for text in record.get("objectives") or [METRIC]),
@@ -215,20 +219,22 @@ class Goal(NamedTuple):
         )
 
     def to_record(self) -> dict[str, list[str]]:
-        """The objectives and constraints as a run's record holds them."""
+        """The objectives and constraints for a run's record."""
         return {"objectives": list(map(str, self.objectives)), "constraints": list(map(str, self.constraints))}
 
     def excesses(self, result: Mapping[str, Any], progress: float) -> list[float]:
-        """By how much a trial that goes on as until now breaks each constraint at its end; at most 0: not at all."""
+        """The excess over each constraint that a trial is heading for at its end; at most 0 if it keeps it."""
         return [c.excess(c.at_end(float(result[c.attribute]), progress)) for c in self.constraints]
 
     def judged(self, result: Mapping[str, Any], excesses: Sequence[float]) -> float:
-        """What schedulers compare: the first objective; what breaks a constraint comes behind all that break none."""
+        """What schedulers compare: the first objective, or worse than all others if a constraint is broken."""
         broken = sum(max(0.0, e) for e in excesses)
         return -self.first.sign * (FAR + broken) if broken else float(result[self.first.attribute])
 
     def of_diverged(self, classes: int) -> dict[str, float]:
-        """What a trial that diverged reports: chance as its accuracy, and of all else that decides the worst."""
+        """What a diverged trial reports: accuracy at chance level, and the worst value of all other metrics that
+        decide.
+        """
         worst = {o.name: o.worst if o.worst is not None else -o.sign * FAR for o in self.objectives}
         last = {JUDGED: -self.first.sign * 2 * FAR} if self.constraints else {}
         return worst | last | {METRIC: 1 / classes}

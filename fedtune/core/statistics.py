@@ -1,4 +1,4 @@
-"""What a comparison says of means: intervals, paired differences, corrections for many, and how they are written."""
+"""Statistics of a comparison: means with intervals, paired differences, corrected p values, and their format."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import numpy as np
 from scipy import special
 
 UNBOUNDED = (-math.inf, math.inf)
-EQUAL = 1e-12  # accuracies are shares of rows, so that differences may be equal but for the last bits
+EQUAL = 1e-12  # accuracies are shares of rows, so equal differences may differ in the last bits
 
 
 class Mean(NamedTuple):
-    """A mean and half the width of its interval: mean ± half holds the true one in 95 of 100 samples."""
+    """A mean and half the width of its interval: mean ± half contains the true mean in 95 of 100 samples."""
 
     mean: float
-    half: float  # not a number for fewer than two values
+    half: float  # NaN for fewer than two values
 
 
 class Difference(NamedTuple):
-    """A paired difference: its mean, half its interval's width, and Student's two-sided p.
+    """A paired difference: its mean, half the width of its interval, and Student's two-sided p.
 
-    Where all are equal there is no spread to estimate: p is not a number, nor is half unless all are zero.
+    If all differences are equal, there is no spread to estimate: p is NaN, and so is half unless all are zero.
     """
 
     mean: float
@@ -32,7 +32,7 @@ class Difference(NamedTuple):
 
 
 def mean(values: Any, level: float = 0.95) -> Mean:
-    """Of independent values, by Student's t; not a number if one is not: a run that diverged has no accuracy."""
+    """Mean of independent values with Student's t interval; NaN if any value is (a diverged run has no accuracy)."""
     x = np.asarray(values, float)
     if x.size == 0 or np.isnan(x).any():
         return Mean(math.nan, math.nan)
@@ -43,7 +43,7 @@ def mean(values: Any, level: float = 0.95) -> Mean:
 
 
 def mean_difference(a: Any, b: Any) -> Mean:
-    """The mean of a − b of values that belong together (here: of the same seed, hence partition), with its interval."""
+    """The mean of a − b over pairs (here: the same seed, hence the same partition), with its interval."""
     d = np.asarray(a, float) - np.asarray(b, float)
     found = mean(d)
     if d.size < 2 or np.isnan(d).any() or np.ptp(d) >= EQUAL:
@@ -52,8 +52,8 @@ def mean_difference(a: Any, b: Any) -> Mean:
 
 
 def paired(a: Any, b: Any) -> Difference:
-    """The mean of a − b of values that belong together, with its interval and Student's two-sided p."""
-    from scipy import stats  # here, as its import takes 0.7 s, which no search is to begin with
+    """The mean of a − b over pairs, with its interval and Student's two-sided p."""
+    from scipy import stats  # imported here: it takes 0.7 s, which would delay every search
 
     d = np.asarray(a, float) - np.asarray(b, float)
     tested = d.size >= 2 and not np.isnan(d).any() and np.ptp(d) >= EQUAL
@@ -61,9 +61,10 @@ def paired(a: Any, b: Any) -> Difference:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """p values corrected for their number (Holm, Scand. J. Statist. 6, 1979): any error has at most the level's chance.
+    """p values corrected for multiple tests (Holm, Scand. J. Statist. 6, 1979), which bounds the chance of any false
+    positive.
 
-    What is not a number was not tested: it stays, and does not count.
+    NaN means not tested: it stays NaN and does not count.
     """
     order = [i for i in np.argsort(p, kind="stable") if not math.isnan(p[i])]
     out, worst = [math.nan] * len(p), 0.0
@@ -74,14 +75,14 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def number(value: float, form: str) -> str:
-    """A figure in Python's format, with a true minus sign; a dash for what is none."""
+    """A number in Python's format, with a true minus sign; a dash for NaN."""
     return "–" if math.isnan(value) else format(value, form).replace("-", "−")
 
 
 def interval(mean: float, half: float, form: str, half_form: str = "", within: tuple[float, float] = UNBOUNDED) -> str:
-    """`0.9478 ± 0.0254`, or `0.9900 ± 0.0254 (≤ 1)` where it reaches beyond what there is; the mean alone without half.
+    """`0.9478 ± 0.0254`, with ` (≤ 1)` if the interval exceeds the possible values; the mean alone if half is NaN.
 
-    half_form: default that of the mean, unsigned.  within: the least and the largest value there is.
+    half_form: by default the mean's, unsigned.  within: the smallest and largest possible value.
     """
     if math.isnan(half):
         return number(mean, form)
@@ -91,6 +92,6 @@ def interval(mean: float, half: float, form: str, half_form: str = "", within: t
 
 
 def arms(means: Any, halves: Any, within: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
-    """How far intervals reach above and below their means, cut at what there is; 0 for what is not a number."""
+    """How far intervals extend above and below their means, cut at the possible values; 0 for NaN."""
     mean, half = np.asarray(means, float), np.nan_to_num(np.asarray(halves, float))
     return np.minimum(half, (within[1] - mean).clip(0)), np.minimum(half, (mean - within[0]).clip(0))

@@ -1,4 +1,4 @@
-"""How the commands speak: lines for the person at the terminal, the width of tables, the writing of values."""
+"""How commands write to the terminal: messages, the width of tables, the formatting of values."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-CELL = "JPY_PARENT_PID"  # in the environment of what a notebook's cell starts
-WORD = 250  # letters of a path or a name that a message shows in full
-LINE = 600  # letters of a message
-FEW = 5  # of many names, those that a message has
+CELL = "JPY_PARENT_PID"  # set in the environment of processes that a notebook's cell starts
+WORD = 250  # characters of a path or a name that a message shows in full
+LINE = 600  # characters of a message
+FEW = 5  # names that a message lists at most
 
 
 def say(line: str) -> None:
@@ -28,16 +28,16 @@ def say(line: str) -> None:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Discard whatever is printed in the `with` block."""
+    """Discard everything printed in the block."""
     with redirect_stdout(None), redirect_stderr(None):
         yield
 
 
 def console(stderr: bool = False, width: int | None = None, **more: Any) -> Console:
-    """Where tables are printed: as wide as the terminal, as $COLUMNS says, or else wide enough for most.
+    """A console for tables, as wide as the terminal or $COLUMNS, or else wide enough for most.
 
-    Every text is shown as it is written: a class named [bold] or :fire: is no mark-up, and no text moves the cursor.
-    In a notebook it is text, too, in the cell's output or in the file that was given.
+    Text is shown literally: a class named [bold] or :fire: is not mark-up, and no text can move the cursor.  In a
+    notebook the output is text too, in the cell or in the given file.
     """
     from rich.console import Console
     from rich.text import Text
@@ -53,7 +53,7 @@ def console(stderr: bool = False, width: int | None = None, **more: Any) -> Cons
 
 
 def in_notebook() -> bool:
-    """Whether this runs in the kernel of a notebook, whose cells show pictures and pages."""
+    """Whether this runs in a notebook's kernel, whose cells show pictures and HTML."""
     if "IPython" not in sys.modules:
         return False
     from IPython import get_ipython
@@ -62,14 +62,14 @@ def in_notebook() -> bool:
 
 
 def watched() -> bool:
-    """Whether stderr is a terminal, in which a picture can be drawn anew; the output of a notebook's `!` is none."""
+    """Whether stderr is a terminal, in which a picture can be redrawn; the output of a notebook's `!` is not."""
     return sys.stderr.isatty() and CELL not in os.environ
 
 
 def progress(title: str) -> Progress:
-    """A bar on stderr: how many are done, what is left, and a task's description as the latest words.
+    """A progress bar on stderr: how many are done, the time left, and the task's description as the latest news.
 
-    Without a terminal it is not shown.
+    It is not shown without a terminal.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -80,12 +80,12 @@ def progress(title: str) -> Progress:
 
 
 def short(value: Any) -> str:
-    """A hyperparameter's value as tables show it: four digits of a float, nothing for None."""
+    """A hyperparameter's value for tables: four digits of a float, nothing for None."""
     return f"{value:.4g}" if isinstance(value, float) else "" if value is None else printable(str(value))
 
 
 def several(number: int, thing: str) -> str:
-    """So many of a thing: `1 round`, `12 rounds`, `3 classes`."""
+    """A number with its noun: `1 round`, `12 rounds`, `3 classes`."""
     ending = "" if number == 1 else "es" if thing.endswith(("s", "ch")) else "s"
     return f"{number} {thing}{ending}"
 
@@ -96,19 +96,19 @@ def few(names: Sequence[str]) -> str:
 
 
 def one_line(text: object) -> str:
-    """A text as one line that a terminal shows as it is; words and lines that are very long lose their middles."""
+    """A text as one printable line; very long words and lines are shortened in the middle."""
     words = printable(" ".join(str(text).split())).split(" ")
     line = " ".join(w if len(w) <= WORD else f"{w[: WORD // 2]}…{w[-WORD // 4 :]}" for w in words)
     return line if len(line) <= LINE else f"{line[: LINE * 2 // 3]} … {line[-LINE // 4 :]}"
 
 
 def near(path: Path) -> Path:
-    """A path as a person here would write it: from the working directory, where it leads into that."""
+    """A path relative to the working directory if it lies inside, as a person would type it."""
     return path.relative_to(here) if path.is_relative_to(here := Path.cwd()) else path
 
 
 def command_line(*words: object) -> str:
-    """A command of ours that works when it is pasted here, whether or not the environment is active."""
+    """A fedtune command that works when pasted here, whether or not its environment is active."""
     typed = (str(near(word)) if isinstance(word, Path) else str(word) for word in words)
     program = [sys.executable, "-m", "fedtune"]
     script = Path(sys.executable).with_name("fedtune")
@@ -121,7 +121,7 @@ def command_line(*words: object) -> str:
 
 
 def printable(text: str) -> str:
-    """A text without what would move a terminal's cursor, colour it, turn its direction or fail to be written."""
+    """A text without characters that move the cursor, set colours, reverse the direction or cannot be written."""
     if text.isprintable():
         return text
     fine = (c if c.isprintable() or c in "\n\t " else c.encode("unicode_escape").decode() for c in text)

@@ -1,4 +1,4 @@
-"""How many threads PyTorch computes with."""
+"""The number of threads that PyTorch computes with."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from fedtune.core.process import turn
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """PyTorch has one meanwhile, as in a trial: threads that share a small step wait for each other on busy cores.
+    """Run the block with one PyTorch thread, as a trial does.
 
-    Nobody else's run is at work meanwhile, as the number is the process's.
+    Threads that share a small step wait for each other on busy cores.  The number of threads belongs to the whole
+    process, so no other run works meanwhile.
     """
     with turn():
         before = torch.get_num_threads()

@@ -1,10 +1,10 @@
-"""torchvision's Python parts, whichever build of it lies beside torch.
+"""Import torchvision's Python parts, whichever build of it is installed beside torch.
 
-The package registry's torchvision wheel is compiled for CUDA.  Beside a CPU-only torch its compiled operators
-cannot be loaded, and `import torchvision` stops with "operator torchvision::nms does not exist", although the
-data sets and models that fedtune uses are plain Python.  Only then are the two operators that torchvision
-describes at import declared here, without code behind them (calling them still fails), and the import repeated.
-Everything in fedtune takes `datasets` and `models` from this module.
+The package registry's torchvision wheel is compiled for CUDA.  With a CPU-only torch its compiled operators cannot
+be loaded, and `import torchvision` stops with "operator torchvision::nms does not exist".  The data sets and models
+that fedtune uses are plain Python and need none of these operators.  In this case only, the two operators that
+torchvision describes at import are declared here without an implementation (calling them still fails), and the
+import is repeated.  All of fedtune imports `datasets` and `models` from this module.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import warnings
 
 import torch
 
-_declared: torch.library.Library | None = None  # an operator lives only as long as the Library that declares it
+_declared: torch.library.Library | None = None  # an operator exists only as long as the Library that declares it
 
 
 def _declare() -> torch.library.Library:
-    """Declare torchvision's two operators and forget the import that failed for want of them."""
+    """Declare torchvision's two operators and discard the import that failed without them."""
     library = torch.library.Library("torchvision", "DEF")
     for operator in ("nms", "qnms"):
         library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -28,7 +28,7 @@ def _declare() -> torch.library.Library:
 
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # a missing image extension is no loss: nothing here decodes JPEG
+    warnings.simplefilter("ignore")  # a missing image extension does not matter: nothing here decodes JPEG
     try:
         import torchvision  # noqa: F401
     except RuntimeError as error:

@@ -1,6 +1,5 @@
-"""Trees of tensors whose first axis is the clients, and the two ways to run one client's function over all of them.
-
-A tree is a tensor, a dict of trees, or a `Ragged`.  `K` is the client axis of a tree on the server's side.
+"""Trees of tensors whose first axis is the clients, and two ways to run one client's function on all of them.  A tree
+is a tensor, a dict of trees, or a `Ragged`.  `K` is the client axis of a tree on the server's side.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ Executor = Literal["stack", "loop"]
 
 
 class Ragged(NamedTuple):
-    """A table of which only some entries exist: what is sent is `values[present]` and the bitmap `present`.
+    """A table with absent entries: only `values[present]` and the bitmap `present` are sent.
 
-    values  [..., *E] entries of any shape E, padded where absent; never read an absent one.
-    present [...] bool.
+    values  [..., *E] entries of any shape E, padded where absent; never read an absent one. present [...] bool.
     """
 
     values: Tensor
@@ -33,7 +31,7 @@ torch.serialization.add_safe_globals([Ragged])  # so that a checkpoint loads wit
 
 
 def tree_map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
-    """Apply fn to every tensor (of several trees of the same form)."""
+    """Apply fn to every tensor of a tree, or of several trees of the same structure."""
     if isinstance(tree, dict):
         return {key: tree_map(fn, tree[key], *(r[key] for r in rest)) for key in tree}
     if isinstance(tree, tuple):
@@ -61,7 +59,7 @@ def named(tree: Tree, name: str = "") -> dict[str, Tensor]:
 
 
 def take(tree: Tree, index: Any) -> Tree:
-    """The clients at these positions: a number drops the axis, a slice gives views, a tensor gives copies."""
+    """The clients at these positions: an int drops the axis, a slice gives views, a tensor gives copies."""
     return tree_map(lambda t: t[index], tree)
 
 
@@ -71,30 +69,30 @@ def put(tree: Tree, index: Tensor, new: Tree) -> Tree:
 
 
 def join(trees: Sequence[Tree]) -> Tree:
-    """One tree from several, one after another along the client axis."""
+    """Concatenate several trees along the client axis."""
     return tree_map(lambda *ts: torch.cat(ts), trees[0], *trees[1:]) if len(trees) > 1 else trees[0]
 
 
 def to_all(tree: Tree, clients: int) -> Tree:
-    """The same tree for every client: a client axis in front that takes no memory."""
+    """The same tree for every client: expanded along a new client axis, without using memory."""
     return tree_map(lambda t: t.expand(clients, *t.shape), tree)
 
 
 def alike(t: Tensor) -> bool:
-    """Whether a tensor is one for all clients, as `to_all` makes it."""
+    """Whether a tensor is shared by all clients, as `to_all` makes it."""
     return t.dim() > 0 and len(t) > 1 and t.stride(0) == 0
 
 
 def take_cheaply(tree: Tree, index: Tensor) -> Tree:
-    """As `take`, but what is one for all clients stays so and takes no memory."""
+    """Like `take`, but a tensor shared by all clients stays shared and uses no memory."""
     return tree_map(lambda t: t[: len(index)] if alike(t) else t[index], tree)
 
 
 def mean_over_clients(tree: Tree, weight: Tensor) -> Tree:
     """Σ_k weight_k · tree_k / Σ_k weight_k.   weight [K] >= 0.
 
-    Whole numbers (BatchNorm's counters) are averaged in floating point and rounded back, because a weighted
-    mean of integers would otherwise be cut to 0.
+    Integers (BatchNorm's counters) are averaged in floating point and then rounded, because an integer mean would be
+    truncated.
     """
 
     def mean(t: Tensor) -> Tensor:
@@ -107,14 +105,14 @@ def mean_over_clients(tree: Tree, weight: Tensor) -> Tree:
 
 
 class Size(NamedTuple):
-    """What messages hold: real numbers, whole numbers (counts, labels), and bytes."""
+    """The size of messages: floating-point numbers, integers (counts, labels), and bytes."""
 
     floats: int
     ints: int
     bytes: int
 
     def plus(self, other: Size) -> Size:
-        """The size of two messages together."""
+        """The total size of two messages."""
         return Size(*(a + b for a, b in zip(self, other, strict=True)))
 
 
@@ -122,9 +120,9 @@ NOTHING = Size(0, 0, 0)
 
 
 def size(messages: Tree) -> Size:
-    """The size of the very tensors that are sent, one message per client [m, …].
+    """The size of the tensors that are sent, one message per client [m, …].
 
-    A Ragged counts the entries that are present, and in bytes the client's bitmap that says which.
+    A Ragged counts its present entries, and in bytes also the client's bitmap.
     """
     if isinstance(messages, dict):
         return reduce(Size.plus, map(size, messages.values()), NOTHING)
@@ -139,10 +137,11 @@ def size(messages: Tree) -> Size:
 
 
 def for_each_client(fn: Callable[..., Tree], executor: Executor, *trees: Tree, draws: Draws | None = None) -> Tree:
-    """fn of each client's trees, the results stacked along the client axis [K, …].
+    """Apply fn to each client's trees and stack the results along the client axis [K, …].
 
-    "stack" runs all clients as one program (torch.func.vmap); "loop" one by one: the oracle in tests, a place to
-    put a breakpoint, and what is faster for large models on a CPU.  draws: these clients' random numbers, if any.
+    "stack" runs all clients as one program (torch.func.vmap).  "loop" runs one client after the other: it is the
+    reference in tests, allows breakpoints, and is faster for large models on a CPU.  draws: these clients' random
+    numbers, if any.
     """
     clients, draws = leaves(trees)[0].shape[0], draws or Draws()
     if executor == "stack":

@@ -1,14 +1,14 @@
-"""Lookups in a stack of tables that stay within each client's own: rules for `vmap` in the place of PyTorch's.
+"""Rules for `vmap` that keep lookups within each client's own table; they replace PyTorch's.
 
-PyTorch's rule for an embedding lays the clients' tables end to end and numbers their rows through.  So a number past
-the end of one table is a row of the next client's, which is read, and trained; a negative one is the client's before.
-`index_fill` does the same, `one_hot` looks at no bound at all, and the padding's row has a gradient at all clients but
-the first.  Here each number is looked up among the client's own rows before it is numbered through: one that is none
-of them is an error in PyTorch's kernel, as without `vmap`, also where recorded operations are run again.
+PyTorch's rule for an embedding concatenates the clients' tables and numbers their rows consecutively.  So an index past
+the end of one table reads, and trains, a row of the next client's table, and a negative index a row of the previous
+client's.  `index_fill` does the same, `one_hot` checks no bound at all, and the padding row gets a gradient at every
+client but the first.  Here each index is first looked up among the client's own rows.  An index out of range is an
+error in PyTorch's kernel, as without `vmap`, also when recorded operations are replayed.
 
-The rules are registered when this is imported, for the whole process, as PyTorch registers its own in Python.  Other
-lookups (`w[i]`, gather, take, index_select, scatter, index_add, embedding_bag …) keep the client axis, or run client by
-client; tests/core/test_vmap_rules.py tries them.
+Importing this module registers the rules for the whole process, as PyTorch registers its own.  Other lookups (`w[i]`,
+gather, take, index_select, scatter, index_add, embedding_bag …) keep the client axis or run client by client;
+tests/core/test_vmap_rules.py tests them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BATCHED = torch._C.DispatchKeySet(torch._C.DispatchKey.FuncTorchBatched)
 def _embedding(
     weight: Tensor, ids: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> Tensor:
-    """Rows [..., D] of each client's table.  A sparse gradient comes out dense: they are the same numbers."""
+    """Rows [..., D] of each client's table.  A sparse gradient becomes dense, with the same numbers."""
     level = _functorch.maybe_current_level() or 0
     (w, w_axis), (i, i_axis) = (_functorch._unwrap_batched(t, level) for t in (weight, ids))
     with torch._C._ExcludeDispatchKeyGuard(_BATCHED):
@@ -45,7 +45,7 @@ def _embedding(
 
 
 def _numbered_through(i: Tensor, clients: int, size: int) -> Tensor:
-    """Row i of client k's table as a row of all tables end to end; an error where the client has no such row."""
+    """Turn row i of client k's table into a row of the concatenated tables; an error if the client has no such row."""
     own = torch.arange(size, device=i.device).expand(clients, size)
     found = own.gather(1, i.reshape(clients, -1).long())
     return (found + torch.arange(0, clients * size, size, device=i.device)[:, None]).view(i.shape)
@@ -53,7 +53,9 @@ def _numbered_through(i: Tensor, clients: int, size: int) -> Tensor:
 
 def _one_hot(ids: Tensor, num_classes: int = -1) -> Tensor:
     if num_classes <= 0:
-        raise RuntimeError("under vmap one_hot needs to be told: provide an explicit positive num_classes")
+        raise RuntimeError(
+            "one_hot under vmap cannot infer the number of classes; provide an explicit positive num_classes"
+        )
     return ids.new_zeros(*ids.shape, num_classes).scatter(-1, ids[..., None], 1)
 
 
@@ -66,14 +68,14 @@ def _index_fill_(x: Tensor, dim: int, index: Tensor, value: float | Tensor) -> T
 
 
 def _members(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Which entries along an axis are meant, in the form of the axes from there on."""
+    """Which entries along an axis are selected, shaped to broadcast over the axes from there on."""
     size = x.shape[dim] if x.dim() else 1
     places = torch.where(index < 0, index + size, index).reshape(-1)
     members = torch.zeros(size, dtype=torch.bool, device=x.device).scatter(0, places, True)
     return members.view(size, *[1] * (x.dim() - 1 - dim % x.dim())) if x.dim() else members.view(())
 
 
-_RULES = torch.library.Library("aten", "IMPL")  # held, as they go with it
+_RULES = torch.library.Library("aten", "IMPL")  # kept alive: the rules exist only as long as it does
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
     for name, rule in {

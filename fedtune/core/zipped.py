@@ -1,4 +1,4 @@
-"""What a zip says that it holds, by its directory and the headers of arrays: nothing is unpacked."""
+"""Check a zip archive by its directory and its arrays' headers, without unpacking anything."""
 
 from __future__ import annotations
 
@@ -15,50 +15,50 @@ from fedtune.core import bounded
 from fedtune.core.errors import UserError
 from fedtune.core.memory import there_is
 
-DIRECTORY = 2**22  # bytes of a zip's directory, which has some 100 for each member
-BEGINNING = 2  # bytes that tell of what kind a file is
+DIRECTORY = 2**22  # the largest directory of a zip, in bytes; each member takes about 100
+BEGINNING = 2  # bytes that identify the type of a file
 ZIP = b"PK"
 
 
 def require(path: str | Path) -> None:
-    """Unfit for a zip that unpacks to more than is read, another OSError, or UserError for what is none."""
+    """Raise UserError for a file that is no zip, Unfit for one that unpacks to too much, or another OSError."""
     with _directory(path, "a zip"):
         pass
 
 
 def require_arrays(path: str | Path) -> None:
-    """The same for an .npz; UserError also for an array that is said to have other bytes than it has."""
+    """The same for an .npz; also UserError if an array's header does not match its size in bytes."""
     from numpy.lib import format as npy
 
     headers: dict[tuple[int, int], Any] = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     if begins(path) == npy.MAGIC_PREFIX[:BEGINNING]:
-        raise UserError(f"{path} holds one array without a name; save arrays by name, as np.savez(path, x=x)")
+        raise UserError(f"{path} holds a single array without a name; save arrays by name, as in np.savez(path, x=x)")
     with _directory(path, "an .npz") as packed:
         for member in packed.infolist():
             with packed.open(member) as file:
-                read = headers.get(npy.read_magic(file))  # of a later version NumPy itself is asked
+                read = headers.get(npy.read_magic(file))  # a later version is left to NumPy
                 if read is None:
                     continue
                 shape, _, dtype = read(file)
                 says, has = math.prod(shape) * dtype.itemsize, member.file_size - file.tell()
             if not dtype.hasobject and says != has:
-                raise ValueError(f"{member.filename} says that it has {says:,} bytes, but it has {has:,}")
+                raise ValueError(f"the header of {member.filename} says {says:,} bytes, but it has {has:,}")
 
 
 def begins(path: str | Path) -> bytes:
-    """A file's first bytes."""
+    """The first bytes of a file."""
     with bounded.opened(path, most()) as file:
         return file.read(BEGINNING)
 
 
 def most() -> int:
-    """Bytes of data that are read: half the memory of this machine, as they are converted on the way."""
+    """The most bytes of data that are read: half of this machine's memory, as data are converted after reading."""
     return there_is() // 2
 
 
 @contextmanager
 def _directory(path: str | Path, kind: str) -> Iterator[zipfile.ZipFile]:
-    """A zip as it is looked over."""
+    """Open a zip and check its directory."""
     try:
         with _Cautious(bounded.opened(path, most()).detach()) as file, zipfile.ZipFile(file) as packed:
             unpacked = sum(member.file_size for member in packed.infolist())
@@ -66,13 +66,13 @@ def _directory(path: str | Path, kind: str) -> Iterator[zipfile.ZipFile]:
             yield packed
     except OSError:
         raise
-    except Exception as error:  # of zips, of what packs them, and of NumPy's headers
+    except Exception as error:  # from the zip format, its compression, or NumPy's headers
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{path} cannot be read as {kind}: {reason}") from error
 
 
 class _Cautious(io.BufferedReader):
-    """A file of which no more is read at once than a zip's directory may have."""
+    """A file reader that never reads more at once than the largest allowed zip directory."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or size < 0:

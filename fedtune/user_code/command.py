@@ -1,4 +1,4 @@
-"""What makes a function a command: a parser whose complaints are one line, and errors that are one line."""
+"""What commands share: a parser with one-line error messages, and every other error as one line too."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from fedtune.core.errors import Diverged, UserError
 from fedtune.core.terminal import one_line
 from fedtune.user_code import user_errors
 
-OURS = str(Path(__file__).parents[1])  # the package's folder
-BUG = 70  # the exit status of what nobody foresaw, as sysexits.h has it
-OF_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)  # told without a path
+OURS = str(Path(__file__).parents[1])  # fedtune's folder
+BUG = 70  # exit status of an unexpected error (EX_SOFTWARE in sysexits.h)
+OF_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)  # reported without a path
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line, and which takes no empty value for a default."""
+    """An argument parser with one-line error messages, which refuses empty values."""
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """The arguments as attributes; ends the process where they break a rule."""
+        """The arguments as attributes; ends the process if they are invalid."""
         words = sys.argv[1:] if args is None else list(args)
         for before, word in zip(["", *words], words, strict=False):
             flag, _, value = word.partition("=") if word.startswith("--") and "=" in word else (before, "", word)
@@ -35,12 +35,12 @@ class Parser(argparse.ArgumentParser):
         return super().parse_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """One line on stderr, exit status 2."""
+        """Print one line on stderr and exit with status 2."""
         self.exit(2, f"{self.prog}: {one_line(message)}; see {self.prog} --help\n")
 
 
 def require_new(option: str, file: Path | None, ending: str = "") -> None:
-    """UserError or OSError unless a new file can be made there: that is tried, as after hours it would be too late."""
+    """UserError or OSError unless a new file can be created there: tested now, as after hours it is too late."""
     if file is None:
         return
     there = os.path.lexists(file) or not file.absolute().parent.is_dir()
@@ -52,14 +52,16 @@ def require_new(option: str, file: Path | None, ending: str = "") -> None:
 
 
 class Command(Protocol):
-    """A command's entry: arguments (default: the command line's) to exit status."""
+    """A command's entry point: arguments (default: those of the command line) to exit status."""
 
     def __call__(self, argv: list[str] | None = None) -> int:
         """Run the command and return its exit status."""
 
 
 def guarded(main: Command) -> Command:
-    """A command whose every error is a line: what a user can mend has status 2, a bug 70; `--debug`: the stack."""
+    """Wrap a command so that every error is one line: status 2 if the user can fix it, 70 for a bug.  `--debug` shows
+    the stack.
+    """
 
     def run(argv: list[str] | None = None) -> int:
         given = sys.argv[1:] if argv is None else argv
@@ -74,10 +76,10 @@ def guarded(main: Command) -> Command:
                 return 130
             if isinstance(error, BrokenPipeError) and _reader_is_gone():
                 return 1
-            ours = user_errors.place(error) is None  # of the user's own code even SystemExit is an error
+            ours = user_errors.place(error) is None  # in the user's code even SystemExit is an error
             if "--debug" in given or (ours and not isinstance(error, Exception)):
                 raise
-            status, line = _told(error)
+            status, line = _status_and_line(error)
             print(line, file=sys.stderr)
             return status
 
@@ -85,17 +87,17 @@ def guarded(main: Command) -> Command:
 
 
 def _known_as_driver() -> None:
-    """Have Ray, which is imported after this, know that this process is no worker of its own.
+    """Tell Ray, which is imported later, that this process is not one of its workers.
 
-    It takes a process whose parent is process 1, as in a container or once a terminal is closed, for a worker, and ends
-    it on the spot when its raylet dies.  Real workers are told by the raylet who their parent is.
+    Ray takes a process whose parent is process 1 (in a container, or after a terminal was closed) for a worker, and
+    ends it at once when its raylet dies.  The raylet tells real workers who their parent is.
     """
     if "ray" not in sys.modules:
         os.environ.setdefault("RAY_RAYLET_PID", str(os.getpid()))
 
 
 def _reader_is_gone() -> bool:
-    """Whether nobody reads our output any more, as after `| head`; nothing more is written then."""
+    """Whether nobody reads our output any more, as after `| head`; if so, further output is discarded."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -113,30 +115,30 @@ def _folder_is_gone() -> bool:
     return False
 
 
-def _told(error: BaseException) -> tuple[int, str]:
-    """The exit status and the line of an error."""
+def _status_and_line(error: BaseException) -> tuple[int, str]:
+    """The exit status and the one-line message of an error."""
     if isinstance(error, Diverged):
         return 1, f"stopped: {one_line(error)}"
     if isinstance(error, UserError):
         return 2, f"error: {one_line(error)}"
-    if user_errors.place(error) is not None:  # in a line of the user's own code, which is not ours to show the stack of
+    if user_errors.place(error) is not None:  # in a line of the user's code: the place is enough, no stack
         return 2, f"error: {one_line(user_errors.describe(error))}"
     if isinstance(error, OSError) and (error.filename is not None or error.errno in OF_MACHINE):
         named = " and ".join(os.fsdecode(f) for f in (error.filename, error.filename2) if isinstance(f, str | bytes))
         about = f"{named} cannot be used: " if named else ""
-        return 2, f"error: {one_line(f'{about}{error.strerror}')}; mend that, or give another"
+        return 2, f"error: {one_line(f'{about}{error.strerror}')}; fix it, or give another"
     if isinstance(error, FileNotFoundError) and _folder_is_gone():
-        return 2, "error: the folder that this was started in is gone; change to another and start it again"
+        return 2, "error: the folder that this was started in no longer exists; change to another and start again"
     return BUG, f"error: {one_line(_unforeseen(error))}"
 
 
 def _unforeseen(error: BaseException) -> str:
-    """A bug in a line: what it is, where, and where its stack was written."""
+    """A bug in one line: what happened, where, and where its stack was saved."""
     frames = [
         f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(OURS) and f.filename != __file__
     ]
     place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    what = f"{user_errors.kind(error)}{place}: {user_errors.text(error)[:200] or 'no more is known'}"
+    what = f"{user_errors.kind(error)}{place}: {user_errors.text(error)[:200] or 'no details'}"
     if isinstance(error, MemoryError):
         what = f"memory ran out{place}; a smaller setting may fit"
     if isinstance(error, RecursionError):
@@ -148,6 +150,6 @@ def _unforeseen(error: BaseException) -> str:
     except OSError:
         where = "--debug shows its stack"
     return (
-        f"this is a bug in fedtune, {what}; {where}: please report it with that and the command; what a run had found "
-        "is in its folder"
+        f"this is a bug in fedtune, {what}; {where}: please report it with that and the command; results so far are in "
+        "the run's folder"
     )

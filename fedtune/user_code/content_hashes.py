@@ -1,4 +1,4 @@
-"""The content of a user's data on disk by its hash, and where copies of it lie."""
+"""Identify a user's data on disk by a hash of its content, and find copies of it."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from pathlib import Path
 from fedtune.core import bounded, zipped
 from fedtune.core.bounded import Unfit
 
-LARGEST = 2**28  # bytes of a picture
-PROMISING = 10_000  # entries of a folder, one of which at least is a picture: a whole disk is no data set
-ENTRIES = 10_000_000  # of a folder
+LARGEST = 2**28  # the largest picture file, in bytes
+PROMISING = 10_000  # of so many entries at least one must be a picture: a whole disk is no data set
+ENTRIES = 10_000_000  # the most that a folder may have
 
-_copies: dict[str, Path] = {}  # by their hash
+_copies: dict[str, Path] = {}  # by hash
 
 
 def register(sha256: str, copy: Path) -> None:
-    """Where a copy of data lies, for when they are gone from their place."""
+    """Remember a copy of some data, for when the original is gone."""
     _copies[sha256] = copy.absolute()
 
 
 def find(sha256: str) -> Path | None:
-    """A copy of data that this process was told of, if it is there."""
+    """The registered copy of some data, if it exists."""
     copy = _copies.get(sha256)
     return copy if copy and copy.exists() else None
 
 
 def digest(path: Path) -> str:
-    """The hash of a file, or of a folder's files with their names; OSError if there is none, or it is no data."""
+    """The hash of a file, or of a folder's file names and contents; OSError if it does not exist or is not data."""
     if path.is_dir():
         inside, most = files_in(path), LARGEST
     else:
@@ -41,10 +41,10 @@ def digest(path: Path) -> str:
 
 
 def files_in(folder: Path) -> list[Path]:  # noqa: C901
-    """The files of a folder and of those in it, in order; links are followed.
+    """All files of a folder and its subfolders, sorted; links are followed.
 
-    Unfit for a folder that holds what no data set does, for a link to a folder in which it lies, and for what is no
-    file and not hidden: a device, or a link that leads nowhere.
+    Raises Unfit for a folder that cannot be a data set, for a link to a folder that contains it, and for anything that
+    is neither a file nor hidden: a device, or a broken link.
     """
     found: list[Path] = []
     pictures, number = False, 0
@@ -52,10 +52,10 @@ def files_in(folder: Path) -> list[Path]:  # noqa: C901
         here = Path(place)
         for link in (here / name for name in folders if os.path.islink(here / name)):
             if _leads_back(link):
-                raise Unfit(link, "it is a link to a folder in which it lies")
+                raise Unfit(link, "it is a link to a folder that contains it")
         for name in (*folders, *names):
             if not name.isprintable() and os.fsencode(name) != name.encode(errors="replace"):
-                raise Unfit(ascii(os.path.join(place, name)), "its name is no text in UTF-8")
+                raise Unfit(ascii(os.path.join(place, name)), "its name is not valid UTF-8")
         number += len(folders)
         for file in map(here.joinpath, names):
             number += 1
@@ -72,14 +72,14 @@ def files_in(folder: Path) -> list[Path]:  # noqa: C901
 
 
 def _leads_back(link: Path) -> bool:
-    """Whether a link leads to a folder on the way to it, by other links or not."""
+    """Whether a link points to a folder that contains it, directly or through other links."""
     there = link.resolve()
     return any(there in (above.resolve(), *above.resolve().parents) for above in link.parents)
 
 
 @lru_cache(maxsize=64)
 def _digest_of(path: str, listing: tuple[tuple[str, int, int], ...]) -> str:
-    """The same, read once for the same listing: names, sizes and times."""
+    """The hash of these files, cached by the listing of names, sizes and times."""
     whole = hashlib.sha256()
     for name, *_ in listing:
         with bounded.opened(name, zipped.most()) as file:

@@ -1,9 +1,9 @@
-"""What installed packages add: names in the entry points `fedtune.algorithms`, `fedtune.models` and `fedtune.datasets`.
+"""Plugins: installed packages add names by the entry points `fedtune.algorithms`, `fedtune.models`, `fedtune.datasets`.
 
     [project.entry-points."fedtune.algorithms"]
     fednorm = "mypackage.fednorm:FedNorm"
 
-Listing them loads nothing of the packages.
+Listing the names does not import the packages.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ def names(group: str) -> list[str]:
 
 
 def find(group: str, name: str, kind: str, known: Collection[str] = ()) -> Any:
-    """What a package offers under this name; None if none does.
+    """Load what a package offers under this name; None if none does.
 
-    kind: what it is, for a complaint.  known: fedtune's own names.  UserError where two have the name, or it fails.
+    kind: what it is, for error messages.  known: fedtune's own names.  UserError if two offer the name, or it fails to
+    load.
     """
     points = _points(group).get(name, ())
     owners = [*(["fedtune"] if name in known else []), *(p.dist.name if p.dist else p.value for p in points)]
@@ -38,7 +39,7 @@ def find(group: str, name: str, kind: str, known: Collection[str] = ()) -> Any:
     try:
         return points[0].load()
     except (Exception, SystemExit) as error:  # whatever the package raises
-        raise UserError(f"the {kind} {name!r} of {owners[0]} does not load: {describe(error)}") from error
+        raise UserError(f"the {kind} {name!r} of {owners[0]} cannot be loaded: {describe(error)}") from error
 
 
 @cache

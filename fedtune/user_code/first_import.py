@@ -1,7 +1,8 @@
-"""A user's file as it is first imported: in a child, of which the end is told, before it is imported here.
+"""Import a user's file in a child process first, to report an import that ends the process.
 
-What ends the child would end whoever imports the file, without a word: a crash, os._exit, a signal.  An ordinary error
-is no end: it comes again here, with its stack.  The child is a fork, as PyTorch's DataLoader makes them, and cheap.
+A crash, os._exit or a signal during the import would end any process that imports the file, without a message.
+An ordinary error is left alone: it is raised again here, with its stack.  The child is a fork, as in PyTorch's
+DataLoader, and cheap.
 """
 
 from __future__ import annotations
@@ -28,39 +29,46 @@ from fedtune.core.terminal import say, several
 from fedtune.user_code import user_imports
 from fedtune.user_code.user_imports import UserFile
 
-PATIENCE = 10.0  # seconds of an import before it is said that one is waited for
-HEAVY = ("numpy", "pandas", "scipy", "sklearn", "torch", "torchvision")  # what a file may import, once for both
+PATIENCE = 10.0  # seconds of an import before a note says that it is still running
+HEAVY = (
+    "numpy",
+    "pandas",
+    "scipy",
+    "sklearn",
+    "torch",
+    "torchvision",
+)  # imported here first, so that the fork need not import them again
 _FORK = sys.platform == "linux"
 _ENDED, _FORKED = b"ended", b"forked"
 
 
 def tried(name: str, files: Mapping[str, UserFile]) -> None:
-    """Import a file among these in a child; UserError for one that ends it, and Ctrl-C ends the child too."""
+    """Import one of these files in a child; UserError if it ends the child.  Ctrl-C ends the child too."""
     if not _FORK:
         return
     path, roots = files[name].path, user_imports.roots(files)
     for root in HEAVY:
         if root in roots:
-            with suppress(Exception):  # it is told where it is imported
+            with suppress(Exception):  # reported when the file itself imports it
                 __import__(root)
     with suppress(AttributeError, ValueError, OSError):
-        sys.stdout.flush()  # or the child's copy may be written too
+        sys.stdout.flush()  # otherwise the child may write its copy of the buffer too
     end = _end(path, lambda tells, crash: _forked(name, files, tells, crash))
     if end.ended_by_signal and len(os.listdir("/proc/self/task")) > 1:
-        # a fork has none of the threads that its parent's libraries count on: they may have crashed it, not the file
+        # a fork lacks the threads that its parent's libraries rely on: that may have crashed it, not the file
         end = _end(path, lambda tells, crash: _fresh(name, files, tells, crash))
     if _FORKED in end.last:
-        raise UserError("it forks as it is imported, and two would go on from there; fork in a function")
+        raise UserError("it forks while it is imported, so two processes would continue; fork inside a function")
     if _ENDED not in end.last:
-        raise UserError(f"it ends the program as it is imported, {_how(end.status)}{_where(end.crash, path)}")
+        raise UserError(f"it ends the program while it is imported, {_how(end.status)}{_where(end.crash, path)}")
 
 
 class _End(NamedTuple):
-    """How a child came to its end."""
+    """How a child ended."""
 
     status: int
-    last: bytes  # that it said
-    crash: str  # its stack
+    last: bytes  # the last bytes it sent
+    crash: str  # the stack of a crash
 
     @property
     def ended_by_signal(self) -> bool:
@@ -68,7 +76,7 @@ class _End(NamedTuple):
 
 
 def _end(path: str, begin: Callable[[int, int], int]) -> _End:
-    """begin: gives the child, which says its last on the first descriptor, and writes its stack to the second."""
+    """Start a child and wait for its end.  begin: gets the descriptors for its last words and for its stack."""
     told, tells = os.pipe()
     with tempfile.TemporaryFile() as crash, open(told, "rb") as ear:
         pid = begin(tells, crash.fileno())
@@ -83,10 +91,10 @@ def _end(path: str, begin: Callable[[int, int], int]) -> _End:
 def _forked(name: str, files: Mapping[str, UserFile], tells: int, crash: int) -> int:
     torch, threads = sys.modules.get("torch"), 1
     if torch and (threads := torch.get_num_threads()) > 1:
-        torch.set_num_threads(1)  # here, as in a fork, which has no threads to end, it crashes
+        torch.set_num_threads(1)  # here, because in a fork, which has no threads to end, this crashes
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python's on threads: this child needs nothing that they hold
+            warnings.simplefilter("ignore")  # about threads: this child needs nothing that they hold
             pid = os.fork()
         if not pid:
             _child(lambda: user_imports.module(name, files), tells, crash)
@@ -97,7 +105,7 @@ def _forked(name: str, files: Mapping[str, UserFile], tells: int, crash: int) ->
 
 
 def _fresh(name: str, files: Mapping[str, UserFile], tells: int, crash: int) -> int:
-    """In an interpreter of its own."""
+    """Start the child in a fresh interpreter."""
     program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import _asked; _asked({tells}, {crash})"
     with tempfile.TemporaryFile() as asked:
         pickle.dump((name, dict(files)), asked)
@@ -112,24 +120,24 @@ def _asked(tells: int, crash: int) -> NoReturn:
 
 
 def _child(imports: Callable[[], Any], tells: int, crash: int) -> NoReturn:
-    """Import, say so and end: nothing of the parent's is run, written or cleared up here."""
-    import fcntl  # which not every system has
+    """Import, report that it is done, and end, without running, writing or cleaning up anything of the parent's."""
+    import fcntl  # not available on every system
 
     me, forks = os.getpid(), [0]
     try:
-        # beyond the standard ones: of a parent that has none of these, they may be in their place
+        # not 0 to 2: if the parent had no standard streams, these descriptors may have their numbers
         tells, crash = (fcntl.fcntl(number, fcntl.F_DUPFD, 3) for number in (tells, crash))
         if os.getpgrp() != me:
-            os.setpgid(0, 0)  # what it sends to its group is not for the parent
+            os.setpgid(0, 0)  # signals that it sends to its group must not reach the parent
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         nowhere = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):
             os.dup2(nowhere, standard)
         sys.stdin, sys.stdout, sys.stderr = (open(os.devnull, mode) for mode in ("r", "w", "w"))
-        faulthandler.disable()  # others may have put their handlers over it since
+        faulthandler.disable()  # others may have installed handlers over it since
         faulthandler.enable(crash, all_threads=False)
-        ends: list[Callable[[], Any]] = []  # the file's own: to clear the parent's may crash over what these hold
+        ends: list[Callable[[], Any]] = []  # only the file's own: clearing the parent's may crash
 
         def register(f: Callable[..., Any], *args: Any, **named: Any) -> Callable[..., Any]:
             ends.append(lambda: f(*args, **named))
@@ -145,7 +153,7 @@ def _child(imports: Callable[[], Any], tells: int, crash: int) -> NoReturn:
         if os.getpid() != me:
             os.write(tells, _FORKED)
         elif forks[0]:
-            time.sleep(0.2)  # the other may come to its end, and says so then
+            time.sleep(0.2)  # the other process may reach the end too, and then reports it
     finally:
         with suppress(OSError):
             os.write(tells, _ENDED)
@@ -153,7 +161,7 @@ def _child(imports: Callable[[], Any], tells: int, crash: int) -> NoReturn:
 
 
 def _waited(pid: int, path: str) -> int:
-    """The status that the child ended with; one that stops itself is ended."""
+    """The child's exit status; a child that stops itself is killed."""
     since, pause, said = time.monotonic(), 0.0005, False
     try:
         while True:
@@ -184,7 +192,7 @@ def _how(status: int) -> str:
 
 
 def _where(crash: str, path: str) -> str:
-    """The innermost line of the file or of one beside it in a crash's stack."""
+    """The innermost line of the file, or of one beside it, in a crash's stack."""
     for file, line in re.findall(r'File "(.*)", line (\d+)', crash):
         if Path(file).is_relative_to(Path(path).parent):
             return f", at {Path(file).name}:{line}"

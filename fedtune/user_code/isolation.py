@@ -1,8 +1,8 @@
-"""What a user's file does to the process as it is imported: its words are told in a line, its changes are put back.
+"""Isolate the import of a user's file: what it prints becomes one line, and its changes to the process are undone.
 
-A file may print, log, close what everybody writes to, change the folder, a signal's handler or PyTorch's default type.
-That is nobody else's matter: results stand on stdout as without it, and one trial's numbers do not depend on whose file
-was imported before.
+A file may print, log, close a standard stream, or change the current folder, a signal handler or PyTorch's default
+type.  None of this may affect anything else: stdout holds results only, and a trial's numbers do not depend on which
+file was imported before.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ from typing import Any, NamedTuple, cast
 from fedtune.core.terminal import one_line, say, several
 from fedtune.user_code import user_errors
 
-KEPT = 10_000  # bytes of what a file prints that are looked at
+KEPT = 10_000  # bytes of a file's output that are examined
 EVERYBODYS = {*sys.stdlib_module_names, "fedtune", "numpy", "pandas", "ray", "torch"} - {"__main__"}
 _BUILT_IN = tuple(vars(builtins))
 
 
 class _Part(NamedTuple):
-    """Something of the process that a file may change."""
+    """A part of the process's state that a file may change."""
 
-    name: str  # nothing of what is put back without a word
+    name: str  # "" if it is restored without a note
     now: Callable[[], Any]
     put_back: Callable[[Any], object]
 
 
 @contextmanager
 def apart(path: str) -> Iterator[None]:
-    """While a file is imported here: afterwards all is as before, and a line says what it printed and changed."""
+    """While a file is imported: restore the process's state afterwards, and say in one line what it printed and
+    changed.
+    """
     noise = _Noise()
     before = [(part, part.now()) for part in _parts()]
     text = io.TextIOWrapper(cast(Any, noise), "utf-8", "backslashreplace", write_through=True)
@@ -55,13 +57,13 @@ def apart(path: str) -> Iterator[None]:
         said = [line for line in noise.kept.decode(errors="backslashreplace").split("\n") if line.strip()]
         if said:
             more = f" (and {several(len(said) - 1, 'more line')})" if len(said) > 1 else ""
-            say(f"note: {name} says as it is imported: {one_line(said[0])}{more}")
+            say(f"note: {name} prints while it is imported: {one_line(said[0])}{more}")
         if changed:
-            say(f"note: {name} changes {', '.join(changed)} as it is imported; that is put back")
+            say(f"note: {name} changes {', '.join(changed)} while it is imported; this is undone")
 
 
 class _Noise(io.RawIOBase):
-    """What takes the place of stdout and stderr: kept while a file is imported; who still holds it later has stderr."""
+    """Replaces stdout and stderr: it keeps the output during the import; later writes go to stderr."""
 
     def __init__(self) -> None:
         self.kept, self.importing = b"", True
@@ -73,7 +75,7 @@ class _Noise(io.RawIOBase):
         return 2
 
     def close(self) -> None:
-        """It is everybody's."""
+        """Do nothing: others use the stream too."""
 
     def write(self, content: Any, /) -> int:
         content = bytes(content)
@@ -87,7 +89,7 @@ class _Noise(io.RawIOBase):
 
 @contextmanager
 def _standard_streams() -> Iterator[None]:
-    """Descriptors and objects of stdin, stdout and stderr are there afterwards; stdout is stderr meanwhile."""
+    """Restore stdin, stdout and stderr afterwards, descriptors and objects; stdout is stderr meanwhile."""
     objects = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr", "__stdout__", "__stderr__")}
     for name in ("stdout", "stderr"):
         with suppress(AttributeError, ValueError, OSError):
@@ -118,10 +120,10 @@ def _parts() -> Iterator[_Part]:
     yield _Part("", sys.getrecursionlimit, sys.setrecursionlimit)
     yield _Part("", sys.gettrace, sys.settrace)
     yield _Part("", lambda: sys.excepthook, lambda hook: setattr(sys, "excepthook", hook))
-    yield _Part("the logging of the whole process", _logs, _log)
+    yield _Part("the logging of the process", _logs, _log)
     if threading.current_thread() is threading.main_thread():
-        yield _Part("signals' handlers", _handlers, _handle)
-        yield _Part("the alarm", lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0, _alarm)
+        yield _Part("signal handlers", _handlers, _handle)
+        yield _Part("the alarm timer", lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0, _alarm)
     yield _Part("Python's built-in functions", lambda: {n: vars(builtins)[n] for n in _BUILT_IN}, vars(builtins).update)
     if torch := sys.modules.get("torch"):
         yield _Part("PyTorch's default device", torch.get_default_device, _device)
@@ -129,29 +131,29 @@ def _parts() -> Iterator[_Part]:
         yield _Part("PyTorch's matmul precision", *precision)
         yield _Part("PyTorch's default type", torch.get_default_dtype, torch.set_default_dtype)
         yield _Part("PyTorch's threads", torch.get_num_threads, torch.set_num_threads)
-        yield _Part("whether PyTorch takes gradients", torch.is_grad_enabled, torch.set_grad_enabled)
+        yield _Part("PyTorch's gradient mode", torch.is_grad_enabled, torch.set_grad_enabled)
 
 
 def _device(before: Any) -> None:
-    """The CPU is what there is without a default, which costs time wherever a tensor is made."""
+    """Without a default the CPU is used; a default costs time wherever a tensor is created."""
     import torch
 
     torch.set_default_device(None if before.type == "cpu" else before)
 
 
 def _path(before: list[str]) -> None:
-    """What was added stays, for what is imported later."""
+    """Added entries stay, for later imports."""
     now = list(sys.path or [])
     sys.path = [*now, *(place for place in before if place not in now)]
 
 
 def _environment(before: dict[str, str]) -> None:
-    """What was added or changed stays: libraries are told of things so."""
+    """Added and changed variables stay: they configure libraries."""
     os.environ.update({name: value for name, value in before.items() if name not in os.environ})
 
 
 def _modules(before: dict[str, Any]) -> None:
-    """What everybody uses is what it was."""
+    """Shared modules are restored."""
     for name, module in before.items():
         if name.split(".")[0] in EVERYBODYS and sys.modules.get(name) is not module:
             sys.modules[name] = module

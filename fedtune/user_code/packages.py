@@ -1,7 +1,7 @@
-"""The packages that stand beside fedtune, never others of their names.
+"""Import fedtune's sibling packages (trainables, search_spaces, analysis), never others of the same name.
 
-`python -m fedtune.search` puts the current directory first on the path, and Ray's workers put the driver's there, so a
-folder called `trainables` in it, even an empty one, would hide ours.
+`python -m fedtune.search` puts the current directory first on sys.path, and Ray's workers put the driver's there.  So a
+folder called `trainables` in it, even an empty one, would hide fedtune's package.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ NAMES = ("trainables", "search_spaces", "analysis")
 
 @cache
 def folder(name: str) -> Path:
-    """Where our package of this name lies: beside fedtune."""
+    """The folder of fedtune's package of this name: beside fedtune."""
     return FOLDER.resolve().parent / name
 
 
 def pin(*names: str) -> None:
-    """From now on an import of these packages finds ours, in this process.  names: those that are needed now.
+    """Make imports of these packages find fedtune's own in this process.  names: those needed now; default: all.
 
-    A package of such a name that was imported before from elsewhere is forgotten, with its modules; whoever holds it
-    keeps it.
+    A package of such a name that was imported from elsewhere is removed from sys.modules, with its modules; existing
+    references to it stay valid.
     """
     for name in names or NAMES:
         there = sys.modules.get(name)

@@ -1,4 +1,4 @@
-"""Where in an author's own file something stands."""
+"""Find where something is defined in the files of an algorithm's author."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from fedtune.user_code import user_errors
 
 
 def files_of(cls: type) -> dict[str, str]:
-    """The files that define a class and those of its bases that are not fedtune's own, each with its module's name."""
+    """The files that define a class and its bases outside fedtune, each with its module's name."""
     found: dict[str, str] = {}
     for owner in own_classes(cls):
         module = sys.modules.get(owner.__module__)
-        # without those that `dataclass` adds
+        # without the methods that `dataclass` adds
         written = [f for f in vars(owner).values() if isinstance(f, FunctionType)]
         codes = [f.__code__.co_filename for f in written if f.__globals__.get("__name__") == owner.__module__]
         for file in (*codes, getattr(module, "__file__", None)):
@@ -33,12 +33,12 @@ def files_of(cls: type) -> dict[str, str]:
 
 
 def own_classes(cls: type) -> list[type]:
-    """A class and its bases, without those that fedtune defines."""
+    """A class and its bases, without those defined by fedtune."""
     return [c for c in cls.__mro__ if c.__module__.split(".")[0] not in ("fedtune", "builtins", "torch")]
 
 
 def of_error(error: BaseException, cls: type) -> str:
-    """The last line of an author's file that an error came through; "" if it came through none."""
+    """The last line of the author's files in an error's traceback; "" if there is none."""
     own, package = files_of(cls), str(FOLDER)
     folders = {str(Path(file).parent) for file in own}
     lines = [
@@ -48,17 +48,17 @@ def of_error(error: BaseException, cls: type) -> str:
     ]
     if lines:
         return place(lines[-1].filename, lines[-1].lineno or 0)
-    return Path(user_errors.place(error) or "").name  # a model's, say
+    return Path(user_errors.place(error) or "").name  # for example the file of a model
 
 
 def said_in(error: BaseException) -> str:
-    """The place with which an error's words begin; "" if there is none."""
+    """The place that an error message begins with; "" if there is none."""
     found = re.match(r"(\S+\.py):(\d+): ", str(error))
     return place(found[1], int(found[2])) if found else ""
 
 
 def of_hook(cls: type, *names: str) -> str:
-    """The line where a class defines the first of these methods that it defines itself; "" if none."""
+    """The line of the first of these methods that a class defines itself; else that of the class."""
     for name in names:
         for owner in own_classes(cls):
             if isinstance(hook := vars(owner).get(name), FunctionType):
@@ -82,7 +82,7 @@ def of_class(cls: type) -> str:
 
 
 def of_name(cls: type, name: str) -> str:
-    """The line where a field or an attribute of the class, or a name of its module, is first given."""
+    """The line where a field or attribute of the class, or a name of its module, is first assigned."""
     for file in files_of(cls):
         for owner in own_classes(cls):
             for node in ast.walk(tree_of(file)):
@@ -96,7 +96,7 @@ def of_name(cls: type, name: str) -> str:
 
 
 def of_word(cls: type, pattern: str) -> str:
-    """The first line of the author's files with this regular expression outside comments; "" if there is none."""
+    """The first line of the author's files that matches this regular expression outside comments; "" if none does."""
     for file in files_of(cls):
         for number, line in enumerate(linecache.getlines(file), 1):
             if re.search(pattern, line.split("#")[0]):
@@ -105,19 +105,19 @@ def of_word(cls: type, pattern: str) -> str:
 
 
 def place(file: str, line: int) -> str:
-    """A place as it is told: the file without its folder, and the line."""
+    """A place for messages: the file without its folder, and the line."""
     return f"{Path(file).name}:{line}"
 
 
 @lru_cache(maxsize=64)
 def tree_of(file: str) -> ast.Module:
-    """A file's syntax tree; an empty one if there is no such file."""
+    """A file's syntax tree; an empty one if the file does not exist."""
     text = "".join(linecache.getlines(file))
     return ast.parse(text)
 
 
 def _given(statements: list[ast.stmt], name: str) -> int:
-    """The line of the first of these statements that gives this name a value; 0 if none does."""
+    """The line of the first statement that assigns this name; 0 if none does."""
     for node in statements:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(t, ast.Name) and t.id == name for t in targets):
@@ -126,5 +126,5 @@ def _given(statements: list[ast.stmt], name: str) -> int:
 
 
 def source_of(cls: type) -> str:
-    """The text of the author's files."""
+    """The source code of the author's files."""
     return "\n".join("".join(linecache.getlines(file)) for file in files_of(cls)) or inspect.getsource(cls)

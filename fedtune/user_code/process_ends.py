@@ -1,7 +1,7 @@
-"""How a user's function that ends the process of a command is told, where it is called here and not in a worker.
+"""Report a user's function that ends the command's own process (as opposed to a worker's).
 
-os._exit in a line of theirs is an error like any other.  A crash leaves a stack, and who is killed leaves nothing: a
-small process that watches says in one line whose function was being called.  It is this file, run as a program.
+os._exit in a user's line becomes an error like any other.  A crash leaves a stack, and a killed process leaves nothing.
+So a small watcher process says in one line which function was being called.  The watcher is this file, run as a script.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _real_exit = os._exit
 
 
 class _Watch:
-    """What this process leaves for the watcher: in files, as a crash leaves no time."""
+    """What this process leaves for the watcher, in files, because a crash leaves no time to send anything."""
 
     def __init__(self, paths: Collection[str]) -> None:
         self.paths, self.pid = paths, os.getpid()
@@ -32,14 +32,14 @@ class _Watch:
         import subprocess
 
         self.note, self.crash = tempfile.TemporaryFile(), tempfile.TemporaryFile()
-        told, self.open = os.pipe()  # it ends with this process, where the system has nothing better
+        told, self.open = os.pipe()  # closes when this process ends, for systems without pidfd
         given = [str(number) for number in (os.getpid(), self.note.fileno(), self.crash.fileno())]
         self.watcher = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, *given],
             stdin=told,
             stdout=subprocess.DEVNULL,
             pass_fds=(self.note.fileno(), self.crash.fileno()),
-            start_new_session=True,  # Ctrl-C is not for it
+            start_new_session=True,  # so that it does not receive Ctrl-C
         )
         os.close(told)
         faulthandler.enable(self.crash, all_threads=False)
@@ -55,7 +55,7 @@ _watch: _Watch | None = None
 
 
 def watch(paths: Collection[str]) -> None:
-    """From now on, in this process: what ends it in a user's function is told.  paths: of all their files, as known."""
+    """From now on, report what ends this process inside a user's function.  paths: all user files (a live set)."""
     global _watch
     faulthandler.enable(all_threads=False)  # until there is a watcher
     if sys.platform == "linux":
@@ -64,7 +64,7 @@ def watch(paths: Collection[str]) -> None:
 
 @contextmanager
 def during(what: str) -> Iterator[None]:
-    """While a user's function is called.  what: what has gone wrong if this process ends meanwhile."""
+    """While a user's function is called.  what: the message if the process ends meanwhile."""
     if _watch is None or _watch.pid != os.getpid():
         yield
         return
@@ -81,23 +81,23 @@ def during(what: str) -> Iterator[None]:
 
 
 def _exit(status: int) -> NoReturn:
-    """os._exit: in a line of the user's, here, it raises as sys.exit does, which in another thread nobody hears."""
+    """Replaces os._exit: in a user's line it raises SystemExit, except in a thread, where nobody would catch it."""
     if _watch and _watch.pid == os.getpid():
         caller = sys._getframe(1)
         if caller.f_code.co_filename in _watch.paths:
             if threading.current_thread() is threading.main_thread():
                 raise SystemExit(status)
             status = 2
-        elif caller.f_globals.get("__name__", "").startswith("fedtune."):  # which has said why
+        elif caller.f_globals.get("__name__", "").startswith("fedtune."):  # fedtune has already said why
             with suppress(Exception):
                 _watch.write(b"")
     _real_exit(status)
 
 
 def _last_word(pid: int, note: int, crash: int) -> str:
-    """Wait for the end of the process; what is to be said of it, if anything."""
+    """Wait for the process to end; return the message to print, if any."""
     waited = [0]
-    with suppress(OSError, AttributeError):  # it may be gone, or the system is old
+    with suppress(OSError, AttributeError):  # it may be gone already, or the system is too old
         waited.append(os.pidfd_open(pid))
     select.select(waited, [], [])
     sizes, _, rest = os.pread(note, 2**20, 0).partition(b"\n")
@@ -110,7 +110,7 @@ def _last_word(pid: int, note: int, crash: int) -> str:
             how = stack.partition("\n")[0].partition(": ")[2]
             return f"error: {what + ': ' if what else ''}{file}:{line}: it ends the program: {how}"
     if what and not stack:
-        return f"error: {what}: this ended the program, or somebody killed it meanwhile"
+        return f"error: {what}: it ended the program, or the program was killed meanwhile"
     return stack
 
 

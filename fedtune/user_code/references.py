@@ -1,4 +1,4 @@
-"""What is typed where a name is taken: `FILE.py`, `FILE.py:NAME`, `FILE.py:NAME(depth=2)`, `FILE.npz`, `FOLDER/`."""
+"""References to a user's file or folder: `FILE.py`, `FILE.py:NAME`, `FILE.py:NAME(depth=2)`, `FILE.npz`, `FOLDER/`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any, NamedTuple
 from fedtune.core.errors import UserError
 
 CODE, DATA = (".py",), (".npz",)
-PICKLED = ".pickle"  # a class of a notebook
+PICKLED = ".pickle"  # a class defined in a notebook
 
 
 class Reference(NamedTuple):
     """The parts of a reference."""
 
     path: str
-    member: str  # what comes after the colon, or nothing
-    options: str  # its `(depth=2)`, or nothing
+    member: str  # the name after the colon, or ""
+    options: str  # its `(depth=2)`, or ""
 
 
 def is_reference(text: str, known: Collection[str] = ()) -> bool:
-    """Whether it is a file or folder and no name.  known: the names there are, which come first."""
+    """Whether a text is a file or folder rather than a name.  known: existing names, which take precedence."""
     if not text or text in known:
         return False
     ends = "|".join(re.escape(suffix) for suffix in (*CODE, *DATA, PICKLED))
@@ -33,18 +33,18 @@ def is_reference(text: str, known: Collection[str] = ()) -> bool:
 
 
 def call_options(name: str) -> dict[str, Any]:
-    """The options of `FILE.py:NAME(a=1, b="x")`; UserError unless all are literals by name."""
+    """The options of `FILE.py:NAME(a=1, b="x")`; UserError unless all are keyword literals."""
     text = parsed(name).options
     return _literals(name, text) if text else {}
 
 
 def plain_name(name: str) -> str:
-    """A canonical name as part of a folder's or file's name."""
+    """A canonical name in a form fit for file and folder names."""
     return re.sub(r"[^\w.=+-]+", "-", name).strip("-") if is_reference(name) else name
 
 
 def split(text: str) -> list[str]:
-    """Names and references between commas, but for commas inside brackets."""
+    """Split names and references at commas, except inside brackets."""
     cuts, depth, quote = [-1], 0, ""
     for at, letter in enumerate(text):
         if quote:
@@ -59,18 +59,18 @@ def split(text: str) -> list[str]:
 
 
 def whole_path(path: str | Path) -> Path:
-    """The path from the root of the file system."""
+    """The absolute path."""
     return Path(os.path.abspath(Path(path).expanduser()))
 
 
 def parsed(text: str) -> Reference:
-    """A reference's parts; UserError if what comes after the colon is no name."""
-    # the shortest path that leaves a name: both folders and options may have `.py:` in them
+    """Parse a reference; UserError if the part after the colon is not a name."""
+    # the shortest path that leaves a name: folders and options may both contain `.py:`
     named = re.fullmatch(r"(.*?\.py):([^\W\d]\w*)(\(.*\))?", text, re.DOTALL)
     if named:
         return Reference(named[1], named[2], named[3] or "")
     if re.fullmatch(r".*\.py:[^/]*", text, re.DOTALL) and not text.endswith(DATA):
-        raise UserError(f"after FILE.py: comes a name of that file, or NAME(option=value), but got {text!r}")
+        raise UserError(f"FILE.py: must be followed by a name in that file, or NAME(option=value), but got {text!r}")
     return Reference(text, "", "")
 
 
@@ -83,11 +83,11 @@ def _literals(text: str, options: str) -> dict[str, Any]:
         return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         raise UserError(
-            f"options after a name must be literals by name, as in net.py:net(depth=2, kind='gru'), but got {text!r}"
+            f"options after a name must be keyword literals, as in net.py:net(depth=2, kind='gru'), but got {text!r}"
         ) from None
 
 
 def options_text(text: str, options: str) -> str:
-    """Options as canonical names have them."""
+    """Options in their canonical form."""
     values = _literals(text, options) if options else {}
     return f"({','.join(f'{n}={v!r}' for n, v in values.items())})" if values else ""

@@ -1,4 +1,4 @@
-"""What goes wrong in a user's own code: whether it is theirs, where in their file, and how it is said in a line."""
+"""Errors in a user's own code: whether it is theirs, where in their file, and how to say it in one line."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from fedtune.core.errors import UserError
 from fedtune.core.terminal import LINE, one_line, printable
 from fedtune.user_code import process_ends, user_imports
 
-PATHS: set[str] = set()  # paths of all files of a user's code that this process knows
-LINES = 100  # of a stack at each of its ends
-NEVER_AWAITED = "was never awaited"  # what Python warns of a coroutine, at whatever line it is thrown away
+PATHS: set[str] = set()  # all files of users' code that this process knows
+LINES = 100  # lines of a stack that are shown at each of its ends
+NEVER_AWAITED = "was never awaited"  # Python's warning about a coroutine, at the line where it happens to be discarded
 _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 def place(error: BaseException) -> str | None:
-    """FILE:LINE of an error in the user's own code, the innermost one; None if no line of theirs is in its stack."""
+    """FILE:LINE of the innermost line of the user's code in an error's traceback; None if there is none."""
     return user_imports.place(error, PATHS)
 
 
 def line_now() -> str:
-    """FILE:LINE of the user's own code that is being run; "" if none is."""
+    """FILE:LINE of the user's code that is running now; "" if none is."""
     frame: FrameType | None = sys._getframe()
     while frame and frame.f_code.co_filename not in PATHS:
         frame = frame.f_back
@@ -35,7 +35,7 @@ def line_now() -> str:
 
 
 def theirs(error: BaseException) -> bool:
-    """Whether the user's own code raised it, of whatever kind; Ctrl-C only where a line of theirs raises it."""
+    """Whether the user's code raised this error, of any kind; for Ctrl-C only if their line has a `raise`."""
     if not isinstance(error, KeyboardInterrupt):
         return place(error) is not None
     at: TracebackType | None = error.__traceback__
@@ -47,35 +47,35 @@ def theirs(error: BaseException) -> bool:
 
 
 def text(error: BaseException) -> str:
-    """What an error says; nothing where it cannot even say that."""
+    """An error's message; "" if it cannot be obtained."""
     try:
         return str(error.msg if isinstance(error, SyntaxError) else error)
-    except BaseException:  # of a class of the user's own
+    except BaseException:  # a user's class
         return ""
 
 
 def kind(error: BaseException) -> str:
-    """The name of an error's class, as Python knows it, whatever a class of the user's own says."""
+    """The name of an error's class, as Python knows it, even if a user's class overrides `__name__`."""
     name: str = vars(type)["__name__"].__get__(type(error))
     return name
 
 
 def describe(error: BaseException, otherwise: str = "") -> str:
-    """An error of the user's own code in a line: place, kind and message.  otherwise: the place if none is known."""
+    """An error in the user's code as one line: place, kind and message.  otherwise: the place if none is known."""
     if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration | StopAsyncIteration):
-        error = error.__cause__  # Python replaced it, as it passed through a generator of ours
+        error = error.__cause__  # Python replaced it when it passed through one of our generators
     said = one_line(text(error))
     if isinstance(error, SystemExit):
         said = "it ends the program"
     if isinstance(error, RecursionError):
-        said = "it calls itself without end"
+        said = "it calls itself endlessly"
     where = place(error) or otherwise
     name = "" if isinstance(error, UserError) else one_line(kind(error))
     return ": ".join(filter(None, [where, name, said]))
 
 
 def stack(error: BaseException) -> str:
-    """An error's stack as a log shows it: each line as a terminal would, and not without end."""
+    """An error's traceback for a log: printable, and limited in length."""
     lines = "".join(traceback.format_exception(error)).splitlines()
     if len(lines) > 2 * LINES:
         lines[LINES:-LINES] = [f"… {len(lines) - 2 * LINES} lines …"]
@@ -84,9 +84,10 @@ def stack(error: BaseException) -> str:
 
 @contextmanager
 def in_lines(others: bool = False) -> Iterator[None]:
-    """Warnings of the user's code, and what it raises where nobody hears it, as in __del__, are a line on stderr each.
+    """Show warnings of the user's code, and errors that Python cannot raise (as in __del__), as one line each on
+    stderr.
 
-    others: warnings of everybody's code too.
+    others: warnings of all other code too.
     """
     unheard = sys.unraisablehook
     with warnings.catch_warnings():
@@ -108,21 +109,21 @@ def in_lines(others: bool = False) -> Iterator[None]:
 
 
 def say_unheard(unraisable: Any) -> None:
-    """What is raised where nobody hears it, in a line: for `sys.unraisablehook`."""
+    """Print an error that Python cannot raise as one line; for `sys.unraisablehook`."""
     if unraisable.exc_value is not None:
         where = one_line(getattr(unraisable.object, "__qualname__", ""))
-        what = f"{describe(unraisable.exc_value)}, which nobody hears" + (f" in {where}" if where else "")
+        what = f"{describe(unraisable.exc_value)}, ignored by Python" + (f" in {where}" if where else "")
         print(f"warning: {what}", file=sys.stderr)
 
 
 @contextmanager
 def reported(what: str, otherwise: str = "", passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
-    """While the user's code is called for one thing: whatever it raises is a UserError in one line, with their line.
+    """While the user's code is called: turn whatever it raises into a one-line UserError with their line.
 
-    what: what then went wrong.  otherwise: the place if none is known.  passing: errors that go on as they are.
+    what: what went wrong then.  otherwise: the place if none is known.  passing: errors to raise unchanged.
     """
     try:
-        with redirect_stdout(sys.stderr), process_ends.during(one_line(what)):  # what it prints is no result
+        with redirect_stdout(sys.stderr), process_ends.during(one_line(what)):  # what it prints is not a result
             yield
     except passing:
         raise
@@ -134,9 +135,9 @@ def reported(what: str, otherwise: str = "", passing: tuple[type[BaseException],
 
 @contextmanager
 def attribute_errors(*passing: type[BaseException]) -> Iterator[None]:
-    """While the user's code runs among ours: what goes wrong in a line of theirs is a UserError that names it.
+    """While the user's code runs among ours: turn an error in a line of theirs into a UserError that names the line.
 
-    passing: errors that may heal by themselves, or that others deal with.
+    passing: errors to raise unchanged, because they may be transient or are handled elsewhere.
     """
     try:
         with redirect_stdout(sys.stderr):

@@ -1,7 +1,7 @@
-"""Running a user's file from its content, with the modules of its folder that it imports.
+"""Run a user's file from its stored content, with the modules that it imports from its folder.
 
-Such a module is seen by the user's own code alone: its imports look into its folder first, as those of a script do, and
-nobody else's do.  Two folders may therefore both have a `utils.py`, and none hides an installed package from others.
+Only the user's own code sees these modules: its imports search its folder first, as those of a script do, and nobody
+else's do.  So two folders may both have a `utils.py`, and none hides an installed package from others.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from fedtune.core import bounded
 from fedtune.core.errors import UserError
 from fedtune.user_code import packages
 
-LARGEST = 2**20  # bytes of a file of code
-_NEVER = {*sys.stdlib_module_names, "fedtune"}  # names that no folder of a user's replaces
+LARGEST = 2**20  # the largest code file, in bytes
+_NEVER = {*sys.stdlib_module_names, "fedtune"}  # names that a user's folder cannot replace
 
 
 class UserFile(NamedTuple):
     """One file, or one folder of data."""
 
-    name: str  # scaffold.py, wards.npz, wards/; of a module that one imports its place in that one's folder
-    path: str  # absolute, where it was read
+    name: str  # scaffold.py, wards.npz, wards/; for an imported module its path in the folder
+    path: str  # absolute, of the original
     sha256: str
-    content: bytes | None  # of code
-    about: dict[str, Any] = {}  # of data: what is to be known of them where they are not, as JSON values
+    content: bytes | None  # None for data, which are not carried along
+    about: dict[str, Any] = {}  # metadata of data, for processes that cannot read them, as JSON values
 
 
 def require_file(path: Path) -> None:
-    """UserError for a folder that is called like a file."""
+    """UserError for a folder with the name of a file."""
     if path.is_dir():
         raise UserError(f"a Python file is needed, but {path} is a folder")
 
 
 def collect(path: Path) -> dict[str, bytes]:
-    """A file's content and that of the modules of its folder that it imports, directly or through one of them.
+    """The content of a file and of the modules that it imports from its folder, directly or indirectly.
 
-    UserError for code that Python cannot parse; OSError for what cannot be read.
+    UserError for code that Python cannot parse; OSError if a file cannot be read.
     """
     found = {path.name: bounded.read(path, LARGEST)}
     waiting = [path.name]
@@ -62,7 +62,7 @@ def collect(path: Path) -> dict[str, bytes]:
 
 
 def reached(name: str, contents: Mapping[str, bytes]) -> list[str]:
-    """The names among these files that one of them imports, directly or through others: itself first."""
+    """The names of a file and of those among `contents` that it imports, directly or indirectly; itself first."""
     found = [name]
     for at in found:
         for root in _roots(at, contents[at], at):
@@ -72,18 +72,23 @@ def reached(name: str, contents: Mapping[str, bytes]) -> list[str]:
 
 
 def module(name: str, files: Mapping[str, UserFile]) -> ModuleType:
-    """The module of a file among these, run once in a process for the same contents."""
+    """The module of one of these files, run once per process for the same contents."""
     files = needed(name, files)
     key = _key(name, files)
     if key in sys.modules:
         return sys.modules[key]
     file = files[name]
-    made = sys.modules[key] = ModuleType(key)  # where dataclasses look for it
+    made = sys.modules[key] = ModuleType(key)  # dataclasses look it up here
     made.__file__ = file.path
     made.__dict__["__builtins__"] = {**vars(builtins), "__import__": _importer(files, _package(name))}
     source = file.content or b""
     text = source.decode(errors="replace")
-    linecache.cache[file.path] = (len(text), None, text.splitlines(keepends=True), file.path)  # for stacks anywhere
+    linecache.cache[file.path] = (
+        len(text),
+        None,
+        text.splitlines(keepends=True),
+        file.path,
+    )  # so that tracebacks show the source
     try:
         exec(compile(source, file.path, "exec", dont_inherit=True), made.__dict__)
     except BaseException:
@@ -93,37 +98,37 @@ def module(name: str, files: Mapping[str, UserFile]) -> ModuleType:
 
 
 def needed(name: str, files: Mapping[str, UserFile]) -> dict[str, UserFile]:
-    """A file and those among these that it imports: itself first."""
+    """A file and those among these that it imports; itself first."""
     return {n: files[n] for n in reached(name, {n: f.content or b"" for n, f in files.items()})}
 
 
 def is_run(name: str, files: Mapping[str, UserFile]) -> bool:
-    """Whether the module of a file was run in this process."""
+    """Whether a file's module was run in this process."""
     return _key(name, needed(name, files)) in sys.modules
 
 
 def roots(files: Mapping[str, UserFile]) -> set[str]:
-    """The first parts of what these files import."""
+    """The top-level names that these files import."""
     return {root for name, file in files.items() for root in _roots(name, file.content or b"", name)}
 
 
 def _key(name: str, files: Mapping[str, UserFile]) -> str:
-    """What Python knows the module of a file by."""
+    """The name of a file's module in sys.modules."""
     digest = hashlib.sha256("".join(f"{f.path}{f.sha256}" for f in files.values()).encode()).hexdigest()
     return f"fedtune_own_{digest[:16]}_{name.removesuffix('.py').replace('/', '.')}"
 
 
 def defined(module: ModuleType) -> list[str]:
-    """The names that a module defines itself, for a complaint."""
+    """The public names that a module defines itself, for error messages."""
     own = [n for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__]
     return [n for n in own if not n.startswith("_")]
 
 
 def place(error: BaseException, paths: Collection[str]) -> str | None:
-    """FILE:LINE of the innermost frame in one of these files, of an error or of those that led to it; None without."""
+    """FILE:LINE of the innermost frame in one of these files, of an error or its causes; None if there is none."""
     at: BaseException | None = error
     seen: set[int] = set()
-    while at is not None and id(at) not in seen:  # whoever raises may say that an error is its own cause
+    while at is not None and id(at) not in seen:  # an error may be its own cause
         seen.add(id(at))
         if isinstance(at, SyntaxError) and at.filename in paths:
             return f"{at.filename}:{at.lineno}"
@@ -135,24 +140,24 @@ def place(error: BaseException, paths: Collection[str]) -> str | None:
 
 
 def _package(name: str) -> str:
-    """The package of a file, as seen from its folder: `lib` of lib/blocks.py, nothing of utils.py."""
+    """A file's package, relative to the user's folder: `lib` for lib/blocks.py, "" for utils.py."""
     return ".".join(name.split("/")[:-1])
 
 
 @lru_cache(maxsize=256)
 def _roots(name: str, content: bytes, path: str) -> frozenset[str]:
-    """The first parts of what a file imports, as seen from the folder; UserError if Python cannot parse it."""
+    """The top-level names that a file imports, relative to the folder; UserError if Python cannot parse it."""
     try:
         tree = ast.parse(content, path)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         said = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise UserError(f"{path}{line} is not Python: {said}") from error
+        raise UserError(f"{path}{line} is not valid Python: {said}") from error
     return frozenset(full.split(".")[0] for node in ast.walk(tree) for full in _imported(node, _package(name)))
 
 
 def _imported(node: ast.AST, package: str) -> Iterator[str]:
-    """What a statement may import from the folder, as seen from there."""
+    """The names that a statement may import from the folder."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names if not _reserved(alias.name))
     elif isinstance(node, ast.ImportFrom) and node.level:
@@ -163,16 +168,16 @@ def _imported(node: ast.AST, package: str) -> Iterator[str]:
 
 
 def _reserved(name: str) -> bool:
-    """Whether it is a module that no folder of a user's replaces."""
+    """Whether a user's folder cannot replace this module."""
     return name.split(".")[0] in _NEVER
 
 
 def _absolute(name: str, level: int, package: str) -> str:
-    """A name as seen from the folder.  level: how many dots stand before it."""
+    """An import's name relative to the user's folder.  level: the number of leading dots."""
     if not level:
         return name
     parts = package.split(".") if package else []
-    kept = max(0, len(parts) + 1 - level)  # more dots than folders lead no further than to the user's folder
+    kept = max(0, len(parts) + 1 - level)  # more dots than folders lead only up to the user's folder
     return ".".join([*parts[:kept], *([name] if name else [])])
 
 
@@ -191,7 +196,7 @@ def _beside(folder: Path, root: str) -> list[Path]:
 
 
 def _importer(files: Mapping[str, UserFile], package: str) -> Callable[..., Any]:
-    """What `import` does in a user's file: its folder's modules first, then what is installed."""
+    """The `import` function for a user's file: it searches the folder's modules first, then installed packages."""
 
     def own_import(
         name: str, globals: Any = None, locals: Any = None, fromlist: Sequence[str] | None = (), level: int = 0
@@ -216,7 +221,7 @@ def _importer(files: Mapping[str, UserFile], package: str) -> Callable[..., Any]
 
 
 def _is_there(full: str, files: Mapping[str, UserFile]) -> bool:
-    """Whether there is a module or package of this name in the folder."""
+    """Whether the folder has a module or package of this name."""
     at = full.replace(".", "/")
     return any(name == f"{at}.py" or name.startswith(f"{at}/") for name in files)
 

@@ -41,7 +41,7 @@ FILES = {
     "bomb.yaml": "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]",
 }
 GFPL = "--algo gfpl "
-PIPE = "it is a pipe, and only regular files are read"
+PIPE = "it is a pipe; only regular files are read"
 
 # arguments of a search -> what its one line says
 CASES = {
@@ -109,7 +109,7 @@ CASES = {
     "--algo local --evaluation global": "evaluation rule 'global' scores one global model, but under local body, head",
     "--algo fedper --evaluation pooled": "under fedper head stays with each client",
     GFPL + "--space {tmp}/none.py": "there is no file",
-    GFPL + "--space {tmp}/broken.py": "/broken.py:1 is not Python: '[' was never closed",
+    GFPL + "--space {tmp}/broken.py": "/broken.py:1is not valid Python: '[' was never closed",
     GFPL + "--space {tmp}/empty.py": "is empty",
     GFPL + "--space {tmp}/mixed.py": "a space is a grid or has ranges, not both",
     GFPL + "--space {tmp}/outside.py": "lam must be a number in 0.05 … 100 (log), or 0.0, but got 1000",
@@ -133,15 +133,15 @@ CASES = {
     GFPL + "--grace 0": "must be a number above 0, but got '0'",
     GFPL + "--grace 2.5": "--grace must be a whole number, at most the 30 rounds of a trial, but got 2.5",
     GFPL + "--objective accuracy": "unknown objective 'accuracy'",
-    GFPL + "--objective test_acc": "a search must not see test rows, or its test figures would say nothing of new data",
-    GFPL + "--objective val_acc,test_f1": "but got test_f1; take val_f1",
+    GFPL + "--objective test_acc": "a search must not use test data, or test figures would no longer estimate new data",
+    GFPL + "--objective val_acc,test_f1": "but got test_f1; use val_f1",
     GFPL + "--objective train_loss": "unknown objective 'train_loss'",
-    GFPL + "--objective val_acc,val_acc": "--objective is one metric, or two with a comma between, but got",
-    GFPL + "--objective val_acc,comm_mb,seconds": "--objective is one metric, or two with a comma between, but got",
-    GFPL + "--objective val_loss:max": "of val_loss the lowest is the best, but got 'val_loss:max'",
+    GFPL + "--objective val_acc,val_acc": "--objective takes one metric, or two separated by a comma, but got",
+    GFPL + "--objective val_acc,comm_mb,seconds": "--objective takes one metric, or two separated by a comma, but got",
+    GFPL + "--objective val_loss:max": "the lowest val_loss is the best, but got 'val_loss:max'",
     GFPL + "--objective val_loss:least": "an objective's direction is max or min, but got 'val_loss:least'",
-    GFPL + "--subject-to comm_mb<20": "--subject-to is METRIC<=NUMBER or METRIC>=NUMBER, but got 'comm_mb<20'",
-    GFPL + "--subject-to comm_mb<=nan": "--subject-to is METRIC<=NUMBER or METRIC>=NUMBER, but got",
+    GFPL + "--subject-to comm_mb<20": "--subject-to takes METRIC<=NUMBER or METRIC>=NUMBER, but got 'comm_mb<20'",
+    GFPL + "--subject-to comm_mb<=nan": "--subject-to takes METRIC<=NUMBER or METRIC>=NUMBER, but got",
     GFPL + "--subject-to comm_mb<=20,test_acc>=0.5": "a search must not see test rows",
     GFPL + "--subject-to comm<=20": "unknown metric of a constraint 'comm'",
     GFPL + "--subject-to comm_mb<=20 --searcher cmaes": "--subject-to needs tpe, nsga2, gp, random or grid",
@@ -313,7 +313,7 @@ OTHER_CASES = {
     "run --config /dev/urandom": "/dev/urandom cannot be read: it is a device",
     "list {tmp}/pipe.py": PIPE,
     "partition --partition {tmp}/keys.py:f": "a partition of your own is FILE.npz with arrays row, client, split",
-    "list /dev/zero": "it is a device, and only regular files are read",
+    "list /dev/zero": "it is a device; only regular files are read",
     "check {tmp}/pipe.py": PIPE,
     "check --model {tmp}/pipe.py:net": PIPE,
     "compare --algos {tmp}/pipe.py,gfpl": PIPE,

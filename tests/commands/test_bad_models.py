@@ -81,7 +81,7 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "def net(shape, classes, depth=1): return Net(depth)  #": (
         "net(depth=two)",
-        "options after a name must be literals by name",
+        "options after a name must be keyword literals",
     ),
     "net = 3": ("net", "a model is a function (shape, classes, **options) that returns a torch.nn.Module, but"),
     "net = Net()": ("net", "but net.py:net is an instance of Net"),

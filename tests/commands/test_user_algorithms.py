@@ -41,13 +41,13 @@ RUN = " --clients 4 --rounds 1"
 
 # a file -> what the one line says of it, and its own line that is named
 WRONG = {
-    "def f(:": "wrong.py:1 is not Python: invalid syntax",
+    "def f(:": "wrong.py:1is not valid Python: invalid syntax",
     "": "an algorithm is a class made from fedtune.Algorithm, but {path} defines none",
     "import nowhere_at_all": "wrong.py:1: ModuleNotFoundError: No module named 'nowhere_at_all'",
     "from fedtune import Algoritm": "wrong.py:1: ImportError: cannot import name 'Algoritm'",
     "\nimport sys\nsys.exit(3)": "wrong.py:3: SystemExit: it ends the program",
     "exit()": "wrong.py:1: ",
-    "def f():\n    return f()\nf()": "wrong.py:2: RecursionError: it calls itself without end",
+    "def f():\n    return f()\nf()": "wrong.py:2: RecursionError: it calls itself endlessly",
     "x = 1 / 0": "wrong.py:1: ZeroDivisionError: division by zero",
     "class Mine:\n    pass": "defines only Mine",
     TOP + "x = Algorithm": "defines none",
@@ -59,7 +59,7 @@ WRONG = {
     HEAD + "    lam: float = 0.1": "a field is a hyperparameter, but lam is not declared with hyper(…)",
     HEAD + "    lam: float = hyper(2.0, 0.0, 1.0)": "cannot be made with its defaults: lam must be a number in 0 … 1",
     HEAD + "    lam: float = hyper(0.1, low=0, hihg=1)": "wrong.py:5: TypeError",
-    HEAD + "    m: str = hyper('a', choices=('a', ('b', 'c')))": "choices must be texts, numbers or bools, but",
+    HEAD + "    m: str = hyper('a', choices=('a', ('b', 'c')))": "choices must be strings, numbers or bools, but",
     HEAD + "    shared = 'body'": "shared must be a tuple of names, as in shared = ('body',), but is 'body'",
     HEAD + "    sends = ('c', 1)": "sends must be a tuple of names",
     HEAD + "    presets = ['a']": "presets must be hyperparameters by a name, but are ['a']",
@@ -92,18 +92,18 @@ WRONG_SPACES = {
 # a reference -> what is said of it
 REFERENCES = {
     "{}/nowhere.py": "nowhere.py cannot be read: No such file",
-    "{}/folder": "a file of code is needed for this algorithm, but got 'folder/'",
+    "{}/folder": "this algorithm needs a Python file, but got 'folder/'",
     "{}/folder.py": "a Python file is needed, but {}/folder.py is a folder",
     "{}/good.py:Mien": "'Mien': did you mean 'Mine'",
-    "{}/good.py:": "after FILE.py: comes a name",
+    "{}/good.py:": "FILE.py: must be followed by a name",
     "{}/good.py:Mine(lam=1)": "hyperparameters are given by --set NAME=VALUE",
-    "{}/good.py:Mine(open)": "options after a name must be literals by name",
+    "{}/good.py:Mine(open)": "options after a name must be keyword literals",
     "{}/good.py:dataclass": "is a function",
     "{}/good.py:Algorithm": "but good.py:Algorithm is that class itself",
-    "{}/latin.py": "latin.py:1 is not Python: (unicode error)",
-    "{}/null.py": "null.py is not Python: ",
-    "{}/rows.npz": "a file of code is needed for this algorithm, but got 'rows.npz'",
-    "{}/good.pickle": "a file of code is needed for this algorithm, but got 'good.pickle'",
+    "{}/latin.py": "latin.py:1is not valid Python: (unicode error)",
+    "{}/null.py": "null.pyis not valid Python: ",
+    "{}/rows.npz": "this algorithm needs a Python file, but got 'rows.npz'",
+    "{}/good.pickle": "this algorithm needs a Python file, but got 'good.pickle'",
 }
 
 
@@ -179,7 +179,7 @@ def test_its_spaces_are_those_of_the_file_or_derived(folder):
 
 def test_a_space_file_tells_its_line(folder):
     (folder / "space.py").write_text("from good import Mine\nSPACE = {'lam': Mine.nothing}")
-    with pytest.raises(UserError, match=f"the search space does not load: {folder}/space.py:2: AttributeError"):
+    with pytest.raises(UserError, match=f"the search space cannot be loaded: {folder}/space.py:2: AttributeError"):
         spaces.load("space.py", SearchOptions(algo="good.py").experiment())
 
 
@@ -246,7 +246,7 @@ def test_a_package_offers_an_algorithm_beside_the_built_ins(folder, monkeypatch)
     assert Experiment("mine", Scenario()).resolve({"lam": 0.5})[0].lam == 0.5
     with pytest.raises(UserError, match="'gfpl' is offered by fedtune and offering_package:Mine; rename"):
         registry.find("gfpl")
-    with pytest.raises(UserError, match="the algorithm 'broken' of .* does not load: AttributeError"):
+    with pytest.raises(UserError, match="the algorithm 'broken' of .* cannot be loaded: AttributeError"):
         registry.find("broken")
     with pytest.raises(UserError, match="did you mean 'mine'"):
         registry.find("mien")
@@ -351,7 +351,7 @@ def test_run_takes_a_best_configuration_with_its_code(kept, folder, capsys):
     (folder / "beside.py").write_text("# another")
     said = refused(run.main, f"--config {run_folder}/best.yaml", folder, capsys)
     assert "beside.py: it has changed since" in said
-    with pytest.raises(UserError, match="the model in .*m.pt was made with another .*beside.py"):
+    with pytest.raises(UserError, match="the model in .*m.pt was made with another version of .*beside.py"):
         model_file.read(folder / "m.pt")
 
 

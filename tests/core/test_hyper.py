@@ -122,7 +122,7 @@ def test_a_declaration_may_be_of_numpys_numbers_but_not_of_sequences() -> None:
 
     assert knobs(Numbers)["steps"].integer and type(Numbers().steps) is int
     assert type(knobs(Numbers)["kind"].check("b")) is str
-    with pytest.raises(UserError, match=r"choices must be texts, numbers or bools, but got \(1, 2\)"):
+    with pytest.raises(UserError, match=r"choices must be strings, numbers or bools, but got \(1, 2\)"):
         hyper((1, 2), choices=((1, 2), (3, 4)))
 
 
@@ -210,7 +210,7 @@ def test_a_domain_can_be_narrowed_but_not_widened_and_needs_a_range() -> None:
     assert all(1 <= v <= 2 for v in draws(KNOBS["rate"], 1, 2))
     with pytest.raises(UserError, match="rate must be a number in 0.1 … 10 .*but got 20"):
         KNOBS["rate"].domain(1, 20)
-    with pytest.raises(UserError, match="free has no range to search; pin it with --set free=VALUE"):
+    with pytest.raises(UserError, match="free has no range to search; fix it with --set free=VALUE"):
         KNOBS["free"].domain()
 
 

@@ -159,7 +159,7 @@ def test_a_run_within_a_run_in_a_metric_or_the_servers_code_and_not_in_client_co
     assert rows["val_another"].tolist() == [inner] * 2 and rows["val_loss"].tolist() == alone["val_loss"].tolist()
     rows = played(f"{tmp_path}/within.py:Plays")
     assert rows["another"].tolist() == [inner] * 2 and rows["val_loss"].tolist() == alone["val_loss"].tolist()
-    with pytest.raises(UserError, match=r"within\.py:17.* cannot start within another's client code"):
+    with pytest.raises(UserError, match=r"within\.py:17.* cannot start inside another run's client code"):
         played(f"{tmp_path}/within.py:Early")
 
 

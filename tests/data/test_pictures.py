@@ -281,7 +281,7 @@ def test_splits_by_other_names_are_not_taken_for_classes(other: str, tmp_path: P
 
 def test_a_name_that_is_no_text_is_told(tmp_path: Path) -> None:
     (folder_of(tmp_path / "pets", image(GREY)) / "cat" / "0.png").rename(tmp_path / "pets" / "cat" / "\udcff.png")
-    with pytest.raises(UserError, match="udcff.png.* its name is no text in UTF-8"):
+    with pytest.raises(UserError, match="udcff.png.* its name is not valid UTF-8"):
         first(tmp_path / "pets")
 
 
@@ -323,7 +323,7 @@ def splits(*names: str) -> Callable[[Path], Path]:
     ("make", "message"),
     [
         (spoil(lambda f: (f / "bird").mkdir()), "a class folder has pictures, but .*bird has none; fill or remove it"),
-        (spoil(lambda f: (f / "dog" / "up").symlink_to(f)), "it is a link to a folder in which it lies"),
+        (spoil(lambda f: (f / "dog" / "up").symlink_to(f)), "it is a link to a folder that contains it"),
         (spoil(lambda f: (f / "dog" / "x.png").symlink_to(f / "no")), "No such file"),
         (splits("train", "Train", "test"), "has Train and train, which are both for train; bring them together"),
         (splits("train", "valid"), "needs a folder test for its split, but has train, valid"),

@@ -270,7 +270,7 @@ def test_a_worker_needs_the_description_and_not_the_file(tmp_path: Path, monkeyp
         datasets.describe(scenario.dataset)
     user_files.register(files)
     assert datasets.describe(scenario.override(lr=0.1).dataset) == (5, 3)
-    with pytest.raises(UserError, match="wards.npz was read from .*, which is gone; restore it"):
+    with pytest.raises(UserError, match="wards.npz was read from .*, which no longer exists; restore it"):
         partitioning.make(scenario, 0)
 
 
@@ -306,7 +306,7 @@ def test_large_data_stay_where_they_are(tmp_path: Path, monkeypatch: pytest.Monk
     user_copies.keep(files, tmp_path / "run")
     assert not (tmp_path / "run" / "own" / "w.npz").exists()
     (tmp_path / "w.npz").unlink()
-    with pytest.raises(UserError, match="the run .* needs .*w.npz, which is gone; restore it"):
+    with pytest.raises(UserError, match="the run .* needs .*w.npz, which no longer exists; restore it"):
         user_copies.restore(tmp_path / "run", json.loads(json.dumps({"own": user_copies.to_record(files)})))
 
 

@@ -243,7 +243,7 @@ class Moody(Algorithm):
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("fussy", "is given a generator"), ("stubborn", "rrelu_with_noise has random numbers of its own")],
+    [("fussy", "was given a generator"), ("stubborn", "rrelu_with_noise cannot draw from each client's own stream")],
 )
 def test_what_cannot_be_addressed_is_refused_with_its_place(name: str, says: str) -> None:
     with pytest.raises(UserError, match=rf"must be repeatable, but at .*test_draws.py:\d+ .*{says}.*draw with") as told:

@@ -52,7 +52,7 @@ def test_workers_need_no_file_a_replay_gives_the_same_bits_and_a_changed_file_is
     assert "are the same bit for bit" in capsys.readouterr().out
     saved(partition, row=rows, client=rows % 5, split=rows // 5 % 3)
     line = refusal(replay.main, f"{run} --name other", capsys)
-    assert f"was made with another {partition}: it has changed since; restore it" in line
+    assert f"was made with another version of {partition}, which has changed since; restore it" in line
     data.unlink()
     assert RunFolder(run).scenario.clients == 4  # whoever only reads needs no file
 

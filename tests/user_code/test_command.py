@@ -36,9 +36,9 @@ def told(error: BaseException, capsys: pytest.CaptureFixture[str], argv: tuple[s
         (
             FileNotFoundError(errno.ENOENT, "No such file", "a.x"),
             2,
-            "error: a.x cannot be used: No such file; mend that",
+            "error: a.x cannot be used: No such file; fix it",
         ),
-        (OSError(errno.ENOSPC, "No space left on device"), 2, "error: No space left on device; mend that"),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "error: No space left on device; fix it"),
         (OSError("odd"), BUG, "error: this is a bug in fedtune, OSError: odd; its stack is in "),
         (KeyError("x"), BUG, "error: this is a bug in fedtune, KeyError: 'x'; its stack is in "),
         (
@@ -85,7 +85,9 @@ def test_a_folder_that_is_gone_is_told(
         here.rmdir()
     assert main([]) == 2
     assert begun == [True] * (gone == "meanwhile")
-    assert capsys.readouterr().err.startswith("error: the folder that this was started in is gone; change to another")
+    assert capsys.readouterr().err.startswith(
+        "error: the folder that this was started in no longer exists; change to another"
+    )
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), UserError("x"), OSError(errno.ENOENT, "gone", "f")])

@@ -28,8 +28,8 @@ def load(folder, text, **beside):
 
 CRASH = "import ctypes\nctypes.string_at(0)"
 ENDS = {
-    "import os\nos._exit(99)": "it ends the program as it is imported, with status 99",
-    "import os\nos._exit(0)": "it ends the program as it is imported, with status 0",
+    "import os\nos._exit(99)": "it ends the program while it is imported, with status 99",
+    "import os\nos._exit(0)": "it ends the program while it is imported, with status 0",
     CRASH: r"by signal 11 \(Segmentation fault\), at own.py:2",
     "import os\nos.abort()": r"by signal 6 \(Aborted\), at own.py:2",
     "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)": r"by signal 9 \(Killed\)",
@@ -37,7 +37,7 @@ ENDS = {
     "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)": r"by signal 9 \(Killed\)",
     "import helper": r"by signal 11 \(Segmentation fault\), at helper.py:2",
     "import atexit, os\natexit.register(os._exit, 7)": "with status 7",
-    "import os\nos.fork()": "it forks as it is imported, and two would go on from there",
+    "import os\nos.fork()": "it forks while it is imported, so two processes would continue",
     "import signal, time\nsignal.signal(signal.SIGALRM, signal.SIG_DFL)\nsignal.setitimer(0, 0.01)\n"
     "time.sleep(1)": r"by signal 14 \(Alarm clock\)",
     "import sys, os\nsys.stdout.close(); os.close(1); os.close(2); os._exit(5)": "with status 5",
@@ -46,7 +46,7 @@ ENDS = {
 
 @pytest.mark.parametrize("text", ENDS)
 def test_a_file_that_ends_the_process_is_refused_in_one_line(text, tmp_path, capfd):
-    with pytest.raises(UserError, match=f"the algorithm does not load: {tmp_path}/own.py: .*{ENDS[text]}") as caught:
+    with pytest.raises(UserError, match=f"the algorithm cannot be loaded: {tmp_path}/own.py: .*{ENDS[text]}") as caught:
         load(tmp_path, text, helper=CRASH)
     assert str(caught.value).isprintable() and capfd.readouterr() == ("", "")
 
@@ -112,7 +112,7 @@ WORDS = {
     "import warnings\nwarnings.warn('old-fashioned')": "own.py:2: UserWarning: old-fashioned",
     "import logging\nlogging.warning('heard')": "WARNING:root:heard",
     "import logging\nlogging.getLogger('mine').error('not heard')": "not heard",
-    "class A:\n    def __del__(self): 1 / 0\nA()": "own.py:2: ZeroDivisionError: division by zero, which nobody hears",
+    "class A:\n    def __del__(self): 1 / 0\nA()": "own.py:2: ZeroDivisionError: division by zero, ignored by Python",
     "async def f(): pass\nf()": "RuntimeWarning: coroutine 'f' was never awaited",
     "print('\\x1b[31mred\\x1b[0m')": "\\x1b[31mred\\x1b[0m",
     "print('a' * 10**6)": "aaa…aaa",
@@ -127,10 +127,10 @@ def test_what_a_file_says_is_a_note(text, tmp_path, capsys, monkeypatch):
     load(tmp_path, text)
     out, err = capsys.readouterr()
     lines = err.splitlines()
-    notes = [line for line in lines if line.startswith("note: own.py says as it is imported: ")]
+    notes = [line for line in lines if line.startswith("note: own.py prints while it is imported: ")]
     assert not out and len(notes) == 1 and WORDS[text] in notes[0] and all(line.isprintable() for line in lines)
     assert set(lines) - set(notes) <= {
-        "note: own.py changes the logging of the whole process as it is imported; that is put back"
+        "note: own.py changes the logging of the process while it is imported; this is undone"
     }
 
 
@@ -153,18 +153,18 @@ def test_a_handler_that_holds_stdout_writes_to_stderr_later(tmp_path, capsys):
 
 CHANGES = {
     "import os\nos.chdir('/')": "the current folder",
-    "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)": "signals' handlers",
-    "import signal\nsignal.signal(signal.SIGUSR2, lambda *_: None)": "signals' handlers",
-    "import signal\nsignal.alarm(1)": "the alarm",
+    "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)": "signal handlers",
+    "import signal\nsignal.signal(signal.SIGUSR2, lambda *_: None)": "signal handlers",
+    "import signal\nsignal.alarm(1)": "the alarm timer",
     "import torch\ntorch.set_default_dtype(torch.float64)": "PyTorch's default type",
     "import torch\ntorch.set_num_threads(torch.get_num_threads() + 1)": "PyTorch's threads",
-    "import torch\ntorch.set_grad_enabled(False)": "whether PyTorch takes gradients",
+    "import torch\ntorch.set_grad_enabled(False)": "PyTorch's gradient mode",
     "import torch\ntorch.set_default_device('meta')": "PyTorch's default device",
     "import torch\ntorch.set_float32_matmul_precision('medium')": "PyTorch's matmul precision",
     "import builtins\nbuiltins.print = None": "Python's built-in functions",
     "import builtins\nbuiltins.sum = lambda *_: 0": "Python's built-in functions",
-    "import logging\nlogging.basicConfig(level=logging.DEBUG, force=True)": "the logging of the whole process",
-    "import logging\nlogging.disable()": "the logging of the whole process",
+    "import logging\nlogging.basicConfig(level=logging.DEBUG, force=True)": "the logging of the process",
+    "import logging\nlogging.disable()": "the logging of the process",
 }
 SILENT = (
     "import sys\nsys.stdout.close()\nsys.stderr.close()",
@@ -206,7 +206,7 @@ def test_what_a_file_changes_of_the_process_is_put_back(text, after, tmp_path, c
     assert state() == before
     print("still there")
     out, err = capsys.readouterr()
-    note = f"note: own.py changes {CHANGES.get(text)} as it is imported; that is put back\n"
+    note = f"note: own.py changes {CHANGES.get(text)} while it is imported; this is undone\n"
     assert out == "still there\n" and err == (note if text in CHANGES else "")
 
 

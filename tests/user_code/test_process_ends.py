@@ -23,7 +23,7 @@ process_ends.watch(user_errors.PATHS)
 sys.exit(main(sys.argv[1:]))
 """
 FAILED = "error: the data set own.py:rows failed: "
-ENDED = f"{FAILED}this ended the program, or somebody killed it meanwhile\n"
+ENDED = f"{FAILED}it ended the program, or the program was killed meanwhile\n"
 CALLS = {
     "os._exit(0)": (2, FAILED + "{}:6: SystemExit: it ends the program\n"),
     "sys.exit(0)": (2, FAILED + "{}:6: SystemExit: it ends the program\n"),

@@ -47,7 +47,7 @@ RAISED = {
     "raise SystemExit('bye')": "SystemExit: it ends the program",
     "quit()": "SystemExit: it ends the program",
     "raise MemoryError": "MemoryError",
-    "raise RecursionError": "RecursionError: it calls itself without end",
+    "raise RecursionError": "RecursionError: it calls itself endlessly",
     "raise Own('mine')": "Own: mine",
     "raise Mute": "Mute",
     "raise Leaves": "Leaves",
@@ -67,7 +67,7 @@ RAISED = {
     r"raise type('\x1b[31mRed' + 'x' * 9999, (Exception,), {})('y')": r"\x1b[31mRedxxx",
 }
 ELSEWHERE = {
-    "deep()": "RecursionError: it calls itself without end",
+    "deep()": "RecursionError: it calls itself endlessly",
     "warned()": "UserWarning: old",
     "failed()": "AssertionError",
     "groups()": "ExceptionGroup: several (2 sub-exceptions)",
@@ -115,7 +115,7 @@ def test_whatever_their_code_raises_is_theirs_with_its_line_wherever_it_is_calle
 @pytest.mark.parametrize("body", RAISED)
 def test_the_same_as_the_file_is_loaded(body, tmp_path):
     (tmp_path / "own.py").write_text(HEAD + "pass\n" + body + "\n")
-    with pytest.raises(UserError, match=r"the algorithm does not load: .*/own\.py:\d+: ") as caught:
+    with pytest.raises(UserError, match=r"the algorithm cannot be loaded: .*/own\.py:\d+: ") as caught:
         user_files.load(user_files.take(f"{tmp_path}/own.py")[0], "algorithm")
     assert RAISED[body] in str(caught.value) and str(caught.value).isprintable()
 

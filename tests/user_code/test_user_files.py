@@ -155,7 +155,7 @@ def test_a_file_that_was_edited_is_read_again(tmp_path):
 def test_two_files_of_one_name_in_one_experiment_are_refused(tmp_path):
     one, same, other = (user_files.take(str(write(tmp_path / d, a=t)))[1] for d, t in zip("ijk", "112", strict=True))
     assert user_files.merged(one, same) == one
-    with pytest.raises(UserError, match="two files of one experiment must have two names"):
+    with pytest.raises(UserError, match="files of one experiment need different names"):
         user_files.merged(one, other)
 
 
@@ -185,7 +185,7 @@ def test_a_vanished_file_of_code_is_taken_as_it_was_registered(tmp_path):
         ("def f(:\n  pass", 1, "invalid syntax"),
         ("x = 1\nimport nowhere_to_be_found", 2, "No module named 'nowhere_to_be_found'"),
         ("import sys\n\nsys.exit(0)", 3, "it ends the program"),
-        ("def f():\n  f()\nf()", 2, "it calls itself without end"),
+        ("def f():\n  f()\nf()", 2, "it calls itself endlessly"),
         ("\n1 / 0", 2, "ZeroDivisionError: division by zero"),
         ("import helper", 1, "broken"),
         ("from helper2 import missing", 1, "cannot import name"),
@@ -205,8 +205,8 @@ def test_what_fails_in_a_users_file_is_told_with_its_line(tmp_path, text, line, 
     [
         ("nowhere.py", "No such file"),
         ("nowhere/", "No such file"),
-        ("good.py:", "comes a name"),
-        ("good.py:1a", "comes a name"),
+        ("good.py:", "must be followed by a name"),
+        ("good.py:1a", "must be followed by a name"),
         ("good.py:f(1)", "literals by name"),
         ("good.py:f(a=open)", "literals by name"),
         ("good.py:f(**{})", "literals by name"),
