@@ -41,7 +41,7 @@ RUN = " --clients 4 --rounds 1"
 
 # a file -> what the one line says of it, and its own line that is named
 WRONG = {
-    "def f(:": "wrong.py:1is not valid Python: invalid syntax",
+    "def f(:": "wrong.py:1 is not valid Python: invalid syntax",
     "": "an algorithm is a class made from fedtune.Algorithm, but {path} defines none",
     "import nowhere_at_all": "wrong.py:1: ModuleNotFoundError: No module named 'nowhere_at_all'",
     "from fedtune import Algoritm": "wrong.py:1: ImportError: cannot import name 'Algoritm'",
@@ -100,8 +100,8 @@ REFERENCES = {
     "{}/good.py:Mine(open)": "options after a name must be keyword literals",
     "{}/good.py:dataclass": "is a function",
     "{}/good.py:Algorithm": "but good.py:Algorithm is that class itself",
-    "{}/latin.py": "latin.py:1is not valid Python: (unicode error)",
-    "{}/null.py": "null.pyis not valid Python: ",
+    "{}/latin.py": "latin.py:1 is not valid Python: (unicode error)",
+    "{}/null.py": "null.py is not valid Python: ",
     "{}/rows.npz": "this algorithm needs a Python file, but got 'rows.npz'",
     "{}/good.pickle": "this algorithm needs a Python file, but got 'good.pickle'",
 }
@@ -160,7 +160,7 @@ def test_two_files_of_one_name_in_one_comparison_are_refused(folder, capsys):
         (folder / name).mkdir()
         (folder / name / f"{name}.py").write_text("import shared\n" + GOOD)
         (folder / name / "shared.py").write_text(f"# {name}")
-    assert "must have two names" in refused(compare.main, "--algos a/a.py,b/b.py --name c", folder, capsys)
+    assert "need different names" in refused(compare.main, "--algos a/a.py,b/b.py --name c", folder, capsys)
     assert "names each algorithm once" in refused(compare.main, "--algos good.py,./good.py --name c", folder, capsys)
 
 
@@ -289,7 +289,7 @@ def test_a_run_has_copies_and_goes_on_from_them_when_the_files_are_gone(kept, fo
 @pytest.mark.parametrize("name", ["good.py", "beside.py"])
 def test_what_has_changed_since_is_refused(kept, folder, name):
     (folder / name).write_text("# another")
-    with pytest.raises(UserError, match=f"another {folder}/{name}: it has changed since; restore it, or rename"):
+    with pytest.raises(UserError, match=f"another version of {folder}/{name}, which has changed since; restore it, or rename"):
         user_copies.restore(*kept)
     assert user_copies.known(*kept)[0].name == "good.py"  # who only reads the run takes the copies
 
@@ -315,7 +315,7 @@ def test_resume_and_replay_refuse_a_changed_file_before_anything_else(kept, fold
     about |= {"scenario": {}, "defaults": {}}
     (run_folder / "run.json").write_text(json.dumps(about | record))
     (folder / "beside.py").write_text("# another")
-    assert "beside.py: it has changed since" in refused(main, str(run_folder), folder, capsys)
+    assert "beside.py, which has changed since" in refused(main, str(run_folder), folder, capsys)
 
 
 def test_a_comparison_is_resumed_with_the_files_it_was_made_of(folder):
@@ -350,7 +350,7 @@ def test_run_takes_a_best_configuration_with_its_code(kept, folder, capsys):
     simulation.Simulation(experiment, config, data).load_state_dict(state)
     (folder / "beside.py").write_text("# another")
     said = refused(run.main, f"--config {run_folder}/best.yaml", folder, capsys)
-    assert "beside.py: it has changed since" in said
+    assert "beside.py, which has changed since" in said
     with pytest.raises(UserError, match="the model in .*m.pt was made with another version of .*beside.py"):
         model_file.read(folder / "m.pt")
 
@@ -375,5 +375,5 @@ def test_a_space_file_and_what_it_imports_are_kept_with_their_hashes(folder, mon
         again = plan.make(SearchOptions.from_record(record), resumed=True)
     assert again.space == planned.space and again.own == planned.own
     (folder / "ranges.py").write_text("LAM = [0.1, 10.0]")
-    with pytest.raises(UserError, match=f"another {folder}/ranges.py: it has changed since"):
+    with pytest.raises(UserError, match=f"another version of {folder}/ranges.py, which has changed since"):
         user_copies.restore(folder / "run", record)

@@ -27,7 +27,7 @@ def test_a_metric_of_ones_own_is_searched_for_in_the_direction_that_is_given() -
         "val_recall:max",
         "val_recall_worst10:min",
     ]
-    with pytest.raises(UserError, match="needs its direction.*give val_recall:max or val_recall:min"):
+    with pytest.raises(UserError, match="needs a direction.*give val_recall:max or val_recall:min"):
         parse("val_recall", OWN)
     with pytest.raises(UserError, match="did you mean 'val_recall'"):
         parse("val_recal:max", OWN)

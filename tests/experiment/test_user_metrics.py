@@ -58,7 +58,7 @@ REFUSED = {  # a whole file -> what is said
     "class mine: pass": "is a class",
     "mine = 0.5": "mine at mine.py:mine is float",
     "def other(scores, y): return 1.0": "unknown name in {}: 'mine'",
-    "def mine(scores, y) return 1.0": "{}:1is not valid Python",
+    "def mine(scores, y) return 1.0": "{}:1 is not valid Python",
     "import nothing_of_this_name\ndef mine(scores, y): return 1.0": "{}:1: ModuleNotFoundError",
     "def mine(scores, y): return 1.0\nmine.mode = 'high'": "mode is 'max' or 'min', but that of mine at {}:1",
 }

@@ -126,7 +126,7 @@ def test_pinned_hyperparameters_leave_the_space():
         ("SPACE = {}", "something to vary"),
         ("SPACE = [{'lam': 'x'}]", "lam must be a number"),
         ("SPACE = {'lam': tune.randn()}", "lam must be a range or a choice .* but got Float Normal"),
-        ("SPACE = ", r"\.py:\dis not valid Python: invalid syntax"),
+        ("SPACE = ", r"\.py:\d is not valid Python: invalid syntax"),
         ("default = 3", "unknown search space"),
     ],
 )
