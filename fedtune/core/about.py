@@ -1,4 +1,4 @@
-"""This package: its version, the format of the files that it writes and reads again, and the folder it is installed in."""
+"""This package: its version, the format of the files that it writes, and the folder it is installed in."""
 
 from pathlib import Path
 from typing import Any

@@ -289,7 +289,9 @@ def test_a_run_has_copies_and_goes_on_from_them_when_the_files_are_gone(kept, fo
 @pytest.mark.parametrize("name", ["good.py", "beside.py"])
 def test_what_has_changed_since_is_refused(kept, folder, name):
     (folder / name).write_text("# another")
-    with pytest.raises(UserError, match=f"another version of {folder}/{name}, which has changed since; restore it, or rename"):
+    with pytest.raises(
+        UserError, match=f"another version of {folder}/{name}, which has changed since; restore it, or rename"
+    ):
         user_copies.restore(*kept)
     assert user_copies.known(*kept)[0].name == "good.py"  # who only reads the run takes the copies
 
