@@ -1,8 +1,8 @@
-"""fedtune from Python: searches and their folders, one configuration, and the pieces for one's own search.
+"""fedtune from Python: searches and their folders, one configuration, and the pieces for your own search.
 
 Arguments have the names of the command line's options (trials, scheduler, seeds_per_trial, …), of a scenario's fields
-(rounds, clients, lr, …) or of the algorithm's hyperparameters, which are then held fixed.  What cannot be is a
-`UserError` of one line that names the nearest that can.
+(rounds, clients, lr, …) or of the algorithm's hyperparameters, which are then held fixed.  An invalid argument raises
+a `UserError` of one line that names the nearest valid one.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ class Search:
     """
 
     def __init__(self, algo: Algo, scenario: str = "", **options: Any) -> None:
-        """Check the arguments; UserError for what cannot be searched.  Nothing is started or written.
+        """Check the arguments; UserError if one is invalid.  Nothing is started or written.
 
-        algo      a name, FILE.py, FILE.py:NAME, or an Algorithm's class.  A class of a module is its file's, which the
-                  run's folder keeps; one of a notebook or of the script itself is kept as a pickle
-        options   a search's options, the scenario's fields, and hyperparameters of the algorithm that are held fixed;
-                  set={"lr": 0.1} fixes one of the scenario's, of which lr=0.1 would only change the default
+        algo      a name, FILE.py, FILE.py:NAME, or an Algorithm's class.  For a class from a module the run's folder
+                  keeps the module's file; a class from a notebook or from the script itself is kept as a pickle
+        options   a search's options, the scenario's fields, and hyperparameters of the algorithm to hold fixed.
+                  set={"lr": 0.1} fixes a hyperparameter of the scenario; lr=0.1 would only change its default
         """
         self.options = _options(SearchOptions, algo, scenario, options)
         self.options.experiment()
 
     def run(self) -> Run:
-        """Search, check what was found on fresh seeds, and return the run's folder.
+        """Search, check the result on fresh seeds, and return the run's folder.
 
-        The progress is shown as the command shows it.  Interrupted, it keeps what was found (`state` says so).
+        Progress is shown as on the command line.  An interrupted search keeps its results; `state` says how it ended.
         """
         from fedtune.studies import search_study
         from fedtune.tuning import plan
@@ -66,7 +66,7 @@ class Search:
         return Run(planned.folder)
 
     def __repr__(self) -> str:
-        """What was asked for: the scenario, and what is not a default."""
+        """The call: the scenario, and every argument that is not a default."""
         changed = {
             f.name: value
             for f in dataclasses.fields(self.options)
@@ -76,16 +76,16 @@ class Search:
 
 
 class Run(RunFolder):
-    """The folder of any search there is: its record, tables, best configuration and report."""
+    """The folder of a search: its record, tables, best configuration and report."""
 
     def __init__(self, path: str | Path) -> None:
-        """UserError for a folder that holds no search."""
+        """UserError if the folder holds no search."""
         super().__init__(path)
         if not self.record_file.is_file():
             raise self.damaged("there is none")
 
     def report(self, file: str | Path | None = None) -> Path:
-        """Write a page on what was found, by default RUN/report.html; an earlier report is replaced, nothing else."""
+        """Write the report, by default RUN/report.html.  It replaces an earlier report, but never another file."""
         from fedtune.reporting import output, page
 
         out = output.place([self.path], Path(file) if file else None)
@@ -93,7 +93,7 @@ class Run(RunFolder):
         return out
 
     def __repr__(self) -> str:
-        """The folder and how it stands."""
+        """The folder and the search's state."""
         return f"Run({str(self.path)!r}): {self.state}"
 
 
@@ -104,16 +104,16 @@ def train(
     save: str | Path | None = None,
     **options: Any,
 ) -> pd.DataFrame:
-    """Train one configuration from its first round to its last, without Ray; one row of metrics a round.
+    """Train one configuration from its first round to its last, without Ray.  Returns one row of metrics per round.
 
-    PyTorch has one thread meanwhile, as in a trial.
+    PyTorch uses one thread meanwhile, as in a trial.
 
     algo      a name, FILE.py[:NAME], or an Algorithm's class
     config    hyperparameters of the algorithm or the scenario; the others have their defaults
     save      a new file for the trained model: for `start_from` of another call, or `analysis.models.load`
     options   seed, device, data_dir, start_from, …, the scenario's fields, and hyperparameters as in config
 
-    UserError for what cannot be trained, Diverged if a loss or weights become NaN or infinite.
+    UserError for invalid arguments; Diverged if a loss or weights become NaN or infinite.
     """
     from fedtune.core.process import at_work
     from fedtune.core.threads import one_thread
@@ -136,14 +136,14 @@ def train(
 def tunable(
     algo: Algo, scenario: str = "", space: str = "default", **options: Any
 ) -> tuple[Any, dict[str, tune.search.sample.Domain]]:
-    """A trainable class and a search space for one's own `ray.tune.Tuner`, with any scheduler and any searcher.
+    """A trainable class and a search space for your own `ray.tune.Tuner`, with any scheduler and any searcher.
 
-    space     a space's name, or FILE.py:NAME; it must be one of ranges
+    space     a space's name, or FILE.py:NAME; it must consist of ranges
     options   as for `train`
 
-    Every round is an iteration that reports `val_acc` and every other metric, and that schedulers may end or perturb;
-    state can be saved and restored.  The data go to Ray's object store once.  A hyperparameter that exists only where
-    another has some value is always in the space; elsewhere it has no effect.
+    Every round is an iteration that reports `val_acc` and every other metric.  Schedulers may stop trials or perturb
+    them; state can be saved and restored.  The data are put into Ray's object store once.  A conditional hyperparameter
+    is always in the space; where its condition does not hold, it has no effect.
     """
     from ray import tune
 
@@ -165,9 +165,9 @@ def tunable(
 def objective(
     algo: Algo, scenario: str = "", space: str = "default", objective: str = METRIC, **options: Any
 ) -> Objective:
-    """A function for `optuna.Study.optimize`, in a study of its `direction`: "maximize", or "minimize" a loss, say.
+    """A function for `optuna.Study.optimize`; create the study with its `direction` ("maximize", or "minimize" a loss).
 
-    objective: one metric, as --objective takes it.  Other arguments as for `tunable`.
+    objective: one metric, as for --objective.  Other arguments as for `tunable`.
     """
     from fedtune.core.process import turn
     from fedtune.experiment import user_metrics
@@ -176,19 +176,19 @@ def objective(
         given, experiment, domains = _ranges(algo, scenario, space, options)
         found = objectives.parse(objective, user_metrics.modes(experiment.metrics))
         if len(found) > 1:
-            raise UserError(f"a function for Optuna has one objective, but got {objective!r}; give one")
+            raise UserError(f"an Optuna objective function has one objective, but got {objective!r}; give one")
         return Objective(given, experiment, domains, found[0])
 
 
 class Objective:
     """Trains the configuration that an Optuna trial suggests; its value is the objective after the last round.
 
-    Every round is reported, and the trial ends where its study's pruner says so.  A trial that diverges has the worst
-    value there is, 0 for an accuracy, and the attribute `diverged`: to the sampler it is a bad region, not a gap.  Of a
-    metric that has no worst value it is pruned.
+    Every round is reported, and the trial ends when the study's pruner says so.  A trial that diverges gets the worst
+    possible value, 0 for an accuracy, and the attribute `diverged`, so the sampler learns to avoid that region.  If the
+    metric has no worst value, the trial is pruned.
 
-    Trials of `n_jobs` threads take turns, round by round, and their values are those of one after the other; what runs
-    at the same time needs processes: `tunable`, or a study in a storage that several processes optimize.
+    Trials of `n_jobs` threads take turns, round by round, with the same values as one after the other.  To train in
+    parallel use processes: `tunable`, or a study in a storage that several processes optimize.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class Objective:
         space: Space,
         objective: objectives.Objective = objectives.ACCURACY,
     ) -> None:
-        """Load the data, and find out how clients are run, once for all trials."""
+        """Load the data and choose the executor once for all trials."""
         from fedtune.engine import simulation
 
         self.experiment, self.space, self.objective = experiment, space, objective
@@ -207,7 +207,7 @@ class Objective:
 
     @property
     def direction(self) -> str:
-        """Which way a study takes it: `optuna.create_study(direction=objective.direction)`."""
+        """The direction for the study: `optuna.create_study(direction=objective.direction)`."""
         return {"max": "maximize", "min": "minimize"}[self.objective.mode]
 
     @property
@@ -273,7 +273,7 @@ def _options(cls: type[Options], given_algo: Algo, scenario: str, given: Mapping
 def _ranges(
     algo: Algo, scenario: str, name: str, options: Mapping[str, Any]
 ) -> tuple[ExperimentOptions, Experiment, Space]:
-    """What is trained, and the space of ranges of that name; UserError for a list of points."""
+    """The experiment, and the space of that name; UserError if the space is a list of points."""
     from fedtune.tuning import space
 
     given = _options(ExperimentOptions, algo, scenario, options)
@@ -281,7 +281,7 @@ def _ranges(
     loaded = space.load(name, experiment)
     if loaded.is_grid:
         raise UserError(
-            f"a space for one's own search must be of ranges, but {name!r} of {given.algo} is a list of "
+            f"a space for your own search must consist of ranges, but {name!r} of {given.algo} is a list of "
             f"{len(loaded.points)} points; give another, or train each point with fedtune.train"
         )
     return given, experiment, loaded

@@ -53,7 +53,7 @@ def measure_gpu_share(experiment: Experiment, data: Sequence[Federation], cpus: 
         if not isinstance(error, torch.OutOfMemoryError):
             raise
         raise UserError(
-            "a trial must fit into one GPU, but the first round of the default configuration ran out of memory there; "
+            "a trial must fit into one GPU, but the first round of the default configuration ran out of GPU memory; "
             "take a smaller --model or --batch, or --executor loop"
         ) from error
     nodes = [n["Resources"] for n in ray.nodes() if n["Alive"] and n["Resources"].get("GPU")]
@@ -97,7 +97,7 @@ class MoreMemory:
             if ran_out(trial):
                 self._enlarge(trial)
         except Exception as error:
-            say(f"note: trial {trial.trial_id} gets no larger share of a GPU: {error}")
+            say(f"note: trial {trial.trial_id} cannot get a larger share of a GPU: {error}")
         type(self.scheduler).on_trial_error(self.scheduler, controller, trial)
 
     def _enlarge(self, trial: Any) -> None:
@@ -110,7 +110,10 @@ class MoreMemory:
         if self.gpus < 1:
             more = {**has, "GPU": min(1.0, 2 * self.gpus)}
             trial.update_resources(tune.PlacementGroupFactory([more]))
-            say(f"note: trial {trial.trial_id} ran out of memory; it gets {more['GPU']:g} of a GPU, not {self.gpus:g}")
+            say(
+                f"note: trial {trial.trial_id} ran out of memory; it now gets {more['GPU']:g} of a GPU instead "
+                f"of {self.gpus:g}"
+            )
 
 
 def with_more_memory(scheduler: TrialScheduler, gpus: float) -> TrialScheduler:

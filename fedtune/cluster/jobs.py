@@ -53,9 +53,12 @@ def reached(address: str) -> Iterator[JobSubmissionClient]:
         os.environ[ENVIRONMENT[0]] = address  # Ray lets it win over what it is given
         yield JobSubmissionClient(address)
     except AuthenticationError as error:
-        came = "the one given is not its" if str(error).startswith("Authentication failed") else "none was found"
+        came = (
+            "the given token is not valid there" if str(error).startswith("Authentication failed") else "none was found"
+        )
         raise UserError(
-            f"the cluster at {address} asks for its token, but {came}; run `ray get-auth-token` on its head and put "
+            f"the cluster at {address} requires its token, but {came}; run `ray get-auth-token` on its head "
+            "node and put "
             "what it prints into RAY_AUTH_TOKEN, or into a file named by RAY_AUTH_TOKEN_PATH, with RAY_AUTH_MODE=token"
         ) from error
     except (OSError, RuntimeError) as error:
@@ -85,7 +88,7 @@ def ours(client: JobSubmissionClient) -> dict[str, JobDetails]:
 def submit(client: JobSubmissionClient, name: str, entrypoint: str, package: Path) -> None:
     """Send a job: its shell line, and its working folder as a .zip; UserError for a name that was used before."""
     if name in {j.submission_id for j in client.list_jobs()}:
-        raise UserError(f"a job needs a new name, but the cluster has had a {name}; give another --name")
+        raise UserError(f"a job needs a new name, but the cluster already had a job {name}; give another --name")
     client.submit_job(
         entrypoint=entrypoint,
         submission_id=name,
@@ -138,17 +141,17 @@ def stop(client: JobSubmissionClient, job: JobDetails) -> int:
     """Tell a job to end, wait until it has; UserError if it had before."""
     name, asked = str(job.submission_id), False
     if job.status.is_terminal():
-        raise UserError(f"what is stopped must be running, but {name} is {job.status.lower()}; fedtune jobs list")
+        raise UserError(f"only a running job can be stopped, but {name} is {job.status.lower()}; see fedtune jobs list")
     while not (status := client.get_job_status(name)).is_terminal():
         asked = asked or client.stop_job(name)  # not before its supervisor is up
         time.sleep(0.2)
-    say(f"{name}: {status.lower()}; what it found is in its folder, and fedtune resume continues from there")
+    say(f"{name}: {status.lower()}; its results are in its folder, and fedtune resume continues from there")
     return 0
 
 
 def unknown_job(name: str, known: list[str]) -> UserError:
     """The error for a job that is none of fedtune's, with the nearest of those there are, and the latest."""
     if not known:
-        return UserError(f"a job must be one of fedtune's, but there is none on this cluster, so not {name!r} either")
+        return UserError(f"a job must be one that fedtune submitted, but this cluster has none, so not {name!r} either")
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.3)
     return unknown("job", name, dict.fromkeys([*near, *known[-5:]]))

@@ -54,7 +54,7 @@ def temp_folder() -> str:
     if why := _unfit(Path("/tmp"), "/tmp"):
         raise UserError(f"{rule}, but {left or '/tmp cannot be used'} ({why}); set RAY_TMPDIR to another")
     if left:
-        say(f"note: Ray's files go to /tmp, for {left}; RAY_TMPDIR chooses another folder")
+        say(f"note: Ray's files go to /tmp, because {left}; RAY_TMPDIR chooses another folder")
     return "/tmp/ray"
 
 
@@ -62,9 +62,9 @@ def _unfit(folder: Path, given: str) -> str:
     """Why Ray cannot have its files in a folder, of which the nearest part is there; "" if it can."""
     whole = str(Path(given).absolute())
     if len(os.fsencode(whole)) > LONGEST:
-        return f"it has {len(os.fsencode(whole))} bytes, too many for Ray's sockets"
+        return f"its path has {len(os.fsencode(whole))} bytes, too many for Ray's sockets"
     if any(letter.isspace() for letter in whole):
-        return "it has a space, at which Ray cuts its workers' commands"
+        return "its path has a space, which breaks the commands of Ray's workers"
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"\0" * 4096)
@@ -72,7 +72,7 @@ def _unfit(folder: Path, given: str) -> str:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         return f"{folder} cannot be written to ({error.strerror})"
-    return f"{free >> 20} MiB are free there, of {ROOM >> 20} that Ray's logs may need" if free < ROOM else ""
+    return f"only {free >> 20} MiB are free there, and Ray's logs may need {ROOM >> 20}" if free < ROOM else ""
 
 
 # its token and its dashboard
@@ -191,4 +191,4 @@ def _end_if_dead() -> None:
 
 
 def _end(dead: str) -> None:
-    interrupting.end(f"Ray's {dead} has died, without which nothing goes on here")
+    interrupting.end(f"Ray's {dead} has died, and nothing can continue without it")

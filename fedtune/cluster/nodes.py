@@ -32,7 +32,7 @@ class Told:
         if "Raylet is terminated" in message:  # what follows, or came before, says which node
             return
         if lost := re.search(r"address: (\S+) .*has been marked dead", message):
-            line = f"note: Ray has lost the node {lost[1]}; what ran there goes on elsewhere" if self._several else ""
+            line = f"note: Ray lost the node {lost[1]}; its trials continue on other nodes" if self._several else ""
         else:
             line = f"note: Ray says: {one_line(message)[:200]}"
         if line and line not in self._said:
@@ -71,7 +71,7 @@ def require_shared(storage: Path) -> None:
         raise UserError(
             f"--storage-path must be a folder that every node of the cluster shares, but {without[0]} "
             f"{f'and {len(without) - 1} more do' if without[1:] else 'does'} not see {there}, or cannot write to it; "
-            "checkpoints of trials would be lost there: give another"
+            "checkpoints of trials would be lost there; give another"
         )
     if silent:
         say(f"note: {several(len(silent), 'node')} did not say within {SECONDS:g} s whether it sees {there}")

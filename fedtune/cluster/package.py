@@ -35,7 +35,8 @@ def data_files(names: Iterable[str], root: Path) -> dict[str, Path]:
         ]
         if not found:
             raise UserError(
-                f"{name} is sent with the job, but it is not in {root / source.folder}; give --data DIR that has it, "
+                f"{name} must be sent with the job, but it is not in {root / source.folder}; give --data DIR "
+                "that has it, "
                 "or after -- the cluster's --data-dir, or --download"
             )
         files |= {f"data/{f.relative_to(root)}": f for f in found}
@@ -52,8 +53,8 @@ def write(package: Path, files: Mapping[str, Path]) -> None:
                 shutil.copyfileobj(source, target, 1 << 20)
             if package.stat().st_size > LIMIT:
                 raise UserError(
-                    f"what is sent with a job must be at most {LIMIT / 2**20:g} MiB packed, but is more with {path}; "
-                    "copy the data to the cluster, and name their folder there with --data-dir after --"
+                    f"a job's files must be at most {LIMIT / 2**20:g} MiB packed, but are more with {path}; "
+                    "copy the data to the cluster, and give their folder there with --data-dir after --"
                 )
 
 

@@ -77,12 +77,12 @@ def connected(
             held.enter_context(interrupting.terminable())  # once more, for Ray has a handler of its own
         elif address:
             raise UserError(
-                f"a process has one Ray, but this one is connected already and got --address {address}; "
+                f"a process can use one Ray at a time, but this one is already connected and got --address {address}; "
                 "call ray.shutdown() first"
             )
         elif dead := ray_processes.dead_service():
             raise UserError(
-                f"a search needs a Ray that lives, but {dead} of the one that this process is connected to has died; "
+                f"a search needs a running Ray, but {dead} of the Ray that this process is connected to has died; "
                 "call ray.shutdown() first"
             )
         fits = _fitting(cpus, gpus)
@@ -151,7 +151,7 @@ def _note_other_clusters(address: str | None) -> None:
     """Say that a cluster which the environment names for Ray is not joined unasked."""
     there = os.environ.get("RAY_ADDRESS") or "local"
     if not address and there != "local" and "http" not in there:  # a dashboard's is for jobs
-        say(f"note: RAY_ADDRESS names {there}, but a Ray of its own is started here; --address auto joins that one")
+        say(f"note: RAY_ADDRESS names {there}, but fedtune starts its own Ray here; --address auto joins the named one")
 
 
 def _connect(address: str | None, host: str, dashboard: bool = False) -> bool:
@@ -183,8 +183,8 @@ def _connect(address: str | None, host: str, dashboard: bool = False) -> bool:
             raise
         if "ersion mismatch" in said:
             raise UserError(
-                f"a cluster must have the Ray and Python of who joins it, but {address!r} has others ({said[:300]}); "
-                "install here what it has"
+                f"this machine and the cluster need the same versions of Ray and Python, but {address!r} has others "
+                f"({said[:300]}); install the cluster's versions here"
             ) from error
         raise UserError(
             f"--address must be that of a running Ray cluster, but {address!r} does not answer "
@@ -242,7 +242,7 @@ def require_host(host: str) -> None:
     mode = os.environ.get("RAY_AUTH_MODE", "token")  # Ray asks for a token where nothing else is said
     if mode.lower() != "token" and not ipaddress.ip_address(address[4][0]).is_loopback:
         raise UserError(
-            f"a dashboard that others can reach must ask for a token, for it runs any code, but got --dashboard-host "
+            f"a dashboard that others can reach can run any code, so it must ask for a token, but got --dashboard-host "
             f"{host} with RAY_AUTH_MODE={mode}; unset that, or leave --dashboard-host out"
         )
 

@@ -39,4 +39,4 @@ class _Refused(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         name = self.option_strings[0]
         ours = {"--algo": "--algos", "--final-seeds": "--seeds"}[name]
-        parser.error(f"a comparison gives each search its {name} itself, but it came too; give {ours}")
+        parser.error(f"a comparison sets {name} of each search itself, but it was given; give {ours}")

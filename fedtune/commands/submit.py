@@ -68,14 +68,14 @@ def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(words[:at])
     if not words[at + 1 :]:
         raise UserError(
-            "what the cluster is to search comes after --, but nothing came; for instance "
+            "the search's arguments go after --, but none were given; for instance "
             "fedtune submit --address http://head:8265 -- --algo gfpl --storage-path /shared/runs"
         )
     address = args.address or jobs.given_address()
     if not address:
         raise UserError("--address of the cluster is needed, but none was given; for instance http://head:8265")
     if args.name is not None and not re.fullmatch(r"[\w.-]+", args.name):
-        raise UserError(f"a job's --name must be of letters, digits, '.', '_' and '-', but got {args.name!r}")
+        raise UserError(f"a job's --name may have letters, digits, '.', '_' and '-', but got {args.name!r}")
     with tempfile.TemporaryDirectory() as here:
         job = prepare(words[at + 1 :], args.name, args.data, Path(here) / "job.zip")
         with jobs.reached(address) as client:

@@ -52,20 +52,21 @@ def _progress(f: Findings) -> list[Shown]:
     curves = _drawn(
         "Learning curves",
         lambda: plots.learning_curves(some.rounds, some.trials, metric=first.name, mode=first.mode),
-        "Short lines are stopped trials. Lines that still rise at the end say that more rounds would help; lines that "
-        "cross say that stopping early can go wrong.",
+        "Short lines are stopped trials. If lines still rise at the end, more rounds would help. If lines cross, early "
+        "stopping can drop good trials.",
     )
     return [
         _sampled(curves, f),
         _drawn(
             "Best so far against rounds",
             lambda: plots.best_so_far(f.rounds, "rounds", f.trials, first),
-            "If the line has been flat for long, more trials would find little.",
+            "If the line has been flat for long, more trials would hardly improve the result.",
         ),
         _drawn(
             "Best so far against megabytes",
             lambda: plots.best_so_far(f.rounds, "mb", f.trials, first),
-            "The same against what all clients sent and received: what the search would have cost a real federation.",
+            "The same against what all clients sent and received: the communication that the search would cost "
+            "in reality.",
         ),
         _drawn(
             "Best so far against seconds",
@@ -75,8 +76,7 @@ def _progress(f: Findings) -> list[Shown]:
         _drawn(
             "Rungs",
             lambda: plots.rung_survival(f.trials, f.rounds, f.record.get("rungs") or [], unit, first.name),
-            "Which trials went on at each rung. Trials stopped just below those that went on may have been stopped by "
-            "chance.",
+            "Which trials were continued at each rung. Trials just below the cut may have been stopped by chance.",
         ),
     ]
 
@@ -89,9 +89,9 @@ def _fronts(f: Findings) -> list[Shown]:
         _drawn(
             "Accuracy against communication" if other.name == "comm_mb" else f"{first.name} against {other.name}",
             partial(plots.accuracy_communication, f.rounds, other, first=first),
-            f"Pareto front: no other round is both {_beats(other)} and {_beats(first)}. Where it bends, more "
-            + {"comm_mb": "megabytes begin", "seconds": "seconds begin"}.get(other.name, f"of {other.name} begins")
-            + f" to buy little {'accuracy' if first == ACCURACY else f.in_words}.",
+            f"Pareto front: no other round is both {_beats(other)} and {_beats(first)}. Beyond its bend, more "
+            + {"comm_mb": "megabytes begin", "seconds": "seconds begin"}.get(other.name, f"of {other.name}")
+            + f" improves {'accuracy' if first == ACCURACY else f.in_words} only a little.",
         )
         for other in against
         if other.name != first.name
@@ -113,18 +113,19 @@ def _hyperparameters(f: Findings, study: Study | None) -> list[Shown]:
         _drawn(
             "Parallel coordinates",
             lambda: plots.parallel(some),
-            "Where the lines of the best trials run together, a value matters.",
+            "Where the lines of the best trials run close together, the value matters.",
         ),
         _drawn(
             "Slices",
             lambda: plots.slices(some),
-            "A slope or a hump says where good values lie, a flat cloud that the value matters little here.",
+            "A slope or a hump shows where good values lie. In a flat cloud the value matters little.",
         ),
     ]
     importance = _drawn(
         "Importance",
         lambda: plots.importance(study),
-        "A hyperparameter of a low share made little difference between these trials; few trials give a rough guess.",
+        "A hyperparameter with a low share made little difference between these trials. With few trials this "
+        "is a rough guess.",
     )
     return [*(_sampled(shown, f) for shown in drawn), importance]
 
@@ -135,13 +136,17 @@ def _clients(f: Findings) -> list[Shown]:
     if not file.exists():
         return []
     last = frames.clients(f.run).query("scored == 'last'")
-    sentence = "All clients of all fresh seeds, after the last round. A steep left end: some clients are left behind."
+    sentence = (
+        "All clients of all fresh seeds, after the last round. A steep left end means that some clients do much worse."
+    )
     return [_drawn("Clients", lambda: plots.per_client(last, by="configuration"), sentence)]
 
 
 def of_comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> list[Shown]:
     """The figure of a comparison: test accuracy, or what reports the objective, on fresh seeds by algorithm."""
-    sentence = "A point per seed. The tables above say which differ significantly; whether intervals overlap does not."
+    sentence = (
+        "One point per seed. The tables above say which differences are significant; overlapping intervals do not."
+    )
     return [_drawn("Comparison", lambda: plots.comparison(evaluations, objective), sentence)]
 
 

@@ -192,10 +192,10 @@ def of_state(run: Path, now: str, record: dict[str, Any]) -> list[str]:
     resume = f"{shlex.join(['fedtune', 'resume', str(run)])} resumes it"
     why = f" ({record['reason']})" if record.get("reason") else ""
     said = {
-        "running": "It is still running; this is what there was when the page was made.",
-        "abandoned": f"It had not ended, and its driver is gone; {resume}.",
+        "running": "It is still running; this page shows the state when it was made.",
+        "abandoned": f"It did not finish, and its driver is gone; {resume}.",
         "interrupted": f"It was interrupted{why}; {resume}.",
-        "failed": f"It failed{why}; {resume} once that is put right.",
+        "failed": f"It failed{why}; {resume} once that is fixed.",
     }
     return [said[now]] if now in said else []
 
@@ -219,12 +219,13 @@ def _of_check(f: Findings) -> list[str]:
         return []
     if not f.check:
         return [
-            "There was no check on fresh seeds: the search's own figure is too good by an unknown amount, because it "
-            "was chosen for being high."
+            "There was no check on fresh seeds. The search's own figure is too optimistic by an unknown "
+            "amount, because it "
+            "is the best of many."
         ]
     found = []
     if f.check.seeds == 1:
-        found.append("The check has one fresh seed only, which says nothing of how much another would differ.")
+        found.append("The check used one fresh seed only, so how much results vary between seeds is unknown.")
     for name in f.check.names:
         values = f.check.of(name)
         if bad := int(values.isna().sum()):
@@ -240,16 +241,17 @@ def _of_trials(f: Findings) -> list[str]:
             first = f" (the first: {reasons.iloc[0].strip().splitlines()[-1]})" if len(reasons) else ""
             warnings.append(f"{bad} of {several(len(status), 'trial')} {how}{first}.")
     if f.best is not None and str(f.best["status"]) != "finished":
-        warnings.append(f"No trial was finished: the best is the {f.best['status']} one that trained longest.")
+        warnings.append(f"No trial finished: the best is the {f.best['status']} one that trained longest.")
     if schedulers.moves_hyperparameters(f.record.get("scheduler")):
         warnings.append(
-            "PBT changed the hyperparameters during training; training with the last ones, shown here, gives another "
+            "PBT changed the hyperparameters during training. Training with the last values, shown here, gives "
+            "a different "
             "figure."
         )
     if len(f.goal.objectives) > 1:
         most = "highest" if f.goal.first.sign > 0 else "lowest"
         warnings.append(
-            f"The best is the finished trial of {most} {f.in_words}; it need not stand on the front of "
+            f"The best is the finished trial with the {most} {f.in_words}; it need not be on the Pareto front of "
             f"{' and '.join(map(str, f.goal.objectives))}."
         )
     if f.goal.constraints and f.best is not None:
@@ -268,11 +270,11 @@ def sentence(text: str, names: Collection[str] = ()) -> str:
 def _of_constraints(f: Findings) -> str:
     """How many trials kept the constraints, and whether the best did on fresh seeds."""
     there = tables.to_choose_from(f.trials, (f.record.get("budget") or {}).get("unit", "rounds"))
-    kept = f"{len(tables.keeping(there, f.goal))} of {several(len(there), 'trial')} that count"
-    text = f"The best is one that keeps {' and '.join(map(str, f.goal.constraints))}, as {kept} do"
+    kept = f"{len(tables.keeping(there, f.goal))} of {several(len(there), 'eligible trial')}"
+    text = f"The best trial satisfies {' and '.join(map(str, f.goal.constraints))}, as {kept} do"
     for c in f.goal.constraints:
         if f.check and c.name in f.check.runs:
             values = f.check.of("best", c.name)
             on_fresh = int((values.map(c.excess) <= 0).sum())
-            text += f"; on fresh seeds {c} is kept by {on_fresh} of {several(len(values), 'run')}"
+            text += f"; on fresh seeds {on_fresh} of {several(len(values), 'run')} satisfy {c}"
     return text + "."

@@ -17,13 +17,17 @@ def place(runs: Sequence[Path], out: Path | None = None) -> Path:
     UserError for a folder that holds no run, and for a file that exists and is no report.
     """
     if out is None and len(runs) > 1:
-        raise UserError(f"a report on several runs needs -o, but {len(runs)} came without it; give -o FILE.html")
+        raise UserError(
+            f"a report on several runs needs -o, but {len(runs)} runs were given without it; give -o FILE.html"
+        )
     if out:
         _require(out)
     for run in runs:
         if (kind := kind_of(run)) == REPRODUCTION:
             tables = RunFiles(run).markdown_file
-            raise UserError(f"a report is of searches and comparisons, but {run} is {KINDS[kind]}'s: see {tables}")
+            raise UserError(
+                f"a report is made of searches and comparisons, but {run} belongs to {KINDS[kind]}: see {tables}"
+            )
         if kind is None:
             raise UserError(f"{run} is not a run folder: it has neither {SEARCH} nor {COMPARISON}")
         _ = RunFiles(run, COMPARISON if RunFiles(run).is_comparison else SEARCH).record  # UserError if it is damaged
@@ -37,4 +41,4 @@ def _require(file: Path) -> None:
     if not file.absolute().parent.is_dir():
         raise UserError(f"-o needs a file in a folder that exists, but got {file}; make {file.parent} first")
     if file.exists() and not (file.is_file() and MARK.encode() in file.open("rb").read(1000)):
-        raise UserError(f"a report overwrites an earlier report and nothing else, but {file} is none; give another -o")
+        raise UserError(f"a report overwrites only an earlier report, but {file} is not one; give another -o")

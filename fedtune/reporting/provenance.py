@@ -74,7 +74,7 @@ def _command(r: dict[str, Any]) -> str:
 
 def _times(r: dict[str, Any]) -> str:
     # a driver that was killed could not write down how long it had been at work
-    named = {"search_seconds": "the search", "seconds": "in all at least" if r.get("resumed") else "in all"}
+    named = {"search_seconds": "the search", "seconds": "in total at least" if r.get("resumed") else "in all"}
     return ", ".join(f"{what} {r[k]:.0f} s" for k, what in named.items() if isinstance(r.get(k), int | float))
 
 

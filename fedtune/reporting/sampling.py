@@ -41,8 +41,8 @@ def note(f: Findings) -> str:
         return ""
     table = f"; the table has the best {LISTED:,}" if len(f.trials) > LISTED else ""
     return (
-        f"of {len(f.trials):,} trials this shows {DRAWN}, the best {DRAWN // 2} and others drawn at random{table}; "
-        "frames.load has them all"
+        f"this shows {DRAWN} of {len(f.trials):,} trials, the best {DRAWN // 2} and others drawn at random{table}; "
+        "frames.load returns all of them"
     )
 
 

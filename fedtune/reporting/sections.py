@@ -209,7 +209,7 @@ def _comparison(run: Path, anchor: str) -> Comparison:
         said = comparison_text.caveats(str(first.get("searcher")), int(first.get("trials") or 0), spaces, evaluations)
         warnings += [findings.sentence(line, algorithms) for line in said]
     if lacking := [a for a in algorithms if a not in there]:
-        warnings.append(f"The folder has no search of {', '.join(lacking)}.")
+        warnings.append(f"The folder has no search for {', '.join(lacking)}.")
     return Comparison(
         anchor,
         run.absolute().name,
@@ -250,8 +250,12 @@ def _tables(run: Path) -> list[TextTable]:
     for caption, file, readable in (
         ("Test accuracy on fresh seeds in %, mean ± 95 % interval", files.table_file, comparison_text.shown),
         ("Differences between tuned algorithms, paired by seed", files.pairs_file, shown_pairs),
-        ("Against the baselines, p corrected for these alone", files.against_file, partial(shown_pairs, every=True)),
-        ("What the tuned configurations cost, and what each search took", files.table_file, comparison_text.costs),
+        (
+            "Against the baselines, p corrected for these tests alone",
+            files.against_file,
+            partial(shown_pairs, every=True),
+        ),
+        ("Cost of the tuned configurations, and of each search", files.table_file, comparison_text.costs),
         ("What each search found", files.table_file, comparison_text.searched),
     ):
         if file.exists():
@@ -302,11 +306,13 @@ def _lead(record: dict[str, Any], state: str, evaluated: bool) -> str:
     """
     trials, names = record.get("trials"), several(len(record["algorithms"]), "algorithm")
     if state != "finished":
-        earlier, missing = "; the fresh seeds' figures below are of an earlier time", "; that has not been done yet"
+        earlier, missing = "; the figures on fresh seeds below are from an earlier run", "; this has not been done yet"
         done = earlier if evaluated else missing
-        return f"{names} are to be tuned, and trained again on fresh seeds beside the defaults{done}."
+        return f"{names} will be tuned, and trained again on fresh seeds together with the defaults{done}."
     if record.get("unequal"):
-        budget = "each tuned, with budgets that were not equal"
+        budget = "each tuned, but with unequal budgets"
     else:
         budget = "each tuned with the same budget" + (f" of {several(trials, 'trial')}" if trials else "")
-    return f"{names}, {budget}, selected on validation rows, and trained again on fresh seeds beside the defaults."
+    return (
+        f"{names}, {budget}, selected on validation rows, and trained again on fresh seeds together with the defaults."
+    )

@@ -37,5 +37,5 @@ def mattered(found: Importance | None) -> str:
     verb = "mattered" if found.first >= SURE * RESAMPLES else "may have mattered"
     return (
         f"and {name} {verb} most: {100 * share:.0f} % of the variance between {several(found.trials, 'trial')} "
-        f"(fANOVA; it comes first in {found.first} of {RESAMPLES} resamples of them)"
+        f"(fANOVA; it ranks first in {found.first} of {RESAMPLES} resamples of the trials)"
     )

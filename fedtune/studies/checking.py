@@ -117,14 +117,16 @@ def _algorithm_and_model(what: str, model: str) -> tuple[str, str]:
         model = user_files.take_each(model, catalogue.names())[0]
     if not what:
         if not model:
-            raise UserError(f"something to check is needed: FILE.py:NAME, --model NAME, or one of {', '.join(known)}")
+            raise UserError(
+                f"nothing to check was given; give FILE.py:NAME, --model NAME, or one of {', '.join(known)}"
+            )
         return "", model
     what = user_files.take_each(what, known)[0]
     if what not in known and what in catalogue.names():
         what, model = "", what
     elif user_files.is_own(what) and _is_model(what):
         if model:
-            raise UserError(f"one model at a time is checked, but {what} and {model} are models; give one of them")
+            raise UserError(f"one model at a time is checked, but {what} and {model} are both models; give one of them")
         what, model = "", what
     return what, model
 

@@ -67,9 +67,11 @@ def _untried(p: plan.Plan, run: RunFolder) -> int:
     tried = {finite.key(t.params) for t in run.study.trials if t.state.is_finished()}
     left = sum(1 for _ in finite.untried(p.space, tried, p.trials))
     if not left:
-        raise UserError(f"more trials need configurations that are left, but {run.path} tried all; widen the space")
+        raise UserError(
+            f"more trials need untried configurations, but {run.path} tried all of its space; widen the space"
+        )
     if left < p.trials:
-        say(f"note: of the space {several(left, 'configuration')} {'was' if left == 1 else 'were'} not tried yet")
+        say(f"note: {several(left, 'configuration')} of the space {'was' if left == 1 else 'were'} not tried yet")
     return left
 
 
@@ -77,16 +79,20 @@ def _require_extendable(run: RunFolder, record: dict[str, Any]) -> None:
     """UserError unless the search is over, keeps what its searcher learnt, and can be read."""
     path = run.path
     if not all(n in record for n in ("scheduler", "searcher")):
-        raise UserError(f"a search is extended from its run.json, but that of {path} does not say how it searched")
+        raise UserError(f"a search is extended from its run.json, but the one in {path} does not say how it searched")
     moves = schedulers.moves_hyperparameters(record["scheduler"])
     if moves or record["searcher"] not in EXTENDABLE:
         how = record["scheduler" if moves else "searcher"]
-        raise UserError(f"only a search by {', '.join(EXTENDABLE)} is extended, but {path} went by {how}; begin anew")
+        raise UserError(
+            f"only a search by {', '.join(EXTENDABLE)} can be extended, but {path} used {how}; start a new search"
+        )
     if record["state"] == "running":
-        raise UserError(f"a search is extended when it is over, but {path} is running; {command_line('resume', path)}")
+        raise UserError(
+            f"only a finished search can be extended, but {path} is running; {command_line('resume', path)}"
+        )
     if not (run.trials_file.exists() and run.rounds_file.exists()):
         raise UserError(
-            f"a search is extended from its trials.parquet and rounds.parquet, but {path} lacks one; search anew"
+            f"a search is extended from its trials.parquet and rounds.parquet, but {path} lacks one; start a new search"
         )
     try:
         trials, _ = frames.trials_table(run), frames.rounds_table(run)
@@ -99,17 +105,20 @@ def _require_extendable(run: RunFolder, record: dict[str, Any]) -> None:
     except Exception as error:  # whatever reading raises
         raise UserError(
             "a search is extended from its trials.parquet, rounds.parquet and study.journal, but one in "
-            f"{path} cannot be read ({reason(str(error))}); what Ray logged can: {command_line('status', path)}"
+            f"{path} cannot be read ({reason(str(error))}); Ray's logs can: {command_line('status', path)}"
         ) from error
 
 
 def longer(p: plan.Plan, run: RunFolder, top: int | None) -> plan.Plan:
     """The plan of training a run's best finished trials further, each to its new end."""
     if p.budget.unit != "rounds":
-        raise UserError(f"--rounds are for a search whose budget is rounds, but that of {run.path} is {p.budget.unit}")
+        raise UserError(
+            f"--rounds needs a search whose budget is in rounds, but that of {run.path} is in {p.budget.unit}"
+        )
     if registry.find(p.experiment.algorithm).depends_on_horizon:
         raise UserError(
-            f"{p.experiment.algorithm} plans over all its rounds, so a longer trial is another one; search anew with "
+            f"{p.experiment.algorithm} schedules over all its rounds, so a longer trial differs from the "
+            "start; search again with "
             f"--rounds {p.experiment.scenario.rounds}"
         )
     trials, rounds = frames.trials_table(run), frames.rounds_table(run)
@@ -119,7 +128,7 @@ def longer(p: plan.Plan, run: RunFolder, top: int | None) -> plan.Plan:
     best = best[: top or max(1, len(best) // schedulers.REDUCTION)]
     if best.empty:
         raise UserError(
-            f"only finished trials are trained further, but {run.path} has none; fedtune resume it, or add --trials"
+            f"only finished trials can be trained further, but {run.path} has none; fedtune resume it, or add --trials"
         )
     onward = tuple(
         plan.EarlierTrial(t.trial, configs[t.trial], int(t.rounds), *checkpoint(run, t.trial, rounds))

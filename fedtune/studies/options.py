@@ -119,7 +119,7 @@ class ReproductionOptions:
         """The options that decide which runs there are, from a reproduce.json; UserError if it has others."""
         grid = content["grid"]
         if not isinstance(grid, dict) or (strange := set(grid) - {*OF_GRID, "presets"}):
-            raise UserError(f"the record's options are not known here: {', '.join(sorted(strange))}")
+            raise UserError(f"the record has options that this fedtune does not know: {', '.join(sorted(strange))}")
         return cls(**{"preset" if name == "presets" else name: value for name, value in grid.items()})
 
 

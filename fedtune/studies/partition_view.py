@@ -40,7 +40,7 @@ def show(
         say(f"note: {note}")
     if save:
         user_partition.write(save, partitioning.rows_of_clients(data, scenario, seed))
-        say(f"saved: {save}; --partition {save} gives it again")
+        say(f"saved: {save}; --partition {save} uses it again")
     return table, looks(made) if scenario.rotation or scenario.feature_noise else None
 
 
@@ -119,8 +119,8 @@ def summary(table: pd.DataFrame) -> str:
         f"{several(len(rows), 'client')}, {several(rows.sum(), 'row')}, "
         f"{several(table['class'].nunique(), 'class')}; rows a client {rows.min()} to {rows.max()} (median "
         f"{rows.median():g}), classes a client {held.min()} to {held.max()} (mean {held.mean():.1f}); "
-        f"label skew {label_skew(table).mean():.2f} (0: classes as of all clients together, "
-        "towards 1: classes that no other has)"
+        f"label skew {label_skew(table).mean():.2f} (0: the same class shares as all clients together; "
+        "towards 1: classes that no other client has)"
     )
 
 

@@ -44,10 +44,12 @@ def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool
         if t["trial"] in length
     ]
     if not tried:
-        raise UserError(f"a search is replayed from its suggestions and rounds, but {path} has none; search anew")
+        raise UserError(
+            f"a search is replayed from its suggestions and rounds, but {path} has none; start a new search"
+        )
     if schedulers.moves_hyperparameters(record["scheduler"]) or any(_continues(run, t.trial) for t in tried):
         raise UserError(
-            f"a trial is replayed from its first round, but those of {path} went on from others (pbt, --rounds); "
+            f"a trial is replayed from its first round, but trials of {path} continued others (pbt, --rounds); "
             "replay the first search"
         )
     planned = plan.make(options)
@@ -76,7 +78,7 @@ def compare(before: pd.DataFrame, p: plan.Plan, record: Mapping[str, Any]) -> in
     columns = [c for c in now if c in before and c not in CLOCK]
     apart: dict[str, pd.Series] = {}
     if len(names) < len(p.again):
-        say(f"replayed: only {len(names)} of {several(len(p.again), 'trial')}, for it was interrupted")
+        say(f"replayed: only {len(names)} of {several(len(p.again), 'trial')}, because it was interrupted")
         return 1
     for old, new in zip(p.again, names, strict=True):
         one, other = (f[f["trial"] == t][columns].reset_index(drop=True) for f, t in ((before, old.trial), (now, new)))
@@ -85,7 +87,7 @@ def compare(before: pd.DataFrame, p: plan.Plan, record: Mapping[str, Any]) -> in
         if not one.equals(other):
             apart[old.trial] = _distance(one, other)
     if apart:
-        say(f"replayed: {len(apart)} of {several(len(p.again), 'trial')} have other numbers: {', '.join(apart)}")
+        say(f"replayed: {len(apart)} of {several(len(p.again), 'trial')} have different numbers: {', '.join(apart)}")
         say(f"replayed: {_how_far(list(apart.values()))}{_unlike(record, RunFolder(p.folder).record)}")
         return 1
     say(f"replayed: all {several(len(p.again), 'trial')}, {several(len(now), 'round')}, are the same bit for bit")
@@ -106,9 +108,9 @@ def _how_far(distances: Sequence[pd.Series]) -> str:
     largest = pd.concat([d[d < np.inf] for d in distances]).sort_values()
     shorter, missing = sum(d.empty for d in distances), sum(bool((d == np.inf).any()) for d in distances)
     said = [f"the largest relative difference is {largest.iloc[-1]:.2g}, in {largest.index[-1]}"] * bool(largest.any())
-    said += [f"{several(shorter, 'trial')} of other numbers of rounds"] * bool(shorter)
-    said += [f"{several(missing, 'trial')} with values that only one has"] * bool(missing)
-    return "; ".join(said) or "values that are no numbers differ"
+    said += [f"{several(shorter, 'trial')} with different numbers of rounds"] * bool(shorter)
+    said += [f"{several(missing, 'trial')} with values that only one of the two runs has"] * bool(missing)
+    return "; ".join(said) or "values that are not numbers differ"
 
 
 def _unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:

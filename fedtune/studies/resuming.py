@@ -32,13 +32,15 @@ def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
     record, options = record_of(run, trust), options_of(run, changed)
     if record["state"] in ("finished", "nothing found"):
         raise UserError(
-            f"a search is resumed while it is unfinished, but {path} is {record['state']}; fedtune extend adds trials"
+            f"only an unfinished search can be resumed, but {path} is {record['state']}; fedtune extend adds trials"
         )
     if "extends" in record:
-        raise UserError(f"what extends another search is not resumed, but {path} does; extend that one again")
+        raise UserError(
+            f"an extension of another search cannot be resumed, but {path} is one; extend the first search again"
+        )
     if "replays" in record:
         raise UserError(
-            f"what replays another search is not resumed, but {path} does; "
+            f"a replay of another search cannot be resumed, but {path} is one; "
             f"replay {record['replays']} again, --name OTHER"
         )
     if run.states_file.exists():  # its driver died on the way

@@ -126,7 +126,7 @@ def search_and_check(
     cut = not hopeless and saved_state.cut_short(grid, p.trials, p.folder)
     if cut:
         what = "time budget reached" if p.time_budget else _interrupted(p)
-        say(f"{what}: {len(trials)} of {several(p.trials, 'trial')} were begun")
+        say(f"{what}: {len(trials)} of {several(p.trials, 'trial')} were started")
     counts = trials["status"].value_counts().to_dict()
     run.add(search_seconds=round(time.monotonic() - began, 1), status=counts)
     best = None if hopeless else tables.best_trial(trials, p.budget.unit, p.goal)
@@ -174,8 +174,8 @@ def _ending_recorded(p: Plan, run: RunFiles, watch: disk.Watch) -> Iterator[None
 def _interrupted(p: Plan) -> str:
     """What to say of a search that was interrupted."""
     if p.again or p.earlier:
-        return f"interrupted; the same command with another --name {'repeats' if p.again else 'extends'} it anew"
-    return f"interrupted; {command_line('resume', p.shown)} goes on from what is kept there"
+        return f"interrupted; the same command with another --name {'repeats' if p.again else 'extends'} it again"
+    return f"interrupted; {command_line('resume', p.shown)} continues it"
 
 
 def _broken(reported: Reported) -> dict[str, list[str]]:

@@ -69,7 +69,8 @@ def prepare(
     """
     if options.address:
         raise UserError(
-            f"the search joins the cluster that it runs on, but got --address {options.address} after --; give it "
+            f"a submitted search uses the cluster that it runs on, but got --address {options.address} after "
+            "--; give it "
             "before"
         )
     if run is None:
@@ -152,7 +153,7 @@ def _on_cluster(what: str, path: Path) -> Path:
     """The path; UserError unless it means the same in the job's own folder, which goes when the job ends."""
     if not path.is_absolute():
         raise UserError(
-            f"{what} must be an absolute path, of a folder that all nodes of the cluster share, but got {path}; "
+            f"{what} must be the absolute path of a folder that all nodes of the cluster share, but got {path}; "
             f"for instance /shared/{path.name}"
         )
     return path

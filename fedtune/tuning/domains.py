@@ -131,11 +131,11 @@ def _fitted_choice(knob: Knob, domain: Categorical) -> Domain:
     for value in found:
         if found.count(value) > 1:
             raise UserError(
-                f"{knob.name} needs values that differ, but its choice has {value!r} {found.count(value)} times; "
-                "leave it in once"
+                f"{knob.name} needs different values, but its choice has {value!r} {found.count(value)} times; "
+                "give it once"
             )
         if value is None and knob.default is not None:  # a trial's table could not tell it from no value at all
-            raise UserError(f"{knob.name} can be searched over texts and numbers, but its choice has None; use a word")
+            raise UserError(f"{knob.name} can be searched over text and numbers, but its choice has None; use a word")
     same = all(map(_alike, found, domain.categories))
     return domain if same else Categorical(found).uniform()
 

@@ -142,7 +142,7 @@ def _restored(p: Plan, trainable: Any, concurrent: int, before: Rows) -> tune.Tu
         reached = logs.metric_history(before, p.budget.attribute, p.goal.attribute)
         kind.remember(ray_internals.tune_config(tuner).scheduler, p.budget, reached)
     else:
-        say(f"note: Ray does not keep what {p.scheduler} has seen; it judges by what comes from now on")
+        say(f"note: Ray does not save the state of {p.scheduler}; it judges trials by results from now on")
     return tuner
 
 

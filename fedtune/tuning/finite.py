@@ -70,7 +70,7 @@ def trials(asked: int, space: Space, points: list[Config], beside: int, moves: b
     default = ", the default among them" if space.is_grid else ""
     has = f"the space has only {several(there, 'configuration')}{default}"
     if moves:
-        say(f"note: {has}, so that some of the {asked} trials begin alike; they go apart as they are moved")
+        say(f"note: {has}, so some of the {asked} trials start alike; they differ once the scheduler perturbs them")
         return asked
     say(f"note: {has}, and none is tried twice: {several(there, 'trial')} instead of {asked}")
     return there

@@ -36,7 +36,7 @@ def without(space: Space, experiment: Experiment, kept: Collection[str] = ()) ->
     for name, why in idle.items():
         say(
             f"{'warning' if space.is_grid else 'note'}: {name} has no effect here"
-            f"{'' if space.is_grid else ' and leaves the space'}: {why}"
+            f"{'' if space.is_grid else ' and is not searched'}: {why}"
         )
     if space.is_grid or not idle:
         return space
@@ -48,5 +48,5 @@ def without(space: Space, experiment: Experiment, kept: Collection[str] = ()) ->
             if still := {n: v for n, v in condition.items() if n not in idle}:
                 conditions[name] = still
     if not domains:
-        raise UserError(f"a search needs something to vary, but nothing that was searched has an effect: {why}")
+        raise UserError(f"a search needs something to vary, but no searched hyperparameter has an effect: {why}")
     return space._replace(domains=domains, conditions=conditions)

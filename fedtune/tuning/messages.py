@@ -63,7 +63,7 @@ def nothing(goal: Goal, unit: str, trials: pd.DataFrame) -> str:
     advice = "take fewer --rounds or a lower --participation" if costly else "widen the space"
     longest = "" if len(there) == len(trials) else f" that trained longest, of {len(trials)},"
     return (
-        f"none of {several(len(there), 'trial')}{longest} keeps {kept}; the nearest is trial {best['trial']} with "
+        f"none of {several(len(there), 'trial')}{longest} satisfies {kept}; the nearest is trial {best['trial']} with "
         f"{listed(values, short)}: loosen the bound, or {advice}"
     )
 
@@ -106,11 +106,11 @@ def conclude(
         for constraint in p.goal.constraints:
             mine = checked[checked["configuration"] == "best"][constraint.name]
             kept = int((mine.map(constraint.excess) <= 0).sum())
-            say(f"{constraint} is kept on {kept} of {several(len(mine), 'fresh seed')}")
+            say(f"{constraint} holds on {kept} of {several(len(mine), 'fresh seed')}")
         if "default" not in set(checked["configuration"]):
             say("the best configuration is the default one")
     if schedulers.find(p.scheduler).moves_hyperparameters:
-        say("note: PBT moved the hyperparameters during training; best.yaml and the check above hold the last values")
+        say("note: PBT changed the hyperparameters during training; best.yaml and the check above use the last values")
     learns = "" if finite.are_all(p.space, p.trials) else p.searcher  # where all was tried, nothing was drawn
     for caveat in caveats.of_search(learns, sum(counts.values()), config, p.space.text()):
         say(f"note: {caveat}")

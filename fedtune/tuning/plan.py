@@ -204,7 +204,8 @@ def _gpus(options: SearchOptions) -> float:
         return 1.0
     if not options.address and share > there:
         raise UserError(
-            f"--gpus-per-trial must be at most the GPUs there are, {there}, but got {share:g}; leave it out to run on "
+            f"--gpus-per-trial must be at most {there}, the GPUs of this machine, but got {share:g}; leave it "
+            "out to run on "
             "CPUs, or give --address of a cluster"
         )
     return share
@@ -231,7 +232,7 @@ def _note_defaults(options: SearchOptions, space: Space) -> None:
     """Say which scenario fields are only defaults of what is searched."""
     for name in space.names:
         if name in options.fields:
-            say(f"note: {name} is searched, {flag(name)} only sets its default; --set {name}=… pins it")
+            say(f"note: {name} is searched, so {flag(name)} only sets its default; --set {name}=… fixes it")
 
 
 def _points(space: Space, experiment: Experiment, population: bool) -> tuple[list[Config], list[Config]]:
@@ -244,9 +245,12 @@ def _points(space: Space, experiment: Experiment, population: bool) -> tuple[lis
         if outside:
             values = ", ".join(f"{n} = {v}" for n, v in outside.items())
             if population:  # a population moves on from its values, so they must lie in the space
-                say(f"note: the default has {values}, outside the space; trial 1 takes the nearest")
+                say(f"note: the default has {values}, outside the space; trial 1 uses the nearest value inside")
                 return [point], []
-            say(f"note: trial 1, the default, has {values}, outside the space; the searcher gets the nearest")
+            say(
+                f"note: trial 1, the default, has {values}, outside the space; the searcher is given the "
+                "nearest value inside"
+            )
         return [point], [outside]
     default = {n: v for n, v in experiment.default().items() if n in space.names}
     full = [default] + [default | point for point in space.points]
@@ -261,7 +265,7 @@ def _budget(options: SearchOptions, space: Space, experiment: Experiment) -> tup
             raise UserError(f"--budget goes with --budget-unit mb or seconds, but got {options.budget:g}; use --rounds")
         return Budget("rounds", rounds), _grace(options, _first_effect(space, experiment), rounds)
     if options.budget is None:
-        raise UserError(f"--budget-unit {options.budget_unit} needs how much a trial may use; give --budget, say 20")
+        raise UserError(f"--budget-unit {options.budget_unit} needs the length of a trial; give --budget, say 20")
     if options.grace is not None and options.grace > options.budget:
         raise UserError(f"--grace must be at most the --budget of {options.budget:g}, but got {options.grace:g}")
     since = min(_first_effect(space, experiment)[0], rounds)
@@ -290,7 +294,7 @@ def _grace(options: SearchOptions, first_effect: tuple[int, str], rounds: int) -
     if options.grace < latest and options.scheduler != "none":
         say(
             f"warning: --grace {options.grace:g} lets trials be stopped before round {latest}, the first in which "
-            f"{name} can have an effect somewhere in this space, so what is stopped says nothing about it"
+            f"{name} can have an effect in this space, so stopped trials say nothing about it"
         )
     return int(options.grace)
 

@@ -37,9 +37,9 @@ def require_state(run: Path) -> bool:
             raise _lost(run, f"Ray's saved state {', '.join(damaged)} in {run} is unreadable")
         for file in files:
             file.rename(file.with_name(file.name + ".damaged"))
-        say(f"note: {', '.join(damaged)} cannot be read; going on from the state of the driver before")
+        say(f"note: {', '.join(damaged)} cannot be read; continuing from the state of the previous driver")
     if any(run.glob("*/result.json")):
-        raise _lost(run, f"{run} holds trials and no {SNAPSHOTS}, Ray's saved state")
+        raise _lost(run, f"{run} holds trials, but no {SNAPSHOTS}, Ray's saved state")
     return False
 
 
@@ -58,7 +58,7 @@ def _tell_of_gone(run: Path, snapshot: Path) -> None:
     there = {folder.name.split("-")[-1] for folder in run.iterdir()}
     if gone := [t for t in ended if t not in there]:
         trials = several(len(gone), "trial")
-        say(f"note: the folders of {trials} that had ended are gone: {', '.join(gone)}; the tables lack those rounds")
+        say(f"note: the folders of {trials} that had ended are gone: {', '.join(gone)}; the tables lack their rounds")
 
 
 def set_aside(run: Path) -> None:
@@ -108,7 +108,7 @@ def cut_short(grid: ResultGrid, wanted: int, run: Path) -> bool:
 
 def _lost(run: Path, what: str) -> UserError:
     return UserError(
-        f"cannot resume: {what}; its rounds can be read with {command_line('status', run)}, and a new search begun"
+        f"cannot resume: {what}; its rounds can be read with {command_line('status', run)}; start a new search"
     )
 
 
@@ -121,7 +121,7 @@ def _readable(file: Path) -> bool:
     except (ImportError, AttributeError) as error:
         if "fedtune" not in str(error):
             return False
-        raise _lost(file.parent, f"{file.parent} was begun by an earlier fedtune ({error})") from error
+        raise _lost(file.parent, f"{file.parent} was started by an earlier fedtune ({error})") from error
     except Exception:  # whatever unpickling raises
         return False
     return True

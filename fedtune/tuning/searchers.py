@@ -140,7 +140,7 @@ def require_goal(goal: Goal, searcher: str, scheduler: str) -> None:
     single = judge.moves_hyperparameters
     if len(goal.objectives) > (1 if single else kind.objectives):
         raise UserError(
-            "two objectives need a searcher that knows both, but got "
+            "two objectives need a searcher that handles both, but got "
             f"{_culprit(single, scheduler, searcher)}; use tpe, nsga2, gp or random"
         )
     if goal.constraints and not (judge.takes_constraints and kind.takes_constraints):
@@ -166,20 +166,20 @@ def require_combination(searcher: str, scheduler: str, space: Space, structural:
         return
     if searcher != default(space, scheduler):
         raise UserError(
-            "population based training draws its population at random and moves it itself, but the searcher is "
+            "population based training draws its population at random and perturbs it itself, but the searcher is "
             f"{searcher!r}; use --searcher random"
         )
     fixed = [n for n in space.names if n in structural]
     if fixed:
         raise UserError(
             f"population based training copies weights between trials, but {', '.join(fixed)} changes their shape; "
-            f"pin it with --set {fixed[0]}=VALUE"
+            f"fix it with --set {fixed[0]}=VALUE"
         )
     paces = getattr(space.domains.get("body_lr_scale"), "categories", ())
     if len({pace == 0 for pace in paces}) > 1:
         raise UserError(
-            "population based training copies weights between trials, but body_lr_scale 0 sends no body and others do; "
-            "leave 0 out, or pin it with --set body_lr_scale=0"
+            "population based training copies weights between trials, but with body_lr_scale 0 no body is sent; "
+            "leave 0 out, or fix it with --set body_lr_scale=0"
         )
 
 

@@ -119,7 +119,10 @@ def widened(space: Space, also: str | None, experiment: Experiment) -> Space:
             raise unknown(f"hyperparameter of {algorithm}", name, known, f"fedtune list {algorithm}")
         if name in domains or name in experiment.pinned:
             where = "the space" if name in domains else "--set"
-            raise UserError(f"--also names what is not searched or pinned yet, but {name} is in {where}; leave it out")
+            raise UserError(
+                f"--also takes hyperparameters that are not searched or fixed yet, but {name} is in {where}; "
+                "leave it out"
+            )
         low, dots, high = range_text.partition("..")
         if given and not (dots and low and high):
             raise UserError(f"--also needs NAME or NAME=LOW..HIGH, but got {text!r}; for instance lr=0.001..0.3")

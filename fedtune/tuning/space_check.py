@@ -29,7 +29,7 @@ def checked(name: str, raw: dict[str, Any] | list[Config], experiment: Experimen
     else:
         space = _of_ranges(name, raw, known, experiment)
     if not space.names:
-        pinned = f"; pinned are {', '.join(experiment.pinned)}" if experiment.pinned else ""
+        pinned = f"; fixed are {', '.join(experiment.pinned)}" if experiment.pinned else ""
         raise UserError(f"a search needs something to vary, but space {name!r} is empty{pinned}; use fedtune run")
     return space
 
@@ -104,8 +104,8 @@ def _ordered(space: str, conditions: dict[str, Condition]) -> list[str]:
         ready = [n for n, c in conditions.items() if n not in out and all(o in out for o in c)]
         if not ready:
             raise UserError(
-                f"a condition looks at what can be chosen before it, but in space {space!r} "
-                f"{', '.join(n for n in conditions if n not in out)} wait for one another or for what never exists"
+                f"a condition depends on hyperparameters of the space without a cycle, but in space {space!r} "
+                f"{', '.join(n for n in conditions if n not in out)} depend on one another or on what never exists"
             )
         out += ready
     return out

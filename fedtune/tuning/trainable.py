@@ -148,7 +148,7 @@ class FederatedTrainable(tune.Trainable):
             except (OSError, RuntimeError) as error:  # the latter is PyTorch's on a full disk
                 shutil.rmtree(str(ray_internals.checkpoint_folder(self)), ignore_errors=True)
                 saved = ray_internals.unsaved(self)
-                self._trouble = f"a checkpoint could not be written ({reason(str(error))}); the one before stays"
+                self._trouble = f"a checkpoint could not be written ({reason(str(error))}); the previous one is kept"
         self._saved = time.monotonic()
         self._cost = self._saved - began
         return saved
@@ -162,7 +162,7 @@ class FederatedTrainable(tune.Trainable):
         except Exception as error:  # cut off, overwritten, of something else, or with code in it, which is not run
             self.reset_config(self.config)
             ray_internals.continue_from(self, self._round, self._before)
-            self._trouble = f"its checkpoint cannot be used ({reason(str(error))}), so it begins again"
+            self._trouble = f"its checkpoint cannot be used ({reason(str(error))}), so it starts again from round 1"
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write the simulation's state, which is all that a trial has."""

@@ -59,7 +59,7 @@ def _broken(p: Plan, c: Constraint, row: Mapping[str, Any]) -> str:
     at = fewest if c.rule == "<=" else most
     if c.excess(at * each) <= CLOSE:
         return ""
-    return f"{c} cannot be kept: {_said(p, c, each, at)}; {_advice(p, c, each, at)}"
+    return f"{c} cannot be satisfied: {_said(p, c, each, at)}; {_advice(p, c, each, at)}"
 
 
 def _said(p: Plan, c: Constraint, each: float, rounds: int) -> str:

@@ -78,7 +78,7 @@ def test_a_dead_nodes_trials_go_on_elsewhere_bit_for_bit(cluster: Cluster, undis
         process.kill()
     assert process.returncode == 0, out
     assert "2 at once" in out
-    assert out.count("note: Ray has lost the node") <= 1 and "marked dead" not in out and "Raylet is" not in out, out
+    assert out.count("note: Ray lost the node") <= 1 and "marked dead" not in out and "Raylet is" not in out, out
     assert_as_undisturbed(run, undisturbed)
 
 
@@ -303,5 +303,5 @@ def test_a_probe_sets_the_share_before_the_search_begins(
     assert capsys.readouterr().out == "one round took 1.9 s and 2.1 GB of 16 GB: 1/2 of a GPU a trial\n"  # 1 CPU for 2
     assert (share, fits) == (0.5, 12)
     monkeypatch.setattr(gpu_share, "measure", too_much)
-    with pytest.raises(UserError, match="must fit into one GPU, but the first round .* ran out of memory there"):
+    with pytest.raises(UserError, match="must fit into one GPU, but the first round .* ran out of GPU memory"):
         gpu_share.measure_gpu_share(p.experiment, [], p.cpus)

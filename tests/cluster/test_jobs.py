@@ -106,7 +106,7 @@ def test_jobs_lists_its_own_and_shows_their_logs(head: Head, sent: tuple[Path, s
     cases = {
         ("jobs", "logs", "snet"): "unknown job 'snet': did you mean 'sent'",
         ("jobs", "stop", "nothing-like-it"): "unknown job 'nothing-like-it': ",
-        ("jobs", "stop", "sent"): "what is stopped must be running, but sent is succeeded",
+        ("jobs", "stop", "sent"): "only a running job can be stopped, but sent is succeeded",
         ("submit", "--name", "sent", "--", *TINY.split(), "--storage-path", "/shared"): "the cluster has had a sent",
     }
     for words, message in cases.items():
@@ -208,7 +208,7 @@ def test_data_go_with_the_job_and_what_goes_wrong_there_is_told(head: Head, tmp_
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"RAY_AUTH_TOKEN": "0" * 64}, "the one given is not its"),
+        ({"RAY_AUTH_TOKEN": "0" * 64}, "the given token is not valid there"),
         ({"RAY_AUTH_MODE": "disabled"}, "none was found"),
         ({"RAY_AUTH_TOKEN_PATH": "/none"}, "none was found"),
     ],
@@ -251,22 +251,22 @@ def test_a_log_whose_line_breaks_is_shown_once(capsys: pytest.CaptureFixture) ->
 AT = "submit --address http://127.0.0.1:1 "
 GOOD = "-- --algo fedavg --storage-path /shared/runs "
 CASES = {
-    "submit": "what the cluster is to search comes after --, but nothing came",
-    AT: "what the cluster is to search comes after --, but nothing came",
-    AT + "--": "what the cluster is to search comes after --, but nothing came",
+    "submit": "the search's arguments go after --, but none were given",
+    AT: "the search's arguments go after --, but none were given",
+    AT + "--": "the search's arguments go after --, but none were given",
     AT + "--algo fedavg": "unrecognized arguments: --algo fedavg",
     "submit " + GOOD: "--address of the cluster is needed, but none was given",
     "submit --address head:8265 " + GOOD: "must be the dashboard's, like http://head:8265, but got 'head:8265'",
     "submit --address ray://head:10001 " + GOOD: "like http://head:8265, but got 'ray://head:10001'",
     "submit --address http://head:port " + GOOD: "like http://head:8265, but got 'http://head:port'",
     AT + GOOD: "nobody answers at 127.0.0.1:1",
-    AT + "--name a/b " + GOOD: "must be of letters, digits, '.', '_' and '-', but got 'a/b'",
+    AT + "--name a/b " + GOOD: "may have letters, digits, '.', '_' and '-', but got 'a/b'",
     AT + "-- --algo fedavgg --storage-path /shared": "unknown algorithm 'fedavgg': did you mean 'fedavg'",
     AT + "-- search --algo fedavgg --storage-path /shared": "unknown algorithm 'fedavgg': did you mean 'fedavg'",
     AT + "-- serch --algo fedavg": "unrecognized arguments: serch",
     AT + "-- --algo fedavg": "--storage-path must be an absolute path, of a folder that all nodes of the cluster share",
     AT + "-- --algo fedavg --storage-path s3://bucket/runs": "but got s3:/bucket/runs",
-    AT + GOOD + "--address auto": "the search joins the cluster that it runs on, but got --address auto",
+    AT + GOOD + "--address auto": "a submitted search uses the cluster that it runs on, but got --address auto",
     AT + GOOD + "--space {tmp}/none.py": "--space needs a name or a Python file, but there is no file",
     AT + GOOD + "--data-dir data": "--data-dir must be an absolute path",
     AT + GOOD + "--dataset mnist --model mlp --partition iid": "mnist is sent with the job, but it is not in",
@@ -400,7 +400,7 @@ def test_more_than_the_job_server_takes_is_refused(
     tiny_mnist(tmp_path)
     monkeypatch.setattr(package, "LIMIT", 1 << 19)
     line = refusal(submit.main, f"--address http://127.0.0.1:1 --data {tmp_path} {GOOD} {MNIST}", capsys)
-    assert "at most 0.5 MiB packed, but is more with" in line and "name their folder there with --data-dir" in line
+    assert "at most 0.5 MiB packed, but are more with" in line and "give their folder there with --data-dir" in line
 
 
 def test_a_resumed_run_gets_the_data_that_are_named(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def dead(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return told
 
 
-DIED = ["Ray's raylet has died, without which nothing goes on here"]
+DIED = ["Ray's raylet has died, and nothing can continue without it"]
 
 
 def test_nothing_is_asked_of_a_ray_that_has_died(dead: list[str]) -> None:
@@ -73,7 +73,7 @@ def test_trials_that_failed_as_it_died_are_not_what_the_search_found(
     monkeypatch.setattr(ray_processes, "dead_service", lambda: next(looks))
     with pytest.raises(SystemExit), local_ray.spoken_to():
         pass
-    assert dead == ["Ray's gcs_server has died, without which nothing goes on here"]
+    assert dead == ["Ray's gcs_server has died, and nothing can continue without it"]
 
 
 def test_errors_of_a_ray_that_lives_stay_what_they_are(dead: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_rays_files_go_where_its_own_variable_or_tmpdir_says(
     [
         ("x" * 60, "bytes, too many for Ray's sockets"),
         ("ä" * 25, "bytes, too many for Ray's sockets"),
-        ("a b", "it has a space"),
+        ("a b", "its path has a space"),
         ("missing", "cannot be written to (No such file or directory)"),
         ("file", "cannot be written to (Not a directory)"),
         ("full", "0 MiB are free there, of 64"),

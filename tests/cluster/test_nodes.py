@@ -21,7 +21,7 @@ DUMP = "Raylet is terminated. Last 20 lines of the Raylet logs:\n" + "    [state
 @pytest.mark.parametrize(
     ("several", "said"),
     [
-        (True, "note: Ray has lost the node 192.0.2.7; what ran there goes on elsewhere (more in {log})\n"),
+        (True, "note: Ray lost the node 192.0.2.7; its trials continue on other nodes (more in {log})\n"),
         (False, ""),
     ],
 )
@@ -135,7 +135,7 @@ def test_a_cluster_that_the_environment_names_is_not_passed_over_without_a_word(
     monkeypatch.setattr(ray_start, "_connect", lambda *_: None)
     with ray_start.connected(address, 1, 0, dashboard=False):
         pass
-    line = f"note: RAY_ADDRESS names {there}, but a Ray of its own is started here; --address auto joins that one\n"
+    line = f"note: RAY_ADDRESS names {there}, but fedtune starts its own Ray here; --address auto joins the named one\n"
     assert capsys.readouterr().err == (line if noted else "")
 
 
@@ -144,8 +144,8 @@ def test_a_cluster_that_the_environment_names_is_not_passed_over_without_a_word(
     [
         (
             RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.10.1\nThis …"),
-            r"must have the Ray and Python of who joins it, but 'head:1' has others \(Version mismatch: The cluster "
-            r"was started with: Ray: 2.9.0 Python: 3.10.1 This …\); install here what it has$",
+            r"need the same versions of Ray and Python, but 'head:1' has others \(Version mismatch: The cluster "
+            r"was started with: Ray: 2.9.0 Python: 3.10.1 This …\); install the cluster's versions here$",
         ),
         (
             ValueError("Module: no such thing\nmore"),

@@ -177,7 +177,7 @@ def test_a_ray_that_does_not_start_is_told_in_one_line(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("found", "told"),
     [
-        ([None, "raylet", "raylet"], ["Ray's raylet has died, without which nothing goes on here"]),
+        ([None, "raylet", "raylet"], ["Ray's raylet has died, and nothing can continue without it"]),
         ([None, "raylet", None], []),  # it was ended on purpose
     ],
 )

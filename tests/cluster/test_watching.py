@@ -201,8 +201,13 @@ def test_errors_of_publishing_do_not_end_a_search(told: dict[tuple, float], monk
 @pytest.mark.parametrize(
     ("host", "mode", "message"),
     [
-        ("0.0.0.0", "disabled", "a dashboard that others can reach must ask for a token, .* --dashboard-host 0.0.0.0"),
-        ("::", "disabled", "a dashboard that others can reach must ask for a token"),
+        (
+            "0.0.0.0",
+            "disabled",
+            "a dashboard that others can reach can run any code, so it must ask for a token, .* "
+            "--dashboard-host 0.0.0.0",
+        ),
+        ("::", "disabled", "a dashboard that others can reach can run any code, so it must ask for a token"),
         ("192.0.2.77", "token", "--dashboard-host must be an address of this machine, but got '192.0.2.77'"),
         ("no such host", "token", "--dashboard-host must be an address of this machine, but got 'no such host'"),
     ],

@@ -227,7 +227,10 @@ def test_a_condition_on_what_is_pinned_is_decided_at_once() -> None:
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        ({"lr": space.when(tune.uniform(0.1, 0.2), momentum=0.5), "momentum": space.when(0.5, lr=0.1)}, "wait for one"),
+        (
+            {"lr": space.when(tune.uniform(0.1, 0.2), momentum=0.5), "momentum": space.when(0.5, lr=0.1)},
+            "depend on one",
+        ),
         ({"lr": space.when(tune.uniform(0.1, 0.2), optimiser="sgd")}, "did you mean 'optimizer'"),
         ({"lr": space.when(tune.uniform(0.1, 0.2), optimizer="sdg")}, "optimizer must be one of"),
         ({"momentum": space.when(tune.uniform(0.1, 0.2), optimizer="adam")}, "is empty"),

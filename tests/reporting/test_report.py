@@ -224,7 +224,7 @@ def test_the_answer_comes_first_and_says_how_sure_it_is(html: str, run: Path) ->
 
 def test_what_mattered_is_said_as_surely_as_the_trials_say_it() -> None:
     found = plots.Importance({"lr": 0.613, "lam": 0.2}, plots.RESAMPLES - 1, 17)
-    said = "and lr mattered most: 61 % of the variance between 17 trials (fANOVA; it comes first in 19 of 20 resamples"
+    said = "and lr mattered most: 61 % of the variance between 17 trials (fANOVA; it ranks first in 19 of 20 resamples"
     assert mattered(found) == said + " of them)"
     for first in (12, plots.RESAMPLES // 2):
         assert mattered(found._replace(first=first)).startswith("and lr may have mattered most: 61 %")
@@ -248,18 +248,22 @@ def test_what_mattered_is_said_as_surely_as_the_trials_say_it() -> None:
     ],
 )
 def test_a_search_says_where_it_was_as_good_as_random(searcher: str, trials: str, first: int, enough: int) -> None:
-    begun = f"with {trials} {searcher} has hardly begun (its first {first} are random)"
+    begun = f"with {trials} {searcher} has hardly begun to learn (its first {first} are random)"
     said = [f"{begun}: read this as a random search, or give --trials {enough}"] if enough else []
     assert caveats.of_search(searcher, int(trials.split()[0]), {}, {}) == said
 
 
 def test_a_page_has_the_caveats_of_the_terminal(html: str, comparison: Path, tmp_path: Path) -> None:
     text = told(html)
-    begun = "With 14 trials tpe has hardly begun (its first 10 are random): read this as a random search, or give"
+    begun = (
+        "With 14 trials tpe has hardly begun to learn (its first 10 are random): read this as a random search, or give"
+    )
     assert begun in text and "Caveats" in text
     assert "The best has lam = 49, at the upper end of the searched 0.1 … 50 (log): the optimum may lie beyond" in text
     text = said(comparison, tmp_path / "x.html")
-    begun = "With 14 trials tpe has hardly begun (its first 10 are random): read these as random searches, or give"
+    begun = (
+        "With 14 trials tpe has hardly begun to learn (its first 10 are random): read these as random searches, or give"
+    )
     assert text.index("Caveats") < text.index(begun) < text.index("Test accuracy on fresh seeds")
 
 
@@ -303,7 +307,7 @@ def test_where_the_numbers_come_from(html: str) -> None:
 def test_a_resumed_run_names_all_its_commits_and_no_whole_time(tmp_path: Path) -> None:
     run = make(tmp_path / "run", resumed=["2026-01-02"], earlier_commits=["abc"], git_commit="def+", seconds=20)
     text = said(run, tmp_path / "x.html").split("Where the numbers come from")[1]
-    assert "commit abc and def with uncommitted changes" in text and "in all at least 20 s" in text
+    assert "commit abc and def with uncommitted changes" in text and "in total at least 20 s" in text
 
 
 def test_what_comes_from_a_run_is_text_and_nothing_else(html: str, tmp_path: Path) -> None:
@@ -376,7 +380,7 @@ def test_a_search_that_runs_and_one_whose_driver_died(tmp_path: Path) -> None:
     run = broken_off(tmp_path / "run", logged, {"a": "RUNNING", "b": "TERMINATED", "c": "PENDING"})
     text = said(run, tmp_path / "x.html")
     assert "its driver is gone; fedtune resume" in text and "validation accuracy 0.5000 after 2 rounds" in text
-    assert "3 of 14 trials: 1 stopped, 1 running, 1 waiting" in text and "No trial was finished" in text
+    assert "3 of 14 trials: 1 stopped, 1 running, 1 waiting" in text and "No trial finished" in text
     assert "no check on fresh seeds" in text and "fedtune run --config" not in text
     with RunFiles(run).lock():
         assert "It is still running" in said(run, tmp_path / "x.html")
@@ -502,7 +506,7 @@ def test_a_comparison_shows_its_tables_and_each_search_folded(comparison: Path) 
     html = (comparison / "report.html").read_text()
     text = told(html)
     assert html.count('<details class="search"') == 2 and "<script>window" not in html
-    order = ["3 algorithms, each tuned", "Test accuracy on fresh seeds", "Differences between", "What the tuned"]
+    order = ["3 algorithms, each tuned", "Test accuracy on fresh seeds", "Differences between", "Cost of the tuned"]
     order += ["What each search found", "The searches", "fedproto on digits-w4", "Best configuration"]
     places = [text.index(word) for word in order]
     assert places == sorted(places)
@@ -514,14 +518,16 @@ def test_a_comparison_shows_its_tables_and_each_search_folded(comparison: Path) 
 
 
 def test_a_comparison_claims_no_more_than_was_done(comparison: Path, tmp_path: Path) -> None:
-    assert "each tuned, with budgets that were not equal, selected on" in said(comparison, tmp_path / "x.html")
+    assert "each tuned, but with unequal budgets, selected on" in said(comparison, tmp_path / "x.html")
     file = shutil.copytree(comparison, tmp_path / "cut") / "compare.json"
     whole = json.loads(file.read_text())
     for name in ("evaluations.parquet", "table.csv", "pairs.csv"):
         (file.parent / name).unlink()
     write_json(file, whole | {"state": "interrupted", "command": ["x", "--name=both"]})
     text = said(file.parent, tmp_path / "x.html")
-    assert "3 algorithms are to be tuned, and trained again on fresh seeds beside the defaults; that has not" in text
+    assert (
+        "3 algorithms will be tuned, and trained again on fresh seeds together with the defaults; this has not" in text
+    )
     assert "same budget" not in text and "It was interrupted" in text and "Run it again: x copy" in text
     write_json(file, whole | {"unequal": []})
     assert "each tuned with the same budget of 14 trials, selected" in said(file.parent, tmp_path / "x.html")
@@ -564,11 +570,11 @@ def test_a_report_overwrites_a_report_and_nothing_else(run: Path, html: str, tmp
     out = tmp_path / "x.html"
     out.write_text("<p>mine</p>")
     cases = {
-        (str(run), "-o", str(out)): "overwrites an earlier report and nothing else, but",
-        (str(run), "-o", str(run / "run.json")): "overwrites an earlier report and nothing else, but",
-        (str(run), "-o", str(tmp_path)): "overwrites an earlier report and nothing else, but",
+        (str(run), "-o", str(out)): "overwrites only an earlier report, but",
+        (str(run), "-o", str(run / "run.json")): "overwrites only an earlier report, but",
+        (str(run), "-o", str(tmp_path)): "overwrites only an earlier report, but",
         (str(run), "-o", str(tmp_path / "no" / "x.html")): "a folder that exists, but got",
-        (str(run), str(run)): "a report on several runs needs -o, but 2 came without it",
+        (str(run), str(run)): "a report on several runs needs -o, but 2 runs were given without it",
         (str(tmp_path),): "is not a run folder: it has neither run.json nor compare.json",
     }
     for arguments, words in cases.items():

@@ -119,7 +119,7 @@ def test_a_tuned_value_near_an_edge_is_told():
     plan = planned("--algos gfpl,fedper --trials 4 --baselines none")
     spaces = {name: p.space.text() for name, p in plan.plans.items()}
     random, note = comparison_text.caveats("tpe", 4, spaces, evaluations())
-    begun = "with 4 trials tpe has hardly begun (its first 10 are random)"
+    begun = "with 4 trials tpe has hardly begun to learn (its first 10 are random)"
     assert random == f"{begun}: read these as random searches, or give --trials 32"
     assert note.startswith("gfpl has lr = 0.0011, at the lower end of the searched 0.001 … 0.3 (log)")
 

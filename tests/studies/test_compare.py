@@ -67,10 +67,10 @@ def test_unequal_budgets_are_said(both, tmp_path):
     runs = {n: tmp_path / n for n in ("fedproto", "local")}
     assert comparison_tables.unequal(runs, 4, Budget("rounds", 4)) == [
         "local began 3 of 4 trials",
-        "finished trials had unlike numbers of rounds: fedproto 4, local 3",
+        "finished trials had different numbers of rounds: fedproto 4, local 3",
     ]
     began = "local began 3 of 4 trials"
-    silent = "local sends nothing, so its finished trials had 3 rounds whatever the budget of MB"
+    silent = "local sends nothing, so its finished trials had 3 rounds whatever the budget in MB"
     used = pd.read_parquet(both / "fedproto" / "trials.parquet")["comm_mb"].mean()
     assert comparison_tables.unequal(runs, 4, Budget("mb", used)) == [began, silent]
     over, *rest = comparison_tables.unequal(runs, 4, Budget("mb", used / 2))
@@ -158,7 +158,7 @@ def test_a_killed_comparison_is_resumed(moment, killed, both, tmp_path, capsys, 
     monkeypatch.chdir(tmp_path)
     assert resume.main([str(here), "--no-dashboard"]) == 0
     out, near = capsys.readouterr().out, here.relative_to(tmp_path)
-    assert "fedproto: was searched already" in out
+    assert "fedproto: already searched" in out
     assert f"\nfolder: {near}\nreport: " in out and out.endswith(f" report {near}\n")
     for name, read, but in (
         ("table.csv", pd.read_csv, ["seconds", "search_seconds"]),

@@ -30,7 +30,7 @@ def record(**more: Any) -> dict[str, Any]:
         ({"val_acc": [0.25, 0.5 + 1e-8]}, "the largest relative difference is 2e-08, in val_acc"),
         ({"val_acc": [0.25, np.nan]}, "1 trial with values that only one has"),
         ({"val_acc": [0.2, np.nan]}, "1 trial with values that only one has"),
-        ({"note": ["a", "c"]}, "values that are no numbers differ"),
+        ({"note": ["a", "c"]}, "values that are not numbers differ"),
     ],
 )
 def test_how_far_numbers_are_apart(changed: dict[str, Any], said: str) -> None:

@@ -102,7 +102,7 @@ def test_combinations_that_make_no_sense_are_left_out_or_refused() -> None:
         "tpe, none",
         "tpe, none, best 3 on another seed",
     ]
-    for names, judges, why in ((["grid"], ["asha"], "draws its configurations"), (["tpe"], ["pbt"], "changes its")):
+    for names, judges, why in ((["grid"], ["asha"], "samples its configurations"), (["tpe"], ["pbt"], "change their")):
         with pytest.raises(UserError, match=why):
             search_regret.strategies(names, judges, [1], [1], ["none"])
     with pytest.raises(UserError, match="judged on seeds that it does not select on"):
@@ -232,9 +232,9 @@ def test_what_cannot_be_simulated_is_refused_in_a_line(
 @pytest.mark.parametrize(
     ("space", "why"),
     [
-        ("", "--space is needed"),
+        ("", "--space, the grid of the table, is needed"),
         ("--space default", "a grid needs a list of values"),
-        ("--space paper", "a table is of a full grid"),
+        ("--space paper", "a table needs a full grid"),
     ],
 )
 @pytest.mark.usefixtures("nothing_starts")

@@ -68,7 +68,7 @@ def test_levels_are_those_of_a_full_grid() -> None:
     points = [{"lr": lr, "optimizer": o} for lr in (1.0, 0.01, 0.1) for o in ("sgd", "adam")]
     assert of_points(points) == {"lr": [0.01, 0.1, 1.0], "optimizer": ["sgd", "adam"]}
     for wrong in (points[:-1], [*points[:-1], {"lr": 1.0}]):
-        with pytest.raises(UserError, match="a table is of a full grid, but the space has"):
+        with pytest.raises(UserError, match="a table needs a full grid, but the space has"):
             of_points(wrong)
 
 

@@ -92,7 +92,7 @@ def test_a_trial_whose_checkpoint_is_damaged_begins_again_to_the_same_numbers(da
     hurt.restore(saved)
     first = hurt.train()
     assert first["training_iteration"] == first["round"] == 1
-    assert "its checkpoint cannot be used (" in first[TROUBLE] and "begins again" in first[TROUBLE]
+    assert "its checkpoint cannot be used (" in first[TROUBLE] and "starts again" in first[TROUBLE]
     assert TROUBLE not in hurt.train()  # told once
     assert play(hurt, 3) == undamaged[2:]
     assert not (tmp_path / "ran").exists()
@@ -327,7 +327,10 @@ STATE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "record gone": (lambda run: (run / "run.json").unlink(), "run.json is missing or damaged"),
     "record without options": (record(options=None), "does not say how the search was begun"),
     "record with other options": (record(options=[1, 2]), "its options: should be a valid dictionary"),
-    "record with unknown options": (record(options={"colour": "red"}), "options are not known here: colour"),
+    "record with unknown options": (
+        record(options={"colour": "red"}),
+        "options that this fedtune does not know: colour",
+    ),
     "record of another format": (record(format=1), "has 1; run it again"),
 }
 
@@ -369,7 +372,7 @@ def test_a_search_goes_on_without_rays_settings_from_damaged_checkpoints(
             f.write('{"trial_id": "1", "rou')  # cut off
     assert resume.main([str(run), "--no-dashboard"]) == 0
     said = capsys.readouterr().err
-    assert "2099-01-01_00-00-00.pkl cannot be read; going on from the state of the driver before" in said
+    assert "2099-01-01_00-00-00.pkl cannot be read; continuing from the state of the previous driver" in said
     assert "its checkpoint cannot be used (" in said
     assert_as_undisturbed(run, undisturbed)
 
@@ -458,8 +461,8 @@ def test_trials_whose_folders_are_gone_are_named(
         shutil.rmtree(run / f"fedproto-{trial}")
     assert resume.main([str(run), "--no-dashboard"]) == 0
     err = capsys.readouterr().err
-    assert f"note: the folders of 1 trial that had ended are gone: {ended}; the tables lack those rounds" in err
-    assert (f"trial {begun}: its checkpoint cannot be used" in err and "begins again" in err) == had_one
+    assert f"note: the folders of 1 trial that had ended are gone: {ended}; the tables lack their rounds" in err
+    assert (f"trial {begun}: its checkpoint cannot be used" in err and "starts again" in err) == had_one
     now, whole = rounds_by_configuration(run), rounds_by_configuration(undisturbed)
     assert len(now) == len(whole) == 6
     for configuration, rows in now.items():

@@ -71,5 +71,5 @@ def test_a_grid_keeps_its_points_with_a_warning_and_a_record_what_was_searched(c
 
 def test_a_space_in_which_nothing_has_an_effect_is_refused():
     whole, e = loaded()
-    with pytest.raises(UserError, match="something to vary, but nothing that was searched has an effect: a class has"):
+    with pytest.raises(UserError, match="something to vary, but no searched hyperparameter has an effect: a class has"):
         idle.without(space.Space({"components": whole.domains["components"]}, []), e)

@@ -140,7 +140,7 @@ def test_a_tool_that_fails_for_good_does_not_end_the_search(capsys: pytest.Captu
     tool.failures = 1000
     told(tool, a_search, "wandb")
     said = " ".join(capsys.readouterr().err.split())
-    assert "note: wandb is told no more (no answer from the server); the search goes on" in said
+    assert "note: logging to wandb stopped (no answer from the server); the search continues" in said
 
 
 def test_a_tool_that_hangs_does_not_hold_the_search(

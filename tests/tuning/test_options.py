@@ -70,7 +70,7 @@ def test_record_gives_the_options_back() -> None:
     [
         ({}, "does not say how the search was begun"),
         ({"options": ["--algo", "gfpl"]}, "options must be names and values"),
-        ({"options": {"algo": "gfpl", "colour": 1}}, "options are not known here: colour"),
+        ({"options": {"algo": "gfpl", "colour": 1}}, "options that this fedtune does not know: colour"),
     ],
 )
 def test_a_record_without_fit_options_is_refused(record: dict, message: str) -> None:

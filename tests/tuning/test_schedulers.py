@@ -82,7 +82,7 @@ def test_rungs_start_at_the_grace_period():
         ("tpe", "asha", GRID, (), "point by point"),
         ("tpe", "pbt", RANGES, (), "use --searcher random"),
         ("random", "pbt", RANGES, ("lam",), "changes their shape"),
-        ("random", "pbt", PACES, (), "body_lr_scale 0 sends no body and others do; leave 0 out"),
+        ("random", "pbt", PACES, (), "with body_lr_scale 0 no body is sent; leave 0 out"),
         ("tp", "asha", RANGES, (), "did you mean 'tpe'"),
         ("tpe", "ash", RANGES, (), "did you mean 'asha'"),
     ],

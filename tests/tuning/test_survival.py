@@ -238,7 +238,7 @@ def test_a_new_scheduler_remembers_its_rungs() -> None:
         (BEGUN.replace('"options": {}, ', "") % '"state": "running"', "it does not say how the search was begun"),
         (BEGUN % '"state": "finished"', "is finished; fedtune extend adds trials"),
         (BEGUN % '"state": "nothing found"', "is nothing found; fedtune extend adds trials"),
-        (BEGUN % '"state": "running", "extends": "x"', "what extends another search is not resumed"),
+        (BEGUN % '"state": "running", "extends": "x"', "an extension of another search cannot be resumed"),
         (BEGUN % '"state": "interrupted", "replays": "x"', "does; replay x again, --name OTHER"),
     ],
 )

@@ -72,7 +72,8 @@ def test_a_bound_is_hopeless_where_every_round_costs_as_much(bound: str, more: d
 def test_it_says_what_would_keep_it() -> None:
     said = unkeepable.why(made(subject_to="comm_mb<=15"), row(2.0))
     assert said == (
-        "comm_mb<=15 cannot be kept: whatever the configuration, fedavg sends and receives 2 MB a round here, 20 in 10 "
+        "comm_mb<=15 cannot be satisfied: whatever the configuration, fedavg sends and receives 2 MB a round "
+        "here, 20 in 10 "
         "rounds; give a bound of 20, or --rounds 7 or fewer, or --participation 0.75 or less"
     )
     least = unkeepable.why(made(subject_to="comm_mb>=31"), row(2.0))
@@ -176,7 +177,7 @@ def test_the_search_ends_at_once_and_page_and_terminal_say_why(
     words = f"--algo fedavg --trials 6 --rounds 20 --max-concurrent 2 --subject-to comm_mb<=0.5 {QUICK}"
     found = searched(tmp_path, words, status=1)
     said = capsys.readouterr().out.splitlines()[-1]
-    assert said.startswith("comm_mb<=0.5 cannot be kept: whatever the configuration, fedavg sends and receives ")
+    assert said.startswith("comm_mb<=0.5 cannot be satisfied: whatever the configuration, fedavg sends and receives ")
     assert len(found.rounds) < 40 and not (found.trials["status"] == "finished").any()
     assert (found.record["state"], found.record["reason"]) == ("nothing found", said)
     assert not RunFolder(found.folder).best_file.exists()

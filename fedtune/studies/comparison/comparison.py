@@ -95,7 +95,7 @@ def _search(p: Plan, data: datasets.Dataset, partitions: list[Federation], fits:
     """Begin a search, resume it, or leave one that is over alone; its exit status."""
     before = p.files.record if p.files.record_file.exists() else None
     if before and before["state"] in OVER:
-        say(f"{p.experiment.algorithm}: was searched already")
+        say(f"{p.experiment.algorithm}: already searched")
         return 0
     with ExitStack() as held:
         if before:

@@ -105,7 +105,10 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
     for algo, search in searches.items():
         if also := _also(algo, spaces_of, search):
             search = dataclasses.replace(search, also=",".join([*filter(None, [options.also]), *also]))
-            say(f"note: {algo} also searches {', '.join(a.partition('=')[0] for a in also)}, as others here do")
+            say(
+                f"note: {algo} also searches {', '.join(a.partition('=')[0] for a in also)}, as other "
+                "algorithms here do"
+            )
         plans[algo] = _planned(search)
     if len({p.trials for p in plans.values()}) > 1:
         raise UserError(
@@ -121,11 +124,15 @@ def _require_comparable(options: ComparisonOptions) -> None:
     """UserError for options under which algorithms cannot be compared."""
     find(options.scenario)
     if options.gpus_per_trial == AUTO:
-        raise UserError("a comparison needs one share of a GPU for all, but got --gpus-per-trial auto; give a number")
+        raise UserError(
+            "a comparison needs the same share of a GPU for all algorithms, but got --gpus-per-trial auto; "
+            "give a number"
+        )
     if schedulers.find(options.scheduler).moves_hyperparameters:
         raise UserError(
-            f"a comparison trains what was found again, but --scheduler {options.scheduler} moves hyperparameters in "
-            f"training; take {', '.join(n for n, kind in schedulers.KINDS.items() if not kind.moves_hyperparameters)}"
+            f"a comparison trains the tuned configurations again, but --scheduler {options.scheduler} changes "
+            "hyperparameters during training; take "
+            f"{', '.join(n for n, kind in schedulers.KINDS.items() if not kind.moves_hyperparameters)}"
         )
 
 
@@ -152,11 +159,11 @@ def _space_of_baseline(search: SearchOptions, trials: set[int]) -> spaces.Space 
         with terminal.silent():
             p = _planned(search)
     except UserError as error:
-        say(f"note: {search.algo} is no baseline here: {error}")
+        say(f"note: {search.algo} cannot be a baseline here: {error}")
         return None
     if p.trials not in trials:
         points = several(p.trials, "point")
-        say(f"note: {search.algo} is no baseline here: its grid has {points}, and not as many as others'")
+        say(f"note: {search.algo} cannot be a baseline here: its grid has {points}, unlike the others' budget")
         return None
     return p.space
 

@@ -23,7 +23,7 @@ from fedtune.studies.ray_tasks import Outcome
 from fedtune.tuning import messages
 from fedtune.tuning.plan import Plan
 
-PUBLISHED = "published; in brackets: printed for another data set, not comparable"
+PUBLISHED = "published (in brackets: for another data set, not comparable)"
 
 
 def report(
@@ -96,7 +96,7 @@ def _titled(
             comparison_text.shown_pairs(against, every=True),
         ),
         (
-            f"what that cost; the searches had {several(c.first.trials, 'trial')} of at most {_most(c.first)} each",
+            f"cost; each search had {several(c.first.trials, 'trial')} of at most {_most(c.first)} each",
             comparison_text.costs(table),
         ),
         ("what the searches found", comparison_text.searched(table)),

@@ -165,14 +165,14 @@ def unequal(runs: Mapping[str, Path], trials: int, budget: Budget) -> list[str]:
     for name, run in runs.items():
         had = frames.trials_table(RunFiles(run))
         if len(had) != trials:
-            found.append(f"{name} began {len(had)} of {several(trials, 'trial')}")
+            found.append(f"{name} started {len(had)} of {several(trials, 'trial')}")
         ended = had[had["status"] == "finished"]
         lengths[name] = sorted(set(ended["rounds"]))
         if budget.unit != "rounds" and len(ended):
             found += _overspent(name, ended, budget)
     if budget.unit == "rounds" and len({n for rounds in lengths.values() for n in rounds}) > 1:
         each = ", ".join(f"{name} {' or '.join(map(str, rounds))}" for name, rounds in lengths.items())
-        found.append(f"finished trials had unlike numbers of rounds: {each}")
+        found.append(f"finished trials had different numbers of rounds: {each}")
     return found
 
 
@@ -181,7 +181,7 @@ def _overspent(name: str, ended: pd.DataFrame, budget: Budget) -> list[str]:
     column, unit = ("comm_mb", "MB") if budget.unit == "mb" else ("seconds", "s")
     used, rounds = ended[column].mean(), ended["rounds"].mean()
     if used == 0:
-        return [f"{name} sends nothing, so its finished trials had {rounds:.0f} rounds whatever the budget of MB"]
+        return [f"{name} sends nothing, so its finished trials had {rounds:.0f} rounds whatever the budget in MB"]
     if used > (1 + OVER) * budget.limit:
         return [
             f"{name}'s finished trials used {used:.3g} {unit} of {budget.limit:g}, as a round of it costs "

@@ -35,7 +35,7 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> 
     best, column = str(table["algorithm"].iloc[0]), next(c for c in figures if c.startswith("tuned"))
     name, percent, _ = column.removeprefix("tuned").partition("%")
     figure = f"{name.strip()} {figures[column].iloc[0]} {percent}".strip()
-    found = [f"{best} comes first on fresh seeds with {figure}"]
+    found = [f"{best} ranks first on fresh seeds with {figure}"]
     mine = pairs[pairs["algorithm"] == best]
     if len(mine):
         found.append(_differing(mine, f"of the other {len(mine)}", "it"))
@@ -79,8 +79,8 @@ def _chosen_anew(evaluations: pd.DataFrame, chosen: pd.DataFrame) -> list[str]:
     tops = evaluations.loc[evaluations["configuration"] != DEFAULT, "configuration"].nunique()
     named = ", ".join(f"{row['algorithm']} (trial {row.get('trial', '?')})" for row in others.to_dict("records"))
     return [
-        f"on the fresh seeds another configuration than its search's best is the tuned one of {named}: of each "
-        f"search's best {tops} the one that does best there on validation rows (--top-k 1 takes the search's best)"
+        f"the tuned configuration of {named} is not its search's best: of each search's best {tops}, the one with the "
+        f"best validation score on the fresh seeds is taken (--top-k 1 takes the search's best)"
     ]
 
 
@@ -116,8 +116,8 @@ def costs(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "algorithm": table["algorithm"],
-            "tested round with 95 % of end": table["rounds_to_95"].map(lambda v: number(v, ".0f")),
-            "MB to there": table["mb_to_95"].map(lambda v: number(v, ".3g")),
+            "round with 95 % of final accuracy": table["rounds_to_95"].map(lambda v: number(v, ".0f")),
+            "MB to that round": table["mb_to_95"].map(lambda v: number(v, ".3g")),
             "MB a round": table["mb_per_round"].map(lambda v: number(v, ".3g")),
             "s a run": table["seconds"].map(lambda v: number(v, ".3g")),
             "searched: trials": table["search_trials"].map(str),

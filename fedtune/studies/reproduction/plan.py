@@ -27,7 +27,7 @@ def requested(options: ReproductionOptions) -> Grid:
     if options.dataset:
         if user_files.is_reference(options.dataset, datasets.SOURCES):
             raise UserError(
-                f"a paper's table is trained on data that others have, too, but got {options.dataset!r}; fedtune "
+                f"a paper's table is trained on public data sets, but got {options.dataset!r}; fedtune "
                 "compare takes data of yours"
             )
         datasets.describe(options.dataset)
@@ -37,7 +37,7 @@ def requested(options: ReproductionOptions) -> Grid:
     if options.algos:
         grid = _of_algorithms(grid, options.algos.split(","))
     if options.all_columns and not options.quick:
-        raise UserError("--all-columns goes with --quick, which else takes three; without --quick all are run")
+        raise UserError("--all-columns needs --quick, which runs three columns by default; without --quick all are run")
     if options.quick:
         grid = substitution.quick(grid, options.all_columns)
     if options.rounds:
@@ -51,8 +51,8 @@ def _of_algorithms(grid: Grid, names: Sequence[str]) -> Grid:
     for name in names:
         if user_files.is_reference(name, there):
             raise UserError(
-                f"a paper's table has rows of the paper's algorithms, but got {name!r}; fedtune compare sets one of "
-                "yours beside others"
+                f"a paper's table has rows of the paper's algorithms, but got {name!r}; fedtune compare compares "
+                "yours with others"
             )
         if name not in there:
             raise unknown("algorithm of the table", name, there)

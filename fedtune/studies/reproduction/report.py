@@ -117,11 +117,11 @@ class Report:
             few = " and three columns a part" * all(len(p.columns) <= 3 for p in grid.panels)
             lines.append(f"A quick version: at most {several(longest, 'round')}, {several(seeds, 'seed')}{few}.")
         if (self.frame["published"].notna() & (self.frame["stands_in"] != "")).any():
-            lines.append("In brackets: printed for another data set, not comparable.")
+            lines.append("In brackets: published for another data set, not comparable.")
         if grid.paper in RULES:
             lines.append(
-                f"The paper's rule is the {RULES[grid.paper][0]}; over our rounds it stands beside ours only so that "
-                "like is held against like: it chooses on test rows and is no result."
+                f"The paper's rule is the {RULES[grid.paper][0]}. It selects on test rows, so it is not a valid "
+                "result; it is shown only so that its figures can be compared with the paper's."
             )
         made = provenance_line(self.origin, (o.commit for o in self.outcomes.values()))
         return [*lines, f"{made}, {spent:.0f} s of runs."]

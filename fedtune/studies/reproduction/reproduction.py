@@ -82,12 +82,12 @@ def _outcomes(
     """What came of the grid's runs, by label; the record says if they were cut short."""
     runs = {run.label: run for spot in spots for run in spot.runs}
     record.write("running", runs=len(runs))
-    say(f"{grid.paper}, {grid.table}: {several(len(runs), 'run')}.  If it is interrupted, the same command continues")
+    say(f"{grid.paper}, {grid.table}: {several(len(runs), 'run')}.  After an interruption the same command continues")
     share, files = (options.cpus_per_trial, options.gpus_per_trial), RunFiles(folder).runs_folder
 
     def ended(why: str) -> None:
         record.write("interrupted", reason=why)
-        say(f"interrupted; what was trained is kept in {near(folder)}, and the same command continues")
+        say(f"interrupted; finished runs are kept in {near(folder)}, and the same command continues")
 
     try:
         with interrupting.last_words(ended):
@@ -107,7 +107,7 @@ def _as_begun(options: ReproductionOptions) -> ReproductionOptions:
     had = ReproductionOptions.from_record(read(folder))
     if had.grid != options.grid:
         said = ", ".join(f"{n} {had.grid[n]}" for n, value in options.grid.items() if had.grid.get(n) != value)
-        raise UserError(f"a folder is of one table's runs, but {folder} was made for {said}; give another --name")
+        raise UserError(f"a folder holds the runs of one table, but {folder} was made for {said}; give another --name")
     return options
 
 
@@ -116,7 +116,7 @@ def read(folder: Path) -> dict[str, Any]:
     files = RunFiles(folder, REPRODUCTION)
     record = files.record_with("grid", "device", "command")
     if not isinstance(record["grid"], dict) or "table" not in record["grid"]:
-        raise files.damaged("it does not say which table")
+        raise files.damaged("it does not name the table")
     return record
 
 

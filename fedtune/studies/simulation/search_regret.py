@@ -172,11 +172,13 @@ def strategies(
     """All combinations that make sense, each once; UserError for a searcher or scheduler that cannot be simulated."""
     for name in names:
         if searchers.find(name).is_grid:
-            raise UserError(f"a simulated search draws its configurations, but the searcher is {name!r}; leave it out")
+            raise UserError(
+                f"a simulated search samples its configurations, but the searcher is {name!r}; leave it out"
+            )
     for name in judges:
         if schedulers.find(name).moves_hyperparameters:
             raise UserError(
-                f"a table knows no trial that changes its configuration, but the scheduler is {name!r}; leave it out"
+                f"a table has no trials that change their configuration, but the scheduler is {name!r}; leave it out"
             )
     found = []
     for searcher, judge, grace, k, extra in itertools.product(names, judges, graces, seeds, more):
@@ -190,7 +192,8 @@ def require_seeds(tables: Sequence[Tabulated], plans: Sequence[Strategy]) -> Non
     for table, strategy in itertools.product(tables, plans):
         if strategy.seeds_used >= len(table.seeds):
             raise UserError(
-                f"a search is judged on seeds that it does not select on, but {strategy} takes {strategy.seeds_used} "
+                f"a search is judged on seeds that it does not select on, but {strategy} selects on "
+                f"{strategy.seeds_used} "
                 f"and {table.name} has {len(table.seeds)}; give fewer --seeds-per-trial"
             )
 

@@ -130,7 +130,7 @@ def of_points(points: Sequence[Config]) -> dict[str, list[Any]]:
     count = math.prod(map(len, levels.values()))
     if len(points) != count or any(point.keys() != levels.keys() for point in points):
         raise UserError(
-            f"a table is of a full grid, but the space has {len(points):,} points where all combinations are "
+            f"a table needs a full grid, but the space has {len(points):,} points where all combinations are "
             f"{count:,}; give a dict whose values are all tune.grid_search([...]) or tune.choice([...])"
         )
     return {n: sorted(of) if ordered(of) else of for n, of in levels.items()}
@@ -157,7 +157,7 @@ def read(file: Path) -> Tabulated:
         default, first_effect = tuple(map(int, about.pop("default"))), int(about.pop("first_effect", 1))
         about = {"algorithm": str(about["algorithm"]), "scenario_name": str(about["scenario_name"])} | about
     except (KeyError, TypeError, ValueError) as error:
-        raise reading.damaged(file, f"it does not say what it is of: {error}") from error
+        raise reading.damaged(file, f"its description is missing or damaged: {error}") from error
     names = [n for n in frame if n not in NEEDED]
     keys = [list(dict.fromkeys(frame[n].tolist())) for n in (*names, SEED, ROUND)]
     shape = tuple(map(len, keys))

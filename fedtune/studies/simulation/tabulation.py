@@ -30,7 +30,7 @@ from fedtune.tuning.space_types import Config, Space
 def run(options: TabulationOptions, output: Path) -> int:
     """Train what has not been trained, write the table, say where it is; the exit status."""
     if not options.space:
-        raise UserError("--space is needed, the grid of a table, but none was given; docs/simulate.md has one")
+        raise UserError("--space, the grid of the table, is needed, but none was given; docs/simulate.md has one")
     ray_start.require_cpus(options.cpus_per_trial, options.address)
     experiment = options.experiment()
     space = spaces.load(options.space, experiment)
@@ -61,8 +61,8 @@ def run(options: TabulationOptions, output: Path) -> int:
         say(f"note: {diverged} of {several(len(outcomes), 'run')} diverged")
     if table.repeated:
         say(
-            f"note: {several(table.repeated, 'configuration')} reached in every round and on every seed what another "
-            "did; values that act alike can leave the grid"
+            f"note: {several(table.repeated, 'configuration')} had the same results as another in every round and on "
+            "every seed; values without effect can be removed from the grid"
         )
     say(f"simulate: {command_line('simulate', output)}")
     return 0
@@ -94,12 +94,12 @@ def _outcomes(
     labels = {f"{i:05d} seed {s}": (p, s) for i, p in enumerate(points) for s in seeds}
     runs = [SeededRun(label, with_seed(experiment, s), p) for label, (p, s) in labels.items()]
     size = f"{several(len(points), 'configuration')} on {several(len(seeds), 'seed')}"
-    say(f"{size}.  If it is interrupted, the same command continues")
+    say(f"{size}.  After an interruption the same command continues")
     shared = options.cpus_per_trial, options.gpus_per_trial
     named = {experiment.scenario.dataset: data}
 
     def ended(_: str) -> None:
-        say(f"interrupted; what was trained is kept in {files.path}, and the same command continues")
+        say(f"interrupted; finished runs are kept in {files.path}, and the same command continues")
 
     with files.lock(), interrupting.last_words(ended):
         found = ray_tasks.run_all(runs, named, files.runs_folder, *shared, title="table")

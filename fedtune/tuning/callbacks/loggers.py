@@ -82,7 +82,7 @@ class TrialLogger(Callback):
         self._over.set()
         self._thread.join(LAST)
         if self._thread.is_alive():
-            say(f"note: {self.name} takes too long; the last rounds may be missing there, but not in rounds.parquet")
+            say(f"note: {self.name} is too slow; its last rounds may be missing there, but not in rounds.parquet")
 
     def catch_up(self, run: Path, before: Mapping[str, list[dict[str, Any]]]) -> None:
         """Tell what the trials of a resumed search reported to earlier drivers."""
@@ -138,7 +138,10 @@ class TrialLogger(Callback):
                 failed += 1
                 if failed == TRIES:
                     why = reason(str(error) or type(error).__name__)
-                    say(f"note: {self.name} is told no more ({why}); the search goes on, and rounds.parquet has all")
+                    say(
+                        f"note: logging to {self.name} stopped ({why}); the search continues, and "
+                        "rounds.parquet has everything"
+                    )
                     return
 
     def _take(self, waiting: dict[str, list[Event]]) -> None:

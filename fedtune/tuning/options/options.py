@@ -197,7 +197,7 @@ class ExperimentOptions:
         if content.get("executor") and "executor" in values:
             values = values | {"executor": content["executor"]}  # what was found for `auto`
         if strange := set(values) - {f.name for f in fields(cls) if f.name != "recorded"}:
-            raise UserError(f"the record's options are not known here: {', '.join(sorted(strange))}")
+            raise UserError(f"the record has options that this fedtune does not know: {', '.join(sorted(strange))}")
         return cls(**values, recorded=_recorded(content))
 
 
