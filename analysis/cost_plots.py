@@ -20,11 +20,12 @@ MOST_POINTS = 4000  # what a browser can bear
 def best_so_far(
     rounds: pd.DataFrame, against: str = "rounds", trials: pd.DataFrame | None = None, objective: Objective = ACCURACY
 ) -> go.Figure:
-    """The best value of the objective that the search had seen, against what all its trials together had used.
+    """The best value of the objective so far, against what all trials of the search together had used.
 
-    against: rounds, mb or seconds (of training and evaluation, of all trials added up).  Rounds count in the order of a
-    column `timestamp` if there is one; otherwise trial after trial in the order in which they began (that of trials, if
-    given), which trials at once blur a little.  Each of several runs has its line.  UserError for another against.
+    against: rounds, mb or seconds (of training and evaluation, summed over all trials).  Rounds are ordered by the
+    column `timestamp` if there is one, otherwise trial after trial in the order in which they began (that of `trials`,
+    if given), which is approximate for concurrent trials.  Each of several runs has its own line.  UserError for any
+    other `against`.
     """
     if against not in UNITS:
         raise UserError(f"against is one of {', '.join(UNITS)}, but got {against}")
@@ -87,12 +88,12 @@ def accuracy_communication(
     reference: float | None = None,
     first: Objective = ACCURACY,
 ) -> go.Figure:
-    """Every round of every trial: validation accuracy against communication (or seconds), with the front of all rounds.
+    """Every round of every trial: validation accuracy against communication (or seconds), with the Pareto front.
 
-    by: a column of rounds that tells several apart (default: algorithm or run where there are several); each has its
-    front.  Rounds of several seeds are averaged over them first, lest a front be of lucky seeds.  The hypervolume's
-    reference point is accuracy 0 at `reference` (default: the most that any round used).  first: what stands in
-    accuracy's place; then the worst of any round is the reference point's.
+    by: a column of rounds that separates groups (default: algorithm or run where there are several); each group has its
+    own front.  Rounds of several seeds are averaged first, so that no front consists of lucky seeds.  The hypervolume's
+    reference point is accuracy 0 at `reference` (default: the most that any round used).  first: the objective to show
+    instead of accuracy; its worst value in any round is then the reference.
     """
     second = written(str(objective))
     name, words = in_words(second.name), in_words(first.name)

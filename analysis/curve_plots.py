@@ -28,10 +28,10 @@ def learning_curves(
 ) -> go.Figure:
     """A metric against rounds: a line per run, or with `by` the mean and spread of the runs that share a value.
 
-    by: columns of rounds or of trials (a hyperparameter's `config/` can be left out), the first shown by colour, others
-    by dashes; numbers of more than eight values are cut into quarters.  Without it, rounds of several algorithms are
-    grouped by algorithm and configuration, and of a search's trials the five best stand out.  mode: "min" or "max",
-    which is better, where the metric's declaration does not say.
+    by: columns of rounds or of trials (a hyperparameter's `config/` can be left out).  Colours show the first column,
+    dashes the others; numbers of more than eight values are cut into quarters.  Without `by`, rounds of several
+    algorithms are grouped by algorithm and configuration, and a search's five best trials are highlighted.
+    mode: "min" or "max", which is better, where the metric's declaration does not say.
     """
     title = f"{title_of(metric)} round by round"
     scored = rounds.dropna(subset=[metric]).reset_index(drop=True) if metric in rounds else rounds.iloc[:0]
@@ -69,10 +69,10 @@ def learning_curves(
 
 
 def _mean_curve(rounds: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Mean, spread and count of a metric, round by round, over runs: where all that trained the round have it.
+    """Mean, spread and count of a metric over runs, in each round for which all runs that trained it have a value.
 
-    Test rows are not scored in every round, and some runs are tested where others are not; a mean over these alone
-    would jump.  Where no round has all of them, every round that has one counts.
+    Test rows are not scored in every round, and some runs are tested in rounds where others are not.  A mean over only
+    some runs would jump.  If no round has values of all runs, every round with a value is used.
     """
     table = rounds.groupby("round")[metric].agg(["mean", "std", "count", "size"]).reset_index()
     whole = table["count"] == table["size"]

@@ -24,12 +24,12 @@ def effect(
     costs: Sequence[str] = (),
     rounds: pd.DataFrame | None = None,
 ) -> go.Figure:
-    """Metrics against one hyperparameter, over the trials of a grid that differ in it alone.
+    """Metrics against one hyperparameter, over the trials of a grid that differ only in it.
 
-    They are those whose other hyperparameters have the grid's commonest values.  Trials that a scheduler stopped are
-    left out, for their values are of shorter training, unless none finished.  measures: columns of the trials, by
-    default accuracies.  costs: columns of a second panel below, say comm_mb.  rounds: with them, and several seeds per
-    trial, bars show the standard errors of the measures that have one.
+    Their other hyperparameters have the grid's commonest values.  Trials that a scheduler stopped are left out, because
+    they trained for a shorter time, unless no trial finished.  measures: columns of the trials, by default accuracies.
+    costs: columns of a second panel below, for instance comm_mb.  rounds: if given, and with several seeds per trial,
+    bars show the standard errors of the measures that have one.
     """
     column, title = CONFIG + name, f"The effect of {name} alone"
     if column not in trials:
@@ -77,7 +77,7 @@ def interaction(
 ) -> go.Figure:
     """A pair of hyperparameters: best and mean value of the trials in each cell, with their count.
 
-    Where no cell has two trials both are the same, and one is drawn.
+    If no cell has two trials, best and mean are the same and only one is drawn.
 
     value: another column of trials, say last_val_loss or comm_mb.  mode: "min" or "max", which is better, where the
     metric's declaration does not say.  Numbers of more than six values are cut into five cells of equal count.  Trials
@@ -132,7 +132,7 @@ def _is_accuracy(column: str) -> bool:
 
 
 def _equally_trained(trials: pd.DataFrame) -> pd.DataFrame:
-    """Those of equal training: what finished, or if nothing did whatever neither diverged nor failed."""
+    """Trials of comparable training: the finished ones, or if there are none, all that neither diverged nor failed."""
     fine = trials[~trials["status"].isin(["diverged", "failed"])]
     over = fine[fine["status"] == "finished"]
     return fine if over.empty else over
@@ -146,7 +146,7 @@ def _in_cells(values: pd.Series) -> pd.Series:
 
 
 def _error_bars(alike: pd.DataFrame, rounds: pd.DataFrame | None, measure: str) -> dict[str, Any]:
-    """Of the last round of each of these trials, where there are several seeds."""
+    """Standard errors in the last round of each of these trials, where there are several seeds."""
     column = f"{measure.removeprefix('last_')}_se"
     if rounds is None or column not in rounds or rounds[column].isna().all():
         return {}

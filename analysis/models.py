@@ -83,11 +83,11 @@ class Saved:
         return evaluation.evaluate(self.setting, self.state)
 
     def features(self, split: str = "test") -> Rows:
-        """What each client's body makes of its own rows (train, val or test)."""
+        """The features of each client's own rows (train, val or test), by its own body."""
         return self._of_rows(split, lambda m, x: m.body(x))
 
     def projections(self, split: str = "test") -> Rows:
-        """GFPL's normalised projections of the same; UserError for a model that has no projection."""
+        """GFPL's normalised projections of the same rows; UserError if the model has no projection."""
         if not all("proj" in parts(g.net) for g in self.state.groups):
             raise self._lacks("no projection", "gfpl has one, unless dcs=False")
         return self._of_rows(split, lambda m, x: F.normalize(m.part("proj")(m.body(x))))
@@ -205,7 +205,7 @@ def of_trial(run: str | Path, trial: str, seed: int = 0, data_dir: str | None = 
     checkpoints = sorted(run.glob(f"*{trial}*/checkpoint_*/state.pt"))
     if config is None or not checkpoints:
         raise UserError(
-            f"a trial's model is in its last checkpoint, but {run} has none of trial {trial}; play its "
+            f"a trial's model is in its last checkpoint, but {run} has none of trial {trial}; train its "
             "configuration again with fedtune run --save"
         )
     record = RunFiles(run).record

@@ -1,4 +1,4 @@
-"""What the notebooks of this folder begin with: which run they show."""
+"""Which run the notebooks of this folder show."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def chosen_run(example: str) -> Path:
 
 
 def begin() -> None:
-    """Quieten tqdm and Ray, who miss ipywidgets, which nothing here needs."""
+    """Silence the warnings of tqdm and Ray about ipywidgets, which nothing here needs."""
     warnings.filterwarnings("ignore", message="IProgress not found")
     logging.getLogger("ray.widgets.util").setLevel(logging.ERROR)

@@ -29,7 +29,7 @@ def rung_survival(
     unit: str = "rounds",
     metric: str = "val_acc",
 ) -> go.Figure:
-    """How many trials came to each rung and what became of them there, above the accuracies they came with.
+    """How many trials reached each rung and what became of them, and below it their accuracies there.
 
     rungs: as in run.json, in the unit of the search's budget: rounds, mb or seconds.
     """

@@ -32,7 +32,7 @@ RESAMPLES = 20  # of the trials, which say how sure the most important hyperpara
 
 
 class Importance(NamedTuple):
-    """What hyperparameters explain of the trials' variance, and how far that depends on which trials there were.
+    """Shares of the variance between trials that hyperparameters explain, and how robust they are to resampling.
 
     shares   of the objective's variance, by fANOVA (Hutter, Hoos and Leyton-Brown, ICML 2014), the largest first
     first    in how many of RESAMPLES bootstrap samples of the trials the same hyperparameter comes first
@@ -135,7 +135,7 @@ def importance(study: optuna.Study | None) -> go.Figure:
 
 
 def mattered(study: optuna.Study | None) -> Importance | None:
-    """Which hyperparameters mattered, and how sure that is; None where the trials cannot tell."""
+    """Which hyperparameters mattered, and how sure that is; None if the trials do not show it."""
     if study is None or _lacks(study, "importance") or not (shares := _shares(study)):
         return None
     trials, order = _grown(study).get_trials(deepcopy=False), np.random.default_rng(0)
@@ -166,12 +166,12 @@ def _axis(what: str) -> str:
 
 
 def _comparable(study: optuna.Study, share: float = FEW) -> tuple[list[tuple[FrozenTrial, float]], str]:
-    """Trials with a value of the objective after equally long training, and in words which they are.
+    """Trials with a value of the objective after equally long training, and a description of them.
 
-    The finished ones; or where those are less than this share of all, or than eight, all that reached the last round
-    that so many did: what a scheduler stopped says much about hyperparameters too, and most about which of them matter,
-    as only good values of those go on.  (With two objectives Optuna keeps no rounds.)
-    Never the diverged, told to Optuna as complete with the worst value, which would be all that one sees.
+    These are the finished trials.  If there are fewer than eight, or fewer than this share of all, they are all trials
+    that reached the last round that enough trials reached: stopped trials are informative too, above all about which
+    hyperparameters matter, as only good values of those continue.  (With two objectives Optuna keeps no rounds.)
+    Diverged trials are never included: Optuna has them as complete with the worst value, which would hide all else.
     """
     known = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
     known = [t for t in known if t.params and not t.user_attrs.get("diverged")]
@@ -238,7 +238,7 @@ class _Known(BaseImportanceEvaluator):
 
 
 def _shares(study: optuna.Study) -> dict[str, float]:
-    """Importances of a study's hyperparameters, computed anew when more of its trials can be compared."""
+    """Importances of a study's hyperparameters, computed again when more of its trials can be compared."""
     return _shares_of(study, len(_comparable(study, MOST)[0]))
 
 
@@ -248,7 +248,7 @@ def _shares_of(study: optuna.Study, _trials: int) -> dict[str, float]:
 
 
 def _importances(study: optuna.Study, trees: int = 64) -> dict[str, float]:
-    """By fANOVA over a study's trials; empty where it cannot tell.  trees: of its forest."""
+    """By fANOVA over a study's trials; empty if it cannot be computed.  trees: of its forest."""
     if len({t.values[0] for t in study.get_trials(deepcopy=False)}) < 2:
         return {}
     try:
@@ -263,7 +263,7 @@ def _importances(study: optuna.Study, trees: int = 64) -> dict[str, float]:
 def _lacks(study: optuna.Study | None, figure: str) -> str:
     """Why there is no such figure; empty if there is."""
     if study is None:
-        return "the run has no study.journal: its search was no Optuna search"
+        return "the run has no study.journal: its search did not use Optuna"
     found, least = len(_comparable(study)[0]), LEAST[figure]
     return f"this needs at least {least} finished trials, but there are {found}" if found < least else ""
 

@@ -7,7 +7,7 @@ The commit is checked out into a worktree of its own, which is removed at the en
 trains on, a turn of some rounds at a time, while the other waits; scoring is part of a round.  Said are medians over
 the turns after the first, in which things are made once, and the ratio of all that was spent, start and first turn too.
 A commit that can leave out test rows does so as a search would, so turns of ten rounds are alike.
-Both are asked whether they gave the same numbers, as a ratio of unlike work would say nothing.
+Both must give the same numbers, as a ratio of different work would say nothing.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Side:
         print(rounds, file=self.process.stdin, flush=True)
         answer = self.process.stdout.readline()
         if not answer:
-            raise SystemExit("a side ended early; what it said stands above")
+            raise SystemExit("one side ended early; its output is above")
         found = json.loads(answer)
         self.cpu.append(found["cpu"])
         self.rows += found["rows"]

@@ -32,7 +32,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Timed(FederatedTrainable):
-    """Tells what its checkpoints took."""
+    """Reports the time of its checkpoints."""
 
     def save(self, *args: Any, **options: Any) -> Any:
         saved = super().save(*args, **options)

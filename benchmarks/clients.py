@@ -1,4 +1,4 @@
-"""What rounds cost with clients of several architectures and with few of many, scoring unlike sizes, and dealing.
+"""The cost of rounds with several architectures or few of many clients, of scoring, and of partitioning.
 
     python -m benchmarks.clients [--json FILE] [--repeats 5]
 
@@ -8,7 +8,7 @@ Skewed   rows a second that are scored of 20 clients with 200 to 4,000 rows each
          against each client by itself; both find the same accuracy.
 Many     seconds of a round in which 10 of K clients take part, without evaluation, as a ratio to 10 of 10; and what
          the process came to hold for K clients (a fresh process each).  40 rows a client, B = 10, the CNN for 8×8.
-Dealt    CPU seconds in which 300,000 rows are dealt to K clients by classes (`fedgen`) and 1,000,000 by whose they are
+Assigned  CPU seconds to assign 300,000 rows to K clients by classes (`fedgen`) and 1,000,000 by their owners
          (`natural`), as a ratio to 100 clients: a pass over all rows for every client would be a hundred.
 One thread, both sides taking turns, the least of several repeats.
 """
@@ -204,7 +204,7 @@ def measure(repeats: int) -> dict[str, Any]:
                 f"{row['held_mib']:9.0f}{'' if row['ratio'] <= ASKED else '  above'}",
                 flush=True,
             )
-    print(f"{'dealt to':>14} {'partition':>10} {'ms':>11} {'ratio':>6} {'asked':>6}", flush=True)
+    print(f"{'assigned to':>14} {'partition':>10} {'ms':>11} {'ratio':>6} {'asked':>6}", flush=True)
     dealt = dealt_rows("fedgen", repeats) + dealt_rows("natural", repeats)
     for row in dealt:
         print(

@@ -79,7 +79,7 @@ class Actors(RayActorManager):
         heapq.heappush(self._events, entry)
 
     def next(self, timeout: float | None = None) -> bool:
-        """Let the next event happen; False if there is none."""
+        """Process the next event; False if there is none."""
         while self._events:
             due, _, trains, actor, age, what = heapq.heappop(self._events)
             if self._age.get(actor) != age:

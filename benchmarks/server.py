@@ -178,7 +178,7 @@ def scale_here(clients: int, active: int) -> dict[str, Any]:
     alg.aggregate(*situation(alg, 2, 2, torch.float32))  # what is loaded and made once is no cost of a round
     server, up, task = situation(alg, clients, active, torch.float32)
     server = tree_map(torch.Tensor.clone, server)  # what is the same for all at first takes its memory too
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
     before, began = status("VmRSS"), time.perf_counter()
     alg.aggregate(server, up, task)
     seconds = time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""Ditto: how hard a client's own model is held to the common one."""
+"""Ditto: how strongly a client's own model is pulled to the common one."""
 
 from fedtune.tuning.space import lines, tunable
 from trainables.ditto import Ditto

@@ -1,4 +1,4 @@
-"""FedAdam: the server's optimiser, and the clients' beside it."""
+"""FedAdam: the server's optimiser, and the clients'."""
 
 from fedtune.tuning.space import lines, tunable
 from trainables.fedadam import FedAdam

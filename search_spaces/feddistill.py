@@ -1,4 +1,4 @@
-"""FedDistill: how far a client trusts the others' logits, and whose they are."""
+"""FedDistill: the weight of the other clients' logits, and which ones are used."""
 
 from fedtune.tuning.space import lines, tunable
 from trainables.feddistill import FedDistill

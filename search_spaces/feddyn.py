@@ -1,4 +1,4 @@
-"""FedDyn: how hard clients are held, and bent."""
+"""FedDyn: the strength of its dynamic regularization."""
 
 from fedtune.tuning.space import lines, tunable
 from trainables.feddyn import FedDyn

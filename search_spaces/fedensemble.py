@@ -1,4 +1,4 @@
-"""FedEnsemble: local optimisation, and who votes how."""
+"""FedEnsemble: local optimisation, and which models vote."""
 
 from fedtune.tuning.space import lines, tunable
 from trainables.fedensemble import FedEnsemble

@@ -1,4 +1,4 @@
-"""FedFA: how hard anchors pull, how fast they move, and how fast the head follows them."""
+"""FedFA: the weight of the anchors, how fast they move, and how fast the head is calibrated on them."""
 
 from fedtune.tuning.space import lines, tunable
 from trainables.fedfa import FedFA

@@ -1,4 +1,4 @@
-"""FedHKD: how hard body and head are held to the shared knowledge, and what is told."""
+"""FedHKD: the weights of the shared knowledge, and what is shared."""
 
 from fedtune.tuning.space import lines, tunable
 from trainables.fedhkd import FedHKD

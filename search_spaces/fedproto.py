@@ -1,4 +1,4 @@
-"""FedProto: how hard prototypes pull."""
+"""FedProto: the weight of the prototypes."""
 
 from ray import tune
 

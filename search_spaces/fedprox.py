@@ -1,4 +1,4 @@
-"""FedProx: how hard clients are held near the model they received."""
+"""FedProx: the weight of the proximal term."""
 
 from fedtune.tuning.space import lines, tunable
 from trainables.fedprox import FedProx

@@ -1,4 +1,4 @@
-"""FedRep: how long the head fits before the body moves."""
+"""FedRep: how long the head is trained before the body."""
 
 from fedtune.tuning.space import lines, tunable
 from trainables.fedrep import FedRep

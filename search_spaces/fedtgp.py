@@ -1,4 +1,4 @@
-"""FedTGP: how hard prototypes pull, and how the server trains them."""
+"""FedTGP: the weight of the prototypes, and how the server trains them."""
 
 from fedtune.tuning.space import lines, tunable
 from trainables.fedtgp import FedTGP

@@ -1,4 +1,4 @@
-"""FML: how far the two nets trust the labels, and how far each other."""
+"""FML: how much each of the two nets learns from the labels, and how much from the other net."""
 
 from fedtune.tuning.space import lines, tunable
 from trainables.fml import FML

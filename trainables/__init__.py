@@ -1,1 +1,1 @@
-"""One federated-learning algorithm a file; the file's name is the algorithm's name: there is no registry to edit."""
+"""One federated-learning algorithm per file.  The file's name is the algorithm's name; there is no registry to edit."""

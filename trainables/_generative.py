@@ -34,11 +34,11 @@ from fedtune.nn.generators import (
 
 @dataclass(frozen=True)
 class Generative(Algorithm):
-    """FedAvg whose server also trains generators, and whose clients then train on what they draw.
+    """FedAvg whose server also trains generators, and whose clients also train on generated features.
 
     A subclass says `wanted`, `loss_at` and how `aggregate` trains.  Here t counts rounds from 0, as the papers do; in
-    round 0 there is no generator yet.  Every client reports its labels in every round, and law and weights use the
-    latest report.
+    round 0 there is no generator yet.  Every client reports its labels in every round; the label distribution and the
+    weights use the latest report.
     """
 
     pure = True
@@ -93,7 +93,7 @@ class Generative(Algorithm):
         return t >= 1 and self.wanted()
 
     def init(self, task: Task) -> dict[str, Tree]:
-        """Untrained nets, what Adam remembers, and what clients told of their labels: nothing."""
+        """Untrained nets, Adam's initial state, and no reported labels."""
         seed = randomness.number(task.seed, "generator")
         net = new_net(self.noise_width, task.classes, self.gen_hidden, task.features, self.net_heads, seed)
         return {
@@ -117,7 +117,7 @@ class Generative(Algorithm):
         return {"counts": label_counts(data.y, data.mask, m["head.weight"].shape[0])} if self.wanted() else {}
 
     def broadcast(self, server: dict, ids: Tensor, task: Task) -> dict[str, Tree]:
-        """The model; and, once there is one, the generator with the law of labels."""
+        """The model; and, once there is one, the generator with the label distribution."""
         down = {"shared": to_all(server["shared"], len(ids))}
         if self.imagines(task.t - 1):
             nets = take(server["nets"], ids) if self.personal else to_all(server["nets"], len(ids))
@@ -125,7 +125,7 @@ class Generative(Algorithm):
         return down
 
     def labels(self, server: dict) -> Tensor:
-        """The law of generated labels [C], not normalised."""
+        """The distribution of generated labels [C], not normalised."""
         counts = server["counts"].sum(0).to(server["memory"]["first"])
         uniform = torch.ones_like(counts)
         return {"histogram": counts, "present": (counts > 0).to(counts), "uniform": uniform}[self.label_law]

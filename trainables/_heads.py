@@ -1,6 +1,6 @@
-"""What CCVR and FedPFT have in common: a server that fits the head to features that it draws, as many of each class.
+"""What CCVR and FedPFT share: a server that fits the head to sampled features, equally many of each class.
 
-And what FedPFT and GFPL have: mixtures of the features of few rows.
+And what FedPFT and GFPL share: mixtures of the features of few rows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FitsHead(Algorithm):
 
 
 def one_component(scenario: Scenario) -> dict[str, str]:
-    """The number of components, if every mixture has one whatever it is, with the reason: with few rows a class."""
+    """The hyperparameter `components`, with the reason, if small classes leave every mixture one component."""
     most = scenario.shots + scenario.shots_spread
     if scenario.partition != "ways-shots" or most >= 10:
         return {}

@@ -9,8 +9,8 @@
              w = Σ_k n_k w_k / Σ_k n_k,  as FedAvg: calibration never comes back into training
 
 Luo et al., NeurIPS 2021, arXiv:2106.05001, algorithm 1; not at hand: from its description.  There it is done once,
-after FedAvg's last round.  Here every round has its score, so clients tell the moments of the model that they received,
-beside the update: what is scored after round t is FedAvg's model of round t - 1, calibrated, and the mean of the round
+after FedAvg's last round.  Here every round is scored, so clients also send the moments of the model that they
+received: what is scored after round t is FedAvg's model of round t - 1, calibrated, and the mean of the round
 is logged as "averaged".  ε, a share of the class's mean variance, lets covariances of few rows be drawn from.  Moments
 are of the round's participants.  r = 0 is FedAvg.
 """
@@ -66,7 +66,7 @@ class CCVR(FitsHead):
         return new | {"calibrated": model | {f"head.{n}": t for n, t in fitted.items()}}
 
     def draws(self, up: dict, stream: torch.Generator) -> Tensor:
-        """r virtual features of every class [C, r, D]; they mean something where somebody holds the class."""
+        """r virtual features of every class [C, r, D]; valid only for classes that some client holds."""
         means, upper, counts = (up[n].values for n in ("means", "covariances", "counts"))
         clients, classes, width = means.shape
         i, j = torch.triu_indices(width, width, device=upper.device)

@@ -1,4 +1,4 @@
-"""Ditto: every client trains a model of its own, held near the common one, which is FedAvg's.
+"""Ditto: every client trains a personal model, regularized towards the global one, which is FedAvg's.
 
     down     w, the common model
     client   w_k <- w;  per batch one step of both models on   L + L'
@@ -10,7 +10,7 @@
 Li et al., ICML 2021, arXiv:2012.04221, algorithm 1.  Both models step on the same batches, so the own one's
 s steps are the round's (the paper lets s be chosen; its experiments do the same).  The penalty runs over trainable
 parameters, not over running statistics.  Both start from the same values.  The common model is FedAvg's bit for bit;
-λ = 0 is Local beside it.  body_lr_scale is the own model's: the common one always learns at the full rate.
+λ = 0 is Local training next to FedAvg.  body_lr_scale acts on the own model; the common one learns at the full rate.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""FedAdam: FedAvg whose server takes the clients' mean move as a gradient, and descends on it with Adam.
+"""FedAdam: FedAvg whose server treats the clients' mean update as a gradient for Adam.
 
     down     w
     client   w_k <- w, local epochs on CE
@@ -41,7 +41,7 @@ class FedAdam(Algorithm):
     shared = ("body", "head")
 
     def init(self, task: Task) -> dict:
-        """No move is remembered yet."""
+        """The server's optimiser has no momentum yet."""
         shapes = {n: task.shapes[n] for n in task.parameters}
         return {
             "first": {n: torch.zeros(shape) for n, shape in shapes.items()},
@@ -61,7 +61,7 @@ class FedAdam(Algorithm):
         return server | {"shared": shared, "first": first, "second": second}
 
     def squares(self, v: Tensor, square: Tensor) -> Tensor:
-        """What is remembered of the moves' squares, by the rule."""
+        """The second moment of the clients' mean update, by the rule."""
         if self.rule == "adagrad":
             return v + square
         if self.rule == "yogi":

@@ -1,11 +1,11 @@
-"""FedAvg-FT: FedAvg, and before a client is scored it trains what it would receive on its own rows.
+"""FedAvg-FT: FedAvg, but each client fine-tunes the received model on its own rows before it is scored.
 
     down, client, up, server     as FedAvg
     scored   w_k <- w, τ epochs on CE;  neither the server nor any later round sees it
 
 The usual personal baseline; McMahan et al., AISTATS 2017, arXiv:1602.05629, and, for the tuning, Wang et al. 2019,
-arXiv:1910.10252.  It is done anew for every score: its time is in eval_seconds, and a deployment pays it once a
-client.  τ = 0 is FedAvg.
+arXiv:1910.10252.  Fine-tuning is repeated for every evaluation: its time is in eval_seconds; a deployment pays it once
+per client.  τ = 0 is FedAvg.
 """
 
 from dataclasses import dataclass

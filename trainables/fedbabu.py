@@ -1,4 +1,4 @@
-"""FedBABU: a common body trained under a head that nobody trains; before it is scored each client tunes its own.
+"""FedBABU: a common body trained under a fixed random head; each client fine-tunes its own head before it is scored.
 
     once     a common random head; it never moves and is never sent
     down     body
@@ -7,8 +7,8 @@
     server   the mean of the bodies weighted by rows
     scored   w_k <- (body, head), τ epochs on CE move the head (tune="all": both);  no later round sees it
 
-Oh, Kim and Yun, ICLR 2022, arXiv:2106.06042; the mean is by rows.  It is tuned anew for every score: the time is in
-eval_seconds, and a deployment pays it once a client.  update="all" trains and sends the head too: FedAvg-FT, and with
+Oh, Kim and Yun, ICLR 2022, arXiv:2106.06042; the mean is by rows.  Tuning is repeated for every evaluation: its time is
+in eval_seconds; a deployment pays it once per client.  update="all" trains and sends the head too: FedAvg-FT, and with
 τ = 0 FedAvg.
 """
 

@@ -5,8 +5,8 @@
     up       w_k without BatchNorm, n_k
     server   the mean weighted by rows
 
-BatchNorm's weights and biases stay with the client as well as its running statistics: that the field
-batch_norm="personal" keeps the statistics alone is what it is not.  A model without BatchNorm makes it FedAvg.
+BatchNorm's weights and biases stay with the client, and so do its running statistics.  (The scenario's field
+batch_norm="personal" keeps only the statistics.)  With a model without BatchNorm it is FedAvg.
 
 Li et al., ICLR 2021, arXiv:2102.07623, algorithm 1.  Differs: the mean is weighted by rows (the paper: plain; its
 clients have as many rows each).

@@ -1,17 +1,18 @@
-"""FedDistill: clients of any architecture tell each other the mean logits of every class, and nothing else.
+"""FedDistill: clients of any architecture share their mean logits of every class, and nothing else.
 
-    down     to client i: s_c, the mean of the logits l_k,c over the other clients k that ever told of c, if any did
+    down     to client i: s_c, the mean of the logits l_k,c over the other clients k that ever sent logits of c
     client   local epochs on   L = CE + λ · 1/B Σ_b KL(softmax(s_y / τ) || softmax(logits / τ))
              a row whose class has no s adds 0, and still counts in B
     up       l_k,c the mean logits of class c at client k, for the classes that it has
-    server   keeps the last l_k,c that each client told, whoever takes part;   clients count alike
+    server   keeps the last l_k,c of each client, also of absent ones;   clients weigh equally
 
 Jeong et al. 2018, arXiv:1811.11479 (federated distillation); the paper was not at hand: from descriptions of it and of
 PFLlib's, HtFLlib's and FedGen's codes.  Differs: the target is a distribution (PFLlib and HtFLlib put the raw logits
 there; FedGen's softmax and KL are these); a client's own logits are left out, as the original is remembered
-(leave_one_out=False: the mean over all, as in the codes); clients tell means over their rows after training
-(knowledge="running": over those met in training, while the model was moving, as in the codes), and who sat a round out
-is still heard.  KL is not multiplied by τ².  Not repeated: vectors of zeros from clients that lack a class.
+(leave_one_out=False: the mean over all, as in the codes); clients send means over their rows after training
+(knowledge="running": over those met in training, while the model was moving, as in the codes), and logits of clients
+that sat a round out are still used.  KL is not multiplied by τ².  Not repeated: vectors of zeros from clients that
+lack a class.
 At λ = 0 it is Local.
 """
 
@@ -78,7 +79,7 @@ class FedDistill(Algorithm):
         return {}
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Any:
-        """CE plus KL to the row's target; while what is told are running means, with the sums they are made of."""
+        """CE plus KL to the row's target; if clients send running means, also the sums behind them."""
         logits = m.head(m.body(batch.x))  # [B, C]
         loss = cross_entropy(logits, batch.y)
         targets, present = down["targets"]
@@ -100,7 +101,7 @@ class FedDistill(Algorithm):
         return {"logits": Ragged(means, rows > 0)}
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
-        """Remember what came in; what was not told anew stays."""
+        """Store the received logits; classes without new ones keep their old ones."""
         (new, said), old = up["logits"], take(server["told"], up["ids"])
         latest = Ragged(torch.where(said[:, :, None], new, old.values), said | old.present)
         return server | {"told": put(server["told"], up["ids"], latest)}

@@ -1,4 +1,4 @@
-"""FedDyn: each client's loss is bent, round by round, until all clients' optima are one point.
+"""FedDyn: dynamic regularization aligns the clients' local optima, round by round, with the global optimum.
 
     down     w
     client   w_k <- w, local epochs on   L = CE - g_k · w_k + α/2 · |w_k - w|²;    g_k <- g_k - α (w_k - w)
@@ -40,7 +40,7 @@ class FedDyn(Algorithm):
         return {"gradient": self.init(task)["moves"]}
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
-        """CE, bent by g_k, and the pull to the received model."""
+        """CE, the linear term by g_k, and the pull to the received model."""
         bent = sum((g * m[n]).sum() for n, g in batch.client.kept["gradient"].items())
         apart = sum(((m[n] - down["shared"][n]) ** 2).sum() for n in batch.client.kept["gradient"])
         return super().loss(m, batch, down) - bent + self.alpha_dyn / 2 * apart

@@ -1,7 +1,7 @@
-"""FedEnsemble: FedAvg whose prediction is the mean of the clients' models instead of the model of their mean.
+"""FedEnsemble: FedAvg that predicts with the ensemble of the clients' models instead of the averaged model.
 
     client, up, server   as FedAvg
-    predict              argmax of Σ_k logits_k(x) over the models that came in last
+    predict              argmax of Σ_k logits_k(x) over the models of the last round
 
 The baseline of FedGen's, FedPA's and FedGenP's tables, by their code: it trains exactly like FedAvg.  It is not the
 algorithm of Shi et al. (arXiv:2107.10663) nor of Lin et al. (arXiv:2006.07242), which they cite.  Differs: members are
@@ -45,7 +45,7 @@ class FedEnsemble(Algorithm):
         return {"statistics": own} if own else {}
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict[str, Tree]:
-        """FedAvg; and the models as they came in, each with its number of votes."""
+        """FedAvg; and the received models, each with its number of votes."""
         models = up["shared"] | up.get("statistics", {})
         votes = torch.ones(len(up["rows"]), device=up["rows"].device)
         if self.members == "all" and len(votes) < task.clients:
@@ -56,12 +56,12 @@ class FedEnsemble(Algorithm):
         return super().aggregate(server, up, task) | {"members": models, "votes": votes}
 
     def deployed(self, server: dict, ids: Tensor, task: Task) -> dict[str, Tree]:
-        """The members, to whoever predicts."""
+        """The members, for every client that predicts."""
         members = {n: server[n] for n in ("members", "votes") if n in server}
         return self.broadcast(server, ids, task) | to_all(members, len(ids))
 
     def predict(self, m: Model, x: Tensor, down: dict) -> dict[str, Tensor]:
-        """The members' mean; the averaged model is logged beside it."""
+        """The members' mean; the averaged model is logged too."""
         single = m.head(m.body(x))
         if "members" not in down:
             return {"ensemble": single, "average": single}

@@ -1,4 +1,4 @@
-"""FedFA: one anchor per class in feature space, which pulls the features and keeps the head in order.
+"""FedFA: one anchor per class in feature space aligns the features and calibrates the head.
 
     down     w and the anchors a_1 … a_C, fixed until the round's end
     client   per batch, in this order
@@ -12,7 +12,7 @@
 Zhou et al., arXiv:2211.09299; the paper was not at hand: from a description of its code (TailinZhou/FedFA).  Differs:
 means are over rows (the code sums each batch's class means and divides by all batches, those without the class too,
 which shrinks them); anchors move once a round, by all its passes together (the code: once a pass), and a class counts
-as a client's if it met it in the round.  Adam starts anew every round, its rate is not cooled.  As in the code: |.|² is
+as a client's if it met it in the round.  Adam restarts every round, and its rate is constant.  As in the code: |.|² is
 a sum over features, and the head predicts.  No preset: E, decay and weight decay of
 the code were not at hand.  Without the pull (λ = 0) and without step 2 (head_lr=0) it is FedAvg.
 """
@@ -65,7 +65,7 @@ class FedFA(Algorithm):
         return (Phase(self.loss, after=calibrate if self.head_lr else None),)
 
     def loss(self, m: Model, batch: Batch, down: dict) -> tuple[Tensor, dict]:  # type: ignore[override]
-        """CE and the pull, and beside it the sums that the means of z are made of."""
+        """CE and the pull to the anchors, and the sums behind the means of z."""
         z, a = m.body(batch.x), down["anchors"]  # [B, D], [C, D]
         loss = cross_entropy(m.head(z), batch.y)
         sums, counts = class_sums(z.detach(), batch.y, torch.ones_like(batch.y, dtype=torch.bool), len(a))

@@ -1,6 +1,6 @@
 """FedGen: the server learns which features the clients' heads agree on, and clients train on them as well.
 
-    down     w; after the first round also the generator G and the law of labels p̃
+    down     w; after the first round also the generator G and the label distribution p̃
     client   local steps on   L = CE + α(t) · CE(head(G(ε, ỹ)), ỹ) + β(t) · KL(head(G(ε, y)) || head(z)),   ỹ ~ p̃
              G is fixed; the target of KL is not moved;   α(t) = α · d_α^t, β(t) = β · d_β^t
     up       w_k, and its rows of each class
@@ -12,7 +12,7 @@ of a class, not those drawn in the round plus one.  "as_published" is FedGen as 
 weights averaged over the batch (a [B] times a [B, 1] in the code), uniform noise and labels.  averages="head": bodies
 stay with the clients and may differ.  "htfllib" is HtFLlib, by its run scripts (its defaults: gen_lr=0.005,
 noise_width=512), on which FedSA's tables build: weight 1 without decay, neither KL nor diversity; there clients' logits
-are averaged before the loss, and Adam starts anew in every round, which is not repeated.
+are averaged before the loss, and Adam restarts in every round, which is not repeated.
 """
 
 from dataclasses import dataclass
@@ -117,7 +117,7 @@ class FedGen(Generative):
         return loss
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
-        """Average, then train the generator against all heads that came in."""
+        """Average, then train the generator against all received heads."""
         server = super().aggregate(server, up, task)
         if not self.wanted():
             return server

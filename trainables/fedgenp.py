@@ -1,6 +1,6 @@
-"""FedGenP: a variational generator for each client, of features on which the others' heads are right and its own wrong.
+"""FedGenP: each client has a variational generator of features that the others' heads classify right and its own wrong.
 
-    down     w; after the first round also the law of labels and, to whoever took part before, its own generator G_k
+    down     w; after the first round also the label distribution and, if the client took part before, its generator G_k
     client   local steps on   L = CE + a(t) · CE(head(h), ỹ) + b(t) · KL(head(h_y) || head(z)),   h = G_k(ε, ξ, ỹ)
              ỹ uniform;  G_k is fixed;   a(t) = a · d_a^t, b(t) = b · d_b^t
     up       w_k, and its rows of each class
@@ -14,7 +14,7 @@ generator and head k is the same).  Ours: it is bounded, at cap · ln C a row, a
 has no least value; the mean over the others, as in the sum (Eq. 3) client k weighs the less the more others there are;
 rows weigh models, as everywhere else here (algorithm 1: a plain mean); Adam at 3e-4, the code's (table 2: SGD at 0.01).
 "as_text" has the sum, the plain mean, SGD, no bound and no prior.  The stop rule is ours, the text names none:
-clients tell the server their validation accuracy, one number a round, which is not counted.  Of the code:
+clients send the server their validation accuracy, one number a round, which is not counted.  Of the code:
 weighing="labels", and β = -1, as its reversal sits where it turns nothing; that it draws with σ = exp(0.05 ln σ²), and
 has one layer for μ and ln σ², is not repeated.  Generators end linear, as there, also where real features passed a
 ReLU: `rectify` gives theirs one, and cost 1.6 ± 0.7 points of validation accuracy where it was tried.
@@ -182,7 +182,7 @@ class FedGenP(Generative):
         return super().init(task) | {"best": history, "stopped": torch.zeros((), dtype=torch.bool), "trained": never}
 
     def broadcast(self, server: dict, ids: Tensor, task: Task) -> dict:
-        """A generator to whom has a trained one: from an untrained one there is nothing to learn."""
+        """The generator, for clients that have a trained one: an untrained one has nothing to teach."""
         down, trained = super().broadcast(server, ids, task), server["trained"][ids]
         if "generator" in down:
             down["generator"] = {n: Ragged(t, trained) for n, t in down["generator"].items()}
@@ -213,7 +213,7 @@ class FedGenP(Generative):
         return h.relu() if self.rectify else h, mu, logvar
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
-        """Average, then train the generators of those that came in, until they stop."""
+        """Average, then train the generators of the clients that took part, until they stop."""
         rows = up["rows"] if self.averaging == "rows" else torch.ones_like(up["rows"])
         server = super().aggregate(server, up | {"rows": rows}, task)
         if not self.wanted() or server["stopped"]:

@@ -1,18 +1,18 @@
-"""FedHKD: clients agree on a mean feature and a mean soft prediction per class, "hyper-knowledge", beside the model.
+"""FedHKD: FedAvg that also shares "hyper-knowledge": a mean feature and a mean soft prediction per class.
 
     down     w; mean features H_c and mean predictions Q_c, where a class has them
     client   local steps on   L = CE + λ · mean_c |softmax(head(H_c) / T) - Q_c|² / C + γ · mean_b |z_b - H_y|² / D
              no knowledge of a class, no term
     up       w_k;  for the classes that are at least a share ν of its rows: the mean of z plus noise of deviation σ,
              the mean of softmax(logits / T), and its rows
-    server   w = Σ_k n_k w_k / Σ_k n_k;  H_c and Q_c likewise over n_k,c, kept from before if nobody told
+    server   w = Σ_k n_k w_k / Σ_k n_k;  H_c and Q_c likewise over n_k,c, kept from before if no client sent any
 
 Chen et al., ICLR 2023, arXiv:2301.08968; the paper was not at hand: this follows the two codes.  Knowledge is gathered
-after training in one pass, as the authors' code does, and averaged by rows over all who told (there the last client
-wins); noise is drawn per class (there one vector for all of a client's); ν is FedPA's code's 0.25, at which a client
-of five or more even classes tells nothing.  soft="kl": KL(Q ||
+after training in one pass, as the authors' code does, and averaged by rows over all clients that sent it (there the
+last client wins); noise is drawn per class (there one vector for all of a client's); ν is 0.25 as in FedPA's code, at
+which a client with five or more classes of equal size sends nothing.  soft="kl": KL(Q ||
 q), the authors' choice, here the mean over classes.  "as_published" is FedPA's code: means of a model still moving.
-Not repeated: zero vectors as targets for classes that nobody told.
+Not repeated: zero vectors as targets for classes of which nobody sent knowledge.
 """
 
 from dataclasses import dataclass
@@ -84,11 +84,14 @@ class FedHKD(Algorithm):
     presets = {"as_published": CLIENTS | {"knowledge": "running"}}
 
     def idle(self, scenario: Scenario) -> dict[str, str]:
-        """Where every client holds so many classes, alike in rows, that none is the least share of its rows."""
+        """Why no class reaches the least share: every client holds many classes of equal size."""
         fewest = max(2, scenario.ways - scenario.ways_spread)
         if scenario.partition != "ways-shots" or fewest * self.least_share <= 1:
             return {}
-        why = f"of {fewest} or more classes of as many rows none is ν = {self.least_share:g} of a client's rows"
+        why = (
+            f"with {fewest} or more classes of equal size, none has the share ν = {self.least_share:g} of a "
+            "client's rows"
+        )
         return dict.fromkeys(("lam", "gamma", "temperature", "noise", "soft", "knowledge"), why)
 
     def init(self, task: Task) -> dict:
@@ -147,7 +150,7 @@ class FedHKD(Algorithm):
         }
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
-        """FedAvg, and the means over all rows of those who told."""
+        """FedAvg, and the means over all rows of the clients that sent knowledge."""
         rows = up["counts"].values * up["counts"].present  # [m, C]
         knowledge = {}
         for name in self.sends:

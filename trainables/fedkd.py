@@ -1,4 +1,4 @@
-"""FedKD: every client teaches a small common net, the mentee, which is sent as truncated singular values.
+"""FedKD: every client distills with a small common net, the mentee, which is sent compressed by truncated SVD.
 
     down     the mentee, compressed;  the round t and their number T, which give the energy
              e_t = T_s + t/T · (T_e - T_s)

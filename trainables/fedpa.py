@@ -1,6 +1,6 @@
-"""FedPA: prototypes hold the body, generated features the head, and the generator looks for hard ones.
+"""FedPA: prototypes regularize the body, and generated features the head; the generator seeks hard features.
 
-    down     w; after the first round also prototypes φ, the generator G and the law of labels p̃
+    down     w; after the first round also prototypes φ, the generator G and the label distribution p̃
     client   local steps on   L = CE + λ_ge(t) · CE(head(G(ε, ỹ)), ỹ) + λ_po(t) · mean_b |z_b - φ_y|
              z = body(x), ỹ ~ p̃;  G is fixed; a class without a prototype is not pulled
     up       w_k;  φ_k,c the mean feature of class c, and n_k,c its rows, for the classes it has

@@ -1,4 +1,4 @@
-"""FedPer: a common body, a head of one's own.
+"""FedPer: a common body, and a personal head for each client.
 
     down     body
     client   body_k <- body, local epochs on CE over body and head together

@@ -1,4 +1,4 @@
-"""FedPFT: features of a fixed body as Gaussian mixtures, sent once; the server fits one head to draws from them all.
+"""FedPFT: clients send Gaussian mixtures of a fixed body's features once; the server fits one head to samples from all.
 
     once     a common body that nobody trains: its random start, or weights given to all (--start-from)
     client   fits to f = body(x) a mixture of n diagonal Gaussians per own class:  π, μ, σ, and N_k,c its rows
@@ -50,12 +50,12 @@ class FedPFT(FitsHead):
         return net
 
     def idle(self, scenario: Scenario) -> dict[str, str]:
-        """What belongs to local training; with few rows a class, every mixture has one component."""
+        """The hyperparameters of local training; with few rows a class, every mixture has one component."""
         local = dict.fromkeys(knobs(Scenario), "no client trains: see head_lr, head_epochs, head_batch")
         return local | one_component(scenario)
 
     def init(self, task: Task) -> dict[str, Tree]:
-        """Nobody has sent anything."""
+        """No client has sent a mixture yet."""
         classes, width = task.classes, task.features
         return {
             "head": {"weight": torch.zeros(classes, width), "bias": torch.zeros(classes)},
@@ -89,11 +89,11 @@ class FedPFT(FitsHead):
         return {"mixtures": mixtures, "counts": Ragged(counts, (counts > 0) & fresh)}
 
     def remember(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
-        """Now it has sent them."""
+        """The client has sent its mixtures."""
         return {"sent": torch.ones_like(data.client.kept["sent"])}
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict[str, Tree]:
-        """Take in what is new, and go on fitting the head."""
+        """Add new mixtures, and continue to fit the head."""
         new = up["counts"].present.any(1)  # [m]
         sent = {"mixtures": up["mixtures"].values, "counts": up["counts"].values}
         known = put({n: server[n] for n in sent}, up["ids"][new], {n: t[new] for n, t in sent.items()})

@@ -8,8 +8,8 @@
 Tan et al., AAAI 2022, arXiv:2105.00243, equations 3 to 8.  Differs: the paper's equation 6 also divides by the number
 of clients that hold c, which no code does; the authors' code averages clients without n (weighting="clients");
 prototypes are means over the trained model's features, not over those of a model still moving.  Prediction is the
-nearest prototype over all classes, whom FedSA's and PFLlib's codes ask too; the authors' code asks among the client's
-own (among="own"), where there is no foreign class to be wrong about.  The head is logged beside it.
+nearest prototype over all classes, as in FedSA's and PFLlib's codes.  The authors' code considers only the client's own
+classes (among="own"), so it can never predict a foreign class.  The head's prediction is logged too.
 """
 
 from collections.abc import Mapping
@@ -90,7 +90,7 @@ class FedProto(Algorithm):
         return self.broadcast(server, ids, task) | own
 
     def predict(self, m: Model, x: Tensor, down: dict) -> dict[str, Tensor]:
-        """Minus the distance to each known prototype; the head while there is none."""
+        """Minus the distance to each known prototype; the head's logits while there is none."""
         z = m.body(x)
         protos, seen = down["protos"]
         logits = m.head(z)

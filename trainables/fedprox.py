@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose clients are held near the model they received.
+"""FedProx: FedAvg with a proximal term that keeps clients near the model they received.
 
     client   w_k <- w, local epochs on   L = CE + μ/2 · |w_k - w|²
     all else as FedAvg; μ = 0 is FedAvg

@@ -1,4 +1,4 @@
-"""FedSA: the server draws one anchor per class; features gather at them with a margin, and heads are held to them.
+"""FedSA: the server draws one anchor per class; features are pulled to them with a margin; heads are calibrated.
 
     start    A = H(Ac),  Ac ~ N(0, 1) [C, D],  H twice linear, BatchNorm over the C rows, ReLU;  H is never trained
     down     A, and the margin δ_k = max(mar(p_k), mar(A)), one number
@@ -152,7 +152,7 @@ class FedSA(Algorithm):
         return to_all({name: server[name] for name in ("anchors", "protos")}, len(ids))
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
-        """Prototypes (Eq. 3), anchors after them (Eq. 10), and the margins of what came in (Eq. 6)."""
+        """Prototypes (Eq. 3), then anchors (Eq. 10), and the margins of the received prototypes (Eq. 6)."""
         protos, held = up["protos"]
         weight = held * (up["counts"].values if self.weighting == "rows" else 1)
         mean, seen = mean_by_count(protos, weight)  # [m, C, D] -> [C, D]

@@ -5,7 +5,7 @@
     up       p_k,c the mean feature of class c at client k, after training, for the classes it has
     server   T_c = MLP(e_c),  e [C, D] and the MLP (D -> D, ReLU, D -> D) trained and kept over rounds
              δ = min(max_c min_{c' ≠ c} |q_c - q_c'|, τ),   q_c the plain mean of the p_k,c;  0 for a single class
-             S epochs over the pairs (p, y) that came in, shuffled, in batches of B, by plain SGD on
+             S epochs over the received pairs (p, y), shuffled, in batches of B, by plain SGD on
              CE(l, y),   l_c = -(|p - T_c| + δ [c = y]),   over all C classes
 
 Zhang et al., AAAI 2024, arXiv:2401.03230, and its code (TsingZ0/FedTGP), from descriptions.  A class that nobody holds
@@ -59,7 +59,7 @@ class FedTGP(FedProto):
     presets = dict.fromkeys(("as_published", "htfllib"), {"momentum": 0.0})
 
     def init(self, task: Task) -> dict:
-        """No class has a prototype that was told; what makes them starts as PyTorch's layers do."""
+        """No client has sent a prototype; embeddings and MLP have PyTorch's default start."""
         c, d = task.classes, task.features
         with randomness.seeded(randomness.number(task.seed, "prototypes")):
             layers = {"embedding": nn.Embedding(c, d), "in": nn.Linear(d, d), "out": nn.Linear(d, d)}
@@ -72,7 +72,7 @@ class FedTGP(FedProto):
         return up if self.weighting == "rows" else {"protos": up["protos"]}
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
-        """Train the prototypes T on the class means that came in."""
+        """Train the prototypes T on the received class means."""
         protos, held = up["protos"]  # [m, C, D], [m, C]
         votes = up.get("counts", Ragged(held.long(), held))
         if not self.server_epochs:

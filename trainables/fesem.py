@@ -1,6 +1,6 @@
-"""FeSEM: several servers' models instead of one; every client trains and is scored with the one it is nearest to.
+"""FeSEM: several global models instead of one; every client trains and is scored with the one nearest to its own.
 
-    down     W_k(i), the centre of the client's cluster; the mean over everybody before it was put into one
+    down     W_k(i), the centre of the client's cluster; before it has one, the mean over all clients
     client   w_i <- W_k(i), local epochs on CE
     up       w_i, n_i
     server   once, after round 1: the first centres are K_c of the w_i by k-means++
@@ -13,7 +13,7 @@ the distance is Euclidean over all weights, centres come by k-means++ alone (no 
 round regroups.  BatchNorm's running statistics and counters are
 averaged with their cluster but take no part in the distance: they are on another scale.  A client that never took part
 has no cluster: it gets the mean over all of the last round, FedAvg's.  Where fewer clients than K_c took part in round
-1, or some sent the same, centres coincide and the later ones stay empty until somebody comes nearer to them.
+1, or some sent the same, centres coincide, and the later ones stay empty until a client is nearer to them.
 K_c = 1 is FedAvg.
 """
 

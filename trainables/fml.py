@@ -13,7 +13,7 @@ Each net minimises its own loss, so what it learns from is a constant; coupled=T
 the codes do.  KL is the mean over rows; the codes divide by the classes too (kl_over="elements").  Memes count alike
 whatever their rows, as in the codes; weighing="rows" weighs as FedAvg does (the rows are sent in both cases).  Clipping
 is the codes'.  "as_published" is PFLlib and HtFLlib.
-α = β = 1 is local training beside FedAvg of the meme.
+α = β = 1 is local training next to FedAvg of the meme.
 """
 
 from dataclasses import dataclass

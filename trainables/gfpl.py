@@ -1,4 +1,4 @@
-"""GFPL: clients exchange Gaussian mixtures of their features, and retrain their heads on draws from everybody's.
+"""GFPL: clients share Gaussian mixtures of their features, and retrain their heads on samples from all of them.
 
     once     a common start, and an equiangular frame Z from a common seed; nothing is sent
     client   local epochs on   L = λ · ½ (h_y · z_y - 1)² + CE(g(f), y),   f = body(x),  h = proj(f) / |proj(f)|
@@ -12,7 +12,7 @@ Lu et al., arXiv:2602.21873, algorithms 1 and 2, equations 4 to 14.  Where the t
 covariances are diagonal; what is fused is a component; its weight is the rows that it stands for, N_k,c · π; seeds are
 taken by falling weight; retraining moves g and proj (Eq. 14; retrain="projection": proj only, algorithm 2); prediction
 is by g, and the frame's and the summed prediction are logged; a class of N rows gets at most N / 5 components; P_G is
-of the clients that took part in the event, who else is retrained on it when it next takes part (catch_up=False: never).
+of the clients that took part in the event, and others retrain on it when they next take part (catch_up=False: never).
 Ours: clusters are complete-linkage, everything in one within S_C (algorithm 1, line 5: "ball"); an event is train,
 fit, upload, fuse, download, retrain in one round (algorithm 2: "interleaved", a step on B draws from the P_G of the
 event before after every local step; "stale": a pass over those); architectures are fused apart, as are their features.
@@ -41,7 +41,7 @@ from fedtune.nn.mixtures import Mixtures, fit, pack, sample, unpack
 from fedtune.nn.prototypes import etf
 from trainables._gfpl_idle import idle
 
-EVENT = "first_retrain"  # the method that tells when most hyperparameters first matter
+EVENT = "first_retrain"  # the method that gives the first round in which most hyperparameters matter
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class GFPL(Algorithm):
         return self.first_event() + (self.every if waits else 0)
 
     def idle(self, scenario: Scenario) -> dict[str, str]:
-        """What the values of others, or few rows a class, leave without an effect."""
+        """Hyperparameters without an effect, given the values of others or few rows per class."""
         return idle(vars(self), scenario)
 
     def build(self, net: nn.Module, task: Task) -> nn.Module:
@@ -166,8 +166,10 @@ class GFPL(Algorithm):
         """The server has no mixtures before the first event."""
         empty = torch.zeros(task.classes, 1, 1 + 2 * task.features)
         none = Ragged(empty, torch.zeros(task.classes, 1, dtype=torch.bool))
-        due = {"due": torch.zeros(task.clients, dtype=torch.bool)} if self.is_late(task) else {}  # who missed the event
-        # counted: components that came in; clusters under each linkage
+        due = (
+            {"due": torch.zeros(task.clients, dtype=torch.bool)} if self.is_late(task) else {}
+        )  # whether a client missed the event
+        # counts: received components; clusters under each linkage
         return {"mixtures": none, "counted": torch.zeros(1 + len(LINKAGES))} | due
 
     def round(self, task: Task) -> tuple[Phase | str, ...]:
@@ -183,7 +185,7 @@ class GFPL(Algorithm):
         return (*train, UP, DOWN, *retrain) if self.order == "fresh" else (*train, DOWN, *retrain, UP)
 
     def is_late(self, task: Task) -> bool:
-        """Whether somebody may have missed an event."""
+        """Whether a client may have missed an event."""
         missed = self.catch_up and 0 < task.taking_part < task.clients
         return missed and self.order == "fresh" and self.retrain_on == "pseudo"
 
@@ -249,7 +251,7 @@ class GFPL(Algorithm):
         return {"seeds": Noise((task.classes, self.components), "uniform")}
 
     def upload(self, m: Model, data: Data, down: dict) -> dict:
-        """A mixture per class that the client holds (Eq. 4 to 6), and its rows; nothing after a P_G that came late."""
+        """A mixture per class that the client holds (Eq. 4 to 6), and its rows; none when it only catches up on P_G."""
         if down and self.order == "fresh":
             return {}
         seeds = data.eps["seeds"]  # [C, n]
@@ -259,7 +261,7 @@ class GFPL(Algorithm):
         return {"mixtures": Ragged(pack(local), local.weights > 0), "counts": Ragged(counts, counts > 0)}
 
     def broadcast(self, server: dict, ids: Tensor, task: Task) -> dict:
-        """P_G of the client's own architecture; late, to those alone who missed the event."""
+        """P_G of the client's own architecture; after the event, only for clients that missed it."""
         values, present = to_all(server["mixtures"], len(ids))  # [m, C, L, …], [m, C, L]
         if "home" in server:
             present = present & (server["home"] == (ids % len(task.models))[:, None, None])
@@ -268,7 +270,7 @@ class GFPL(Algorithm):
         return {"mixtures": Ragged(values, present)}
 
     def deployed(self, server: dict, ids: Tensor, task: Task) -> dict:
-        """Nothing: a model predicts by itself, whatever P_G is."""
+        """Nothing: prediction does not use P_G."""
         return {}
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
@@ -315,7 +317,7 @@ class GFPL(Algorithm):
         return {first: heads.pop(first)} | heads
 
     def report(self, server: dict) -> dict[str, float]:
-        """How many components came in at the last event, and how many clusters each linkage makes of them."""
+        """The number of components received at the last event, and of clusters that each linkage makes of them."""
         came, *clusters = server["counted"].tolist()
         if not came:
             return {}

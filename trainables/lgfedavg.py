@@ -1,4 +1,4 @@
-"""LG-FedAvg: a common head on representations of one's own.
+"""LG-FedAvg: a common head on personal representations (bodies).
 
     down     head
     client   head_k <- head, local epochs on CE over body and head together

@@ -1,4 +1,4 @@
-"""Local: every client trains alone; nothing is exchanged.  The baseline that a federation has to beat.
+"""Local: every client trains alone; nothing is exchanged.  The baseline that federated learning has to beat.
 
 client   local epochs on CE
 """

@@ -1,4 +1,4 @@
-"""MOON: FedAvg whose clients draw their features to the received model's and away from their own last model's.
+"""MOON: FedAvg with a contrastive term: features near the received model's, and away from the client's last model's.
 
     down     w
     client   w_k <- w, local epochs on   L = CE + μ · mean_b ln(1 + exp((cos(z, z') - cos(z, z_w)) / τ))

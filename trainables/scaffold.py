@@ -1,4 +1,4 @@
-"""SCAFFOLD: clients step along their own gradient, corrected by how it differs from everybody's.
+"""SCAFFOLD: clients correct their gradients by control variates, against client drift.
 
     down     w, c
     client   w_k <- w;  each step on   L = CE + (c - c_k) · w_k,   so that its gradient is g_k - c_k + c
@@ -10,7 +10,7 @@
 Karimireddy et al., ICML 2020, arXiv:1910.06378, algorithm 1 with option II.  Means are plain, over clients.  The
 paper's clients run plain SGD, as the preset "as_text" does.  Under momentum, which our scenarios have, and with paces
 η S is how far the steps go along a gradient of one, so that c_k⁺ stays a mean of the round's gradients; under Adam,
-clipping and weight decay it is none.  BatchNorm's running statistics are no parameters: the server takes their mean.
+clipping and weight decay it is not.  BatchNorm's running statistics are not parameters: the server averages them.
 Alone, or in round 1, a client has c = c_k, and its steps are FedAvg's.
 """
 
@@ -63,7 +63,7 @@ class Scaffold(Algorithm):
         return tree_map(torch.sub, self.remember(m, data, down), data.client.kept)
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict[str, Tree]:
-        """A step along the mean move, and the mean of all clients' c_k."""
+        """A step along the clients' mean update, and the mean of all clients' c_k."""
         alike = torch.ones_like(up["rows"])
         mean, control = mean_over_clients(up["shared"], alike), mean_over_clients(up["control"], alike)
         stepped = {n: w + self.server_lr * (mean[n] - w) for n, w in server["shared"].items() if n in control}

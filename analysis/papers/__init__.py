@@ -1,1 +1,1 @@
-"""Papers' own figures measured anew."""
+"""The papers' own figures, measured again."""

@@ -8,12 +8,12 @@
     python -m analysis.claims runs/gfpl-*-fashion-mnist-* [--write analysis/results]
 
 and so with mnist-5k in its place.  Any of these tables, and any number of seeds, columns and rounds, will do: the
-folders say what was run, and it stands beside each verdict.  Claims of which nothing was run are named, not judged.
+folders say what was run, and each verdict repeats it.  Claims without any run are listed, not judged.
 
 A claim that one setting is better than another holds if the 95 % interval of the difference, paired by seed, lies above
-0; it does not hold if it lies below.  Otherwise the effect is smaller than claimed, where the paper's figure lies
-beyond the interval; there is none above half a point, where it prints no figure and two one-sided tests say so; or it
-undecided, as where runs are missing.
+0; it does not hold if the interval lies below.  Otherwise the effect is smaller than claimed if the paper's figure lies
+beyond the interval.  If the paper prints no figure, two one-sided tests may show that there is no effect above half a
+point.  In all other cases, or where runs are missing, the claim is undecided.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def main(argv: list[str] | None = None) -> int:
         names = ", ".join(dict.fromkeys(t.table for t in tables))
         raise UserError(f"claims are judged by tables 1 and 2 and figures 3, 4, 6 and 7 of GFPL, but got {names}")
     lines = ["# GFPL's claims", "", comparison_text.markdown(table)]
-    lines += [f"Not judged, as nothing was run that they are of: {left}.", ""] if left else []
+    lines += [f"Not judged, because their settings were not run: {left}.", ""] if left else []
     lines += ["From the runs of", ""]
     lines += [f"- {provenance_line(t.record, (o.commit for o in t.outcomes.values()))}" for t in tables]
     text = "\n".join(lines) + "\n"

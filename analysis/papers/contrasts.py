@@ -1,4 +1,4 @@
-"""The contrasts of analysis/contrasts.yaml, which are older than their runs, judged by these.
+"""Judge the preregistered contrasts of analysis/contrasts.yaml by their runs.
 
     python -m analysis.contrasts runs/field-few runs/reproduce-gfpl-few … [--write analysis/results]
 
@@ -144,7 +144,7 @@ def text(study: str, made: str, table: pd.DataFrame) -> str:
         "",
         made,
         "",
-        f"Written down in analysis/contrasts.yaml before the runs. {told} of {len(table)} differ significantly from 0.",
+        f"Written down in analysis/contrasts.yaml before the runs. {told} of {len(table)} are significant.",
         "",
         comparison_text.markdown(shown),
     ]
@@ -154,7 +154,7 @@ def text(study: str, made: str, table: pd.DataFrame) -> str:
 @guarded
 def main(argv: list[str] | None = None) -> int:
     """The command; see the module."""
-    parser = Parser(prog="python -m analysis.contrasts", description="Judge contrasts that are older than their runs.")
+    parser = Parser(prog="python -m analysis.contrasts", description="Judge preregistered contrasts by their runs.")
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="of a comparison or a reproduction")
     parser.add_argument("--write", type=Path, metavar="DIR", help="write STUDY-contrasts.md and .csv there, too")
     args: argparse.Namespace = parser.parse_args(argv)

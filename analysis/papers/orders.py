@@ -2,8 +2,8 @@
 
     python -m analysis.orders analysis/results/field-few.csv analysis/results/field-dir0.3.csv
 
-Algorithms of which one model serves all clients and those whose clients keep models of their own lie far apart in most
-tables, whatever the setting, so that τ is told within each kind and across the two, too.
+Global algorithms (one model for all clients) and personal ones lie far apart in most tables, whatever the setting.
+So τ is also reported within each kind, and across the two.
 """
 
 from __future__ import annotations

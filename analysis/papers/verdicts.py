@@ -13,7 +13,7 @@ from fedtune.core.statistics import interval
 
 HOLDS, FAILS, UNTOLD = "holds", "does not hold", "undecided here"
 SMALLER, PARTLY = "smaller than claimed", "holds in part"
-LEAST = 0.5  # points: an effect that is shown to lie below it is none that a paper would print
+LEAST = 0.5  # points: no paper would report a smaller effect
 NOTHING = f"no effect above {LEAST:g} points"
 FORMS = {"points": ".2f", "MB": ".2g"}  # by unit: how a difference is written
 LINEAR = 0.05  # of the largest value: how far points between the ends may lie from the straight line through those
@@ -41,9 +41,9 @@ def better(
     """Whether one setting has more than another (sign -1: less), by as much as was claimed.
 
     It holds if the 95 % interval of the paired difference lies on that side of 0, and does not if on the other.
-    Otherwise, where a figure is claimed and lies beyond the interval, the effect is smaller; where none is, and the
-    interval of two one-sided tests at 5 % lies within ± LEAST points, there is none to speak of.  where: what else
-    tells it from other differences.
+    Otherwise, if the claimed figure lies beyond the interval, the effect is smaller than claimed.  If no figure is
+    claimed, and the interval of two one-sided tests at 5 % lies within ± LEAST points, there is no effect to speak of.
+    where: what else distinguishes it from other differences.
     """
     if one not in values or other not in values:
         return Verdict(UNTOLD, f"{where}{one if one not in values else other} was not run")

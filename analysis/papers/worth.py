@@ -42,7 +42,7 @@ class Range(NamedTuple):
 
 
 def by_seed(evaluations: pd.DataFrame, metric: str = "test_acc") -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Percent by default and when tuned: a row per seed, a column per algorithm of which no run diverged."""
+    """Accuracy in percent by default and when tuned: a row per seed, a column per algorithm without diverged runs."""
 
     def table(runs: pd.DataFrame) -> pd.DataFrame:
         return 100 * runs.pivot(index="seed", columns="algorithm", values=metric)
@@ -110,10 +110,12 @@ def text(folder: Path) -> str:
     """The page; UserError for a folder that is no finished comparison's."""
     files = RunFiles(folder, COMPARISON)
     if not files.is_comparison or not files.evaluations_file.exists():
-        raise UserError(f"a finished comparison's folder is needed, but {folder} is none; fedtune compare makes one")
+        raise UserError(
+            f"the folder of a finished comparison is needed, but {folder} is not one; fedtune compare makes one"
+        )
     default, tuned = by_seed(pd.read_parquet(files.evaluations_file))
     if len(default.columns) < 2:
-        raise UserError(f"two algorithms at least are needed, of which no run diverged, but {folder} has fewer")
+        raise UserError(f"at least two algorithms without diverged runs are needed, but {folder} has fewer")
     tau, record = agreement(default, tuned), files.record
     gained = gains(default, tuned)
     (by_default, most_default), (when_tuned, most_tuned) = spread(default), spread(tuned)
@@ -145,7 +147,7 @@ def text(folder: Path) -> str:
         "",
         "Share of the variance between trials (fANOVA), mean over searches, by what is sent:",
         "",
-        comparison_text.markdown(percent) if len(of) else "no search has trials enough",
+        comparison_text.markdown(percent) if len(of) else "no search has enough trials",
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,1 +1,1 @@
-"""The commands, a module each: its arguments, and what it calls."""
+"""The commands, one module each: its arguments, and what it calls."""

@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 class _Refused(argparse.Action):
-    """An argument of a search that a comparison does not take."""
+    """Refuse an argument of a search that a comparison sets itself."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         name = self.option_strings[0]

@@ -1,4 +1,4 @@
-"""fedtune extend RUN --trials +32, or --rounds +40: a search that is over goes on from what it learnt."""
+"""fedtune extend RUN --trials +32, or --rounds +40: continue a finished search with more trials or rounds."""
 
 from __future__ import annotations
 

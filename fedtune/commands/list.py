@@ -1,4 +1,4 @@
-"""fedtune list: the algorithms, spaces, scenarios and data sets there are, with every hyperparameter."""
+"""fedtune list: all algorithms, spaces, scenarios and data sets, with every hyperparameter."""
 
 from __future__ import annotations
 

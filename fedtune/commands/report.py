@@ -1,4 +1,4 @@
-"""fedtune report RUN…: one page on what searches and comparisons found, which needs nothing but a browser.
+"""fedtune report RUN…: one page with the results of searches and comparisons, which needs only a browser.
 
     fedtune report runs/gfpl-digits-w4-20261121-050812        # report.html in the run's folder
     fedtune report runs/a runs/b -o both.html

@@ -1,4 +1,4 @@
-"""fedtune reproduce: a paper's table or figure as a grid of runs, beside what the paper printed."""
+"""fedtune reproduce: a paper's table or figure as a grid of runs, next to the published figures."""
 
 from __future__ import annotations
 

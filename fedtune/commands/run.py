@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _next(config: str | None, given: dict[str, Any]) -> str:
-    """What follows a run: a search of what was set by hand, or the page of the search that found the configuration."""
+    """The next command after a run: a search, or the report of the search that found the configuration."""
     if config:
         folder = Path(config).parent
         return f"report: {command_line('report', folder)}" if RunFiles(folder).record_file.exists() else ""
@@ -69,7 +69,7 @@ def _next(config: str | None, given: dict[str, Any]) -> str:
 
 
 def over_best(config: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Options as a best.yaml has them, where nothing else was given."""
+    """Options from a best.yaml, where none was given."""
     algo, fields = user_files.reference(config["algorithm"]), given.get("fields", {})
     base: dict[str, Any] = {"algo": algo, "scenario": config["scenario"], "seed": config.get("seed", 0)}
     if config["scenario"] not in SCENARIOS and "dataset" in fields and "scenario" not in given:

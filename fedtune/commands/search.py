@@ -1,4 +1,4 @@
-"""fedtune search: algorithm + space + scenario + scheduler + searcher -> ray.tune.Tuner -> what was found."""
+"""fedtune search: algorithm + space + scenario + scheduler + searcher -> ray.tune.Tuner -> best configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""fedtune simulate: what searches would have found, on tables that fedtune tabulate made."""
+"""fedtune simulate: what searches would find, simulated on tables made by fedtune tabulate."""
 
 from __future__ import annotations
 

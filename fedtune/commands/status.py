@@ -1,4 +1,4 @@
-"""fedtune status RUN: how a search, comparison or reproduction stands, by its folder alone."""
+"""fedtune status RUN: the state of a search, comparison or reproduction, from its folder alone."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from fedtune.user_code import places
 
 @check("declarations", "every field is a hyperparameter whose default lies in its range, and every method a hook")
 def declarations(s: Subject) -> Violation | Note | None:
-    """What can be told without running anything."""
+    """Everything that can be checked without running the algorithm."""
     for found in (*_fields(s.cls), *_hooks(s.cls), *_named_values(s.cls)):
         return found
     return None
@@ -36,19 +36,19 @@ def _fields(cls: type[Algorithm]) -> Iterator[Violation]:  # noqa: C901, PLR0912
         if isinstance(value, dataclasses.Field):
             yield Violation(
                 places.of_class(cls),
-                f"{name} is no field of {cls.__name__}",
+                f"{name} is not a field of {cls.__name__}",
                 "write @dataclass(frozen=True) above the class",
             )
     for name in (f.name for f in dataclasses.fields(cls) if f.name not in declared):
         yield Violation(
             places.of_name(cls, name),
-            f"{name} is a field, but no hyperparameter",
+            f"{name} is a field, but not a hyperparameter",
             f"declare it: {name}: … = hyper(default, low, high, help=…), or as ClassVar",
         )
     for name, knob in declared.items():
         where = places.of_name(cls, name)
         if name in {f.name for f in dataclasses.fields(Scenario)}:
-            yield Violation(where, f"{name} is a scenario's field too", "give it another name")
+            yield Violation(where, f"{name} is also a field of scenarios", "give it another name")
         if knob.log and not (knob.low or 0) > 0:
             yield Violation(where, f"{name} has a log scale from {knob.low}", "give a lower end above 0")
         if knob.low is not None and not knob.low <= (math.inf if knob.high is None else knob.high):
@@ -57,7 +57,7 @@ def _fields(cls: type[Algorithm]) -> Iterator[Violation]:  # noqa: C901, PLR0912
             if type(knob.check(knob.default)) is not type(knob.default):
                 yield Violation(
                     where,
-                    f"the default of {name} is no {type(knob.check(knob.default)).__name__}",
+                    f"the default of {name} is not of type {type(knob.check(knob.default)).__name__}",
                     f"write {knob.check(knob.default)!r}",
                 )
         except UserError as error:
@@ -65,7 +65,7 @@ def _fields(cls: type[Algorithm]) -> Iterator[Violation]:  # noqa: C901, PLR0912
     try:
         alg = cls()
     except UserError as error:
-        yield Violation(places.of_class(cls), f"the defaults are refused: {error}", "give defaults that go together")
+        yield Violation(places.of_class(cls), f"the defaults are refused: {error}", "give defaults that are compatible")
         return
     for name, knob in declared.items():
         if isinstance(knob.first_round, str) and not callable(getattr(alg, knob.first_round, None)):
@@ -79,7 +79,7 @@ def _fields(cls: type[Algorithm]) -> Iterator[Violation]:  # noqa: C901, PLR0912
 
 
 def _hooks(cls: type[Algorithm]) -> Iterator[Violation]:
-    """Methods that the engine would call with other arguments, or that look like a hook's name mistyped."""
+    """Methods that the engine would call with other arguments, or whose name looks like a mistyped hook."""
     text = places.source_of(cls)
     for owner in places.own_classes(cls):
         for name, method in vars(owner).items():
@@ -98,23 +98,25 @@ def _hooks(cls: type[Algorithm]) -> Iterator[Violation]:
             elif len(re.findall(rf"\b{name}\b", text)) == 1 and (
                 near := difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.8)
             ):
-                yield Violation(places.of_function(method), f"nobody calls {name}", f"did you mean {near[0]}?")
+                yield Violation(places.of_function(method), f"{name} is never called", f"did you mean {near[0]}?")
 
 
 def _named_values(cls: type[Algorithm]) -> Iterator[Violation]:
-    """Presets and the like, which name hyperparameters."""
+    """Presets and other attributes that name hyperparameters."""
     declared, both = knobs(cls), knobs(Scenario) | knobs(cls)
     for attribute in ("schedule", "structural"):
         for name in getattr(cls, attribute):
             if name not in declared:
                 yield Violation(
                     places.of_name(cls, attribute),
-                    f"{attribute} names {name}, which is no hyperparameter",
+                    f"{attribute} names {name}, which is not a hyperparameter",
                     f"name some of {', '.join(declared) or 'none'}",
                 )
     for attribute in ("shared", "sends", "predicts", "schedule", "structural"):
         if not isinstance(getattr(cls(), attribute), tuple):
-            yield Violation(places.of_name(cls, attribute), f"{attribute} is no tuple", f'write {attribute} = ("…",)')
+            yield Violation(
+                places.of_name(cls, attribute), f"{attribute} is not a tuple", f'write {attribute} = ("…",)'
+            )
     sets: dict[str, Mapping[str, Any]] = {
         "for_mixed_models": cls.for_mixed_models,
         "checked_with": cls.checked_with,
@@ -124,7 +126,7 @@ def _named_values(cls: type[Algorithm]) -> Iterator[Violation]:
         where = places.of_name(cls, title if title not in cls.presets else "presets")
         for name, value in values.items():
             if name not in both:
-                yield Violation(where, f"{title} names {name}, which is no hyperparameter", "see fedtune list")
+                yield Violation(where, f"{title} names {name}, which is not a hyperparameter", "see fedtune list")
                 continue
             try:
                 both[name].check(value)
@@ -138,7 +140,7 @@ def _named_values(cls: type[Algorithm]) -> Iterator[Violation]:
     needs=("declarations", "seed", "finite"),
 )
 def first_effects(s: Subject) -> Violation | Note | None:
-    """Two runs that differ in one hyperparameter: alike until its first round, apart within three rounds after."""
+    """Two runs that differ in one hyperparameter: equal before its first round, different within three rounds after."""
     for name, knob in knobs(s.cls).items():
         if knob.searchable and name not in s.values.keys() - s.cls.checked_with.keys():
             found = first_effect(s, name, knob)
@@ -148,7 +150,7 @@ def first_effects(s: Subject) -> Violation | Note | None:
 
 
 def first_effect(s: Subject, name: str, knob: Knob) -> Violation | None:
-    """What is wrong with when one hyperparameter takes effect."""
+    """The violation, if one hyperparameter takes effect too early or not at all."""
     setting, where = s.settings.effects, places.of_name(s.cls, name)
     own = knobs(s.cls)
     values = {n: v for n, v in s.values.items() if n in own}
@@ -174,20 +176,20 @@ def first_effect(s: Subject, name: str, knob: Knob) -> Violation | None:
                     return None
         except RunFailed as fell:
             if isinstance(fell.error, Diverged):
-                return None  # an effect, if a strong one
+                return None  # an effect, and a strong one
             raise
-    to_do = "use it, or say in `contrasts` which two values differ, and under which others"
+    to_do = "use it, or give in `contrasts` two values that differ, and the other values that they need"
     return Violation(where, f"{name} changes nothing within three rounds", to_do)
 
 
 def _early(a: Run, b: Run, first: int) -> int:
-    """The first round before that one in which the two are scored differently; 0 if there is none."""
+    """The first round before `first` in which the two runs have different scores; 0 if there is none."""
     scores = [[{k: v for k, v in row.items() if "val" in k or "test" in k} for row in r.rows] for r in (a, b)]
     return next((t for t in range(1, first) if scores[0][t - 1] != scores[1][t - 1]), 0)
 
 
 def _differ(a: Run, b: Run, t: int, first: int) -> bool:
-    """Whether models differ after round t; from round 1 on how they predict and what is reported counts too."""
+    """Whether models differ after round t; if it may act from round 1, scores and reported metrics count too."""
     mine, theirs = a.states[t], b.states[t]
     models = [n for n in mine if n.startswith(("client ", "server/shared"))]
     return bool(apart({n: mine[n] for n in models}, {n: theirs[n] for n in models if n in theirs})) or (
@@ -196,7 +198,7 @@ def _differ(a: Run, b: Run, t: int, first: int) -> bool:
 
 
 def _contrasts(s: Subject, name: str, knob: Knob) -> Iterator[tuple[Any, Any, Mapping[str, Any]]]:
-    """Pairs of values whose runs should differ, and what else must hold: the declared one, or the likeliest first."""
+    """Pairs of values whose runs should differ, and other values they need: as declared, or the likeliest first."""
     if name in s.cls.contrasts:
         yield s.cls.contrasts[name]
         return
@@ -211,7 +213,7 @@ def _contrasts(s: Subject, name: str, knob: Knob) -> Iterator[tuple[Any, Any, Ma
 
 @check(
     "metrics",
-    "every round's row holds the promised metrics, and what `report` gives are numbers",
+    "every round's row has the promised metrics, and `report` returns numbers",
     needs=("finite", "messages"),
 )
 def metrics(s: Subject) -> Violation | Note | None:
@@ -223,11 +225,17 @@ def metrics(s: Subject) -> Violation | Note | None:
             everywhere = {"test_acc_all", "test_acc_foreign"}
             optional = everywhere if not setting.scenario.all_classes else set()
             if missing := sorted(always - optional - row.keys()):
-                return Violation("", f"round {row['round']} lacks {missing[0]}", "give every round a Phase of training")
+                return Violation(
+                    "", f"round {row['round']} lacks the metric {missing[0]}", "give every round a Phase of training"
+                )
             for name, value in row.items():
                 number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
                 if not number and value is not None:
-                    return Violation(where, f"`report` gives {name} = {value!r}", "give finite numbers (float, int)")
+                    return Violation(
+                        where, f"`report` returns {name} = {value!r}", "return finite numbers (float, int)"
+                    )
             if not (0 <= row["val_acc"] <= 1 and 0 <= row["test_acc_worst10"] <= row["test_acc"] <= 1):
-                return Violation(where, f"round {row['round']} has accuracies outside 0 … 1", "let `report` leave them")
+                return Violation(
+                    where, f"round {row['round']} has accuracies outside 0 … 1", "do not overwrite them in `report`"
+                )
     return None

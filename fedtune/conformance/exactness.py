@@ -28,13 +28,13 @@ BASE = ("finite", "inputs", "draws", "own state", "seed")
 
 @check(
     "one program",
-    "client code runs for all clients as one program: no .item(), no `if tensor`, no boolean index",
+    "torch.func.vmap runs client code for all clients at once: no .item(), no `if tensor`, no boolean index",
     needs=("finite", "messages"),
 )
 def one_program(s: Subject) -> Violation | Note | None:
-    """torch.func.vmap runs it, or says where it cannot; what follows then runs one client after the other."""
+    """torch.func.vmap runs it, or says where it cannot; later checks then run one client after the other."""
     if s.executor == "loop":
-        return Note("not asked, as the model cannot run so")
+        return Note("not checked, because vmap cannot run the model")
     try:
         s.run(s.settings.few, executor="stack")
     except RunFailed:
@@ -51,7 +51,7 @@ def one_program(s: Subject) -> Violation | Note | None:
 def recorded_steps(s: Subject) -> Violation | Note | None:
     """Rounds under the defaults, under other values of every hyperparameter, and under the defaults once more."""
     if s.executor == "loop":
-        return Note("not asked, as the model cannot be stacked")
+        return Note("not checked, because the model cannot be stacked")
     others: dict[str, Any] = {}
     for name, knob in knobs(s.cls).items():
         values = [v for v in knob.choices or (knob.low, knob.high) if v is not None and v != knob.default]
@@ -69,14 +69,14 @@ def recorded_steps(s: Subject) -> Violation | Note | None:
         if len(recorded) != len(plain):
             return Violation(places.of_class(s.cls), "it diverges only when steps are recorded and run again", PURE)
         if moved := [t for t, (a, b) in enumerate(zip(recorded, plain, strict=True), 1) if apart(a, b)]:
-            what = f"in round {moved[0]} {in_words(min(apart(recorded[moved[0] - 1], plain[moved[0] - 1])))} is another"
+            what = f"in round {moved[0]} {in_words(min(apart(recorded[moved[0] - 1], plain[moved[0] - 1])))} differs"
             return Violation(places.of_class(s.cls), f"{what} when steps are recorded and run again", PURE)
         if why:
             return Note(f"runs eagerly, as {why}")
     return None
 
 
-PURE = "let client code depend on its arguments and fields alone and change nothing, or take away pure = True"
+PURE = "make client code depend only on its arguments and fields and change nothing, or remove pure = True"
 
 
 def _trained(s: Subject, config: Mapping[str, Any]) -> tuple[list[dict[str, Tensor]] | UserError, str]:
@@ -97,13 +97,13 @@ def _trained(s: Subject, config: Mapping[str, Any]) -> tuple[list[dict[str, Tens
 
 @check(
     "stack = loop",
-    "all clients as one program and one client after the other give the same numbers",
+    "clients that run stacked give the same numbers as clients that run one after the other",
     needs=(*BASE, "scores", "one program"),
 )
 def stack_equals_loop(s: Subject) -> Violation | Note | None:
-    """In settings of every kind: optimisers, unlike sizes, BatchNorm, one client, unlike architectures."""
+    """In settings of every kind: optimisers, different sizes, BatchNorm, one client, different architectures."""
     if s.executor == "loop":
-        return Note("not asked, as the model cannot be stacked")
+        return Note("not checked, because the model cannot be stacked")
     settings: list[tuple[Setting, Mapping[str, Any]]] = [
         (setting, {}) for name, setting in s.settings._asdict().items() if setting and name not in ("mixed", "effects")
     ]
@@ -112,33 +112,33 @@ def stack_equals_loop(s: Subject) -> Violation | Note | None:
     for setting, config in settings:
         stack, loop = (s.run(setting, executor=how, config=config) for how in EXECUTORS)
         if spoiled := stack.spoiled | loop.spoiled:
-            what = f"with {setting.words}, a round changes {in_words(min(spoiled))} of the state before it"
+            what = f"with {setting.words}, a round changes {in_words(min(spoiled))} in the previous state"
             return Violation("", what, "copy it first")
         if said := s.difference(stack, loop):
             return Violation(
                 places.of_hook(s.cls, "upload", "loss", "predict"),
                 f"with {setting.words}, {said}",
-                "leave padded rows out with data.mask, and let no client's numbers depend on another's",
+                "exclude padded rows with data.mask, and let no client's numbers depend on another client's",
             )
     return None
 
 
-@check("grouping", "how clients are put together in groups changes nothing", needs=(*BASE, "stack = loop"))
+@check("grouping", "the grouping of clients changes no number", needs=(*BASE, "stack = loop"))
 def grouping(s: Subject) -> Violation | Note | None:
-    """Clients in three groups, shuffled, and in two against all in one."""
+    """Clients in three shuffled groups, and in two, against all in one group."""
     for setting, groups in ((s.settings.few, SHUFFLED), (s.settings.everyone, SHUFFLED), (s.settings.chance, HALVES)):
         whole, split = s.run(setting), s.run(setting, groups=groups)
         assert len(split.sim.state.groups) == len(groups)
         if said := s.difference(split, whole):
             return Violation(
                 places.of_hook(s.cls, "broadcast", "deployed", "aggregate"),
-                f"with clients in {len(groups)} groups in place of one, {said}",
-                "index the server's entries by `ids` and up['ids'], never by the place of a client in the message",
+                f"with clients in {len(groups)} groups instead of one, {said}",
+                "index the server's entries by `ids` and up['ids'], never by a client's position in the message",
             )
     return None
 
 
-@check("checkpoint", "a run resumed from its checkpoint is the undisturbed run, bit for bit", needs=BASE)
+@check("checkpoint", "a run resumed from its checkpoint equals the uninterrupted run, bit for bit", needs=BASE)
 def checkpoint(s: Subject) -> Violation | Note | None:
     """Resumed after one round and after two; with unlike architectures after one."""
     cuts: list[tuple[Setting, Mapping[str, Any], int]] = [
@@ -157,7 +157,7 @@ def checkpoint(s: Subject) -> Violation | Note | None:
             tail.rows, tail.states = whole.rows[cut:], whole.states[cut:]
             said = s.difference(rest, tail, exact=True)
             if not said and rest.sim.state.bytes != whole.sim.state.bytes:
-                said = f"{rest.sim.state.bytes} bytes are counted in place of {whole.sim.state.bytes}"
+                said = f"{rest.sim.state.bytes} bytes are counted instead of {whole.sim.state.bytes}"
         if said:
             return Violation(
                 places.of_hook(s.cls, "init", "aggregate"),
@@ -168,7 +168,7 @@ def checkpoint(s: Subject) -> Violation | Note | None:
 
 
 def _resumed(s: Subject, setting: Setting, config: Mapping[str, Any], whole: Run, cut: int) -> tuple[Run, str]:
-    """A fresh run that goes on from another's checkpoint, and what is wrong with that already."""
+    """A fresh run that continues from another's checkpoint, and any error at loading."""
     sim = s.begin(setting, config=config)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "state.pt"
@@ -183,4 +183,4 @@ def _resumed(s: Subject, setting: Setting, config: Mapping[str, Any], whole: Run
     run = Run(sim, Tape(), setting)
     run.states = [copied(numbers(sim.state))]
     lost = apart(run.states[0], whole.states[cut])
-    return run, f"{in_words(min(lost))} is not what was saved" if lost else ""
+    return run, f"{in_words(min(lost))} differs from what was saved" if lost else ""

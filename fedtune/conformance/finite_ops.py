@@ -1,4 +1,4 @@
-"""Which operation of an author's code made the first number that is none."""
+"""Which operation of an author's code produced the first NaN or infinity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedtune.user_code import places
 
 
 class First:
-    """The first such operation: where it stands, and what it was."""
+    """The first such operation: its place in the code, and its name."""
 
     where = ""
     words = ""
@@ -35,13 +35,13 @@ class _Watch(TorchFunctionMode):
                 if mine:
                     self.first.where = f"{Path(mine[-1].filename).name}:{mine[-1].lineno}"
                     name = getattr(func, "__name__", "an operation")
-                    self.first.words = f"; the first number that is none comes from {name} there"
+                    self.first.words = f"; the first NaN or infinity comes from {name} there"
         return out
 
 
 @contextmanager
 def watch(cls: type) -> Iterator[First]:
-    """Look at every operation of PyTorch within; the first that makes NaN or infinity of finite numbers is kept."""
+    """Watch every PyTorch operation; keep the first that makes NaN or infinity from finite numbers."""
     first = First()
     with _Watch(cls, first):
         yield first

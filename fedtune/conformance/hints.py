@@ -1,4 +1,4 @@
-"""What to do about an error that client or server code raised, told from its words."""
+"""Advice for an error that client or server code raised, chosen by its message."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ _HINTS = (
     ),
     (
         r"dynamic|nonzero|masked_select|boolean mask|bool.*index",
-        "use a mask with torch.where in place of boolean indexing, nonzero or unique: shapes must not depend on values",
+        "use a mask with torch.where instead of boolean indexing, nonzero or unique: shapes must not depend on values",
     ),
     (
         r"random operation",
         "declare the random numbers as `noise=` of the phase, or in `upload_noise`, and take them "
         "from batch.eps or data.eps",
     ),
-    (r"inplace|in-place", "write a new tensor (a + b) in place of changing one (a += b, a.add_(b))"),
+    (r"inplace|in-place", "write a new tensor (a + b) instead of changing one (a += b, a.add_(b))"),
     (
         r"same dtype|expected .*scalar type|found dtype|Double|two devices|same device",
-        "make constants with the type and device of what they meet: x.new_zeros(…), torch.zeros_like(x), y.to(x)",
+        "create constants with the dtype and device of their operands: x.new_zeros(…), torch.zeros_like(x), y.to(x)",
     ),
     (r"shares parts that the net lacks", "name in `shared` parts of the net (body, head) or parts that `build` adds"),
     (
         r"became NaN or infinite",
-        "keep logarithms and quotients away from 0 (clamp(min=1e-12)), or lower the default learning rates and weights",
+        "keep logarithms and divisions away from 0 (clamp(min=1e-12)), or lower the default learning rates and weights",
     ),
     (r"positional argument", "give the method the arguments that docs/your-own.md lists"),
-    (r"\S must give ", "docs/your-own.md shows what every method gives"),
+    (r"\S must give ", "docs/your-own.md shows what every method returns"),
     (r"KeyError", "an entry of `sends` must be made by `init`, and what `aggregate` reads must be sent by `upload`"),
 )
 
 
 def of_error(error: BaseException) -> str:
-    """Advice for this error; general where its words say nothing."""
+    """Advice for this error; general advice if its message is unknown."""
     text = f"{user_errors.kind(error)}: {user_errors.text(error)}"
     for pattern, advice in _HINTS:
         if re.search(pattern, text):
             return advice
-    return "run it with --debug to see the whole stack"
+    return "run it with --debug to see the full traceback"

@@ -33,8 +33,8 @@ def messages(s: Subject) -> Violation | Note | None:
             where = places.of_hook(s.cls, "broadcast")
             return Violation(where, f"`broadcast` sends {extra[0]}, which is not declared", f"name it: sends = {extra}")
     if unsent := sorted(named - sent):
-        where, what = places.of_name(s.cls, "sends"), f"{unsent[0]} is declared as sent, but nobody receives it"
-        return Violation(where, what, "take it out of `sends`, or send it in `broadcast`")
+        where, what = places.of_name(s.cls, "sends"), f"{unsent[0]} is declared in `sends`, but no client receives it"
+        return Violation(where, what, "remove it from `sends`, or send it in `broadcast`")
     for hook, some in (("broadcast", tape.down), ("upload", tape.up)):
         for message in some:
             short = {n: tuple(t.shape) for n, t in flat(message.content).items() if t.shape[:1] != (len(message.ids),)}
@@ -42,14 +42,16 @@ def messages(s: Subject) -> Violation | Note | None:
                 return Violation(
                     places.of_hook(s.cls, hook),
                     f"{name[1:]} has shape {shape} for {len(message.ids)} clients",
-                    "the first axis of every message is the clients': see `to_all` in fedtune.core.trees",
+                    "the first axis of every message must be the client axis: see `to_all` in fedtune.core.trees",
                 )
     said = _schedule(run)
-    return Violation(places.of_hook(s.cls, "round", "aggregate"), said, "exchange as `round` says") if said else None
+    return (
+        Violation(places.of_hook(s.cls, "round", "aggregate"), said, "exchange what `round` declares") if said else None
+    )
 
 
 def _schedule(run: Run) -> str:
-    """What is wrong with who exchanged what when; "" if nothing."""
+    """What is wrong with the schedule of exchanges; "" if nothing."""
     setting = run.sim.setting
     for t in range(1, ROUNDS + 1):
         actions = [a for a in setting.algorithm.round(setting.task_in(t)) if not isinstance(a, Phase)]
@@ -57,21 +59,19 @@ def _schedule(run: Run) -> str:
         for way, some in (("down", run.tape.down), ("up", run.tape.up)):
             mine = [m for m in some if m.t == t]
             if len(mine) != actions.count(way):
-                return f"round {t} has {len(mine)} exchanges {way}, but `round` says {actions.count(way)}"
+                return f"round {t} has {len(mine)} exchanges {way}, but `round` declares {actions.count(way)}"
             if any(m.ids != chosen for m in mine):
-                return f"round {t} exchanges with other clients than those that take part"
+                return f"round {t} exchanges messages with clients that do not take part"
         shared = setting.algorithm.shared
         for message in (m for m in run.tape.up if m.t == t and shared):
             if {part_of(n) for n in message.content["shared"]} != set(shared):
-                return f"what comes up in `shared` is not {', '.join(shared)}"
+                return f"the upload's `shared` does not hold {', '.join(shared)}"
             if message.content["rows"].tolist() != [int(setting.federation.train.counts[k]) for k in chosen]:
-                return "the rows that come up beside `shared` are not the clients' numbers of rows"
+                return "the upload's `rows` are not the clients' numbers of rows"
     return ""
 
 
-@check(
-    "bytes", "what is counted is what was sent: numbers, whole numbers and bytes, entry by entry", needs=("messages",)
-)
+@check("bytes", "the communication metrics equal what was sent: floats, integers and bytes", needs=("messages",))
 def counted_bytes(s: Subject) -> Violation | Note | None:
     """Counted again from the messages of four rounds."""
     run, total = s.run(s.settings.holders, ROUNDS, "loop"), 0
@@ -84,10 +84,10 @@ def counted_bytes(s: Subject) -> Violation | Note | None:
             for name, n in (("floats", floats), ("ints", ints), ("bytes", size)):
                 if row[f"{way}_{name}"] != n:
                     what = f"round {row['round']} counts {row[f'{way}_{name}']} {way}_{name}, but {n} were sent"
-                    return Violation(where, what, "let `report` give no figure of the ledger's name")
+                    return Violation(where, what, "do not return communication metrics from `report`")
         if row["comm_mb"] != total / 1e6:
             what = f"round {row['round']} says comm_mb {row['comm_mb']}, but {total / 1e6} were sent"
-            return Violation(where, what, "let `report` give no figure of the ledger's name")
+            return Violation(where, what, "do not return communication metrics from `report`")
     if run.sim.state.bytes != total:
         return Violation(
             where, f"{run.sim.state.bytes} bytes are counted, but {total} were sent", "let the engine count"
@@ -96,7 +96,7 @@ def counted_bytes(s: Subject) -> Violation | Note | None:
 
 
 def counted(message: Any) -> tuple[int, int, int]:
-    """Real numbers, whole numbers and bytes of a message, entry by entry and client by client."""
+    """Floats, integers and bytes of a message, entry by entry and client by client."""
     if isinstance(message, dict):
         parts = [counted(m) for m in message.values()]
         return tuple(map(sum, zip(*parts, strict=True))) if parts else (0, 0, 0)  # type: ignore[return-value]
@@ -116,15 +116,15 @@ def counted(message: Any) -> tuple[int, int, int]:
 
 @check(
     "rows stay home",
-    "no message holds a client's rows, and validation and test rows train nothing",
+    "no message contains a client's data, and validation and test data train nothing",
     needs=("finite", "seed"),
 )
 def rows_stay_home(s: Subject) -> Violation | Note | None:
-    """Messages are searched for rows; then a run is made with other validation and test rows, and another's rows."""
+    """Search messages for rows; then run with other validation and test rows, and with other clients' rows changed."""
     run = s.run(s.settings.holders, ROUNDS, "loop")
     if name := _rows_in(run):
         where = places.of_hook(s.cls, "upload")
-        return Violation(where, f"`upload` sends the client's own rows in {name}", "send statistics of them")
+        return Violation(where, f"`upload` sends the client's own rows in {name}", "send statistics instead")
     first = run.tape.up[0].ids[0] if run.tape.up else 0
     if _first_message(run) != _first_message(_with_other_rows(s, ("train",), first)):
         where = places.of_hook(s.cls, "upload", "loss")
@@ -134,7 +134,7 @@ def rows_stay_home(s: Subject) -> Violation | Note | None:
         where = places.of_hook(s.cls, "predict", "deployed")
         what = f"{in_words(min(moved))} depends on validation or test rows"
         return Violation(
-            where, what, "train on `batch` and `data` only; the server hears a validation score in `observe`"
+            where, what, "train on `batch` and `data` only; the server gets validation scores in `observe`"
         )
     return None
 
@@ -157,7 +157,7 @@ def _rows_in(run: Run) -> str:
 
 
 def _with_other_rows(s: Subject, splits: tuple[str, ...], but: int = -1) -> Run:
-    """Two rounds of the same, in which the rows of these splits are others, but those of one client."""
+    """Two rounds with other rows in these splits, except those of one client."""
     setting = s.settings.holders
 
     def make(scenario: Any, seed: int) -> Any:
@@ -175,7 +175,7 @@ def _with_other_rows(s: Subject, splits: tuple[str, ...], but: int = -1) -> Run:
 
 
 def _first_message(run: Run) -> list[bytes]:
-    """What a client sent when nobody had sent anything before, bit for bit."""
+    """What a client sent before any other message, bit for bit."""
     return next((list(_bytes(m, 0)) for m in run.tape.up if m.t <= 2), [])
 
 

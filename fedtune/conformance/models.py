@@ -61,7 +61,7 @@ class ModelSubject:
         return torch.arange(ROWS) % self.classes
 
     def fell(self, error: BaseException) -> RunFailed:
-        """An error of the model's code as what broke."""
+        """An error of the model's code as a violation."""
         said = one_line(user_errors.text(error))[:300]
         place = user_errors.place(error) or ""
         kind = "" if isinstance(error, UserError) else f"{user_errors.kind(error)}: "
@@ -84,11 +84,11 @@ class ModelSubject:
 
 @check(
     "fits",
-    "a body of one width and a head of a score for each class, drawn from the seed, row by row in evaluation",
+    "the body gives features of one width, the head a score for each class; the seed fixes the weights",
     needs=("inputs",),
 )
 def fits(s: ModelSubject) -> Violation | Note | None:
-    """The width is found by running it; the process's random streams stay where they were."""
+    """The width is found by running it; building it must not draw from the process's random streams."""
     streams = Streams.now()
     try:
         width = architectures.width(s.name, s.shape, s.classes, s.features, s.dtype)
@@ -100,8 +100,8 @@ def fits(s: ModelSubject) -> Violation | Note | None:
     if drawn := streams.moved(Streams.now()):
         return Violation(
             "",
-            f"making it draws from the process's stream of {' and '.join(drawn)}",
-            "draw its start with torch's random numbers, as torch.nn.init does",
+            f"building the model draws from the process's random stream of {' and '.join(drawn)}",
+            "initialise it with torch's random numbers, as torch.nn.init does",
         )
     z = s.call(lambda: Model(net, dict(net.state_dict())).body(s.rows()))
     if z.shape != (ROWS, width):
@@ -109,7 +109,7 @@ def fits(s: ModelSubject) -> Violation | Note | None:
     return Note(f"features of width {width}, {sum(p.numel() for p in net.parameters()):,} parameters")
 
 
-@check("inputs", "it changes neither its rows nor its tensors in evaluation")
+@check("inputs", "in evaluation the model changes neither its input nor its tensors")
 def inputs(s: ModelSubject) -> Violation | Note | None:
     """By version counters; if the model does not run, another check says why."""
     try:
@@ -119,13 +119,15 @@ def inputs(s: ModelSubject) -> Violation | Note | None:
     except Exception:
         return None
     if x._version:
-        return Violation("", "it changes the rows that it is given", "write a new tensor (x + 1) in place of x += 1")
+        return Violation(
+            "", "the model changes the rows that it is given", "write a new tensor (x + 1) instead of x += 1"
+        )
     if changed := [n for n, t in tensors.items() if t._version]:
-        return Violation("", f"it changes {changed[0]} in evaluation", "let what moves stand still under eval()")
+        return Violation("", f"it changes {changed[0]} in evaluation", "update buffers in training mode only")
     return None
 
 
-@check("own state", "it remembers nothing but its parameters and buffers", needs=("fits",))
+@check("own state", "the model keeps no state except parameters and buffers", needs=("fits",))
 def own_state(s: ModelSubject) -> Violation | Note | None:
     """Its modules, their classes and files before and after rows went through it, in evaluation and in training."""
     net = s.net()
@@ -139,40 +141,42 @@ def own_state(s: ModelSubject) -> Violation | Note | None:
     if changed := hidden_state.changed(before, hidden_state.of_net(net) | hidden_state.of_process(*classes)):
         return Violation(
             "",
-            f"{changed[0]} changes when rows go through it, and is no buffer of a client's",
+            f"{changed[0]} changes in a forward pass, but is not a buffer",
             "keep it in a local variable, or register_buffer it",
         )
     if written.files:
         return Violation(
             _short(written.where),
-            f"it writes {written.files[0]}, which outlives a trial",
+            f"the model writes {written.files[0]}, which outlives a trial",
             "keep it in a local variable, or register_buffer it",
         )
     if drawn := [n for n in streams.moved(Streams.now()) if n != "torch"]:  # which is each client's own
         return Violation(
-            "", f"it draws from the process's stream of {' and '.join(drawn)}", "draw with torch.rand, randn"
+            "",
+            f"the model draws from the process's random stream of {' and '.join(drawn)}",
+            "draw with torch.rand, randn",
         )
     if hook := hook_of(net):
-        return Note(f"{hook} has a hook, which may keep what it sees: clients are run one after the other")
+        return Note(f"{hook} has a hook, which may keep state: clients run one after the other")
     return None
 
 
-@check("state_dict", "its tensors are all there is: loaded into another, they give the same scores", needs=("fits",))
+@check("state_dict", "state_dict is complete: loaded into another instance it gives the same scores", needs=("fits",))
 def state_dict(s: ModelSubject) -> Violation | Note | None:
-    """One draw's tensors in another draw's net."""
+    """One instance's tensors in an instance with another seed."""
     one, other, x = s.net(0), s.net(1), s.rows()
     values = {n: t.clone() for n, t in one.state_dict().items()}
     got, want = s.call(lambda: s.scores(other, x, values)), s.call(lambda: s.scores(one, x))
     if not torch.equal(got, want):
         return Violation(
             "",
-            f"with the tensors of another draw it gives scores apart by {(got - want).abs().max():.2g}",
-            "register what is drawn as nn.Parameter, or with register_buffer",
+            f"with the tensors of another instance its scores differ by {(got - want).abs().max():.2g}",
+            "register all random tensors as nn.Parameter, or with register_buffer",
         )
     return None
 
 
-@check("types", "what it makes has the type and device of what it meets", needs=("fits",))
+@check("types", "tensors that the model creates have the dtype and device of its input", needs=("fits",))
 def types(s: ModelSubject) -> Violation | Note | None:
     """In double precision."""
     net = s.net().double()
@@ -194,23 +198,25 @@ def gradient(s: ModelSubject) -> Violation | Note | None:
     tensors = {n: t.clone().requires_grad_(n in dict(net.named_parameters())) for n, t in net.state_dict().items()}
     loss = s.call(lambda: cross_entropy(s.scores(net, s.rows(), tensors), s.labels()))
     if not loss.isfinite():
-        return Violation("", f"the loss of its first scores is {loss.item()}", "keep logarithms and quotients from 0")
+        return Violation("", f"the loss before training is {loss.item()}", "keep logarithms and divisions away from 0")
     trained = [n for n, _ in net.named_parameters()]
     grads = s.call(lambda: torch.autograd.grad(loss, [tensors[n] for n in trained], allow_unused=True))
     if lost := [n for n, g in zip(trained, grads, strict=True) if g is not None and not g.isfinite().all()]:
-        return Violation("", f"the gradient of {lost[0]} is not finite", "keep roots, logarithms and quotients from 0")
+        return Violation(
+            "", f"the gradient of {lost[0]} is not finite", "keep roots, logarithms and divisions away from 0"
+        )
     if idle := [n for n, g in zip(trained, grads, strict=True) if g is None]:
-        return Note(f"{', '.join(idle[:3])} has no part in the scores: it is sent, but never trained")
+        return Note(f"{', '.join(idle[:3])} does not affect the scores: it is sent, but never trained")
     return None
 
 
 @check(
     "one program",
-    "clients' models run stacked as one program, with the numbers of each alone, or one by one",
+    "stacked models give the same numbers as each alone, or clients run one by one",
     needs=("fits", "state_dict"),
 )
 def one_program(s: ModelSubject) -> Violation | Note | None:
-    """What vmap cannot run is trained one client after the other, under `--executor auto`."""
+    """If vmap cannot run the model, clients train one after the other under `--executor auto`."""
     nets, x = [s.net(k) for k in range(CLIENTS)], s.rows()
     states = [dict(net.state_dict()) for net in nets]
     stacked = {n: torch.stack([state[n] for state in states]) for n in states[0]}
@@ -220,34 +226,34 @@ def one_program(s: ModelSubject) -> Violation | Note | None:
     except Exception as error:
         place = _short(user_errors.place(error) or "")
         said = one_line(user_errors.text(error))[:160]
-        return Note(f"vmap cannot run it{f' ({place})' if place else ''}: {said} … clients are run one after the other")
+        return Note(f"vmap cannot run it{f' ({place})' if place else ''}: {said} … clients run one after the other")
     alone = torch.stack([s.call(partial(s.scores, net, x)) for net in nets])
     if not torch.allclose(together, alone, rtol=1e-3, atol=1e-4):
-        what = f"stacked, its scores are apart by {(together - alone).abs().max():.2g} from each alone"
-        return Violation("", what, "let nothing depend on how many clients there are, or on memory order")
+        what = f"stacked, its scores differ by {(together - alone).abs().max():.2g} from each model's alone"
+        return Violation("", what, "make no number depend on how many clients there are, or on memory order")
     wanted = s.call(partial(_trained, s, nets[0], stacked, x, "loop"))
     for name, want in wanted.items():
         if (apart := (gradients[name] - want).abs().max()) > 1e-3 * want.abs().max() + 1e-5:
-            what = f"stacked, the gradient of {name} is apart by {apart:.2g} from each alone"
-            return Note(f"{what}: clients are run one after the other")
+            what = f"stacked, the gradient of {name} differs by {apart:.2g} from each model's alone"
+            return Note(f"{what}: clients run one after the other")
     s.stacks = True
     why = tracing.why_eager(pure_loss, nets[0])
     return Note(f"runs eagerly, as {why}") if why else None
 
 
-@check("statistics", "what its running statistics do is known", needs=("fits",))
+@check("statistics", "the treatment of BatchNorm's running statistics", needs=("fits",))
 def statistics(s: ModelSubject) -> Violation | Note | None:
     """What an author should know of them."""
     kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
     found = sorted({type(m).__name__ for m in s.net().modules() if isinstance(m, kinds)})
     norm = [n for n in found if "Norm" in n]
     if norm:
-        return Note(f"{', '.join(norm)}: averaged in what is shared; --batch-norm personal keeps it with each client")
+        return Note(f"{', '.join(norm)}: averaged with the shared parts; --batch-norm personal keeps it at each client")
     return None
 
 
 def pure_loss(m: Model, *_: object) -> None:
-    """A loss with which only the model may stand in the way."""
+    """A plain loss, so that only the model can cause an error."""
 
 
 def _of_one(s: ModelSubject, net: Net, tensors: dict[str, Tensor], x: Tensor) -> Tensor:

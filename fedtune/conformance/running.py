@@ -15,12 +15,12 @@ from fedtune.engine import engine, hidden_state
 from fedtune.experiment.algorithm import Algorithm, Model
 from fedtune.user_code import places
 
-KEEP = "keep what changes in the server's entries (`init`, `aggregate`) or in a client's (`keep`, `remember`)"
+KEEP = "store what changes in the server's entries (`init`, `aggregate`) or a client's (`keep`, `remember`)"
 
 
-@check("runs", "three rounds run, one client after the other")
+@check("runs", "three rounds run without an error, one client after the other")
 def runs(s: Subject) -> Violation | Note | None:
-    """Single precision and the loop, as plain as it gets."""
+    """In single precision with the loop executor, the plainest way to run."""
     try:
         _three_rounds(s)
     except Diverged:
@@ -32,7 +32,7 @@ def runs(s: Subject) -> Violation | Note | None:
 
 @check("finite", "losses, parameters and the server's entries stay finite numbers under the defaults", needs=("runs",))
 def finite(s: Subject) -> Violation | Note | None:
-    """What diverges is run again to find the operation that made the first number that is none."""
+    """A diverged run is repeated to find the operation that made the first NaN or infinity."""
     try:
         _three_rounds(s)
     except Diverged as error:
@@ -46,9 +46,13 @@ def finite(s: Subject) -> Violation | Note | None:
     return None
 
 
-@check("types", "what client and server code makes has the type and device of what it meets", needs=("runs", "finite"))
+@check(
+    "types",
+    "tensors that client and server code create have the dtype and device of their operands",
+    needs=("runs", "finite"),
+)
 def types(s: Subject) -> Violation | Note | None:
-    """The same in double precision: a constant of float32 or of the CPU would stop it there as it would on a GPU."""
+    """Runs in double precision, where a constant of float32 fails, as a constant on the CPU would fail on a GPU."""
     try:
         s.run(s.settings.few, executor="loop")
     except RunFailed:
@@ -57,19 +61,19 @@ def types(s: Subject) -> Violation | Note | None:
     return None
 
 
-@check("inputs", "no method changes what it was given, and who sits a round out stays as it is", needs=("finite",))
+@check(
+    "inputs", "no method changes its arguments, and clients that sit a round out stay as they are", needs=("finite",)
+)
 def inputs(s: Subject) -> Violation | Note | None:
-    """Version counters tell of changes in place; copies of the states tell of the rest."""
+    """Version counters show changes in place; copies of the states show all others."""
     for setting in (s.settings.few, s.settings.averaged):
         run = s.run(setting, executor="loop")
         for hook, what in run.tape.changes:
             return Violation(
-                places.of_hook(s.cls, hook), f"`{hook}` changes {what}, which it was given", "give back a new one"
+                places.of_hook(s.cls, hook), f"`{hook}` changes {what}, which is an argument", "return a new one"
             )
         if run.spoiled:
-            return Violation(
-                "", f"a round changes {in_words(min(run.spoiled))} of the state before it", "copy it first"
-            )
+            return Violation("", f"a round changes {in_words(min(run.spoiled))} in the previous state", "copy it first")
         if moved := _disturbed(run):
             return Violation(
                 places.of_hook(s.cls, "aggregate", "receive", "predict"),
@@ -79,9 +83,9 @@ def inputs(s: Subject) -> Violation | Note | None:
     return None
 
 
-@check("draws", "nothing is drawn from the random streams of the process", needs=("finite",))
+@check("draws", "nothing draws from the process's random streams", needs=("finite",))
 def draws(s: Subject) -> Violation | Note | None:
-    """Numbers from there differ between executors, workers and resumed runs."""
+    """Such numbers differ between executors, workers and resumed runs."""
     run = s.run(s.settings.few, executor="loop")
     if not run.drew:
         return None
@@ -93,44 +97,44 @@ def draws(s: Subject) -> Violation | Note | None:
     where = next((place for n in sorted(run.drew) if (place := places.of_word(s.cls, word[n]))), "")
     return Violation(
         where,
-        f"a round draws from the process's stream of {' and '.join(sorted(run.drew))}",
-        "client code asks for numbers with Noise and takes them from batch.eps or data.eps; server code makes a "
-        "torch.Generator from task.seed and task.t",
+        f"a round draws from the process's random stream of {' and '.join(sorted(run.drew))}",
+        "in client code declare random numbers with Noise and take them from batch.eps or data.eps; in server code "
+        "make a torch.Generator from task.seed and task.t",
     )
 
 
 @check(
-    "own state", "nothing is remembered outside the state: not in objects, classes, modules or nets", needs=("draws",)
+    "own state", "no state is kept outside the simulation's: not in objects, classes, modules or nets", needs=("draws",)
 )
 def own_state(s: Subject) -> Violation | Note | None:
-    """Whatever outlives a call is compared with what it was before anything ran."""
+    """Everything that outlives a call is compared with its value before any run."""
     run = s.run(s.settings.few, executor="loop")
     alg, fields = run.sim.setting.algorithm, set(type(run.sim.setting.algorithm).__dataclass_fields__)
     if strange := set(vars(alg)) - fields:
         name = min(strange)
         where = places.of_word(s.cls, rf"__setattr__|__dict__|\.{name}\b")
-        return Violation(where, f"self.{name} is set during a run, and no checkpoint keeps it", KEEP)
+        return Violation(where, f"self.{name} is set during a run, but no checkpoint saves it", KEEP)
     if moved := hidden_state.changed(s.hidden_state, hidden_state.of_process(s.cls)):
         name = moved[0]
         where = places.of_name(s.cls, name.split(",")[0].split(".")[-1])
-        return Violation(where, f"{name} changes during a run, and no checkpoint keeps it", KEEP)
+        return Violation(where, f"{name} changes during a run, but no checkpoint saves it", KEEP)
     fresh = s.begin(s.settings.few, "loop")
     for mine, other in zip(run.sim.state.groups, fresh.state.groups, strict=True):
         new, old = hidden_state.of_net(mine.net), hidden_state.of_net(other.net)
         if changed := hidden_state.changed(old, new):
             name = changed[0].split(".")[-1]
             where = places.of_word(s.cls, rf"\.{name}\b")
-            return Violation(where, f"the net's {changed[0]} changes during a run, and no checkpoint keeps it", KEEP)
+            return Violation(where, f"the net's {changed[0]} changes during a run, but no checkpoint saves it", KEEP)
     return None
 
 
 @check(
     "seed",
-    "a seed determines the run whatever else runs beside it, and another seed gives another",
+    "the seed determines the run, whatever else runs, and another seed gives another run",
     needs=("draws", "own state", "inputs", "messages"),
 )
 def seed(s: Subject) -> Violation | Note | None:
-    """A second run of the same seed is made in turns with one of another seed."""
+    """A second run of the same seed alternates rounds with a run of another seed."""
     few = s.settings.few
     executors: tuple[Executor, ...] = ("loop", "stack") if s.executor == "stack" else ("loop",)
     for executor in executors:
@@ -144,21 +148,19 @@ def seed(s: Subject) -> Violation | Note | None:
         if said := s.difference(again, want, exact=True):
             return Violation(
                 places.of_word(s.cls, r"default_rng|time\(\)|urandom|uuid|secrets|cache"),
-                f"the same seed gives other numbers a second time: {said}",
-                "take randomness from Noise, or from a generator made of task.seed, and remember nothing elsewhere",
+                f"the same seed gives different numbers the second time: {said}",
+                "take randomness from Noise, or from a generator made of task.seed, and keep no state elsewhere",
             )
         heads = [n for n in want.states[2] if "head" in n and "/kept/" not in n]
         same = heads and set(heads) - apart(other.states[-1], want.states[2])
         if same:
             return Violation(
-                "", f"another seed gives the same {in_words(min(same))}", "train the head, or draw its start"
+                "", f"with another seed {in_words(min(same))} is the same", "train the head, or initialise it at random"
             )
     return None
 
 
-@check(
-    "scores", "predict gives each row C scores that do not depend on the rows beside it", needs=("finite", "messages")
-)
+@check("scores", "predict gives each row C scores, independent of the other rows", needs=("finite", "messages"))
 def scores(s: Subject) -> Violation | Note | None:
     """Rows are scored alone and together."""
     run = s.run(s.settings.averaged, executor="loop")
@@ -180,15 +182,17 @@ def scores(s: Subject) -> Violation | Note | None:
     for head, z in whole.items():
         name = f"`predict`'s {head}" if head else "`predict`"
         if z.shape != (6, setting.task.classes):
-            to_do = "give one score for each row and class"
+            to_do = "return one score for each row and class"
             return Violation(where, f"{name} has shape {tuple(z.shape)}, not [6, {setting.task.classes}]", to_do)
         if (z.isnan() | (z == torch.inf)).any():
-            return Violation(where, f"{name} gives scores that are no numbers", "keep logarithms and quotients from 0")
+            return Violation(
+                where, f"{name} returns scores that are not finite numbers", "keep logarithms and divisions away from 0"
+            )
         if not torch.allclose(z[:1], single[head], rtol=1e-4, atol=1e-6):
             return Violation(
                 where,
-                f"{name} scores a row differently when other rows are beside it",
-                "use no mean, sort or norm over the rows: they are padded, and how many come at once may change",
+                f"{name} scores a row differently when the batch has other rows",
+                "use no mean, sort or norm over the rows: batches are padded, and their size may change",
             )
     return None
 
@@ -200,7 +204,7 @@ def _three_rounds(s: Subject) -> None:
 
 
 def _disturbed(run: Run) -> set[str]:
-    """Tensors of clients that changed in a round in which those took no part."""
+    """Tensors of clients that changed in a round in which these clients took no part."""
     found: set[str] = set()
     for t in range(1, len(run.states)):
         chosen = set(engine.participants(run.sim.setting, t).tolist())

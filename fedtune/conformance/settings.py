@@ -27,7 +27,12 @@ TINY = Scenario(
     all_classes=0,
     batch=8,
 )
-SIZES = [9, 6, 8, 5]  # rows of four clients, and their classes: 1 has three holders, 4 has one, 2 and 5 have none
+SIZES = [
+    9,
+    6,
+    8,
+    5,
+]  # rows of four clients, and their classes: three clients hold class 1, one holds 4, none holds 2 or 5
 HOLDERS = [[0, 1], [1], [0, 1, 3], [3, 4, 0]]
 
 
@@ -125,13 +130,14 @@ def settings(base: Scenario | None = None) -> Settings:
                        {"batch": 32, "weight_decay": 0.01, "momentum": 0.9}),
         steps=Setting("a net with convolutions, three steps a round",
                       replace(TINY, model="cnn8", shots=4, shots_spread=1), digits, {"local_steps": 3}),
-        averaged=Setting("clients of unlike sizes, BatchNorm averaged", batch_norm, unequal),
-        personal=Setting("clients of unlike sizes, BatchNorm kept", batch_norm, unequal, {"batch_norm": "personal"}),
-        holders=Setting("classes that one client holds, or none", replace(TINY, participation=0.75),
+        averaged=Setting("clients of different sizes, BatchNorm averaged", batch_norm, unequal),
+        personal=Setting("clients of different sizes, personal "
+                         "BatchNorm", batch_norm, unequal, {"batch_norm": "personal"}),
+        holders=Setting("classes that only one client holds, or none", replace(TINY, participation=0.75),
                         _random(SIZES, HOLDERS, 6), rounds=4),
         alone=Setting("a single client", TINY, _random([11])),
         chance=Setting("a model with Dropout", replace(TINY, participation=0.6), digits, resumes=True, dropout=0.3),
-        mixed=Setting("clients of unlike architectures",
+        mixed=Setting("clients with different architectures",
                       replace(TINY, model="htmini3", participation=0.8), digits, resumes=True),
         effects=Setting("4 clients", replace(TINY, shots=12, clients=4), digits, {"batch": 16}),
     )  # fmt: skip
@@ -155,7 +161,7 @@ def _of(base: Scenario) -> Settings:
         everyone=Setting(
             "two epochs, small batches", small, unequal, {"local_epochs": 2, "local_steps": 0, "batch": 5}, 2
         ),
-        # what is 0 but for rounding Adam divides by nearly 0
+        # Adam divides rounding errors around 0 by nearly 0
         adam=Setting("Adam", small, unequal, {"optimizer": "adam", "lr": 0.003}, 2, atol=1e-8),
         skewed=Setting(
             "momentum and weight decay",
@@ -167,7 +173,10 @@ def _of(base: Scenario) -> Settings:
         averaged=Setting("BatchNorm averaged", small, unequal, {"batch_norm": "averaged"}, 2),
         personal=Setting("BatchNorm kept", small, unequal, {"batch_norm": "personal"}, 2),
         holders=Setting(
-            "classes that one client holds, or none", replace(some, clients=4), _random(SIZES, HOLDERS, 6), rounds=4
+            "classes that only one client holds, or none",
+            replace(some, clients=4),
+            _random(SIZES, HOLDERS, 6),
+            rounds=4,
         ),
         alone=Setting("a single client", replace(small, clients=1), _random([11]), rounds=2),
         chance=Setting("Dropout after the model's body", some, unequal, rounds=2, resumes=True, dropout=0.3),

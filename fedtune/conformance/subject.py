@@ -55,13 +55,13 @@ class Run:
     """A run that several checks look at: its rows, states and messages, round by round."""
 
     def __init__(self, sim: Simulation, tape: Tape, setting: Setting) -> None:
-        """Ready for its first round."""
+        """The run is ready for its first round."""
         self.sim, self.tape, self.resumes, self.atol = sim, tape, setting.resumes, setting.atol
         self.rows: list[dict[str, Any]] = []
         self.states = [copied(numbers(sim.state))]
         self.saved: list[bytes] = []  # the checkpoint after round 1, 2, …
-        self.spoiled: set[str] = set()  # tensors of a round's input that it changed, where it must not
-        self.drew: set[str] = set()  # streams of the process that were drawn from
+        self.spoiled: set[str] = set()  # tensors of a round's input that the round changed
+        self.drew: set[str] = set()  # the process's random streams that were used
         f = sim.setting.federation
         self.rows_given = {n: (t, t._version) for n, t in (("x", f.x), ("y", f.y), ("rows", f.train.rows))}
 
@@ -82,7 +82,7 @@ class Run:
 
 
 class Key(NamedTuple):
-    """What tells two runs apart."""
+    """The key of a run in the store."""
 
     setting: str
     executor: Executor
@@ -102,7 +102,7 @@ class Subject:
         values: Mapping[str, Any] | None = None,
         rtol: float = 1e-9,
     ) -> None:
-        """base: run it with this scenario's data shape and model.  values: hyperparameters that are held fixed."""
+        """base: use this scenario's data shape and model.  values: hyperparameters to hold fixed."""
         self.cls, self.name, self.settings = cls, name or cls.__name__, settings(base)
         known = knobs(cls)
         for n in values or {}:
@@ -126,7 +126,7 @@ class Subject:
         tape: Tape | None = None,
         dtype: torch.dtype | None = None,
     ) -> Simulation:
-        """A simulation that is ready for its first round, made anew."""
+        """A new simulation, ready for its first round."""
         cls = watched(self.cls, tape) if tape else self.cls
         values = {**setting.values, **self.values, **(config or {})}
         data = setting.make(setting.scenario, seed)
@@ -154,7 +154,7 @@ class Subject:
         seed: int = 0,
         config: Mapping[str, Any] | None = None,
     ) -> Run:
-        """A run of so many rounds at least, from the store; RunFailed if it stops with an error."""
+        """A run of at least that many rounds, from the store; RunFailed if it stops with an error."""
         how = executor or self.executor
         config = {n: v for n, v in (config or {}).items() if n not in self.defaults or v != self.defaults[n]}
         key = Key(setting.words, how, tuple(map(tuple, groups)), seed, tuple(sorted(config.items())))
@@ -167,7 +167,7 @@ class Subject:
                 sim = self.begin(setting, how, groups, seed, config, tape)
                 tape.buffers = frozenset(n for g in sim.state.groups for n, _ in g.net.named_buffers())
                 tape.in_place = how == "loop"
-                tape.down.clear()  # what was asked at the start
+                tape.down.clear()  # messages from the start
                 known = self._runs[key] = Run(sim, tape, setting)
             known.train(rounds or setting.rounds)
         except Exception as error:
@@ -176,20 +176,20 @@ class Subject:
         return known
 
     def in_single_precision(self) -> None:
-        """From now on run in float32, with the tolerance that it needs."""
+        """Run in float32 from now on, with a suitable tolerance."""
         self.dtype, self.rtol, self.atol = torch.float32, 1e-3, 1e-5
         self._runs.clear()
 
     def fell(self, error: Exception, setting: Setting) -> RunFailed:
-        """An error in a run as what broke."""
-        # an engine's own words on client code begin with the place
+        """An error in a run as a violation."""
+        # the engine's own messages about client code begin with the place
         said = re.sub(r"^\S+\.py:\d+: ", "", one_line(user_errors.text(error)))[:300]
         kind = "" if isinstance(error, UserError | Diverged) else f"{user_errors.kind(error)}: "
         where, to_do = places.of_error(error, self.cls) or places.said_in(error), hints.of_error(error)
         return RunFailed(Violation(where, f"{kind}{said} (in the setting: {setting.words})", to_do), error)
 
     def fits_mixed(self) -> bool:
-        """Whether it runs where clients have unlike architectures, perhaps under values of its own for that."""
+        """Whether it runs with different architectures, with its `for_mixed_models` values."""
         mixed = self.settings.mixed
         if mixed is None:
             return False
@@ -200,22 +200,22 @@ class Subject:
         return True
 
     def difference(self, got: Run, want: Run, exact: bool = False) -> str:
-        """The first round's first number in which two runs differ, in words; "" if there is none."""
+        """The first difference between two runs, in words; "" if there is none."""
         within = 0.0 if exact else max(self.atol, want.atol)
         for t, (a, b) in enumerate(zip(got.states, want.states, strict=False)):
             if a.keys() != b.keys():
-                return f"after round {t} the state has other entries: {', '.join(sorted(a.keys() ^ b.keys())[:3])}"
+                return f"after round {t} the state has different entries: {', '.join(sorted(a.keys() ^ b.keys())[:3])}"
             far = {n: _distance(a[n], b[n]) for n in b if not self.same(a[n], b[n], within)}
             if far:
                 name = max(far, key=lambda n: far[n])
                 more = f" (and {len(far) - 1} more)" if len(far) > 1 else ""
-                return f"after round {t} {in_words(name)} is apart by {far[name]:.2g}{more}"
+                return f"after round {t} {in_words(name)} differs by {far[name]:.2g}{more}"
         for a, b in zip(got.rows, want.rows, strict=False):
             if a.keys() != b.keys():
-                return f"round {a['round']} reports other metrics: {', '.join(sorted(a.keys() ^ b.keys())[:3])}"
+                return f"round {a['round']} reports different metrics: {', '.join(sorted(a.keys() ^ b.keys())[:3])}"
             for n in b:
                 if a[n] != b[n] and not (within and abs(a[n] - b[n]) <= within + self.rtol * abs(b[n])):
-                    return f"in round {a['round']} the metric {n} is {a[n]} and {b[n]}"
+                    return f"in round {a['round']} the metric {n} is {a[n]} in one run and {b[n]} in the other"
         return ""
 
     def same(self, a: Tensor, b: Tensor, within: float) -> bool:
@@ -234,7 +234,7 @@ def flat(tree: Any, name: str = "") -> dict[str, Tensor]:
 
 
 def numbers(state: engine.State) -> dict[str, Tensor]:
-    """Every tensor of a state: the server's, and each client's under its own number, however clients are grouped."""
+    """Every tensor of a state: the server's, and each client's by its number, however clients are grouped."""
     out = flat(state.server, "server")
     for group in state.groups:
         for row, k in enumerate(group.ids.tolist()):

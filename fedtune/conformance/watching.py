@@ -1,4 +1,4 @@
-"""What an algorithm's methods were given and gave in a run, and whether they changed what is not theirs."""
+"""The arguments and results of an algorithm's methods in a run, and whether they changed their arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOT_PER_ROUND = {"build", "init", "keep", "idle", "phases"}
 
 
 class Message(NamedTuple):
-    """What crossed the wire at once: one message for each of these clients."""
+    """One exchange: a message for each of these clients."""
 
     t: int
     ids: list[int]
@@ -26,14 +26,14 @@ class Message(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Something that a method was given and left otherwise."""
+    """An argument that a method changed."""
 
     hook: str
     what: str
 
 
 class Held(NamedTuple):
-    """A tensor or a dict in an argument, by its path, and what tells that it is another now."""
+    """A tensor or a dict in an argument, by its path, and its version, which shows later changes."""
 
     name: str
     holder: Any
@@ -49,10 +49,10 @@ class Tape:
         self.up: list[Message] = []
         self.changes: list[Change] = []
         self.buffers, self.depth, self.training = buffers, 0, False
-        self.in_place = False  # whether changes are looked for: not under vmap, whose tensors do not tell
+        self.in_place = False  # whether to look for changes: not under vmap, whose tensors have no versions
 
     def call(self, hook: str, method: Callable[..., Any], args: tuple[Any, ...], train: bool = False) -> Any:
-        """Call a method and note what is sent and what it changed."""
+        """Call a method; record what it sends and which arguments it changes."""
         outer, self.training = self.training, train or self.training
         before = self._versions(args) if self.in_place else []
         self.depth += 1
@@ -69,7 +69,7 @@ class Tape:
                 self.down.append(Message(task.t, ids.tolist(), _copied(out)))
             elif hook == "aggregate":
                 _, up, task = args[-3:]
-                sent = {n: tree for n, tree in up.items() if n != "ids"}  # the server knows whom it hears
+                sent = {n: tree for n, tree in up.items() if n != "ids"}  # the server knows the senders
                 self.up.append(Message(task.t, up["ids"].tolist(), _copied(sent)))
         return out
 
@@ -83,7 +83,7 @@ class Tape:
 
 
 def watched(cls: type[Algorithm], tape: Tape) -> type[Algorithm]:
-    """The same algorithm, every call of whose methods is noted on the tape."""
+    """The same algorithm, with every method call recorded on the tape."""
 
     def noted(name: str) -> Callable[..., Any]:
         method = getattr(cls, name)
@@ -110,7 +110,7 @@ def _noted_phase(phase: Phase, tape: Tape) -> Phase:
 
 
 def hold(arg: Any, name: str, found: list[Held]) -> None:
-    """Note the tensors and dicts in an argument, by their paths.  It is asked of every call of a method."""
+    """Collect the tensors and dicts in an argument, by their paths.  Called for every method call."""
     if isinstance(arg, Tensor):
         found.append(Held(name or "a tensor", arg, arg._version))
     elif isinstance(arg, Model):
@@ -134,5 +134,5 @@ def _copied(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def move_streams() -> None:
-    """Draw from every stream of the process, so that what takes its randomness there gets other numbers."""
+    """Draw from every random stream of the process, so that code that uses them gets other numbers."""
     torch.rand(7), np.random.rand(7), random.random()

@@ -1,4 +1,4 @@
-"""The figures of a report: which, in what order, and a sentence each that says what to see."""
+"""The figures of a report, in their order, each with a sentence on how to read it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOP = 24  # pixels above the axes, where the figure's title was
 
 
 class Shown(NamedTuple):
-    """A figure in the page, or why there is none."""
+    """A figure in the page, or why it is missing."""
 
     title: str
     note: str  # n, and what was left out
@@ -40,12 +40,12 @@ def of_search(f: Findings, study: Study | None) -> list[Shown]:
 
 
 def _sampled(shown: Shown, f: Findings) -> Shown:
-    """A figure of single trials, with what is said of those that it leaves out."""
+    """A figure of single trials, with a note on those that it leaves out."""
     return shown._replace(note="; ".join(filter(None, [shown.note, sampling.note(f)])))
 
 
 def _progress(f: Findings) -> list[Shown]:
-    """How trials went, and what the search had found when."""
+    """Learning curves, and the best result over time."""
     first = f.goal.first
     unit = (f.record.get("budget") or {}).get("unit", "rounds")
     some = sampling.drawn(f)
@@ -82,7 +82,7 @@ def _progress(f: Findings) -> list[Shown]:
 
 
 def _fronts(f: Findings) -> list[Shown]:
-    """What was searched for against what it costs: communication, and a second objective if there was one."""
+    """The objective against its cost: communication, and a second objective if there was one."""
     first, *others = f.goal.objectives
     against = dict.fromkeys([*parse("comm_mb"), *others])
     return [
@@ -99,7 +99,7 @@ def _fronts(f: Findings) -> list[Shown]:
 
 
 def _beats(objective: Objective) -> str:
-    """What a round is that is better in an objective."""
+    """The adjective for a round that is better in an objective."""
     more = "higher" if objective.sign > 0 else "lower"
     return {"comm_mb": "cheaper", "seconds": "faster", METRIC: "more accurate"}.get(
         objective.name, f"{more} in {objective.name}"
@@ -107,7 +107,7 @@ def _beats(objective: Objective) -> str:
 
 
 def _hyperparameters(f: Findings, study: Study | None) -> list[Shown]:
-    """Which values did well, from the search's Optuna study."""
+    """Which values worked well, from the search's Optuna study."""
     some = sampling.of_study(study, f)
     drawn = [
         _drawn(
@@ -131,7 +131,7 @@ def _hyperparameters(f: Findings, study: Study | None) -> list[Shown]:
 
 
 def _clients(f: Findings) -> list[Shown]:
-    """How the clients of the runs on fresh seeds did, where there is a table of them."""
+    """The clients' accuracies on fresh seeds, if there is a table of them."""
     file = RunFiles(f.run).clients_file
     if not file.exists():
         return []
@@ -143,7 +143,7 @@ def _clients(f: Findings) -> list[Shown]:
 
 
 def of_comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> list[Shown]:
-    """The figure of a comparison: test accuracy, or what reports the objective, on fresh seeds by algorithm."""
+    """The figure of a comparison: test accuracy, or the objective's test metric, on fresh seeds by algorithm."""
     sentence = (
         "One point per seed. The tables above say which differences are significant; overlapping intervals do not."
     )
@@ -151,7 +151,7 @@ def of_comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) ->
 
 
 def _drawn(name: str, make: Callable[[], Figure], sentence: str) -> Shown:
-    """The figure with its title outside, where it wraps; or why it could not be drawn, which ends no report."""
+    """The figure with its title outside, where it wraps; or why it could not be drawn, as the report goes on."""
     try:
         figure = make()
         title, note = _apart(figure.layout.title.text or "")
@@ -168,7 +168,7 @@ def _drawn(name: str, make: Callable[[], Figure], sentence: str) -> Shown:
 
 
 def embedded(text: str) -> Markup:
-    """JSON that can stand in a <script>: without `<` no tag begins or ends there, and JSON reads it as the same."""
+    """JSON for a <script>: `<` is escaped, so that no tag begins or ends there."""
     return Markup(text.replace("<", "\\u003c"))
 
 

@@ -1,4 +1,4 @@
-"""What a run's folder says of its search, in words and small tables: what was found, how sure one can be, the caveats.
+"""A search's results in words and small tables, from its folder: what was found, how sure it is, and the caveats.
 
 Nothing here knows of HTML: `fedtune report` shows it.
 """
@@ -36,7 +36,7 @@ OPEN = ("running", "abandoned")  # states of what has not ended
 
 @dataclass(frozen=True)
 class Findings:
-    """A search's folder, read: its record, its trials, the best one, and what is to be said of them."""
+    """The contents of a search's folder: its record, its trials, the best one, and statements about them."""
 
     run: Path
     record: dict[str, Any]
@@ -132,12 +132,12 @@ class Findings:
         return shlex.join(["fedtune", "run", "--config", str(RunFiles(self.run).best_file), *where])
 
     def warnings(self) -> list[str]:
-        """The caveats: what to know before one believes it."""
+        """The caveats: what to know before you trust the result."""
         return [*of_state(self.run, self.state, self.record), *_of_check(self), *_of_trials(self)]
 
 
 def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
-    """A run's folder, in whatever state it is; UserError if it is none.
+    """A run's folder, in any state; UserError if it is not a run's folder.
 
     checked: rows of the check on fresh seeds, where they are elsewhere than in run.json.
     """
@@ -182,13 +182,13 @@ def given(record: dict[str, Any]) -> Collection[str]:
 
 
 def state(run: Path, record: dict[str, Any]) -> str:
-    """Finished, interrupted, failed, nothing found, running, or abandoned: it had not ended, and its driver is gone."""
+    """Finished, interrupted, failed, nothing found, running, or abandoned (not finished, and its driver is gone)."""
     said = str(record.get("state", "unknown"))
     return "abandoned" if said == "running" and not RunFiles(run).driven else said
 
 
 def of_state(run: Path, now: str, record: dict[str, Any]) -> list[str]:
-    """The caveats of a search or comparison that is not over, or ended otherwise than it should."""
+    """The caveats of a search or comparison that is not over, or did not end normally."""
     resume = f"{shlex.join(['fedtune', 'resume', str(run)])} resumes it"
     why = f" ({record['reason']})" if record.get("reason") else ""
     said = {
@@ -201,7 +201,7 @@ def of_state(run: Path, now: str, record: dict[str, Any]) -> list[str]:
 
 
 def _read_best(file: Path) -> dict[str, Any]:
-    """What best.yaml holds; nothing where it is damaged, as the page shows its text."""
+    """The content of best.yaml; nothing if it is damaged, as the page shows its text."""
     try:
         return reading.best(file)
     except (OSError, ValueError):
@@ -268,7 +268,7 @@ def sentence(text: str, names: Collection[str] = ()) -> str:
 
 
 def _of_constraints(f: Findings) -> str:
-    """How many trials kept the constraints, and whether the best did on fresh seeds."""
+    """How many trials satisfied the constraints, and whether the best did on fresh seeds."""
     there = tables.to_choose_from(f.trials, (f.record.get("budget") or {}).get("unit", "rounds"))
     kept = f"{len(tables.keeping(there, f.goal))} of {several(len(there), 'eligible trial')}"
     text = f"The best trial satisfies {' and '.join(map(str, f.goal.constraints))}, as {kept} do"

@@ -30,7 +30,7 @@ def write(runs: Sequence[Path], file: Path) -> None:
 
 
 def html(parts: Sequence[Search | Comparison]) -> str:
-    """The page.  All that comes from a run is escaped, but for JSON, in which no tag can begin."""
+    """The page.  Everything from a run is escaped, except JSON, in which no tag can begin."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     plotly, js = get_plotlyjs(), _ours("js")
     return (
@@ -56,7 +56,7 @@ def _ours(suffix: str) -> str:
 
 
 def _policy(*scripts: str) -> str:
-    """Nothing from anywhere, and no script but these.  Plotly styles its elements inline."""
+    """The content security policy: nothing is fetched, and only these scripts run.  Plotly needs inline styles."""
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "

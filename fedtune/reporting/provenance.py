@@ -1,4 +1,4 @@
-"""Where a report's numbers come from: command, time, seeds, machine, commit and versions, as the record has them."""
+"""Where a report's numbers come from: command, time, seeds, machine, commit and versions, from the record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Provenance:
 
 
 def of(r: dict[str, Any], f: Findings | None = None) -> Provenance:
-    """What a run's record says of where its numbers come from; f: the findings, if it is a search."""
+    """A run's record of where its numbers come from; f: the findings, if it is a search."""
     hardware, versions = r.get("hardware") or {}, r.get("versions") or {}
     said = {
         "folder": f.name if f else "",
@@ -73,7 +73,7 @@ def _command(r: dict[str, Any]) -> str:
 
 
 def _times(r: dict[str, Any]) -> str:
-    # a driver that was killed could not write down how long it had been at work
+    # a killed driver could not record its working time
     named = {"search_seconds": "the search", "seconds": "in total at least" if r.get("resumed") else "in all"}
     return ", ".join(f"{what} {r[k]:.0f} s" for k, what in named.items() if isinstance(r.get(k), int | float))
 

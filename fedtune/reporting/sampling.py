@@ -1,4 +1,4 @@
-"""Of a search of thousands of trials a report shows some, and says so: its size and its time are bounded."""
+"""A report on thousands of trials shows a sample of them, and says so, to bound its size and time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _best_first(f: Findings, count: int) -> pd.DataFrame:
 
 
 def note(f: Findings) -> str:
-    """What is said of it; nothing where all trials are shown."""
+    """A note on the sample; "" if all trials are shown."""
     if len(f.trials) <= DRAWN:
         return ""
     table = f"; the table has the best {LISTED:,}" if len(f.trials) > LISTED else ""

@@ -64,7 +64,7 @@ class Search:
 
     @property
     def lead(self) -> str:
-        """What was gained, what mattered, and how sure both are, in a sentence."""
+        """What tuning gained, what mattered, and how sure both are, in a sentence."""
         if self.found.best is None:
             return f"Nothing was found: {self.found.nothing}."
         more = f", {self.mattered}" if self.mattered else ""
@@ -245,7 +245,7 @@ def _check(evaluations: pd.DataFrame | None, algorithm: str) -> list[dict[str, A
 
 
 def _tables(run: Path) -> list[TextTable]:
-    """A comparison's tables as a person reads them, as far as they are there."""
+    """A comparison's tables for readers, as far as they exist."""
     files, shown = RunFiles(run), []
     for caption, file, readable in (
         ("Test accuracy on fresh seeds in %, mean ± 95 % interval", files.table_file, comparison_text.shown),
@@ -271,7 +271,7 @@ def _tables(run: Path) -> list[TextTable]:
 
 
 def _outcome(run: Path) -> str:
-    """What a comparison found, in sentences after others; "" where its tables are not all there."""
+    """A comparison's results as further sentences; "" if some of its tables do not exist yet."""
     files = RunFiles(run)
     if not all(file.exists() for file in (files.table_file, files.pairs_file, files.against_file)):
         return ""
@@ -300,7 +300,7 @@ def _plain(caption: str, frame: pd.DataFrame) -> TextTable:
 
 
 def _lead(record: dict[str, Any], state: str, evaluated: bool) -> str:
-    """What was done; of a comparison that is not over, what is to be done.
+    """What was done; for a comparison that is not over, what will be done.
 
     evaluated: whether there are runs on fresh seeds.
     """

@@ -1,4 +1,4 @@
-"""Words for what a run holds: how a search searched, and what mattered in it."""
+"""Descriptions of a run: how the search was done, and which hyperparameters mattered."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import several, short
 from fedtune.tuning.messages import said
 
-SURE = 0.95  # of the resamples in which a hyperparameter comes first: fewer, and it only may have mattered most
+SURE = 0.95  # share of resamples in which it must rank first; below, it only "may have mattered most"
 
 
 def search_settings(record: dict[str, Any]) -> str:
@@ -27,9 +27,9 @@ def search_settings(record: dict[str, Any]) -> str:
 
 
 def mattered(found: Importance | None) -> str:
-    """Which hyperparameter mattered most among the trials, and how sure that is; "" where nothing can be said.
+    """Which hyperparameter mattered most among the trials, and how sure that is; "" if this is too uncertain.
 
-    Of one that comes first in less than half of the resamples nothing can.
+    It is too uncertain if the hyperparameter ranks first in less than half of the resamples.
     """
     if not found or found.first < RESAMPLES / 2:
         return ""

@@ -1,4 +1,4 @@
-"""What to know before one believes a search or a comparison: the same sentences in a terminal and in a report."""
+"""What to know before you trust a search or a comparison: the same sentences in a terminal and in a report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def of_search(searcher: str, trials: int, config: Mapping[str, Any], space: Mapp
 
 
 def as_random(searcher: str, trials: int, which: str) -> list[str]:
-    """What to say of a search that ends before, or soon after, its searcher begins to learn.  which: to be read as."""
+    """A warning if the search ends before, or soon after, its searcher begins to learn.  which: how to read it."""
     kind = searchers.KINDS.get(searcher)
     enough = max(ENOUGH, 2 * kind.startup) if kind and kind.startup else 0
     if not kind or trials >= enough:
@@ -29,7 +29,7 @@ def as_random(searcher: str, trials: int, which: str) -> list[str]:
 
 
 def at_edges(whose: str, config: Mapping[str, Any], space: Mapping[str, str]) -> list[str]:
-    """Which of a configuration's values lie at an end of what was searched."""
+    """Which of a configuration's values lie at an end of the searched range."""
     return [
         f"{whose} has {name} = {short(config[name])}, at the {end} end of the searched {text}: the optimum may lie "
         "beyond it"

@@ -13,7 +13,7 @@ from fedtune.user_code import places
 
 @check("spaces", "every search space holds hyperparameters within their ranges", needs=("declarations",))
 def spaces(s: Subject) -> Violation | Note | None:
-    """Of an algorithm with a name, those of its file or the one made from its declarations."""
+    """The spaces of the algorithm's file, or the one made from its declarations."""
     names = []
     try:
         for name in (names := space.names(s.name)):

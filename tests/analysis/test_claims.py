@@ -196,7 +196,7 @@ def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.C
     found = pd.read_csv(out / "gfpl-claims-digits.csv").set_index("claim")["verdict"]
     assert dict(found) == {"C7, n": HOLDS, "C7, w̄": FAILS}
     page = (out / "gfpl-claims-digits.md").read_text()
-    assert "Not judged, as nothing was run that they are of: C1; C1, frame; " in page and "C7, m; C8; " in page
+    assert "Not judged, because their settings were not run: C1; C1, frame; " in page and "C7, m; C8; " in page
     assert "| digits, 20 of 100 rounds, 2 seeds |" in (out / "gfpl-claims-digits.md").read_text()
     assert "`fedtune reproduce gfpl-fig7 --dataset digits --quick" in (out / "gfpl-claims-digits.md").read_text()
     assert "| C7, n |" in capsys.readouterr().out

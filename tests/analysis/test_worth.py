@@ -59,5 +59,5 @@ def test_families_are_by_what_is_sent() -> None:
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path) -> None:
-    with pytest.raises(UserError, match="a finished comparison's folder is needed"):
+    with pytest.raises(UserError, match="the folder of a finished comparison is needed"):
         worth.text(tmp_path)

@@ -28,8 +28,8 @@ BROKEN = {
     "Collects": ("own state", "_seen changes during a run"),
     "Counts": ("own state", "self.calls is set during a run"),
     "KeepsInNet": ("own state", "the net's last changes"),
-    "Unseeded": ("seed", "the same seed gives other numbers a second time"),
-    "CentresScores": ("scores", "scores a row differently when other rows are beside it"),
+    "Unseeded": ("seed", "the same seed gives different numbers the second time"),
+    "CentresScores": ("scores", "scores a row differently when the batch has other rows"),
     "Branches": ("one program", "torch.where"),
     "Selects": ("one program", "mask"),
     "ForgetsMask": ("stack = loop", "data.mask"),
@@ -41,13 +41,13 @@ BROKEN = {
     "SendsRows": ("rows stay home", "the client's own rows in example"),
     "Idle": ("first effects", "lam changes nothing"),
     "TooEarly": ("first effects", "has an effect in round 1, but declares first_round=2"),
-    "ReportsNothing": ("metrics", "gives norm = inf"),
+    "ReportsNothing": ("metrics", "returns norm = inf"),
 }
 BROKEN_MODELS = {
     "wrong_head": ("fits", "the head of broken_models.py:wrong_head does not take"),
     "in_place": ("inputs", "changes the rows"),
     "remembers": ("own state", "body.last changes"),
-    "unregistered": ("state_dict", "with the tensors of another draw"),
+    "unregistered": ("state_dict", "with the tensors of another instance"),
     "single_precision": ("types", "new_zeros"),
     "infinite_gradient": ("gradient", "is not finite"),
     "spoiled_gradient": ("gradient", "modified by an inplace operation"),
@@ -134,4 +134,4 @@ def test_an_algorithm_is_checked_with_a_scenario_and_with_a_users_model() -> Non
     elsewhere = Check(model=f"{MODELS}:branches", dataset="digits")  # whose file is not in this folder
     assert elsewhere.base is not None and elsewhere.base.dataset == "digits"
     both = Check(f"{ALGORITHMS}:Sound", model=f"{MODELS}:branches")
-    assert both.passed and any("cannot run so" in v.note for v in both.verdicts)
+    assert both.passed and any("cannot run the model" in v.note for v in both.verdicts)

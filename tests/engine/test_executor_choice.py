@@ -235,7 +235,7 @@ def test_a_model_that_draws_from_the_processs_streams_is_refused_however_it_runs
     scenario = SMALL.override(model=model, features=0)
     with pytest.raises(UserError, match=rf"repeatable, but at keeping_nets.py:\d+ it draws from {whose}'s random"):
         Simulation(Experiment("fedavg", scenario, executor=executor), {}, DATA).step()
-    assert "draws from the process's stream" in str(models.own_state(models.ModelSubject(model, scenario)))
+    assert "draws from the process's random stream" in str(models.own_state(models.ModelSubject(model, scenario)))
 
 
 @pytest.mark.parametrize("kind", ["tensor_hook", "penalty"])
@@ -249,7 +249,7 @@ def test_a_model_that_is_trained_to_other_numbers_stacked_is_looped(
     with pytest.raises(UserError, match="stacked: at the model it trains .* to other values than alone"):
         settled(Experiment("fedavg", scenario, executor="stack"), {}, DATA)
     subject = models.ModelSubject(model, scenario)
-    assert "from each alone: clients are run one after the other" in str(models.one_program(subject))
+    assert "from each model's alone: clients run one after the other" in str(models.one_program(subject))
     assert not subject.stacks
 
 

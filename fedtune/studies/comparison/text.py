@@ -57,7 +57,7 @@ def _differing(pairs: pd.DataFrame, all_: str, whom: str) -> str:
 def caveats(
     searcher: str, trials: int, spaces: Mapping[str, Mapping[str, str]], evaluations: pd.DataFrame
 ) -> list[str]:
-    """What to know before one believes a comparison's searches: those that are as good as random, values at an end.
+    """What to know before you trust a comparison: searches that were almost random, values at the end of their range.
 
     trials: of each search.  spaces: what each searched, as a record has it.  evaluations: the runs on fresh seeds.
     """
