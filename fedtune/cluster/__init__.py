@@ -1,1 +1,1 @@
-"""Ray as a place: starting or joining it, jobs, shares of a GPU, metrics for Prometheus."""
+"""Ray: starting or joining it, jobs, shares of a GPU, metrics for Prometheus."""

@@ -1,4 +1,4 @@
-"""Addresses of clusters, as they are typed: parsed once, and asked whether anybody listens there."""
+"""Addresses of clusters as users type them: parsed, and checked for a listener."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Address(NamedTuple):
 
 
 def parsed(text: str, schemes: tuple[str, ...], rule: str) -> Address:
-    """The address that a text like http://host:port, or host:port, stands for; UserError with the rule otherwise.
+    """Parse an address like http://host:port or host:port; UserError with the rule if it is invalid.
 
     schemes: that it may begin with; "" among them: host:port alone is one too.
     """
@@ -40,7 +40,7 @@ def parsed(text: str, schemes: tuple[str, ...], rule: str) -> Address:
 
 
 def require_answer(address: Address, rule: str, help: str) -> None:
-    """UserError where nobody listens, without a long wait."""
+    """UserError if nothing listens there, without a long wait."""
     try:
         socket.create_connection(address, timeout=SECONDS).close()
     except OSError as error:

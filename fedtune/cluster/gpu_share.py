@@ -1,4 +1,4 @@
-"""How much of a GPU a trial gets: measured on one round, and doubled once for a trial that runs out of memory."""
+"""A trial's share of a GPU: measured on one round, and doubled once if the trial runs out of memory."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class Measured(NamedTuple):
 
 
 def share(peak: float, total: float, trials: float) -> float:
-    """The fraction 1/n of a GPU, rounded down to Ray's four digits, of which n trials fit.
+    """The fraction 1/n of a GPU, rounded down to Ray's four digits, such that n trials fit.
 
-    peak    bytes that one needs at most, its CUDA context among them; 20 % are added.
-    total   bytes of the GPU.      trials   how many the CPUs beside a GPU allow.      Never more than one GPU.
+    peak    bytes that one trial needs at most, including its CUDA context; 20 % are added.
+    total   bytes of the GPU.      trials   how many the CPUs per GPU allow.      Never more than one GPU.
     """
     n = max(1, min(int(total / (GROWTH * peak)), int(trials), 10_000))
     return int(10_000 / n) / 10_000
 
 
 def measure_gpu_share(experiment: Experiment, data: Sequence[Federation], cpus: float) -> tuple[float, int]:
-    """The share of a GPU that a trial needs by a round measured on the cluster, and how many trials fit at once.
+    """The share of a GPU that a trial needs, measured by a round on the cluster, and how many trials fit at once.
 
     cpus: of a trial.  UserError if even a whole GPU is too small.
     """
@@ -75,7 +75,7 @@ def measure(experiment: Experiment, data: Sequence[Federation]) -> Measured:
     torch.cuda.synchronize()
     seconds = time.perf_counter() - began
     free, total = torch.cuda.mem_get_info()
-    context = total - free - torch.cuda.memory_reserved()  # and what others hold, where the GPU is not ours alone
+    context = total - free - torch.cuda.memory_reserved()  # and what other processes hold, if they share the GPU
     return Measured(seconds, torch.cuda.max_memory_reserved() + context, total)
 
 
@@ -84,7 +84,7 @@ class MoreMemory:
 
     Tune calls it after it has decided to try the trial again and before it queues it; a callback's on_trial_recover
     comes after that, when the trial already stands in the queue of its old share.  The trial's next failure is its
-    last.  Whatever goes wrong in here is swallowed: Tune would end the search over it.
+    last.  Errors in here are swallowed, because Tune would end the search over them.
     """
 
     def __init__(self, scheduler: TrialScheduler, gpus: float) -> None:
@@ -124,7 +124,7 @@ def with_more_memory(scheduler: TrialScheduler, gpus: float) -> TrialScheduler:
 
 
 def ran_out(trial: Any) -> bool:
-    """Whether a trial's last failure was that its GPU's memory was used up."""
+    """Whether a trial's last failure was that its GPU ran out of memory."""
     if not trial.error_file:
         return False
     last = Path(trial.error_file).read_text(errors="replace").rpartition("Failure # ")[2]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ray.dashboard.modules.job.pydantic_models import JobDetails
     from ray.job_submission import JobSubmissionClient
 
-MARK = "fedtune"  # the entry of a job's metadata that says whose it is
+MARK = "fedtune"  # the entry of a job's metadata that marks it as fedtune's
 ENVIRONMENT = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # Ray's own names for where a cluster is
 HERE = "http://127.0.0.1:8265"
 JOB_ENVIRONMENT = {"RAY_JOB_STOP_WAIT_TIME_S": "120"}  # for a stopped search to write down what it found; Ray's own: 3
@@ -70,7 +70,7 @@ def reached(address: str) -> Iterator[JobSubmissionClient]:
 
 
 def _require_answer(address: str) -> None:
-    """UserError for no web address, and where nobody listens, without a long wait."""
+    """UserError if it is not a web address, or if nothing listens there, without a long wait."""
     where = addresses.parsed(address, ("http", "https"), "--address must be the dashboard's, like http://head:8265")
     addresses.require_answer(
         where,
@@ -130,7 +130,7 @@ async def _follow(client: JobSubmissionClient, job: str) -> JobDetails:
                 print(text[max(0, len(text) - max(0, sent - shown)) :], end="", flush=True)
                 shown = max(shown, sent)
         except (RuntimeError, aiohttp.ClientError):
-            pass  # the line broke; whether the cluster is there says the next request
+            pass  # the connection broke; the next request shows whether the cluster is still there
         details = client.get_job_info(job)
         if details.status.is_terminal():
             return details
@@ -138,7 +138,7 @@ async def _follow(client: JobSubmissionClient, job: str) -> JobDetails:
 
 
 def stop(client: JobSubmissionClient, job: JobDetails) -> int:
-    """Tell a job to end, wait until it has; UserError if it had before."""
+    """Stop a job, and wait until it has ended; UserError if it had ended before."""
     name, asked = str(job.submission_id), False
     if job.status.is_terminal():
         raise UserError(f"only a running job can be stopped, but {name} is {job.status.lower()}; see fedtune jobs list")
@@ -150,7 +150,7 @@ def stop(client: JobSubmissionClient, job: JobDetails) -> int:
 
 
 def unknown_job(name: str, known: list[str]) -> UserError:
-    """The error for a job that is none of fedtune's, with the nearest of those there are, and the latest."""
+    """The error for an unknown job, with the nearest name among fedtune's jobs, and the latest."""
     if not known:
         return UserError(f"a job must be one that fedtune submitted, but this cluster has none, so not {name!r} either")
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.3)

@@ -1,6 +1,6 @@
-"""The Ray that a command starts here: where its files lie, who reads its token, its dashboard, and how its end is told.
+"""The Ray that a command starts: the place of its files, the rights on its token, its dashboard, and its end.
 
-What happens to a Ray that is there already is nobody's concern here.
+A Ray that was running before is not touched here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOOK = 0.5  # seconds between looks at Ray's services
 LATER = 10.0  # seconds after Ray's start in which trials load what trains, and the dashboard waits
 NICE = 19  # of the dashboard; Ray's workers have 15: it takes little time from those that train first
 TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")  # where Ray looks for a token before it looks into the home
-PATIENCE = 4.0  # seconds that a driver has, once one has died, to save what it has found and end by itself
+PATIENCE = 4.0  # seconds for a driver to save its results and end by itself once a Ray process has died
 SOCKET = "/ray/session_2026-11-26_06-58-18_123456_1234567/sockets/plasma_store"  # the longest path of Ray's sockets
 LONGEST = (103 if sys.platform == "darwin" else 107) - len(SOCKET)  # bytes of the folder that Ray's files go to
 ROOM = 64 * 2**20  # bytes that Ray's logs may need there
@@ -38,8 +38,8 @@ ROOM = 64 * 2**20  # bytes that Ray's logs may need there
 def temp_folder() -> str:
     """The folder for Ray's sockets and logs: in RAY_TMPDIR, else as Ray has it in TMPDIR or /tmp.
 
-    A TMPDIR that Ray cannot use, too long for a socket, say, is left for /tmp, and a line says so.  UserError where
-    nothing is fit, or where RAY_TMPDIR, which was meant for Ray, is not.
+    If Ray cannot use TMPDIR, for instance because a socket's path would be too long, /tmp is used and a line says so.
+    UserError if neither can be used, or if RAY_TMPDIR, which is meant for Ray, cannot.
     """
     rule = f"a folder for Ray must have a path of at most {LONGEST} bytes without spaces, and room to write"
     if given := os.environ.get("RAY_TMPDIR"):
@@ -54,12 +54,12 @@ def temp_folder() -> str:
     if why := _unfit(Path("/tmp"), "/tmp"):
         raise UserError(f"{rule}, but {left or '/tmp cannot be used'} ({why}); set RAY_TMPDIR to another")
     if left:
-        say(f"note: Ray's files go to /tmp, because {left}; RAY_TMPDIR chooses another folder")
+        say(f"note: {left}; Ray's files go to /tmp instead; RAY_TMPDIR chooses another folder")
     return "/tmp/ray"
 
 
 def _unfit(folder: Path, given: str) -> str:
-    """Why Ray cannot have its files in a folder, of which the nearest part is there; "" if it can."""
+    """Why Ray cannot keep its files in a folder that may not exist yet; "" if it can."""
     whole = str(Path(given).absolute())
     if len(os.fsencode(whole)) > LONGEST:
         return f"its path has {len(os.fsencode(whole))} bytes, too many for Ray's sockets"
@@ -79,9 +79,9 @@ def _unfit(folder: Path, given: str) -> str:
 
 
 def keep_token_private() -> None:
-    """Make the file of the user's token, or take others' rights off it, before Ray writes it as the umask has it.
+    """Create the user's token file, or restrict its rights, before Ray writes it with the umask's rights.
 
-    Ray takes what is there.  A token that the environment gives, or its file, is the user's own affair.
+    Ray uses an existing file.  A token or a file that the environment names is left to the user.
     """
     if not _asks_for_token() or any(map(os.environ.get, TOKENS)):
         return
@@ -96,7 +96,7 @@ def keep_token_private() -> None:
         if file.stat().st_mode & 0o077:
             file.chmod(0o600)
     except OSError:
-        pass  # a home that cannot be written to: Ray says so itself
+        pass  # the home cannot be written to: Ray reports it
 
 
 def _asks_for_token() -> bool:
@@ -104,7 +104,7 @@ def _asks_for_token() -> bool:
 
 
 def said_of_dashboard(url: str) -> str:
-    """The line that says where a dashboard is, and what shows the token that it asks for, ready to be pasted."""
+    """The line with the dashboard's address, and the command that prints its token, ready to paste."""
     beside = Path(sys.executable).with_name("ray")  # the command of this environment, active or not
     command = str(beside) if beside.exists() and shutil.which("ray") != str(beside) else "ray"
     return f"dashboard: http://{url}" + (f" (its token: {command} get-auth-token)" if _asks_for_token() else "")
@@ -112,9 +112,9 @@ def said_of_dashboard(url: str) -> str:
 
 @contextmanager
 def dashboard() -> Iterator[None]:
-    """The dashboard of the Ray that this process started, once trials have begun: it takes seconds of every processor.
+    """Start the dashboard of our Ray once trials have begun, because starting it takes seconds of every processor.
 
-    What is over before that has none.
+    A search that ends before that has no dashboard.
     """
     over = threading.Event()
 
@@ -145,9 +145,9 @@ def dashboard() -> Iterator[None]:
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """End the process, with its last words, where a service of the Ray that it started dies meanwhile.
+    """End the process with a last message if a service of the Ray that it started dies meanwhile.
 
-    Without this a driver waits a minute for it, wherever it speaks to Ray next, and is aborted then.
+    Without this a driver would wait a minute at its next call of Ray, and then be aborted.
     """
     over = threading.Event()
 
@@ -166,10 +166,10 @@ def watched() -> Iterator[None]:
 
 @contextmanager
 def spoken_to() -> Iterator[None]:
-    """What asks something of Ray: where the Ray that this process started has died, the process has its last words.
+    """Guard calls of Ray: if the Ray that this process started has died, end with a last message.
 
-    Whoever hands data to a Ray that has died is ended by it on the spot, with status 1.  A node that was given up for
-    dead while it lived, as on a busy machine, ends a moment after its driver has met errors.
+    A process that passes data to a dead Ray is ended at once, with status 1.  A live node that was taken for dead, as
+    on a busy machine, ends a moment after its driver has seen errors.
     """
     _end_if_dead()
     try:
@@ -182,7 +182,7 @@ def spoken_to() -> Iterator[None]:
             _end_if_dead()
             time.sleep(LOOK / 5)
         raise
-    _end_if_dead()  # of what died Tune says no more than that trials failed
+    _end_if_dead()  # Tune says only that trials failed, not what died
 
 
 def _end_if_dead() -> None:

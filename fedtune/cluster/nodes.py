@@ -1,4 +1,4 @@
-"""The nodes of a cluster: what Ray says of them in a line, and whether all of them see a folder."""
+"""The nodes of a cluster: Ray's messages about them in one line, and whether all of them see a folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECONDS = 60.0  # for nodes to say whether they see a folder
 
 
 class Told:
-    """Puts what Ray says of nodes at length into a file, and says it in a line."""
+    """Writes Ray's long messages about nodes to a file, and prints one line instead."""
 
     def __init__(self, log: Path | None, several: bool) -> None:
         """log: the file, whose folder may be made later.  several: whether there may be more nodes than this one."""
@@ -40,7 +40,7 @@ class Told:
             say(line + where)
 
     def _keep(self, message: str) -> str:
-        """Write it down, if that can be done; where, in words."""
+        """Write it to the file if possible; the place, in words."""
         with suppress(OSError):
             if self._log and self._log.parent.is_dir():
                 with self._log.open("a", encoding="utf-8") as file:
@@ -52,7 +52,7 @@ class Told:
 def require_shared(storage: Path) -> None:
     """UserError unless every node of the cluster that trials may run on sees this folder and may write to it.
 
-    The folder need not be there: what is asked of them is the nearest part of it that is.
+    The folder need not exist: its nearest existing parent is checked.
     """
     mine = ray.get_runtime_context().get_node_id()
     others = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU") and n["NodeID"] != mine]
@@ -78,7 +78,7 @@ def require_shared(storage: Path) -> None:
 
 
 def _answer(asked: ray.ObjectRef) -> bool:
-    """What a node says; of one that cannot, which the search will meet itself, that it sees the folder."""
+    """A node's answer; a node that cannot answer counts as one that sees the folder, as the search will find out."""
     try:
         return bool(ray.get(asked))
     except ray.exceptions.RayError:

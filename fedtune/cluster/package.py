@@ -1,4 +1,4 @@
-"""What goes to a cluster with a job: fedtune's own code, and the files that only this machine has, as a .zip."""
+"""The files that go to a cluster with a job, as a .zip: fedtune's code, and files that only this machine has."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def write(package: Path, files: Mapping[str, Path]) -> None:
     """Write fedtune and these files as a .zip, the same bytes for the same files; UserError if it gets too large."""
     with zipfile.ZipFile(package, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, path in (_code() | dict(files)).items():
-            entry = zipfile.ZipInfo(name)  # with no time of its own, so that the cluster knows it again
+            entry = zipfile.ZipInfo(name)  # without a time stamp, so that the cluster recognises it
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             with path.open("rb") as source, archive.open(entry, "w") as target:
                 shutil.copyfileobj(source, target, 1 << 20)

@@ -36,7 +36,7 @@ class Gauges(Callback):
     """Publishes how a search and its running trials stand, about once a second, whatever the rate of results.
 
     A trial that ended is published once more, then Ray drops its gauges.  Counts are of the whole search, also after a
-    resume.  Whatever goes wrong in here is swallowed: Tune would end the search over it.
+    resume.  Errors in here are swallowed, because Tune would end the search over them.
     """
 
     def __init__(self, run: str, algorithm: str, objective: Objective = ACCURACY) -> None:
@@ -53,7 +53,7 @@ class Gauges(Callback):
         return Gauges, (self.run, self.algorithm, self.objective)
 
     def on_trial_result(self, iteration: int, trials: list[Trial], trial: Trial, result: dict, **info: Any) -> None:
-        """A round was trained; what a trial reports when it diverges is chance, and counts for nothing."""
+        """A round was trained; the chance-level row of a diverged trial is ignored."""
         if not result.get("diverged"):
             self._reached(result.get(self.objective.attribute))
 
@@ -87,7 +87,7 @@ class Gauges(Callback):
             self._best = value
 
     def _peak(self, trial: Trial) -> float | None:
-        """The best value of a trial, also of one whose results another driver heard; none of one that diverged."""
+        """The best value of a trial, also from an earlier driver's results; none for a diverged trial."""
         if (trial.last_result or {}).get("diverged"):
             return None
         peaks: dict[str, float] = (trial.metric_analysis or {}).get(self.objective.attribute, {})

@@ -1,7 +1,7 @@
-"""What fedtune changes in Ray and can do without: it saves time, waits longer, or says a thing in a line.
+"""Optional changes to Ray: they save time, wait longer, or shorten a message.
 
-Each change is made where Ray is as it was when it was read (2.60).  Where Ray is another by now, the change is left out
-and a line for debugging says so: a newer Ray costs speed, and not the search.  What fedtune cannot do without is in
+Each change is made only if Ray's code still fits it (written for 2.60).  If Ray has changed, the change is left out and
+a debug line says so: a newer Ray then costs speed, but not the search.  The changes that fedtune needs are in
 ray_internals.py and ray_processes.py.
 """
 
@@ -24,11 +24,11 @@ logger = logging.getLogger(__name__)
 
 
 class Change(NamedTuple):
-    """Something of Ray's, and what takes its place.
+    """A part of Ray, and its replacement.
 
-    place     of what is replaced: module:name, or module:class.name.
-    by        makes what takes its place; raises whatever it likes where it finds something else than it was made for.
-    without   what it is like without the change.
+    place     what is replaced: module:name, or module:class.name.
+    by        makes the replacement; raises any error if Ray's code is not what it was made for.
+    without   the effect of leaving the change out.
     """
 
     place: str
@@ -38,7 +38,7 @@ class Change(NamedTuple):
 
 @contextmanager
 def changed(*changes: Change) -> Iterator[None]:
-    """Ray is changed so meanwhile, but for what does not fit the Ray that there is."""
+    """Apply the changes meanwhile, except those that do not fit the installed Ray."""
     with ExitStack() as held:
         for change in changes:
             with _left_out_unless_fitting(change.place, change.without):
@@ -51,7 +51,7 @@ def changed(*changes: Change) -> Iterator[None]:
 
 @contextmanager
 def _left_out_unless_fitting(what: str, without: str) -> Iterator[None]:
-    """A change ends at its first error, which is told to those who debug."""
+    """A change ends at its first error, which is logged for debugging."""
     try:
         yield
     except Exception as error:
@@ -87,9 +87,9 @@ FEW_SERVICES = (
 
 
 def patient(seconds: float, tell: Callable[[str], None]) -> Change:
-    """A Ray that is started has so many seconds for its node to come up, of which Ray itself gives it thirty.
+    """Give a starting Ray this many seconds for its node to come up, instead of Ray's own thirty.
 
-    tell: hears, once those are over, that there are more.  A node whose process has ended is not waited for.
+    tell: called with a message once the thirty are over.  A node whose process has ended is not waited for.
     """
 
     def waiting(look: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
@@ -115,7 +115,7 @@ def patient(seconds: float, tell: Callable[[str], None]) -> Change:
 
 
 def _raylet_lives() -> bool:
-    """Whether a node that this process has begun has not died."""
+    """Whether the node that this process started is alive."""
     import psutil
 
     for process in psutil.Process().children():
@@ -129,7 +129,7 @@ def _raylet_lives() -> bool:
 
 
 def messages_told(tell: Callable[[str], None]) -> Change:
-    """What Ray would print of nodes, with the last twenty lines of a raylet's log, is told to this."""
+    """Pass what Ray would print about nodes, with the last twenty lines of a raylet's log, to this function."""
 
     def telling(prints: Callable[[dict[str, Any], bool], None]) -> Callable[[dict[str, Any], bool], None]:
         _require_parameters(prints, "data", "ignore_prefix")
@@ -167,7 +167,7 @@ SEARCHING = (
 
 
 def forget_averages(trial: Any, but: Collection[str]) -> None:
-    """Drop what Tune keeps of an ended trial's metrics beside the last result, except of some of them.
+    """Drop what Tune keeps of an ended trial's metrics besides the last result, except for some of them.
 
     Extremes and moving averages of forty metrics are 100 kB of a driver's memory a trial; written into every snapshot
     they are 35 kB more, and most of the time that a snapshot takes.

@@ -21,7 +21,7 @@ def cpus_here() -> float:
 
 
 def show_token() -> None:
-    """Have this driver show the user's token where there is one, as `ray start` does."""
+    """Let this driver present the user's token if there is one, as `ray start` does."""
     from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
@@ -29,10 +29,10 @@ def show_token() -> None:
 
 @contextmanager
 def signals_apart() -> Iterator[None]:
-    """A Ray started meanwhile hears no signal that goes to our group or session, and leaves it to us what we hear.
+    """A Ray started meanwhile gets no signals sent to our process group or session, and does not change our handlers.
 
-    Batch systems, `timeout` and terminals send theirs to all of a group: a driver whose Ray dies with it waits for that
-    for a minute and is aborted.  On Linux the kernel ends Ray's processes with the driver in any case.
+    Batch systems, `timeout` and terminals signal a whole group: a driver whose Ray dies at once would wait for it for a
+    minute and be aborted.  On Linux the kernel ends Ray's processes with the driver in any case.
     """
     from ray._private import services, utils
 
@@ -50,7 +50,7 @@ def started_here() -> bool:
 
 
 def dead_service() -> str | None:
-    """The process of a Ray that this one started, its control service or its raylet, that has died by itself."""
+    """The process of our Ray, the control service or the raylet, that has died by itself."""
     from ray._private import worker
 
     node = worker._global_node
@@ -60,7 +60,7 @@ def dead_service() -> str | None:
 
 @contextmanager
 def loopback_only() -> Iterator[None]:
-    """A Ray started meanwhile talks on loopback only, and goes beside other Rays of this machine.
+    """A Ray started meanwhile listens on loopback only, and does not disturb other Rays of this machine.
 
     On Linux Ray's ports (but not the dashboard's) are open on every interface, even with a node address of 127.0.0.1,
     which it replaces; on macOS and Windows it keeps to loopback, and this makes it do so everywhere.  It has read the

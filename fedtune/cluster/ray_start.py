@@ -25,7 +25,7 @@ PATIENCE = 180.0  # seconds for a Ray started here to come up
 
 # Ray reads them when it starts, none when it is imported; what a user has set stays
 SETTINGS = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # by the processes of ray.init: nothing calls home
+    "RAY_USAGE_STATS_ENABLED": "0",  # by the processes of ray.init: no usage statistics are sent
     "RAY_preload_python_modules": "fedtune.cluster.worker",  # by each worker, which imports what trains beforehand
     "RAY_prestart_worker_first_driver": "0",  # by the node: as many workers as it has CPUs, also for two trials at once
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # by Tuner.fit: TensorBoard's files alone halve the driver's throughput
@@ -54,13 +54,13 @@ def connected(
     log: Path | None = None,
     storage: Path | None = None,
 ) -> Iterator[int]:
-    """Ray for as long as this lasts: a cluster's, or started here.  Gives how many trials fit into it at once.
+    """Ray for the duration of this context: a cluster's, or started here.  Yields how many trials fit at once.
 
     cpus, gpus: of a trial.  host: where the dashboard of a Ray started here listens; all else listens on loopback.
     trials: as many as are to run at once, if Ray has room for them; a Ray started here makes ready for them.
     log: the file for what Ray says of nodes at length.  storage: a folder that every node of a cluster must see.
-    A Ray that this process is connected to already is used, and left as it is.  SIGTERM is Ctrl-C meanwhile.
-    UserError if nobody answers, or if not even one trial fits.
+    A Ray that this process is connected to is used, and left running.  SIGTERM is handled like Ctrl-C meanwhile.
+    UserError if it does not answer, or if not even one trial fits.
     """
     ahead = not address and not gpus and trials >= ray_processes.cpus_here()
     with interrupting.terminable(), settings(ahead), ExitStack() as held:
@@ -93,7 +93,7 @@ def connected(
 
 @contextmanager
 def settings(ahead: bool = False) -> Iterator[None]:
-    """What a search asks of this process, taken back afterwards: environment, warnings and the loggers' levels.
+    """Settings of this process for a search, restored afterwards: environment, warnings and the loggers' levels.
 
     ahead: whether a Ray started meanwhile starts workers before they are asked for.
     """
@@ -114,7 +114,7 @@ def settings(ahead: bool = False) -> Iterator[None]:
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Environment variables have these values meanwhile, and afterwards, whoever set them, those of before."""
+    """Environment variables have these values meanwhile, and their former values afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -128,7 +128,7 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 
 def _unless_set(values: dict[str, str]) -> dict[str, str]:
-    """The same, but of what a user has set the user's."""
+    """The same, but variables that the user has set keep the user's values."""
     return {name: os.environ.get(name, value) for name, value in values.items()}
 
 
@@ -148,7 +148,7 @@ def without_stacks() -> Iterator[None]:
 
 
 def _note_other_clusters(address: str | None) -> None:
-    """Say that a cluster which the environment names for Ray is not joined unasked."""
+    """Say that the cluster in Ray's environment variable is not joined without --address."""
     there = os.environ.get("RAY_ADDRESS") or "local"
     if not address and there != "local" and "http" not in there:  # a dashboard's is for jobs
         say(f"note: RAY_ADDRESS names {there}, but fedtune starts its own Ray here; --address auto joins the named one")
@@ -208,7 +208,7 @@ def _path_of_workers() -> dict[str, str]:
 
 
 def _fitting(cpus: float, gpus: float) -> int:
-    """How many trials of so many CPUs and GPUs fit at once; UserError if not even one does."""
+    """How many trials with these CPUs and GPUs fit at once; UserError if not even one does."""
     have = ray.cluster_resources()
     for kind, wanted in (("CPU", cpus), ("GPU", gpus)):
         if wanted > have.get(kind, 0):
@@ -220,7 +220,7 @@ def _fitting(cpus: float, gpus: float) -> int:
 
 
 def require_cpus(cpus: float, address: str | None) -> None:
-    """UserError for more CPUs a trial than a Ray started here would have, without starting it."""
+    """UserError if a trial needs more CPUs than a Ray started here would have; Ray is not started."""
     if not address and not ray.is_initialized() and cpus > (have := ray_processes.cpus_here()):
         raise _too_many(cpus, "CPU", have)
 
@@ -248,7 +248,7 @@ def require_host(host: str) -> None:
 
 
 def require_address(address: str | None) -> None:
-    """UserError where nobody listens, without Ray's long wait."""
+    """UserError if nothing listens there, without Ray's long wait."""
     if address in (None, "auto", "local"):
         return
     where = addresses.parsed(address, ("", "ray"), "--address must be auto, host:port or ray://host:port")

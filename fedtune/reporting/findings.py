@@ -256,7 +256,9 @@ def _of_trials(f: Findings) -> list[str]:
         )
     if f.goal.constraints and f.best is not None:
         warnings.append(_of_constraints(f))
-    learns = "" if f.record.get("whole") else str(f.record.get("searcher"))  # where all was tried, nothing was drawn
+    learns = (
+        "" if f.record.get("whole") else str(f.record.get("searcher"))
+    )  # if everything was tried, nothing was sampled
     of_search = caveats.of_search(learns, len(f.trials), f.config, f.record.get("space") or {})
     unjudged = [str(f.record["unjudged"])] if f.record.get("unjudged") else []
     return [*warnings, *map(sentence, [*(of_search if f.best is not None else ()), *unjudged])]

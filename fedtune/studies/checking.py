@@ -132,7 +132,7 @@ def _algorithm_and_model(what: str, model: str) -> tuple[str, str]:
 
 
 def _called(model: str) -> str:
-    """What is found under a name in a user's file, and how it is called, in words."""
+    """A description of a user's function, if it is called in an unusual way."""
     found = user_files.load(model, "model") if user_files.is_own(model) else None
     if not inspect.isfunction(found):
         return ""
@@ -141,7 +141,7 @@ def _called(model: str) -> str:
 
 
 def _is_model(name: str) -> bool:
-    """Whether a name in a user's file is a model's function and no algorithm."""
+    """Whether a name in a user's file is a model function, not an algorithm."""
     if user_files.call_options(name):
         return True
     found = user_files.load(name, "algorithm or model")

@@ -33,15 +33,15 @@ class More:
     top: int | None = None
 
     def __post_init__(self) -> None:
-        """UserError for what does not go together."""
+        """UserError for incompatible options."""
         if self.trials and self.top:
             raise UserError(f"--top says how many trials get more --rounds, but got --top {self.top} with --trials")
 
 
 def extend(path: Path, more: More, name: str | None, changed: Mapping[str, Any], trust: bool = False) -> int:
-    """Search on from a search that is over; the exit status.
+    """Continue a finished search with more trials or rounds; the exit status.
 
-    name: of the new folder.  changed: options that may be others now.  trust: also where another user wrote the folder.
+    name: of the new folder.  changed: options with new values.  trust: also if another user wrote the folder.
     """
     run = RunFolder(path)
     record = resuming.record_of(run, trust)
@@ -76,7 +76,7 @@ def _untried(p: plan.Plan, run: RunFolder) -> int:
 
 
 def _require_extendable(run: RunFolder, record: dict[str, Any]) -> None:
-    """UserError unless the search is over, keeps what its searcher learnt, and can be read."""
+    """UserError unless the search is over, has its searcher's study, and can be read."""
     path = run.path
     if not all(n in record for n in ("scheduler", "searcher")):
         raise UserError(f"a search is extended from its run.json, but the one in {path} does not say how it searched")

@@ -21,8 +21,8 @@ from fedtune.tuning.space_types import Config
 def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
     """Train the best and the default configuration on fresh seeds: new partitions, initialisations and samples.
 
-    Returns a row per run; its metrics are those of the last round.  How each client did is in the table of clients.
-    Each run leaves a file, and is not trained again where the search is resumed.
+    Returns a row per run, with the metrics of its last round.  Each client's results are in the table of clients.
+    Each run leaves a file, and is not trained again if the search is resumed.
     """
     default = p.default()
     candidates = {"best": config} if config == default else {"best": config, "default": default}
@@ -60,7 +60,7 @@ class WorkersAhead(Callback):
     """
 
     def __init__(self, p: Plan) -> None:
-        """p: a plan whose trials run on this machine's CPUs; of others' machines nobody knows which would be asked."""
+        """p: a plan whose trials run on this machine's CPUs; in a cluster it is unknown which node would be used."""
         self._trials, self._slots = p.trials, p.concurrent or 1
         self._wanted = 0 if p.address or p.gpus else min(self._slots, 2 * p.final_seeds)
         self._started: list[ray.ObjectRef] = []

@@ -1,4 +1,4 @@
-"""What searches found, trained again on seeds that none of them has seen."""
+"""The searches' best configurations, trained again on seeds that none of the searches has seen."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def evaluate(
     fedtune.runs.clients); and the outcomes of the runs.  One run may serve two candidates, when the search's best is
     the default.
 
-    Of a search's candidates the one with the best mean of the objective on the fresh seeds is `chosen`: no test figure
-    is looked at.  But validation and test accuracy of one run go together, so with more than one to choose from the
-    test accuracy there is a little too good.
+    Among a search's candidates, the one with the best mean of the objective on the fresh seeds is `chosen`; no test
+    figure is used.  But validation and test accuracy of a run are correlated, so with more than one candidate the test
+    accuracy is slightly too optimistic.
 
     top      candidates of each search, beside the default.
     folder   where each run leaves a file; a run whose file is there is not run again.
@@ -110,7 +110,7 @@ def evaluate(
 
 
 def _key(p: Plan, c: Candidate, seed: int) -> tuple[str, str, int]:
-    """What decides a run: candidates that share it are one run."""
+    """The key of a run: candidates with the same key share one run."""
     return p.experiment.algorithm, json.dumps(c.config, sort_keys=True), seed
 
 
@@ -138,8 +138,8 @@ def run_summary(outcome: ray_tasks.Outcome, goal: Goal = BY_ACCURACY) -> dict[st
 def chosen(frame: pd.DataFrame, goal: Goal = BY_ACCURACY) -> pd.Series:
     """Which rows belong to their algorithm's tuned configuration; the default's never do.
 
-    What breaks a constraint in the mean comes behind all that break none.  Where every candidate diverged on some seed,
-    the search's best stays, and its row says so.
+    Candidates that violate a constraint in the mean rank behind all that satisfy them.  If every candidate diverged on
+    some seed, the search's best is kept, and its row says so.
     """
     tuned = frame[frame["configuration"] != DEFAULT]
     means = tuned.groupby(["algorithm", "configuration"], sort=False)[goal.names].agg(lambda v: v.mean(skipna=False))

@@ -1,4 +1,4 @@
-"""Who holds what in a partition, as a table: what `fedtune partition` prints and draws."""
+"""Which client holds which data, as a table: what `fedtune partition` prints and draws."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ WIDTH = 32  # of an owner's name there
 def show(
     scenario: Scenario, seed: int, data_dir: str | None, download: bool, save: Path | None
 ) -> tuple[pd.DataFrame, np.ndarray | None]:
-    """Partition, print what came of it, and save who holds which rows if asked to.
+    """Partition the data, print the result, and save which client holds which rows if asked to.
 
-    Returns what `counts` gives; and where features are shifted, what images look like at each client.
+    Returns what `counts` gives; and if features are shifted, an example image of each client.
     """
     data = datasets.load(scenario.dataset, data_dir, download)
     made = partitioning.partition(data, scenario, seed)
@@ -45,7 +45,7 @@ def show(
 
 
 def title(scenario: Scenario) -> str:
-    """The partition in words: its law, its data set, and what differs from a scenario's defaults."""
+    """The partition in words: its kind, its data set, and fields that differ from a scenario's defaults."""
     base, names = Scenario(), [f.name for f in fields(Scenario)]
     ignored = {n for uses in USES.values() for n in uses} - {*USES.get(scenario.partition, ())}
     of_data = [n for n in names[names.index("partition") + 1 : names.index("rounds")] if n not in ignored]
@@ -101,9 +101,9 @@ def counts(f: Federation, data: Dataset, first: int = 0) -> pd.DataFrame:
 
 
 def label_skew(table: pd.DataFrame) -> pd.Series:
-    """Of each client, half the absolute difference between its shares of the classes and those of all clients.
+    """For each client, half the absolute difference between its class shares and those of all clients together.
 
-    0: as all clients together; towards 1: classes that nobody else holds.  This is the total variation distance, half
+    0: equal shares; towards 1: classes that no other client holds.  This is the total variation distance, half
     the earth mover's distance of Zhao et al. 2018, arXiv:1806.00582.
     """
     rows = table.pivot_table(index="client", columns="class", values="rows", aggfunc="sum")

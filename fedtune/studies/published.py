@@ -1,8 +1,8 @@
 """The figures that four papers printed, each with what is known to be wrong with it.
 
 GFPL (Lu et al. 2026), FedPA (Jiang et al. 2024), FedGenP (Taghiyarrenani et al.) and FedSA (Zhou et al. 2025); the
-figures are in published.yaml, copied from the papers' texts.  What is not legible there is left out and stands in
-`lost()`.  A figure is a target for a run of ours only if its scenario is the paper's setting and its defects allow it.
+figures are in published.yaml, copied from the papers' texts.  Illegible figures are left out and listed in `lost()`.
+A figure is a target for our runs only if its scenario is the paper's setting and its defects allow it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ COLUMNS = {
 
 
 class Defect(NamedTuple):
-    """What is wrong with a printed figure, or left unsaid about it."""
+    """A defect of a printed figure, or information that is missing about it."""
 
     short: str  # a few words
     what: str
@@ -109,7 +109,7 @@ def every() -> tuple[Cell, ...]:
 
 
 def lost() -> dict[str, str]:
-    """What of the papers' tables is illegible or was never printed: where -> what."""
+    """The parts of the papers' tables that are illegible or were never printed: where -> what."""
     return {entry["where"]: entry["what"] for entry in _content()["lost"]}
 
 

@@ -1,4 +1,4 @@
-"""Many runs outside a search, as Ray tasks; where there is a folder, each leaves a file and is run only once.
+"""Many runs outside a search, as Ray tasks; with a folder, each leaves a file and is run only once.
 
 Seeds of one configuration share a task where their clients can train as one stack: see `engine.seed_stack`.
 """
@@ -79,8 +79,8 @@ def run_all(
     cpus, gpus   of each run.
     budget       of each run, which may end before its scenario's rounds.
     concurrent   runs at once at most; as many as Ray has room for, if not given.
-    objective    by which a run's best round is told; without one, outcomes hold nothing of single clients.
-    timed        whether a run's seconds are judged, so that each is trained by itself.
+    objective    selects a run's best round; without one, outcomes hold no results of single clients.
+    timed        whether a run's seconds matter, so that each is trained by itself.
     """
     done: dict[str, Outcome] = {}
     if folder:
@@ -107,7 +107,7 @@ def start_worker() -> ray.ObjectRef:
 
 
 def _loaded() -> None:
-    """Nothing: to know this function a worker has imported this module."""
+    """Does nothing: to call this function, a worker has imported this module."""
 
 
 def finished(runs: Sequence[SeededRun], folder: Path, budget: Budget | None = None) -> dict[str, Outcome]:
@@ -172,7 +172,7 @@ class _Course:
         self.over = row["round"] >= self.simulation.setting.scenario.rounds or self.budget.reached(row, self.seconds)
 
     def outcome(self) -> Outcome:
-        """What came of it: the last round and the best one are scored on test rows now, unless they were."""
+        """The outcome: the last round and the best one are scored on test rows now, unless they were before."""
         if self.reason:
             return Outcome(self.rows, self.reason)
         try:
@@ -247,7 +247,7 @@ def _outcomes(
 
 
 def _next(waiting: dict[Any, list[SeededRun]]) -> Iterator[tuple[SeededRun, Outcome]]:
-    """The next runs to end, which wait no longer; UserError for what cannot heal."""
+    """The next runs to end, without further waiting; UserError for an error that a retry cannot fix."""
     try:
         with local_ray.spoken_to():  # without fetching, which asks the raylet
             (done, *_), _ = ray.wait(list(waiting), fetch_local=False)

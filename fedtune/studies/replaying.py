@@ -29,7 +29,7 @@ CLOCK = ["trial", "seconds", "eval_seconds", JUDGED]  # columns that differ each
 def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool = False) -> int:
     """Train a run's trials again in a new folder beside it; 0 if every number is the same, else 1.
 
-    name: of the new folder.  changed: options that may be others now.  trust: also where another user wrote the folder.
+    name: of the new folder.  changed: options with new values.  trust: also if another user wrote the folder.
     """
     run = RunFolder(path)
     record = resuming.record_of(run, trust, "scheduler")
@@ -104,7 +104,7 @@ def _distance(one: pd.DataFrame, other: pd.DataFrame) -> pd.Series:
 
 
 def _how_far(distances: Sequence[pd.Series]) -> str:
-    """How far trials with other numbers are apart, in words."""
+    """How much trials with different numbers differ, in words."""
     largest = pd.concat([d[d < np.inf] for d in distances]).sort_values()
     shorter, missing = sum(d.empty for d in distances), sum(bool((d == np.inf).any()) for d in distances)
     said = [f"the largest relative difference is {largest.iloc[-1]:.2g}, in {largest.index[-1]}"] * bool(largest.any())
@@ -114,7 +114,7 @@ def _how_far(distances: Sequence[pd.Series]) -> str:
 
 
 def _unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Where the code or the machine is known to be another one than then, in words."""
+    """A note if the code or the machine is known to differ from those of the first run."""
     before, after = provenance.trained_by(then), provenance.trained_by(now)
     others = [n for n in before if n in after and before[n] != after[n]]
     if not others:

@@ -1,4 +1,4 @@
-"""Resuming a search whose driver died or was interrupted, and what resume, extend and replay ask of a run's folder."""
+"""Resuming a search whose driver died or was interrupted, and what resume, extend and replay need of a run's folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATE = "Ray reads a run's state in a way that can run any code"
 def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
     """Resume a search or a comparison from its folder; the exit status.
 
-    changed: options that may be others now, of SearchOptions.  trust: also where another user wrote the folder.
+    changed: options of SearchOptions with new values.  trust: also if another user wrote the folder.
     """
     run = RunFolder(path)
     if not trust:
@@ -52,9 +52,9 @@ def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
 
 
 def record_of(run: RunFolder, trust: bool, *needed: str) -> dict[str, Any]:
-    """A search's record; UserError unless it says how the search was begun, has what is needed, and is one's own.
+    """A search's record; UserError unless it says how the search was started, is complete, and is the user's own.
 
-    The user's files that it was made of are known from now on; UserError for one that has changed since.
+    The user's files of the search are registered; UserError if one has changed since.
     """
     record = run.record_with("state", "scenario", "defaults", *needed)
     try:
@@ -68,6 +68,6 @@ def record_of(run: RunFolder, trust: bool, *needed: str) -> dict[str, Any]:
 
 
 def options_of(run: RunFolder, changed: Mapping[str, Any]) -> SearchOptions:
-    """A search's own options, for the folder as it is named now, with those that are others now."""
+    """A search's own options, with the folder's present name and the options with new values."""
     known, folder = SearchOptions.from_record(run.record), run.path.absolute()
     return dataclasses.replace(known, name=folder.name, storage_path=str(folder.parent), **changed)

@@ -1,4 +1,4 @@
-"""A search, then its final check: from a plan to what is written down and said."""
+"""A search, then its final check: from a plan to records and messages."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from fedtune.user_code import user_errors
 
 
 def run_with_ray(p: Plan, record: dict[str, Any] | None = None, resumed: bool = False) -> int:
-    """Start Ray, search, check and say what was found; the exit status.
+    """Start Ray, search, check and report the result; the exit status.
 
-    record: what the run's record holds beside the plan: of what it is the continuation, say.
+    record: entries of the run's record besides the plan, for instance which run it continues.
     """
     with ExitStack() as held:
         if resumed:
@@ -47,7 +47,7 @@ def run_with_ray(p: Plan, record: dict[str, Any] | None = None, resumed: bool = 
 
 
 def partition(p: Plan, data: datasets.Dataset, fresh: int) -> list[federation.Federation]:
-    """The federations that every trial trains on; UserError if they, or so many fresh ones, cannot be partitioned."""
+    """The federations that every trial trains on; UserError if they, or the fresh ones, cannot be partitioned."""
     partitioning.require_partitions(data, p.experiment.scenario, p.fresh(fresh))
     seeds = range(p.experiment.seed, p.experiment.seed + p.seeds)
     partitioning.report(data, p.experiment.scenario, seeds[0])
@@ -55,7 +55,7 @@ def partition(p: Plan, data: datasets.Dataset, fresh: int) -> list[federation.Fe
 
 
 def as_recorded(p: Plan) -> Plan:
-    """The plan with the executor that its run's record tells, if it was begun before."""
+    """The plan with the executor of its run's record, if it was started before."""
     found = p.files.record.get("executor") if p.files.record_file.exists() else None
     return dataclasses.replace(p, experiment=dataclasses.replace(p.experiment, executor=found)) if found else p
 
@@ -68,7 +68,7 @@ def run_search(
     fits: int,
     resumed: bool,
 ) -> int:
-    """The same where Ray is there, with room for `fits` trials; whoever resumes holds the folder's lock already."""
+    """The same with Ray running and room for `fits` trials; a resuming caller already holds the folder's lock."""
     with ExitStack() as held:
         p = as_recorded(p)
         p = dataclasses.replace(p, experiment=settled(p.experiment, p.default(), partitions[0]))
@@ -80,7 +80,7 @@ def run_search(
         run = p.files
         tools = held.enter_context(loggers.opened(p.options.logger, about(p), p.experiment.configuration))
         run.add(**provenance.of_experiment(p.experiment) | p.to_record() | record)
-        if not resumed:  # not before: whatever is refused leaves nothing behind
+        if not resumed:  # not before: a refused search leaves nothing behind
             run.make()
             held.enter_context(run.lock())
             user_copies.keep(p.own, p.folder)
@@ -94,7 +94,7 @@ def run_search(
 
 
 def about(p: Plan) -> loggers.About:
-    """What a tool that logs trials is told of the search."""
+    """The description of the search for tools that log trials."""
     experiment = p.experiment
     return loggers.About(f"{p.storage.name}/{p.name}", experiment.algorithm, p.scenario, experiment.seed, p.folder)
 
@@ -153,7 +153,7 @@ def search_and_check(
 
 @contextmanager
 def _ending_recorded(p: Plan, run: RunFiles, watch: disk.Watch) -> Iterator[None]:
-    """What ends a search meanwhile, before its end, is in its record and said."""
+    """If the search is ended early meanwhile, its record and a message say so."""
 
     def interrupted(why: str) -> None:
         run.write("interrupted", reason=why)
@@ -172,14 +172,14 @@ def _ending_recorded(p: Plan, run: RunFiles, watch: disk.Watch) -> Iterator[None
 
 
 def _interrupted(p: Plan) -> str:
-    """What to say of a search that was interrupted."""
+    """The message for an interrupted search."""
     if p.again or p.earlier:
         return f"interrupted; the same command with another --name {'repeats' if p.again else 'extends'} it again"
     return f"interrupted; {command_line('resume', p.shown)} continues it"
 
 
 def _broken(reported: Reported) -> dict[str, list[str]]:
-    """Why trials met what cannot heal, and their stacks."""
+    """Why trials failed with errors that a retry cannot fix, and their stacks."""
     found: dict[str, list[str]] = {}
     for rows in reported.values():
         if rows and rows[-1].get(BROKEN):
@@ -194,9 +194,9 @@ def _at_length(stacks: list[str], debug: bool) -> str:
 def _nothing_found(
     p: Plan, run: RunFiles, trials: pd.DataFrame, broken: dict[str, list[str]], interrupted: bool, hopeless: str
 ) -> int:
-    """Say, and write down, why no trial is to be trusted; the exit status.  UserError if all met what cannot heal.
+    """Say and record why no trial counts; the exit status.  UserError if all failed with errors that stay.
 
-    hopeless: why no configuration can keep the constraints, where that is so.
+    hopeless: why no configuration can satisfy the constraints, if that is so.
     """
     if interrupted:
         run.write("interrupted")

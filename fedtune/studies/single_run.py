@@ -1,4 +1,4 @@
-"""One configuration trained from its first round to its last, without Tune, and what is said of it."""
+"""One configuration trained from its first round to its last, without Tune, and the messages about it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _rounds(simulation: Simulation) -> list[dict[str, Any]]:
 
 
 def _conclude(last: dict[str, Any], seconds: float) -> None:
-    """Say how the last round stands."""
+    """Print the metrics of the last round."""
     say(
         f"after {several(last['round'], 'round')} in {seconds:.1f} s: val_acc {last['val_acc']:.4f}, "
         f"test_acc {last['test_acc']:.4f} (std over clients {last['test_acc_std']:.4f}, worst tenth "

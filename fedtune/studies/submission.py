@@ -1,4 +1,4 @@
-"""A search as it goes to a cluster: checked here, with its arguments as the cluster is to have them, and packed."""
+"""A search for a cluster: checked here, its arguments rewritten for the cluster, and packed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def prepare(
     data: Path | None,
     package: Path,
 ) -> Submission:
-    """Check what is to be submitted, and write the package; UserError for whatever is wrong.  Nothing is sent.
+    """Check the search to submit, and write the package; UserError if anything is wrong.  Nothing is sent.
 
     command     search or compare, or one of those that continue a run.
     arguments   the command's.
@@ -150,7 +150,7 @@ def _continued(arguments: list[str], run: Path, data: Path | None, package: Path
 
 
 def _on_cluster(what: str, path: Path) -> Path:
-    """The path; UserError unless it means the same in the job's own folder, which goes when the job ends."""
+    """The path; UserError unless it is absolute, as the job's own folder is removed when the job ends."""
     if not path.is_absolute():
         raise UserError(
             f"{what} must be the absolute path of a folder that all nodes of the cluster share, but got {path}; "

@@ -12,7 +12,7 @@ from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUnifo
 from fedtune.core.errors import UserError, shown
 from fedtune.core.hyper import Knob, plain
 
-EDGE = 0.05  # of a range, on its scale: whatever lies nearer to an end counts as at it
+EDGE = 0.05  # share of a range, on its scale: a value this near to an end counts as at the end
 FAR = 1e300  # beyond any number that is searched
 POINTS = 10_000  # of a grid, counted before any is made
 
@@ -30,7 +30,7 @@ def domain_text(domain: Domain) -> str:
 def edge(value: Any, text: str) -> str:
     """Whether a value lies at the `lower` or `upper` end of a range, written as in run.json; "" if at none.
 
-    Nor at one beyond which there is nothing: a weight or share begins at 0, a number of things at 1.
+    Natural limits do not count: a weight or share begins at 0, a count at 1.
     """
     written = re.match(r"(\S+) … (\S+)( \(log\))?", str(text))
     if not written or isinstance(value, bool) or not isinstance(value, int | float):
@@ -119,7 +119,7 @@ def as_domain(name: str, value: Any) -> Domain:
 
 
 def fitted(knob: Knob, domain: Domain) -> Domain:
-    """The domain with values of its hyperparameter's type; UserError for one that holds others than declared.
+    """The domain with values of its hyperparameter's type; UserError if it has values that the hyperparameter forbids.
 
     A range of real numbers would give a whole-numbered hyperparameter values that every trial fails on.
     """
@@ -134,7 +134,7 @@ def _fitted_choice(knob: Knob, domain: Categorical) -> Domain:
                 f"{knob.name} needs different values, but its choice has {value!r} {found.count(value)} times; "
                 "give it once"
             )
-        if value is None and knob.default is not None:  # a trial's table could not tell it from no value at all
+        if value is None and knob.default is not None:  # a trial's table could not distinguish it from a missing value
             raise UserError(f"{knob.name} can be searched over text and numbers, but its choice has None; use a word")
     same = all(map(_alike, found, domain.categories))
     return domain if same else Categorical(found).uniform()
@@ -149,7 +149,7 @@ def _fitted_range(knob: Knob, domain: Domain) -> Domain:
     if knob.integer and not whole:
         if not apart or apart != int(apart):
             raise _others(knob, domain, "whole numbers", "tune.randint or tune.lograndint")
-        whole, high = True, high + (apart == 1)  # Ray leaves out the end of a qrandint in steps of 1
+        whole, high = True, high + (apart == 1)  # Ray excludes the upper end of a qrandint with step 1
     if whole and apart == 1:
         apart = None
     if apart and log:

@@ -1,4 +1,4 @@
-"""Ray Tune at work on a plan: from the start, from where its last driver stopped, or on from an earlier run."""
+"""Run a plan with Ray Tune: from the start, from where its last driver stopped, or continuing an earlier run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TensorBoard(TBXLoggerCallback):
     """Ray's files for TensorBoard, of trained rounds."""
 
     def log_trial_result(self, iteration: int, trial: Any, result: dict) -> None:
-        """Write a round; what a trial reports when it diverges is none."""
+        """Write a round; the row of a diverged trial is not one."""
         if not result.get("diverged"):
             super().log_trial_result(iteration, trial, result)
 
@@ -88,7 +88,7 @@ def drive(
 ) -> tuple[tune.ResultGrid, Reported]:
     """Run Tune on a trainable, from the start or from where its last driver stopped.
 
-    tools: what is told of every trial.  show: whether to draw it.  also: what else hears of trials.
+    tools: experiment trackers.  show: whether to draw the progress.  also: further callbacks.
     """
     with ray_start.settings(), ray_optional.changed(*ray_optional.SEARCHING):
         before: Rows = {}
@@ -127,7 +127,7 @@ def drive(
 
 
 def _restored(p: Plan, trainable: Any, concurrent: int, before: Rows) -> tune.Tuner:
-    """What Ray brings back of a search, told what it does not keep.  before: what trials reported until now."""
+    """A search as Ray restores it, with the state that Ray does not save.  before: what trials reported until now."""
     kind = schedulers.find(p.scheduler)
     if not saved_state.tuner_readable(p.folder):
         _new(p, trainable, concurrent)  # writes it
@@ -175,7 +175,7 @@ def _new(p: Plan, trainable: Any, concurrent: int) -> tune.Tuner:
 
 
 def _limited(searcher: Any, scheduler: Any, concurrent: int) -> Any:
-    """The searcher, of which Ray asks no more than so many trials at once."""
+    """The searcher, limited to this many trials at once."""
     if isinstance(searcher, BasicVariantGenerator):
         searcher.max_concurrent = concurrent
         return searcher
@@ -195,10 +195,10 @@ def _replaying(p: Plan) -> tuple[Any, Any]:
 
 
 def _searching(p: Plan) -> tuple[Any, Any]:
-    """What chooses configurations, and what ends trials, told of an earlier run if there is one."""
+    """The searcher and the scheduler, with the results of an earlier run if there is one."""
     kind = schedulers.find(p.scheduler)
     earlier = pd.read_parquet(RunFiles(p.earlier).rounds_file) if p.earlier else pd.DataFrame({"trial": []})
-    searcher = searchers.searcher(  # another seed, or an extended search would draw what it drew before
+    searcher = searchers.searcher(  # another seed, otherwise an extended search would repeat its samples
         p.searcher,
         p.space,
         p.points,

@@ -55,7 +55,7 @@ def _grown(space: Space, left: list[str], chosen: Config) -> Iterator[Config]:
 
 
 def trials(asked: int, space: Space, points: list[Config], beside: int, moves: bool) -> int:
-    """How many trials there will be: no more than there are configurations, as another run of one says nothing new.
+    """How many trials there will be: at most one per configuration, as repeating one gives nothing new.
 
     asked    for so many
     points   of a grid

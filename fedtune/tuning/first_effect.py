@@ -1,4 +1,4 @@
-"""When hyperparameters begin to matter: before that round no trial should be judged."""
+"""When hyperparameters begin to have an effect: no trial should be judged before that round."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from fedtune.core.threads import one_thread
 
 
 class OneThreadGPSampler(GPSampler):
-    """It suggests what Optuna's does.
+    """It suggests the same as Optuna's.
 
     Its matrices are small, and beside trials that keep the cores busy several threads take some eight times as long.
     Optuna 5.0 limits them where it fits and climbs; this is for the rest of a suggestion.

@@ -1,4 +1,4 @@
-"""Hyperparameters that can have no effect leave a search's space, each with a line that says why."""
+"""Removes hyperparameters without an effect from a search's space, each with a line that says why."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def reasons(space: Space, experiment: Experiment) -> dict[str, str]:
     for config in configs:
         try:
             algorithm, scenario = experiment.resolve(config)
-        except UserError:  # values that do not go together; a trial will say so
+        except UserError:  # incompatible values; a trial will say so
             continue
         idle = scenario.idle() | hooks.words(algorithm, "idle", algorithm.idle(scenario))
         found = idle if found is None else {n: why for n, why in found.items() if n in idle}

@@ -1,4 +1,4 @@
-"""What a search says of itself: what it will do, and what it found."""
+"""The messages of a search: what it will do, and what it found."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def said(goal: Goal) -> str:
 
 
 def nothing(goal: Goal, unit: str, trials: pd.DataFrame) -> str:
-    """Why none of these trials is the best: none keeps the constraints, or all diverged or failed.  unit: of budget."""
+    """Why there is no best trial: none satisfies the constraints, or all diverged or failed.  unit: of budget."""
     there = tables.ranked(tables.to_choose_from(trials, unit), goal)
     if there.empty or not goal.constraints:
         reasons = [r for r in trials["reason"] if r] if len(trials) else []
@@ -92,7 +92,7 @@ def conclude(
         for name, runs in checked.groupby("configuration"):
             accuracy = runs["test_acc"]
             mean = f"{accuracy.mean():.4f} ± {accuracy.std(ddof=1):.4f}" if len(runs) > 1 else f"{accuracy.mean():.4f}"
-            if lost := int(accuracy.isna().sum()):  # the mean of the others would be that of the luckier
+            if lost := int(accuracy.isna().sum()):  # the mean of the others would be too good
                 mean = f"diverged in {lost} of {len(runs)}"
             each = "  ".join("diverged" if math.isnan(a) else f"{a:.4f}" for a in accuracy)
             more = [short(float(runs[column].mean(skipna=False))) for column in shown]
@@ -111,7 +111,7 @@ def conclude(
             say("the best configuration is the default one")
     if schedulers.find(p.scheduler).moves_hyperparameters:
         say("note: PBT changed the hyperparameters during training; best.yaml and the check above use the last values")
-    learns = "" if finite.are_all(p.space, p.trials) else p.searcher  # where all was tried, nothing was drawn
+    learns = "" if finite.are_all(p.space, p.trials) else p.searcher  # if everything was tried, nothing was sampled
     for caveat in caveats.of_search(learns, sum(counts.values()), config, p.space.text()):
         say(f"note: {caveat}")
     say(f"folder: {p.shown}")

@@ -25,27 +25,27 @@ from fedtune.runs.trial_states import BROKEN
 from fedtune.tuning.finite import is_finite, key, untried
 from fedtune.tuning.space_types import Condition, Config, Space, met
 
-TOLD = "told to the sampler"  # the attribute of a trial that diverged that holds the value it counts with
+TOLD = "reported to the sampler"  # the attribute of a trial that diverged that holds the value it counts with
 COUNTED = "of the finished trials; a report's figure says which it counts"  # what importance is of, in optuna-dashboard
-REPEATED = "drawn_before"  # of a trial in memory: its configuration had been tried, and another took its place
+REPEATED = "drawn_before"  # marks a trial in memory whose configuration had been tried, and which another replaced
 DRAWS, LEFT = 20, 1000  # of a configuration that was not tried; of those that one is taken from then
-LEAST = 1e-9  # by how much a trial that diverged breaks every constraint at least
+LEAST = 1e-9  # the least violation of every constraint by a diverged trial
 
 
 class OptunaSearcher(Searcher):
-    """An Optuna study that Tune asks for configurations and tells how their trials ended.
+    """An Optuna study that gives Tune configurations and gets the results of their trials.
 
-    Ray's own OptunaSearch tells every stopped trial as complete, with the value of the round at which it was stopped,
-    so that a sampler holds a low accuracy of round 3 against a high one of round 60, or takes a trial that was stopped
-    for being bad for one that communicates little.  Here a stopped trial is pruned (with one objective its rounds were
-    reported one by one; Optuna has no such reports for two), a diverged one complete with the worst value there is (of
-    a metric that has none, the worst until then), a failed one failed.  With two objectives a diverged trial is pruned
-    as well, which samplers rank behind every complete one: there is no worst amount of communication, and the little
-    that it had would put it on the front.  By how much a trial breaks each constraint is told when it ends, of a
-    stopped one as it would have ended.
+    Ray's own OptunaSearch reports every stopped trial as complete, with the value of the round at which it was stopped.
+    So a sampler compares a low accuracy of round 3 with a high one of round 60, or takes a trial that was stopped for
+    being bad for one that communicates little.  Here a stopped trial is pruned (with one objective its rounds were
+    reported one by one; Optuna has no such reports for two).  A diverged trial is complete with the worst possible
+    value (if a metric has none, the worst until then), and a failed one failed.  With two objectives a diverged trial
+    is pruned as well, and samplers rank it behind every complete one: there is no worst amount of communication, and
+    the little that it used would put it on the Pareto front.  Constraint violations are reported when a trial ends; for
+    a stopped trial, as it would have ended.
 
-    The first trials may have values that the space, and so Optuna, cannot hold: a range on a log scale has no 0.
-    Optuna gets the nearest instead.  Asked alike, it suggests what Ray's would.
+    The first trials may have values outside the space, which Optuna cannot represent: a log-scale range has no 0.
+    Optuna gets the nearest value instead.  Otherwise it suggests the same as Ray's would.
     """
 
     constraints: tuple[str, ...] = ()
@@ -64,16 +64,16 @@ class OptunaSearcher(Searcher):
         log: Path | None = None,
         once: bool = False,
     ) -> None:
-        """What to suggest, and to whom to listen.
+        """What to suggest, and by which goal.
 
-        domains      in an order in which what a condition looks at comes before it
+        domains      ordered so that each comes after those that its condition depends on
         conditions   of the domains that have one
         study        the study's name
         goal         the objectives and constraints
-        points       what is suggested first, as Optuna can hold it
-        outside      the values of each of those that the space cannot hold, as they are tried
+        points       what is suggested first, as Optuna can represent it
+        outside      for each of these, its values outside the space, as they are tried
         log          the file that suggestions are written to, a line each
-        once         no configuration of finitely many is suggested twice, as long as there are others
+        once         in a finite space no configuration is suggested twice while others are left
         """
         names, modes = ([o.name for o in goal.objectives], [o.mode for o in goal.objectives])
         metric: Any = names[0] if len(names) == 1 else names
@@ -123,7 +123,7 @@ class OptunaSearcher(Searcher):
         return config
 
     def _new(self) -> tuple[optuna.Trial, Config]:
-        """The sampler's next suggestion that was not tried before; where it insists, another that is left."""
+        """The sampler's next suggestion that was not tried before; if it keeps repeating, another untried one."""
         given, self._given = self._given > 0, max(0, self._given - 1)
         for draw in range(DRAWS + 1):
             trial, config = self._ask()
@@ -159,7 +159,7 @@ class OptunaSearcher(Searcher):
                 self._worst = value
 
     def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
-        """Tell Optuna how a trial ended."""
+        """Report to Optuna how a trial ended."""
         if trial_id in self._told:
             return
         if result and self.goal.first.name in result and not result.get("diverged"):
@@ -187,7 +187,7 @@ class OptunaSearcher(Searcher):
         return TrialState.COMPLETE, [result[o.attribute] for o in goal.objectives]
 
     def _constrain(self, trial: optuna.Trial, result: dict) -> None:
-        """Tell Optuna by how much a trial breaks each constraint; one that diverged as much as any until then."""
+        """Report a trial's constraint violations to Optuna; for a diverged trial, the largest until then."""
         excesses = result.get(EXCESSES)
         for i, constraint in enumerate(self.constraints):
             most = max(self._most.get(constraint, LEAST), excesses[i] if excesses else LEAST)
@@ -212,7 +212,7 @@ class OptunaSearcher(Searcher):
         self._tried |= {key(t.params) for t in ended if complete}
 
     def save(self, checkpoint_path: str) -> None:
-        """Write the study and what Tune was told; not where suggestions go, for a run's folder may move."""
+        """Save the study and what Tune got; not the path of the suggestions, as a run's folder may move."""
         state = {name: value for name, value in vars(self).items() if name != "log"}
         Path(checkpoint_path).write_bytes(pickle.dumps(state))
 
@@ -222,7 +222,7 @@ class OptunaSearcher(Searcher):
 
 
 def attributes(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What a trial's user attributes say of its last round: for whoever looks at the study, never for the sampler."""
+    """A trial's user attributes about its last round: for readers of the study, never for the sampler."""
     said = {"rounds": result.get("round"), "comm_mb": result.get("comm_mb"), "test_acc": result.get("test_acc")}
     return {name: value for name, value in said.items() if value is not None}
 
@@ -232,7 +232,7 @@ def suggest(
 ) -> Config:
     """A configuration as an Optuna trial suggests it; some hyperparameters exist only where others have some value.
 
-    distributions: in an order in which what a condition looks at comes before it.
+    distributions: ordered so that each comes after those that its condition depends on.
     """
     config: Config = {}
     for name, wanted in distributions.items():
@@ -249,7 +249,7 @@ def distributions(domains: Mapping[str, Domain]) -> dict[str, BaseDistribution]:
 def distribution(name: str, domain: Domain) -> BaseDistribution:
     """A domain of Tune's as Optuna's distribution, converted as Ray converts it: Tune's whole numbers end below upper.
 
-    ValueError for what Optuna has no like of, such as a normal distribution.
+    ValueError if Optuna has no such distribution, for instance a normal one.
     """
     sampler: Any = domain.get_sampler()
     step = None

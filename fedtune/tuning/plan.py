@@ -1,4 +1,4 @@
-"""A search is checked whole before anything of it starts."""
+"""A search's plan: everything is checked before anything starts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Plan:
     experiment: Experiment
     space: Space
     points: list[Config]  # tried first: the default configuration, then a grid's points
-    outside: list[Config]  # values of the first of them that the space does not hold: they are run all the same
+    outside: list[Config]  # values of the first point outside the space: they are tried anyway
     trials: int
     seeds: int  # a trial is trained on so many
     budget: Budget
@@ -221,7 +221,7 @@ def _on_device(experiment: Experiment, gpus: float) -> Experiment:
 
 
 def _searcher(options: SearchOptions, space: Space, experiment: Experiment) -> str:
-    """The searcher that was asked for, or the one that fits; UserError if it goes with space and scheduler not."""
+    """The requested searcher, or a suitable one; UserError if it does not fit the space and the scheduler."""
     fitting = searchers.default(space, options.scheduler)
     structural = (*type(experiment.resolve({})[0]).structural, "batch_norm")
     searchers.require_combination(options.searcher or fitting, options.scheduler, space, structural)
@@ -229,7 +229,7 @@ def _searcher(options: SearchOptions, space: Space, experiment: Experiment) -> s
 
 
 def _note_defaults(options: SearchOptions, space: Space) -> None:
-    """Say which scenario fields are only defaults of what is searched."""
+    """Say which given scenario fields only set defaults, because they are searched."""
     for name in space.names:
         if name in options.fields:
             say(f"note: {name} is searched, so {flag(name)} only sets its default; --set {name}=… fixes it")
@@ -244,7 +244,7 @@ def _points(space: Space, experiment: Experiment, population: bool) -> tuple[lis
         point, outside = spaces.inside(space, experiment.default())
         if outside:
             values = ", ".join(f"{n} = {v}" for n, v in outside.items())
-            if population:  # a population moves on from its values, so they must lie in the space
+            if population:  # PBT perturbs these values, so they must lie in the space
                 say(f"note: the default has {values}, outside the space; trial 1 uses the nearest value inside")
                 return [point], []
             say(
@@ -258,7 +258,7 @@ def _points(space: Space, experiment: Experiment, population: bool) -> tuple[lis
 
 
 def _budget(options: SearchOptions, space: Space, experiment: Experiment) -> tuple[Budget, float]:
-    """A trial's budget, and how much of it before it may be judged; warns where less was asked for than is required."""
+    """A trial's budget and grace period; warns if the requested grace period is too short."""
     rounds = experiment.scenario.rounds
     if options.budget_unit == "rounds":
         if options.budget is not None:
@@ -300,7 +300,7 @@ def _grace(options: SearchOptions, first_effect: tuple[int, str], rounds: int) -
 
 
 def _name(experiment: Experiment, scenario: str) -> str:
-    """A name of a run's folder; one's own data say more than the scenario whose other fields they take."""
+    """A name for a run's folder; with your own data, the data's name rather than the scenario's."""
     dataset = experiment.scenario.dataset
     place = plain_name(dataset) if is_own(dataset) else scenario
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -308,9 +308,9 @@ def _name(experiment: Experiment, scenario: str) -> str:
 
 
 def require_folder(storage: Path, name: str, given: str | None) -> None:
-    """UserError unless the run's folder is new, or as good as new, and can be made.  Leaves nothing behind.
+    """UserError unless the run's folder is new, or empty of results, and can be made.  Leaves nothing behind.
 
-    given: the --name, where there was one; other names are made of what was checked already.
+    given: the --name, if there was one; other names are made of checked values.
     """
     if "://" in str(storage) or ":/" in str(storage):
         raise UserError(f"--storage-path must be a folder (on a cluster one that all nodes share), but got {storage}")

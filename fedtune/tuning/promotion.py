@@ -92,7 +92,7 @@ class ResumableLimit(ConcurrencyLimiter):
 
 
 class RunningLimit(ResumableLimit):
-    """A limit on trials that run.  Ray's own counts paused ones too, and so would wait for ever for one to end.
+    """A limit on running trials.  Ray's own also counts paused ones, and so would wait for ever for one to end.
 
     A `Promotion` says whether there is room for a new one; before the first trial there is.
     """
@@ -108,7 +108,7 @@ class RunningLimit(ResumableLimit):
         self.searcher.on_trial_complete(trial_id, result=result, error=error)
 
     def get_state(self) -> dict:
-        """Nothing: the searcher saves itself, and a new scheduler says anew whether there is room."""
+        """Nothing: the searcher saves itself, and a new scheduler says again whether there is room."""
         return {}
 
 
@@ -125,7 +125,7 @@ class Promotion(TrialScheduler):
     rounds with rungs from 1 on 382 where ASHA trains 644 (the 3.5th best; the 2.7th).  Each paused trial keeps a
     checkpoint.
 
-    It needs no state of its own to be saved: `remember` builds it anew from what trials reported.
+    It needs no saved state: `remember` rebuilds it from what trials reported.
     """
 
     _supports_buffered_results = False  # no result may come after the one with which a trial pauses

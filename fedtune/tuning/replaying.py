@@ -1,4 +1,4 @@
-"""Another search's trials once more: the same configurations in the same order, each as far as it went."""
+"""Another search's trials again: the same configurations in the same order, each as far as it went."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Ray saved of a search, as a resumed one needs it: whole, and with nothing that the logs do not bear out."""
+"""Ray's saved state of a search, prepared for resuming: readable, and consistent with the logs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ENDED = ("TERMINATED", "ERROR")  # in Ray's words
 def require_state(run: Path) -> bool:
     """Whether Ray kept trials to resume; UserError if they are there but cannot be read.
 
-    A damaged state steps aside for that of the driver before, if there is one.  Reading can run any code, as it does
-    when Ray reads: for a trusted run only.
+    If the state is damaged, the previous driver's is used, if there is one.  Reading can run any code, as when Ray
+    reads it: for trusted runs only.
     """
     states = ray_internals.snapshots(run)
     while states:
@@ -53,7 +53,7 @@ def prepared(run: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def _tell_of_gone(run: Path, snapshot: Path) -> None:
-    """Say whose folders are gone although their trials had ended; one that had not begins again, and says so itself."""
+    """Say which ended trials lost their folders; a trial that had not ended starts again, and says so itself."""
     ended = [t for t, status in ray_internals.trial_statuses(snapshot).items() if t and status in ENDED]
     there = {folder.name.split("-")[-1] for folder in run.iterdir()}
     if gone := [t for t in ended if t not in there]:
@@ -64,7 +64,7 @@ def _tell_of_gone(run: Path, snapshot: Path) -> None:
 def set_aside(run: Path) -> None:
     """Move what was logged of trials that Ray's state does not know into lost/: they began after its last snapshot.
 
-    The search tries what they tried anew, under other names; counted too, they would take a place on every rung.
+    The search tries their configurations again under other names; counting both would take a place on every rung.
     """
     *_, snapshot = ray_internals.snapshots(run)
     known = ray_internals.trial_statuses(snapshot)
@@ -93,7 +93,7 @@ def drop_unlogged(run: Path, logged: dict[str, list[dict[str, Any]]]) -> None:
 
 
 def tuner_readable(run: Path) -> bool:
-    """Whether what Ray keeps of the settings is whole; otherwise they are made again from the search's options."""
+    """Whether Ray's saved settings are readable; otherwise they are made again from the search's options."""
     return _readable(run / ray_internals.TUNER_FILE)
 
 
@@ -122,6 +122,6 @@ def _readable(file: Path) -> bool:
         if "fedtune" not in str(error):
             return False
         raise _lost(file.parent, f"{file.parent} was started by an earlier fedtune ({error})") from error
-    except Exception:  # whatever unpickling raises
+    except Exception:  # unpickling can raise anything
         return False
     return True

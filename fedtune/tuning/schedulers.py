@@ -1,4 +1,4 @@
-"""Schedulers by name: rows that say how each is made and what the rest of fedtune needs to know of it."""
+"""Schedulers by name: how each is made, and its properties that the rest of fedtune needs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Kind:
     help                    what it does, in a line
     has_rungs               it judges trials at grace · 3^i of their budget
     moves_hyperparameters   it changes a trial's hyperparameters in training, and trials copy weights from others
-    remember                tells a new scheduler what trials reached under another driver; None where it cannot be told
+    remember                gives a new scheduler the results of an earlier driver's trials; None if it cannot take them
     takes_conditions        the space may have hyperparameters that exist only where others have certain values
-    takes_constraints       it judges trials by what they must keep to, too
+    takes_constraints       it judges trials by the constraints too
     """
 
     make: Callable[[Budget, float, Space, Goal], TrialScheduler]
@@ -103,7 +103,7 @@ def _tell_promotion(scheduler: Any, budget: Budget, reached: Reached) -> None:
 
 
 def _tell_nobody(scheduler: Any, budget: Budget, reached: Reached) -> None:
-    """Nothing is judged, so nothing needs to be known."""
+    """Nothing is judged, so no earlier results are needed."""
 
 
 KINDS = {

@@ -58,7 +58,7 @@ def _gaussian_process(seed: int) -> BaseSampler:
 
 
 def _quietly(sampler: Callable[..., BaseSampler], **options: Any) -> BaseSampler:
-    """A sampler, though Optuna may warn that it is an experiment of theirs."""
+    """A sampler, without Optuna's warning that it is experimental."""
     import optuna
 
     with warnings.catch_warnings():
@@ -135,7 +135,7 @@ def _domains(points: list[Config]) -> dict[str, Domain]:
 
 
 def require_goal(goal: Goal, searcher: str, scheduler: str) -> None:
-    """UserError for two objectives, or constraints, that the searcher or scheduler cannot hold."""
+    """UserError for two objectives, or constraints, that the searcher or scheduler does not support."""
     kind, judge = find(searcher), schedulers.find(scheduler)
     single = judge.moves_hyperparameters
     if len(goal.objectives) > (1 if single else kind.objectives):
@@ -149,7 +149,7 @@ def require_goal(goal: Goal, searcher: str, scheduler: str) -> None:
 
 
 def require_combination(searcher: str, scheduler: str, space: Space, structural: tuple[str, ...]) -> None:
-    """UserError for a searcher, scheduler and space that do not go together.
+    """UserError for a searcher, scheduler and space that are incompatible.
 
     structural: hyperparameters that change the shape of a client's weights.
     """

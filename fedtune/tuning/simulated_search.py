@@ -1,7 +1,7 @@
 """A search whose rounds are looked up instead of trained: the real searcher and scheduler, on a clock of their own.
 
-What stands in for Ray is only what hands trials to slots.  So what a search would have found is known in a fraction of
-a second, and hundreds of them show which searcher and which scheduler are worth having.
+Only the part of Ray that assigns trials to slots is replaced.  So a search takes a fraction of a second, and hundreds
+of searches show which searcher and which scheduler are worth using.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Reported(NamedTuple):
 
 
 class SimulatedTrial:
-    """As much of Ray's trial as schedulers ask for."""
+    """The part of Ray's trial that schedulers need."""
 
     def __init__(self, name: str, config: Config, curve: Curve) -> None:
         """A trial that has not begun."""
@@ -49,7 +49,7 @@ class SimulatedTrial:
 
 
 class SimulatedSearch:
-    """A search over looked-up curves.  Schedulers take it for Ray's controller, as far as they ask."""
+    """A search over looked-up curves.  To schedulers it looks like Ray's controller."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Search spaces: which hyperparameters, over what.  How far each may go was said in the algorithm's file.
+"""Search spaces: which hyperparameters, over which values.  The algorithm's file declares how far each may go.
 
 A space is a dict of Ray Tune's own domains, `{"lam": tune.loguniform(0.1, 10), …}`, or a grid: a list of
 configurations, or a dict whose values are all `tune.grid_search([...])`.  `when(tune.uniform(0, 0.9), optimizer="sgd")`
@@ -73,9 +73,9 @@ def lines(**values: list[Any]) -> list[Config]:
 def derived(algo: str) -> dict[str, Domain]:
     """The default space of an algorithm that has no file in search_spaces/, from its declarations.
 
-    It holds every hyperparameter that the algorithm declares with a range, but those that matter late, if ever, and
-    those that change the shape of the weights; and the clients' learning rate.  Choices are left to a file: most are
-    variants of the method.
+    It has every hyperparameter that the algorithm declares with a range, except those with a late or uncertain effect
+    and those that change the shape of the weights; and the clients' learning rate.  Choices are left to a file: most
+    are variants of the method.
     """
     cls = registry.find(algo)
     own = {n: k for n, k in hyper.knobs(cls).items() if k.low is not None and not k.late and n not in cls.structural}
@@ -90,7 +90,7 @@ def names(algo: str) -> list[str]:
 def load(name: str, experiment: Experiment) -> Space:
     """A space by name, or from a file `path/to/file.py` (its SPACE or default) or `path/to/file.py:name`.
 
-    Pinned hyperparameters leave it.  UserError if it is unknown, empty, contradictory or out of range.
+    Fixed hyperparameters are not searched.  UserError if it is unknown, empty, contradictory or out of range.
     """
     if file := file_of(name):
         module = _file(file[0])
@@ -105,7 +105,7 @@ def load(name: str, experiment: Experiment) -> Space:
 def widened(space: Space, also: str | None, experiment: Experiment) -> Space:
     """The space with these hyperparameters too, over their declared ranges or the narrower ones given.
 
-    also: `lr=0.001..0.3,momentum`.  UserError for what is unknown, pinned, there already, or a grid's.
+    also: `lr=0.001..0.3,momentum`.  UserError for a name that is unknown, fixed or already there, or for a grid.
     """
     if not also:
         return space

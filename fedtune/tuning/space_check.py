@@ -1,4 +1,4 @@
-"""A space as its file has it, made into a `Space`: whatever is wrong with it is refused in one line."""
+"""Makes a `Space` from a file's definition; any error is refused in one line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedtune.tuning.space_types import Condition, Config, Space, When, distinct,
 
 
 def checked(name: str, raw: dict[str, Any] | list[Config], experiment: Experiment) -> Space:
-    """The space without pinned hyperparameters; UserError if it is empty, contradictory or out of range."""
+    """The space without fixed hyperparameters; UserError if it is empty, contradictory or out of range."""
     _require_names(name, raw, experiment)
     if isinstance(raw, dict) and any(_is_grid(v) for v in raw.values()):
         raw = _combinations(name, raw)
@@ -84,7 +84,7 @@ def _listed(name: str, space: str, values: Any) -> list[Any]:
 
 
 def _conditions(space: str, raw: dict[str, Any], experiment: Experiment) -> dict[str, Condition]:
-    """The condition of each domain that can exist, empty where it has none.  What is not searched is known already."""
+    """The condition of each domain that can exist, empty if it has none.  Conditions on fixed values are resolved."""
     known, fixed, found = experiment.knobs(), experiment.configuration({}), {}
     for name, value in raw.items():
         condition = {}
@@ -98,7 +98,7 @@ def _conditions(space: str, raw: dict[str, Any], experiment: Experiment) -> dict
 
 
 def _ordered(space: str, conditions: dict[str, Condition]) -> list[str]:
-    """Names in an order in which what a condition looks at comes before it."""
+    """Names ordered so that each comes after those that its condition depends on."""
     out: list[str] = []
     while len(out) < len(conditions):
         ready = [n for n, c in conditions.items() if n not in out and all(o in out for o in c)]

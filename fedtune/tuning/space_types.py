@@ -37,7 +37,7 @@ def met(condition: Condition, chosen: Config) -> bool:
 class Space(NamedTuple):
     """What a search goes over: either domains, or the points of a grid."""
 
-    domains: dict[str, Domain]  # in an order in which what a condition looks at comes before it
+    domains: dict[str, Domain]  # ordered so that each comes after those that its condition depends on
     points: list[Config]
     conditions: dict[str, Condition] = {}  # of those domains that have one
 

@@ -1,4 +1,4 @@
-"""A configuration as Ray Tune trains it: setup, a round a step, save, load, reset."""
+"""A configuration as Ray Tune trains it: setup, one round per step, save, load, reset."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ SAVING = 0.03  # of a trial's time may go into checkpoints
 class FederatedTrainable(tune.Trainable):
     """Reports one row of metrics a round; ends after the scenario's rounds, or when training diverges.
 
-    A trial that diverged reports chance as its validation accuracy and the worst of whatever else is searched for,
-    `diverged` and the reason, and is done: to the searcher it is a bad region, not a gap (a trial without a value would
-    stay open in Optuna for ever).
+    A trial that diverged reports chance as its validation accuracy, the worst value of any other objective, `diverged`
+    and the reason, and ends: the searcher learns to avoid that region (a trial without a value would stay open in
+    Optuna for ever).
 
-    So is one that meets what cannot heal: a `UserError`, or what nobody foresaw, as another try would do the same.  It
-    is `broken` besides, and nobody tries it again.  A full memory, a disk and a GPU may heal.
+    A trial with an error that would come again, a `UserError` or an unexpected one, ends in the same way.  It is also
+    marked as `broken` and not tried again.  Errors of memory, disk or GPU may be temporary, and are tried again.
 
-    It asks for a checkpoint as often as the time that the last one took allows.
+    Checkpoints are written as often as the time of the last one allows.
     """
 
     def setup(  # type: ignore[override]
@@ -65,12 +65,12 @@ class FederatedTrainable(tune.Trainable):
         """All but the configuration comes once per actor, through Ray's object store.
 
         data     the federation of every seed
-        onward   configurations (as `key` writes them) that continue from a checkpoint: its folder, and the seconds of
+        onward   configurations (as written by `key`) that continue from a checkpoint: its folder, and the seconds of
                  training until then
         goal     what the search goes for
         rungs    how much of its budget a trial has used where it may be stopped: there test rows are scored
         search   its name, for Ray's dashboard
-        warm     train a round for nothing first, as seconds count and a process's first round takes several
+        warm     train an unused round first if seconds count, as a process's first round takes several
         """
         resources = self.trial_resources
         has = resources.required_resources if resources else {}
@@ -135,7 +135,7 @@ class FederatedTrainable(tune.Trainable):
     def save(self, *args: Any, **options: Any) -> Any:
         """As Tune does it, timed: the file and bringing it to the run's storage.
 
-        Where that cannot be done the trial goes on, and the checkpoint before stays the last.
+        If that fails the trial continues, and the previous checkpoint stays the last.
         """
         if not ray_internals.checkpoint_folder(self):
             return super().save(*args, **options)
@@ -154,7 +154,7 @@ class FederatedTrainable(tune.Trainable):
         return saved
 
     def restore(self, checkpoint_path: Any) -> None:
-        """Continue from a checkpoint, or from the start if that is damaged or gone: the rounds come out the same."""
+        """Continue from a checkpoint, or from the start if it is damaged or gone: the rounds are the same."""
         try:
             super().restore(checkpoint_path)
         except torch.OutOfMemoryError:
@@ -165,11 +165,11 @@ class FederatedTrainable(tune.Trainable):
             self._trouble = f"its checkpoint cannot be used ({reason(str(error))}), so it starts again from round 1"
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Write the simulation's state, which is all that a trial has."""
+        """Write the simulation's state, which is the whole state of a trial."""
         self.simulation.save(Path(checkpoint_dir) / "state.pt")
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Continue from a saved state; ValueError if it is none of this trial's."""
+        """Continue from a saved state; ValueError if it does not belong to this trial."""
         fresh, file = [_form(run.state) for run in self.simulation.runs], Path(checkpoint) / "state.pt"
         with zipfile.ZipFile(file) as packed:  # PyTorch writes checksums and does not look at them
             if hurt := packed.testzip():
@@ -179,13 +179,13 @@ class FederatedTrainable(tune.Trainable):
             raise ValueError("it holds other clients or models")
 
     def reset(self, new_config: dict[str, Any], storage: Any = None) -> bool:
-        """As Tune does it, but for the rounds that the new trial has behind it."""
+        """As Tune does it, but with the rounds that the new trial has behind it."""
         done = super().reset(new_config, storage)
         ray_internals.continue_from(self, self._round, self._before)
         return done
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Become another trial in the same process: everything is rebuilt, so nothing of the last one is left."""
+        """Become another trial in the same process; everything is rebuilt, so nothing of the last one remains."""
         self.__dict__.pop("simulation", None)  # one that is broken has none
         give_back_memory()
         if torch.cuda.is_initialized():
@@ -234,7 +234,7 @@ def key(config: dict[str, Any]) -> str:
 
 
 def _lasts(error: Exception) -> bool:
-    """Whether an error comes again where a trial is tried again, as its numbers do."""
+    """Whether an error would come again if the trial is tried again, as its numbers do."""
     of_gpu = any(word in str(error) for word in ("CUDA", "cuDNN", "CUBLAS"))
     return isinstance(error, UserError) or not (of_gpu or isinstance(error, (MemoryError, OSError, RayError)))
 

@@ -23,7 +23,7 @@ CLOSE = 1e-9  # share of a bound by which figures that are added up otherwise ma
 
 
 def sends_alike(algorithm: str, searched: Collection[str]) -> bool:
-    """Whether every configuration sends as many bytes in every round, as far as that is sure: shared parts and rows."""
+    """Whether all configurations certainly send the same number of bytes in every round: shared parts and rows."""
     cls = registry.find(algorithm)
     as_averaging = all(getattr(cls, hook) is getattr(Algorithm, hook) for hook in ("round", "broadcast", "upload"))
     if cls.sends or not as_averaging or not all(_keeps_shapes(cls, hook) for hook in ("init", "aggregate", "observe")):
@@ -34,14 +34,14 @@ def sends_alike(algorithm: str, searched: Collection[str]) -> bool:
 
 
 def _keeps_shapes(cls: type[Algorithm], hook: str) -> bool:
-    """Whether a hook of the server leaves shared parts their tensors: a user's own may do anything."""
+    """Whether a server hook keeps the tensors of shared parts: a user's own hook may do anything."""
     return getattr(cls, hook) is getattr(Algorithm, hook) or getattr(cls, hook).__module__.startswith("trainables.")
 
 
 def why(p: Plan, row: Mapping[str, Any]) -> str:
-    """Why no configuration keeps the constraints, with advice, by the row of one round; "" where one may.
+    """Why no configuration satisfies the constraints, with advice, from the row of one round; "" if one may.
 
-    Only for a search of which `sends_alike`.
+    Only for a search with `sends_alike`.
     """
     return next(filter(None, (_broken(p, c, row) for c in p.goal.constraints if c.name in TRAFFIC)), "")
 
@@ -54,7 +54,7 @@ def _broken(p: Plan, c: Constraint, row: Mapping[str, Any]) -> str:
         most = rounds
     if c.name == "comm_mb" and p.budget.unit == "mb" and each:
         fewest, most = (min(rounds, max(1, math.ceil(p.budget.limit / each * (1 + sign * CLOSE)))) for sign in (-1, 1))
-    if len(p.goal.objectives) > 1:  # the front is of all rounds: an early one may keep it
+    if len(p.goal.objectives) > 1:  # the front is over all rounds: an early one may satisfy it
         fewest = 1
     at = fewest if c.rule == "<=" else most
     if c.excess(at * each) <= CLOSE:
@@ -70,7 +70,7 @@ def _said(p: Plan, c: Constraint, each: float, rounds: int) -> str:
 
 
 def _advice(p: Plan, c: Constraint, each: float, rounds: int) -> str:
-    """What would keep it."""
+    """What would satisfy it."""
     rounded = math.ceil if c.rule == "<=" else math.floor
     scenario, found = p.experiment.scenario, [f"a bound of {rounded(1000 * rounds * each) / 1000:.12g}"]
     by_rounds = c.name == "comm_mb" and p.budget.unit == "rounds" and each > 0
@@ -93,7 +93,7 @@ class Unkeepable(tune.Stopper):
         self._applies = not p.again and bool(p.goal.constraints) and sends_alike(p.experiment.algorithm, p.space.names)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Hear of a round; no trial ends by itself."""
+        """Look at a round; no trial ends by this."""
         if self._applies and not self.why and "round" in result:
             self.why = why(self._plan, result)
         return False

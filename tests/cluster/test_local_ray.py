@@ -157,7 +157,7 @@ def test_rays_files_go_where_its_own_variable_or_tmpdir_says(
         ("a b", "its path has a space"),
         ("missing", "cannot be written to (No such file or directory)"),
         ("file", "cannot be written to (Not a directory)"),
-        ("full", "0 MiB are free there, of 64"),
+        ("full", "0 MiB are free there, and Ray's logs may need 64"),
     ],
 )
 def test_a_tmpdir_that_ray_cannot_use_is_left_in_one_line_and_a_rays_tmpdir_is_refused(
@@ -176,8 +176,8 @@ def test_a_tmpdir_that_ray_cannot_use_is_left_in_one_line_and_a_rays_tmpdir_is_r
     place(TMPDIR=str(folder))
     assert local_ray.temp_folder() == "/tmp/ray"
     out, err = capsys.readouterr()
-    assert not out and err.startswith("note: Ray's files go to /tmp, for TMPDIR is ") and err.count("\n") == 1
-    assert why in err and "RAY_TMPDIR chooses another folder" in err
+    assert not out and err.startswith("note: TMPDIR is ") and err.count("\n") == 1
+    assert why in err and "Ray's files go to /tmp instead; RAY_TMPDIR chooses another folder" in err
     place(RAY_TMPDIR=f"{folder}/in/it" if name == "missing" else str(folder))
     with pytest.raises(UserError, match=r"path of at most \d+ bytes without spaces.* RAY_TMPDIR is .*give another"):
         local_ray.temp_folder()

@@ -225,7 +225,7 @@ def test_the_answer_comes_first_and_says_how_sure_it_is(html: str, run: Path) ->
 def test_what_mattered_is_said_as_surely_as_the_trials_say_it() -> None:
     found = plots.Importance({"lr": 0.613, "lam": 0.2}, plots.RESAMPLES - 1, 17)
     said = "and lr mattered most: 61 % of the variance between 17 trials (fANOVA; it ranks first in 19 of 20 resamples"
-    assert mattered(found) == said + " of them)"
+    assert mattered(found) == said + " of the trials)"
     for first in (12, plots.RESAMPLES // 2):
         assert mattered(found._replace(first=first)).startswith("and lr may have mattered most: 61 %")
     assert mattered(found._replace(first=plots.RESAMPLES // 2 - 1)) == ""
@@ -482,7 +482,7 @@ def compared(folder: Path) -> Path:
         "format": FORMAT,
         "seeds": 2,
         "state": "finished",
-        "unequal": ["local began 3 of 14 trials"],
+        "unequal": ["local started 3 of 14 trials"],
         "command": ["python", "-m", "fedtune.compare", "--name", "both", "--algos", "fedproto,local,fedavg"],
     }
     write_json(folder / "compare.json", told)
@@ -510,7 +510,7 @@ def test_a_comparison_shows_its_tables_and_each_search_folded(comparison: Path) 
     order += ["What each search found", "The searches", "fedproto on digits-w4", "Best configuration"]
     places = [text.index(word) for word in order]
     assert places == sorted(places)
-    assert "local began 3 of 14 trials" in text and "The folder has no search of fedavg." in text
+    assert "local started 3 of 14 trials" in text and "The folder has no search for fedavg." in text
     assert "fedproto − local +10.00 ± 5.00 0.01 0.01 yes" in text and "published" not in text
     assert "no check on fresh seeds" not in text and text.count("a selection gap of +0.1000") == 2
     assert "Run it again: python -m fedtune compare --algos fedproto,local,fedavg" in text  # with --name it would fail

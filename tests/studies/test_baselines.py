@@ -97,8 +97,8 @@ def test_local_and_fedavgft_join_where_they_run(capsys):
     pooled = planned("--algos fedavg --scenario digits-fedgen --trials 4")
     assert list(pooled.plans) == ["fedavg"] and pooled.baselines == ()
     said = capsys.readouterr().err
-    assert "note: local is no baseline here: evaluation rule 'pooled' scores one global model" in said
-    assert "note: fedavgft is no baseline here" in said
+    assert "note: local cannot be a baseline here: evaluation rule 'pooled' scores one global model" in said
+    assert "note: fedavgft cannot be a baseline here" in said
     grids = planned("--algos gfpl --space paper")
     assert list(grids.plans) == ["gfpl"] and "its grid has" in capsys.readouterr().err
 
@@ -132,6 +132,6 @@ def test_what_was_chosen_anew_on_fresh_seeds_is_told():
         for s in (1, 2)
     ]
     (note,) = comparison_text.caveats("random", 40, {}, pd.DataFrame(runs))
-    assert "the tuned one of gfpl (trial gfpl-3), [own] (trial [own]-2): of each search's best 3" in note
+    assert "the tuned configuration of gfpl (trial gfpl-3), [own] (trial [own]-2) is not its search's best" in note
     kept = pd.DataFrame(runs).assign(chosen=lambda f: f["configuration"] == "top 1")
     assert not comparison_text.caveats("random", 40, {}, kept)

@@ -66,10 +66,10 @@ def test_unequal_budgets_are_said(both, tmp_path):
         trials.to_parquet(tmp_path / name / "trials.parquet")
     runs = {n: tmp_path / n for n in ("fedproto", "local")}
     assert comparison_tables.unequal(runs, 4, Budget("rounds", 4)) == [
-        "local began 3 of 4 trials",
+        "local started 3 of 4 trials",
         "finished trials had different numbers of rounds: fedproto 4, local 3",
     ]
-    began = "local began 3 of 4 trials"
+    began = "local started 3 of 4 trials"
     silent = "local sends nothing, so its finished trials had 3 rounds whatever the budget in MB"
     used = pd.read_parquet(both / "fedproto" / "trials.parquet")["comm_mb"].mean()
     assert comparison_tables.unequal(runs, 4, Budget("mb", used)) == [began, silent]
@@ -203,7 +203,7 @@ def test_what_is_changed_of_a_setting_is_said_and_hides_what_was_printed_for_it(
     [
         # seed 1 can be dealt
         ("--algos local --scenario digits-w4 --clients 26 --seed 1 --seeds 5", "(this is of seed 2)"),
-        ("--algos gfpl,local --scheduler pbt", "--scheduler pbt moves hyperparameters in training"),
+        ("--algos gfpl,local --scheduler pbt", "--scheduler pbt changes hyperparameters during training"),
     ],
 )
 def test_what_could_not_be_evaluated_is_refused_before_anything_starts(arguments, says, tmp_path, capsys):

@@ -325,7 +325,7 @@ STATE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "record of garbage": (garbage("run.json"), "run.json is missing or damaged"),
     "record cut off": (cut("run.json"), "run.json is missing or damaged"),
     "record gone": (lambda run: (run / "run.json").unlink(), "run.json is missing or damaged"),
-    "record without options": (record(options=None), "does not say how the search was begun"),
+    "record without options": (record(options=None), "does not say how the search was started"),
     "record with other options": (record(options=[1, 2]), "its options: should be a valid dictionary"),
     "record with unknown options": (
         record(options={"colour": "red"}),

@@ -220,13 +220,15 @@ def test_where_no_trial_keeps_the_constraints_the_nearest_is_named_and_none_is_t
     goal = Goal(constraints=constraints("comm_mb<=20,val_acc>=0.8"))
     trials = finished(last_val_acc=[0.7, 0.9, 0.9], comm_mb=[4.0, 24.0, 90.0])
     said = messages.nothing(goal, "rounds", trials)
-    assert said.startswith("none of 3 trials keeps comm_mb<=20 and val_acc>=0.8; the nearest is trial a with comm_mb")
+    assert said.startswith(
+        "none of 3 trials satisfies comm_mb<=20 and val_acc>=0.8; the nearest is trial a with comm_mb"
+    )
     dear = messages.nothing(Goal(constraints=constraints("comm_mb<=3")), "rounds", trials)
     assert dear.endswith("loosen the bound, or take fewer --rounds or a lower --participation")
     low = messages.nothing(Goal(constraints=constraints("val_acc>=0.95")), "rounds", trials)
     assert low.endswith("loosen the bound, or widen the space")
     some = messages.nothing(goal, "rounds", trials.assign(status=["finished", "finished", "stopped"]))
-    assert some.startswith("none of 2 trials that trained longest, of 3, keeps comm_mb<=20")
+    assert some.startswith("none of 2 trials that trained longest, of 3, satisfies comm_mb<=20")
     failed = trials.assign(status="failed", reason="lost:\nnan in round 2")
     assert messages.nothing(goal, "rounds", failed) == "no trial reported a finite result: nan in round 2"
     assert messages.nothing(BY_ACCURACY, "rounds", failed[:0]) == "no trial reported a finite result"

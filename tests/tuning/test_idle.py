@@ -20,8 +20,7 @@ def test_with_few_rows_a_class_the_number_of_components_leaves(capsys):
     found = idle.without(whole, e)
     assert set(whole.names) - set(found.names) == {"components"}
     assert (
-        "note: components has no effect here and leaves the space: a class has at most 9 rows"
-        in capsys.readouterr().err
+        "note: components has no effect here and is not searched: a class has at most 9 rows" in capsys.readouterr().err
     )
     many, e = loaded(scenario=scenarios.find("gfpl-fmnist-w4"))
     assert idle.without(many, e) == many

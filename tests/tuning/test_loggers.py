@@ -153,7 +153,7 @@ def test_a_tool_that_hangs_does_not_hold_the_search(
     monkeypatch.setattr(tool, "begin", lambda trial, config: answers.wait(20))
     told(tool, a_search)
     answers.set()
-    assert "note: mlflow takes too long" in capsys.readouterr().err
+    assert "note: mlflow is too slow" in capsys.readouterr().err
 
 
 # ---- their own stores

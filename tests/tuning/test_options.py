@@ -68,7 +68,7 @@ def test_record_gives_the_options_back() -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({}, "does not say how the search was begun"),
+        ({}, "does not say how the search was started"),
         ({"options": ["--algo", "gfpl"]}, "options must be names and values"),
         ({"options": {"algo": "gfpl", "colour": 1}}, "options that this fedtune does not know: colour"),
     ],

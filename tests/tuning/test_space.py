@@ -111,7 +111,7 @@ def test_a_dict_of_grid_searches_is_all_its_combinations(tmp_path):
 
 def test_pinned_hyperparameters_leave_the_space():
     assert "lam" not in space.load("default", experiment(lam=1.0)).names
-    with pytest.raises(UserError, match="something to vary.*pinned are mu, lr, momentum, local_epochs"):
+    with pytest.raises(UserError, match="something to vary.*fixed are mu, lr, momentum, local_epochs"):
         space.load("default", experiment("fedprox", mu=0.1, lr=0.1, momentum=0.0, local_epochs=1))
 
 
@@ -204,15 +204,15 @@ SPACE = {'batch': tune.choice([4, 8]), 'lr': when(tune.uniform(0.1, 0.5), batch=
     [
         ("'batch': tune.uniform(4, 8)", "batch takes whole numbers, but its range 4 … 8 has others; use tune.randint"),
         ("'batch': tune.quniform(4, 8, 0.5)", "batch takes whole numbers, but its range .* has others"),
-        ("'batch': tune.qlograndint(4, 64, 4)", "batch has steps of 4 on a log scale, which no searcher keeps"),
+        ("'batch': tune.qlograndint(4, 64, 4)", "batch has steps of 4 on a log scale, which no searcher supports"),
         ("'lr': tune.qloguniform(0.1, 0.5, 0.1)", "lr has steps of 0.1 on a log scale, .* use tune.loguniform"),
         ("'batch': tune.randint(4.5, 9)", "batch needs a range of whole numbers, but an end or a step of it is 4.5"),
         ("'batch': tune.randint('4', '9')", "batch needs a range of whole numbers, but .* is '4'"),
         ("'batch': tune.randint(1, float('inf'))", "batch needs a range of whole numbers, but .* is inf"),
         ("'batch': tune.qrandint(4, 8, 0)", "batch needs steps above 0"),
         ("'batch': tune.qrandint(5, 7, 4)", "batch needs low <= high"),
-        ("'batch': tune.choice([4, 8, 4])", "batch needs values that differ, but its choice has 4 2 times"),
-        ("'batch': tune.choice(['8', 8])", "batch needs values that differ, but its choice has 8 2 times"),
+        ("'batch': tune.choice([4, 8, 4])", "batch needs different values, but its choice has 4 2 times"),
+        ("'batch': tune.choice(['8', 8])", "batch needs different values, but its choice has 8 2 times"),
         ("'batch': tune.choice([(4, 8)])", r"batch must be a whole number .* but got \(4, 8\)"),
         ("'batch': tune.choice([4, None])", "batch must be a whole number .* but got None"),
         ("'batch': tune.choice([4, True])", "batch must be a whole number .* but got True"),

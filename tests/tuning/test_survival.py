@@ -85,7 +85,7 @@ def test_a_finished_search_is_extended_by_what_it_has_not_tried(
     found = yaml.safe_load((run / "best.yaml").read_text())["found"]
     assert found["val_acc"] == trials["last_val_acc"].max() and found["trials"] == 9
     assert extend.main([str(before), "--trials", "3"]) == 2 and "run+3" in capsys.readouterr().err
-    for wrong, message in (({"state": "running"}, "fedtune resume "), ({"searcher": "grid"}, "went by grid")):
+    for wrong, message in (({"state": "running"}, "fedtune resume "), ({"searcher": "grid"}, "used grid")):
         record = json.loads((run / "run.json").read_text()) | wrong
         (run / "run.json").write_text(json.dumps(record))
         assert extend.main([str(run), "--trials", "3"]) == 2 and message in capsys.readouterr().err
@@ -235,7 +235,7 @@ def test_a_new_scheduler_remembers_its_rungs() -> None:
         (None, "is not a run folder: run.json is missing or damaged"),
         ("{", "run.json is missing or damaged"),
         ("[]", "run.json is missing or damaged"),
-        (BEGUN.replace('"options": {}, ', "") % '"state": "running"', "it does not say how the search was begun"),
+        (BEGUN.replace('"options": {}, ', "") % '"state": "running"', "it does not say how the search was started"),
         (BEGUN % '"state": "finished"', "is finished; fedtune extend adds trials"),
         (BEGUN % '"state": "nothing found"', "is nothing found; fedtune extend adds trials"),
         (BEGUN % '"state": "running", "extends": "x"', "an extension of another search cannot be resumed"),

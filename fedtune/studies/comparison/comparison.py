@@ -29,7 +29,7 @@ OVER = ("finished", "nothing found")  # states of a search that is not resumed
 
 
 def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
-    """Search whatever has not been searched, test what was found, write and show the tables; the exit status.
+    """Run the missing searches, test their results on fresh seeds, write and show the tables; the exit status.
 
     record: what is kept of the record of a comparison that is resumed.
     """
@@ -62,7 +62,7 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
 
 @contextmanager
 def _recorded(c: ComparisonPlan, files: RunFiles) -> Iterator[Callable[..., None]]:
-    """The record says that the comparison runs, and in the end how it ended, by itself or by what is yielded."""
+    """Record that the comparison runs, and in the end how it ended, by itself or by what is yielded."""
     files.write("running")
     began, earlier = time.monotonic(), files.noted.get("seconds", 0.0)
 
@@ -107,7 +107,7 @@ def _search(p: Plan, data: datasets.Dataset, partitions: list[Federation], fits:
 
 
 def _test_findings(c: ComparisonPlan, data: datasets.Dataset, record: dict[str, Any]) -> list[str]:
-    """Train what was found on fresh seeds, write and show the tables; where budgets were not equal."""
+    """Train the tuned configurations on fresh seeds, write and show the tables; returns where budgets were unequal."""
     plans = [search_study.as_recorded(p) for p in c.plans.values()]
     options, files = c.options, RunFiles(c.folder, COMPARISON)
     evaluations, rounds, clients, outcomes = fresh_seeds.evaluate(
@@ -122,11 +122,11 @@ def _test_findings(c: ComparisonPlan, data: datasets.Dataset, record: dict[str, 
 def resume(run_folder: Path, changes: Mapping[str, Any]) -> int:
     """Continue a comparison whose driver died or was interrupted; the exit status.
 
-    changes: options that are not as they were, for instance max_concurrent.
+    changes: options with new values, for instance max_concurrent.
     """
     files = RunFiles(run_folder, COMPARISON)
     record = files.record
-    user_copies.restore(run_folder, record, trust=True)  # who asked for it, trusts it
+    user_copies.restore(run_folder, record, trust=True)  # the user who asked for it trusts it
     try:
         options = dataclasses.replace(ComparisonOptions.from_record(record), **changes)
     except (ValueError, KeyError, TypeError) as error:

@@ -40,7 +40,7 @@ class ComparisonPlan:
 
     @property
     def first(self) -> Plan:
-        """Any search's plan, for what they have in common."""
+        """The first search's plan, for everything that all share."""
         return next(iter(self.plans.values()))
 
     @property
@@ -59,7 +59,7 @@ class ComparisonPlan:
         return in_words(self.first.scenario, dataclasses.asdict(self.scenario), self.first.options.fields)
 
     def to_record(self) -> dict[str, Any]:
-        """What compare.json says of the comparison."""
+        """The comparison's entries in compare.json."""
         p = self.first
         algos = self.options.algos if self.options.algos == "all" else user_files.reference(",".join(self.plans))
         typed = dataclasses.replace(self.options, algos=algos, fields=p.options.fields, set=p.options.set)
@@ -92,7 +92,7 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
     names = _algorithms(options)
     folder = folder or _new_folder(options)
     searches = {algo: options.of_search(typed, folder) for algo, typed in names.items()}
-    with terminal.silent():  # the same is planned below, and says it then
+    with terminal.silent():  # it is planned again below, and reports the error then
         spaces_of = {algo: _planned(search).space for algo, search in searches.items()}
         trials = {_planned(search).trials for search in searches.values()}
     baselines = _baselines(options, names)
@@ -137,7 +137,7 @@ def _require_comparable(options: ComparisonOptions) -> None:
 
 
 def _algorithms(options: ComparisonOptions) -> dict[str, str]:
-    """The algorithms that were asked for, as they were typed; UserError unless they are at least one, each once."""
+    """The requested algorithms, as typed; UserError unless there is at least one, and each is named once."""
     if not options.algos:
         raise UserError("--algos is needed, but none was given; for instance --algos gfpl,fedproto,fedavg,local")
     if options.algos == "all":
@@ -147,14 +147,14 @@ def _algorithms(options: ComparisonOptions) -> dict[str, str]:
 
 
 def _baselines(options: ComparisonOptions, names: dict[str, str]) -> dict[str, str]:
-    """The algorithms that others are tested against, as they were typed, those that are compared anyhow among them."""
+    """The algorithms that others are tested against, as typed; they may be compared ones too."""
     if options.baselines == "none":
         return {}
     return {n: names.get(n, typed) for n, typed in _named(options.baselines, "--baselines").items()}
 
 
 def _space_of_baseline(search: SearchOptions, trials: set[int]) -> spaces.Space | None:
-    """What a baseline searches that joins by itself; None, with a line that says why, where it cannot join."""
+    """The search of an automatic baseline; None, with a line that says why, if it cannot join."""
     try:
         with terminal.silent():
             p = _planned(search)
@@ -198,9 +198,9 @@ def _planned(search: SearchOptions) -> Plan:
 
 
 def _also(algo: str, spaces_of: dict[str, spaces.Space], search: SearchOptions) -> list[str]:
-    """The scenario's hyperparameters that others search and this one does not: all tune them, or nobody does.
+    """The scenario's hyperparameters that other algorithms search and this one does not: either all tune them or none.
 
-    An algorithm whose own space leaves out the learning rate would be held to its default against others that are not.
+    Otherwise an algorithm whose space lacks the learning rate would keep the default while others tune it.
     """
     shared = {n: d for s in spaces_of.values() for n, d in s.domains.items() if n in knobs(Scenario)}
     if spaces_of[algo].is_grid:
@@ -210,7 +210,7 @@ def _also(algo: str, spaces_of: dict[str, spaces.Space], search: SearchOptions) 
 
 
 def _with_common_grace(plans: dict[str, Plan]) -> dict[str, Plan]:
-    """The same plans, where no trial is judged before the slowest hyperparameter of any has had its effect."""
+    """The same plans, with a grace period until the slowest hyperparameter of any of them has had an effect."""
     grace, since = (max(of) for of in zip(*((p.grace, p.budget.since) for p in plans.values()), strict=True))
     return {
         name: dataclasses.replace(

@@ -1,4 +1,4 @@
-"""What a comparison writes and shows in the end: its tables with what was published, in every form."""
+"""The results of a comparison: its tables with published figures, in every format."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def report(
 
 
 def printed(c: ComparisonPlan, name: str) -> list[published.Cell]:
-    """What papers print for an algorithm in this setting; nothing if a field was changed, unless it only adds rows."""
+    """Published figures of an algorithm in this setting; none if a field was changed, unless it only adds rows."""
     named = find(c.first.scenario)
     same = c.scenario.override(all_classes=named.all_classes) == named
     return published.of(c.first.scenario, name) if same else []
@@ -105,7 +105,7 @@ def _titled(
 
 
 def _most(p: Plan) -> str:
-    """What a trial may use up at most."""
+    """A trial's largest budget."""
     unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit, "rounds")
     return f"{p.budget.limit:g} {unit}"
 

@@ -1,4 +1,4 @@
-"""The tables of a comparison: an algorithm's default and tuned figures, and which differences are more than chance."""
+"""The tables of a comparison: default and tuned figures of each algorithm, and which differences are significant."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _family(
 
 
 def spent(run: Path) -> dict[str, float]:
-    """What a search used up, from the logs of its trials rather than from its options."""
+    """A search's actual cost, from the logs of its trials rather than from its options."""
     trials = frames.trials_table(RunFiles(run))
     totals = {c: trials[c].sum() if c in trials else 0 for c in ("rounds", "comm_mb", "seconds")}
     return {"trials": len(trials), "rounds": int(totals["rounds"]), "mb": totals["comm_mb"]} | {
@@ -177,7 +177,7 @@ def unequal(runs: Mapping[str, Path], trials: int, budget: Budget) -> list[str]:
 
 
 def _overspent(name: str, ended: pd.DataFrame, budget: Budget) -> list[str]:
-    """Where a budget in megabytes or seconds does not suit an algorithm: a round costs too much of it, or nothing."""
+    """Where a budget in megabytes or seconds does not suit an algorithm: a round costs too much, or nothing."""
     column, unit = ("comm_mb", "MB") if budget.unit == "mb" else ("seconds", "s")
     used, rounds = ended[column].mean(), ended["rounds"].mean()
     if used == 0:

@@ -1,4 +1,4 @@
-"""The tables of a comparison as a person reads them, and in Markdown and LaTeX."""
+"""The tables of a comparison as plain text, Markdown and LaTeX."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MANY = 15  # with more pairs than those of six algorithms, only those with the b
 
 
 def who(algorithms: Sequence[str]) -> str:
-    """The algorithms by name, or, where they would fill a title, their number."""
+    """The algorithms' names, or their number if the names would fill a title."""
     return ", ".join(algorithms) if len(algorithms) <= NAMED else f"{len(algorithms)} algorithms"
 
 
 def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> str:
-    """Sentences on who comes first when tuned, how many differ significantly from it, and from each baseline.
+    """Sentences on the best tuned algorithm, how many differ significantly from it, and from each baseline.
 
     The figures are those of the tables; "" where no algorithm has a tuned one.
     """
@@ -72,7 +72,7 @@ def caveats(
 
 
 def _chosen_anew(evaluations: pd.DataFrame, chosen: pd.DataFrame) -> list[str]:
-    """Of which algorithms another configuration than the search's best was chosen on the fresh seeds."""
+    """A note on algorithms for which the fresh seeds chose another configuration than the search's best."""
     others = chosen[chosen["configuration"] != "top 1"].drop_duplicates("algorithm")
     if others.empty:
         return []

@@ -1,4 +1,4 @@
-"""A paper's table or figure as a grid of runs: what a row, a column and a part of it are, and what is measured."""
+"""A paper's table or figure as a grid of runs: its rows, columns and parts, and what is measured."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BESIDE = {
     "total_mb": "MB in all",
 }
 
-# how a paper takes an accuracy from a run's rounds, where it is not the last round's; both choose on test rows
+# how a paper takes a run's accuracy if not from the last round; both rules select on test rows
 RULES: dict[str, tuple[str, Callable[[list[float]], float]]] = {
     "FedPA": ("mean of the five best rounds", lambda acc: sum(sorted(acc)[-5:]) / len(acc[-5:])),
     "FedSA": ("best round", max),
@@ -82,7 +82,7 @@ class Panel(NamedTuple):
         return max(c.setting().rounds for c in self.columns)
 
     def setting(self, column: Column) -> Scenario:
-        """A column's, without the rows of all classes where no measure of the part is of them: clients' are fewer."""
+        """A column's scenario; rows of all classes are scored only if a measure of the part needs them."""
         whole = column.setting()
         return whole if {"all_classes", "foreign"} & set(self.measures) else whole.override(all_classes=0)
 

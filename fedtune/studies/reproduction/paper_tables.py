@@ -1,7 +1,7 @@
 """The papers' tables and figures as grids of runs: rows of algorithms, columns of settings.
 
-A label of a row or a column is the one in published.yaml, so that what was printed is found beside it.  Values that a
-figure varies are ours where the paper prints none.  Algorithms have their defaults but for what a table says.
+Labels of rows and columns are those of published.yaml, so that published figures are found.  Values that a figure
+varies are ours where the paper prints none.  Algorithms have their defaults except where a table says otherwise.
 """
 
 from __future__ import annotations

@@ -115,13 +115,13 @@ def _presets(text: str) -> list[str]:
 
 
 def _under(row: Row, presets: Sequence[str]) -> list[Row]:
-    """The row under each preset; the defaults stand in, once, for those that its algorithm lacks."""
+    """The row under each preset; if its algorithm lacks one, the defaults take its place, once."""
     own = registry.find(row.algorithm).presets
     return [row._replace(preset=p) for p in dict.fromkeys(p if p in own else "" for p in presets)]
 
 
 def _check(experiment: Experiment, config: dict[str, Any], column: Column, checked: set[Any]) -> None:
-    """UserError for a setting that cannot run; a warning for a hyperparameter that is varied without effect."""
+    """UserError for a setting that cannot run; a warning if a varied hyperparameter has no effect."""
     alg, scenario = experiment.resolve(config)
     kind = (alg, scenario.model, scenario.features, scenario.dataset, scenario.evaluation, scenario.clients)
     if kind not in checked:  # large families take seconds

@@ -1,4 +1,4 @@
-"""The tables of a reproduction as text: ours beside the printed figures, and what is known of these."""
+"""The tables of a reproduction as text: our figures next to the published ones, with their known defects."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def markdown(figures: pd.DataFrame) -> str:
     for heading, table in texts(figures):
         lines += [f"## {heading}", "", comparison_text.markdown(table).rstrip(), ""]
     if notes := footnotes(figures):
-        lines += ["## What is known of the printed figures", "", *(f"- {n}" for n in notes), ""]
+        lines += ["## Known defects of the published figures", "", *(f"- {n}" for n in notes), ""]
     return "\n".join(lines)
 
 
@@ -104,7 +104,7 @@ class Report:
         return f"{self.grid.paper}, {self.grid.table}, measured" + (f" ({'; '.join(kind)})" if kind else "")
 
     def about(self) -> list[str]:
-        """What was varied and how it was measured."""
+        """What was varied, and how it was measured."""
         grid, seeds = self.grid, self.grid.seeds
         spent = sum(o.seconds for o in self.outcomes.values())
         lines = [

@@ -53,7 +53,7 @@ def run(options: ReproductionOptions) -> int:
 
 
 def next_command(grid: Grid, options: ReproductionOptions) -> str:
-    """What follows a table: all of it after a quick version; after all of it a comparison, where each is tuned."""
+    """The next command: the whole table after a quick version; after that, a comparison with tuned algorithms."""
     if options.quick:
         whole = replace(options, quick=False, all_columns=False, rounds=None, seeds=None, name=None)
         return f"whole: {command_line('reproduce', whole.table, *arguments.words(_given(whole), ReproductionOptions))}"
@@ -79,7 +79,7 @@ def _outcomes(
     record: RunFiles,
     options: ReproductionOptions,
 ) -> dict[str, ray_tasks.Outcome]:
-    """What came of the grid's runs, by label; the record says if they were cut short."""
+    """The outcomes of the grid's runs, by label; the record says if they were interrupted."""
     runs = {run.label: run for spot in spots for run in spot.runs}
     record.write("running", runs=len(runs))
     say(f"{grid.paper}, {grid.table}: {several(len(runs), 'run')}.  After an interruption the same command continues")

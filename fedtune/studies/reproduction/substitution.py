@@ -23,8 +23,8 @@ FEW: dict[str, tuple[float, dict[str, int]]] = {
 def on(grid: Grid, dataset: str) -> Grid:
     """The table on one data set: its own columns of it, or else those of its first data set with this in its place.
 
-    Settings that are the same on the new data set become one column, beside which nothing was printed.  UserError for a
-    table whose bodies come trained on another data set.
+    Settings that are the same on the new data set become one column, without published figures.  UserError for a table
+    whose bodies were pretrained on another data set.
     """
     own = [p._replace(columns=tuple(c for c in p.columns if c.setting().dataset == dataset)) for p in grid.panels]
     if own := [p for p in own if p.columns]:
@@ -43,7 +43,7 @@ def on(grid: Grid, dataset: str) -> Grid:
 
 
 def quick(grid: Grid, every_column: bool = False) -> Grid:
-    """A small true version: few rounds, two seeds; of each part the first, the middle and the last column, or all."""
+    """A small version with real runs: few rounds, two seeds; the first, middle and last column of each part, or all."""
     panels = []
     for p in grid.panels:
         last = len(p.columns) - 1

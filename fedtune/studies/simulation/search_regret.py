@@ -1,7 +1,7 @@
-"""How far simulated searches stay behind the best configuration of a table, after how many rounds of training.
+"""The regret of simulated searches against the best configuration of a table, by rounds of training.
 
 A search selects on one seed of the table and is judged on the others, as if its choice were trained on fresh
-partitions.  Its regret is the accuracy there of the best configuration of all, less that of its choice.
+partitions.  Its regret is the accuracy of the best configuration on those seeds minus that of its choice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TRIALS = 100_000  # more than any budget lets begin
 
 
 class Strategy(NamedTuple):
-    """How a search goes about it."""
+    """A search strategy."""
 
     searcher: str
     scheduler: str
@@ -42,7 +42,7 @@ class Strategy(NamedTuple):
     more_seeds: str = "none"  # for whom: none; top, of the finished ones
 
     def __str__(self) -> str:
-        """In words, as tables have it."""
+        """The strategy in words, as in tables."""
         extra = {"none": "", "top": f", best {TOP} on another seed"}
         each = f", {several(self.seeds, 'seed')} a trial" if self.seeds > 1 else ""
         judged = ", first rung" if schedulers.find(self.scheduler).has_rungs else ", from round"
@@ -61,7 +61,7 @@ class Strategy(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What a search would choose after so many rounds, and how far that is from the best."""
+    """A search's choice after some rounds, and its regret."""
 
     rounds: float  # in trials of full length
     regret: float
@@ -95,7 +95,7 @@ def choices(table: Tabulated, strategy: Strategy, budget: float, slots: int, see
 
 
 def of_whole_grid(table: Tabulated) -> float:
-    """The regret of who trains every configuration on one seed and chooses the best, or one of several: the mean."""
+    """The mean regret of training every configuration on one seed and choosing the best, or one of several best."""
     places = range(len(table.seeds))
     best = table.reached(places).argmax()
     regrets = []
@@ -124,7 +124,7 @@ def _search(table: Tabulated, strategy: Strategy, slots: int, seed: int, ledger:
 
 
 class _Ledger:
-    """What a simulated search has trained, and what it would choose now."""
+    """What a simulated search has trained so far, and its present choice."""
 
     def __init__(self, table: Tabulated, strategy: Strategy, used: Sequence[int]) -> None:
         self.table, self.strategy = table, strategy

@@ -1,7 +1,7 @@
-"""A table of what every configuration of a grid reaches, round by round and seed by seed: searches are simulated on it.
+"""A tabular benchmark: the results of every configuration of a grid, by round and seed, to simulate searches on.
 
-One file: a row per configuration, seed and round, and in the file's metadata where its numbers come from.  As
-FedHPO-Bench (Wang et al., ICML 2023, arXiv:2206.03966) does for FederatedScope.
+One file: a row per configuration, seed and round; the file's metadata says where its numbers come from.  Similar to
+FedHPO-Bench (Wang et al., ICML 2023, arXiv:2206.03966) for FederatedScope.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Tabulated:
 
     @property
     def repeated(self) -> int:
-        """How many configurations reached in every round and on every seed what one before them did.
+        """How many configurations have the same results as an earlier one in every round and on every seed.
 
-        What diverged on every seed does not count: whatever had an effect later made no difference.
+        Configurations that diverged on every seed do not count, as later effects could not show.
         """
         curves = self.values.reshape(self.configurations, *self.values.shape[-2:])
         ended = np.nan_to_num(curves[~np.isnan(curves[..., -1]).all(1)], nan=-1.0)
@@ -69,7 +69,7 @@ class Tabulated:
 
     @property
     def grace(self) -> int:
-        """Rounds before which a search over the grid judges no trial, unless told otherwise."""
+        """The default grace period of a search over the grid, in rounds."""
         return schedulers.default_grace(self.rounds, self.first_effect)
 
     @property

@@ -28,7 +28,7 @@ from fedtune.tuning.space_types import Config, Space
 
 
 def run(options: TabulationOptions, output: Path) -> int:
-    """Train what has not been trained, write the table, say where it is; the exit status."""
+    """Train the missing runs, write the table, say where it is; the exit status."""
     if not options.space:
         raise UserError("--space, the grid of the table, is needed, but none was given; docs/simulate.md has one")
     ray_start.require_cpus(options.cpus_per_trial, options.address)
@@ -88,7 +88,7 @@ def _outcomes(
     seeds: Sequence[int],
     data: datasets.Dataset,
 ) -> list[tuple[Config, int, ray_tasks.Outcome]]:
-    """Every configuration and seed with what came of it."""
+    """Every configuration and seed with its outcome."""
     files = RunFiles(options.folder)
     files.path.mkdir(parents=True, exist_ok=True)
     labels = {f"{i:05d} seed {s}": (p, s) for i, p in enumerate(points) for s in seeds}

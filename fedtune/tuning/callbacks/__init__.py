@@ -1,1 +1,1 @@
-"""What listens to a search: its records, tables and loggers."""
+"""Callbacks of a search: its records, tables and loggers."""

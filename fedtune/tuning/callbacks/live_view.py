@@ -22,9 +22,9 @@ SHOWN = 16  # running trials in a table
 
 
 class View(Callback):
-    """Follows a search's trials; those who show it say how, in `draw` and `ended_one`.
+    """Follows a search's trials; subclasses show them in `draw` and `ended_one`.
 
-    A search can do without it: whatever showing raises is swallowed, as Tune would end the search over it.
+    Errors in showing are swallowed, because Tune would end the search over them.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class View(Callback):
 
         trials, rounds   how many there will be, and how many each has at most
         names            the hyperparameters to show
-        before           what an earlier driver of the same search heard, by trial
+        before           results that an earlier driver of the same search received, by trial
         goal             of which the first objective is shown
         """
         self.objective = goal.first
@@ -85,7 +85,7 @@ class View(Callback):
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         """A trial has ended."""
-        self.last.setdefault(trial.trial_id, trial.last_result or {})  # another driver may have heard it
+        self.last.setdefault(trial.trial_id, trial.last_result or {})  # an earlier driver may have received it
         self._end(trial.trial_id, status(self.last[trial.trial_id]))
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
@@ -126,7 +126,7 @@ class View(Callback):
             self.peak = (value, trial, dict(config))
 
     def _value(self, result: dict[str, Any]) -> float | None:
-        """The objective in a result; None where it has none, or no more than that it is worse than any."""
+        """The objective in a result; None if it has none, or only the worst value of a diverged trial."""
         value = result.get(self.objective.attribute)
         return None if value is None or abs(value) >= FAR else value
 

@@ -1,4 +1,4 @@
-"""A run for every trial in a tool that people keep their experiments in, by the tool's public API."""
+"""A run for every trial in an experiment tracker, by the tracker's public API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST = 128  # letters of a run's id that W&B takes
 
 
 class About(NamedTuple):
-    """What a tool is told of a search; `search` is its folder and the one that this lies in."""
+    """The description of a search for a tracker; `search` is its folder's name with that of the parent."""
 
     search: str
     algorithm: str
@@ -28,13 +28,13 @@ class About(NamedTuple):
 
 
 class Tool(Protocol):
-    """A tool with a run for every trial.  What it cannot do it raises."""
+    """A tracker with a run for every trial.  Its errors are raised."""
 
     def resume(self, lost: Sequence[str]) -> None:
-        """An earlier driver told of this search; of its trials those of `lost` are tried anew under other names."""
+        """An earlier driver logged this search; its trials in `lost` are tried again under other names."""
 
     def begin(self, trial: str, config: Config) -> None:
-        """A trial begins, or one that an earlier driver told of goes on.  config: all hyperparameters."""
+        """A trial begins, or one that an earlier driver logged continues.  config: all hyperparameters."""
 
     def log(self, trial: str, rows: Sequence[dict[str, Any]]) -> None:
         """A trial reported rounds.  Some may have been logged before: after a resume, or when a worker had died."""
@@ -117,7 +117,7 @@ class MLflow:
             self.client.set_terminated(run, state)
 
     def _find(self, trial: str) -> Any:
-        """The run of a trial that an earlier driver told of; None if there is none."""
+        """The run of a trial that an earlier driver logged; None if there is none."""
         found = self.client.search_runs([self.experiment], f"tags.trial = '{trial}'")
         return next((run for run in found if run.data.tags.get("algorithm") == self.about.algorithm), None)
 
@@ -135,7 +135,7 @@ class MLflow:
 class WandB:
     """Runs of Weights & Biases, offline in the run's folder (`wandb sync` uploads them), or as WANDB_MODE says.
 
-    What was written offline is written anew by a resumed search: what a kill leaves cannot be added to.
+    A resumed search writes offline runs again, because runs of a killed process cannot be continued.
     """
 
     def __init__(self, about: About) -> None:

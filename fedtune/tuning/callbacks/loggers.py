@@ -1,12 +1,13 @@
-"""Tools that people keep their experiments in, told of every trial while a search runs: MLflow, Weights & Biases.
+"""Experiment trackers that get every trial while a search runs: MLflow, Weights & Biases.
 
 Ray's own callbacks for them (ray.air.integrations, Ray 2.60) are not used.  While the driver waits, MLflow's writes
 each metric in a transaction of its own (80 rounds of 30 metrics into SQLite: 80 s, and 11 s without it), and W&B's
 starts two processes for every trial (58 s).  Both begin a second run for a trial that a resumed search continues.  Here
-a thread of the driver tells the tool once a second, by its public API, and a resumed search goes on in the same runs.
+a thread of the driver logs to the tracker once a second, by its public API, and a resumed search continues the same
+runs.
 
-Nothing calls home: MLflow's store is a file beside the run's folder and W&B is offline, unless the user's own
-environment says otherwise.
+Nothing is sent out: MLflow's store is a file beside the run's folder and W&B is offline, unless the user's environment
+says otherwise.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from fedtune.tuning.callbacks.logged_runs import About as About
 from fedtune.tuning.options.options import LOGGERS
 from fedtune.tuning.space_types import Config
 
-Event = tuple[str, str, Any]  # the trial, what happened to it, and what is to be said of that
-PERIOD = 1.0  # seconds between two times that a tool is told
-TRIES = 5  # how often a tool may fail before it is told no more
-LAST = 60.0  # seconds that a search waits at its end for what a tool has not taken
+Event = tuple[str, str, Any]  # the trial, the event, and its data
+PERIOD = 1.0  # seconds between two writes to a tracker
+TRIES = 5  # failures in a row after which logging stops
+LAST = 60.0  # seconds that a search waits at its end for pending logs
 
 
 class Kind(NamedTuple):
@@ -57,9 +58,9 @@ assert tuple(KINDS) == LOGGERS
 
 
 class TrialLogger(Callback):
-    """Tells a tool of a search's trials from a thread, so that rounds wait for nothing.
+    """Logs a search's trials to a tracker from a thread, so that rounds do not wait.
 
-    A tool that fails five times in a row is told no more, and the search goes on: its tables hold everything.
+    Logging stops after five failures in a row, and the search continues: its tables have everything.
     """
 
     def __init__(self, name: str, tool: Tool, configuration: Callable[[Config], Config]) -> None:
@@ -71,12 +72,12 @@ class TrialLogger(Callback):
         self._thread = threading.Thread(target=self._work, name=f"fedtune-{name}", daemon=True)
 
     def __enter__(self) -> TrialLogger:
-        """Begin to tell."""
+        """Start logging."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Tell the rest."""
+        """Log the rest."""
         for trial in [trial for trial, open in self._open.items() if open]:
             self._events.append((trial, "end", None))
         self._over.set()
@@ -85,7 +86,7 @@ class TrialLogger(Callback):
             say(f"note: {self.name} is too slow; its last rounds may be missing there, but not in rounds.parquet")
 
     def catch_up(self, run: Path, before: Mapping[str, list[dict[str, Any]]]) -> None:
-        """Tell what the trials of a resumed search reported to earlier drivers."""
+        """Log what the trials of a resumed search reported to earlier drivers."""
         lost = sorted(folder.name.split("-")[-1] for folder in RunFiles(run).lost_folder.glob("*"))
         self._events.append(("", "resume", lost))
         how = ended(run, dict(before))
@@ -145,7 +146,7 @@ class TrialLogger(Callback):
                     return
 
     def _take(self, waiting: dict[str, list[Event]]) -> None:
-        """Sort what has happened by trial, with a trial's rounds together."""
+        """Group the events by trial, with a trial's rounds together."""
         while self._events:
             trial, what, about = self._events.popleft()
             of_trial = waiting.setdefault(trial, [])
@@ -155,7 +156,7 @@ class TrialLogger(Callback):
                 of_trial.append((trial, what, about))
 
     def _tell(self, waiting: dict[str, list[Event]]) -> None:
-        """Tell the tool; what it has taken waits no longer."""
+        """Log to the tracker, and remove what was logged from the queue."""
         for trial, events in list(waiting.items()):
             while events:
                 _, what, about = events[0]
@@ -183,7 +184,7 @@ def require(names: Sequence[str]) -> None:
 def opened(
     names: Sequence[str], about: About, configuration: Callable[[Config], Config]
 ) -> Iterator[list[TrialLogger]]:
-    """The tools that a search tells, which are told the rest when this ends; UserError for one that cannot be used.
+    """The trackers of a search, which get the rest when this ends; UserError for one that cannot be used.
 
     configuration: all hyperparameters under a trial's values.
     """

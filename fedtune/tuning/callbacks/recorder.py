@@ -23,11 +23,11 @@ class Reported(Mapping[str, list[Row]]):
         self._packed = {trial: _pack(some) for trial, some in rows.items()}
 
     def __getitem__(self, trial: str) -> list[Row]:
-        """A trial's rows, in a list of the caller's own."""
+        """A trial's rows, as a new list."""
         return _unpack(self._packed[trial]) + self._open.get(trial, [])
 
     def __iter__(self) -> Iterator[str]:
-        """The trials, in the order in which they were first heard of."""
+        """The trials, in the order of their first results."""
         return iter(self._packed)
 
     def __len__(self) -> int:
@@ -47,13 +47,13 @@ class Reported(Mapping[str, list[Row]]):
 
 
 class Recorder(Callback):
-    """Keeps every result of every trial, as the driver hears it, and has Tune forget the rest of an ended one.
+    """Keeps every result of every trial as the driver receives it, and lets Tune forget the rest of an ended trial.
 
-    Tune's own log of a trial is no substitute: population based training has it written anew from a stale copy.
+    Tune's own log of a trial is no substitute: population based training rewrites it from a stale copy.
     """
 
     def __init__(self, before: Mapping[str, list[Row]] | None = None, goal: Collection[str] = ()) -> None:
-        """before: what an earlier driver of the same search heard, by trial.  goal: the metrics that others follow."""
+        """before: results that an earlier driver received, by trial.  goal: the objectives and constraints."""
         self.rows, self._goal = Reported(before or {}), goal
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:

@@ -26,7 +26,7 @@ class BufferedFile(BaseJournalBackend):
     """A journal's file that is written to when asked.  Optuna's own waits for the disk at every entry, 4 ms each."""
 
     def __init__(self, path: Path) -> None:
-        """Begin an empty journal; what a killed driver left in its place goes."""
+        """Begin an empty journal; a killed driver's file is replaced."""
         for old in (path, path.with_name(path.name + LOCK)):
             old.unlink(missing_ok=True)
         self._file = JournalFileBackend(str(path))
@@ -101,8 +101,8 @@ class Mirror:
 def in_file(trial: FrozenTrial) -> FrozenTrial:
     """A trial as the file holds it: one that diverged is pruned, with the last value of a round that it trained.
 
-    In memory it is complete with the worst value there is, which the sampler learns from.  In a file that people look
-    at that would be a measured value, and importance would be told from it.
+    In memory it is complete with the worst possible value, from which the sampler learns.  In a file that people read,
+    that would look like a measured value, and would distort importance.
     """
     if not (trial.user_attrs.get("diverged") and trial.state == TrialState.COMPLETE):
         return trial
@@ -114,8 +114,8 @@ def in_file(trial: FrozenTrial) -> FrozenTrial:
 class StudyJournal(Callback):
     """Keeps a searcher's study in the run's folder: once a second while rounds come in, and when a trial ends.
 
-    Rounds cost nothing: what they reported is looked up when something is written.  Whatever goes wrong meanwhile is
-    swallowed, as Tune would end the search over it; `close` then writes the whole file anew.
+    Rounds cost nothing: their reports are looked up when something is written.  Errors meanwhile are swallowed, because
+    Tune would end the search over them; `close` then writes the whole file again.
     """
 
     def __init__(self, searcher: Any, path: Path) -> None:

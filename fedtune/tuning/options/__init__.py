@@ -1,1 +1,1 @@
-"""What can be asked of a run and of a search, and the arguments made of it."""
+"""The options of runs and searches, and the command-line arguments made from them."""

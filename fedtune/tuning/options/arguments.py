@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser, cls: type, *only: str, **helps:
 
 
 def add_resumed(parser: argparse.ArgumentParser) -> None:
-    """Arguments of what goes on from a run: those of its options that may be others now."""
+    """Arguments for continuing a run: its options that may change."""
     add_options(
         parser,
         SearchOptions,
@@ -126,7 +126,7 @@ def read_config(path: str) -> dict[str, Any]:
 
 
 def typed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """An option's parser as argparse wants it: what breaks the rule is argparse's own complaint."""
+    """An option's parser as argparse needs it: a violated rule becomes argparse's own error."""
 
     def value(text: str) -> Any:
         try:

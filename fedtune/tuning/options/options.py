@@ -1,4 +1,4 @@
-"""What can be asked of a run and of a search: every option with its default and its help, declared once.
+"""The options of runs and searches: each with its default and its help, declared once.
 
 The command line (arguments.py), a run's record and the Python API are all made from these classes.  Building a
 parser from them needs neither torch nor Ray.
@@ -188,9 +188,9 @@ class ExperimentOptions:
 
     @classmethod
     def from_record(cls, content: Mapping[str, Any]) -> Self:
-        """The options that a record holds; UserError if it holds none, or others."""
+        """The options that a record holds; UserError if it has none, or unknown ones."""
         if "options" not in content:
-            raise UserError("it does not say how the search was begun")
+            raise UserError("it does not say how the search was started")
         values = content["options"]
         if not isinstance(values, dict):
             raise UserError(f"the record's options must be names and values, but are {values!r}")

@@ -16,7 +16,7 @@ MANY, FEW, LONG = 1_000_000, 1_000, 1_000_000_000  # the most of trials or round
 
 
 def bounded_int(low: int, high: int) -> Callable[[Any], int]:
-    """A parser of whole numbers low … high, both included; its UserError names the end that a value lies beyond."""
+    """A parser of whole numbers low … high, both included; its UserError names the bound that is exceeded."""
 
     def parse(value: Any) -> int:
         number: int = _number(value, int, f"a whole number of at least {low:,}", lambda n: n >= low)
@@ -33,7 +33,7 @@ def positive_int(value: Any) -> int:
 
 
 def small_int(value: Any) -> int:
-    """The same, at most FEW: of what is made one by one before a search begins."""
+    """The same, at most FEW: for things that are created one by one before a search begins."""
     return bounded_int(1, FEW)(value)
 
 
@@ -58,7 +58,7 @@ def gpus(value: Any) -> float | str:
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """Texts, each once, from one or several; UserError for anything else."""
+    """Strings without repetition, from one or several; UserError for anything else."""
     several = [value] if isinstance(value, str | os.PathLike) else value
     if not isinstance(several, list | tuple) or not all(isinstance(v, str | os.PathLike) for v in several):
         raise UserError(f"must be a text, or several, but got {shown(value)}")
