@@ -15,7 +15,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -65,19 +65,11 @@ class _Clock:
     def begin(self) -> None:
         self.spent, self.began = 0.0, 0.0
 
-    def allows(self) -> bool:
-        """Whether there is time for another one."""
+    def allows(self, cost: float) -> bool:
+        """Whether there is time for another one that costs so many seconds."""
         now = time.thread_time()
         self.began = self.began or now
-        return self.spent <= FREE + SHARE * (now - self.began)
-
-    @contextmanager
-    def spending(self) -> Iterator[None]:
-        began = time.thread_time()
-        try:
-            yield
-        finally:
-            self.spent += time.thread_time() - began
+        return self.spent + cost <= FREE + SHARE * (now - self.began)
 
 
 Key = tuple[Hashable, ...]  # how calls are made, of what code, in which modes, and what else tells them apart
@@ -145,7 +137,7 @@ class Calls(ABC, Generic[Found]):
         tape = entry.tape
         assert tape
         tape.replays += 1
-        return tape.replays >= tape.due and _CLOCK.allows()
+        return tape.replays >= tape.due and _CLOCK.allows(tape.cost)
 
     def record(
         self,
@@ -212,11 +204,13 @@ class Calls(ABC, Generic[Found]):
         """What the code gives, compared with its record, which gets copies to write into.  Impure if they differ."""
         tape = entry.tape
         assert tape
-        with _CLOCK.spending() if entry.verified else nullcontext():
-            tried = self._tried(entry, fixed, fresh)
-            repeats = not fixed[0].is_cuda or _same(tried, self._tried(entry, fixed, fresh))  # some kernels never do
-            found = run()
-            same = _same(tried, [*self.flat(found), *fixed])
+        began = time.thread_time()
+        tried = self._tried(entry, fixed, fresh)
+        repeats = not fixed[0].is_cuda or _same(tried, self._tried(entry, fixed, fresh))  # some kernels never do
+        found = run()
+        same = _same(tried, [*self.flat(found), *fixed])
+        tape.cost = time.thread_time() - began
+        _CLOCK.spent += tape.cost if entry.verified else 0.0
         while tape.due <= tape.replays:
             tape.due = min(2 * tape.due, tape.due + SELDOM)
         if same:

@@ -62,6 +62,7 @@ class Tape:
         self._names: dict[str, Any] = {"as_strided": torch.as_strided}
         self._make = self._compiled()
         self.given = recorder.given()
+        self.cost = 0.0  # of the last comparison with the code, in seconds
         self.replays, self.due = 0, 1  # how often it was run, and at which time it is to be compared with the code
         del self._tensors, self._kept
 
