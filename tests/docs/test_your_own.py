@@ -66,7 +66,7 @@ def test_every_hospital_is_a_client_and_drawn(story: Path) -> None:
 
 def test_the_algorithm_keeps_the_laws_and_is_described(story: Path) -> None:
     said = (story / "said.txt").read_text()
-    assert "how much a high loss weighs" in said and "0.1 … 5 (log), or 0.0" in said
+    assert "exponent of the loss in a client's weight" in said and "0.1 … 5 (log), or 0.0" in said
 
 
 def test_the_worst_tenth_is_searched_for_below_its_bound(story: Path) -> None:
