@@ -27,46 +27,37 @@ torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # also where a test starts a process: on a busy machine two wait for one another
 os.environ["COLUMNS"] = "160"  # as where there is no terminal; pytest-xdist says otherwise to its workers
 
-# files of minutes, longest first: of three workers none is to begin one when the others have nothing left
-LONG = (
-    "jobs",
-    "your_own",
-    "survival",
-    "failures",
-    "killed",
-    "search",
-    "compare",
-    "algorithms",
-    "cluster",
-    "promotion",
-    "watching",
-    "extend",
-    "static",
-    "python_page",
-    "deploy",
-    "packages",
-    "checks",
-    "seed_stack",
-    "ray_start",
-    "ray_tasks",
-    "report",
-    "notebooks",
-)
+PROCESSES = {"ray", "subprocess", "multiprocessing", "nbclient", "begin_search"}  # names of what starts them
+RAY = {"one_ray", "no_ray", "undisturbed", "interrupted"}  # fixtures that do
+QUICK = ("core", "data", "nn", "experiment", "tracing", "runs")  # folders of what needs neither
+SECONDS = "fedtune/seconds"  # of each file's tests, in pytest's cache
+GUESS = {True: 4.0, False: 0.3}  # seconds of a test that was not run yet here: it starts a process, or none
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Ray's processes and our commands are forks of one (support/forked/server.py), for all of pytest's workers."""
+    """Where FEDTUNE_TEST_FORKS asks for it, Ray's processes and our commands are forks of one, which saves imports.
+
+    One for all of pytest's workers (support/forked/server.py); they are forks of it, too.
+    """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background of a script: tests send it
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if "FEDTUNE_FORKS" in os.environ:
-        return  # ours, of pytest-xdist's workers
+    if hasattr(config, "workerinput"):
+        return  # of pytest-xdist, whose controller did what follows
+    sys.dont_write_bytecode = False  # hundreds of processes import fedtune: one is to compile it
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if os.environ.get("FEDTUNE_TEST_FORKS"):
+        begin_forks(config)
+    elif getattr(config.option, "numprocesses", None):
+        compile_all(config)
+
+
+def begin_forks(config: pytest.Config) -> None:
+    """Start the server of forks, and end it with the session."""
     forked, folder = Path(__file__).parent / "support" / "forked", tempfile.mkdtemp(prefix="fedtune-forks-")
     os.environ["FEDTUNE_FORKS"] = f"{folder}/socket"
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(forked), os.environ.get("PYTHONPATH")]))
-    sys.dont_write_bytecode = False  # hundreds of processes import fedtune: one is to compile it
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     server = subprocess.Popen([sys.executable, str(forked / "server.py"), f"{folder}/socket"], stdin=subprocess.PIPE)
-    if getattr(config.option, "numprocesses", None):  # pytest-xdist's workers are forks too
+    if getattr(config.option, "numprocesses", None):
         compile_all(config)  # meanwhile, for all of them
         wait_for(lambda: server.poll() is not None or Path(folder, "socket").exists())
         os.environ["FEDTUNE_FORK"] = "yes"
@@ -91,17 +82,53 @@ def compile_all(config: pytest.Config) -> None:
             rewrite._write_pyc(state, code, source, compiled)
 
 
+def starts(item: pytest.Item) -> bool:
+    """Whether a test may start Ray or another process, by its fixtures and by what its module has imported."""
+    names = vars(getattr(item, "module", None) or item.parent)
+    return bool(RAY & {*getattr(item, "fixturenames", ())} or PROCESSES & {*names})
+
+
+def known(config: pytest.Config) -> dict[str, float]:
+    """How long each file's tests took here, the last time."""
+    return config.cache.get(SECONDS, {}) if hasattr(config, "cache") else {}  # -p no:cacheprovider
+
+
 AFTER_RAY = pytest.StashKey[set[Path]]()
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m quick` chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long files first, then those with one_ray; what comes after the last of them is noted."""
-    ranks = {f"test_{name}": rank for rank, name in enumerate(LONG)}
+    """Mark what is quick.  The longest files first, as they took the last time; and which come after the last with Ray.
+
+    Of three workers none is to begin a file of minutes when the others have nothing left.
+    """
+    took: dict[str, float] = known(config)
+    guess: dict[str, float] = {}
+    for item in items:
+        if not starts(item) and item.path.parent.name in QUICK:
+            item.add_marker("quick")
+        guess[item.location[0]] = guess.get(item.location[0], 0.0) + GUESS[starts(item)]
+    length = guess | took
+    items.sort(key=lambda item: -length[item.location[0]])
     with_ray = {item.path for item in items if "one_ray" in getattr(item, "fixturenames", ())}
-    items.sort(key=lambda item: (ranks.get(item.path.stem, len(LONG)), item.path not in with_ray))
     files = list(dict.fromkeys(item.path for item in items))
     last = max((at for at, file in enumerate(files) if file in with_ray), default=-1)
     config.stash[AFTER_RAY] = set(files[last + 1 :])
+
+
+TOOK: dict[str, float] = {}  # seconds of each file's tests in this session
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add up how long files take."""
+    TOOK[report.location[0]] = TOOK.get(report.location[0], 0.0) + report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Remember it for the next session; of a file of which some tests were left out, the longest that was known."""
+    if TOOK and hasattr(session.config, "cache") and not hasattr(session.config, "workerinput"):
+        before = known(session.config)
+        session.config.cache.set(SECONDS, before | {n: max(s, before.get(n, 0.0)) for n, s in TOOK.items()})
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -113,7 +140,9 @@ def pytest_runtestloop() -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Where no file to come has one_ray it ends: an idle Ray takes 3 % of a processor, and each worker has one."""
-    if item.path in item.config.stash[AFTER_RAY] and ray.is_initialized():
+    if item.path in item.config.stash[AFTER_RAY] and "ray" in sys.modules:
+        import ray
+
         ray.shutdown()
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 def stood_for() -> dict[int, int]:
     """The forks there are, and the processes that they are forks for."""
-    found = {}
+    found: dict[int, int] = {}
+    if "FEDTUNE_FORKS" not in os.environ:
+        return found
     for note in Path(os.environ["FEDTUNE_FORKS"]).parent.glob("[0-9]*"):
         with suppress(OSError, ValueError):  # it ended meanwhile, or begins
             found[int(note.name)] = int(note.read_text())
