@@ -46,7 +46,7 @@ def one_program(s: Subject) -> Violation | Note | None:
 @check(
     "recorded",
     "steps that are recorded and run again give the same bits as the code, whatever ran in between",
-    needs=("finite", "one program"),
+    needs=(*BASE, "one program"),
 )
 def recorded_steps(s: Subject) -> Violation | Note | None:
     """Rounds under the defaults, under other values of every hyperparameter, and under the defaults once more."""
