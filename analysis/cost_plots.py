@@ -28,7 +28,7 @@ def best_so_far(
     other `against`.
     """
     if against not in UNITS:
-        raise UserError(f"against is one of {', '.join(UNITS)}, but got {against}")
+        raise UserError(f"`against` must be one of {', '.join(UNITS)}, but got {against}")
     axis, unit = UNITS[against]
     words, sign = in_words(objective.name), objective.sign
     title = f"Best {words} so far against {axis.split(' [')[0]}"

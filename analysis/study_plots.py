@@ -228,7 +228,7 @@ def _varied(study: optuna.Study) -> list[str]:
 
 
 class _Known(BaseImportanceEvaluator):
-    """Importances that have been computed: a forest takes seconds, and a report shows its shares twice."""
+    """A cache of computed importances: a forest takes seconds, and a report shows its shares twice."""
 
     def __init__(self, shares: dict[str, float]) -> None:
         self._shares = shares

@@ -59,7 +59,7 @@ def machine() -> int:
 
 
 def memory(device: str) -> int:
-    """What a round of some settings takes, and the share of the GPU that a trial of each would get."""
+    """Time and memory of a round in some settings, and the share of the GPU that a trial of each would get."""
     if device == "cpu":
         print("a round is measured on a GPU only")
         return 0
@@ -124,7 +124,7 @@ def compare(cpu: Path, gpu: Path) -> int:
 
 
 def main() -> int:
-    """Do the step that is asked for."""
+    """Run the requested step."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("step", choices=("machine", "memory", "twice", "compare"))
     parser.add_argument("files", nargs="*", type=Path)

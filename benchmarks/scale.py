@@ -225,7 +225,7 @@ def draw(rows: list[dict[str, float]], file: Path, title: str) -> None:
 
 
 class Nothing(tune.Trainable):
-    """What the made-up actors would be."""
+    """A stand-in for the actors' class."""
 
 
 def main() -> int:

@@ -46,7 +46,7 @@ TUNED: dict[str, dict[str, Any]] = {
 
 
 def measure(experiment: Experiment, config: dict[str, Any], seeds: int, rounds: int, turns: int) -> dict[str, Any]:
-    """One configuration both ways; a first turn in which things are made once does not count."""
+    """Measure one configuration both ways; the first turn, which includes one-time work, does not count."""
     data = {seed: partitioning.make(experiment.scenario, seed) for seed in range(seeds)}
     alone = [Simulation(with_seed(experiment, seed), config, d) for seed, d in data.items()]
     together = Seeds(experiment, config, data)

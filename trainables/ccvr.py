@@ -29,7 +29,7 @@ from trainables._heads import FitsHead, normal
 
 @dataclass(frozen=True)
 class CCVR(FitsHead):
-    """CCVR as the docstring of its module gives it: hyperparameters, clients and server."""
+    """CCVR as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

@@ -24,7 +24,7 @@ from fedtune.nn.layers import cross_entropy
 
 @dataclass(frozen=True)
 class Ditto(Algorithm):
-    """Ditto as the docstring of its module gives it: hyperparameters, clients and server."""
+    """Ditto as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

@@ -26,7 +26,7 @@ from fedtune.experiment.algorithm import Algorithm, Task, hyper
 
 @dataclass(frozen=True)
 class FedAdam(Algorithm):
-    """FedAdam as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FedAdam as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

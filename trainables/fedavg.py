@@ -17,7 +17,7 @@ from trainables._released import CLIENTS
 
 @dataclass(frozen=True)
 class FedAvg(Algorithm):
-    """FedAvg as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FedAvg as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

@@ -15,7 +15,7 @@ from fedtune.experiment.algorithm import Algorithm, Phase, Task, hyper
 
 @dataclass(frozen=True)
 class FedAvgFT(Algorithm):
-    """FedAvg-FT as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FedAvg-FT as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

@@ -19,7 +19,7 @@ from fedtune.experiment.algorithm import Algorithm, Phase, Task, hyper
 
 @dataclass(frozen=True)
 class FedBABU(Algorithm):
-    """FedBABU as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FedBABU as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

@@ -23,7 +23,7 @@ from fedtune.nn.layers import batch_norm_tensors
 
 @dataclass(frozen=True)
 class FedBN(Algorithm):
-    """FedBN as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FedBN as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

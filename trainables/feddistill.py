@@ -31,7 +31,7 @@ from fedtune.nn.prototypes import class_means, class_sums
 
 @dataclass(frozen=True)
 class FedDistill(Algorithm):
-    """FedDistill as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FedDistill as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

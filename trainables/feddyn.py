@@ -23,7 +23,7 @@ from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Task, hy
 
 @dataclass(frozen=True)
 class FedDyn(Algorithm):
-    """FedDyn as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FedDyn as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

@@ -22,7 +22,7 @@ from trainables._released import CLIENTS
 
 @dataclass(frozen=True)
 class FedEnsemble(Algorithm):
-    """FedEnsemble as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FedEnsemble as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

@@ -32,7 +32,7 @@ from fedtune.nn.prototypes import class_sums
 
 @dataclass(frozen=True)
 class FedFA(Algorithm):
-    """FedFA as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FedFA as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

@@ -30,7 +30,7 @@ from trainables._released import CLIENTS, GENERATOR
 
 @dataclass(frozen=True)
 class FedGen(Generative):
-    """FedGen as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FedGen as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

@@ -51,7 +51,7 @@ RISE = 1e-3  # of validation accuracy: less of it within `patience` rounds is co
 
 @dataclass(frozen=True)
 class FedGenP(Generative):
-    """FedGenP as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FedGenP as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

@@ -30,7 +30,7 @@ from trainables._released import CLIENTS
 
 @dataclass(frozen=True)
 class FedHKD(Algorithm):
-    """FedHKD as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FedHKD as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

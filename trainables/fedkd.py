@@ -41,7 +41,7 @@ from fedtune.nn.layers import Linear, cross_entropy
 
 @dataclass(frozen=True)
 class FedKD(Algorithm):
-    """FedKD as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FedKD as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

@@ -38,7 +38,7 @@ from trainables._released import CLIENTS, GENERATOR
 
 @dataclass(frozen=True)
 class FedPA(Generative):
-    """FedPA as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FedPA as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

@@ -16,7 +16,7 @@ from fedtune.experiment.algorithm import Algorithm
 
 @dataclass(frozen=True)
 class FedPer(Algorithm):
-    """FedPer as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FedPer as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

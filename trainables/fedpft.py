@@ -30,7 +30,7 @@ from trainables._heads import FitsHead, normal, one_component
 
 @dataclass(frozen=True)
 class FedPFT(FitsHead):
-    """FedPFT as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FedPFT as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

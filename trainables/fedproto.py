@@ -27,7 +27,7 @@ from fedtune.nn.prototypes import class_means, mean_by_count
 
 @dataclass(frozen=True)
 class FedProto(Algorithm):
-    """FedProto as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FedProto as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

@@ -18,7 +18,7 @@ from trainables._released import CLIENTS
 
 @dataclass(frozen=True)
 class FedProx(Algorithm):
-    """FedProx as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FedProx as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

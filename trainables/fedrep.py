@@ -17,7 +17,7 @@ from fedtune.experiment.algorithm import Algorithm, Phase, Task, hyper
 
 @dataclass(frozen=True)
 class FedRep(Algorithm):
-    """FedRep as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FedRep as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

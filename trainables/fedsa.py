@@ -36,7 +36,7 @@ from fedtune.nn.prototypes import class_means, class_sums, mean_by_count, neares
 
 @dataclass(frozen=True)
 class FedSA(Algorithm):
-    """FedSA as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FedSA as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

@@ -31,7 +31,7 @@ Net = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class FedTGP(FedProto):
-    """FedTGP as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FedTGP as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

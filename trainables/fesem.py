@@ -30,7 +30,7 @@ from fedtune.nn.layers import is_statistic
 
 @dataclass(frozen=True)
 class FeSEM(Algorithm):
-    """FeSEM as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FeSEM as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

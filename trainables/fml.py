@@ -31,7 +31,7 @@ from fedtune.nn.layers import cross_entropy
 
 @dataclass(frozen=True)
 class FML(Algorithm):
-    """FML as the docstring of its module gives it: hyperparameters, clients and server."""
+    """FML as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

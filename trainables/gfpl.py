@@ -46,7 +46,7 @@ EVENT = "first_retrain"  # the method that gives the first round in which most h
 
 @dataclass(frozen=True)
 class GFPL(Algorithm):
-    """GFPL as the docstring of its module gives it: hyperparameters, clients and server."""
+    """GFPL as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

@@ -17,7 +17,7 @@ from fedtune.experiment.algorithm import Algorithm, hyper
 
 @dataclass(frozen=True)
 class LGFedAvg(Algorithm):
-    """LG-FedAvg as the docstring of its module gives it: hyperparameters, clients and server."""
+    """LG-FedAvg as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

@@ -25,7 +25,7 @@ from fedtune.nn.layers import cross_entropy
 
 @dataclass(frozen=True)
 class MOON(Algorithm):
-    """MOON as the docstring of its module gives it: hyperparameters, clients and server."""
+    """MOON as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

@@ -25,7 +25,7 @@ from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Task, hy
 
 @dataclass(frozen=True)
 class Scaffold(Algorithm):
-    """SCAFFOLD as the docstring of its module gives it: hyperparameters, clients and server."""
+    """SCAFFOLD as described in its module: hyperparameters, client and server code."""
 
     pure = True
 

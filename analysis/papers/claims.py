@@ -249,7 +249,7 @@ class Reproduced(NamedTuple):
 
 
 def judged(read: Read, where: Callable[[str, str], str] = lambda table, part: "") -> pd.DataFrame:
-    """A row per claim: what is claimed, the verdict, on what and for how long it was run, and what was seen."""
+    """A row per claim: the claim, the verdict, the data, rounds and seeds of the runs, and the measured figures."""
     rows = []
     for name, (claim, check) in CLAIMS.items():
         asked: dict[tuple[str, str], None] = {}

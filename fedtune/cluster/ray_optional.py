@@ -158,7 +158,7 @@ def _nothing_counted(count: Any) -> Any:
 
 SEARCHING = (
     # Tune gives each trial a variable for PyTorch Lightning, and a worker with another environment than the job's is
-    # started anew.
+    # started again.
     Change("ray.tune.execution.class_cache:DEFAULT_ENV_VARS", _no_variables, "no trial takes a worker that is there"),
     # For its statistics of usage, sent or not, Tune counts the kinds of callbacks, and imports MLflow, Weights & Biases
     # and Comet for that, wherever they are installed: 1.6 s of a processor.

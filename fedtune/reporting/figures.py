@@ -173,7 +173,7 @@ def embedded(text: str) -> Markup:
 
 
 def _apart(text: str) -> tuple[str, str]:
-    """A figure's title, and the note that follows it in smaller letters."""
+    """Split a figure's title from the note in smaller letters that follows it."""
     title, _, note = text.partition("<span")
     return _plain(title), _plain("<span" + note) if note else ""
 

@@ -223,9 +223,9 @@ def _outcomes(
     room: int,
     objective: Objective | None,
 ) -> Iterator[tuple[SeededRun, Outcome]]:
-    """Runs with their outcomes, as their packs end.
+    """Runs with their outcomes, in the order in which their packs end.
 
-    room: packs that are handed to Ray at once, as many as keep it busy: so few federations exist at once.
+    room: packs that are submitted to Ray at once, just enough to keep it busy, so that few federations exist at once.
     """
     task = ray.remote(num_cpus=cpus, num_gpus=gpus)(train_seeds)
     waiting: dict[Any, list[SeededRun]] = {}

@@ -141,7 +141,7 @@ def _fitted_choice(knob: Knob, domain: Categorical) -> Domain:
 
 
 def _fitted_range(knob: Knob, domain: Domain) -> Domain:
-    """The range in one form: whole numbers up to below an end, or steps from one multiple of theirs to another."""
+    """The range in normal form: whole numbers below an upper end, or steps between two multiples of the step."""
     low, high, apart = _numbers(knob.name, domain)
     whole, log = isinstance(domain, Integer), isinstance(_sampler(domain), LogUniform)
     if knob.choices:
@@ -154,7 +154,7 @@ def _fitted_range(knob: Knob, domain: Domain) -> Domain:
         apart = None
     if apart and log:
         raise UserError(
-            f"{knob.name} has steps of {apart:g} on a log scale, which no searcher keeps; use "
+            f"{knob.name} has steps of {apart:g} on a log scale, which no searcher supports; use "
             f"tune.{'lograndint' if whole else 'loguniform'}, or tune.choice of the values"
         )
     if apart and whole:

@@ -326,6 +326,6 @@ def require_folder(storage: Path, name: str, given: str | None) -> None:
             pass
     except OSError as error:
         raise UserError(
-            f"--storage-path must be a folder that can be written to, but {parent} cannot ({error.strerror}); "
+            f"--storage-path must be a folder that can be written to, but {parent} cannot be ({error.strerror}); "
             "give another"
         ) from error

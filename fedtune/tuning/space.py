@@ -88,7 +88,7 @@ def names(algo: str) -> list[str]:
 
 
 def load(name: str, experiment: Experiment) -> Space:
-    """A space by name, or from a file `path/to/file.py` (its SPACE or default) or `path/to/file.py:name`.
+    """A space by name, or from a file: `path/to/file.py` (its SPACE or default) or `path/to/file.py:name`.
 
     Fixed hyperparameters are not searched.  UserError if it is unknown, empty, contradictory or out of range.
     """

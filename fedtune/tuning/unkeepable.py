@@ -99,7 +99,7 @@ class Unkeepable(tune.Stopper):
         return False
 
     def stop_all(self) -> bool:
-        """Whether the search is over."""
+        """Whether to end the whole search."""
         return bool(self.why)
 
 

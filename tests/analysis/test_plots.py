@@ -357,7 +357,7 @@ def test_curves_are_means_with_a_band_of_one_deviation() -> None:
 def test_words_that_come_close_are_understood_or_refused_in_a_line() -> None:
     lines = plots.learning_curves(ROUNDS, TRIALS, by="n").data
     assert [t.name for t in lines if t.name] == ["n 1 (n = 2)", "n 2 (n = 2)"]
-    with pytest.raises(UserError, match="against is one of rounds, mb, seconds, but got MB"):
+    with pytest.raises(UserError, match="`against` must be one of rounds, mb, seconds, but got MB"):
         plots.best_so_far(ROUNDS, against="MB")
 
 

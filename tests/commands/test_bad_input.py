@@ -252,7 +252,7 @@ OTHER_CASES = {
     "compare --algos local --storage-path {tmp} --name taken": "exists; give another --name",
     "compare --algos local --storage-path {tmp} --name a/b": "the latter not first, at most 100, but got 'a/b'",
     "compare --algos gfpl,fedavg --scenario digits-fedgen": "evaluation rule 'pooled' scores one global model",
-    "compare --algos gfpl,local --space paper": "a fair comparison gives every algorithm as many trials, but",
+    "compare --algos gfpl,local --space paper": "a fair comparison gives every algorithm the same number of trials",
     "compare --algos local --set lam=1": "unknown hyperparameter of local 'lam'",
     "reproduce gpfl-table1": "unknown table 'gpfl-table1': did you mean 'gfpl-table1'",
     "reproduce gfpl-table1 --dataset digit": "unknown data set 'digit': did you mean 'digits'",

@@ -106,7 +106,7 @@ def test_what_an_author_should_know_of_a_model_is_noted() -> None:
 
 
 def test_every_check_has_an_algorithm_that_violates_it() -> None:
-    checks = {v.check.name for v in verdicts(f"{ALGORITHMS}:Sound")}
+    checks = {v.check.name for v in verdicts(f"{ALGORITHMS}:Sound")} - {"recorded"}  # tests/tracing/test_contract.py
     assert checks - {"spaces"} == {check for check, _ in BROKEN.values()}
     models = {v.check.name for v in verdicts(f"{MODELS}:sound")}
     assert models - {"one program", "statistics"} == {check for check, _ in BROKEN_MODELS.values()}

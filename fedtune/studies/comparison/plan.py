@@ -112,7 +112,7 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
         plans[algo] = _planned(search)
     if len({p.trials for p in plans.values()}) > 1:
         raise UserError(
-            "a fair comparison gives every algorithm as many trials, but their grids have "
+            "a fair comparison gives every algorithm the same number of trials, but their grids have "
             f"{', '.join(f'{n} {p.trials}' for n, p in plans.items())} points; give spaces with ranges, or --trials"
         )
     made = ComparisonPlan(options, folder, _with_common_grace(plans), tuple(b for b in baselines if b in plans))

@@ -1,1 +1,1 @@
-"""A paper's table or figure as a grid of runs, beside what the paper printed."""
+"""A paper's table or figure as a grid of runs, next to the published figures."""

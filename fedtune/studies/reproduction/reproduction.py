@@ -1,4 +1,4 @@
-"""A reproduction: the runs of a paper's table in a folder, and the table beside what the paper printed."""
+"""A reproduction: the runs of a paper's table in a folder, and the table next to the published figures."""
 
 from __future__ import annotations
 

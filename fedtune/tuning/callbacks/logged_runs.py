@@ -139,7 +139,7 @@ class WandB:
     """
 
     def __init__(self, about: About) -> None:
-        """Nothing is written yet."""
+        """Set up the state; nothing is written yet."""
         import wandb
 
         self.wandb, self.about = wandb, about

@@ -125,7 +125,7 @@ class StudyJournal(Callback):
         self._next, self._rest, self._broken = 0.0, 0.0, False
 
     def __reduce__(self) -> tuple:
-        """Tune may save its callbacks; this one begins its file anew."""
+        """Tune may save its callbacks; this one begins its file again."""
         return StudyJournal, (self.searcher, self.path)
 
     def on_step_end(self, iteration: int, trials: list, **info: Any) -> None:
