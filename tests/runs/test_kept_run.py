@@ -44,6 +44,7 @@ def test_its_tables_are_read(run: Path) -> None:
     assert sorted(again["trial"]) == sorted(trials["trial"]) and len(logged) == 9
 
 
+@pytest.mark.usefixtures("one_ray")
 def test_it_is_replayed_bit_for_bit_by_the_kernels_that_trained_it(run: Path, capsys: pytest.CaptureFixture) -> None:
     """On a CPU with AVX512; elsewhere sums are rounded differently, and the replay says how far that leads."""
     status = replay.main([str(run), "--no-dashboard"])
