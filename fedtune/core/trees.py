@@ -20,7 +20,8 @@ Executor = Literal["stack", "loop"]
 class Ragged(NamedTuple):
     """A table with absent entries: only `values[present]` and the bitmap `present` are sent.
 
-    values  [..., *E] entries of any shape E, padded where absent; never read an absent one. present [...] bool.
+    values  [..., *E] entries of any shape E, padded where absent; never read an absent one.
+    present [...] bool.
     """
 
     values: Tensor

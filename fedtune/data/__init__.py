@@ -1,1 +1,1 @@
-"""Data sets, how their rows are partitioned, and the federation that comes of it."""
+"""Data sets, partitions of their rows over clients, and the resulting federation."""

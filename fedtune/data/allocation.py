@@ -1,4 +1,4 @@
-"""How many rows of each class every client gets: the random draws of the partition laws, as tables of numbers."""
+"""The random draws of partitions: how many rows of each class every client gets."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def draw_classes(ways: np.ndarray, need: np.ndarray, stock: np.ndarray, rng: np.
     pool, c = np.unravel_index(left.argmin(), left.shape)
     enough = int(clients * left[pool, c])
     raise UserError(
-        f"class {c} is asked for {demand[pool, c]} {('training', 'test')[pool]} rows and has {stock[pool, c]}: take "
+        f"class {c} would need {demand[pool, c]} {('training', 'test')[pool]} rows and has {stock[pool, c]}: take "
         + (f"fewer clients (about {enough}), ways or shots" if enough else "fewer shots")
     )
 
 
 def dirichlet_shares(stock: np.ndarray, clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
-    """Rows of each client and class, int [clients, classes], by the law of `dirichlet`."""
+    """Rows of each client and class, int [clients, classes], for the partition `dirichlet`."""
     counts = np.zeros((clients, len(stock)), np.int64)
     for c in np.flatnonzero(stock):
         # part of a Dirichlet vector, scaled to sum 1, is a Dirichlet vector: draw only for those below the mean
@@ -41,7 +41,7 @@ def dirichlet_shares(stock: np.ndarray, clients: int, alpha: float, rng: np.rand
 def shares_above_floor(
     kept: np.ndarray, clients: int, alpha: float, cap: float, floor: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Rows of each client and class, int [clients, classes], by the law of `fedgen`; no client below floor."""
+    """Rows of each client and class, int [clients, classes], for the partition `fedgen`; no client below floor."""
     if clients * floor > kept.sum():
         raise UserError(
             f"{several(clients, 'client')} with at least {several(floor, 'row')} each need {clients * floor} rows, "
@@ -62,23 +62,25 @@ def shares_above_floor(
 
 
 def capped_shares(kept: np.ndarray, clients: int, alpha: float, cap: float, rng: np.random.Generator) -> np.ndarray:
-    """One draw of `fedgen`, int [clients, classes]: each class's kept rows over the clients that hold less than cap."""
+    """One draw of `fedgen`, int [clients, classes]: each class's kept rows, over clients that hold less than cap."""
     counts = np.zeros((clients, len(kept)), np.int64)
     held = np.zeros(clients, np.int64)
-    alpha = max(alpha, 1e-100)  # one client takes all either way, and the next line stays finite
+    alpha = max(alpha, 1e-100)  # one client takes all in both cases, and the next line stays finite
     for c in rng.permutation(np.flatnonzero(kept)):
-        # logarithms of Gamma(alpha) numbers, as these themselves underflow to 0 for all clients at small alpha
+        # in logarithms, because Gamma(alpha) numbers underflow to 0 for all clients at small alpha
         log = np.log(rng.standard_gamma(alpha + 1, clients)) - rng.standard_exponential(clients) / alpha
         log[held >= cap] = -np.inf
         total = np.exp(log - log.max()).cumsum()
-        cuts = np.floor(total[:-1] / total[-1] * kept[c]).astype(np.int64)  # exactly all rows at the last open client
+        cuts = np.floor(total[:-1] / total[-1] * kept[c]).astype(
+            np.int64
+        )  # the last open client gets exactly the remaining rows
         counts[:, c] = np.diff(cuts, prepend=0, append=kept[c])
         held += counts[:, c]
     return counts
 
 
 def test_shares(y: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Test rows of each client and class, by the law of `fedgen`: of classes it trains on, an equal part of all rows.
+    """Test rows of each client and class for `fedgen`: an equal part of each class that the client trains on.
 
     y [test rows] classes; counts [clients, classes] training rows.  UserError if a client gets none.
     """
@@ -95,10 +97,10 @@ def test_shares(y: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def rounded_down(number: float | np.ndarray) -> np.ndarray:
-    """A product rounded down, where 0.57 * 100 counts as 57."""
+    """A product rounded down, with a tolerance so that 0.57 * 100 gives 57."""
     return np.floor(np.asarray(number) + 1e-9).astype(np.int64)
 
 
 def attempts(most: int, clients: int, classes: int) -> int:
-    """How often to redraw: fewer times for many clients, so that they wait less than a second."""
+    """How often to redraw: fewer times for many clients, so that it takes less than a second."""
     return max(5, min(most, 1_500_000 // (clients * classes)))

@@ -1,4 +1,4 @@
-"""Which rows every client gets: assigned class by class, brought to a floor, and split into train, val and test."""
+"""Assign rows to clients class by class, fill clients up to a floor, and split rows into train, val and test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Partition(NamedTuple):
-    """Row numbers of the data set, one int64 array per client; no row occurs twice anywhere."""
+    """Row numbers of the data set, one int64 array per client; no row occurs twice."""
 
     train: list[np.ndarray]
     val: list[np.ndarray]
@@ -28,7 +28,7 @@ def pools(y: np.ndarray, train_rows: int, rng: np.random.Generator) -> tuple[np.
 def blocks(y: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     """Assign each class, in random order, in consecutive blocks of sizes [clients, classes] rows.
 
-    Returns row number, client and place within the block of every row assigned, class by class.
+    Returns row number, client and place within the block for every assigned row, class by class.
     """
     rows = rng.permutation(len(y))
     rows = rows[np.argsort(y[rows], kind="stable")]
@@ -42,12 +42,12 @@ def blocks(y: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> tuple[
 
 
 def raise_to(floor: int, owner: np.ndarray, clients: int) -> np.ndarray:
-    """The owner of every row (rows in random order) after the largest clients have filled the others up to floor."""
+    """The owner of every row (in random order) after the largest clients gave rows to clients below the floor."""
     size = np.bincount(owner, minlength=clients)
     missing = np.maximum(floor - size, 0)
     holders = np.bincount(size)[::-1].cumsum()[::-1]  # clients with at least 0, 1, 2, ... rows
     above = holders[::-1].cumsum()[::-1] - holders  # rows the clients hold above 0, 1, 2, ... each
-    level = np.argmax(above <= missing.sum())  # the largest sink to this size, and the first few by one more
+    level = np.argmax(above <= missing.sum())  # the largest clients shrink to this size, the first few by one row more
     give = np.maximum(size - level, 0)
     give[np.flatnonzero(size >= level)[: missing.sum() - give.sum()]] += 1
     owner = owner.copy()
@@ -56,7 +56,7 @@ def raise_to(floor: int, owner: np.ndarray, clients: int) -> np.ndarray:
 
 
 def place_within_client(owner: np.ndarray, clients: int) -> np.ndarray:
-    """For every row, how many rows before it belong to the same client."""
+    """For every row, the number of earlier rows of the same client."""
     size = np.bincount(owner, minlength=clients)
     place = np.empty_like(owner)
     place[np.argsort(owner, kind="stable")] = np.arange(len(owner)) - np.repeat(size.cumsum() - size, size)
@@ -84,16 +84,16 @@ def collect(rows: np.ndarray, owner: np.ndarray, role: np.ndarray, clients: int)
 def collect_with_test(
     rows: np.ndarray, owner: np.ndarray, role: np.ndarray, test: np.ndarray, test_owner: np.ndarray, clients: int
 ) -> Partition:
-    """As `collect`, for laws whose test rows come from a pool of their own."""
+    """Like `collect`, for partitions whose test rows come from a separate pool."""
     owners, roles = np.concatenate([owner, test_owner]), np.concatenate([role, np.full(len(test), 2)])
     return collect(np.concatenate([rows, test]), owners, roles, clients)
 
 
 def by_split(parts: Partition, split: np.ndarray, val_share: float, rng: np.random.Generator) -> Partition:
-    """The same rows for every client, in the roles that the data set gives them.
+    """The same rows for every client, in the splits that the data set defines.
 
-    split   [rows] 0 train, 1 validation, 2 test.  Where nobody validates by it, each client's training rows are split
-            once more: val_share of them at random, at least one, validate, and at least one stays.
+    split   [rows] 0 train, 1 validation, 2 test.  If there are no validation rows, each client's training rows are
+    split again: val_share of them at random, at least one, validate, and at least one remains for training.
     """
     clients = len(parts.train)
     rows = np.concatenate([one for part in parts for one in part])

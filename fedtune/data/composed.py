@@ -1,4 +1,4 @@
-"""Data sets of many classes, made of others: side by side, or one whose images are turned."""
+"""Data sets with many classes, composed of others: several side by side, or one with rotated images."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 
 from fedtune.data.dataset import Dataset
 
-TURNS = 4  # quarter turns, which move pixels and change none
+TURNS = 4  # quarter turns, which are exact: they only move pixels
 
 
 def side_by_side(name: str, parts: Sequence[Dataset]) -> Dataset:
-    """The rows of all, in memory, with the classes of each numbered on from those before it.
+    """Concatenate data sets in memory; the classes of each are numbered after those of the one before.
 
-    All rows are one pool: an official test set is one no longer, as the others need not have one.
+    All rows form one pool.  An official test set is not kept apart, because the other data sets may have none.
     """
     first = np.cumsum([0, *(part.classes for part in parts)])
     x = np.concatenate([np.asarray(part.x) for part in parts])
@@ -23,12 +23,12 @@ def side_by_side(name: str, parts: Sequence[Dataset]) -> Dataset:
 
 
 def by_rotation(name: str, data: Dataset) -> Dataset:
-    """Class c turned counterclockwise by q quarters becomes class q * classes + c; data's own rows are turned in place.
+    """Class c rotated counterclockwise by q quarter turns becomes class q * classes + c; `data` is changed in place.
 
-    Every row is turned once, the i-th of its class by i mod 4 quarters, so no image is in two classes, and a test image
-    is nobody's training image.  Images are square; the official test set stays one.
-    Source: classes by rotation as in Santoro et al., ICML 2016, arXiv:1605.06065 (Omniglot).  Differs: there each
-    image is in all four classes.
+    Every row is rotated once, the i-th of its class by i mod 4 quarter turns.  So no image is in two classes, and no
+    test image is also a training image.  Images are square; the official test set stays the test set.
+    Source: classes by rotation as in Santoro et al., ICML 2016, arXiv:1605.06065 (Omniglot).  Differs: there each image
+    is in all four classes.
     """
     x, y = np.asarray(data.x), data.y.copy()
     for c in range(data.classes):

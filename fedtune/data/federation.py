@@ -1,4 +1,4 @@
-"""A data set partitioned among clients: made once per search, shared by all trials, put on a device by each."""
+"""A data set partitioned over clients: made once per search, shared by all trials, moved to a device by each."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from fedtune.core.terminal import few
 from fedtune.data.assignment import Partition
 from fedtune.data.dataset import Dataset
 
-Owners = tuple[tuple[str, ...], ...]  # of each client, by name; () where clients have no names
+Owners = tuple[tuple[str, ...], ...]  # the owner names of each client; () if clients have no names
 
 
 def owner_of(owners: Owners, client: int) -> str:
-    """Whose rows a client holds, those of a group one after the other; "" where it has no name."""
+    """The owner of a client's rows, or a group's owners joined by " + "; "" if it has no name."""
     return " + ".join(owners[client]) if owners else ""
 
 
 def in_words(owners: Owners, client: int) -> str:
-    """A client in words: its owners by name, with its number where it shares them or has none."""
+    """A client for messages: its owners' names, with its number if it shares them or has none."""
     if not owners:
         return f"client {client}"
     whose = f"owner{'s' * (len(owners[client]) > 1)} {owner_of(owners, client)}"
@@ -31,24 +31,24 @@ def in_words(owners: Owners, client: int) -> str:
 
 
 def some(owners: Owners, clients: Sequence[int]) -> str:
-    """The first of several clients by name, or by number where they have none."""
+    """The first of several clients, by name if they have names, else by number."""
     return few([owner_of(owners, k) or str(k) for k in clients])
 
 
 class Split(NamedTuple):
-    """Rows of every client, in one table.  rows [K, N], padded with a real row; counts [K] says how many are real."""
+    """Rows of every client in one table.  rows [K, N], padded with a real row; counts [K]: how many are real."""
 
     rows: Any
     counts: Any
 
 
 class Federation(NamedTuple):
-    """The rows that the clients hold and who holds which.  Arrays of numpy (to be shared) or tensors (to be used).
+    """The clients' rows, and which client holds which.  NumPy arrays (to be shared) or tensors (to be used).
 
-    x [R, …], y [R]: only rows that somebody holds, each once, so 10,000 clients cost no padding.
-    row [R]          which row of the data set each is, an array of numpy; None where they come from none.
-    owners           of each client the names of those whose rows it holds; () where clients have no names.
-    class_names      of class 0, 1, …; () where they are their numbers.
+    x [R, …], y [R]: each row that some client holds, once, so 10,000 clients need no padding.
+    row [R]          the row's number in the data set, a NumPy array; None if the rows do not come from a data set.
+    owners           for each client the names of its rows' owners; () if clients have no names.
+    class_names      of class 0, 1, …; () if classes are named by their numbers.
     """
 
     x: Any
@@ -68,23 +68,23 @@ class Federation(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a row: channels, height, width of an image, the features of a vector, the length of tokens."""
+        """The shape of a row: channels, height, width of an image; the features of a vector; the length of tokens."""
         return tuple(self.x.shape[1:])
 
     def owner(self, client: int) -> str:
-        """Whose rows a client holds: "clinic-07", of a group "clinic-02 + clinic-07"; "" where it has no name."""
+        """The owner of a client's rows: "clinic-07", or for a group "clinic-02 + clinic-07"; "" if it has no name."""
         return owner_of(self.owners, client)
 
     def who(self, client: int) -> str:
-        """A client in words, for a message: "owner clinic-07", or "client 3" where it has no name of its own."""
+        """A client for messages: "owner clinic-07", or "client 3" if it has no name."""
         return in_words(self.owners, client)
 
     def some(self, clients: Sequence[int]) -> str:
-        """The first of these clients, for a message: their names, or their numbers where they have none."""
+        """The first of these clients for messages: their names, or their numbers if they have none."""
         return some(self.owners, clients)
 
     def to(self, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Federation:
-        """The same as tensors on a device; on a CPU in float32 they share the arrays' memory."""
+        """The federation as tensors on a device; on a CPU in float32 they share the arrays' memory."""
 
         def tensor(a: Any) -> Tensor:
             with warnings.catch_warnings():
@@ -120,20 +120,20 @@ def classes_held(f: Federation) -> Tensor:
 
 
 def joined(federations: Sequence[Federation]) -> Federation:
-    """Several federations of one data set as one, their clients one federation after the other.  They hold tensors."""
+    """Concatenate several federations of one data set, clients in order.  They hold tensors."""
     x, y = (torch.cat([getattr(f, name) for f in federations]) for name in ("x", "y"))
     sizes = [len(f.x) for f in federations]
     train, val, test = (joined_split([getattr(f, n) for f in federations], sizes) for n in ("train", "val", "test"))
     rows = [f.row for f in federations]
     row = None if any(r is None for r in rows) else np.concatenate(rows)
-    named = all(f.owners for f in federations)  # of some the clients may be owners by chance
+    named = all(f.owners for f in federations)  # clients of only some federations may equal owners by chance
     owners = tuple(whose for f in federations for whose in f.owners) if named else ()
     first = federations[0]
     return Federation(x, y, first.classes, train, val, test, row, owners, first.class_names)
 
 
 def joined_split(splits: Sequence[Split], sizes: Sequence[int]) -> Split:
-    """Tables of several federations, whose rows lie one after the other, as one.  sizes: rows of each."""
+    """Concatenate tables of several federations whose rows are concatenated.  sizes: rows of each federation."""
     longest, tables, first = max(s.rows.shape[1] for s in splits), [], 0
     for s, size in zip(splits, sizes, strict=True):
         padding = s.rows[:, :1].expand(-1, longest - s.rows.shape[1])
@@ -147,8 +147,8 @@ def partitioned(
 ) -> Federation:
     """The federation of a loaded data set whose rows are given to clients.
 
-    rows   rows of the data set; parts hold places in it.      first_class   the class that is renumbered 0.
-    owners   of each client, as `owners_of` gives them.
+    rows   rows of the data set; parts hold places in it.      first_class   the class that is renumbered to 0.
+    owners   of each client, from `owners_of`.
     """
     held = np.unique(np.concatenate([one for split in parts for one in split]))
     train, val, test = (_table([np.searchsorted(held, one) for one in split]) for split in parts)
@@ -158,10 +158,10 @@ def partitioned(
 
 
 def owners_of(data: Dataset, rows: np.ndarray, parts: Partition) -> Owners:
-    """The names of those whose rows each client holds, ascending as in the data set.
+    """The names of the owners of each client's rows, in the data set's order.
 
-    () where the data set does not tell, or where clients are no owners: one that holds several owners' rows shares
-    some of them with another client.
+    () if the data set has no owners, or if clients do not correspond to owners: a client with rows of several owners
+    shares one of them with another client.
     """
     if data.owner is None:
         return ()

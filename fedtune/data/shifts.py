@@ -1,7 +1,7 @@
-"""What clients see of the rows that a partition gave them: rotated, noisy, mislabelled, or named by another concept.
+"""Shifts change the rows of clients: rotation, feature noise, label noise, or swapped labels (concept shift).
 
-A shift changes no row's owner, so it goes on top of any partition and of the other shifts.  Whatever is drawn has an
-address (seed, purpose, client), so a client's rows look the same however many others there are.
+A shift does not change which client holds a row, so it combines with any partition and with other shifts.  Every draw
+has an address (seed, purpose, client), so a client's rows look the same however many other clients there are.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from fedtune.data.federation import Federation, Split
 
 
 class Shifts(NamedTuple):
-    """How much of each; the defaults leave everything as it is.
+    """The strength of each shift; the defaults change nothing.
 
-    groups   consecutive clients form a group: client k of K is of group k * groups // K.
+    groups   consecutive clients form a group: client k of K is in group k * groups // K.
     """
 
     rotation: float = 0.0
@@ -32,9 +32,9 @@ class Shifts(NamedTuple):
 
 
 def shifted(f: Federation, shifts: Shifts, classes: int, seed: int) -> Federation:
-    """The federation as its clients see it: rotated, then noisy; labels by concept, then with their noise.
+    """The federation with all shifts: rotation, then feature noise, then swapped labels, then label noise.
 
-    f holds arrays, which stay as they are.  classes: that occur, numbered from 0.
+    f holds arrays, which are not changed.  classes: the number of classes that occur, numbered from 0.
     """
     for shift in (rotated, noisy, relabelled, mislabelled):
         f = shift(f, shifts, classes, seed)
@@ -47,9 +47,9 @@ def group_of(client: int, clients: int, groups: int) -> int:
 
 
 def rotated(f: Federation, shifts: Shifts, classes: int, seed: int) -> Federation:
-    """Turn the images of group g by g * rotation degrees, counterclockwise: training, validation and test rows.
+    """Rotate the images of group g by g * rotation degrees, counterclockwise: training, validation and test rows.
 
-    Quarter turns of square images, and half turns, move pixels; others are bilinear, with the border repeated outside.
+    Quarter turns of square images, and half turns, are exact; others are bilinear, with the border repeated outside.
     Source: rotated MNIST as in IFCA, Ghosh et al., NeurIPS 2020, arXiv:2006.04088 (0, 90, 180, 270 degrees).
     """
 
@@ -60,21 +60,22 @@ def rotated(f: Federation, shifts: Shifts, classes: int, seed: int) -> Federatio
 
 
 def turn(x: np.ndarray, degrees: float) -> np.ndarray:
-    """Images [n, channels, height, width] turned counterclockwise."""
+    """Images [n, channels, height, width] rotated counterclockwise."""
     quarters, square = degrees / 90, x.shape[-1] == x.shape[-2]
     if quarters == int(quarters) and (square or int(quarters) % 2 == 0):
         return np.rot90(x, int(quarters), axes=(-2, -1))
-    from scipy.ndimage import rotate  # here, as few need it
+    from scipy.ndimage import rotate  # imported here, because few runs need it
 
     return np.asarray(rotate(x, degrees, axes=(-1, -2), reshape=False, order=1, mode="nearest"))
 
 
 def noisy(f: Federation, shifts: Shifts, classes: int, seed: int) -> Federation:
-    """Add Gaussian noise to the features of client k, of standard deviation feature_noise * k / (K - 1).
+    """Add Gaussian noise with standard deviation feature_noise * k / (K - 1) to the features of client k, in all
+    splits.
 
-    So the first client's are clean.  The unit is that of the features as a model sees them: normalised.  All splits.
-    Source: NIID-Bench, Li et al., ICDE 2022, arXiv:2102.02079.  Differs: theirs is added before normalisation, anew
-    in every epoch; the paper's text has k / K.
+    So the first client's rows are clean.  The noise is in units of the model's input: features after normalisation.
+    Source: NIID-Bench, Li et al., ICDE 2022, arXiv:2102.02079.  Differs: theirs is added before normalisation and
+    redrawn in every epoch; the paper's text has k / K.
     """
 
     def with_noise(x: np.ndarray, k: int) -> np.ndarray:
@@ -86,9 +87,9 @@ def noisy(f: Federation, shifts: Shifts, classes: int, seed: int) -> Federation:
 
 
 def relabelled(f: Federation, shifts: Shifts, classes: int, seed: int) -> Federation:
-    """Concept shift: in every group but the first, `swaps` pairs of classes have each other's label, in all splits.
+    """Concept shift: in every group but the first, `swaps` pairs of classes swap their labels, in all splits.
 
-    Which pairs is drawn from (seed, "concept", group); pairs of one group are disjoint.
+    The pairs are drawn from (seed, "concept", group); the pairs of a group are disjoint.
     Source: clients whose labels are swapped by group, as in Sattler et al., TNNLS 2021, arXiv:1910.01991, and Briggs et
     al., IJCNN 2020, arXiv:2004.11791.  Differs: pairs are drawn here.
     """
@@ -100,7 +101,7 @@ def relabelled(f: Federation, shifts: Shifts, classes: int, seed: int) -> Federa
 
 
 def concept(group: int, swaps: int, classes: int, seed: int) -> np.ndarray:
-    """What a group calls each class, [classes]."""
+    """The label that a group uses for each class, [classes]."""
     names = np.arange(classes)
     if group:
         pairs = randomness.numpy_stream(seed, "concept", group).permutation(classes)[: 2 * swaps].reshape(-1, 2)
@@ -109,15 +110,15 @@ def concept(group: int, swaps: int, classes: int, seed: int) -> np.ndarray:
 
 
 def mislabelled(f: Federation, shifts: Shifts, classes: int, seed: int) -> Federation:
-    """Flip a share of each client's training labels to another class, each of the others as likely as any.
+    """Label noise: flip a share of each client's training labels, each to another class chosen uniformly.
 
     A client is noisy with probability noisy_clients; its share is uniform on label_noise ± label_noise_spread, within
-    0..1, rounded to whole rows.  Rows that are flipped at one share are flipped at a larger one, to the same class.
-    Test labels are never touched, and validation labels only under noisy_splits "train+val": by itself the noise is
-    in what clients learn from, not in what is selected by.
+    0..1, rounded to whole rows.  Rows that are flipped at one share are also flipped at a larger one, to the same
+    class. Test labels are never flipped, and validation labels only with noisy_splits "train+val": by default the noise
+    affects what clients learn from, not what trials are selected by.
     Source: symmetric noise as in FedCorr, Xu et al., CVPR 2022, arXiv:2204.04677 (noisy_clients is their ρ; a lower
     bound τ on the level is label_noise (1 + τ) / 2 with a spread of (1 - τ) / 2).  Differs: theirs flips each row with
-    that probability, to any class, its own included.
+    that probability, to any class, including its own.
     """
     if not (shifts.label_noise or shifts.label_noise_spread) or classes < 2:
         return f
@@ -141,7 +142,7 @@ def _rows(table: Split, k: int) -> np.ndarray:
 
 
 def _by_client(f: Federation, values: np.ndarray, change: Callable[[np.ndarray, int], np.ndarray]) -> np.ndarray:
-    """A copy of values [R, …] in which every client's rows are changed."""
+    """A copy of values [R, …] with every client's rows changed."""
     out = values.copy()
     for k in range(f.clients):
         own = np.concatenate([_rows(table, k) for table in (f.train, f.val, f.test)])

@@ -1,4 +1,4 @@
-"""Further laws of who holds which rows: shards, skewed sizes, domains; and skewed sizes on top of any other law.
+"""More partitions: shards, skewed sizes, domains; and skewed sizes on top of any other partition.
 
 As in `partitions`, every function is pure and draws from the generator it is given.
 """
@@ -20,10 +20,10 @@ from fedtune.data.demands import at_least, enough_rows, fits, positive_alpha, sh
 def shards(
     y: np.ndarray, clients: int, shards: int, val_share: float, test_share: float, rng: np.random.Generator
 ) -> Partition:
-    """Sort the rows by class, cut them into shards of one size and give every client `shards` of them at random.
+    """Sort the rows by class, cut them into shards of equal size and give every client `shards` of them at random.
 
     y        [rows] classes 0..C-1, official training and test set pooled; every row is used.
-    shards   of a client; 2 are about two classes, many near iid.  Sizes of shards differ by at most one row.
+    shards   per client; 2 give about two classes, many are near iid.  Sizes of shards differ by at most one row.
     val_share, test_share   the shares of each client's rows, chosen at random, for validation and test; each of
              train, validation and test gets at least one row.
     Raises UserError if a shard would be empty, or a client's rows fewer than 3.
@@ -40,26 +40,28 @@ def shards(
             "fewer shards or clients"
         )
     rows = rng.permutation(len(y))
-    rows = rows[np.argsort(y[rows], kind="stable")]  # within a class at random
+    rows = rows[np.argsort(y[rows], kind="stable")]  # in random order within a class
     holder = rng.permutation(np.repeat(np.arange(clients), shards))  # of each shard
     owner = holder[np.arange(len(y)) * (clients * shards) // len(y)]
     order = rng.permutation(len(y))
-    owner = raise_to(3, owner[order], clients)  # shards of a row or two, where there are hardly more rows than shards
+    owner = raise_to(
+        3, owner[order], clients
+    )  # shards may have only a row or two if there are hardly more rows than shards
     return split(rows[order], owner, clients, val_share, test_share)
 
 
 def quantity(
     rows: int, clients: int, alpha: float, floor: int, val_share: float, test_share: float, rng: np.random.Generator
 ) -> Partition:
-    """Give clients rows at random, as many as shares drawn from Dir(alpha, ..., alpha) say: they differ in size only.
+    """Give clients random rows, with sizes drawn from Dir(alpha, ..., alpha): clients differ in size only.
 
     alpha    > 0; at 0.5 some clients hold several times the mean, at 100 all hold about as many.
-    floor    rows every client holds at least, 3 or more.  Shares are redrawn up to 100 times until every client has
-             them; if none does, the missing rows are taken from the clients that are then the largest, one by one.
+    floor    the least rows of a client, 3 or more.  Shares are redrawn up to 100 times until every client has as many;
+             if no draw succeeds, the missing rows are taken one by one from the client that is largest at the time.
     Every row is used.  val_share, test_share and errors as for `dirichlet`.
 
     Source: NIID-Bench, Li et al., ICDE 2022, arXiv:2102.02079 (quantity skew, 0.5).  Differs: their floor is 10
-    rows, and they redraw without end.
+    rows, and they redraw without limit.
     """
     at_least(3, floor=floor)
     fits(rows, clients, floor, val_share, test_share)
@@ -78,11 +80,11 @@ def power_law(
     """Give clients rows at random; the r-th largest holds a share in proportion to r ** -power.
 
     power    0 or more; at 0 sizes differ by at most one, at 1 the largest of 20 clients holds 28 % of the rows.
-    floor    rows every client holds at least, 3 or more: taken from the clients that are the largest.
-    Which client is the r-th is drawn.  Every row is used.  val_share, test_share and errors as for `dirichlet`.
+    floor    the least rows of a client, 3 or more: missing rows are taken from the largest clients.
+    Which client has rank r is drawn.  Every row is used.  val_share, test_share and errors as for `dirichlet`.
 
     Source: sizes by a power law are FedProx's, Li et al., MLSys 2020, arXiv:1812.06127.  Differs: their released code
-    draws sizes from a log-normal law; this is the power law by its name, without a draw.
+    draws sizes from a log-normal distribution; here they follow the power law exactly, without a draw.
     """
     at_least(3, floor=floor)
     fits(rows, clients, floor, val_share, test_share)
@@ -93,7 +95,7 @@ def power_law(
 
 
 def by_rank(clients: int, power: float) -> np.ndarray:
-    """Shares of the largest client, the second, …, [clients]: in proportion to rank ** -power, of sum 1."""
+    """Shares of the largest client, the second, …, [clients]: proportional to rank ** -power, with sum 1."""
     shares = np.arange(1, clients + 1) ** -float(power)
     return shares / shares.sum()
 
@@ -101,7 +103,7 @@ def by_rank(clients: int, power: float) -> np.ndarray:
 def _of_sizes(
     sizes: np.ndarray, floor: int, val_share: float, test_share: float, rng: np.random.Generator
 ) -> Partition:
-    """Rows at random, so many to each client, after the largest have filled the others up to floor."""
+    """Give clients random rows in these sizes, after the largest have filled the others up to floor."""
     rows, clients = int(sizes.sum()), len(sizes)
     owner = raise_to(floor, rng.permutation(np.repeat(np.arange(clients), sizes)), clients)
     return split(rng.permutation(rows), owner, clients, val_share, test_share)
@@ -115,13 +117,13 @@ def domains(
     rng: np.random.Generator,
     called: tuple[str, ...] = (),
 ) -> Partition:
-    """Every client holds rows of one domain: client k of domain k mod D, shared evenly among that domain's clients.
+    """Every client holds rows of one domain: client k of domain k mod D; clients of a domain share its rows evenly.
 
-    owner    [rows] whose each row is, any integers: here the domain (a hospital, a camera), in ascending order.
-    clients  at least the D domains; every row is used.
+    owner    [rows] the domain of each row, any integers: a hospital or a camera, in ascending order.
+    clients  at least one per domain (D); every row is used.
     val_share, test_share   the shares of each client's rows, chosen at random, for validation and test; each of
              train, validation and test gets at least one row.
-    called   the name of owner 0, 1, …, for a complaint; () where they are their numbers.
+    called   the name of owner 0, 1, …, for messages; () if owners are named by their numbers.
     Raises UserError if there are fewer clients than domains, or if a client's rows would be fewer than 3.
 
     Source: FedBN, Li et al., ICLR 2021, arXiv:2102.07623: one digit data set a client, or a part of one.
@@ -135,7 +137,7 @@ def domains(
             f"--clients {len(names)} or more"
         )
     rows = rng.permutation(len(owner))
-    rows = rows[np.argsort(domain[rows], kind="stable")]  # by domain, within it at random
+    rows = rows[np.argsort(domain[rows], kind="stable")]  # by domain, in random order within it
     size = np.bincount(domain)
     place = np.arange(len(owner)) - np.repeat(size.cumsum() - size, size)
     of_domain = np.bincount(np.arange(clients) % len(names))  # clients of each domain
@@ -148,9 +150,9 @@ def domains(
 def thinned(parts: Partition, power: float, seed: int) -> Partition:
     """Quantity skew on top of any partition: the client of rank r keeps r ** -power of its training rows.
 
-    Which client has which rank is drawn, and of each which rows stay, from (seed, "thinning", client); at least one
-    does.  Who keeps fewer under a larger power keeps some of the same.  Validation and test rows stay as they are.
-    At power 0 nothing changes.  Source: as of `power_law`.
+    The rank of each client is drawn from (seed, "thinning"), and the rows it keeps from (seed, "thinning", client); at
+    least one row stays.  The rows kept at a larger power are a subset of those kept at a smaller one.  Validation and
+    test rows do not change. At power 0 nothing changes.  Source: as for `power_law`.
     """
     _require_power("thinning", power)
     if not power:

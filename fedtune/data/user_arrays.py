@@ -1,10 +1,10 @@
-"""A user's arrays, checked and brought into the form of a data set: x, y, and perhaps owner, split and classes.
+"""Check a user's arrays and convert them into a data set: x, y, and optionally owner, split and classes.
 
-x        vectors, tokens, series or images: `own_rows`
-y        [rows] whole numbers or names; the classes are what occurs, in order, numbered from 0
-owner    [rows] whose each row is: whole numbers or names; owners keep their names, in ascending order
+x        vectors, tokens, series or images: `user_rows`
+y        [rows] whole numbers or names; the classes are the values that occur, sorted, numbered from 0
+owner    [rows] the owner of each row: whole numbers or names; owners keep their names, in ascending order
 split    [rows] 0, 1, 2 or train, val, test
-classes  the names of the classes: then y holds 0 .. their number - 1
+classes  the names of the classes: then y holds 0 .. number of classes - 1
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from fedtune.data.dataset import SPLITS, Dataset, split_of
 from fedtune.data.plain import plain, require_aligned
 
 NAMES = ("x", "y", "owner", "split", "classes")
-MANY = 20  # values from which whole numbers that do not count classes from 0 or 1 look like measurements
+MANY = 20  # more different whole numbers than this look like measurements, unless they number classes from 0 or 1
 BINS = "targets are classes, so bin a measurement, for instance y = np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))"
 
 
 def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """The arrays of a file, never with pickle; UserError in one line for whatever is wrong with it."""
+    """The arrays of a file, never unpickled; UserError in one line if anything is wrong with it."""
     try:
         zipped.require_arrays(path)
         with np.load(path, allow_pickle=False) as file:
@@ -37,16 +37,16 @@ def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
             return {name: file[name] for name in file.files}
     except UserError:
         raise
-    except Exception as error:  # of zips, of what packs them, and of NumPy
+    except Exception as error:  # from the zip format, its compression, or NumPy
         reason = (error.strerror or "") if isinstance(error, OSError) else " ".join(str(error).split())
         reason = reason or type(error).__name__
         if "allow_pickle" in reason or "pickle" in reason:
-            reason = "it holds Python objects, which are pickled and never read; save arrays of numbers or text"
+            reason = "it holds pickled Python objects, which are never read; save arrays of numbers or text"
         raise UserError(f"{path} cannot be read as an .npz: {reason}") from error
 
 
 def to_dataset(name: str, source: str, arrays: Mapping[str, Any]) -> Dataset:
-    """The data set of these arrays, not normalised.  source: how to call them in a complaint, the file or function."""
+    """The data set of these arrays, not normalised.  source: the name of the file or function in messages."""
     for needed in ("x", "y"):
         if needed not in arrays:
             raise UserError(f"{source} needs arrays x and y, but has no {needed}: it has {', '.join(arrays) or 'none'}")
@@ -57,7 +57,7 @@ def to_dataset(name: str, source: str, arrays: Mapping[str, Any]) -> Dataset:
     given = {n: a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a for n, a in given.items()}  # a column
     for n, array in given.items():
         if n == "y" and array.ndim == 2 and len(array) == len(x):
-            raise UserError(f"y of {source} must be a class a row, but is of shape {array.shape}; give y.argmax(1)")
+            raise UserError(f"y of {source} must be one class per row, but has shape {array.shape}; give y.argmax(1)")
         if array.ndim != 1 or len(array) != len(x):
             shapes = f"{n} of shape {array.shape} and x of shape {x.shape}"
             raise UserError(f"{source} needs as many entries of {n} as rows of x, but has {shapes}")
@@ -69,7 +69,7 @@ def to_dataset(name: str, source: str, arrays: Mapping[str, Any]) -> Dataset:
 
 
 def labels(source: str, y: np.ndarray, names: Any = None) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Classes int64 numbered from 0, and what each is called."""
+    """Classes as int64 numbered from 0, and their names."""
     _require_all(source, "y", y)
     if y.dtype.kind == "f" and (y == np.floor(y)).all():
         raise UserError(f"y of {source} must be whole numbers or names, but is {y.dtype}; give y.astype(int)")
@@ -80,10 +80,10 @@ def labels(source: str, y: np.ndarray, names: Any = None) -> tuple[np.ndarray, t
     if names is not None:
         known = names_of(source, plain(source, "classes", names).ravel())
         if twice := next((n for n in known if known.count(n) > 1), ""):
-            raise UserError(f"classes of {source} must each have a name of its own, but {twice!r} stands twice")
+            raise UserError(f"classes of {source} must have different names, but {twice!r} occurs twice")
         if y.dtype.kind not in "iu" or y.max() >= len(known):
             raise UserError(
-                f"y of {source} must be 0 to {len(known) - 1}, for it names {len(known)} classes, but has "
+                f"y of {source} must be 0 to {len(known) - 1}, because it names {len(known)} classes, but has "
                 f"{y.max() if y.dtype.kind in 'iu' else y.dtype}"
             )
         return y.astype(np.int64), known
@@ -95,13 +95,14 @@ def labels(source: str, y: np.ndarray, names: Any = None) -> tuple[np.ndarray, t
         values = f", {_range(y)}" if y.dtype.kind in "iu" else ""
         raise UserError(
             f"y of {source} needs rows of each class, but has {len(found)} values in {len(y)} rows{values}; are they "
-            f"classes? {BINS[0].upper()}{BINS[1:]}" + ("; classes by number are names, y.astype(str)" if values else "")
+            f"classes? {BINS[0].upper()}{BINS[1:]}"
+            + ("; for classes with such numbers give y.astype(str)" if values else "")
         )
     return numbers.astype(np.int64).reshape(-1), names_of(source, found)
 
 
 def names_of(source: str, values: Iterable[Any]) -> tuple[str, ...]:
-    """What owners or classes are called, in a line each: a line's end or a tab is shown as \\n and \\t everywhere.
+    """The names of owners or classes, one line each: line ends and tabs are shown as \\n and \\t.
 
     UserError for two names that would look the same.
     """
@@ -118,14 +119,14 @@ def _shown(letter: str) -> str:
 
 
 def _require_all(source: str, name: str, values: np.ndarray) -> None:
-    """UserError for a row of which an array says nothing."""
+    """UserError for rows where an array has no value."""
     gone = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
     if values.dtype.kind == "U":
         gone = np.char.strip(values) == ""
     if gone.any():
         raise UserError(
-            f"{name} of {source} must tell of every row, but {gone.sum()} of {len(gone)} have none, the first is row "
-            f"{int(gone.argmax())}; leave them out"
+            f"{name} of {source} must have a value for every row, but {gone.sum()} of {len(gone)} have none, the first "
+            f"is row {int(gone.argmax())}; leave them out"
         )
 
 
@@ -134,7 +135,7 @@ def _range(y: np.ndarray) -> str:
 
 
 def _owners(source: str, owner: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Owners int64 numbered from 0, and what each is called."""
+    """Owners as int64 numbered from 0, and their names."""
     _require_all(source, "owner", owner)
     if owner.dtype.kind == "f":
         way = "give owner.astype(int)" if (owner == np.floor(owner)).all() else "convert it first"
@@ -144,7 +145,7 @@ def _owners(source: str, owner: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]
 
 
 def splits(source: str, split: np.ndarray) -> np.ndarray:
-    """0 train, 1 validation, 2 test; UserError unless all are."""
+    """Splits as 0 train, 1 validation, 2 test; UserError for other values."""
     known: dict[Any, int | None] = {0: 0, 1: 1, 2: 2}
     if split.dtype.kind == "U":
         known = {name: s for name in np.unique(split).tolist() if (s := split_of(name)) is not None}
@@ -155,9 +156,11 @@ def splits(source: str, split: np.ndarray) -> np.ndarray:
 
 
 def _split(source: str, split: np.ndarray) -> np.ndarray:
-    """The splits of a data set: with rows to train on and to test on."""
+    """The splits of a data set; UserError unless it has training and test rows."""
     numbers = splits(source, split)
     for i in (0, 2):
         if not (numbers == i).any():
-            raise UserError(f"split of {source} needs {SPLITS[i]} rows, but has none; without split they are drawn")
+            raise UserError(
+                f"split of {source} needs {SPLITS[i]} rows, but has none; leave split out to draw one at random"
+            )
     return numbers

@@ -1,7 +1,7 @@
-"""A user's own data set: FILE.npz, a folder of class folders of pictures, or a function of FILE.py that gives arrays.
+"""A user's own data set: FILE.npz, a folder with class folders of pictures, or a function in FILE.py.
 
-Whoever starts a run reads it.  What the others must know of it, workers and the reader of a record among them, goes
-along with the experiment as its description: shape, classes, owners.
+The process that starts a run reads the data.  An experiment carries only their metadata (shape, classes, owners), for
+workers and for readers of its record.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from fedtune.data.user_pictures import PICTURES
 from fedtune.user_code import extensions, references, user_errors, user_files
 from fedtune.user_code.user_files import UserFile
 
-KEY = "dataset"  # of the descriptions of a file
-GROUP = "datasets"  # of entry points
+KEY = "dataset"  # the entry in a file's metadata
+GROUP = "datasets"  # the group of entry points
 
 
 class About(NamedTuple):
-    """What is known of a data set without reading it.
+    """Metadata of a data set, known without reading it.
 
-    shape    of a row as it was given; of pictures of different sizes (3, 0, 0).
-    kind     of the rows (Dataset).
-    owners   how many there are; 0: it does not tell.
-    sizes    of owners: [rows, how many owners have so many], ascending.
-    notes    what its user has to know, a line each.
-    digest   of the arrays that a function gave.
+    shape    of a row as it was given; (3, 0, 0) for pictures of different sizes.
+    kind     of the rows (see Dataset).
+    owners   the number of owners; 0 if the data set has none.
+    sizes    of owners: [rows, number of owners with this many], ascending.
+    notes    notes for the user, one line each.
+    digest   the hash of the arrays that a function returned.
     """
 
     shape: tuple[int, ...]
@@ -45,40 +45,43 @@ class About(NamedTuple):
     notes: tuple[str, ...] = ()
 
     def owners_of(self, rows: int) -> int:
-        """How many owners have at least so many rows."""
+        """The number of owners that have at least this many rows."""
         return sum(many for size, many in self.sizes if size >= rows) if rows else self.owners
 
     def row(self, name: str, image_size: int, x_as: str) -> tuple[str, tuple[int, ...]]:
-        """What a row is, and its shape as a model sees it; UserError where that is open and x_as does not say."""
+        """The kind and shape of a row as a model sees it; UserError if that is ambiguous and x_as does not say."""
         if self.kind == PICTURES:
             if x_as not in (user_rows.AUTO, user_rows.IMAGES):
                 raise UserError(f"x_as is for arrays, but {name} holds pictures; leave it out")
             return PICTURES, self._sized(name, image_size)
         if image_size:
-            raise UserError(f"image_size is for folders of pictures, but {name} is none; leave it out")
+            raise UserError(f"image_size is for folders of pictures, but {name} is not one; leave it out")
         kind = user_rows.resolved(name, self.kind, self.shape, x_as)
         return kind, user_rows.row_shape(kind, self.shape)
 
     def _sized(self, name: str, image_size: int) -> tuple[int, ...]:
         if not (image_size or self.shape[1]):
-            raise UserError(f"pictures of {name} differ in size; give one that they are brought to: --image-size 64")
+            raise UserError(
+                f"pictures of {name} must have the same size, but differ; give a size to resize them to, such as "
+                "--image-size 64"
+            )
         return (self.shape[0], image_size, image_size) if image_size else self.shape
 
 
 def offered() -> tuple[str, ...]:
-    """The names of the data sets that installed packages offer."""
+    """The names of the data sets that installed packages provide."""
     return tuple(extensions.names(GROUP))
 
 
 def is_own(name: str) -> bool:
-    """Whether it is the canonical name of a data set whose description this process knows, or one of a package's."""
+    """Whether a name is the canonical name of a user's data set with known metadata, or of a package's data set."""
     if user_files.is_own(name):
         return _ending(name) in user_files.about(name).get(KEY, {})
     return name in offered()
 
 
 def about(name: str) -> About:
-    """The description of a user's data set; that of a package's is made by reading it."""
+    """The metadata of a user's data set; for a package's data set they are made by reading it."""
     if not user_files.is_own(name):
         return _about(_read(name, ""), "")
     values = user_files.about(name)[KEY][_ending(name)]
@@ -86,10 +89,10 @@ def about(name: str) -> About:
 
 
 def described(name: str, files: tuple[UserFile, ...]) -> tuple[UserFile, ...]:
-    """The files that an experiment was given, with the description of its data set, which is read and checked.
+    """Read and check an experiment's data set, and return the experiment's files with its metadata.
 
-    name: of the data set, canonical.  A description that is known for the same content stays, so that of a run which
-    goes on.  UserError in one line for whatever is wrong with the data.
+    name: the data set's canonical name.  Metadata known for the same content are kept, for example those of a resumed
+    run.  UserError in one line if anything is wrong with the data.
     """
     user_files.register(files)
     if is_own(name):
@@ -97,7 +100,7 @@ def described(name: str, files: tuple[UserFile, ...]) -> tuple[UserFile, ...]:
     else:
         data = _read(name, _content(name))
         found = _about(data, _digest(data) if _ending(name) else "")
-        known = found._asdict() | {"shape": list(found.shape), "notes": list(found.notes)}  # as JSON has it
+        known = found._asdict() | {"shape": list(found.shape), "notes": list(found.notes)}  # as JSON represents it
     before = user_files.about(name)
     new = {KEY: before.get(KEY, {}) | {_ending(name): known}}
     files = tuple(f._replace(about=before | new) if f.name == _file(name) else f for f in files)
@@ -106,12 +109,14 @@ def described(name: str, files: tuple[UserFile, ...]) -> tuple[UserFile, ...]:
 
 
 def load(name: str) -> Dataset:
-    """The data set; UserError if it cannot be read, or its function gives other arrays than before."""
+    """The data set; UserError if it cannot be read, or its function returns other arrays than before."""
     if not user_files.is_own(name):
         return _read(name, "")
     data, before = _read(name, _content(name)), about(name)
     if before.digest and _digest(data) != before.digest:
-        raise UserError(f"{name} gave other arrays than before; a data set's function must give the same every time")
+        raise UserError(
+            f"{name} returned other arrays than before; a data set's function must return the same every time"
+        )
     return data
 
 
@@ -128,7 +133,7 @@ def _read(name: str, content: str) -> Dataset:
     """Read a data set once for the same content."""
     if name in offered():
         function = _function(name, extensions.find(GROUP, name, "data set"))
-        with user_errors.reported(f"the data set {name}, which a package offers, failed", passing=(UserError,)):
+        with user_errors.reported(f"the data set {name} of an installed package failed", passing=(UserError,)):
             return user_arrays.to_dataset(name, name, _arrays(name, function()))
     if not _is_code(name):
         path = user_files.path_of(name)
@@ -136,7 +141,7 @@ def _read(name: str, content: str) -> Dataset:
             return user_pictures.read(name, path)
         return user_arrays.to_dataset(name, str(path), user_arrays.read_npz(path, user_arrays.NAMES))
     if not _ending(name):
-        raise UserError(f"a data set in a Python file is a function that gives arrays: name it, as {name}:NAME")
+        raise UserError(f"a data set in a Python file must be a function that returns arrays; name it as {name}:NAME")
     function = _function(name, user_files.load(name, "data set"))
     with user_files.calling(name, "data set"):
         given = function(**user_files.call_options(name))
@@ -144,21 +149,21 @@ def _read(name: str, content: str) -> Dataset:
 
 
 def _function(name: str, found: Any) -> Callable[..., Any]:
-    """What was found under a name; UserError unless it can be called."""
+    """The object that a name refers to; UserError unless it can be called."""
     if not callable(found):
-        raise UserError(f"{name} must be a function that gives arrays, but is {_kind(found)}")
+        raise UserError(f"{name} must be a function that returns arrays, but is {_kind(found)}")
     function: Callable[..., Any] = found
     return function
 
 
 def _arrays(source: str, given: Any) -> Mapping[str, Any]:
-    """What a function gave, by name: a mapping, or x, y, owner and split in this order."""
+    """What a function returned, by name: a mapping, or x, y, owner and split in this order."""
     if isinstance(given, tuple | list) and 2 <= len(given) <= 4:
         return dict(zip(user_arrays.NAMES, given, strict=False))
     if not isinstance(given, Mapping) or not set(given) <= set(user_arrays.NAMES):
         got = f"{sorted(map(str, given))}" if isinstance(given, Mapping) else _kind(given)
         names = ", ".join(user_arrays.NAMES)
-        raise UserError(f"{source} must give (x, y), (x, y, owner, split) or a dict of {names}, but gave {got}")
+        raise UserError(f"{source} must return (x, y), (x, y, owner, split) or a dict of {names}, but returned {got}")
     return given
 
 
@@ -167,7 +172,7 @@ def _kind(value: Any) -> str:
 
 
 def _content(name: str) -> str:
-    """What a data set is read from: place and hash of the data, or the module of the code, whose name has its hash."""
+    """What a data set is read from: path and hash of the data, or the code's module, whose name contains its hash."""
     if _is_code(name):
         return str(user_files.load(_file(name), "data set").__name__)
     path = user_files.path_of(name)
@@ -193,5 +198,5 @@ def _file(name: str) -> str:
 
 
 def _ending(name: str) -> str:
-    """What comes after the file: `:NAME(options)` of `FILE.py:NAME(options)`, nothing of `FILE.npz`."""
+    """The part after the file: `:NAME(options)` for `FILE.py:NAME(options)`, "" for `FILE.npz`."""
     return name.removeprefix(_file(name))

@@ -1,11 +1,11 @@
-"""A user's own partition: FILE.npz with three arrays of one length, a row of the data set in each place.
+"""A user's own partition: FILE.npz with three arrays of equal length, one entry per row of the data set.
 
-    row      the number of a row of the data set: of an .npz or a function its place in x, of a folder the place among
-             the pictures by class and name, of fedtune's own data sets with the official training rows first
-    client   who holds it, 0 .. K - 1
-    split    what for: 0, 1, 2 or train, val, test
+    row      the number of the row: for an .npz or a function its place in x; for a folder its place among the
+             pictures sorted by class and name; for built-in data sets with the official training rows first
+    client   the client that holds it, 0 .. K - 1
+    split    its split: 0, 1, 2 or train, val, test
 
-Rows that are not named are nobody's.  No row is named twice, so the splits are disjoint and no two clients share one.
+Rows that are not listed belong to no client.  No row is listed twice, so splits are disjoint and clients share no row.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile
 
 NAMES = ("row", "client", "split")
-KEY = "partition"  # of the description of a file
+KEY = "partition"  # the entry in a file's metadata
 
 
 class _Named(NamedTuple):
-    """Which row is whose and what for, int64 [rows named]."""
+    """Client and split of each listed row, int64 [rows listed]."""
 
     row: np.ndarray
     client: np.ndarray
@@ -35,25 +35,25 @@ class _Named(NamedTuple):
 
 
 def is_own(name: str) -> bool:
-    """Whether it is the canonical name of a partition whose description this process knows."""
+    """Whether a name is the canonical name of a partition whose metadata this process knows."""
     return user_files.is_own(name) and KEY in user_files.about(name)
 
 
 def clients(name: str) -> int:
-    """How many clients a user's partition has."""
+    """The number of clients in a user's partition."""
     return int(user_files.about(name)[KEY]["clients"])
 
 
 def described(name: str, files: tuple[UserFile, ...]) -> tuple[UserFile, ...]:
-    """The files that an experiment was given, with the description of its partition, which is read and checked.
+    """Read and check an experiment's partition file, and return its files with the partition's metadata.
 
-    name: of the partition, canonical.  UserError in one line for whatever is wrong with it.
+    name: the partition's canonical name.  UserError in one line if anything is wrong with it.
     """
     file = next((f for f in files if f.name == name and f.content is None), None)
     if file is None or name.endswith("/"):
         raise UserError(
-            f"a partition of your own is FILE.npz with arrays {', '.join(NAMES)}, but got {name}; write one with "
-            "np.savez, or by fedtune partition --save"
+            f"your own partition must be FILE.npz with arrays {', '.join(NAMES)}, but got {name}; write one with "
+            "np.savez or fedtune partition --save"
         )
     found = _read(user_files.path_of(name), file.sha256)
     about = {KEY: {"clients": int(found.client.max()) + 1, "rows": len(found.row)}}
@@ -63,28 +63,28 @@ def described(name: str, files: tuple[UserFile, ...]) -> tuple[UserFile, ...]:
 
 
 def partition(name: str, rows: np.ndarray, whole: int) -> Partition:
-    """The partition among these rows of a data set (ascending; places in them), of `whole` rows.
+    """The partition as places in `rows` (ascending rows of a data set that has `whole` rows).
 
-    Rows that are left out of `rows` (by skip_classes) are nobody's.  UserError for a row that does not exist.
+    Rows missing from `rows` (because of skip_classes) belong to no client.  UserError for a row that does not exist.
     """
     path = user_files.path_of(name)
     found = _read(path, user_files.of_data(path).sha256)
     if found.row.max() >= whole:
-        raise UserError(f"{path} names row {found.row.max()}, but the data set has rows 0 to {whole - 1}")
+        raise UserError(f"{path} lists row {found.row.max()}, but the data set has rows 0 to {whole - 1}")
     kept = np.isin(found.row, rows)
     many = int(found.client.max()) + 1
     return collect(np.searchsorted(rows, found.row[kept]), found.client[kept], found.split[kept], many)
 
 
 def write(path: Path, parts: Partition) -> None:
-    """Write a partition as a file that can be given for one; the parts hold rows of the data set."""
+    """Write a partition as a file that --partition accepts; the parts hold row numbers of the data set."""
     triples = [
         (rows, np.full(len(rows), k), np.full(len(rows), s))
         for s, split in enumerate(parts)
         for k, rows in enumerate(split)
     ]
     row, client, split = (np.concatenate(arrays) for arrays in zip(*triples, strict=True))
-    with path.open("wb") as file:  # or NumPy adds an ending
+    with path.open("wb") as file:  # opened here, or NumPy would append .npz
         np.savez_compressed(file, row=row, client=client, split=split)
 
 
@@ -97,7 +97,9 @@ def _read(path: Path, sha256: str) -> _Named:
             raise UserError(f"{path} needs arrays {', '.join(NAMES)}, but has no {name}")
     if any(a.ndim != 1 for a in arrays.values()) or len(lengths := {*map(len, arrays.values())}) > 1 or 0 in lengths:
         shapes = ", ".join(f"{name} {a.shape}" for name, a in arrays.items())
-        raise UserError(f"{', '.join(NAMES)} of {path} must be of one length and not empty, but are of shapes {shapes}")
+        raise UserError(
+            f"{', '.join(NAMES)} of {path} must have the same length and not be empty, but have shapes {shapes}"
+        )
     row, client = (_numbers(path, name, arrays[name]) for name in NAMES[:2])
     split = user_arrays.splits(str(path), user_arrays.plain(str(path), "split", arrays["split"]))
     order = np.argsort(row, kind="stable")
@@ -105,12 +107,12 @@ def _read(path: Path, sha256: str) -> _Named:
     if len(twice):
         a, b = order[twice[0]], order[twice[0] + 1]
         both = " and ".join(f"client {client[i]} for {user_arrays.SPLITS[split[i]]}" for i in (a, b))
-        raise UserError(f"{path} must name a row once, but gives row {row[a]} to {both}")
+        raise UserError(f"{path} must list a row only once, but gives row {row[a]} to {both}")
     numbers = np.unique(client)
     if len(numbers) != numbers[-1] + 1:
         missing = int((numbers != np.arange(len(numbers))).argmax())
         raise UserError(
-            f"clients of {path} are numbered from 0 without a gap, but {missing} of 0 to {numbers[-1]} has no rows"
+            f"clients of {path} must be numbered from 0 without gaps, but {missing} of 0 to {numbers[-1]} has no rows"
         )
     return _Named(row, client, split)
 
@@ -119,7 +121,7 @@ def _numbers(path: Path, name: str, values: Any) -> np.ndarray:
     array = user_arrays.plain(str(path), name, values)
     if array.dtype.kind not in "iu" or array.min() < 0:
         got = array.min() if array.dtype.kind in "iu" else f"of type {array.dtype}"
-        way = "; give np.unique(client, return_inverse=True)[1], and names as the array owner of the data"
+        way = "; give np.unique(client, return_inverse=True)[1], and the names as the data's array owner"
         way = way if name == "client" and array.dtype.kind == "U" else ""
         raise UserError(f"{name} of {path} must be whole numbers from 0 on, but is {got}{way}")
     return array.astype(np.int64)

@@ -1,8 +1,8 @@
-"""A folder of class folders of pictures, as torchvision's ImageFolder takes it: FOLDER/dog/1.png, FOLDER/cat/2.jpg.
+"""A folder with a folder of pictures per class, as for torchvision's ImageFolder: FOLDER/dog/1.png, FOLDER/cat/2.jpg.
 
-A class's pictures may lie in folders below it; links are followed.  FOLDER/train/dog/1.png, FOLDER/test/dog/2.png (and
-val) split them too.  Classes are the folders' names in order.  What is hidden or no picture is left out and counted.
-Pictures stay on disk until somebody holds them.
+A class folder may have subfolders; links are followed.  FOLDER/train/dog/1.png, FOLDER/test/dog/2.png (and val) define
+a split too.  Classes are the sorted names of the folders.  Hidden files and files that are not pictures are skipped and
+counted.  Only the pictures that some client holds are read.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from fedtune.data.dataset import SPLITS, Dataset, split_of
 from fedtune.user_code import content_hashes
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
-PICTURES = "pictures"  # what the rows are
+PICTURES = "pictures"  # the kind of the rows
 
 
 class OwnPictures:
-    """Pictures read when they are asked for: float32 [rows, channels, height, width], of one size (`picture`)."""
+    """Pictures that are read on access: float32 [rows, channels, height, width], all of one size (`picture`)."""
 
     def __init__(self, files: list[Path], channels: int, depth: str, size: tuple[int, int], side: int = 0) -> None:
-        """size: (height, width) of all, (0, 0) if they differ.  side: what they are brought to; 0: as they are."""
+        """size: (height, width) of all, (0, 0) if they differ.  side: the side they are resized to; 0: not resized."""
         self.files, self.channels, self.depth, self.size, self.side = files, channels, depth, size, side
 
     def __len__(self) -> int:
@@ -36,11 +36,11 @@ class OwnPictures:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(rows, channels, height, width), as of an array."""
+        """(rows, channels, height, width), like an array's."""
         return len(self), self.channels, *((self.side, self.side) if self.side else self.size)
 
     def sized(self, side: int) -> OwnPictures:
-        """The same, square, of so many pixels; 0: as they are."""
+        """The same pictures resized to squares of this side; 0: not resized."""
         return OwnPictures(self.files, self.channels, self.depth, self.size, side)
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
@@ -62,9 +62,10 @@ class _Row(NamedTuple):
 
 
 def read(name: str, folder: Path) -> Dataset:
-    """The data set of a folder; pictures that differ in size have height and width 0.
+    """Read the data set of a folder; if pictures differ in size, their height and width are 0.
 
-    UserError for a folder without pictures, with one class, with an empty one, or with a file that is no picture.
+    UserError for a folder without pictures, with one class, with an empty class, or with a file that is not a valid
+    picture.
     """
     everything = content_hashes.files_in(folder)
     number = _split_folders(folder)
@@ -72,17 +73,17 @@ def read(name: str, folder: Path) -> Dataset:
     for part in map(folder.joinpath, number):
         if any(f.suffix.lower() in ENDINGS for f in part.iterdir()) and not _folders(part):
             raise UserError(
-                f"{part} has pictures in no class's folder; put each into the folder of its class, as "
+                f"{part} has pictures outside any class folder; put each into the folder of its class, as "
                 f"{part.name}/{min(row.name for row in rows) if rows else 'dog'}/1.png"
             )
     for part in map(folder.joinpath, number or [""]):
         for empty in sorted({f.name for f in _folders(part)} - {r.name for r in rows if part in r.file.parents}):
-            raise UserError(f"a class folder has pictures, but {part / empty} has none; fill or remove it")
+            raise UserError(f"every class folder needs pictures, but {part / empty} has none; fill or remove it")
     names = sorted({row.name for row in rows})
     called = user_arrays.names_of(str(folder), names)
     if len(names) < 2:
         inner = f"; or give {folder / names[0]}" if names and len(_folders(folder / names[0])) > 1 else ""
-        wanted = f"two class folders or more, as {folder.name}/dog/1.png and {folder.name}/cat/2.png"
+        wanted = f"two or more class folders, as in {folder.name}/dog/1.png and {folder.name}/cat/2.png"
         raise UserError(f"a folder of pictures needs {wanted}, but {folder} has {len(names)} with pictures{inner}")
     place = {n: i for i, n in enumerate(names)}
     y = np.array([place[row.name] for row in rows], np.int64)
@@ -90,17 +91,17 @@ def read(name: str, folder: Path) -> Dataset:
     x = _pictures(folder, [row.file for row in rows])
     left = sorted(set(everything) - set(x.files))
     notes = (
-        (f"{several(len(left), 'file')} left out as hidden, no picture or in no class's folder, the first {left[0]}",)
+        (f"{several(len(left), 'file')} skipped: hidden, not a picture, or in no class folder; the first is {left[0]}",)
         if left
         else ()
     )
     if x.channels > len("RGB"):
-        notes = ("pictures are not opaque everywhere, so opacity is a fourth channel", *notes)
+        notes = ("some pictures have transparent parts, so opacity is a fourth channel", *notes)
     return Dataset(name, x, y, len(names), len(y), None, split, True, called, notes=notes, kind=PICTURES)
 
 
 def _rows(folder: Path, number: dict[str, int], files: list[Path]) -> Iterator[_Row]:
-    """The pictures that lie in class folders.  number: which split each of the folders is, where there are some."""
+    """The pictures in class folders.  number: the split of each split folder, if there are any."""
     depth = 1 if number else 0
     for file in files:
         parts = file.relative_to(folder).parts
@@ -112,9 +113,9 @@ def _rows(folder: Path, number: dict[str, int], files: list[Path]) -> Iterator[_
 
 
 def _split_folders(folder: Path) -> dict[str, int]:
-    """The folders train, val (valid, validation, dev) and test, however they are written, and which split each is.
+    """The folders train, val (valid, validation, dev) and test, in any case, with the split of each.
 
-    None where they are classes: where there is not one beside train.  UserError for what is neither.
+    None if these are classes, because there is no other split beside train.  UserError if it is neither.
     """
     folders = [f.name for f in _folders(folder)]
     found = {name: s for name in folders if (s := split_of(name)) is not None}
@@ -127,15 +128,15 @@ def _split_folders(folder: Path) -> dict[str, int]:
             raise UserError(f"{folder} needs a folder {wanted} for its split, but has {', '.join(folders)}")
     for s in found.values():
         if len(same := [name for name in found if found[name] == s]) > 1:
-            raise UserError(f"{folder} has {' and '.join(same)}, which are both for {SPLITS[s]}; bring them together")
+            raise UserError(f"{folder} has {' and '.join(same)}, which both mean {SPLITS[s]}; merge them")
     for name in others:
         if any(f.suffix.lower() in ENDINGS for f in content_hashes.files_in(folder / name)):
-            raise UserError(f"{folder} has pictures in {name}, which is neither train, val nor test; move it elsewhere")
+            raise UserError(f"{folder} has pictures in {name}, which is not train, val or test; move it elsewhere")
     return found
 
 
 def _require_classes(folder: Path, folders: list[str], found: dict[str, int]) -> None:
-    """UserError where a folder named for a split and another one hold the same folders: classes of a split each."""
+    """UserError if a folder named like a split and another folder hold the same subfolders, as splits would."""
     inside = {name: {f.name for f in _folders(folder / name)} for name in folders}
     for name, other in ((n, o) for n in found for o in folders if o not in found):
         if same := sorted(inside[name] & inside[other]):
@@ -146,18 +147,18 @@ def _require_classes(folder: Path, folders: list[str], found: dict[str, int]) ->
 
 
 def _folders(folder: Path) -> list[Path]:
-    """The folders in a folder that are not hidden."""
+    """The subfolders that are not hidden."""
     return sorted(f for f in folder.iterdir() if f.is_dir() and not f.name.startswith("."))
 
 
 def _pictures(folder: Path, files: list[Path]) -> OwnPictures:
-    """The pictures, of one depth, with a fourth channel if one of them is not opaque; UserError for several depths."""
+    """The pictures, with a fourth channel if any is not opaque; UserError if their depths differ."""
     forms = [picture.form(file) for file in files]
     for file, form in zip(files, forms, strict=True):
         if form.depth != forms[0].depth:
             raise UserError(
-                f"pictures of {folder} must be of one depth, but {files[0]} has {forms[0].depth} and {file} has "
-                f"{form.depth}; bring them to one"
+                f"pictures of {folder} must have the same depth, but {files[0]} has {forms[0].depth} and {file} has "
+                f"{form.depth}; convert them"
             )
     alpha = any(picture.transparent(file) for file, form in zip(files, forms, strict=True) if form.alpha)
     sizes = {(form.height, form.width) for form in forms}

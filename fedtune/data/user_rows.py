@@ -1,8 +1,8 @@
-"""What the rows of a user's array are: tokens, numbers, series or images; and what is asked where it is open.
+"""Infer what the rows of a user's array are: tokens, numbers, series or images.  If it is ambiguous, ask for --x-as.
 
-[rows, features]                  real: numbers       whole: numbers or tokens, asked
-[rows, …, …]                      bytes: images       else series [channels, time] or images [height, width], asked
-[rows, channels, height, width]   images; asked where it looks like [rows, height, width, channels]
+[rows, features]                  floats: numbers       integers: numbers or tokens, ambiguous
+[rows, …, …]                      bytes: images         else series [channels, time] or images, ambiguous
+[rows, channels, height, width]   images; ambiguous if it looks like [rows, height, width, channels]
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import numpy as np
 from fedtune.core.errors import UserError
 
 TOKENS, NUMBERS, SERIES, IMAGES = KINDS = ("tokens", "numbers", "series", "images")
-AUTO = "auto"  # as type and axes say
+AUTO = "auto"  # inferred from type and axes
 OF_AXES = {1: (NUMBERS, TOKENS), 2: (SERIES, IMAGES), 3: (IMAGES,)}  # of a row
 
 
 def require_rows(source: str, x: np.ndarray) -> None:
-    """UserError for what is no array of rows, or has numbers that are none."""
+    """UserError for a value that is not an array of rows, or has NaN or infinite numbers."""
     if x.dtype.kind == "U":
-        raise UserError(f"x of {source} must be numbers, but is text; give x.astype(float), or number what it names")
+        raise UserError(f"x of {source} must be numbers, but is text; give x.astype(float), or encode it as numbers")
     if x.ndim not in (2, 3, 4) or 0 in x.shape:
         raise UserError(
             f"x of {source} must be numbers of 2 to 4 axes, rows first, none of length 0, but is {x.dtype} of shape "
@@ -34,20 +34,20 @@ def require_rows(source: str, x: np.ndarray) -> None:
 
 
 def kind_of(x: np.ndarray) -> str:
-    """What the rows are by type and axes; "" where that is open."""
+    """What the rows are, inferred from type and axes; "" if that is ambiguous."""
     if x.ndim == 2:
         return "" if x.dtype.kind in "iu" else NUMBERS
     if x.ndim == 3:
         return IMAGES if x.dtype == np.uint8 else ""
     _, a, b, c = x.shape
-    last = a > 1 and (c < min(a, b) or a == b != c or a > 4 >= c)  # channels look to be last
+    last = a > 1 and (c < min(a, b) or a == b != c or a > 4 >= c)  # channels seem to be last
     return "" if last else IMAGES
 
 
 def resolved(source: str, known: str, shape: tuple[int, ...], x_as: str) -> str:
-    """What the rows are; UserError where that is open and nobody said, or was said wrongly.
+    """What the rows are; UserError if it is ambiguous and x_as does not say, or x_as does not fit.
 
-    known: by type and axes.  shape: of a row.
+    known: what type and axes imply.  shape: of a row.
     """
     if x_as == AUTO:
         if not known:
@@ -62,30 +62,30 @@ def resolved(source: str, known: str, shape: tuple[int, ...], x_as: str) -> str:
 
 
 def _question(source: str, shape: tuple[int, ...]) -> str:
-    """What has to be said."""
+    """The message that asks for --x-as."""
     rows = f"x of {source} has rows of shape {'×'.join(map(str, shape))}"
     if len(shape) == 1:
         return (
-            f"x of {source} has rows of {shape[0]} whole numbers: say --x-as numbers if they measure or count, as "
-            "pixels do, or --x-as tokens if they number words"
+            f"x of {source} has rows of {shape[0]} whole numbers: give --x-as numbers if they measure or count, as "
+            "pixels do, or --x-as tokens if they stand for words"
         )
     if len(shape) == 2:
-        return f"{rows}: say --x-as images if that is height×width, or --x-as series if it is channels×time"
+        return f"{rows}: give --x-as images if that is height×width, or --x-as series if it is channels×time"
     return (
-        f"{rows}, which looks like height×width×channels: give x.transpose(0, 3, 1, 2), or say --x-as images if it is "
+        f"{rows}, which looks like height×width×channels: give x.transpose(0, 3, 1, 2), or --x-as images if it is "
         "channels×height×width"
     )
 
 
 def row_shape(kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a row as a model sees it: images have a channel."""
+    """The shape of a row as the model sees it: images have a channel axis."""
     return (1, *shape) if kind == IMAGES and len(shape) == 2 else shape
 
 
 def require_tokens(source: str, x: np.ndarray) -> None:
-    """UserError unless every number is whole, not negative and of 63 bits."""
+    """UserError unless every number is a non-negative integer of at most 63 bits."""
     low, high = x.min(), x.max()
     whole = x.dtype.kind in "biu" or bool((x == np.floor(x)).all())
     if not whole or low < 0 or high >= 2**63:
         strange = low if low < 0 else high if whole else x[x != np.floor(x)].flat[0]
-        raise UserError(f"tokens are whole numbers from 0 on, but x of {source} has {strange}; say --x-as numbers")
+        raise UserError(f"tokens are whole numbers from 0 on, but x of {source} has {strange}; give --x-as numbers")

@@ -1,4 +1,4 @@
-"""What clients train before they are scored, where an algorithm's `adapt` says so: personal fine-tuning."""
+"""Training before scoring, if an algorithm's `adapt` asks for it: personal fine-tuning."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedtune.engine.state import Group, Setting, State, received
 from fedtune.experiment import hooks, plans
 from fedtune.experiment.algorithm import Phase
 
-Groups = Mapping[int, Group]  # a run's, by their places
+Groups = Mapping[int, Group]  # the groups of a run by position
 
 
 def adapted(s: Setting, state: State, groups: tuple[Group, ...]) -> tuple[Group, ...]:
-    """The groups of a run as they are scored; they themselves stay as they are.  Raises Diverged."""
+    """A run's groups after adaptation; the given groups are not changed.  Raises Diverged."""
     (found,) = adapt_all(seed_stack.alone(s), {0: state}, {0: dict(enumerate(groups))}).values()
     if isinstance(found, Diverged):
         raise found
@@ -30,9 +30,9 @@ def adapted(s: Setting, state: State, groups: tuple[Group, ...]) -> tuple[Group,
 def adapt_all(
     seeds: SeedStack, states: Mapping[int, State], groups: Mapping[int, Groups]
 ) -> dict[int, Groups | Diverged]:
-    """The same of several runs, or how they diverged; groups of each by their places.
+    """The same for several runs, or how they diverged; each run's groups by position.
 
-    Where something is trained, a group's tensors come back with what it received in them.
+    If something is trained, a group's tensors include what it received.
     """
     found: dict[int, Groups | Diverged] = dict(groups)
     of_each = {i: seeds.settings[i] for i in states}
@@ -58,7 +58,7 @@ def _received(s: Setting, run: int, place: int, state: State, g: Group) -> Work:
 def _adapted(
     seeds: SeedStack, works: dict[int, Work], phases: tuple[Phase, ...], t: int
 ) -> dict[int, Group | Diverged]:
-    """Of each run its group after these phases, or how it diverged."""
+    """Each run's group after these phases, or how it diverged."""
     lost: dict[int, Group | Diverged] = {}
     for n, phase in enumerate(phases):
 

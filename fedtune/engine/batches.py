@@ -1,4 +1,4 @@
-"""Who trains on which rows: a client's own or those that its phase makes, in batches that are drawn ahead."""
+"""Batches, drawn in advance, from a client's own rows or from those that its phase makes."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ class Pool(NamedTuple):
     y: Tensor  # [R]
     rows: Tensor  # [m, N]
     counts: Tensor  # [m]
-    dtype: torch.dtype | None = None  # of noise; None: x's, which then are no whole numbers
+    dtype: torch.dtype | None = None  # the type of noise; None: that of x, if these are floats
 
     @property
     def real(self) -> torch.dtype:
-        """The type of the run's real numbers."""
+        """The run's floating-point type."""
         return self.dtype or self.x.dtype
 
 
 class Plan(NamedTuple):
-    """Who does how many steps on which rows with which noise: drawn ahead, each client from its own stream."""
+    """Each client's steps, rows and noise, drawn in advance from the client's own stream."""
 
     steps: list[int]  # of each client
-    rows: Tensor  # [m, S, B] rows of pool.x, padded past a client's own steps
+    rows: Tensor  # [m, S, B] rows of pool.x, padded after a client's last step
     eps: dict[str, Tensor]  # [m, S, …]
-    ends: Tensor  # [m, S] bool, the last steps of passes
+    ends: Tensor  # [m, S] bool, the last step of each pass
 
 
 def plan(pools: list[Pool], phase: Phase, work: Scenario, passes: int, streams: list[torch.Generator]) -> Plan:
-    """Batches of exactly B real rows: permutation after permutation, the last batch of one wraps into the next.
+    """Batches of exactly B real rows: permutations are concatenated, so the last batch of one continues into the next.
 
-    A client with fewer rows than B meets some of them twice in a batch; one without rows does no step.  Several
-    pools are gone through once each, one after the other; a single one `passes` times.  Where the scenario counts
-    steps, it has so many in place of all its passes, and each pass of a phase with epochs of its own over a client's
-    own rows has as many.
+    A client with fewer rows than B has some of them twice in a batch; a client without rows makes no step.  Several
+    pools are used once each, in order; a single one `passes` times.  If the scenario sets local_steps, this number of
+    steps replaces all passes; a phase with its own epochs over the client's own rows makes this many steps in each
+    pass.
     """
     batch, device = work.batch, pools[0].rows.device
     starts = [0]
@@ -61,7 +61,7 @@ def plan(pools: list[Pool], phase: Phase, work: Scenario, passes: int, streams: 
             if phase.share < 1:
                 own = own[torch.randperm(n, generator=stream)[: max(1, round(phase.share * n))]]
                 n = min(n, len(own))
-            each, times = -(-n // batch), passes if len(pools) == 1 else 1  # steps of a pass, and passes
+            each, times = -(-n // batch), passes if len(pools) == 1 else 1  # steps per pass, and number of passes
             if phase.steps is not None:
                 each, times = 1, phase.steps
             elif work.local_steps and (phase.epochs is None or phase.pool is None):
@@ -91,7 +91,7 @@ def drawn(
     executor: Executor,
     number: int,
 ) -> Pool:
-    """The rows that the phase makes itself, as a Pool; masked ones are left out."""
+    """The rows that the phase makes itself, as a Pool; masked rows are left out."""
     assert phase.pool is not None
     noise = [draw(phase.pool_noise, s, (), like.real) for s in streams]
     eps = tree_map(lambda *ts: torch.stack(ts).to(like.x.device), noise[0], *noise[1:])

@@ -1,4 +1,4 @@
-"""What a phase does besides its steps: it sets tensors before the first and after each, and lets clients stop."""
+"""What a phase does besides its steps: it sets tensors before the first and after each, and may stop clients early."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fedtune.experiment import hooks
 from fedtune.experiment.algorithm import Model, Phase, part_of, parts
 from fedtune.experiment.phase import Setter
 
-# client code of one client or of many with all of their trees; the number says whose draws serve it
+# runs client code for one client or many; the number selects the random draws
 Run = Callable[..., Tree]
 BEGIN, PROJECT = 0, 1
 Tensors = dict[str, Tensor]
 
 
 class BetweenSteps:
-    """The setters of a phase, and who has stopped; of many clients with a client axis, or of one without."""
+    """A phase's setters, and which clients have stopped; for many clients with a client axis, or for one without."""
 
     def __init__(
         self,
@@ -31,14 +31,14 @@ class BetweenSteps:
         ends: Tensor,
         run: Run,
     ) -> None:
-        """ends [m, S]: the last steps of passes.  run: runs client code."""
+        """ends [m, S]: the last step of each pass.  run: runs client code."""
         self.net, self.phase, self.trained, self.real, self.run = net, phase, trained, real, run
         self.first = self._setter(phase.begin, frozen) if phase.begin else None
         self.each = self._setter(phase.project, {*parts(net)} - {*trained}) if phase.project else None
         self.stops = Stops(ends, phase.window) if phase.until else None
 
     def _setter(self, code: Setter, but: Collection[str]) -> Callable[..., Tensors]:
-        """What is set of one client's model, looked over; nothing of these parts."""
+        """Wrap a setter to check its result; parts in `but` must not be set."""
 
         def of_one(t: Tensors, received: dict[str, Tree], kept: dict[str, Tree]) -> Tensors:
             return hooks.setting(code, code(Model(self.net, t, kept), received), self.net, self.real, but)
@@ -51,22 +51,22 @@ class BetweenSteps:
         return hooks.stop(self.phase.until, self.phase.until(losses, Model(self.net, t, kept)))
 
     def begin(self, mine: Tensors, received: dict[str, Tree], kept: dict[str, Tree]) -> BetweenSteps:
-        """Set what is set before the first step, in place."""
+        """Set tensors before the first step, in place."""
         if self.first:
             with torch.no_grad():
                 _put(mine, self.run(BEGIN, self.first, mine, received, kept))
         return self
 
     def counted(self, losses: Tensor, seen: dict[str, Tree]) -> tuple[Tensor, dict[str, Tree]]:
-        """Losses and tallies of a step, without those of clients that have stopped."""
+        """Losses and tallies of a step, with zeros for clients that have stopped."""
         return (self.stops.counted(losses), self.stops.counted(seen)) if self.stops else (losses, seen)
 
     def over(
         self, step: int, losses: Tensor, now: Tensors, received: dict[str, Tree], kept: dict[str, Tree], mine: Tensors
     ) -> bool:
-        """Set what is set after a step, in place; whether all clients at work have stopped.
+        """Set tensors after a step, in place; returns whether all active clients have stopped.
 
-        losses: as counted, [k].  mine: the tensors of all clients, of which `now` are those at work.
+        losses: as counted, [k].  mine: the tensors of all clients; `now` are those of the active ones.
         """
         if not (self.each or self.stops):
             return False
@@ -84,7 +84,7 @@ class BetweenSteps:
         return self._asked(t, kept, losses[0])[None]
 
     def end(self, mine: Tensors, steps: Tensor) -> Tensor:
-        """Put back what clients held when they stopped: how many steps of these each made."""
+        """Restore each client's tensors from when it stopped; returns how many of `steps` each client made."""
         if not self.stops:
             return steps
         self.stops.put_back(mine)
@@ -92,16 +92,16 @@ class BetweenSteps:
 
 
 def _put(tensors: Tensors, new: Tensors) -> None:
-    """Write values into tensors of their names; all are computed before the first is written."""
+    """Write values into the tensors of these names; all are computed before the first is written."""
     for n, t in [(n, t.clone()) for n, t in new.items()]:
         tensors[n].copy_(t)
 
 
 class Stops:
-    """What is known of the losses of clients [m] that may stop."""
+    """Early stopping: the recent losses of clients [m] that may stop."""
 
     def __init__(self, ends: Tensor, window: int) -> None:
-        """ends [m, S]: the steps that are the last of a pass.  window: how many passes are looked at."""
+        """ends [m, S]: the last step of each pass.  window: the number of passes that are considered."""
         m = len(ends)
         self.ends = ends
         self.done = torch.zeros(m, dtype=torch.bool, device=ends.device)
@@ -111,13 +111,14 @@ class Stops:
         self.held: list[tuple[Tensor, dict[str, Tensor]]] = []
 
     def counted(self, tree: Tree) -> Tree:
-        """Losses and tallies of the first so many clients, without those of clients that have stopped."""
+        """Losses and tallies of the first k clients, with zeros for clients that have stopped."""
         return tree_map(lambda t: torch.where(self.done[: len(t)].view(-1, *[1] * (t.dim() - 1)), 0, t), tree)
 
     def all_have(self, step: int, losses: Tensor, asked: Callable[[Tensor], Tensor], mine: dict[str, Tensor]) -> bool:
-        """After this step of the first so many clients: whether all of these have stopped.
+        """After this step of the first k clients: whether all of them have stopped.
 
-        losses: as counted.  asked: who stops, of the latest passes' losses.  mine: what of a client is not to move on.
+        losses: as counted.  asked: which clients stop, given the losses of the latest passes.  mine: tensors to freeze
+        when a client stops.
         """
         k, going = len(losses), ~self.done[: len(losses)]
         self.made[:k] += going
@@ -139,7 +140,7 @@ class Stops:
         return bool(self.done[:k].all())
 
     def put_back(self, mine: dict[str, Tensor]) -> None:
-        """What clients held when they stopped."""
+        """Restore each client's tensors from when it stopped."""
         for at, held in self.held:
             for n, t in held.items():
                 mine[n][at] = t

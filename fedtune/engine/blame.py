@@ -1,4 +1,4 @@
-"""Whose rows an error in client code is of: the code is run again for one client at a time, and for one row."""
+"""Find the client and row behind an error in client code, by running it again for one client and fewer rows."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ from fedtune.core.errors import Diverged, UserError
 from fedtune.data.federation import Federation, Split
 from fedtune.tracing import Impure
 
-# what is no fault of a row or a line: training that diverges, a full memory or disk, and what is told already
+# errors not caused by a row or a line: diverged training, a full memory or disk, and errors already reported
 PASSING = (UserError, Diverged, CannotRepeat, Impure, torch.OutOfMemoryError, MemoryError, OSError)
 
-Alone = Callable[[int, "Tensor | None"], object]  # client code for a client, on all its rows or on those at [n]
+Alone = Callable[[int, "Tensor | None"], object]  # runs client code for a client, on all its rows or on those at [n]
 
 
 class OfClient(Exception):
-    """An error that a client's code raises alone; it is raised from what that was."""
+    """An error that a client's code raises even when run alone; its cause is the original error."""
 
     def __init__(self, client: int | None, row: int | None) -> None:
-        """client: its place among those that ran; None if others fail, too.  row: the one to blame, if one is."""
+        """client: its position among those that ran; None if others fail too.  row: the row that causes it, if any."""
         super().__init__(client, row)
         self.client, self.row = client, row
 
     def taken(self) -> Exception:
-        """What was raised; it is told from now on in place of this."""
+        """The original error, to be reported instead of this one."""
         cause, self.__cause__ = self.__cause__, None
         assert isinstance(cause, Exception)
         return cause
 
     def who(self, f: Federation, clients: int) -> str:
-        """The client and the row in words, ` (owner clinic-07, row 133)`.  clients: of a run, as several may be one."""
+        """The client and row in words, ` (owner clinic-07, row 133)`.  clients: number per run, if several runs are
+        stacked.
+        """
         if self.client is None:
             return ""
         client = self.client if f.owners else self.client % clients
@@ -44,9 +46,10 @@ class OfClient(Exception):
 
 @contextmanager
 def finding(alone: Alone, rows: Callable[[], Sequence[Tensor]]) -> Iterator[None]:
-    """While code runs for several clients: an error is the `OfClient` of the first client whose code fails alone.
+    """While code runs for several clients: turn an error into the `OfClient` of the first client whose code fails
+    alone.
 
-    It is as it was if none does, or nobody can tell.  rows: how each client's are called.
+    If none does, or it cannot be determined, the error is unchanged.  rows: returns the row numbers of each client.
     """
     try:
         yield
@@ -59,9 +62,10 @@ def finding(alone: Alone, rows: Callable[[], Sequence[Tensor]]) -> Iterator[None
 
 @contextmanager
 def among(clients: Tensor, table: Split | None = None, first: int = 0) -> Iterator[None]:
-    """While code runs for these clients: an `OfClient` gets the client's number, and the row's in the federation.
+    """While code runs for these clients: translate an `OfClient`'s position to the client's number, and its row to the
+    federation's.
 
-    table: whose rows they are given, from this one on; None where the row is the federation's already.
+    table: the table of the clients' rows, starting at `first`; None if the row is the federation's already.
     """
     try:
         yield
@@ -73,7 +77,7 @@ def among(clients: Tensor, table: Split | None = None, first: int = 0) -> Iterat
 
 
 def _located(error: Exception, alone: Alone, rows: Callable[[], Sequence[Tensor]]) -> Exception:
-    if isinstance(error, (OfClient, *PASSING)) or "CUDA error" in str(error):  # after which nothing runs on a GPU
+    if isinstance(error, (OfClient, *PASSING)) or "CUDA error" in str(error):  # after it nothing runs on the GPU
         return error
     each = rows()
     for k, mine in enumerate(each):
@@ -98,7 +102,7 @@ def _raised(alone: Alone, client: int, rows: Tensor | None) -> Exception | None:
 
 
 def _row(alone: Alone, client: int, n: int) -> int | None:
-    """The row that makes the code fail, among others that do not.  As many rows are given as there are, copies."""
+    """The row that makes the code fail, if others do not.  Copies keep the number of rows the same."""
 
     def fails(rows: Tensor) -> bool:
         return _raised(alone, client, rows.repeat(-(-n // len(rows)))[:n]) is not None

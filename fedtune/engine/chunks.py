@@ -1,4 +1,4 @@
-"""Clients' rows as evaluation and upload go through them: as many clients at once as the memory should hold."""
+"""Batches of clients for evaluation and upload: as many clients at once as memory allows."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ from fedtune.engine.state import Group, Setting, no_steps
 from fedtune.experiment.algorithm import Data
 from fedtune.nn.layers import has_convolutions, stacked_layout
 
-ROWS_AT_ONCE = 8192  # of evaluation and upload, padded: bounds the memory of activations
-KEPT = 2**26  # bytes of a group's validation rows that are kept from round to round
+ROWS_AT_ONCE = 8192  # padded rows in evaluation and upload: bounds the memory of activations
+KEPT = 2**26  # the most bytes of a group's validation rows that are cached between rounds
 
-BAND = 128  # rows of padding that are as dear as another call
-BLOCK = 512  # rows whose activations a small CNN's next layer still finds in the cache
-STEP = 8  # by which a band is shorter than its chunk: PyTorch's products of other remainders are other kernels
+BAND = 128  # this many rows of padding cost as much as another call
+BLOCK = 512  # rows whose activations still fit in the cache for a small CNN's next layer
+STEP = 8  # a band is shorter than its chunk by multiples of this: otherwise PyTorch uses other kernels
 
-Part = Tensor | slice  # positions of some of a group's clients
-Band = tuple[Part, int, int]  # who; how many rows of each; how many the longest of their chunk has
-# of a run's nets: who is scored together, and what is kept of their rows, for as long as the net is
+Part = Tensor | slice  # positions of clients in a group
+Band = tuple[Part, int, int]  # clients; rows of each; rows of the longest client in their chunk
+# per net, as long as it exists: which clients are scored together, and their cached rows
 _KNOWN: WeakKeyDictionary[nn.Module, dict[Any, tuple[list[Band], list[Data] | None, Any]]] = WeakKeyDictionary()
 
 
 def over_rows(s: Setting, g: Group, table: Split, run: Callable[[Part, Data, int], Tree], keep: bool = False) -> Tree:
-    """What `run` gives for a group's clients and their rows, in their order, and how many rows their chunk was cut to.
+    """What `run` returns for a group's clients and their rows, in the clients' order; `run` also gets the chunk's full
+    length.
 
-    For code that goes through rows one by one, so a chunk's padding is left out; sums over rows are to be made as long
-    as the chunk is, as their rounding depends on that.
-    keep: the table is wanted in every round, so its rows are made once a run, up to KEPT bytes of a group's.
+    For code that processes rows independently, so that a chunk's padding can be cut.  Sums over rows must be padded to
+    the chunk's full length, because their rounding depends on it.
+
+    keep: the table is used in every round, so its rows are cached, up to KEPT bytes per group.
     """
     known = _KNOWN.setdefault(g.net, {})
     key = id(s.federation.x), id(table.rows), g.executor, tuple(g.ids.tolist()), ROWS_AT_ONCE
@@ -43,7 +45,7 @@ def over_rows(s: Setting, g: Group, table: Split, run: Callable[[Part, Data, int
         ready = None
         if keep and _bytes(s, g, bands) <= KEPT:
             ready = [rows_of(s, table, g, part, rows) for part, rows, _ in bands]
-        known[key] = bands, ready, (s.federation.x, table.rows)  # which keep their ids
+        known[key] = bands, ready, (s.federation.x, table.rows)  # kept alive, so that their ids stay valid
     bands, ready, _ = known[key]
     data = ready or (rows_of(s, table, g, part, rows) for part, rows, _ in bands)
     found = [run(part, mine, longest) for (part, _, longest), mine in zip(bands, data, strict=True)]
@@ -51,13 +53,13 @@ def over_rows(s: Setting, g: Group, table: Split, run: Callable[[Part, Data, int
 
 
 def in_chunks(g: Group, table: Split, run: Callable[[Part], Tree]) -> Tree:
-    """What `run` gives for a group's clients, in their order: one by one in a loop, else a chunk of them at a time."""
+    """What `run` returns for a group's clients, in their order: one by one in a loop, else a chunk at a time."""
     parts = _parts(g, table)
     return _joined([run(part) for part in parts], parts)
 
 
 def _parts(g: Group, table: Split) -> list[Part]:
-    """Who runs together, as slices where that is in order."""
+    """Which clients run together, as slices if they are consecutive."""
     if g.executor == "loop":
         return [slice(i, i + 1) for i in range(len(g.ids))]
     chunks = chunks_of(g, table)
@@ -65,28 +67,28 @@ def _parts(g: Group, table: Split) -> list[Part]:
 
 
 def _joined(found: list[Tree], parts: list[Part]) -> Tree:
-    """What was found part by part, in the clients' order."""
+    """The results of all parts, in the clients' order."""
     whole, chunks = join(found), [part for part in parts if isinstance(part, Tensor)]
     return take(whole, torch.cat(chunks).argsort()) if chunks else whole
 
 
 def _bytes(s: Setting, g: Group, bands: list[Band]) -> int:
-    """What a group's rows take as the models take them."""
+    """The memory that a group's rows need."""
     rows = sum(len(g.ids[part]) * n for part, n, _ in bands)
     return rows * s.federation.x[0].numel() * s.federation.x.element_size()
 
 
 def bands_of(counts: Tensor, part: Part) -> list[Band]:
-    """A chunk's clients, those with about as many rows together, so that padding and calls cost least.
+    """A chunk's clients in bands with similar numbers of rows, so that padding and calls cost least.
 
-    counts: of the group.  There are two clients at least in a band, as one alone is another kernel; so is a product of
-    less than four rows.
+    counts: of the group.  A band has at least two clients and a product at least four rows, because otherwise PyTorch
+    uses other kernels.
     """
     mine = counts[part].tolist()
     longest = max(mine)
     order = sorted(range(len(mine)), key=lambda i: -mine[i])
     cut = [longest - max(0, longest - max(mine[i], STEP)) // STEP * STEP for i in order]  # rows, with padding
-    least, begin = [0] + [10**18] * len(order), [0] * (len(order) + 1)  # of the first so many clients
+    least, begin = [0] + [10**18] * len(order), [0] * (len(order) + 1)  # for the first i clients
     for end in range(1, len(order) + 1):
         for i in range(end - 1 if len(order) > 1 else end):
             if (cost := least[i] + BAND + (end - i) * cut[i]) < least[end]:
@@ -100,9 +102,10 @@ def bands_of(counts: Tensor, part: Part) -> list[Band]:
 
 
 def blocks_of(rows: int, clients: int) -> list[slice]:
-    """Rows of so many clients in blocks of about BLOCK in all, which end on the same remainder by STEP as the whole.
+    """Split rows of this many clients into blocks of about BLOCK rows in total, which all end on the same remainder by
+    STEP.
 
-    Blocks are equally long, STEP rows of each client at least, but for the last, which has half to one and a half as
+    Blocks are equally long, at least STEP rows per client, except for the last, which has half to one and a half as
     many rows, so that none is short.
     """
     each = max(STEP, BLOCK // clients // STEP * STEP)
@@ -111,10 +114,11 @@ def blocks_of(rows: int, clients: int) -> list[slice]:
 
 
 def chunks_of(g: Group, table: Split) -> list[Tensor]:
-    """Positions of the clients that run together, chunk by chunk: as many as ROWS_AT_ONCE holds, padded.
+    """Positions of the clients that run together, in chunks of at most ROWS_AT_ONCE padded rows.
 
-    Clients with about as many rows go together, the largest first: little is padding, and hardly any is left alone.
-    (Stacked clients of the two-conv CNN predict twice as many rows a second as one alone: benchmarks/clients.py.)
+    Clients with similar numbers of rows are grouped, the largest first, so there is little padding and hardly any
+    client is alone.  (Stacked clients of the two-conv CNN predict twice as many rows per second as one alone:
+    benchmarks/clients.py.)
     """
     counts = table.counts[g.ids].tolist()
     parts: list[list[int]] = []
@@ -125,7 +129,7 @@ def chunks_of(g: Group, table: Split) -> list[Tensor]:
 
 
 def rows_of(s: Setting, table: Split, g: Group, part: Part, longest: int | None = None) -> Data:
-    """The rows of some clients of a group, padded to so many, or to the longest of them."""
+    """The rows of some clients of a group, padded to `longest`, or to the longest of them."""
     ids = g.ids[part]
     counts = table.counts[ids]
     rows = table.rows[ids, : int(counts.max()) if longest is None else longest]

@@ -1,4 +1,4 @@
-"""What is said when client code fails: where, for whose rows, why it cannot be stacked, and what would do."""
+"""Messages for failing client code: where, for which client's rows, why it cannot be stacked, and what would do."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from fedtune.nn.net import layer_of, rule_of
 from fedtune.tracing import SWITCH, Impure
 from fedtune.user_code import places, user_errors
 
-# what PyTorch says of code that vmap cannot run -> what the code does
+# PyTorch's message for code that vmap cannot run -> what the code does
 REASONS = {
     ".item()": "takes a number out of a tensor (item, float, int, range)",
     "doesn't have storage": "takes numbers out of a tensor (tolist, numpy)",
     "access storage": "copies a tensor outside PyTorch's operations (deepcopy)",
-    "accessing `data`": "takes a tensor's .data",
+    "accessing `data`": "uses a tensor's .data",
     "data-dependent control flow": "branches on a tensor (if, while, and, bool)",
     "dynamic shape": "makes a tensor whose size depends on values (a boolean index, nonzero, unique)",
     "masked_select": "makes a tensor whose size depends on values (masked_select)",
     "provide an explicit positive num_classes": "calls one_hot without the number of classes",
-    "is not possible because there exists a Tensor": "writes a client's values into a tensor that it made empty",
-    "unbatched tensor": "draws random numbers into a tensor that it made empty",
+    "is not possible because there exists a Tensor": "writes a client's values into a tensor that it created empty",
+    "unbatched tensor": "draws random numbers into a tensor that it created empty",
     "requires_grad_()": "calls requires_grad_ (torch.func.grad would do)",
     "backward() called": "calls backward (torch.func.grad would do)",
 }
@@ -46,9 +46,7 @@ _SIGNS = ("vmap", "functorch", "Batching rule", "BatchedTensor")
 class Unstackable(UserError):
     """Client code that runs for one client at a time, but not for all of them as one program."""
 
-    def __init__(
-        self, where: str, why: str, instead: str = "write that with masks (torch.where, one-hot sums)"
-    ) -> None:
+    def __init__(self, where: str, why: str, instead: str = "write it with masks (torch.where, one-hot sums)") -> None:
         """where: FILE:LINE in its author's file, or the module.  why: what it does there.  instead: what would do."""
         super().__init__(
             f"client code cannot run stacked: at {where} it {why}\n"
@@ -58,14 +56,16 @@ class Unstackable(UserError):
 
 
 class NotPure(UserError):
-    """Code that is taken as pure, but is not."""
+    """Code that is declared pure, but is not."""
 
 
 @contextmanager
 def running(s: Setting, g: Group, t: int) -> Iterator[None]:
-    """While client code runs: what it, the model or a value does wrong is a UserError with its place, client and row.
+    """While client code runs: turn errors of the code, the model or a value into a UserError with place, client and
+    row.
 
-    So is chance without an address, what vmap cannot run, and what is taken as pure and is not.  t: the round.
+    This includes draws that cannot be reproduced, code that vmap cannot run, and code declared pure that is not.  t:
+    the round.
     """
     try:
         with _stackable_operations(), _repeatable(s, g):
@@ -90,7 +90,7 @@ def running(s: Setting, g: Group, t: int) -> Iterator[None]:
 
 
 def _impure(s: Setting, t: int) -> str:
-    """That recorded steps are not those of the code, in words."""
+    """The message that replaying recorded steps gave other numbers than the code."""
     algorithm = type(s.algorithm)
     own = [m for m in s.task.models if catalogue.is_own(m)]
     if is_known(algorithm.__module__) and not own:
@@ -108,7 +108,7 @@ def _impure(s: Setting, t: int) -> str:
 
 @contextmanager
 def _repeatable(s: Setting, g: Group) -> Iterator[None]:
-    """UserError where a user's code draws from the random numbers of Python or NumPy, which belong to the process."""
+    """UserError if a user's code draws from Python's or NumPy's global random numbers."""
     if not _is_own(s):
         yield
         return
@@ -120,7 +120,7 @@ def _repeatable(s: Setting, g: Group) -> Iterator[None]:
             classes = dict.fromkeys([type(s.algorithm), *map(type, g.net.modules())])
             found = (places.of_word(cls, pattern) for cls in classes if not is_known(cls.__module__))
             where = next(filter(None, found), "") or f"{type(s.algorithm).__name__} on {', '.join(s.task.models)}"
-            raise UserError(_REPEATABLE.format(where, f"it draws from {whose} random numbers, which are the process's"))
+            raise UserError(_REPEATABLE.format(where, f"it draws from {whose} global random numbers"))
 
 
 _REPEATABLE = (
@@ -130,7 +130,7 @@ _STREAMS = (("numpy", "NumPy's", r"np\.random|numpy\.random"), ("python", "Pytho
 
 
 def _told(error: Exception, s: Setting, g: Group) -> str:
-    """An error in a line with the line of the author's file and the layer; "" for one that is not theirs."""
+    """An error in one line with the line in the author's file and the layer; "" if it is not in their code."""
     layer, line = layer_of(error, g.net), user_errors.place(error)
     if not (layer or line or _is_own(s)):
         return ""
@@ -141,15 +141,15 @@ def _told(error: Exception, s: Setting, g: Group) -> str:
 
 
 def _is_own(s: Setting) -> bool:
-    """Whether the algorithm or a model is a user's own."""
+    """Whether the algorithm or a model is the user's own."""
     return not type(s.algorithm).__module__.startswith("trainables.") or any(map(catalogue.is_own, s.task.models))
 
 
 @contextmanager
 def _stackable_operations() -> Iterator[None]:
-    """A transformer's layer in evaluation mode as single operations, which vmap has rules for, as in training.
+    """Run a transformer layer in evaluation mode as single operations, which vmap has rules for, as in training.
 
-    And no advice of PyTorch's to its own developers where it falls back on a loop over clients: that is measured.
+    Also silence PyTorch's warnings about falling back to a loop over clients: its speed is measured instead.
     """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -163,7 +163,7 @@ def _stackable_operations() -> Iterator[None]:
 
 
 def reason(error: Exception, certain: bool = False) -> str:
-    """What client code does that vmap cannot; nothing if the error may be another.  certain: it is none other."""
+    """What client code does that vmap cannot run; "" if the error may be another.  certain: it is about vmap."""
     text = user_errors.text(error)
     for sign, why in REASONS.items():
         if sign in text:
@@ -176,7 +176,7 @@ def reason(error: Exception, certain: bool = False) -> str:
 
 
 def place(error: BaseException) -> str:
-    """FILE:LINE of an error in its author's file, or the module of the model that raised it where no line is theirs."""
+    """FILE:LINE of an error in its author's file, or the model's module that raised it if no line is theirs."""
     if own := user_errors.place(error):
         return own
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_NOT_THEIRS)]

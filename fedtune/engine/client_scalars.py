@@ -1,4 +1,4 @@
-"""What stacked client code asks of its client, so that it is told no more: every tensor that it is given costs time."""
+"""Record which scalars of its client stacked client code uses; only these are passed, because tensors cost time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 from fedtune.experiment.algorithm import Batch, Client
 
-Step = tuple[Any, ...]  # x, y and noise of a batch, and what its client is told of itself
+Step = tuple[Any, ...]  # x, y and noise of a batch, and the client's scalars
 
 
 class _RecordingClient(Client):
-    """A client that notes in `asks` that it was asked for its rate, its steps or its path."""
+    """A client that records in `accessed` whether its lr, steps or path is used."""
 
     accessed: list[str]
 
@@ -42,7 +42,7 @@ class _RecordingClient(Client):
 
 
 def batch_of(step: Step, accessed: list[str]) -> Batch:
-    """A step's batch as client code sees it."""
+    """A step's batch for client code."""
     x, y, noise, *told = step
     client = _RecordingClient(*told)
     client.accessed = accessed

@@ -1,7 +1,7 @@
 """A federated round: broadcast, local training, upload, aggregate.
 
-State is everything there is: saving it is the checkpoint.  A round is of one run, or of several runs on as many seeds,
-whose clients then work as one stack: see `seed_stack`.
+The state is complete: a checkpoint consists of it alone.  A round belongs to one run, or to several runs with different
+seeds, whose clients then train as one stack: see `seed_stack`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Found = tuple[State, dict[str, Any]] | Diverged  # the new state and a row of me
 def run_round(s: Setting, state: State) -> tuple[State, dict[str, Any]]:
     """Run the next round.  Returns the new state and the round's metrics (without evaluation).
 
-    The given state is used up: where only some clients take part, their tensors are overwritten at the round's end.
+    The given state is consumed: if only some clients take part, its tensors are overwritten at the end of the round.
     Raises Diverged as soon as a loss or a parameter is not finite.
     """
     (done,) = run_rounds(seed_stack.alone(s), {0: state}).values()
@@ -44,9 +44,9 @@ def run_round(s: Setting, state: State) -> tuple[State, dict[str, Any]]:
 
 
 def run_rounds(seeds: SeedStack, states: Mapping[int, State]) -> dict[int, Found]:
-    """The next round of several runs, whose clients work as one stack: of each run what `run_round` gives or raises.
+    """The next round of several runs whose clients train as one stack; for each run what `run_round` returns or raises.
 
-    states: by the runs' places among the seeds; the runs have as many rounds behind them.
+    states: by the runs' positions among the seeds; all runs have trained the same number of rounds.
     """
     began = time.perf_counter()
     rounds = [RunningRound(i, seeds.settings[i], state, state.round + 1) for i, state in states.items()]
@@ -82,7 +82,7 @@ def _train(seeds: SeedStack, rounds: Sequence[RunningRound], phase: Phase) -> No
 
 
 def train_group(s: Setting, g: Group, down: Tree, phase: Phase, address: Address, t: int) -> Done:
-    """One phase of local training of a group's clients in round t, with draws from their streams at the address."""
+    """One phase of local training for a group's clients in round t; draws come from their streams at this address."""
     cooled = s.scenario.lr_decay ** (t - 1)
     plans.require_parts(s.algorithm, phase, g.net)
     with client_errors.running(s, g, t):
@@ -92,11 +92,11 @@ def train_group(s: Setting, g: Group, down: Tree, phase: Phase, address: Address
 
 
 def _send_up(seeds: SeedStack, rounds: Sequence[RunningRound]) -> None:
-    """The clients send and remember, and the servers take it in."""
+    """The clients send and update what they keep, and the servers aggregate."""
     for i in _groups(rounds):
         here = [r for r in rounds if i in r.here and not r.lost]
         if not says_something(rounds[0].s.algorithm):
-            continue  # spare the pass over the data
+            continue  # avoids a pass over the data
 
         def code(s: Setting, g: Group, known: Known) -> Tree:
             with client_errors.running(s, g, rounds[0].t):

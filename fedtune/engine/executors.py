@@ -1,6 +1,6 @@
-"""Which way to run many clients: a rule, so that the same command always does the same.
+"""Choose how to run many clients, by a rule, so that the same command always does the same.
 
-`auto` is the rule, but for a user's own algorithm or model, which is tried first and timed: `executor_choice`.
+`auto` follows the rule, except for a user's own algorithm or model, which is tried and timed first: `executor_choice`.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 from fedtune.core.errors import UserError, unknown
 
-if TYPE_CHECKING:  # the names are read by commands that need no PyTorch
+if TYPE_CHECKING:  # commands that do not need PyTorch import this module for the names
     from torch import Tensor, nn
 
     from fedtune.core.trees import Executor
 
 EXECUTORS = ("auto", "rule", "stack", "loop")
 
-# Parameters of one client's model.  Below, stacking wins at every batch size measured, from the 13,706 of the digits
-# CNN (5 times at B = 4) to the 582,026 of McMahan's (1.2 times); ResNet-18 with 11 million is slower stacked, for one
-# client's step already fills the caches.  Nothing was measured in between.  See benchmarks/engine.py.
+# Parameters of one client's model.  Below this, stacking is faster at every batch size measured, from the 13,706 of the
+# digits CNN (5 times at B = 4) to the 582,026 of McMahan's (1.2 times).  ResNet-18 with 11 million is slower stacked,
+# because one client's step already fills the caches.  Nothing was measured in between.  See benchmarks/engine.py.
 STACK_BELOW = 2_000_000
 
-# Of what a stack of several runs' clients holds at most: parameters, and what goes with the clients into their code.
-# Training has up to six copies at work (values, gradients, momentum): 0.5 GB in float32.
+# The most parameters (and other client tensors) in a stack of several runs' clients.  Training holds up to six copies
+# (values, gradients, momentum): 0.5 GB in float32.
 NUMBERS_AT_ONCE = 20_000_000
 
-# Clients of several runs are stacked until a step's arithmetic takes so many microseconds, by the measured law of
-# `step_cost`: there a step's dispatch of about 5 ms is a fifth, and more clients gain nothing.
+# Clients of several runs are stacked until a step's arithmetic takes this many microseconds, by the estimate of
+# `step_cost`: then a step's dispatch of about 5 ms is a fifth of it, and more clients gain nothing.
 STEP_AT_MOST = 20_000.0
 
 
@@ -41,8 +41,8 @@ def require_device(device: str) -> None:
 def choose(name: str, net: nn.Module, device: str) -> Executor:
     """The executor for this model and device; `name` forces one.
 
-    A hook may keep what it sees, so a net with one runs for one client after the other.  On a GPU a loop is bound by
-    kernel launches, so there the stack is the choice for every other model.
+    A hook may keep what it sees, so a net with a hook runs for one client after the other.  On a GPU a loop is limited
+    by kernel launches, so there every other model is stacked.
     """
     if name not in EXECUTORS:
         raise unknown("executor", name, EXECUTORS)
@@ -59,9 +59,9 @@ def choose(name: str, net: nn.Module, device: str) -> Executor:
 
 
 def clients_at_once(net: nn.Module, rows: Tensor, batch: int, device: str) -> int:
-    """How many clients one stack should hold where those of several runs could share it.
+    """How many clients one stack should hold, if clients of several runs can share it.
 
-    On a GPU that is bounded by memory alone.  rows: some of those that the net reads.
+    On a GPU only memory limits it.  rows: some of the rows that the net reads.
     """
     parameters = sum(p.numel() for p in net.parameters())
     most = NUMBERS_AT_ONCE // max(1, parameters)
@@ -69,19 +69,19 @@ def clients_at_once(net: nn.Module, rows: Tensor, batch: int, device: str) -> in
 
 
 def step_cost(net: nn.Module, rows: Tensor, batch: int) -> float:
-    """Microseconds of one client's share in a large stack's step on a CPU, its dispatch left out.
+    """Estimated microseconds per client in a large stack's step on a CPU, without dispatch.
 
-    50 + 0.25 a thousand multiply-adds of the batch's forward pass + 2 a thousand parameters: fitted before steps were
-    replayed from tapes (EPYC 9004, one thread).  Since then it is 0.9 of what a step takes for the digits CNN at B = 4,
-    1.9 at 32, and 1.2 to 1.4 for the two-conv CNN at 4 to 32 (benchmarks/engine.py).  It stays: another law would pack
-    other seeds together, and in float32 these differ in the eighth digit.
+    50 + 0.25 per thousand multiply-adds of the batch's forward pass + 2 per thousand parameters: fitted before steps
+    were replayed from recordings (EPYC 9004, one thread).  Now it is 0.9 of the actual time for the digits CNN at
+    B = 4, 1.9 at 32, and 1.2 to 1.4 for the two-conv CNN at 4 to 32 (benchmarks/engine.py).  It is kept, because
+    another estimate would pack other seeds together, and in float32 results would differ in the eighth digit.
     """
     parameters = sum(p.numel() for p in net.parameters())
     return 50 + 0.25e-3 * batch * _multiply_adds(net, rows[:1]) + 2e-3 * parameters
 
 
 def _multiply_adds(net: nn.Module, row: Tensor) -> float:
-    """Those of a row's forward pass through the layers that have weights."""
+    """Multiply-adds of a row's forward pass through the layers with weights."""
     from torch import Tensor, inference_mode
 
     found, training = 0.0, net.training

@@ -1,4 +1,4 @@
-"""A trained configuration in a file: the experiment and its state, which is all there is of it."""
+"""A trained model in a file: the experiment, its configuration and its state."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fedtune.user_code import user_files
 
 
 def write(path: Path, experiment: Experiment, config: dict[str, Any], simulation: Simulation) -> None:
-    """Write a file that loads without running code; the user's own, which it holds, runs when it is used."""
+    """Write a file that loads without running code; the user's code that it contains runs only when it is used."""
     about = experiment.to_plain() | {"own": [tuple(file) for file in experiment.own]}
     kept = {"fedtune": package.VERSION, "format": package.FORMAT, "experiment": about, "config": config}
     torch.save(kept | {"state": simulation.state_dict()}, path)
 
 
 def read(path: Path) -> tuple[Experiment, dict[str, Any], dict[str, Any]]:
-    """The experiment (on a CPU), the configuration and the state; UserError if the file is none of `write`'s."""
+    """The experiment (on a CPU), the configuration and the state; UserError if `write` did not make the file."""
     try:
         initial_weights.require(path)
         kept = torch.load(path, weights_only=True, map_location="cpu")
@@ -33,12 +33,14 @@ def read(path: Path) -> tuple[Experiment, dict[str, Any], dict[str, Any]]:
         about = dict(kept["experiment"])
         own = tuple(user_files.UserFile(*file) for file in about.get("own", ()))
         if own and hasattr(os, "getuid") and path.stat().st_uid != os.getuid():
-            raise UserError(f"{path} holds code of another user's, which would run; train that configuration yourself")
+            raise UserError(
+                f"{path} belongs to another user and holds code that would run; train that configuration yourself"
+            )
         about["own"] = user_files.unchanged(own, f"the model in {path}")
         about |= {"scenario": Scenario(**about["scenario"]), "given": tuple(about["given"]), "device": "cpu"}
         return Experiment(**about), dict(kept["config"]), dict(kept["state"])
     except UserError:
         raise
-    except Exception as error:  # of another program, cut off, of another version, or with code in it
+    except Exception as error:  # from another program or version, truncated, or with code in it
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"a saved model is what fedtune run --save wrote, but {path} is none: {reason}") from error
+        raise UserError(f"a saved model must come from fedtune run --save, but {path} does not: {reason}") from error

@@ -1,4 +1,4 @@
-"""Round 0 by other values than the seed's common draw: each client's own draw, or weights from a file."""
+"""Initial values other than the seed's common draw: a draw per client, or weights from a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedtune.nn.architectures import Net
 
 
 def start(experiment: Experiment, s: Setting, nets: list[tuple[Net, list[int], Executor]]) -> State:
-    """Round 0 as the experiment says; nets as for `engine.start`."""
+    """Round 0 for an experiment; nets as in `engine.start`."""
     state = engine.start(s, nets)
     for g in state.groups:
         _move_constants(g.net, s.federation.x.device, s.dtype)
@@ -30,7 +30,7 @@ def start(experiment: Experiment, s: Setting, nets: list[tuple[Net, list[int], E
 
 
 def _move_constants(net: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-    """Buffers that no state_dict holds stay with the form and nobody trains them; they go where the rows are."""
+    """Move buffers that are not in the state_dict to the device of the rows; they are shared and not trained."""
     for module in net.modules():
         for name in module._non_persistent_buffers_set:
             if isinstance(constant := getattr(module, name), Tensor):
@@ -38,9 +38,9 @@ def _move_constants(net: nn.Module, device: torch.device, dtype: torch.dtype) ->
 
 
 def own_draws(s: Setting, state: State) -> State:
-    """What belongs to a client drawn at its own address, as the common draw is at (seed, "net").
+    """Draw each client's own parts at the client's own address, just as the common draw is at (seed, "net").
 
-    What the clients share starts as it does otherwise.
+    The shared parts start as usual.
     """
     groups = []
     for g, member in zip(state.groups, s.task.models, strict=False):  # fewer clients than architectures: fewer groups
@@ -59,7 +59,7 @@ def _drawn(s: Setting, member: str, client: int, like: dict[str, Tensor]) -> dic
 
 
 def from_weights(s: Setting, state: State, given: Weights, part: str) -> State:
-    """The values of a file in their places: the server's where they are shared, every client's where they are not."""
+    """Replace initial values by a file's: the server's for shared tensors, every client's for the others."""
     shared, groups, fits = dict(state.server.get("shared", {})), [], []
     for g in state.groups:
         ids, own = g.ids.tolist(), dict(g.tensors)
@@ -73,7 +73,7 @@ def from_weights(s: Setting, state: State, given: Weights, part: str) -> State:
                 continue
             if theirs in given.common:
                 values = given.common[theirs].to(own[ours], copy=True).expand_as(own[ours])
-                own[ours] = values if alike(own[ours]) else values.clone()  # a frozen part is one for all
+                own[ours] = values if alike(own[ours]) else values.clone()  # a frozen part is shared by all
             else:
                 own[ours] = torch.stack([given.clients[k][theirs] for k in ids]).to(own[ours])
         groups.append(g._replace(tensors=own))

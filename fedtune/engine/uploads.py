@@ -1,7 +1,7 @@
-"""What clients send and keep at the end of their round: an algorithm's `upload` and `remember` of their rows.
+"""What clients send and keep at the end of a round: an algorithm's `upload` and `remember`, called with their rows.
 
-Most of that is the features of all training rows, `m.body(data.x)`.  Code that asks for them is given them the next
-time: stacked, they are computed by rows, without padding and block by block, which gives the same bits sooner.
+Most of the time goes into the features of all training rows, `m.body(data.x)`.  If code uses them once, they are
+computed in advance the next time: stacked, without padding and block by block, which gives the same bits faster.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedtune.experiment.algorithm import Algorithm, Client, Data, Model, draw
 
 
 class Known(NamedTuple):
-    """What clients received and tallied, and what they know of themselves, with a client axis."""
+    """What clients received and tallied, and their scalars, with a client axis."""
 
     down: dict[str, Tree]
     tally: dict[str, Tree]
@@ -32,14 +32,14 @@ class Known(NamedTuple):
 
 
 def says_something(algorithm: Algorithm) -> bool:
-    """Whether its clients look at their rows when they send; what they share needs no pass over the data."""
+    """Whether clients need their rows to send; shared parts need no pass over the data."""
     kind = type(algorithm)
     return kind.upload is not Algorithm.upload or kind.remember is not Algorithm.remember
 
 
 @torch.no_grad()
 def uploads(s: Setting, g: Group, known: Known, t: int) -> dict[str, Tree]:
-    """What the algorithm has the clients of a group send (`up`) in round t, and what they keep from now on (`kept`)."""
+    """What a group's clients send (`up`) and keep from now on (`kept`) in round t, from the algorithm's methods."""
     g.net.eval()
     (down, tally, clients), alg = known, s.algorithm
     remembers = type(alg).remember is not Algorithm.remember
@@ -79,17 +79,17 @@ def uploads(s: Setting, g: Group, known: Known, t: int) -> dict[str, Tree]:
 
 
 def _of_rows(at: Tensor | None, tensors: Tree, data: Data, down: Tree, z: dict[str, Tensor]) -> tuple[Tree, ...]:
-    """What a client's code is given, on these of its rows only; None: on all."""
+    """The arguments of a client's code, on these of its rows only; None: all."""
     if at is not None:
         data, z = data._replace(x=data.x[at], y=data.y[at], mask=data.mask[at]), take(z, at)
     return tensors, data, down, z
 
 
-_ASKED: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # whether features were
+_ASKED: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # whether client code used the features of all rows
 
 
 class _Looked(Model):
-    """A client's model that notes whether it is asked for the features of all rows, or is given them."""
+    """A client's model that records whether the features of all rows are used, or returns those computed in advance."""
 
     def __init__(self, net: nn.Module, tensors: dict[str, Tensor], kept: Tree, rows: Tensor, features: Tree) -> None:
         super().__init__(net, tensors, kept)
@@ -104,7 +104,7 @@ class _Looked(Model):
 
 
 def _features(s: Setting, g: Group, part: Part, draws: Draws) -> Tensor:
-    """Those of some clients' training rows [k, N, D]; behind a client's own rows its first one's: nobody reads them."""
+    """Features of some clients' training rows [k, N, D]; padding repeats a client's first row and is not used."""
     table, places = s.federation.train, torch.arange(len(g.ids))[part]
 
     def of_one(tensors: dict[str, Tensor], _: Tree, rows: dict[str, Tensor]) -> Tensor:
@@ -130,7 +130,7 @@ def _body(m: Model, x: Tensor) -> Tensor:
 
 
 def _of_the_form(old: Tree, new: Tree, alg: Algorithm) -> Tree:
-    """What clients remember; UserError unless it has the form of what they kept."""
+    """What clients remember; UserError unless it has the structure of what they kept before."""
 
     def form(tree: Tree) -> list[str]:
         return sorted(f"{n} {str(v.dtype)[6:]} {list(v.shape[1:])}" for n, v in named(tree).items())
@@ -140,7 +140,7 @@ def _of_the_form(old: Tree, new: Tree, alg: Algorithm) -> Tree:
         raise hooks.wrong(
             alg,
             "remember",
-            f"what keep does, of the same names, shapes and types: {', '.join(a) or 'nothing'}",
-            f"gives {', '.join(b) or 'nothing'}",
+            f"what keep returns, with the same names, shapes and types: {', '.join(a) or 'nothing'}",
+            f"returns {', '.join(b) or 'nothing'}",
         )
     return new

@@ -1,4 +1,4 @@
-"""The one abstraction: what a federated-learning algorithm is.  Read this before any file in `trainables/`.
+"""The base class of all federated-learning algorithms.  Read this before any file in `trainables/`.
 
 An algorithm is a frozen dataclass of pure functions.  Its fields are hyperparameters and nothing else, so it cannot
 hide state, and a checkpoint is the engine's `State` and nothing else.  Client code (`loss`, `upload`, `predict`) is
@@ -6,7 +6,7 @@ written for ONE client, without a client axis; the engine runs it over all clien
 (`init`, `broadcast`, `aggregate`) sees the client axis first.
 
 Client code should be traceable by `torch.func.vmap`: no `.item()`, no `if tensor`, no boolean indexing; use masks.
-What is not runs one client after the other.  It may draw with PyTorch's own functions (dropout, torch.rand, …).
+Otherwise it runs one client after the other.  It may draw with PyTorch's own functions (dropout, torch.rand, …).
 
 Letters: K clients, m taking part, N padded rows, B batch, C classes, D features, L mixture components.
 """
@@ -49,32 +49,32 @@ __all__ = [
 ]
 
 DOWN: Literal["down"] = "down"  # the server sends: `broadcast`
-UP: Literal["up"] = "up"  # the clients send: `upload`, and the server takes it in: `aggregate`
+UP: Literal["up"] = "up"  # the clients send (`upload`) and the server aggregates (`aggregate`)
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """As it stands this is FedAvg over the parts named in `shared`; a subclass says what differs."""
+    """By itself this is FedAvg over the parts named in `shared`; a subclass overrides what differs."""
 
     # whether client code depends on its arguments and fields alone and changes nothing, so that its steps are recorded
     # and run again (docs/your-own.md); every class says it for itself, as it is not inherited
     pure: ClassVar[bool] = False
-    shared: ClassVar[tuple[str, ...]] = ()  # parts that the server averages by rows and sends back
+    shared: ClassVar[tuple[str, ...]] = ()  # parts that the server averages, weighted by rows, and sends back
     sends: ClassVar[tuple[str, ...]] = ()  # other server entries that every client receives
-    schedule: ClassVar[tuple[str, ...]] = ()  # hyperparameters on which first-effect rounds depend
+    schedule: ClassVar[tuple[str, ...]] = ()  # hyperparameters that decide in which round others first matter
     structural: ClassVar[tuple[str, ...]] = ()  # hyperparameters that change the shape of the weights
-    # whether it plans over all rounds, so that the first rounds of a longer run are others
+    # whether its plan depends on the number of rounds, so that a longer run has different first rounds
     depends_on_horizon: ClassVar[bool] = False
     predicts: ClassVar[tuple[str, ...]] = ()  # parts that `predict` uses; () is all of them
-    linear_head: ClassVar[bool] = False  # whether it computes with head.weight and head.bias: no other head will do
+    linear_head: ClassVar[bool] = False  # whether it computes with head.weight and head.bias and so needs a linear head
     scored_model: ClassVar[str] = ""  # the model that `predict` scores, in words, if not one of shared and own parts
-    # values under which it runs on architectures that differ in their bodies, where its defaults share too much
+    # values with which it runs on architectures with different bodies, if its defaults share too much for that
     for_mixed_models: ClassVar[Mapping[str, Any]] = {}
-    # hyperparameters by a name, the scenario's too: "as_text" is what the paper says to the letter, where the defaults
-    # are not, and "as_published" what the released code does
+    # named sets of hyperparameters, including the scenario's: "as_text" follows the paper's text to the letter, if the
+    # defaults do not, and "as_published" the released code
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    # for `fedtune check`: values under which what is rare happens within three rounds and nothing takes long; and for
-    # hyperparameters whose effect is subtle two values that differ, with what else must hold for that
+    # for `fedtune check`: values with which rare events happen within three rounds and nothing takes long; and for
+    # hyperparameters with a subtle effect, two values whose results differ, and other values needed for that
     checked_with: ClassVar[Mapping[str, Any]] = {}
     contrasts: ClassVar[Mapping[str, tuple[Any, Any, Mapping[str, Any]]]] = {}
 
@@ -85,12 +85,12 @@ class Algorithm:
     def build(self, net: nn.Module, task: Task) -> nn.Module:
         """The net with the algorithm's own parts added (a projection, an auxiliary model, a fixed frame).
 
-        It may be asked twice with one net: what it adds replaces what it added.
+        It may be called twice with the same net: then the new parts replace the ones it added before.
         """
         return net
 
     def stays(self, net: nn.Module) -> set[str]:
-        """Tensors of shared parts that stay with each client all the same, by their full names."""
+        """The full names of tensors in shared parts that still stay with each client."""
         return set()
 
     def init(self, task: Task) -> dict[str, Tree]:
@@ -98,30 +98,30 @@ class Algorithm:
         return {}
 
     def keep(self, task: Task) -> dict[str, Tree]:
-        """What one client keeps before its first round, without a client axis; {}: nothing but its own parts.
+        """A client's state before its first round, without a client axis; {}: nothing besides its own parts.
 
-        It stays with the client: in checkpoints, and counted nowhere as sent.
+        It stays with the client: it is in checkpoints, but not counted as sent.
         """
         return {}
 
     def round(self, task: Task) -> tuple[Phase | str, ...]:
-        """What happens in round task.t, in order: DOWN, UP, or a Phase of local training."""
+        """The actions of round task.t, in order: DOWN, UP, or a Phase of local training."""
         return (DOWN, *self.phases(task), UP)
 
     def adapt(self, task: Task) -> tuple[Phase, ...]:
-        """What a client trains before it is scored, from what it would receive now; (): it is scored as it is.
+        """What a client trains before it is scored, starting from what it would receive now; (): no such training.
 
-        On its training rows, or a pool.  Neither the server nor a later round sees it, its draws are its own, and its
-        time is in eval_seconds.
+        It trains on its training rows, or a pool.  Neither the server nor a later round sees the result.  Its random
+        draws are separate, and its time counts in eval_seconds.
         """
         return ()
 
     def idle(self, scenario: Scenario) -> dict[str, str]:
-        """Hyperparameters that can have no effect in this scenario, each with the reason."""
+        """Hyperparameters that cannot have an effect in this scenario, each with the reason."""
         return {}
 
     def resolved_defaults(self) -> Mapping[str, Any]:
-        """What values that leave a choice open come to, by name: 0 for "as others say", for instance."""
+        """The actual values of defaults that leave a choice open, by name: for example 0 for "same as another"."""
         return {}
 
     # one client -------------------------------------------------------------------------------------------------
@@ -131,31 +131,32 @@ class Algorithm:
         return (Phase(self.loss),)
 
     def loss(self, m: Model, batch: Batch, down: dict[str, Tree]) -> Tensor:
-        """The loss of one batch, a scalar.  down: what this client last received in this round."""
+        """The loss of one batch, a scalar.  down: what this client received last in this round."""
         return cross_entropy(m.head(m.body(batch.x)), batch.y)
 
     def receive(self, down: dict[str, Tree]) -> dict[str, Tensor]:
-        """Tensors of the model that a client takes over from what it received; down with a client axis [m, …]."""
+        """The model's tensors that a client replaces by what it received; down has a client axis [m, …]."""
         taken: dict[str, Tensor] = down.get("shared", {})
         return taken
 
     def upload_noise(self, task: Task) -> dict[str, Noise]:
-        """The random numbers that `upload` wants in data.eps."""
+        """The random numbers that `upload` needs, as data.eps."""
         return {}
 
     def upload(self, m: Model, data: Data, down: dict[str, Tree]) -> dict[str, Tree]:
-        """What a client sends besides its shared parts and, with these, its number of rows."""
+        """What a client sends, besides its shared parts and, with these, its number of rows."""
         return {}
 
     def remember(self, m: Model, data: Data, down: dict[str, Tree]) -> dict[str, Tree]:
-        """What a client keeps after its round, of the form that `keep` gave; data.client.kept is what it kept before.
+        """A client's state after its round, in the structure that `keep` returned; data.client.kept is the state
+        before.
 
-        Runs at UP beside `upload`, with the same arguments.  Whoever sits a round out keeps what it has.
+        Runs at UP like `upload`, with the same arguments.  A client that does not take part in a round keeps its state.
         """
         return data.client.kept
 
     def predict(self, m: Model, x: Tensor, down: dict[str, Tree]) -> Tensor | dict[str, Tensor]:
-        """Scores [B, C], the largest wins.  A dict holds several ways to predict: the first counts, all are logged.
+        """Scores [B, C]; the largest wins.  A dict holds several prediction heads: the first counts, all are logged.
 
         down is what the client would receive now.
         """
@@ -169,24 +170,24 @@ class Algorithm:
         return {name: to_all(server[name], len(ids)) for name in named}
 
     def deployed(self, server: dict[str, Tree], ids: Tensor, task: Task) -> dict[str, Tree]:
-        """What `predict` sees at clients `ids`: what they would receive now.  Nobody counts it as sent."""
+        """What `predict` gets as `down` at clients `ids`: what they would receive now.  It is not counted as sent."""
         return self.broadcast(server, ids, task)
 
     def aggregate(self, server: dict[str, Tree], up: dict[str, Tree], task: Task) -> dict[str, Tree]:
-        """The server's entries after it took in the uploads `up`, each with a client axis [m, …].
+        """The server's entries after aggregating the uploads `up`, each with a client axis [m, …].
 
-        up["ids"] [m] says who sent them.
+        up["ids"] [m] holds the clients' numbers.
         """
         if not self.shared:
             return server
         return server | {"shared": mean_over_clients(up["shared"], up["rows"])}
 
     def observe(self, server: dict[str, Tree], val_acc: float, task: Task) -> dict[str, Tree]:
-        """The server's entries after it heard how the round's model does on the clients' validation rows."""
+        """The server's entries after it was given the mean validation accuracy of the round's model."""
         return server
 
     def report(self, server: dict[str, Tree]) -> dict[str, float]:
-        """Further figures for the round's row of metrics."""
+        """Additional figures for the round's row of metrics."""
         return {}
 
 
@@ -208,5 +209,5 @@ def part_of(tensor: str) -> str:
 
 
 def draw(noise: dict[str, Noise], generator: torch.Generator, times: tuple[int, ...], dtype: torch.dtype) -> dict:
-    """The asked-for random numbers, with the axes `times` in front, from one stream (CPU)."""
+    """The requested random numbers, with the axes `times` in front, from one stream (CPU)."""
     return {k: LAWS[n.law]((*times, *n.shape), generator=generator, dtype=dtype) for k, n in noise.items()}

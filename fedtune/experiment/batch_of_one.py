@@ -1,4 +1,4 @@
-"""Batches of one row, on which some nets cannot be trained: BatchNorm, where a channel has one value."""
+"""Batches of one row, on which some nets cannot be trained: BatchNorm needs more than one value per channel."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fedtune.nn.net import layer_of, rule_of
 def require_fit(
     alg: Algorithm, task: Task, frozen: Sequence[str], nets: Sequence[nn.Module], dtype: torch.dtype
 ) -> None:
-    """UserError where this round trains a part that needs two rows in a batch.  nets: of the task's models."""
+    """UserError if this round trains a part that needs two rows in a batch.  nets: of the task's models."""
     plan: list[Any] = []
-    with suppress(Exception):  # whatever else is wrong with it is told where it runs
+    with suppress(Exception):  # other errors are reported where it runs
         plan += alg.round(task)
     trained = {p for phase in plan if isinstance(phase, Phase) for p in phase.train or ("body", "head")}
     for name, net in zip(task.models, nets, strict=False):
@@ -29,6 +29,6 @@ def require_fit(
         try:
             with torch.no_grad(), randomness.seeded(0):
                 net(torch.zeros(1, *task.shape, dtype=dtype))
-        except Exception as error:  # any other is told where the net is trained
+        except Exception as error:  # other errors are reported where the net is trained
             if rule := rule_of(error, net):
                 raise UserError(f"{rule}; {layer_of(error, net)} of {name}") from error

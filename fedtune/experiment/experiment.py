@@ -1,4 +1,4 @@
-"""An experiment is everything that a run is, but for the configuration that is being tuned."""
+"""An experiment: everything that defines a run, except the configuration that is being tuned."""
 
 from __future__ import annotations
 
@@ -24,41 +24,43 @@ from fedtune.user_code import user_files
 
 @dataclass(frozen=True)
 class Experiment:
-    """An algorithm in a scenario, on a seed and a device, with the hyperparameters that are held fixed."""
+    """An algorithm in a scenario, with a seed, a device, and fixed hyperparameters."""
 
     algorithm: str
     scenario: Scenario
     seed: int = 0
     executor: str = "auto"
     device: str = "cpu"
-    pinned: dict[str, Any] = field(default_factory=dict)  # --set: hyperparameters held fixed
-    preset: str = ""  # --preset: other defaults, by name
-    given: tuple[str, ...] = ()  # scenario fields that were asked for by themselves: a preset leaves them alone
-    start: str = "common"  # what belongs to a client is drawn for all alike, or for each by itself: own
-    start_from: str = ""  # FILE.pt[:part]: weights that take the draw's place
-    metrics: tuple[str, ...] = ()  # FILE.py:NAME: metrics of the user's own, beside those that there are
-    own: tuple[user_files.UserFile, ...] = ()  # the user's files that it is made of
-    test_every: int = 1  # test rows are scored in every so many rounds, and in the last
-    defaults: dict[str, Any] = field(default_factory=dict)  # that a run's record holds: they win over declarations
+    pinned: dict[str, Any] = field(default_factory=dict)  # --set: fixed hyperparameters
+    preset: str = ""  # --preset: the name of other defaults
+    given: tuple[str, ...] = ()  # scenario fields that the user gave: a preset does not change them
+    start: str = "common"  # initial values of clients' own parts: common (the same for all), or own (drawn for each)
+    start_from: str = ""  # FILE.pt[:part]: initial weights instead of random ones
+    metrics: tuple[str, ...] = ()  # FILE.py:NAME: the user's own metrics, in addition to the built-in ones
+    own: tuple[user_files.UserFile, ...] = ()  # the user's files that it uses
+    test_every: int = 1  # test rows are scored every this many rounds, and in the last
+    defaults: dict[str, Any] = field(
+        default_factory=dict
+    )  # defaults from a run's record: they take precedence over declarations
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """On a worker: what was pickled brings its files along."""
+        """Unpickle on a worker: register the files that came along."""
         self.__dict__.update(state)
         user_files.register(self.own)
 
     def to_plain(self) -> dict[str, Any]:
-        """All that it is, as plain values, with every default; its own files by name and hash."""
+        """The whole experiment as plain values, with every default; files by name and hash."""
         values = asdict(replace(self, own=(), defaults=self.configuration({})))
         return values | {"own": [(file.name, file.sha256) for file in self.own]}
 
     def knobs(self) -> dict[str, Knob]:
-        """All hyperparameters: the algorithm's and the scenario's."""
+        """The hyperparameters of the algorithm and the scenario."""
         user_files.register(self.own)
         return knobs(Scenario) | knobs(registry.find(self.algorithm))
 
     def resolve(self, config: dict[str, Any]) -> tuple[Algorithm, Scenario]:
         """The algorithm and scenario under a configuration; UserError for unknown names and bad values."""
-        known = self.knobs()  # registers its own files, too
+        known = self.knobs()  # also registers its files
         cls = registry.find(self.algorithm)
         values = self._preset(cls) | self.defaults | self.pinned | config
         for name in values:
@@ -69,18 +71,20 @@ class Experiment:
         return cls(**{n: v for n, v in values.items() if n in own}), scenario
 
     def _preset(self, cls: type[Algorithm]) -> dict[str, Any]:
-        known: dict[str, Mapping[str, Any]] = {"as_text": {}} | dict(cls.presets)  # defaults are the text, if none is
+        known: dict[str, Mapping[str, Any]] = {"as_text": {}} | dict(
+            cls.presets
+        )  # without such a preset, the defaults follow the text
         if self.preset and self.preset not in known:
             raise unknown(f"preset of {self.algorithm}", self.preset, list(known))
         return {n: v for n, v in known.get(self.preset, {}).items() if n not in self.given}
 
     def configuration(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Every hyperparameter with its value under a configuration."""
+        """The value of every hyperparameter under a configuration."""
         alg, scenario = self.resolve(config)
         return {n: getattr(alg if hasattr(alg, n) else scenario, n) for n in self.knobs()}
 
     def default(self) -> dict[str, Any]:
-        """Every hyperparameter's default; where that leaves a choice open, what it comes to (none: lr)."""
+        """The default of every hyperparameter; if it leaves a choice open, its actual value (None: lr)."""
         alg, whole = self.resolve({})[0], self.configuration({})
         return {
             n: whole["lr"] if v is None else v
@@ -88,13 +92,13 @@ class Experiment:
         }
 
     def check(self, config: dict[str, Any] | None = None) -> None:
-        """Raise UserError for whatever would stop this experiment after it has started; no data is loaded."""
+        """Raise UserError for anything that would stop this experiment after its start; no data is loaded."""
         alg, scenario = self.resolve(config or {})
         forms = _forms(alg, scenario, self._contents())
         if lacking := set(alg.shared) - set(forms[0].parts):
             raise UserError(
                 f"{self.algorithm} averages {', '.join(sorted(lacking))}, but a model of {scenario.model} has "
-                f"{', '.join(forms[0].parts)}; name what it shares by the parts of the model and those that build adds"
+                f"{', '.join(forms[0].parts)}; `shared` must name parts of the model, or parts that build adds"
             )
         _require_what_it_computes_with(alg, self.algorithm, scenario, forms)
         if scenario.batch == 1:
@@ -105,8 +109,8 @@ class Experiment:
             _require_global(alg, scenario, forms, self.algorithm)
         if not _alike(alg, forms, scenario):
             raise UserError(
-                f"{self.algorithm} averages {' and '.join(alg.shared)}, so every client needs the same there, but the "
-                f"architectures of {scenario.model} differ in it; give --model one architecture, or run there "
+                f"{self.algorithm} averages {' and '.join(alg.shared)}, so every client must have the same shapes "
+                f"there, but the architectures of {scenario.model} differ; give --model one architecture, or use "
                 f"{', '.join(fitting(scenario))}"
             )
         if self.initial_weights:
@@ -119,12 +123,12 @@ class Experiment:
 
     @property
     def initial_weights(self) -> str:
-        """FILE.pt[:part] that round 0 starts from: as given, or the scenario's body; "" for the draw."""
+        """FILE.pt[:part] with initial weights: as given, or the scenario's body; "" for random ones."""
         body = self.scenario.pretrained
         return self.start_from or (f"{body}:body" if body != "none" else "")
 
     def beginning(self) -> dict[str, str]:
-        """The options that say where round 0 comes from, with whole paths: none for the common draw."""
+        """The options that determine the initial weights, with absolute paths; none for the common draw."""
         found = {"start": self.start} if self.start != "common" else {}
         if not self.start_from:
             return found
@@ -133,7 +137,7 @@ class Experiment:
         return found | {"start_from": path + (f":{part}" if part else "")}
 
     def describe_start(self, config: dict[str, Any] | None = None) -> str:
-        """What starts from weights and what does not, in words; UserError if nothing does."""
+        """What starts from given weights and what does not, in words; UserError if nothing does."""
         alg, scenario = self.resolve(config or {})
         forms, targets = _forms(alg, scenario, self._contents()), []
         for i, form in enumerate(forms):
@@ -145,7 +149,7 @@ class Experiment:
         return initial_weights.describe(initial_weights.find(name), targets, part)
 
     def describe_scoring(self, config: dict[str, Any] | None = None) -> str:
-        """Which model the evaluation scores and on which rows, in words."""
+        """Which model is evaluated, and on which rows, in words."""
         alg, scenario = self.resolve(config or {})
         form = _forms(alg, scenario, self._contents())[0]
         used = [p for p in alg.predicts or form.parts if p not in scenario.frozen]
@@ -156,7 +160,7 @@ class Experiment:
             model = f"the averaged {' and '.join(shared)} with each client's own {' and '.join(own)}"
         model = alg.scored_model or model
         if scenario.frozen:
-            model += f", the {' and '.join(scenario.frozen)} as it started"
+            model += f", the {' and '.join(scenario.frozen)} with its initial weights"
         if any(p in shared for p in form.with_statistics) and not form.stays:
             rule = {"averaged": "averaged", "personal": "each client's own"}[scenario.batch_norm]
             model += f", BatchNorm statistics {rule}"
@@ -168,7 +172,7 @@ class Experiment:
 
 
 class Form(NamedTuple):
-    """What a net is made of, without its values."""
+    """The structure of a net, without its values."""
 
     parts: tuple[str, ...]
     shapes: dict[str, torch.Size]  # of every tensor, by its full name
@@ -185,9 +189,9 @@ class Form(NamedTuple):
 
 @lru_cache(maxsize=32)
 def _forms(alg: Algorithm, scenario: Scenario, contents: tuple[str, ...]) -> tuple[Form, ...]:
-    """The forms of a scenario's architectures with the algorithm's own parts; nets are built once for all questions.
+    """The structures of a scenario's architectures with the algorithm's own parts; cached, so nets are built only once.
 
-    contents: the hashes of the user's files, as another may come by the same name.
+    contents: hashes of the user's files, because another file may have the same name.
     """
     return tuple(_form(alg, scenario, net) for net in _architectures(scenario))
 
@@ -203,7 +207,7 @@ def _architectures(scenario: Scenario) -> list[architectures.Net]:
 
 
 def _form(alg: Algorithm, scenario: Scenario, architecture: architectures.Net) -> Form:
-    """The form of an architecture with the algorithm's own parts; the architecture stays as it was."""
+    """The structure of an architecture with the algorithm's own parts; the architecture itself is not changed."""
     shape, classes = shape_of(scenario)
     net: nn.Module = copy.copy(architecture)
     net._modules = dict(architecture._modules)  # large nets are built once for all algorithms
@@ -216,20 +220,20 @@ def _form(alg: Algorithm, scenario: Scenario, architecture: architectures.Net) -
 
 
 def shape_of(scenario: Scenario) -> tuple[architectures.Shape, int]:
-    """Of a data set's row, and how many classes there are."""
+    """The shape of a data set's row, and the number of classes."""
     *shape, classes = datasets.describe(scenario.dataset, scenario.image_size, scenario.x_as)
     return tuple(shape), classes
 
 
 def dtype_of(scenario: Scenario) -> torch.dtype:
-    """The type of the data set's rows, as tokens are whole numbers."""
+    """The type of the data set's rows: tokens are integers."""
     return torch.int64 if datasets.has_tokens(scenario.dataset, scenario.x_as) else torch.float32
 
 
 def task_of(
     scenario: Scenario, classes: int, shape: architectures.Shape, seed: int, dtype: torch.dtype = torch.float32
 ) -> Task:
-    """What an algorithm may know of a scenario on data of this shape and type."""
+    """The Task of a scenario on data of this shape and type."""
     width = architectures.width(scenario.model, shape, classes, scenario.features, dtype)
     members, m = catalogue.members(scenario.model), scenario.participants
     return Task(classes, width, scenario.clients, scenario.batch, seed, shape, members, scenario.rounds, m)
@@ -265,14 +269,16 @@ def _require_what_it_computes_with(alg: Algorithm, name: str, scenario: Scenario
 
 
 def _alike(alg: Algorithm, forms: tuple[Form, ...], scenario: Scenario) -> bool:
-    """Whether what is averaged has the same names and shapes in all nets."""
+    """Whether the averaged tensors have the same names and shapes in all nets."""
     sent = scenario.sent(alg.shared)
     shared = [{n: s for n, s in form.shapes.items() if part_of(n) in sent and n not in form.stays} for form in forms]
     return all(s == shared[0] for s in shared)
 
 
 def fitting(scenario: Scenario) -> list[str]:
-    """The algorithms that run on a scenario's architectures: what they share is alike in all, perhaps after a --set."""
+    """The algorithms that run on a scenario's architectures, some with a --set: what they share has the same shapes in
+    all.
+    """
     nets, found = _architectures(scenario), []
     for name in registry.names():
         cls = registry.find(name)
@@ -281,7 +287,7 @@ def fitting(scenario: Scenario) -> list[str]:
             try:
                 forms = tuple(_form(alg, scenario, net) for net in nets)
                 _require_what_it_computes_with(alg, name, scenario, forms)
-            except UserError:  # it asks for something else of the model: a wider feature, say
+            except UserError:  # it needs another model, for example wider features
                 continue
             if _alike(alg, forms, scenario):
                 found.append(" ".join([name, *(f"--set {n}={v}" for n, v in values.items())]))
@@ -290,5 +296,5 @@ def fitting(scenario: Scenario) -> list[str]:
 
 
 def with_seed(experiment: Experiment, seed: int) -> Experiment:
-    """The same experiment with other draws: partition, initialisation, batches."""
+    """The same experiment with another seed: other partition, initialisation and batches."""
     return replace(experiment, seed=seed)

@@ -1,7 +1,7 @@
-"""What an author's methods give, held against what they are to give: a mistake is told with the place of the method.
+"""Check what the methods of a user's algorithm return, and report a mistake with the method's place.
 
-Only methods of a user's own are looked at, and each where the engine calls it.  What is wrong would otherwise fail
-later, in a line of ours, or train something else without a word.
+Only users' own methods are checked, each where the engine calls it.  Otherwise a mistake would fail later, in a line of
+fedtune, or silently train something else.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from fedtune.core.trees import Tree, leaves, named
 from fedtune.experiment.algorithm import Algorithm, Data, Noise, Task, part_of, parts
 from fedtune.experiment.user_algorithms import place_of
 
-Checked = Any  # what a method gave
+Checked = Any  # a method's return value
 
 
 def wrong(alg: Algorithm, hook: str, must: str, but: str, do: str = "") -> UserError:
-    """The error for what a method gives: its place, the rule, what came, what would do."""
+    """The error for a method's return value: its place, the rule, what came, what would do."""
     cls: Any = type(alg)
     where = place_of(cls, _own(cls, hook))
-    return UserError(f"{where}: {cls.__name__}.{hook} must give {must}, but {but}{do and f'; {do}'}")
+    return UserError(f"{where}: {cls.__name__}.{hook} must return {must}, but {but}{do and f'; {do}'}")
 
 
 @lru_cache(maxsize=1024)
 def _own(cls: Any, hook: str) -> Callable[..., Any] | None:
-    """The user's own function of this name; None where the method is one of fedtune's."""
+    """The user's own function of this name; None if the method is fedtune's."""
     for owner in cls.__mro__:
         function: Callable[..., Any] | None = vars(owner).get(hook)
         if function is not None and not is_known(getattr(function, "__module__", owner.__module__) or ""):
@@ -42,13 +42,13 @@ def _own(cls: Any, hook: str) -> Callable[..., Any] | None:
 
 
 def is_own(alg: Algorithm, *hooks: str) -> bool:
-    """Whether one of these methods is a user's own."""
+    """Whether one of these methods is the user's own."""
     cls: Any = type(alg)
     return any(_own(cls, hook) for hook in hooks)
 
 
 def said(value: Any) -> str:
-    """What a value is, in a few words."""
+    """A value in a few words."""
     if isinstance(value, Tensor):
         return f"a tensor of {str(value.dtype)[6:]} {list(value.shape)}"
     if value is None or isinstance(value, str | bool | int | float):
@@ -56,16 +56,16 @@ def said(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-# what is asked of any tree ----------------------------------------------------------------------------------------
+# any tree ----------------------------------------------------------------------------------------------------------
 
 
 def tree(alg: Algorithm, hook: str, found: Checked, of: str, clients: int | None = None) -> dict[str, Tree]:
-    """A dict by name of trees of tensors, with the client axis in front where there are so many clients."""
+    """Check a dict of trees of tensors, with a first axis of `clients` if given."""
     if not is_own(alg, hook):
         return found
     must = f"a dict of {of} by name"
     if not isinstance(found, dict):
-        raise wrong(alg, hook, must, f"gives {said(found)}", "{} is nothing" if found is None else "")
+        raise wrong(alg, hook, must, f"returns {said(found)}", "{} is nothing" if found is None else "")
     if name := next((n for n in found if not isinstance(n, str)), None):
         raise wrong(alg, hook, must, f"has the name {shown(name)}")
     for name, leaf in named(found).items():
@@ -83,7 +83,7 @@ def tree(alg: Algorithm, hook: str, found: Checked, of: str, clients: int | None
 
 
 def entries(alg: Algorithm, hook: str, found: Checked, before: dict[str, Tree]) -> dict[str, Tree]:
-    """The server's entries: all that there were, the shared parts of the same names, shapes and types."""
+    """Check the server's entries: all previous ones, and shared parts with the same names, shapes and types."""
     if not is_own(alg, hook):
         return found
     tree(alg, hook, found, "the server's entries")
@@ -108,7 +108,7 @@ def _form(t: Tensor) -> str:
     return f"{str(t.dtype)[6:]} {list(t.shape)}"
 
 
-# what makes the model and what is kept ------------------------------------------------------------------------------
+# the model and what clients keep ------------------------------------------------------------------------------------
 
 
 def built(alg: Algorithm, given: nn.Module, task: Task) -> nn.Module:
@@ -117,7 +117,7 @@ def built(alg: Algorithm, given: nn.Module, task: Task) -> nn.Module:
     if not is_own(alg, "build"):
         return net
     if not isinstance(net, nn.Module):
-        raise wrong(alg, "build", "the net with its parts", f"gives {said(net)}", "return net")
+        raise wrong(alg, "build", "the net with its parts", f"returns {said(net)}", "return net")
     there = {*parts(net)}
     if loose := [n for n in net.state_dict() if part_of(n) not in there]:
         raise wrong(alg, "build", "a net of parts", f"{loose[0]} is in none of them", "put it into a module of its own")
@@ -130,7 +130,7 @@ def stays(alg: Algorithm, net: nn.Module) -> set[str]:
     if not is_own(alg, "stays"):
         return found
     if not isinstance(found, Collection) or isinstance(found, str):
-        raise wrong(alg, "stays", "a set of names of tensors", f"gives {said(found)}")
+        raise wrong(alg, "stays", "a set of names of tensors", f"returns {said(found)}")
     if unknown := [n for n in found if n not in net.state_dict()]:
         raise wrong(
             alg,
@@ -143,11 +143,11 @@ def stays(alg: Algorithm, net: nn.Module) -> set[str]:
 
 
 def reported(alg: Algorithm, found: Checked) -> dict[str, float]:
-    """Further metrics of the round."""
+    """Additional metrics of the round."""
     if not is_own(alg, "report"):
         return found
     if not isinstance(found, Mapping):
-        raise wrong(alg, "report", "a dict of numbers by name", f"gives {said(found)}")
+        raise wrong(alg, "report", "a dict of numbers by name", f"returns {said(found)}")
     for name, value in found.items():
         if not isinstance(name, str) or not isinstance(value, Real) or isinstance(value, bool):
             do = "float(…) makes a number of it" if isinstance(value, Tensor) else ""
@@ -156,17 +156,17 @@ def reported(alg: Algorithm, found: Checked) -> dict[str, float]:
 
 
 def words(alg: Algorithm, hook: str, found: Checked) -> dict[str, Any]:
-    """What `idle` and `meant` say of hyperparameters by name."""
+    """What `idle` or `resolved_defaults` says about hyperparameters, by name."""
     if is_own(alg, hook) and not (isinstance(found, Mapping) and all(isinstance(n, str) for n in found)):
-        raise wrong(alg, hook, "a dict by hyperparameters' names", f"gives {said(found)}", "{} is nothing")
+        raise wrong(alg, hook, "a dict by hyperparameters' names", f"returns {said(found)}", "{} is nothing")
     return dict(found)
 
 
 def noise(alg: Algorithm, found: Checked) -> dict[str, Noise]:
-    """The random numbers that `upload` asks for, declared."""
+    """The random numbers that `upload` requests."""
     own = is_own(alg, "upload_noise")
     if own and not (isinstance(found, dict) and all(isinstance(n, Noise) for n in found.values())):
-        raise wrong(alg, "upload_noise", "a dict of Noise(shape) by name", f"gives {said(found)}")
+        raise wrong(alg, "upload_noise", "a dict of Noise(shape) by name", f"returns {said(found)}")
     return found
 
 
@@ -201,13 +201,13 @@ def tensors(
     axes: tuple[int, ...] = (),
     but: Collection[str] = (),
 ) -> dict[str, Tensor]:
-    """Tensors of the model by full names, with these axes in front, but of these parts.
+    """Check tensors of the model by full names, with these first axes, and none of the parts `but`.
 
-    error: of what must be, what is, what would do.  real: the type of the run's real numbers.
+    error: makes the error from the rule, what came, what would do.  real: the run's floating-point type.
     """
     must, forms = "tensors of the model by their full names", forms_of(net)
     if not isinstance(found, dict):
-        raise error(must, f"gives {said(found)}", "{} is nothing" if found is None else "")
+        raise error(must, f"returns {said(found)}", "{} is nothing" if found is None else "")
     for name, t in found.items():
         if name not in forms:
             raise error(must, f"the model has no {shown(name)}", f"it has {', '.join([*forms][:4])}, …")
@@ -224,33 +224,33 @@ def tensors(
 def setting(
     code: Callable[..., Any], found: Checked, net: nn.Module, real: torch.dtype, but: Collection[str]
 ) -> dict[str, Tensor]:
-    """What a phase's `begin` or `project` sets of one client's model."""
+    """The tensors of one client's model that a phase's `begin` or `project` returned."""
 
     def error(must: str, what: str, do: str) -> UserError:
-        return UserError(f"{_place(code)}{_name(code)} must give {must}, but {what}{do and f'; {do}'}")
+        return UserError(f"{_place(code)}{_name(code)} must return {must}, but {what}{do and f'; {do}'}")
 
     return tensors(error, found, net, real, but=but)
 
 
 def stop(code: Callable[..., Any], found: Checked) -> Tensor:
-    """Whether a client stops, as a phase's `until` says."""
+    """Whether a client stops, from a phase's `until`."""
     if not isinstance(found, Tensor) or found.dim():
-        must = "must give whether a client stops, a tensor []"
-        raise UserError(f"{_place(code)}{_name(code)} {must}, but gives {said(found)}")
+        must = "must return whether a client stops, a tensor []"
+        raise UserError(f"{_place(code)}{_name(code)} {must}, but returns {said(found)}")
     return found.bool()
 
 
 def made(code: Callable[..., Any], found: Checked) -> Checked:
-    """The rows of one client that a phase's `pool` makes."""
+    """The rows of one client from a phase's `pool`."""
     if not isinstance(found, Data) or not all(isinstance(t, Tensor) for t in found[:3]):
         raise UserError(
-            f"{_place(code)}{_name(code)} must give Data(x, y, mask, {{}}) of tensors, but gives {said(found)}"
+            f"{_place(code)}{_name(code)} must return Data(x, y, mask, {{}}) of tensors, but returns {said(found)}"
         )
     return found
 
 
 def heads(alg: Algorithm, found: Checked, rows: int, classes: int) -> dict[str, Tensor]:
-    """The scores of some rows of one client, by the ways to predict."""
+    """The scores of some rows of one client, by prediction head."""
     ways = found if isinstance(found, dict) else {"head": found}
     if is_own(alg, "predict"):
         must = f"scores [{rows}, {classes}] of {rows} rows, or a dict of such"
@@ -260,24 +260,26 @@ def heads(alg: Algorithm, found: Checked, rows: int, classes: int) -> dict[str, 
             if not good or not isinstance(name, str):
                 raise wrong(alg, "predict", must, f"{of} {said(scores)}")
         if not ways:
-            raise wrong(alg, "predict", must, "gives an empty dict")
+            raise wrong(alg, "predict", must, "returns an empty dict")
     return ways
 
 
 def loss(code: Callable[..., Any], found: Checked) -> Checked:
-    """The loss of a batch, or with it what it tallies."""
+    """The loss of a batch, optionally with its tally."""
     number, *rest = found if isinstance(found, tuple) and found else (found,)
     if isinstance(number, Tensor) and not number.dim() and number.is_floating_point():
         if not rest or (len(rest) == 1 and isinstance(rest[0], dict) and _all_tensors(rest[0])):
             return found
-        raise _wrong_loss(code, "beside it a loss tallies a dict of tensors", ", ".join(map(said, rest)))
-    raise _wrong_loss(code, "a loss is one number, a tensor []", said(number))
+        raise _wrong_loss(code, "a loss's second value must be a dict of tensors (a tally)", ", ".join(map(said, rest)))
+    raise _wrong_loss(code, "a loss must be one number, a tensor []", said(number))
 
 
 def require_gradient(code: Callable[..., Any], losses: Tensor, trained: list[Tensor]) -> None:
-    """UserError for a loss that nothing trained can change."""
+    """UserError for a loss that does not depend on anything that is trained."""
     if trained and not losses.requires_grad:
-        raise _wrong_loss(code, "a loss depends on what its phase trains", "no gradient", " (is it detached?)")
+        raise _wrong_loss(
+            code, "a loss must depend on what its phase trains", "without a gradient", " (is it detached?)"
+        )
 
 
 def _wrong_loss(code: Callable[..., Any], rule: str, got: str, more: str = "") -> UserError:
@@ -285,7 +287,7 @@ def _wrong_loss(code: Callable[..., Any], rule: str, got: str, more: str = "") -
 
 
 def _place(code: Any) -> str:
-    """FILE:LINE of a function, to begin a message with."""
+    """FILE:LINE of a function, as the beginning of a message."""
     while hasattr(code, "func"):  # a partial
         code = code.func
     inner = getattr(code, "__code__", None)

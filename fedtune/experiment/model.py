@@ -1,4 +1,4 @@
-"""One client's model as client code sees it: its tensors in the form of a net."""
+"""One client's model as client code sees it: the structure of a net with the client's tensors."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch.func import functional_call
 
 
 class Model:
-    """A view on one client's tensors as a model: m.body(x), m.head(z), m.part("proj")(z), m["head.weight"]."""
+    """One client's tensors as a model: m.body(x), m.head(z), m.part("proj")(z), m["head.weight"]."""
 
     def __init__(self, net: nn.Module, tensors: dict[str, Tensor], kept: dict[str, Any] | None = None) -> None:
-        """net gives the form (its own values are never used), tensors the values by their full names.
+        """net gives the structure (its own values are never used), tensors the values by full names.
 
-        kept: what its client keeps between rounds.
+        kept: the client's state between rounds.
         """
         self.net, self.tensors, self._kept = net, tensors, kept or {}
 
     @property
     def kept(self) -> dict[str, Any]:
-        """What its client keeps between rounds (`keep`, `remember`)."""
+        """The client's state between rounds (`keep`, `remember`)."""
         return self._kept
 
     def __getitem__(self, name: str) -> Tensor:
@@ -35,19 +35,19 @@ class Model:
         own = {n[start:]: t for n, t in self.tensors.items() if n.startswith(name + ".")}
 
         def run(x: Tensor) -> Tensor:
-            now = dict(own)  # in which PyTorch puts what the module holds afterwards
+            now = dict(own)  # PyTorch writes the module's tensors back into it afterwards
             out: Tensor = functional_call(self.net.get_submodule(name), now, (x,), tie_weights=False)
             for n, t in own.items():
-                if now[n] is not t:  # a buffer that `forward` replaced (self.mean = …), as if it had written into it
+                if now[n] is not t:  # `forward` replaced a buffer (self.mean = …): treated as an in-place update
                     t.copy_(now[n].detach())
             return out
 
         return run
 
     def still(self, tensors: dict[str, Tensor]) -> Model:
-        """The model with these tensors instead, as it predicts: with running statistics, and without gradient.
+        """The model with these tensors instead, in evaluation mode (running statistics) and without gradient.
 
-        For a model that training looks at and does not move: the received one, or one that a client has kept.
+        For a model that training uses but does not train: the received one, or one that a client has kept.
         """
         return _Still(self.net, self.tensors | tensors, self.kept)
 
@@ -61,7 +61,7 @@ class Model:
 
 
 class _Still(Model):
-    """A model that is looked at while another view of the same net is trained."""
+    """A model in evaluation mode, while another view of the same net is trained."""
 
     def part(self, name: str) -> Callable[[Tensor], Tensor]:
         """The named part as a function, in evaluation mode while it runs."""

@@ -1,4 +1,4 @@
-"""A scenario's data: the data set partitioned among its clients, by the scenario's law and the experiment's seed."""
+"""A scenario's data: the data set partitioned over clients by the scenario's partition and the experiment's seed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.user_code import user_files
 
 TEST = 2  # in a data set's own split
-OFFICIAL = ("ways-shots", "fedgen")  # laws that draw validation rows themselves, from official training rows
+OFFICIAL = ("ways-shots", "fedgen")  # partitions that draw validation rows themselves, from official training rows
 
 
 def make(scenario: Scenario, seed: int, data_dir: str | None = None, download: bool = False) -> Federation:
-    """Load, normalise and partition, and say what is left out.  The partition's stream is (seed, "partition")."""
+    """Load, partition and normalise the data; note rows left out.  The partition's stream is (seed, "partition")."""
     data = datasets.load(scenario.dataset, data_dir, download)
     report(data, scenario, seed)
     return partition(data, scenario, seed)
@@ -46,15 +46,15 @@ def partition(data: Dataset, scenario: Scenario, seed: int) -> Federation:
 
 
 def rows_of_clients(data: Dataset, scenario: Scenario, seed: int) -> Partition:
-    """Who holds which rows of the data set, and what for; UserError if that is impossible."""
+    """Which rows of the data set each client holds, by split; UserError if the partition is impossible."""
     rows, parts, _ = _rows_and_parts(data, scenario, seed)
     return Partition(*([rows[held] for held in split] for split in parts))
 
 
 def report(data: Dataset, scenario: Scenario, seed: int) -> None:
-    """Say which rows of a user's own data set no client holds, and where a client has fewer owners than asked for."""
+    """Print a note about rows of a user's data set that no client holds, and about a client with too few owners."""
     if not user_data.is_own(scenario.dataset):
-        return  # what a named setting uses is part of it
+        return  # which rows a named scenario uses is part of its definition
     rows, parts, owners = _rows_and_parts(data, scenario, seed)
     held = rows[np.concatenate([one for split in parts for one in split])]
     for line in filter(None, (left_out(data, scenario, held), last_group(scenario, owners))):
@@ -62,22 +62,22 @@ def report(data: Dataset, scenario: Scenario, seed: int) -> None:
 
 
 def require_partitions(data: Dataset, scenario: Scenario, seeds: Iterable[int]) -> None:
-    """UserError for a seed on which the data cannot be partitioned; on others they may well be."""
+    """UserError for a seed on which the data cannot be partitioned."""
     for seed in seeds:
         try:
             _rows_and_parts(data, scenario, seed)
         except UserError as error:
-            raise UserError(f"{error} (this is of seed {seed})") from error
+            raise UserError(f"{error} (with seed {seed})") from error
 
 
 def _rows_and_parts(data: Dataset, scenario: Scenario, seed: int) -> tuple[np.ndarray, Partition, Owners]:
-    """The rows of the data set that are partitioned, the parts (places in them), and whose rows each client holds."""
+    """The data set's rows to partition, the parts (places in them), and the owners of each client's rows."""
     rows = rows_in_play(data, scenario)
     if user_partition.is_own(scenario.partition):
         parts = user_partition.partition(scenario.partition, rows, len(data.y))
     else:
         rng = randomness.numpy_stream(seed, "partition")
-        if data.split is not None:  # the laws of official training and test rows want the former first
+        if data.split is not None:  # partitions that use official splits need training rows first
             rows = rows[np.argsort(data.split[rows] == TEST, kind="stable")]
         parts = _parts(data, rows, scenario, rng)
         if data.split is not None and scenario.partition not in OFFICIAL:
@@ -88,8 +88,8 @@ def _rows_and_parts(data: Dataset, scenario: Scenario, seed: int) -> tuple[np.nd
 
 
 def _require_each_split(data: Dataset, scenario: Scenario, parts: Partition, owners: Owners) -> None:
-    """UserError, with the names of clients and what would help, unless each has rows of every split."""
-    lacking: dict[tuple[int, ...], list[str]] = {}  # clients -> the splits of which all of them have no rows
+    """UserError, with the clients' names and what would help, unless each client has rows of every split."""
+    lacking: dict[tuple[int, ...], list[str]] = {}  # clients -> the splits that none of them has rows of
     for name, split in parts._asdict().items():
         lacking.setdefault(tuple(k for k, held in enumerate(split) if not len(held)), []).append(name)
     lacking.pop((), None)
@@ -98,24 +98,24 @@ def _require_each_split(data: Dataset, scenario: Scenario, parts: Partition, own
     who = " and ".join(f"{_several(owners, parts, ks)} no {' and no '.join(n)} rows" for ks, n in lacking.items())
     source, ways = "", "give fewer clients or more rows"
     if user_partition.is_own(scenario.partition):
-        source, ways = f" in {user_files.path_of(scenario.partition)}", "merge clients, or leave such a client out"
+        source, ways = f" in {user_files.path_of(scenario.partition)}", "merge clients, or leave such clients out"
     elif data.split is not None:
         source, ways = f" by the split of {data.name}", "leave out the array split, so that each client's rows are "
         ways += "divided by --val-share and --test-share, or give only owners that have rows of each split"
         if data.kind == PICTURES:
-            ways = "give each of train, val and test more pictures, or bring them together in one folder a class"
-    raise UserError(f"every client needs rows to train, to validate and to test, but{source} {who}: {ways}")
+            ways = "give each of train, val and test more pictures, or merge them into one folder per class"
+    raise UserError(f"every client needs training, validation and test rows, but{source} {who}: {ways}")
 
 
 def _several(owners: Owners, parts: Partition, clients: tuple[int, ...]) -> str:
-    """The clients who have, in words; of one how many rows it has."""
+    """Clients in words, with "have"; for a single client also its number of rows."""
     if len(clients) > 1:
         return f"{len(clients)} of {len(parts.train)} clients ({some(owners, clients)}) have"
     return f"{in_words(owners, clients[0])}, of {several(sum(len(split[clients[0]]) for split in parts), 'row')}, has"
 
 
 def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generator) -> Partition:  # noqa: C901, PLR0911
-    """The scenario's law on these rows of the data set; the parts hold places in `rows`, official test rows last."""
+    """The scenario's partition of these rows; the parts hold places in `rows`, official test rows last."""
     y, train_rows = data.y[rows] - s.skip_classes, int(np.searchsorted(rows, data.train_rows))
     if data.split is not None:
         train_rows = int((data.split[rows] != TEST).sum())
@@ -126,14 +126,14 @@ def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generato
     if s.partition == "dirichlet":
         return partitions.dirichlet(y, s.clients, s.alpha, s.floor, s.val_share, s.test_share, rng)
     if s.partition == "fedgen":
-        # FedPA's script counts the class that it drops in N, so the cap is that of the whole data set
+        # FedPA's script includes the dropped class in N, so the cap is that of the whole data set
         n = data.train_rows
         return partitions.fedgen(y, train_rows, n, s.clients, s.alpha, s.share, s.floor, s.val_share, rng)
     if s.partition in ("natural", "domains"):
         if data.owner is None:
             raise UserError(
-                f"partition {s.partition} needs to know whose each row is, but {data.name} does not tell: take celeba, "
-                "or another partition"
+                f"partition {s.partition} needs the owner of each row, but {data.name} has none: use celeba, or "
+                "another partition"
             )
         owner = data.owner[rows[:train_rows] if data.split is None else rows]
         if s.partition == "domains":

@@ -1,4 +1,4 @@
-"""What happens in a round, and before scoring, as an algorithm says: a user's own is looked over first."""
+"""The plan of a round, and what is trained before scoring, from the algorithm; a user's plan is checked first."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from fedtune.experiment.algorithm import DOWN, UP, Algorithm, Noise, Phase, Step
 from fedtune.experiment.hooks import Checked, broadcast, is_own, said, stays, tree, wrong
 from fedtune.user_code import user_errors
 
-_DECIDE = ("receive", "broadcast", "round")  # who receives what
-FIRST_ROUNDS = 20  # that are looked at for what clients do not receive
+_DECIDE = ("receive", "broadcast", "round")  # methods that decide which client receives what
+FIRST_ROUNDS = 20  # rounds that are checked for shared tensors that clients do not receive
 
 
 def unreceived(alg: Algorithm, server: dict[str, Tree], ids: Tensor, task: Task) -> list[str]:
-    """The shared tensors that clients are not given at the beginning of one of the first rounds: they keep their own.
+    """The shared tensors that clients do not receive at the beginning of one of the first rounds, and so keep as their
+    own.
 
-    Built-in algorithms give all that they share.
+    Built-in algorithms send all that they share.
     """
     if not server.get("shared") or not is_own(alg, *_DECIDE):
         return []
@@ -31,12 +32,12 @@ def unreceived(alg: Algorithm, server: dict[str, Tree], ids: Tensor, task: Task)
     for t in range(1, min(task.rounds, FIRST_ROUNDS) + 1):
         now = task._replace(t=t)
         found = alg.receive(broadcast(alg, "broadcast", server, ids, now)) if plan(alg, now)[:1] == (DOWN,) else {}
-        given.append(found if isinstance(found, dict) else server["shared"])  # what is wrong is told in its round
+        given.append(found if isinstance(found, dict) else server["shared"])  # errors are reported in their round
     return [n for n in server["shared"] if any(n not in found for found in given)]
 
 
 def not_given(alg: Algorithm, net: nn.Module, task: Task) -> set[str]:
-    """The same of a net before there is a server."""
+    """The same for a net, before there is a server."""
     if not is_own(alg, *_DECIDE):
         return set()
     with user_errors.attribute_errors():
@@ -48,7 +49,7 @@ def not_given(alg: Algorithm, net: nn.Module, task: Task) -> set[str]:
 
 
 def plan(alg: Algorithm, task: Task) -> tuple[Phase | str, ...]:
-    """What happens in a round."""
+    """The actions of a round."""
     if is_own(alg, "round", "phases"):
         if type(alg).round is Algorithm.round:
             _phases(alg, "phases", alg.phases(task))
@@ -57,23 +58,23 @@ def plan(alg: Algorithm, task: Task) -> tuple[Phase | str, ...]:
 
 
 def adapting(alg: Algorithm, task: Task) -> tuple[Phase, ...]:
-    """What is trained before scoring."""
+    """The phases that are trained before scoring."""
     found = alg.adapt(task)
     return _phases(alg, "adapt", found) if is_own(alg, "adapt") else found  # type: ignore[return-value]
 
 
 def _phases(alg: Algorithm, hook: str, found: Checked, signs: tuple[str, ...] = ()) -> tuple[Phase | str, ...]:
-    """Phases, and the signs that may stand between them."""
+    """Phases, and the actions (signs) that may stand between them."""
     must = f"a tuple of {' and '.join([*map(repr, signs), 'Phase(…)'])}"
     if isinstance(found, Phase):
-        raise wrong(alg, hook, must, "gives a single Phase", "write (Phase(…),) with the comma")
+        raise wrong(alg, hook, must, "returns a single Phase", "write (Phase(…),) with the comma")
     if not isinstance(found, tuple | list):
-        raise wrong(alg, hook, must, f"gives {said(found)}")
+        raise wrong(alg, hook, must, f"returns {said(found)}")
     for action in found:
         if isinstance(action, Phase):
             _require_fields(alg, hook, action)
         elif not (isinstance(action, str) and action in signs):
-            raise wrong(alg, hook, must, f"has {said(action)} in it")
+            raise wrong(alg, hook, must, f"it contains {said(action)}")
     return tuple(found)
 
 
@@ -121,7 +122,7 @@ def _require_fields(alg: Algorithm, hook: str, phase: Phase) -> None:
 
 
 def require_parts(alg: Algorithm, phase: Phase, net: nn.Module) -> None:
-    """UserError for a phase that names parts which the net has not: it would train nothing without a word."""
+    """UserError for a phase that names a part the net does not have: it would silently train nothing."""
     if is_own(alg, "round", "phases", "adapt"):
         known = [*parts(net)]
         for name in (*phase.train, *phase.lr_scale, *(phase.after.train if phase.after else ())):

@@ -1,7 +1,7 @@
-"""Bodies that come trained: what `fedtune run --save` wrote, for scenarios that start from a common extractor.
+"""Pretrained bodies, saved by `fedtune run --save`, for scenarios that start from a common feature extractor.
 
-A file here is named for the scenario that made it and never changes, so that a scenario's name stands for the same
-numbers on every machine (training it anew gives other bits elsewhere).  Each is made again by
+A file here has the name of the scenario that it was trained in and never changes, so that a scenario gives the same
+numbers on every machine (training again gives slightly different bits on another).  Each can be reproduced by
 
     fedtune run --algo fedavg --scenario NAME --save NAME.pt
 """
@@ -16,10 +16,10 @@ FOLDER = Path(__file__).parent
 
 @cache
 def names() -> tuple[str, ...]:
-    """The bodies there are."""
+    """The names of the pretrained bodies."""
     return tuple(sorted(file.stem for file in FOLDER.glob("*.pt")))
 
 
 def content(name: str) -> bytes:
-    """The file of that name, which `weights` reads."""
+    """The content of the file of this name, which `initial_weights` reads."""
     return (FOLDER / f"{name}.pt").read_bytes()

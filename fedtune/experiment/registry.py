@@ -1,6 +1,6 @@
-"""Algorithms by name.  A file of `trainables/` is an algorithm, and this is the only place that looks there.
+"""Algorithms by name: the files of `trainables/`, classes in a user's files, and those of installed packages.
 
-So is a class in a user's own file, and what an installed package offers.
+This is the only module that looks into `trainables/`.
 """
 
 from __future__ import annotations
@@ -16,23 +16,25 @@ from fedtune.user_code import extensions, packages, user_files
 if TYPE_CHECKING:
     from fedtune.experiment.algorithm import Algorithm
 
-GROUP = "algorithms"  # of entry points
+GROUP = "algorithms"  # the group of entry points
 
 
 def names() -> list[str]:
-    """The algorithms there are: the files of `trainables/` but those with a leading underscore, and packages'."""
+    """The names of all algorithms: files of `trainables/` without a leading underscore, and those of packages."""
     return sorted({*_built_in(), *extensions.names(GROUP)})
 
 
 def find(name: str) -> type[Algorithm]:
-    """The algorithm class of this name, or of a user's file by its canonical name; UserError with the nearest name."""
+    """The algorithm class of this name (for a user's file, its canonical name); UserError with the nearest name."""
     if user_files.is_own(name):
         from fedtune.experiment import user_algorithms
 
         return user_algorithms.find(name)
     if name not in names():
         raise unknown("algorithm", name, names(), "fedtune list")
-    from fedtune.experiment.algorithm import Algorithm  # here, as it loads torch and listing names needs none
+    from fedtune.experiment.algorithm import (
+        Algorithm,
+    )  # imported here: it loads torch, which listing names does not need
 
     if offered := extensions.find(GROUP, name, "algorithm", _built_in()):
         from fedtune.experiment import user_algorithms
@@ -55,5 +57,5 @@ def _built_in() -> list[str]:
 
 @lru_cache(maxsize=1)
 def _files(folder: str, changed: int) -> list[str]:
-    """The modules in a folder; listed anew when it has changed, as planning a search asks a thousand times."""
+    """The modules in a folder; listed again only when it has changed, as planning a search asks a thousand times."""
     return sorted(file.name for file in pkgutil.iter_modules([folder]) if not file.name.startswith("_"))

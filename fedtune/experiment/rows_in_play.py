@@ -1,4 +1,4 @@
-"""Which rows of a data set may be given to clients, and which no client holds: none vanishes without a word."""
+"""Which rows of a data set may be given to clients, and a note about those that no client holds."""
 
 from __future__ import annotations
 
@@ -12,34 +12,36 @@ from fedtune.data.dataset import Dataset
 from fedtune.data.federation import Owners
 from fedtune.experiment.scenario import USES, Scenario
 
-OF_ANY = ("skip_classes", "keep_classes", "min_rows", "thinning")  # fields that leave rows out, whatever the partition
-DRAWS = ("ways-shots", "fedgen")  # partitions that may leave rows out whatever their fields
+OF_ANY = ("skip_classes", "keep_classes", "min_rows", "thinning")  # fields that leave rows out under any partition
+DRAWS = ("ways-shots", "fedgen")  # partitions that may leave rows out under any fields
 
 
 def rows_in_play(data: Dataset, scenario: Scenario) -> np.ndarray:
-    """The rows of the classes that are used, of owners that have enough of them, ascending.
+    """The rows of the classes in use, from owners with enough rows, ascending.
 
-    UserError where no owner has enough.
+    UserError if no owner has enough.
     """
     return kept_rows(data, scenario.skip_classes, scenario.keep_classes, scenario.min_rows)
 
 
 def kept_rows(data: Dataset, skip: int, keep: int, least: int) -> np.ndarray:
-    """The same, of these numbers of classes and rows.  keep: 0 is all that are not skipped."""
-    rows = np.flatnonzero((data.y >= skip) & (data.y < skip + (keep or data.classes)))  # all, mostly
+    """The same for given numbers.  skip, keep: classes (keep 0: all that are not skipped).  least: rows of an owner."""
+    rows = np.flatnonzero((data.y >= skip) & (data.y < skip + (keep or data.classes)))  # usually all
     if not least or data.owner is None:
         return rows
     size = np.bincount(data.owner[rows[rows < data.train_rows]], minlength=int(data.owner.max()) + 1)
     if size.max() < least:
         raise UserError(
-            f"min_rows {least} leaves no owner, as none has more than {several(int(size.max()), 'row')}: lower it"
+            f"min_rows {least} leaves no owner, because none has more than {several(int(size.max()), 'row')}: lower it"
         )
     kept: np.ndarray = rows[size[data.owner[rows]] >= least]
     return kept
 
 
 def left_out(data: Dataset, scenario: Scenario, rows: np.ndarray) -> str:
-    """All but these rows in a line: how many, the owners and classes that are gone whole, and why; "" for none."""
+    """A note about all other rows: how many, which owners and classes are missing entirely, and why; "" if there are
+    none.
+    """
     held = np.zeros(len(data.y), bool)
     held[rows] = True
     if held.all():
@@ -73,10 +75,10 @@ def _why(data: Dataset, s: Scenario) -> str:
 
 
 def last_group(s: Scenario, owners: Owners) -> str:
-    """What to say where the last client holds fewer owners than was asked for; "" where it does not."""
+    """A note if the last client holds fewer owners than requested; otherwise ""."""
     if s.partition != "natural" or not owners or len(owners[-1]) == s.owners:
         return ""
     held = several(len(owners[-1]), "owner")
     if len(owners) == 1:
-        return f"the only client holds {held}, as there are no {s.owners}"
+        return f"the only client holds {held}, because there are fewer than {s.owners}"
     return f"the last of {len(owners)} clients holds {held}, the others {s.owners}"

@@ -1,6 +1,6 @@
-"""A scenario is a setting: data set, partition, model, clients, local work, rounds and how it is scored.
+"""A scenario is a setting: data set, partition, model, clients, local training, rounds and evaluation.
 
-Every field can be overridden; those declared with `hyper` can be searched as well.
+Every field can be overridden; those declared with `hyper` can also be searched.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from fedtune.experiment import pretrained
 from fedtune.nn import catalogue
 from fedtune.user_code import user_files
 
-OWN = {  # where a user's own file is taken too, by its canonical name
-    "dataset": "; or your own: FILE.npz, a folder of pictures, or a function that gives arrays, FILE.py:NAME",
+OWN = {  # fields that also accept a user's own file, by its canonical name
+    "dataset": "; or your own: FILE.npz, a folder of pictures, or a function that returns arrays, FILE.py:NAME",
     "partition": "; or your own: FILE.npz",
 }
 # partition -> the fields that it uses, besides clients
@@ -37,8 +37,8 @@ NOISY_SPLITS = ("train", "train+val")
 NORMALISATIONS = ("train", "none")
 
 
-# field -> its least and its largest value, both included.  What is allocated grows with them, so each has an end; the
-# partitions have closer ones, which depend on the data
+# field -> its smallest and largest value, both included.  Memory grows with them, so each has a limit; partitions have
+# tighter limits, which depend on the data
 RANGES: dict[str, tuple[float, float]] = {
     "clients": (1, 1_000_000), "rounds": (1, 1_000_000), "ways": (2, 100_000), "shots": (2, 1_000_000),
     "val_shots": (1, 1_000_000), "test_shots": (1, 1_000_000), "floor": (3, 1_000_000), "owners": (1, 1_000_000),
@@ -51,20 +51,22 @@ RANGES: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class Scenario:
-    """One setting.  Fields that a partition does not use are ignored by it."""
+    """One setting.  A partition ignores the fields that it does not use."""
 
     dataset: str = "digits"
-    model: str = "cnn8"  # an architecture, or a family of them: client i then runs number i mod their count
+    model: str = "cnn8"  # an architecture, or a family of them: client i then uses number i mod their count
     features: int = 0  # D, the width of the features; 0: the model's own
     clients: int = 20  # K
     participation: float = 1.0  # share of the clients that take part in a round
-    skip_classes: int = 0  # the first so many classes are left out and the others renumbered; the head keeps its width
-    keep_classes: int = 0  # so many classes after those are used, the others are left out; 0: all
-    # features of one's own data: brought to mean 0 and spread 1 by all clients' training rows (train), or as given
+    skip_classes: int = (
+        0  # this many classes, the first ones, are left out and the others renumbered; the head keeps its width
+    )
+    keep_classes: int = 0  # the number of classes used after those; the others are left out; 0: all
+    # features of your own data: standardised by all clients' training rows (train), or as given (none)
     normalise: str = "train"
-    # what rows of one's own arrays are, where type and axes leave it open: numbers, tokens, series or images
+    # what the rows of your own arrays are, if type and axes leave it ambiguous: numbers, tokens, series or images
     x_as: str = "auto"
-    image_size: int = 0  # side that pictures of one's own folder are brought to; 0: as they are, all of one size
+    image_size: int = 0  # side that pictures of your own folder are resized to; 0: not resized, all have the same size
 
     partition: str = "ways-shots"
     ways: int = 4  # w̄, classes of a client
@@ -74,26 +76,26 @@ class Scenario:
     val_shots: int = 4  # validation rows per class
     test_shots: int = 4  # test rows per class
     alpha: float = 0.1  # Dirichlet concentration (dirichlet, fedgen; quantity: of clients' sizes)
-    # least rows of a client (dirichlet, quantity, power-law; fedgen: before validation is cut out, without test rows)
+    # least rows of a client (dirichlet, quantity, power-law; fedgen: before validation is split off, without test rows)
     floor: int = 10
     share: float = 1.0  # of the official training rows (fedgen) or of their owners (natural)
     owners: int = 10  # owners of a client's rows (natural)
-    min_rows: int = 0  # owners with fewer rows are left out, where the data set tells whose each row is; 0: none
+    min_rows: int = 0  # owners with fewer rows are left out, if the data set has owners; 0: none
     val_share: float = 0.15  # of a client's rows (all but ways-shots)
     test_share: float = 0.25  # (all but ways-shots and fedgen)
-    shards: int = 2  # of a client (shards)
+    shards: int = 2  # shards of a client (shards)
     power: float = 1.0  # the r-th largest client holds rows in proportion to r^-power (power-law)
 
-    # what a client sees of its rows, on top of any partition (fedtune/data/shifts.py); the defaults change nothing
+    # shifts of clients' rows, on top of any partition (fedtune/data/shifts.py); the defaults change nothing
     thinning: float = 0.0  # the client of rank r keeps r^-thinning of its training rows
-    rotation: float = 0.0  # degrees that images of a group of clients are turned more than those of the group before
-    feature_noise: float = 0.0  # standard deviation at the last client, growing evenly from 0 at the first
-    swaps: int = 0  # pairs of classes that have each other's label in every group of clients but the first
-    groups: int = 4  # of consecutive clients (rotation, swaps)
+    rotation: float = 0.0  # degrees by which each group's images are rotated more than those of the group before
+    feature_noise: float = 0.0  # standard deviation at the last client, growing linearly from 0 at the first
+    swaps: int = 0  # pairs of classes whose labels are swapped in every group of clients but the first
+    groups: int = 4  # groups of consecutive clients (rotation, swaps)
     label_noise: float = 0.0  # share of a client's training labels that are wrong
     label_noise_spread: float = 0.0  # half-width of that share, drawn for each client
     noisy_clients: float = 1.0  # probability that a client has wrong labels
-    noisy_splits: str = "train"  # or train+val: labels that may be wrong
+    noisy_splits: str = "train"  # or train+val: the splits whose labels may be wrong
 
     rounds: int = 60  # T
     pretrained: str = "none"  # the body that all models start from, by name (fedtune/experiment/pretrained.py)
@@ -101,7 +103,7 @@ class Scenario:
     # pooled: the shared model on all clients' rows together
     evaluation: str = "personal"
     eval_clients: int = 0  # clients that are scored, drawn once and the same in every round; 0: all
-    all_classes: int = 100  # test rows, as many of each class, that every client is scored on as well; 0: none
+    all_classes: int = 100  # test rows, equally many per class, on which every client is also scored; 0: none
 
     batch: int = hyper(4, 1, 256, log=True, symbol="B", help="rows per mini-batch")
     local_epochs: int = hyper(1, 1, 20, symbol="E", help="passes over a client's rows per round")
@@ -133,7 +135,7 @@ class Scenario:
     )
 
     def __post_init__(self) -> None:
-        """Validate what can be checked without loading data; UserError otherwise."""
+        """Validate all that can be checked without loading data; UserError otherwise."""
         for f in fields(self):
             if "knob" not in f.metadata:
                 object.__setattr__(self, f.name, _typed(f.name, getattr(self, f.name), type(f.default)))
@@ -188,14 +190,16 @@ class Scenario:
 
     def _check_against_data(self) -> None:
         if user_files.is_reference(self.dataset, datasets.names()) and not user_data.is_own(self.dataset):
-            return  # of a run whose data set is not here
+            return  # a run whose data set is not available here
         if self.x_as != user_rows.AUTO and not user_data.is_own(self.dataset):
-            raise UserError(f"x_as says what your own arrays are, but {self.dataset} is none of yours; leave it out")
+            raise UserError(f"x_as is for your own arrays, but {self.dataset} is a built-in data set; leave it out")
         *shape, classes = datasets.describe(self.dataset, self.image_size, self.x_as)
         if self.feature_noise and datasets.has_tokens(self.dataset, self.x_as):
             raise UserError(f"feature_noise is added to real features, but {self.dataset} holds tokens; leave it out")
         if self.rotation and len(shape) != 3:
-            raise UserError(f"rotation turns images, but {self.dataset} has rows of shape {tuple(shape)}; leave it out")
+            raise UserError(
+                f"rotation is for images, but {self.dataset} has rows of shape {tuple(shape)}; leave it out"
+            )
         self._check_model(tuple(shape))
         if not 0 <= self.skip_classes < classes - 1:
             raise UserError(
@@ -223,8 +227,8 @@ class Scenario:
         if asked and not datasets.has_owners(self.dataset):
             known = ", ".join(name for name in datasets.SOURCES if datasets.has_owners(name))
             raise UserError(
-                f"{asked} needs a data set that tells whose each row is ({known}), but got "
-                f"{self.dataset}; of your own it needs an array owner"
+                f"{asked} needs a data set with the owner of each row ({known}), but got "
+                f"{self.dataset}; your own data need an array owner"
             )
 
     def _check_model(self, shape: tuple[int, ...]) -> None:
@@ -243,20 +247,20 @@ class Scenario:
 
     @property
     def participants(self) -> int:
-        """m, the clients of a round: at least one."""
+        """m, the number of clients in a round: at least one."""
         return max(1, int(self.participation * self.clients + 0.5))
 
     @property
     def frozen(self) -> tuple[str, ...]:
-        """Parts that nobody trains: they keep weights and statistics, and are not sent."""
+        """Parts that are not trained: they keep their weights and statistics, and are not sent."""
         return () if self.body_lr_scale else ("body",)
 
     def sent(self, shared: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of an algorithm's shared parts that are sent."""
+        """The shared parts of an algorithm that are sent."""
         return tuple(part for part in shared if part not in self.frozen)
 
     def idle(self) -> dict[str, str]:
-        """Hyperparameters that can have no effect here, each with the reason."""
+        """Hyperparameters that cannot have an effect here, each with the reason."""
         found = {}
         if self.optimizer == "adam":
             found["momentum"] = "--optimizer is adam"

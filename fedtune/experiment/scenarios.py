@@ -1,4 +1,4 @@
-"""The scenarios there are by name: our small ones, and the settings of the papers whose algorithms are here."""
+"""The named scenarios: small ones of fedtune's own, and the settings of the papers whose algorithms are built in."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _DIRICHLET = Scenario(
 )
 
 # FedGen's setting, which FedPA and FedGenP share: "20 local epochs" are 20 mini-batches in their code.  The model is
-# FedGen's for both papers, so that figures compare; FedGenP's table 2 has a ReLU more (--model fedgenp-cnn).  Scored
-# are all clients' own test rows together, as in the code (FedGenP does not say).
+# FedGen's for both papers, so that figures are comparable; FedGenP's table 2 has one more ReLU (--model fedgenp-cnn).
+# All clients' test rows are scored together, as in the code (FedGenP does not say).
 _FEDGEN = Scenario(
     model="fedgen-cnn",
     partition="fedgen",
@@ -49,18 +49,18 @@ _FEDGEN = Scenario(
 _FEDPA = _FEDGEN.override(participation=0.5, rounds=200, optimizer="adam", lr=3e-4)
 _FEDPA_DATA: dict[str, tuple[tuple[float, float], dict[str, Any]]] = {
     # the paper's two alphas.  Shares are the code's (the paper gives none), floors those of its scripts: 10 rows for
-    # MNIST, else 10 a class.  fmnist9: the published script drops class 0 of Fashion-MNIST.
+    # MNIST, else 10 per class.  fmnist9: the published script drops class 0 of Fashion-MNIST.
     "mnist": ((0.1, 1), {"dataset": "mnist", "share": 0.5, "floor": 10}),
     "emnist": ((0.1, 1), {"dataset": "emnist-letters", "share": 0.1, "floor": 260, "lr": 1e-4}),
     "fmnist": ((0.3, 1), {"dataset": "fashion-mnist", "share": 0.5, "floor": 100}),
     "fmnist9": ((0.3, 1), {"dataset": "fashion-mnist", "share": 0.5, "floor": 90, "skip_classes": 1}),
 }
-# clients are groups of ten celebrities, as FedGen's script makes them; FedPA's paper names neither number nor split
+# clients are groups of ten celebrities, as in FedGen's script; FedPA's paper gives neither the number nor the split
 _CELEBA = {"dataset": "celeba", "model": "celeba-cnn", "partition": "natural", "owners": 10}
 _FEDGENP = _FEDGEN.override(rounds=100, optimizer="sgd", lr=0.01)
 _FEDGENP_DATA: dict[str, tuple[tuple[float, float], dict[str, Any]]] = {
-    # tables 3 and 4: alphas, share of the training rows, active clients.  Table 3 names 20, 10 and 20 active clients
-    # (of 20, by the text on table 6); table 4 names none: 10 of 20 here.
+    # tables 3 and 4: alphas, share of the training rows, active clients.  Table 3 gives 20, 10 and 20 active clients
+    # (of 20, according to the text on table 6); table 4 gives none: 10 of 20 here.
     "mnist-100pct": ((0.1, 1), {"dataset": "mnist", "share": 1.0, "floor": 10}),
     "mnist-10pct": ((1, 10), {"dataset": "mnist", "share": 0.1, "floor": 10, "participation": 0.5}),
     "mnist-5pct": ((1, 10), {"dataset": "mnist", "share": 0.05, "floor": 10}),
@@ -69,8 +69,8 @@ _FEDGENP_DATA: dict[str, tuple[tuple[float, float], dict[str, Any]]] = {
     "emnist-10pct": ((0.01, 1), {"dataset": "emnist-letters", "share": 0.1, "floor": 260, "participation": 0.5}),
 }
 
-# FedSA's: Dirichlet 0.1 over the pooled rows, a quarter of each client's for test (and 15 % for validation, which is
-# ours); every client in every round, or 10 of 100.  One architecture, or a family of them.
+# FedSA's setting: Dirichlet 0.1 over the pooled rows, a quarter of each client's rows for test (and 15 % for
+# validation, which we added); every client in every round, or 10 of 100.  One architecture, or a family of them.
 _FEDSA = Scenario(partition="dirichlet", alpha=0.1, batch=10, momentum=0.0, floor=40)
 _FEDSA_KINDS: dict[str, dict[str, Any]] = {
     "silo": {"clients": 20, "rounds": 200, "all_classes": 1000},
@@ -85,7 +85,7 @@ _FEDSA_DATA: dict[str, tuple[str, dict[str, Any]]] = {
     "digits": ("htmini3", {"dataset": "digits", "model": "cnn8", "rounds": 100, "floor": 9, "all_classes": 100}),
 }
 
-# Settings with room between clients alone and the best: few rows to learn from, many to be scored on.
+# Settings where federated learning can gain much over local training: few training rows, many test rows.
 _FEW = _GFPL_MNIST.override(
     dataset="fashion-mnist",
     ways=6,
@@ -96,13 +96,13 @@ _FEW = _GFPL_MNIST.override(
     all_classes=1000,
     rounds=60,
 )
-# Every model starts from one body, which was trained on classes that no client holds.  all_classes counts by ten
+# Every model starts from the same body, which was trained on classes that no client holds.  all_classes is for ten
 # classes, so this is 200 rows of each of the five.
 _COMMON = _FEW.override(skip_classes=5, ways=3, all_classes=2000, pretrained="fmnist-first5")
 
 SCENARIOS: dict[str, Scenario] = {
-    # the default: rows enough of a class that mixtures have several components, and few enough that clients alone have
-    # something to gain
+    # the default: enough rows per class for mixtures with several components, and few enough that federated learning
+    # gains something over local training
     "digits-shards": Scenario(
         clients=10, partition="shards", shards=6, val_share=0.25, test_share=0.3, all_classes=400, batch=8, rounds=30,
     ),
@@ -114,14 +114,14 @@ SCENARIOS: dict[str, Scenario] = {
     "gfpl-fmnist-few": _FEW,
     # 20 clients could not all hold 8 classes with 60 of the 1,000 test rows that each class has
     "gfpl-fmnist-few-w8": _FEW.override(ways=8, test_shots=50),
-    # where the common body comes from: one client that holds classes 0 to 4, 28,000 training rows
+    # trains the common body: one client that holds classes 0 to 4, 28,000 training rows
     "fmnist-first5": Scenario(
         dataset="fashion-mnist", model="fedproto-cnn", keep_classes=5, clients=1, partition="iid", batch=32,
         momentum=0.9, rounds=5, val_share=0.1, test_share=0.1,
     ),
     "gfpl-fmnist-common": _COMMON.override(body_lr_scale=0.1),
     "gfpl-fmnist-common-frozen": _COMMON.override(body_lr_scale=0.0),
-    # 500 rows of a class are all there are
+    # each class has only 500 rows
     **{
         f"gfpl-mnist5k-w{w}": _FEW.override(
             dataset="mnist-5k", ways=w, ways_spread=2, shots=20, val_shots=8, test_shots=12
@@ -150,14 +150,14 @@ SCENARIOS: dict[str, Scenario] = {
         for d, (family, o) in _FEDSA_DATA.items() for k, v in _FEDSA_KINDS.items()
         for name, model in ((f"fedsa-{d}-{k}", o["model"]), (f"fedsa-{d}-{k}-{family}", family))
     },
-    # label skew as in PFLlib: per class over clients, 25 % of each client's rows for test
+    # label skew as in PFLlib: each class is divided over clients; 25 % of each client's rows for test
     **{f"fmnist-dir{a:g}": _DIRICHLET.override(alpha=a) for a in (0.1, 0.3, 1.0)},
 }  # fmt: skip
 
 DEFAULT = "digits-shards"
-# of a user's own data, whose name it then has
+# the scenario of a user's own data, which has the data's name
 OWN = Scenario(clients=10, partition="shards", shards=6, all_classes=400, batch=8, rounds=30)
-FOLLOWS = {  # its fields that follow from the data (`own_scenario.defaults`), in words
+FOLLOWS = {  # its fields that depend on the data (`user_scenario.defaults`), in words
     "dataset": "",
     "model": "mlp where rows are vectors or series, tokens where they are tokens",
     "partition": "natural where rows have owners",
@@ -167,7 +167,9 @@ FOLLOWS = {  # its fields that follow from the data (`own_scenario.defaults`), i
 
 
 def find(name: str) -> Scenario:
-    """The scenario of that name, or that of a user's own data of that name; UserError with the nearest otherwise."""
+    """The scenario of this name, or that of the user's own data of this name; UserError with the nearest name
+    otherwise.
+    """
     if name in SCENARIOS:
         return SCENARIOS[name]
     if not _is_own(name):
@@ -176,12 +178,12 @@ def find(name: str) -> Scenario:
 
 
 def _is_own(name: str) -> bool:
-    """Whether it is the name of a user's own data set, or of a package's."""
+    """Whether this is the name of a user's or a package's data set."""
     return user_files.is_reference(name) or name in user_data.offered()
 
 
 def of_data(dataset: str) -> str:
-    """The name of the scenario where none was given: the default one, or that of the user's own data.
+    """The name of the scenario if none was given: the default one, or that of the user's own data.
 
     dataset: as it was typed; UserError for a file that cannot be read.
     """
@@ -191,15 +193,15 @@ def of_data(dataset: str) -> str:
 
 
 def on_own_data(field: str) -> str:
-    """What a field is on a user's own data where it is not as in the default scenario; "" where it is."""
+    """A field's value on a user's own data if it differs from the default scenario's; otherwise ""."""
     value = getattr(OWN, field)
     return FOLLOWS.get(field, "" if value == getattr(SCENARIOS[DEFAULT], field) else str(value))
 
 
 def in_words(name: str, values: Mapping[str, Any], given: Collection[str] = ()) -> str:
-    """A scenario by name, with those of the values that are not its own: `digits-w4 (rounds = 20)`.
+    """A scenario's name with the values that differ from its own: `digits-w4 (rounds = 20)`.
 
-    given: the fields that the user gave.  Others that follow from a user's own data are their own.
+    given: the fields that the user gave.  Other fields that depend on a user's own data are not mentioned.
     """
     known = name in SCENARIOS or _is_own(name)
     own = asdict(find(name)) if known else {}

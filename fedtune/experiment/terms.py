@@ -1,4 +1,4 @@
-"""What an algorithm's code is given: the setting, a batch or all rows of a client, and what it may know of it."""
+"""The arguments of an algorithm's code: the setting, a batch or all rows of a client, and the client itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedtune.core.trees import Tree
 
 
 class Task(NamedTuple):
-    """What an algorithm may know of the setting, and of the round."""
+    """What an algorithm may know about the setting and the round."""
 
     classes: int
     features: int  # D, the width of body(x)
@@ -23,11 +23,11 @@ class Task(NamedTuple):
     shape: tuple[int, ...] = (1, 8, 8)
     models: tuple[str, ...] = ()  # the scenario's architectures; client i runs number i mod their count
     rounds: int = 1  # T
-    taking_part: int = 0  # m, the clients of a round; 0: not known
-    t: int = 0  # the round that is being run, from 1 on; 0: none yet
-    # of the model's tensors by full name, own parts included; {} in `build`, in `keep` those of the client's own model
+    taking_part: int = 0  # m, the clients of a round; 0: unknown
+    t: int = 0  # the current round, from 1 on; 0: none yet
+    # of all tensors of the model by full name; {} in `build`; in `keep` those of the client's own model
     shapes: Mapping[str, torch.Size] = {}
-    parameters: tuple[str, ...] = ()  # those that are trained: neither running statistics nor of a frozen part
+    parameters: tuple[str, ...] = ()  # names of the trained tensors: no running statistics, no frozen part
 
 
 Law = Literal["normal", "uniform"]
@@ -35,26 +35,26 @@ LAWS: dict[str, Callable[..., Tensor]] = {"normal": torch.randn, "uniform": torc
 
 
 class Noise(NamedTuple):
-    """Random numbers that client code asks for; they come as data, from the client's own stream."""
+    """Random numbers that client code requests; they arrive as data, drawn from the client's own stream."""
 
     shape: tuple[int, ...]
     law: Law = "normal"
 
 
 class Client(NamedTuple):
-    """What client code may know of its own client.
+    """What client code may know about its own client.
 
-    "η·K" of a paper is `client.path[part]`: how far SGD carries this part's parameters in all steps of the phase along
-    a gradient of one that stays the same, with its momentum and scale; without these, `lr * steps`.  So a move divided
-    by it is a mean of the phase's gradients, but for what clipping and weight decay do.  Adam's steps are about η a
-    coordinate whatever the gradient's size, and such a mean tells nothing of it: its path is η a step.
+    "η·K" of a paper is `client.path[part]`: how far SGD moves this part's parameters in all steps of the phase along a
+    constant gradient of size one, with momentum and lr_scale; without these it is `lr * steps`.  So an update divided
+    by it is a mean of the phase's gradients, except for clipping and weight decay.  Adam's steps have size η per
+    coordinate whatever the gradient's size, so such a mean says nothing about the gradient; its path is η per step.
     """
 
-    kept: dict[str, Tree] = {}  # what it keeps between rounds (`keep`, `remember`), as it was when the round began
-    # [] the learning rate of this phase (in `upload`: of the round's last), decayed; a part in `lr_scale` times it
+    kept: dict[str, Tree] = {}  # its state between rounds (`keep`, `remember`), as at the beginning of the round
+    # [] this phase's learning rate (in `upload`: the last phase's), decayed, before factors of `lr_scale`
     lr: Tensor = torch.zeros(())
-    steps: Tensor = torch.zeros((), dtype=torch.int64)  # [] of this phase (in `upload`: of the round's last)
-    path: dict[str, Tensor] = {}  # part -> [] as lr and steps; of a part that the phase does not train, 0
+    steps: Tensor = torch.zeros((), dtype=torch.int64)  # [] of this phase (in `upload`: of the last phase)
+    path: dict[str, Tensor] = {}  # part -> []; 0 for a part that the phase does not train
 
 
 class Batch(NamedTuple):
@@ -62,7 +62,7 @@ class Batch(NamedTuple):
 
     x: Tensor  # [B, …] images, vectors or tokens, or whatever the phase's pool holds
     y: Tensor  # [B]
-    eps: dict[str, Tensor]  # the phase's noise, drawn anew for every step
+    eps: dict[str, Tensor]  # the phase's noise, redrawn for every step
     client: Client = Client()
 
 
@@ -73,5 +73,5 @@ class Data(NamedTuple):
     y: Tensor  # [N]
     mask: Tensor  # [N] bool, False for padding
     eps: dict[str, Tensor]
-    tally: dict[str, Tree] = {}  # what the loss tallied in this round's last phase that tallied anything
+    tally: dict[str, Tree] = {}  # the tally of this round's last phase that has one
     client: Client = Client()

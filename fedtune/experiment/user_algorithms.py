@@ -1,4 +1,6 @@
-"""The algorithm in a user's file: what would fail later, in a worker, is refused here in one line with the place."""
+"""The algorithm in a user's file: errors that would occur later, in a worker, are reported here in one line with the
+place.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ from fedtune.user_code import user_files
 from fedtune.user_code.references import PICKLED
 from fedtune.user_code.user_errors import reported
 
-PARTS = ("shared", "sends", "schedule", "structural", "predicts")  # what an algorithm declares as names
-SOUND = "_fedtune_is_sound"  # set on a class that was checked
+PARTS = ("shared", "sends", "schedule", "structural", "predicts")  # class attributes that are tuples of names
+SOUND = "_fedtune_is_sound"  # set on a class that passed the checks
 
 
 def find(name: str) -> type[Algorithm]:
-    """The algorithm of a canonical name: the class that it names, or the only one that its file defines."""
+    """The algorithm of a canonical name: the class that it names, or the only one in its file."""
     if user_files.call_options(name):
         raise UserError(f"an algorithm's hyperparameters are given by --set NAME=VALUE, but got {name!r}")
     found = user_files.load(name, "algorithm")
@@ -28,14 +30,14 @@ def find(name: str) -> type[Algorithm]:
 
 
 def checked(found: Any, name: str) -> type[Algorithm]:
-    """The class; UserError unless it is an algorithm that can be made with its defaults."""
+    """The class itself; UserError unless it is an algorithm that can be created with its defaults."""
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
         what = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
         raise UserError(
-            f"an algorithm is a class made from fedtune.Algorithm, but {name} is {what}{_hint(found, name)}"
+            f"an algorithm must be a subclass of fedtune.Algorithm, but {name} is {what}{_hint(found, name)}"
         )
     if found is Algorithm:
-        raise UserError(f"an algorithm is a class made from fedtune.Algorithm, but {name} is that class itself")
+        raise UserError(f"an algorithm must be a subclass of fedtune.Algorithm, but {name} is that class itself")
     if SOUND not in vars(found):
         _require_sound(found)
         setattr(found, SOUND, True)
@@ -43,9 +45,11 @@ def checked(found: Any, name: str) -> type[Algorithm]:
 
 
 def spaces(name: str) -> Mapping[str, Any] | None:
-    """The search spaces in the `SPACES` of an algorithm's file, by name; None without one.  UserError for a bad one."""
+    """The search spaces in an algorithm file's `SPACES`, by name; None if there are none.  UserError if invalid."""
     module = inspect.getmodule(find(name))
-    given = None if name.endswith(PICKLED) else getattr(module, "SPACES", None)  # what a notebook holds, no run keeps
+    given = (
+        None if name.endswith(PICKLED) else getattr(module, "SPACES", None)
+    )  # spaces in a notebook are not stored with a run
     if given is None:
         return None
     path = getattr(module, "__file__", name)
@@ -66,7 +70,7 @@ def spaces(name: str) -> Mapping[str, Any] | None:
 
 
 def _only(module: ModuleType, name: str) -> type[Algorithm]:
-    """The algorithm that a module defines; UserError unless it is one."""
+    """The only algorithm that a module defines; UserError unless there is exactly one."""
     own = {n: v for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__}
     found = {n: v for n, v in own.items() if issubclass(v, Algorithm) and not n.startswith("_")}
     if len(found) == 1:
@@ -79,15 +83,15 @@ def _only(module: ModuleType, name: str) -> type[Algorithm]:
     others = f"only {', '.join([*own, *functions])}" if own or functions else "none"
     hint = next((_hint(f, f"{name}:{n}") for n, f in functions.items() if _hint(f, n)), "")
     raise UserError(
-        f"an algorithm is a class made from fedtune.Algorithm, but {module.__file__} defines {others}{hint}"
+        f"an algorithm must be a subclass of fedtune.Algorithm, but {module.__file__} defines {others}{hint}"
     )
 
 
 def _hint(found: Any, name: str) -> str:
-    """What to do with a function that can be called as a model's is: with a shape, and the number of classes."""
+    """Advice for a function that looks like a model's: it takes at least a shape and the number of classes."""
     if not inspect.isfunction(found) or len(inspect.signature(found).parameters) < 2:
         return ""
-    return f"; if {found.__name__} makes a model, fedtune check {name} judges it"
+    return f"; if {found.__name__} makes a model, check it with fedtune check {name}"
 
 
 def _require_sound(cls: type[Algorithm]) -> None:
@@ -115,7 +119,7 @@ def _require_signature(cls: type[Algorithm], name: str, method: Callable[..., An
     if given is method:
         return
     if isinstance(given, staticmethod | classmethod | property) or not callable(given):
-        raise _refused(cls, f"{name} must be a method of an instance, but is a {type(given).__name__}", given)
+        raise _refused(cls, f"{name} must be an instance method, but is a {type(given).__name__}", given)
     if inspect.iscoroutinefunction(given) or inspect.isasyncgenfunction(given):
         raise _refused(cls, f"{name} must be a plain function, but is async", given)
     wanted = [p for p in inspect.signature(method).parameters if p != "self"]
@@ -129,9 +133,9 @@ def _require_signature(cls: type[Algorithm], name: str, method: Callable[..., An
 
 
 def _require_presets(cls: type[Algorithm]) -> None:
-    """UserError for a preset that is none."""
+    """UserError for an invalid preset."""
     if not isinstance(cls.presets, Mapping) or not all(isinstance(v, Mapping) for v in cls.presets.values()):
-        raise _refused(cls, f"presets must be hyperparameters by a name, but are {cls.presets!r}")
+        raise _refused(cls, f"presets must be dicts of hyperparameters by name, but are {cls.presets!r}")
 
 
 def _refused(cls: type, why: str, member: Any = None) -> UserError:
@@ -139,7 +143,7 @@ def _refused(cls: type, why: str, member: Any = None) -> UserError:
 
 
 def place_of(cls: type, member: Any = None) -> str:
-    """FILE:LINE of a class, or of its function."""
+    """FILE:LINE of a class, or of one of its functions."""
     code = getattr(inspect.unwrap(member), "__code__", None) if callable(member) else None
     if code:
         return f"{code.co_filename}:{code.co_firstlineno}"

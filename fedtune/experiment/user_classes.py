@@ -1,4 +1,4 @@
-"""An algorithm given as a class, from Python: the name of its file, or of a pickle where no file can be run again."""
+"""An algorithm given as a Python class: it is referred to by its file, or pickled if there is no file to run again."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fedtune.user_code import user_files
 
 
 def name_of(cls: type) -> str:
-    """What `--algo` would say for it: the name of one of fedtune's own, or a reference to its file.
+    """The value of `--algo` for a class: a built-in name, or a reference to its file.
 
-    A class of a notebook, of the script that runs, or within a function is pickled by value with what it uses; workers,
-    resume and replay have it from there.  UserError for what is no algorithm.
+    A class of a notebook, of the running script, or within a function is pickled by value with everything it uses;
+    workers, resume and replay load the pickle.  UserError if it is not an algorithm.
     """
     user_algorithms.checked(cls, cls.__name__)
     module = cls.__module__
@@ -29,7 +29,7 @@ def name_of(cls: type) -> str:
 
 
 def _pickled(cls: type) -> bytes:
-    """The class by value, with what it uses of modules that only this process has."""
+    """The class pickled by value, with what it uses from modules that only this process has."""
     from ray import cloudpickle  # the one that Ray's workers unpickle with
 
     main = inspect.getmodule(cls)
@@ -44,6 +44,6 @@ def _pickled(cls: type) -> bytes:
                 cloudpickle.unregister_pickle_by_value(main)
     except Exception as error:  # whatever pickling raises
         raise UserError(
-            f"{cls.__name__} is sent to workers as a pickle, but holds what cannot be ({error}); write it into a file"
+            f"{cls.__name__} is sent to workers as a pickle, but cannot be pickled ({error}); write it into a file"
         ) from error
     return content

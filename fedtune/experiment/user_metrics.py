@@ -1,13 +1,13 @@
-"""Metrics of the user's own: functions (scores [N, C], labels [N]) of one client's rows that give one number.
+"""A user's own metrics: functions (scores [N, C], labels [N]) of one client's rows that return one number.
 
     def recall(scores, y):                     # fedtune search --metric mine.py:recall --objective val_recall:max
         return (scores.argmax(1) == y)[y == 1].double().sum() / max(1, int((y == 1).sum()))
 
-    recall.mode = "max"                        # not needed: which is better, for --objective without a direction
+    recall.mode = "max"                        # optional: the direction, for --objective without one
 
-Scores are the first head's, as `predict` gives them; some may be -inf.  The number of each scored client becomes
-val_recall and test_recall, means over clients, with _std and _worst10 (of mode "min", the highest tenth).  Clients of
-as many rows are scored at once (torch.func.vmap) where the function can be, else one by one.
+Scores are the first head's, as returned by `predict`; some may be -inf.  The numbers of the scored clients become
+val_recall and test_recall, means over clients, with _std and _worst10 (for mode "min", the highest tenth).  Clients
+with equally many rows are scored at once (torch.func.vmap) if the function allows it, else one by one.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from fedtune.user_code import user_files
 from fedtune.user_code.references import parsed
 
 Rows = Sequence[tuple[Tensor, Tensor]]  # of each client: scores [N, C] and labels [N]
-CONTRACT = "a metric is a function (scores [N, C], labels [N]) of a client's rows that gives one finite number"
-one_by_one: set[Callable[..., Any]] = set()  # functions that cannot be stacked
+CONTRACT = "a metric must be a function (scores [N, C], labels [N]) of a client's rows that returns one finite number"
+one_by_one: set[Callable[..., Any]] = set()  # functions that vmap cannot run
 
 
 class OwnMetric(NamedTuple):
-    """A metric that has been loaded."""
+    """A user's metric after loading."""
 
     reference: str  # FILE.py:NAME(options)
     name: str
     function: Callable[[Tensor, Tensor], Any]
-    mode: str  # "max", "min", or "" where the file does not say
+    mode: str  # "max", "min", or "" if the file does not say
 
     def names(self, split: str) -> list[str]:
-        """What it is called in tables: its mean over clients, and how it is spread."""
+        """Its names in tables: the mean over clients, and its spread."""
         return [f"{split}_{self.name}{end}" for end in ("", "_std", "_worst10")]
 
     @property
@@ -50,12 +50,12 @@ class OwnMetric(NamedTuple):
         return f"{code.co_filename}:{code.co_firstlineno}" if code else self.reference
 
     def wrong(self, what: str) -> UserError:
-        """The error for a function that is no metric."""
+        """The error for a function that is not a metric."""
         return UserError(f"{CONTRACT}, but {self.name} at {self.place} {what}")
 
 
 def take(texts: Iterable[str]) -> tuple[tuple[str, ...], tuple[user_files.UserFile, ...]]:
-    """The canonical names of what was typed, and their files; UserError for what names no function of a file."""
+    """The canonical names of what was typed, and their files; UserError for anything but a function in a file."""
     names, files = [], []
     for text in texts:
         if not user_files.is_reference(text) or not parsed(text).member:
@@ -67,7 +67,7 @@ def take(texts: Iterable[str]) -> tuple[tuple[str, ...], tuple[user_files.UserFi
 
 
 def load(references: Sequence[str]) -> tuple[OwnMetric, ...]:
-    """The metrics of these names; UserError for what is none, or has a name that there is."""
+    """The metrics of these names; UserError if one is not a metric, or has a name that exists already."""
     found = tuple(_loaded(reference) for reference in references)
     taken = [name for metric in found for name in metric.names("val")]
     for metric in found:
@@ -92,14 +92,14 @@ def _loaded(reference: str) -> OwnMetric:
     try:
         inspect.signature(function).bind(None, None, **options)
     except TypeError as error:
-        raise metric.wrong(f"cannot be called so: {error}") from None
+        raise metric.wrong(f"cannot be called like this: {error}") from None
     except ValueError:
-        pass  # of a function in C nobody knows
+        pass  # unknown for a function in C
     return metric._replace(function=_Called(function, options)) if options else metric
 
 
 class _Called:
-    """A function with the options that were typed."""
+    """A function with the options from its reference."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self.__wrapped__, self.options = function, options
@@ -109,7 +109,7 @@ class _Called:
 
 
 def modes(references: Sequence[str]) -> dict[str, str]:
-    """The validation metrics that these are in tables, with the direction of each where it is known."""
+    """The names of the validation metrics in tables, with their directions if known."""
     return {
         name: mode
         for metric in load(references)
@@ -118,7 +118,7 @@ def modes(references: Sequence[str]) -> dict[str, str]:
 
 
 def check(references: Sequence[str], classes: int) -> None:
-    """UserError for a function that does not give a number of made-up rows, two of each class."""
+    """UserError for a function that does not return a number for random rows, two of each class."""
     draws = torch.Generator().manual_seed(0)
     y = torch.arange(classes).repeat(2)
     for metric in load(references):
@@ -126,36 +126,38 @@ def check(references: Sequence[str], classes: int) -> None:
 
 
 def spread(metric: OwnMetric, split: str, values: Tensor) -> dict[str, float]:
-    """A metric over clients: its mean, standard deviation, and mean over the worst tenth.  values [k]"""
+    """A metric over clients: mean, standard deviation, and mean over the worst tenth.  values [k]"""
     worst = values.sort(descending=metric.mode == "min").values[: max(1, math.ceil(len(values) / 10))]
     found = (values.mean(), values.std(correction=0), worst.mean())
     return dict(zip(metric.names(split), torch.stack(found).tolist(), strict=True))
 
 
 def one_each(metric: OwnMetric, rows: Rows, who: Callable[[int], str] = lambda i: "") -> Tensor:
-    """The metric of each client by itself, on its real rows.  UserError unless all are finite numbers.  -> [k]
+    """The metric of each client, on its real rows.  UserError unless all are finite.  -> [k]
 
-    who: the i-th client in words, for a complaint.
+    who: the i-th client in words, for messages.
     """
     values = _stacked(metric, rows)
     if values is None:
         values = torch.stack([_one(metric, scores, y) for scores, y in rows])
     if values.dim() > 1:
-        raise metric.wrong(f"gives a tensor of shape {list(values.shape[1:])}")
+        raise metric.wrong(f"returns a tensor of shape {list(values.shape[1:])}")
     if not values.isfinite().all():
         at = int((~values.isfinite()).nonzero()[0])
         value, y, whose = float(values[at]), rows[at][1], f" ({who(at)})" if who(at) else ""
-        raise metric.wrong(f"gives {value} of {several(len(y), 'row')} of {several(len(y.unique()), 'class')}{whose}")
+        raise metric.wrong(
+            f"returns {value} for {several(len(y), 'row')} of {several(len(y.unique()), 'class')}{whose}"
+        )
     return values.double()
 
 
 def _stacked(metric: OwnMetric, rows: Rows) -> Tensor | None:
-    """The same of all clients at once; None where they have unlike numbers of rows, or the function cannot."""
+    """The metrics of all clients at once; None if their numbers of rows differ, or vmap cannot run the function."""
     if metric.function in one_by_one or len(rows) == 1 or len({len(y) for _, y in rows}) > 1:
         return None
     try:
         values = torch.func.vmap(metric.function)(*(torch.stack(both) for both in zip(*rows, strict=True)))
-    except Exception:  # what it says is said again, of one client, if it is no matter of stacking
+    except Exception:  # if it is not about vmap, it occurs again for one client and is reported then
         values = None
     if not isinstance(values, Tensor):
         one_by_one.add(metric.function)
@@ -169,4 +171,4 @@ def _one(metric: OwnMetric, scores: Tensor, y: Tensor) -> Tensor:
     try:
         return torch.as_tensor(value).detach().cpu().to(torch.float64)
     except (TypeError, ValueError, RuntimeError):
-        raise metric.wrong(f"gives {type(value).__name__}") from None
+        raise metric.wrong(f"returns {type(value).__name__}") from None

@@ -1,4 +1,4 @@
-"""A scenario from what was typed, with data, partition and model of one's own; and what these say about it."""
+"""The scenario from the command line's fields, including the user's own data, partition and model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedtune.user_code.user_files import UserFile
 
 
 class Taken(NamedTuple):
-    """A scenario, the fields that were given for it with canonical names, and the user's files among these."""
+    """A scenario, the fields given for it with canonical names, and the user's files among them."""
 
     scenario: Scenario
     given: dict[str, Any]
@@ -30,12 +30,12 @@ class Taken(NamedTuple):
 
 
 def known() -> dict[str, tuple[str, ...]]:
-    """The fields for which a file is taken too, and the names that there are."""
+    """The fields that also accept a file, and their built-in names."""
     return {"dataset": datasets.names(), "model": catalogue.names(), "partition": PARTITIONS}
 
 
 def taken(name: str, fields: Mapping[str, Any]) -> Taken:
-    """The scenario of this name with these fields, in which files stand where names do; UserError for what is wrong.
+    """The scenario of this name with these fields, which may be files instead of names; UserError if anything is wrong.
 
     Data and partition are read and checked here.
     """
@@ -47,7 +47,7 @@ def taken(name: str, fields: Mapping[str, Any]) -> Taken:
             own = user_files.merged(own, files)
     user_files.register(own)
     if name not in (*scenarios.SCENARIOS, given.get("dataset")):
-        raise UserError(f"unknown scenario {name!r}: your own data are given by --dataset, without a scenario")
+        raise UserError(f"unknown scenario {name!r}: give your own data by --dataset, without --scenario")
     if user_files.is_own(given.get("dataset", "")):
         own = user_data.described(given["dataset"], own)
     if user_files.is_own(given.get("partition", "")):
@@ -56,7 +56,7 @@ def taken(name: str, fields: Mapping[str, Any]) -> Taken:
 
 
 def data_in_words(scenario: Scenario) -> str:
-    """What a user's own data set is and what is done with it, in a line; nothing for fedtune's own data sets."""
+    """A user's data set and its preprocessing in one line; "" for built-in data sets."""
     name = scenario.dataset
     if not user_data.is_own(name):
         return ""
@@ -74,7 +74,7 @@ def data_in_words(scenario: Scenario) -> str:
 
 
 def notes(scenario: Scenario) -> tuple[str, ...]:
-    """What a user has to know of what was read of their own data set, a line each."""
+    """Notes for the user about what was read from their data set, one line each."""
     name = scenario.dataset
     if not user_data.is_own(name):
         return ()
@@ -84,13 +84,12 @@ def notes(scenario: Scenario) -> tuple[str, ...]:
 
 
 def defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields that follow from a data set and a partition of one's own, for those that are not given.
+    """Defaults of fields that depend on the user's data set or partition, for those that are not given.
 
-    A data set that tells whose each row is comes by its owners: partition natural, a client for each of them.  A
-    partition file says how many clients there are.  Vectors, series and tokens come with a model that takes them, and
-    where a row may be two things, a model that is given and takes one of them says which.
-    The last of the clients holds what is left of the owners.  UserError for a number of clients that the partition
-    file contradicts.
+    A data set with owners is partitioned by them: partition natural, one client per owner.  A partition file determines
+    the number of clients.  Vectors, series and tokens get a model that takes them.  If the kind of the rows is
+    ambiguous, a given model that takes only one kind decides it.  With several owners per client, the last client holds
+    those that are left.  UserError if the number of clients contradicts the partition file.
     """
     found: dict[str, Any] = {}
     name, partition = fields.get("dataset", ""), fields.get("partition", "")
@@ -117,30 +116,30 @@ def defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
         found["clients"] = clients = user_partition.clients(partition)
         if str(fields.get("clients", clients)) != str(clients):
             raise UserError(
-                f"{partition} has {clients} clients, but clients is given as {fields['clients']}; leave it out"
+                f"{partition} has {clients} clients, but clients was given as {fields['clients']}; leave it out"
             )
     return {n: v for n, v in found.items() if n not in fields}
 
 
 def _owners(name: str, fields: Mapping[str, Any], about: user_data.About) -> int:
-    """How many owners have rows that may be given to clients."""
+    """The number of owners whose rows may be given to clients."""
     skip, keep, least = (int(_number(fields, n, 0.0)) for n in ("skip_classes", "keep_classes", "min_rows"))
     if not about.owners or not (skip or keep):
         return about.owners_of(least)
     data = user_data.load(name)
-    assert data.owner is not None  # as the description says
+    assert data.owner is not None  # the metadata say so
     return len(np.unique(data.owner[kept_rows(data, skip, keep, least)]))
 
 
 def _only_kind(model: str, about: user_data.About) -> str:
-    """What the rows are where type and axes leave it open and the model takes one kind only; "" where that is open."""
+    """The kind of the rows if type and axes leave it ambiguous and the model takes only one; "" otherwise."""
     kinds = user_rows.OF_AXES[len(about.shape)]
     fitting = [kind for kind in kinds if _takes(model, user_rows.row_shape(kind, about.shape), kind, about.classes)]
     return fitting[0] if len(kinds) > 1 and len(fitting) == 1 else ""
 
 
 def _takes(model: str, shape: tuple[int, ...], kind: str, classes: int) -> bool:
-    """Whether such rows can be given to a model, or to several."""
+    """Whether a model, or several, take such rows."""
     import torch
 
     from fedtune.nn import architectures
@@ -156,7 +155,7 @@ def _takes(model: str, shape: tuple[int, ...], kind: str, classes: int) -> bool:
 
 
 def _number(fields: Mapping[str, Any], name: str, otherwise: float) -> float:
-    """A field's value as far as it is a number: what is none is the scenario's to refuse."""
+    """A field's value as a number; a value that is not a number is refused elsewhere, by the scenario."""
     try:
         value = float(fields.get(name, otherwise))
     except (TypeError, ValueError):

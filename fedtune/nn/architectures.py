@@ -1,4 +1,4 @@
-"""Networks with named parts `body` (images -> features) and `head` (features -> logits): ours by name, or a user's."""
+"""Networks with named parts `body` (images -> features) and `head` (features -> logits): built-in or a user's."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def celeba_cnn(shape: Shape, features: int) -> nn.Module:
 
 
 def mcmahan_cnn(shape: Shape, features: int) -> nn.Module:
-    """The 4-layer CNN of McMahan et al. as PFLlib has it: conv5 32, ReLU, pool, conv5 64, ReLU, pool, features (512).
+    """The 4-layer CNN of McMahan et al. as in PFLlib: conv5 32, ReLU, pool, conv5 64, ReLU, pool, features (512).
 
     582,026 parameters for 28×28 and ten classes.  Source: arXiv:1602.05629; PFLlib (FedAvgCNN: no padding).
     """
@@ -134,12 +134,12 @@ def mcmahan_cnn(shape: Shape, features: int) -> nn.Module:
 
 
 class Tokens(nn.Module):
-    """The mean of the tokens' embeddings; a token from VOCABULARY on shares that of its remainder."""
+    """The mean of the tokens' embeddings; tokens are taken modulo VOCABULARY."""
 
     VOCABULARY, WIDTH = 4096, 32
 
     def __init__(self) -> None:
-        """Draw the embeddings."""
+        """Initialise the embeddings."""
         super().__init__()
         self.embedding = nn.Embedding(self.VOCABULARY, self.WIDTH)
 
@@ -149,7 +149,7 @@ class Tokens(nn.Module):
 
 
 def tokens(shape: Shape, features: int) -> nn.Module:
-    """For sequences of whole numbers: the mean of 4096 embeddings of 32, features (64), ReLU.
+    """For sequences of tokens: the mean of 4096 embeddings of width 32, features (64), ReLU.
 
     Source: a bag of hashed words, as in fastText (Joulin et al., EACL 2017, arXiv:1607.01759), with a hidden layer.
     """
@@ -171,10 +171,10 @@ def resnet18(shape: Shape, features: int) -> nn.Module:
 
 
 def _pooled(name: str) -> Callable[[Shape, int], nn.Module]:
-    """torchvision's net of that name, not pretrained, its features brought to D by one-dimensional average pooling.
+    """torchvision's net of this name, not pretrained, its features reduced to D by one-dimensional average pooling.
 
     Source: HtFLlib's families.  Differs: PyTorch's default initialisation for GoogLeNet, and no dropout before its
-    last layer, as random numbers must come as data.
+    last layer.
     """
 
     def body(shape: Shape, features: int) -> nn.Module:
@@ -203,9 +203,9 @@ def _pooled(name: str) -> Callable[[Shape, int], nn.Module]:
     return body
 
 
-TOKENS = "tokens"  # the one that takes whole numbers
+TOKENS = "tokens"  # the architecture that takes tokens
 
-# the body's maker of each architecture in the catalogue
+# the function that makes the body of each architecture in the catalogue
 BODIES: dict[str, Callable[[Shape, int], nn.Module]] = {
     "mlp": mlp,
     "cnn8": cnn8,
@@ -224,7 +224,7 @@ BODIES: dict[str, Callable[[Shape, int], nn.Module]] = {
 
 
 def build(name: str, shape: Shape, classes: int, features: int = 0, seed: int = 0) -> Net:
-    """One architecture with PyTorch's default initialisation from this seed; the global random state is left alone."""
+    """An architecture with PyTorch's default initialisation from this seed; the global random state is not changed."""
     with randomness.seeded(seed):
         if catalogue.is_own(name):
             return user_models.build(name, shape, classes, features)
@@ -232,7 +232,7 @@ def build(name: str, shape: Shape, classes: int, features: int = 0, seed: int = 
             raise unknown("model", name, BODIES, "fedtune list")
         d = features or catalogue.WIDTHS[name]
         if name not in ("mlp", TOKENS) and len(shape) != 3:
-            raise _misfit(name, shape, "it is for images; take mlp for vectors, or a model of your own: FILE.py:NAME")
+            raise _misfit(name, shape, "it is for images; use mlp for vectors, or your own model: FILE.py:NAME")
         try:
             net = Net(BODIES[name](shape, d), Linear(d, classes))
         except (RuntimeError, ValueError) as error:
@@ -242,9 +242,9 @@ def build(name: str, shape: Shape, classes: int, features: int = 0, seed: int = 
 
 
 def width(model: str, shape: Shape, classes: int, features: int = 0, dtype: torch.dtype = torch.float32) -> int:
-    """The feature dimension D of a model or of several: as asked for, what a user's model gives, or its paper's.
+    """The feature dimension D of a model or of several: as requested, as a user's model returns, or the paper's.
 
-    UserError unless a user's models fit the rows and have one width; ours have the width that they are told.
+    UserError unless a user's models fit the rows and have the same width; built-in models take any width.
     """
     members = list(dict.fromkeys(catalogue.members(model)))
     d, first = features, "--features"
@@ -252,7 +252,7 @@ def width(model: str, shape: Shape, classes: int, features: int = 0, dtype: torc
         found = user_models.width(name, shape, classes, d, dtype)
         if d and found != d:
             raise UserError(
-                f"every model needs features of one width, but {name} has {found} and {first} says {d}; let its "
+                f"all models need features of the same width, but {name} has {found} and {first} has {d}; let its "
                 "function take `features`"
             )
         d, first = found, name
@@ -260,12 +260,12 @@ def width(model: str, shape: Shape, classes: int, features: int = 0, dtype: torc
 
 
 def require_fit(name: str, net: nn.Module, shape: Shape, dtype: torch.dtype) -> None:
-    """UserError unless one of our architectures runs on such rows; a user's was run to find its width."""
+    """UserError unless a built-in architecture runs on such rows; a user's was run already to find its width."""
     if catalogue.is_own(name):
         return
     if dtype.is_floating_point == (name == TOKENS):
-        what = "tokens; take" if name == TOKENS else f"images and vectors; take {TOKENS}, or"
-        raise _misfit(name, shape, f"it is for {what} a model of your own: FILE.py:NAME", dtype)
+        what = "tokens; use" if name == TOKENS else f"images and vectors; use {TOKENS}, or"
+        raise _misfit(name, shape, f"it is for {what} your own model: FILE.py:NAME", dtype)
     try:
         with torch.no_grad():
             net.eval()(torch.zeros(1, *shape, dtype=dtype))

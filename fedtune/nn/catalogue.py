@@ -1,11 +1,11 @@
-"""The architectures by name: feature widths and families, without the networks, which take a second to import."""
+"""Architectures by name: feature widths and families, without the networks, which take a second to import."""
 
 from __future__ import annotations
 
 from fedtune.core.errors import unknown
 from fedtune.user_code import extensions, user_files
 
-GROUP = "models"  # of entry points
+GROUP = "models"  # the group of entry points
 # architecture -> its feature width D in the paper it comes from
 WIDTHS: dict[str, int] = {
     "mlp": 64,
@@ -24,10 +24,10 @@ WIDTHS: dict[str, int] = {
 }
 
 ANY_SHAPE = ("mlp",)  # takes vectors and series as well as images; the others take images
-OF_TOKENS = ("tokens",)  # takes whole numbers
+OF_TOKENS = ("tokens",)  # takes token numbers
 
 _RESNETS = tuple(f"resnet{n}-pooled" for n in (18, 34, 50, 101, 152))
-# mixed architectures of one feature width: client i runs number i mod their count
+# families of architectures with the same feature width: client i uses number i mod their count
 FAMILIES: dict[str, tuple[str, ...]] = {
     "htmini3": ("mlp", "cnn8", "cnn8-wide"),  # ours, for images of 8×8 and 28×28 on a CPU
     # HtFLlib's, which FedSA uses
@@ -39,15 +39,15 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 
 
 def names() -> tuple[str, ...]:
-    """The architectures and families there are by name, and what installed packages add."""
+    """The names of all architectures and families, including those of installed packages."""
     return (*WIDTHS, *FAMILIES, *extensions.names(GROUP))
 
 
 def members(model: str) -> tuple[str, ...]:
-    """The architectures of a model: of one name, of a family's, or of several with commas between them.
+    """The architectures of a model: one name, a family, or several separated by commas.
 
-    UserError with the nearest name for one that there is not.  A user's file need not be known here: records are read
-    elsewhere, too.
+    UserError with the nearest name for an unknown one.  A user's file need not be known here, because records are also
+    read elsewhere.
     """
     found: list[str] = []
     for name in user_files.each(model):
@@ -58,12 +58,12 @@ def members(model: str) -> tuple[str, ...]:
 
 
 def taking(tokens: bool, axes: int) -> tuple[str, ...]:
-    """The architectures of ours that take rows of so many axes, of tokens or of numbers."""
+    """The built-in architectures for rows with this many axes, of tokens or of numbers."""
     if tokens:
         return OF_TOKENS
     return tuple(name for name in WIDTHS if name not in OF_TOKENS) if axes == 3 else ANY_SHAPE
 
 
 def is_own(name: str) -> bool:
-    """Whether an architecture is a user's: from a file, or of an installed package."""
+    """Whether an architecture is a user's: from a file or an installed package."""
     return name not in WIDTHS and (user_files.is_own(name) or name in extensions.names(GROUP))

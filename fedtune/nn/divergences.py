@@ -1,4 +1,4 @@
-"""How far one prediction is from another: Kullback-Leibler divergences of softmaxed scores."""
+"""Kullback-Leibler divergences between softmaxed scores."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def kl_rows(target: Tensor, logits: Tensor) -> Tensor:
 
 
 def imitate(logits: Tensor, teacher: Tensor, coupled: bool = False, over: str = "rows") -> Tensor:
-    """KL(softmax(teacher) || softmax(logits)), [B, C] both.  coupled: its gradient reaches the teacher as well.
+    """KL(softmax(teacher) || softmax(logits)), [B, C] both.  coupled: the gradient also reaches the teacher.
 
-    over="elements" is the mean over rows and classes, 1/C of that over rows: PyTorch's default reduction.
+    over="elements" is the mean over rows and classes (PyTorch's default reduction): 1/C of the mean over rows.
     """
     apart = kl(teacher if coupled else teacher.detach(), logits)
     return apart / logits.shape[1] if over == "elements" else apart

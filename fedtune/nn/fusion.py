@@ -1,4 +1,4 @@
-"""What a server makes of many clients' Gaussians of one class: those that lie close become one.
+"""Fuse many clients' Gaussians of a class on the server: those that are close become one.
 
 GFPL, arXiv:2602.21873 ("the paper" below), section 3.4 and algorithm 1, with diagonal covariances.
 """
@@ -30,7 +30,7 @@ def bhattacharyya(means_a: Tensor, variances_a: Tensor, means_b: Tensor, varianc
 def pairwise(means: Tensor, variances: Tensor) -> Tensor:
     """Bhattacharyya distances [L, L] between all pairs of L Gaussians; means and variances [L, D].
 
-    Two rows at a time and only from the diagonal on: nothing of size L x L x D exists, and the strips stay in cache.
+    Two rows at a time, from the diagonal on: no tensor of size L x L x D is made, and the strips stay in cache.
     """
     distances = means.new_zeros(len(means), len(means))
     for i in range(0, len(means), 2):
@@ -46,14 +46,14 @@ def fuse(
 ) -> tuple[Mixtures, Tensor]:
     """Cluster the components of one class over all clients and replace each cluster by one Gaussian.  Server code.
 
-    weights    [L] rows each component stands for; components of weight 0 are left out.
+    weights    [L] rows that each component represents; components of weight 0 are left out.
     means, variances  [L, D], ordered by client, then component.
     threshold  Bhattacharyya distance; closer means strictly smaller.  0 fuses nothing, inf everything.
-    linkage    "complete": one by one, whoever is closer than the threshold to all members so far;
+    linkage    "complete": one by one, each component closer than the threshold to all members so far;
                "ball": all that are close to the seed; "single": all that are linked by a chain of close ones.
-    Returns the fused components in the order of their seeds, weights summed and not normalised, and which
-    of them each input went to [L] (-1: left out).  Seeds and candidates are visited by descending weight,
-    ties in the order given, so the result does not depend on who arrived first.
+    Returns the fused components in the order of their seeds, with summed, not normalised weights; and the fused
+    component of each input [L] (-1: left out).  Seeds and candidates are visited by descending weight, ties in
+    the given order, so the result does not depend on which client's upload arrived first.
     Raises ValueError for an unknown linkage.
     Source: the paper, Algorithm 1.  Its line 5 reads "ball" as printed, where a pair of members may be
     up to any distance within the ball; "complete" keeps the stated condition true for every pair.
@@ -78,12 +78,13 @@ def fuse(
 def fuse_classes(
     weights: Tensor, local: Mixtures, kind: Tensor | None, kinds: int, threshold: float, linkage: str
 ) -> tuple[Mixtures, Tensor, Tensor]:
-    """`fuse` class by class, over all clients of a kind, whose features lie in a space of their own.
+    """`fuse` for each class, over all clients of one architecture, because each architecture has its own feature space.
 
-    weights  [m, C, n] of the clients' mixtures, whose means and variances are [m, C, n, D].
-    kind     [m] which of `kinds` a client is of; None: all are of one.
-    Returns mixtures [C, L] whose weights add up to 1 for each class and kind, padded with weight 0; the kind of each
-    component [C, L]; and the components that came in with the clusters under each of LINKAGES [1 + 3].
+    weights  [m, C, n] of the clients' mixtures; their means and variances are [m, C, n, D].
+    kind     [m] the architecture of each client, below `kinds`; None: all have the same.
+    Returns mixtures [C, L] whose weights add up to 1 for each class and architecture, padded with weight 0; the
+    architecture of each component [C, L]; and the number of components before, and of clusters under each of
+    LINKAGES [1 + 3].
     """
     of_class, homes, counted = [], [], torch.zeros(1 + len(LINKAGES), dtype=torch.float64)
     for c in range(weights.shape[1]):

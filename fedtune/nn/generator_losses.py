@@ -1,8 +1,8 @@
-"""What a server's generator descends on: terms of its features h [B, D], each with its gradient.
+"""Loss terms of a server's generator, as functions of its features h [B, D], each with its gradient.
 
-A server's step is small, and autograd's bookkeeping through twenty operations costs more than they do.  So a term is
-made once for a round's S steps, with its weight and all else that does not depend on the net; called with h and a step
-it gives its value and its slope, the gradient by h [B, D] (a test: autograd's).
+A server's step is small, and autograd's bookkeeping for twenty operations costs more than the operations.  So a term
+is prepared once for a round's S steps, with its weight and everything that does not depend on the net.  Called with h
+and a step, it returns its value and its gradient with respect to h [B, D].  A test compares them with autograd's.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def total(*terms: Term) -> Term:
 
 
 def fidelity(times: float, heads: dict[str, Tensor], share: Tensor, y: Tensor, weighing: str = "labels") -> Term:
-    """times · Σ_k mean_b share[k, y_b] · CE(head_k(h_b), y_b): who has more of a class says more about it.
+    """times · Σ_k mean_b share[k, y_b] · CE(head_k(h_b), y_b): clients with more rows of a class count more for it.
 
-    heads are all that were sent, [m, …]; share [m, C]; y [S, B].  weighing="mean": share averaged over the batch first,
-    which is what a [B] times a [B, 1] became in the codes.
+    heads are all uploaded heads, [m, …]; share [m, C]; y [S, B].  weighing="mean": share is averaged over the batch
+    first, which is what the released codes compute by multiplying a [B] with a [B, 1].
     """
-    # Classes first: one product for all heads, and a softmax down columns, many times as fast as along rows of ten.
+    # Classes first: one product for all heads, and a softmax over columns, many times as fast as over rows of ten.
     weight, bias = heads["head.weight"].transpose(0, 1), heads["head.bias"].T  # [C, m, D], [C, m]
     classes, m = bias.shape
     weight, bias = weight.flatten(0, 1), bias.reshape(-1, 1)
@@ -55,12 +55,12 @@ def fidelity(times: float, heads: dict[str, Tensor], share: Tensor, y: Tensor, w
 
 
 def diversity(times: float, noise: Tensor, y: Tensor, pairs: str, features: int, over_batch: bool = False) -> Term:
-    """times · exp(-mean over pairs of distance(h) · distance(ε)): falls as unlike noise gives unlike features.
+    """times · exp(-mean over pairs of distance(h) · distance(ε)): small if different noise gives different features.
 
     noise [S, B, Z], y [S, B]; distances are means over dimensions, absolute for h and squared for ε.
     pairs   "same": the pairs p != q with y_p = y_q (1 if there are none); "other": those with y_p != y_q, and "all",
-            both over B², as in the codes.
-    over_batch  divide the sum over the "same" pairs by B², too.
+            both over B², as in the released codes.
+    over_batch  divide the sum over the "same" pairs by B² as well.
     Source: FedPA, Eq. 7, which divides by B².
     """
     alike = y[:, :, None] == y[:, None]  # [S, B, B]

@@ -1,4 +1,4 @@
-"""Heads: what a server can do with one and Gaussians of features, and one that is never trained."""
+"""Linear heads: pooled Gaussians of features, training on a server, and a fixed head."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 
 def pooled_moments(means: Tensor, covariances: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean [C, D] and covariance [C, D, D] of each class's rows, from the clients' own.  Zero where there are too few.
+    """Mean [C, D] and covariance [C, D, D] of each class, pooled from the clients' own.  Zero if there are too few
+    rows.
 
-    means [m, C, D], covariances [m, C, D, D] with divisor n - 1, counts [m, C].  What a client without rows of a class
-    says of it is not read.
+    means [m, C, D], covariances [m, C, D, D] with divisor n - 1, counts [m, C].  Values of a client without rows of a
+    class are not used.
     """
     n = counts.to(means)
     total = n.sum(0)
@@ -23,9 +24,9 @@ def pooled_moments(means: Tensor, covariances: Tensor, counts: Tensor) -> tuple[
 
 
 def moments(z: Tensor, y: Tensor, mask: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean [C, D], covariance [C, D, D] with divisor n - 1, and rows [C] of each class.  Client code.
+    """Mean [C, D], covariance [C, D, D] with divisor n - 1, and number of rows [C] of each class.  Client code.
 
-    z [N, D], y [N], mask [N] bool.  Zero where a class has no row, and the covariance of a single one.
+    z [N, D], y [N], mask [N] bool.  Zero if a class has no row; the covariance is also zero for a single row.
     """
     member = (F.one_hot(y, classes) * mask[:, None]).to(z)  # [N, C]
     counts = member.sum(0)
@@ -38,23 +39,25 @@ def moments(z: Tensor, y: Tensor, mask: Tensor, classes: int) -> tuple[Tensor, T
 def descend(
     weight: Tensor, bias: Tensor, x: Tensor, y: Tensor, epochs: int, batch: int, lr: float, stream: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Plain SGD of a linear head on the cross-entropy of rows x [N, D], y [N], each epoch in an order of its own."""
+    """Plain SGD of a linear head on the cross-entropy of rows x [N, D], y [N], shuffled in each epoch."""
     weight, bias, wanted = weight.clone(), bias.clone(), F.one_hot(y, len(bias)).to(x)
     for _ in range(epochs):
         for rows in torch.randperm(len(x), generator=stream).to(x.device).split(batch):
-            slope = (F.linear(x[rows], weight, bias).softmax(1) - wanted[rows]) / len(rows)  # [B, C], by the logits
+            slope = (F.linear(x[rows], weight, bias).softmax(1) - wanted[rows]) / len(
+                rows
+            )  # [B, C], gradient of the logits
             weight -= lr * slope.T @ x[rows]
             bias -= lr * slope.sum(0)
     return weight, bias
 
 
 class Frame(nn.Module):
-    """The fixed classifier: scores are inner products with the frame's columns."""
+    """A fixed classifier: scores are inner products with the frame's columns."""
 
     columns: Tensor
 
     def __init__(self, frame: Tensor) -> None:
-        """Keep the frame [D, C], which is never trained."""
+        """Store the frame [D, C], which is never trained."""
         super().__init__()
         self.register_buffer("columns", frame)
 

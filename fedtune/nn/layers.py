@@ -1,12 +1,12 @@
-"""What client code needs to run fast over a stack of clients on a CPU; alone, each is PyTorch's own operation.
+"""Layers that run fast over a stack of clients on a CPU; for a single client each is PyTorch's own operation.
 
 Client code is written for one client.  Outside `torch.func.vmap` everything here is PyTorch's own operation at its own
-speed; inside, with an input that carries the client axis, it is the same computation in a cheaper memory order.
-Convolutions need nothing: vmap already turns K of them into one grouped convolution, which oneDNN runs best if
+speed.  Inside, with an input that has the client axis, it is the same computation in a cheaper memory order.
+Convolutions need no change: vmap turns K of them into one grouped convolution, which oneDNN runs fastest if
 
-    the batch lies in memory as [B, H, W, K, C]       `stacked_layout`, else the convolution copies
-    pooling leaves it so                              `max_pool2x2`, else PyTorch's rule folds K into B and copies
-    freed buffers are kept                            `core.memory`, else every step faults its pages in again
+    the batch is stored as [B, H, W, K, C]            `stacked_layout`, else the convolution copies
+    pooling keeps that order                          `max_pool2x2`, else PyTorch's rule folds K into B and copies
+    freed buffers are kept                            `core.memory`, else every step has page faults again
 
 Measured on one thread (EPYC 9004, torch 2.13, K = 20, SGD with momentum; speed-up over one eager client at a time):
 
@@ -15,9 +15,9 @@ Measured on one thread (EPYC 9004, torch 2.13, K = 20, SGD with momentum; speed-
     + layout + pooling        2.5 - 3.2    2.2 - 2.4    1.2 - 1.7    the span is page faults: up to 6000 a step
     + memory kept             2.8 - 3.3    2.0 - 2.4    1.7 - 1.9
 
-That is of steps as vmap and autograd run them; most are replayed from tapes now, and what these reach is measured in
-docs/engine.md.  Tried and dropped, as none was faster: a convolution with its own vmap rule and the bias inside (0.95
-of the above); im2col and bmm (forward and backward together slower than oneDNN's grouped convolution); chunks of
+These figures are for steps run by vmap and autograd.  Most steps are now replayed from recordings; docs/engine.md has
+their figures.  Tried and dropped, because none was faster: a convolution with its own vmap rule and the bias inside
+(0.95 of the above); im2col and bmm (forward and backward together slower than oneDNN's grouped convolution); chunks of
 clients (each pays a step's 1.7 ms of overhead; only from B = 64 on do five at a time gain 4 to 7 %).
 """
 
@@ -27,19 +27,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-_LARGE_WEIGHT = 2**16  # numbers in one client's weight
+_LARGE_WEIGHT = 2**16  # elements of one client's weight
 
 
 def _has_client_axis(x: Tensor) -> bool:
     """Whether the innermost transform around this code is a vmap over x.
 
-    Asked, so that outside vmap PyTorch's own operation runs: an autograd.Function there costs 25 % of a small step.
+    If not, PyTorch's own operation is used: an autograd.Function would cost 25 % of a small step.
     """
     return torch._C._functorch.is_batchedtensor(x)
 
 
 class _StackedMaxPool(torch.autograd.Function):
-    """Carries the vmap rule of `max_pool2x2`; only vmap calls it, so autograd sees the operations of the rule."""
+    """Provides the vmap rule of `max_pool2x2`; only vmap calls it, so autograd sees the rule's operations."""
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
@@ -57,7 +57,8 @@ class _StackedMaxPool(torch.autograd.Function):
 
 
 def max_pool2x2(x: Tensor) -> Tensor:
-    """`F.max_pool2d(x, 2)`, ties and odd sizes as there; under vmap the client axis goes into channels, not the batch.
+    """`F.max_pool2d(x, 2)` with the same ties and odd sizes; under vmap the client axis is merged into channels, not
+    the batch.
 
     x   [B, C, H, W] or [C, H, W]; returns [..., C, H // 2, W // 2].
     """
@@ -73,11 +74,11 @@ class MaxPool2x2(nn.Module):
 
 
 def cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
-    """`F.cross_entropy(scores, y)`, the mean over rows; under vmap the same to the last bit, in half the time.
+    """`F.cross_entropy(scores, y)`, the mean over rows; under vmap bit-identical, in half the time.
 
-    PyTorch has no rule of its own for a stack of these: it runs a decomposition in Python, which looks for labels to be
-    ignored and, when first used, imports a system for symbolic algebra.
-    scores   [B, C]; y [B] whole numbers from 0 to C - 1.
+    PyTorch has no vmap rule for it: it runs a decomposition in Python, which looks for labels to ignore and imports
+    a computer algebra system on first use.
+    scores   [B, C]; y [B] integers from 0 to C - 1.
     """
     if not _has_client_axis(scores):
         return F.cross_entropy(scores, y)
@@ -85,7 +86,7 @@ def cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
 
 
 class _StackedLinear(torch.autograd.Function):
-    """x Wᵀ for every client; the gradient by W comes out in W's own memory order."""
+    """x Wᵀ for every client; the gradient of W has W's own memory order."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor) -> Tensor:
@@ -111,13 +112,13 @@ class _StackedLinear(torch.autograd.Function):
 
 
 class Linear(nn.Linear):
-    """`nn.Linear`; a large weight that carries the client axis gets a gradient that need not be copied.
+    """`nn.Linear`; a large weight with the client axis gets a gradient that need not be copied.
 
-    PyTorch's rule for a stack makes the gradient by W transposed, and autograd copies all K of them into W's order.
+    PyTorch's vmap rule returns the gradient of W transposed, and autograd copies all K of them into W's order.
     Speed-up over the loop without and with this: 784-128-10 at B = 4 1.1 -> 1.7, at B = 32 1.0 -> 1.35; McMahan's CNN
     (a weight of 512 x 1024) at B = 4 0.8 -> 1.2, at B = 10 1.0 -> 1.25.  A small weight costs less to copy than a
-    backward in Python costs to call.  Simply writing (W xᵀ)ᵀ also avoids the copy, and is faster where x needs no
-    gradient, but MKL's batched product for the gradient by x is then up to 18 times slower.
+    backward in Python costs to call.  Writing (W xᵀ)ᵀ would also avoid the copy, and is faster where x needs no
+    gradient, but then MKL's batched product for the gradient of x is up to 18 times slower.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -130,11 +131,11 @@ class Linear(nn.Linear):
 
 
 def stacked_layout(x: Tensor) -> Tensor:
-    """The same values and shape, laid out in memory as the stacked convolution reads them.
+    """The same values and shape, in the memory order that the stacked convolution reads.
 
-    x   [K, B, C, H, W]; on a CPU it comes back lying as [B, H, W, K, C].  Whatever is no image batch, or not on a CPU,
-    comes back as it is.  Only for nets with convolutions, which gain 1.7 to 2 times for one copy of the batch:
-    a net that flattens its input has to undo it (784-128-10 trains 1.2 and predicts 1.6 times slower with it).
+    x   [K, B, C, H, W]; on a CPU it is stored as [B, H, W, K, C] afterwards.  Anything but an image batch on a CPU is
+    returned unchanged.  Only for nets with convolutions, which become 1.7 to 2 times faster for one copy of the batch.
+    A net that flattens its input has to undo it (784-128-10 trains 1.2 and predicts 1.6 times slower with it).
     """
     if x.ndim != 5 or x.device.type != "cpu":
         return x
@@ -142,11 +143,11 @@ def stacked_layout(x: Tensor) -> Tensor:
 
 
 def stacked_weights(net: nn.Module, tensors: dict[str, Tensor], clients: int, batch: int) -> dict[str, Tensor]:
-    """The weights of a net's convolutions in the memory order in which so many stacked clients work on such a batch.
+    """A net's convolution weights in the memory order that is fastest for this number of clients and batch size.
 
-    Beside `stacked_layout` that is [K, O, H, W, I]: the convolution would bring them there in every call, and what it
-    gives as their gradient back.  For one client, or one row each, PyTorch takes other kernels.
-    tensors   with a client axis, weights [K, O, I, H, W]; what is one for all clients is left alone.
+    With `stacked_layout` that is [K, O, H, W, I]: otherwise the convolution converts the weights, and their gradients
+    back, in every call.  For one client, or one row per client, PyTorch uses other kernels.
+    tensors   with a client axis, weights [K, O, I, H, W]; tensors shared by all clients are left unchanged.
     """
     names = [f"{name}.weight" for name, m in net.named_modules() if isinstance(m, nn.Conv2d)]
     mine = {n: tensors[n] for n in names if n in tensors and tensors[n].stride(0) and tensors[n].device.type == "cpu"}
@@ -161,11 +162,11 @@ def has_convolutions(net: nn.Module) -> bool:
 
 
 def is_statistic(tensor: str) -> bool:
-    """Whether a tensor is one of BatchNorm's running numbers, by its name: what is averaged, but not optimised."""
+    """Whether a tensor, by its name, is a running statistic of BatchNorm: averaged, but not optimised."""
     return tensor.endswith(("running_mean", "running_var", "num_batches_tracked"))
 
 
 def batch_norm_tensors(net: nn.Module) -> set[str]:
-    """The full names of all tensors of a net's BatchNorm layers: weights, biases and running numbers."""
+    """The full names of all tensors of a net's BatchNorm layers: weights, biases and running statistics."""
     layers = {n: m for n, m in net.named_modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)}
     return {f"{name}.{tensor}" for name, layer in layers.items() for tensor in layer.state_dict()}

@@ -1,10 +1,10 @@
-"""Diagonal Gaussian mixtures: fitted per class at a client by a batched EM, and sampled.
+"""Diagonal Gaussian mixtures: fitted per class at each client by a batched EM, and sampled.
 
     fit     EM on the features of each class, all clients and classes in one batch
     sample  pseudo-features from the mixture of each class
 
 GFPL, arXiv:2602.21873 ("the paper" below), sections 3.3 and 4.2.  Covariances are diagonal: a hundred rows in
-fifty dimensions cannot carry a full matrix.
+fifty dimensions are too few to estimate a full matrix.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-_LLOYD = 3  # rounds of k-means between the seeds and EM: they gain about a nat a row, see benchmarks/em.py
-_NUMBERS = 2**18  # features solved together: enough to batch well, few enough to stay in cache
+_LLOYD = 3  # rounds of k-means between seeding and EM: they gain about one nat per row, see benchmarks/em.py
+_NUMBERS = 2**18  # feature values per batch: enough for efficient batching, few enough for the cache
 _TINY = 1e-300
 
 
 class Mixtures(NamedTuple):
     """Mixtures of up to L diagonal Gaussians in D dimensions, over any leading axes.
 
-    A component with weight 0 is absent: its mean and variance are finite filler, its variance positive.
+    A component with weight 0 is absent: its mean and variance are finite placeholders, the variance positive.
     """
 
     weights: Tensor  # [..., L]
@@ -38,20 +38,20 @@ def fit(
     """Fit one mixture to the rows of each class.  Client code: for one client, and safe inside `vmap`.
 
     z       [N, D] features.     member  [C, N] bool, which rows belong to which class (padding: to none).
-    noise   [C, >= components] uniform numbers in [0, 1): they, and nothing else, decide the seeds.
+    noise   [C, >= components] uniform numbers in [0, 1); they alone determine the initial seeds.
     floor   smallest variance, as a share of the mean variance of the class; never below 1e-6.
     Returns weights [C, n], means [C, n, D], variances [C, n, D], n = components, in the dtype of z
-    (computed in float64).  A class of N_c rows gets min(n, N_c // 5) components, at least one; the rest
-    have weight 0, as has everything of a class without rows.  Weights of a class with rows sum to 1.
+    (computed in float64).  A class of N_c rows gets min(n, N_c // 5) components, at least one; the others
+    have weight 0, and so have all components of a class without rows.  Weights of a class with rows sum to 1.
     EM starts from k-means++ seeds and three rounds of k-means, and stops per class once the mean
-    log-likelihood moves by less than tol (nats per row).  Not differentiable.
-    Source: the paper, Eqs. 5 and 6; starting point, sizes and floor are ours.
+    log-likelihood changes by less than tol (nats per row).  Not differentiable.
+    Source: the paper, Eqs. 5 and 6; initialisation, sizes and floor are ours.
     """
     return Mixtures(*_Fit.apply(z, member, noise[..., :components], floor, iterations, tol))
 
 
 class _Fit(torch.autograd.Function):
-    """`fit` over any leading axes.  When to stop depends on the data, which `vmap` alone cannot express."""
+    """`fit` over any leading axes.  The stopping criterion depends on the data, which `vmap` alone cannot express."""
 
     @staticmethod
     def forward(
@@ -68,7 +68,9 @@ class _Fit(torch.autograd.Function):
                 for fill in (torch.zeros, torch.ones)
             ),
         )
-        todo = counts.argsort(descending=True, stable=True)[: int((counts > 0).sum())]  # like sizes need little padding
+        todo = counts.argsort(descending=True, stable=True)[
+            : int((counts > 0).sum())
+        ]  # similar sizes need little padding
         while len(todo):
             width = int(counts[todo[0]])
             group = max(1, _NUMBERS // (width * z.shape[-1]))
@@ -114,12 +116,12 @@ def _fit(x: Tensor, mask: Tensor, noise: Tensor, floor: float, iterations: int, 
 
 
 def _members(owner: Tensor, mask: Tensor, size: int) -> Tensor:
-    """Hard shares [J, size, N] of rows whose component is owner [J, N]; 0 on padding."""
+    """Hard assignments [J, size, N] of rows to components, from owner [J, N]; 0 on padding."""
     return ((owner[:, None] == torch.arange(size, device=owner.device)[:, None]) & mask[:, None]).double()
 
 
 def _nearest_seed(x: Tensor, mask: Tensor, noise: Tensor, size: Tensor) -> Tensor:
-    """Draw size [J] seeds per problem by k-means++, and say which is nearest to each row, [J, N]."""
+    """Draw size [J] seeds per problem by k-means++, and return the seed nearest to each row, [J, N]."""
     owner = torch.zeros(mask.shape, dtype=torch.long, device=x.device)
     nearest, draw, last = torch.full_like(x[..., 0], torch.inf), mask.double(), mask.sum(1) - 1
     for k in range(noise.shape[1]):
@@ -137,7 +139,7 @@ def _nearest_seed(x: Tensor, mask: Tensor, noise: Tensor, size: Tensor) -> Tenso
 def em(
     x: Tensor, mask: Tensor, start: Mixtures, lowest: Tensor, iterations: int = 100, tol: float = 1e-3
 ) -> tuple[Mixtures, Tensor]:
-    """Run EM on J problems at once, each from its own start and until it has converged itself.
+    """Run EM on J problems at once, each from its own start and until it converges.
 
     x  [J, N, D] float64 rows.   mask  [J, N] bool, the real rows.   start  J mixtures of n components.
     lowest  [J] smallest variance, in squared units of x.   tol  nats per row; 0 runs all iterations.
@@ -151,7 +153,7 @@ def em(
 
 
 def _centre(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean row c [J, 1, D], and (x - c, (x - c)^2) [J, N, 2D]: near the origin, squares cancel least."""
+    """Mean row c [J, 1, D], and (x - c, (x - c)^2) [J, N, 2D]: squares cancel least near the origin."""
     counts = mask.sum(1).clamp_min(1)[:, None, None]
     centre = mask[:, None].to(x.dtype) @ x / counts
     x = (x - centre).masked_fill_(~mask[..., None], 0)
@@ -161,7 +163,7 @@ def _centre(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 def _iterate(
     rows: Tensor, mask: Tensor, start: Mixtures, lowest: Tensor, iterations: int, tol: float
 ) -> tuple[Mixtures, Tensor]:
-    """EM on rows [J, N, 2D] as `_centre` makes them.  Converged problems leave the batch, so the work shrinks."""
+    """EM on rows [J, N, 2D] from `_centre`.  Converged problems leave the batch, so the work shrinks."""
     share, quality = _expect(rows, mask, start)
     result, before = Mixtures(*(t.clone() for t in start)), quality.clone()
     live = torch.arange(len(rows), device=rows.device)
@@ -182,7 +184,7 @@ def _iterate(
 
 
 def _expect(rows: Tensor, mask: Tensor, mixture: Mixtures) -> tuple[Tensor, Tensor]:
-    """Who owns which row [J, n, N] (0 on padding), and the mean log-likelihood [J]: Eq. 5, one matrix product."""
+    """E step: responsibilities [J, n, N] (0 on padding) and the mean log-likelihood [J]: Eq. 5, one matrix product."""
     weights, means, variances = mixture
     precision, padding = variances.reciprocal(), ~mask[:, None]
     scale = (2 * math.pi * variances).log() + means.square() * precision  # [J, n, D]
@@ -196,7 +198,7 @@ def _expect(rows: Tensor, mask: Tensor, mixture: Mixtures) -> tuple[Tensor, Tens
 
 
 def _maximise(rows: Tensor, share: Tensor, lowest: Tensor) -> Mixtures:
-    """The best mixture for given shares [J, n, N]: Eq. 6, both moments in one matrix product."""
+    """M step: the best mixture for given responsibilities [J, n, N]: Eq. 6, both moments in one matrix product."""
     mass = share.sum(-1)  # [J, n]
     means, squares = (share @ rows / mass.clamp_min(_TINY)[..., None]).chunk(2, -1)
     variances = (squares - means.square()).maximum(lowest[:, None, None])
@@ -216,19 +218,19 @@ def sample(mixture: Mixtures, component_u: Tensor, normal: Tensor) -> Tensor:
 
     mixture  weights [C, L] (any positive scale), means and variances [C, L, D].
     component_u  [C, r] uniform in [0, 1), picks the component.     normal  [C, r, D] standard normal.
-    A component of weight 0 is never drawn.  A class whose weights are all 0 yields finite rows that mean
-    nothing: mask them.  Source: the paper, Eq. 4 and section 4.2.
+    A component of weight 0 is never drawn.  A class whose weights are all 0 yields finite but meaningless rows:
+    mask them.  Source: the paper, Eq. 4 and section 4.2.
     """
     mass = mixture.weights.cumsum(-1)
     total = mass[..., -1:]
     picked = (mass[..., None, :] <= (component_u * total)[..., None]).sum(-1)  # [C, r]
-    last = (mass < total).sum(-1, keepdim=True)  # where the weights end: rounding must not lead beyond
+    last = (mass < total).sum(-1, keepdim=True)  # the last component with weight: rounding must not go beyond it
     index = picked.minimum(last)[..., None].expand(normal.shape)
     return mixture.means.gather(-2, index) + mixture.variances.gather(-2, index).sqrt() * normal
 
 
 def pooled(local: Mixtures, counts: Tensor) -> Mixtures:
-    """One mixture per class of everybody's components, each weighted by the rows that it stands for.
+    """One mixture per class from all clients' components, each weighted by the rows that it represents.
 
     local [K, C, n, …], counts [K, C]; weights [C, K n] that add up to the class's rows.
     """
@@ -237,12 +239,12 @@ def pooled(local: Mixtures, counts: Tensor) -> Mixtures:
 
 
 def pack(mixture: Mixtures) -> Tensor:
-    """What is sent of a component: its weight, mean and standard deviation.  [..., 1 + 2D]"""
+    """The uploaded values of a component: its weight, mean and standard deviation.  [..., 1 + 2D]"""
     return torch.cat([mixture.weights[..., None], mixture.means, mixture.variances.sqrt()], -1)
 
 
 def unpack(table: Tensor, present: Tensor | None = None) -> Mixtures:
-    """The mixture that was packed, [..., 1 + 2D]; what is not present [...] has weight 0."""
+    """The mixture that was packed, [..., 1 + 2D]; components that are not present [...] have weight 0."""
     weight, mean, deviation = table.split([1, table.shape[-1] // 2, table.shape[-1] // 2], -1)
     weight = weight.squeeze(-1)
     return Mixtures(weight if present is None else weight * present, mean, deviation**2)

@@ -1,4 +1,4 @@
-"""What every model is: a body and a head."""
+"""The base of every model: a body and a head."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ Shape = tuple[int, ...]  # (channels, height, width) of an image, (features,) of
 
 
 class Net(nn.Module):
-    """A body and a head; algorithms add parts of their own."""
+    """A body and a head; algorithms may add parts of their own."""
 
     def __init__(self, body: nn.Module, head: nn.Module) -> None:
-        """body maps rows [B, …] to features [B, D], head maps these to logits [B, C]."""
+        """body maps rows [B, …] to features [B, D]; head maps features to logits [B, C]."""
         super().__init__()
         self.body, self.head = body, head
         self.declared: tuple[str, ...] = ()  # the parts that whoever made them says are pure
-        self.head_was: str | None = None  # the name of the layer that was taken out of the body to be the head
+        self.head_was: str | None = None  # the name of the layer that was cut out of the body as the head
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, C] of rows."""
+        """Logits [B, C] of the rows."""
         logits: Tensor = self.head(self.body(x))
         return logits
 
 
 def rows_in_words(shape: Shape, dtype: torch.dtype = torch.float32) -> str:
-    """What rows of this shape and type are: `images of 1×8×8`."""
+    """Rows of this shape and type in words: `images of 1×8×8`."""
     if not dtype.is_floating_point:
         return f"sequences of {'×'.join(map(str, shape))} tokens"
     if len(shape) == 1:
@@ -37,7 +37,7 @@ def rows_in_words(shape: Shape, dtype: torch.dtype = torch.float32) -> str:
     return f"images of {'×'.join(map(str, shape))}"
 
 
-# what PyTorch says of what is too small, or out of range on a GPU, and in which layers -> the rule, and what would do
+# PyTorch's message and the layer it comes from -> the rule in words, and what would do
 _RULES = {
     (
         "Expected more than 1 value per channel when training",
@@ -46,29 +46,29 @@ _RULES = {
     (
         "Expected more than 1 value per channel when training",
         nn.Module,
-    ): "BatchNorm needs two rows in a batch to train on, or more than one place of each; give --batch 2 or more",
+    ): "BatchNorm needs two rows in a training batch, or more than one position in each; give --batch 2 or more",
     (
         "Expected more than 1 spatial element when training",
         nn.Module,
-    ): "InstanceNorm needs more than one place in what it is given to train on; put it before the pooling",
-    ("device-side assert", nn.Module): "an index is out of range on the GPU; --device cpu says which",
+    ): "InstanceNorm needs more than one position in its input for training; put it before the pooling",
+    ("device-side assert", nn.Module): "an index is out of range on the GPU; --device cpu shows which",
 }
 
 
 def rule_of(error: Exception, net: nn.Module) -> str:
-    """The rule that an error of PyTorch's says was broken, and what would do; "" where its own words are best."""
+    """The rule behind one of PyTorch's errors, and what would do; "" if PyTorch's message is clear enough."""
     layer = _layer(error, net)[1]
     return next((rule for (sign, kind), rule in _RULES.items() if sign in str(error) and isinstance(layer, kind)), "")
 
 
 def layer_of(error: BaseException, net: nn.Module) -> str:
-    """The innermost of the net's layers that an error came from, in words; "" if it came from none."""
+    """The innermost layer of the net that an error came from, in words; "" if none."""
     name, layer = _layer(error, net)
     return f"layer {name} ({type(layer).__name__})" if name else ""
 
 
 def hook_of(net: nn.Module) -> str:
-    """The first layer with a hook that is not PyTorch's own, in words; "" if none has one."""
+    """The first layer with a hook that is not PyTorch's own, in words; "" if there is none."""
     for name, module in net.named_modules():
         hooks = [h for kind in HOOKS for h in vars(module).get(kind, {}).values()]
         if any(not getattr(h, "__module__", "").startswith("torch.") for h in hooks):
@@ -77,7 +77,7 @@ def hook_of(net: nn.Module) -> str:
 
 
 def hooks_on_all() -> list[Any]:
-    """The hooks on all modules of the process."""
+    """The hooks registered on all modules of the process."""
     return [hook for kind in HOOKS for hook in vars(everywhere)[f"_global{kind}"].values()]
 
 
@@ -85,7 +85,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 def _layer(error: BaseException, net: nn.Module) -> tuple[str, nn.Module]:
-    """The innermost layer and its name; the net itself, without one, if it came from none."""
+    """The innermost layer that an error came from, with its name; the net itself with "" if none."""
     names = {id(m): (n, m) for n, m in net.named_modules() if n}
     frames = [id(frame.f_locals.get("self")) for frame, _ in traceback.walk_tb(error.__traceback__)]
     return next((names[i] for i in reversed(frames) if i in names), ("", net))

@@ -1,4 +1,4 @@
-"""Prototypes, one feature vector per class: means, distances between them, and a frame of the most distant ones."""
+"""Prototypes, one feature vector per class: means, distances, and an equiangular frame."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from fedtune.core.errors import UserError
 
 
 def class_means(z: Tensor, y: Tensor, mask: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """The mean feature of every class, and how many rows it had.
+    """The mean feature of every class, and its number of rows.
 
-    z [N, D], y [N], mask [N] bool  ->  means [C, D] (zeros where a class has no row), counts [C] whole numbers.
+    z [N, D], y [N], mask [N] bool  ->  means [C, D] (zeros if a class has no row), counts [C] integers.
     """
     sums, counts = class_sums(z, y, mask, classes)
     return sums / counts.clamp(min=1)[:, None], counts
 
 
 def class_sums(z: Tensor, y: Tensor, mask: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """The sum of every class's rows [C, D], and how many they were [C].  z [N, D], y [N], mask [N] bool."""
+    """The sum of every class's rows [C, D], and their number [C].  z [N, D], y [N], mask [N] bool."""
     member = F.one_hot(y, classes) * mask[:, None]  # [N, C]
     return member.T.to(z) @ z, member.sum(0)
 
@@ -27,7 +27,7 @@ def class_sums(z: Tensor, y: Tensor, mask: Tensor, classes: int) -> tuple[Tensor
 def mean_by_count(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     """The mean over all rows, from the clients' means and counts.
 
-    means [m, C, D], counts [m, C]  ->  mean [C, D] (zeros where nobody had a row), seen [C] bool.
+    means [m, C, D], counts [m, C]  ->  mean [C, D] (zeros if no client has a row), seen [C] bool.
     """
     total = counts.sum(0)
     mean = torch.einsum("mc,mcd->cd", counts.to(means), means) / total.clamp(min=1)[:, None]
@@ -35,16 +35,16 @@ def mean_by_count(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def row_distance(a: Tensor, b: Tensor, how: str) -> Tensor:
-    """Distance of each row pair [B] of a and b [B, D]: "l2" the Euclidean norm, "mse" the mean square.
+    """Distance of each pair of rows [B] of a and b [B, D]: "l2" the Euclidean norm, "mse" the mean square.
 
-    The norm is taken as at least 1e-6, so that its gradient stays finite where two rows are equal.
+    The norm is at least 1e-6, so that its gradient stays finite if two rows are equal.
     """
     square = (a - b) ** 2
     return square.mean(-1) if how == "mse" else square.sum(-1).clamp(min=1e-12).sqrt()
 
 
 def mean_distance(protos: Tensor, seen: Tensor, how: str) -> Tensor:
-    """Mean distance between prototypes of two different classes that have one; 0 if fewer than two have.
+    """Mean distance between the prototypes of two different classes; 0 if fewer than two classes have one.
 
     protos [C, D], seen [C] bool.
     """
@@ -56,14 +56,15 @@ def mean_distance(protos: Tensor, seen: Tensor, how: str) -> Tensor:
 def pairwise_distance(a: Tensor, b: Tensor) -> Tensor:
     """Euclidean distance of every row of a [..., N, D] to every row of b [..., M, D], [..., N, M]; at least 1e-6.
 
-    By |a|² + |b|² - 2ab: nothing of size N x M x D exists.  The bound keeps slopes finite where rows are equal.
+    Computed as |a|² + |b|² - 2ab, without a tensor of size N x M x D.  The bound keeps gradients finite if rows are
+    equal.
     """
     square = a.square().sum(-1)[..., None] + b.square().sum(-1)[..., None, :] - 2 * a @ b.mT
     return square.clamp(min=1e-12).sqrt()
 
 
 def nearest_other(protos: Tensor, seen: Tensor) -> Tensor:
-    """Distance of each class's prototype to the nearest one of another class, [..., C]; inf where there is no pair.
+    """Distance of each class's prototype to the nearest one of another class, [..., C]; inf if there is none.
 
     protos [..., C, D], seen [..., C] bool.
     """
@@ -75,8 +76,8 @@ def etf(classes: int, dimension: int, generator: torch.Generator) -> Tensor:
     """A simplex equiangular tight frame: unit columns, every pair at inner product -1/(C-1).  [dimension, C] float64.
 
     Z = sqrt(C/(C-1)) · Q (I - 11ᵀ/C) with Q from the QR decomposition of a Gaussian matrix, R's diagonal made positive
-    so that Q is the same everywhere.  That needs dimension >= C; one dimension less is still enough for C vectors
-    that sum to zero, so there Q spans them without the redundant direction.  Fewer hold no such frame.
+    so that Q is the same on every machine.  That needs dimension >= C.  C - 1 dimensions are still enough for C vectors
+    that sum to zero: then Q spans them without the redundant direction.  With fewer, no such frame exists.
     Source: GFPL, arXiv:2602.21873, Eq. 2, 3, 9, 10.
     """
     if dimension < classes - 1:

@@ -1,7 +1,7 @@
-"""A user's model, `FILE.py:NAME(options)`: what their function returns, brought into a body and a head and looked over.
+"""A user's model, `FILE.py:NAME(options)`: what their function returns, checked and split into a body and a head.
 
-The function is called with the shape of a row, the number of classes and the options.  It returns a module that has the
-parts `body` and `head`, or any module of which the option `head` names the last layer: then the body is all the rest.
+The function is called with the shape of a row, the number of classes and the options.  It returns a module with the
+parts `body` and `head`, or any module whose last layer the option `head` names; then the rest is the body.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from fedtune.nn import catalogue, user_modules
 from fedtune.nn.net import Net, Shape, hooks_on_all, rows_in_words
 from fedtune.user_code import extensions, user_errors, user_files
 
-HEAD, FEATURES = "head", "features"  # the option that is ours, and the one that a function may take
+HEAD, FEATURES = "head", "features"  # the option that fedtune uses, and one that a function may take
 
 
 def build(name: str, shape: Shape, classes: int, features: int = 0) -> Net:
-    """A user's model with the initialisation that it draws from torch's random numbers as they stand.
+    """A user's model, initialised from torch's current random state.
 
-    features: the width that is asked for, if not 0: told to the function if it takes `features`.
+    features: the requested width, if not 0; it is passed to the function if it takes `features`.
     """
     net = _parted(name, _whole(name, shape, classes, features))
     net.declared = ("body", "head") if is_declared(_maker(name)) else ()
@@ -38,13 +38,13 @@ def build(name: str, shape: Shape, classes: int, features: int = 0) -> Net:
 
 
 def width(name: str, shape: Shape, classes: int, features: int, dtype: torch.dtype) -> int:
-    """The width D of its features, found by running it; UserError for a model that cannot be trained as it is."""
+    """The width D of its features, found by running it; UserError for a model that cannot be trained."""
     return _inspected(name, _maker(name), shape, classes, features, dtype)
 
 
 @lru_cache(maxsize=64)
 def _inspected(name: str, _: Any, shape: Shape, classes: int, features: int, dtype: torch.dtype) -> int:
-    """_: the function, as another file may come by the same name."""
+    """_: the function, because another file may have the same name."""
     with torch.no_grad(), randomness.seeded(0):
         whole = _whole(name, shape, classes, features).eval()
         with randomness.seeded(0):
@@ -58,7 +58,7 @@ def _inspected(name: str, _: Any, shape: Shape, classes: int, features: int, dty
         with _calling(f"the head of {name} does not take the body's features [B, {z.shape[1]}]"):
             logits = net.head(z)
         if not isinstance(logits, Tensor) or logits.shape != (3, classes):
-            raise UserError(f"the head of {name} must give scores [B, {classes}], but gave {_form(logits)}")
+            raise UserError(f"the head of {name} must return scores [B, {classes}], but returned {_form(logits)}")
         if type(whole).forward is not nn.Module.forward:
             with _calling(f"forward of {name} fails on {rows}"):
                 _require_same(name, logits, whole(x))
@@ -66,7 +66,7 @@ def _inspected(name: str, _: Any, shape: Shape, classes: int, features: int, dty
 
 
 def _whole(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
-    """What the user's function returns, with the tensors that it makes when it is first run."""
+    """What the user's function returns, with its lazy tensors created."""
     net = _made(name, shape, classes, features)
     if user_modules.has_lazy(net) or _grows(name, _maker(name), shape, classes, features):
         user_modules.run_once(net, shape)
@@ -81,7 +81,7 @@ def _grows(name: str, _: Any, shape: Shape, classes: int, features: int) -> bool
 
 
 def _maker(name: str) -> Any:
-    """The user's function: from their file, or what an installed package offers."""
+    """The user's function: from their file, or from an installed package."""
     offered = extensions.find(catalogue.GROUP, name, "model", [*catalogue.WIDTHS, *catalogue.FAMILIES])
     return user_files.load(name, "model") if offered is None else offered
 
@@ -92,7 +92,7 @@ def _made(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
     options.pop(HEAD, None)
     if not callable(make) or isinstance(make, nn.Module):
         raise UserError(
-            f"a model is a function (shape, classes, **options) that returns a torch.nn.Module, but {name} is "
+            f"a model must be a function (shape, classes, **options) that returns a torch.nn.Module, but {name} is "
             f"{_form(make)}"
         )
     known = _parameters(name, make)
@@ -102,21 +102,22 @@ def _made(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
     hooks = hooks_on_all()
     with _calling(f"model {name} cannot be made for {classes} classes of {'×'.join(map(str, shape))}"):
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Initializing zero-element|Lazy modules are")  # looked at below
+            warnings.filterwarnings("ignore", "Initializing zero-element|Lazy modules are")  # checked below
             net = make(shape, classes, **options)
     if not isinstance(net, nn.Module):
         raise UserError(f"{name} must return a torch.nn.Module, but returned {_form(net)}")
     if hooks_on_all() != hooks:
         raise UserError(
-            f"a model's hooks are its own, but making {name} registers one on all modules (torch.nn.modules.module), "
-            "which outlives it and is there once more for every trial; register it on the layers that need it"
+            f"a model may only hook its own layers, but making {name} registers a hook on all modules "
+            "(torch.nn.modules.module), which would outlive it and be added for every trial; register it on the layers "
+            "that need it"
         )
     user_modules.require_plain(name, net)
     return net
 
 
 def _parameters(name: str, make: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
-    """What the function takes by name; None where Python cannot tell."""
+    """The function's parameters by name; None if Python cannot tell."""
     try:
         return dict(inspect.signature(make).parameters)
     except (TypeError, ValueError):
@@ -139,32 +140,33 @@ def _require_call(
         inspect.signature(make).bind((), 0, **options)
     except TypeError as error:
         raise UserError(
-            f"a model is made by a function (shape, classes, **options), but {name} is "
+            f"a model must be made by a function (shape, classes, **options), but {name} is "
             f"{getattr(make, '__name__', name)}{inspect.signature(make)}: {error}"
         ) from None
 
 
 def _parted(name: str, net: nn.Module) -> Net:
-    """The same module as a body and a head; UserError if it has none."""
+    """The module split into a body and a head; UserError if that is not possible."""
     layer = user_files.call_options(name).get(HEAD)
     if layer is not None:
         return _cut(name, net, str(layer))
     parts = dict(net.named_children())
     if not {"body", "head"} <= set(parts):
         raise UserError(
-            f"a model has the parts body and head, but what {name} returns has {', '.join(parts) or 'none'}; name its "
-            f"last layer instead: {_with_head(name, list(parts)[-1] if parts else 'LAYER')}"
+            f"a model must have the parts body and head, but what {name} returns has {', '.join(parts) or 'none'}; "
+            f"name its last layer instead: {_with_head(name, list(parts)[-1] if parts else 'LAYER')}"
         )
     loose = [n for n in net.state_dict() if n.split(".")[0] not in ("body", "head")]
     if loose:
         raise UserError(
-            f"a model is its body and its head, but {name} has {', '.join(loose[:3])} outside them; put that into body"
+            f"a model must have all tensors in body and head, but {name} has {', '.join(loose[:3])} outside; put them "
+            "into body"
         )
     return Net(parts["body"], parts["head"])
 
 
 def _cut(name: str, net: nn.Module, layer: str) -> Net:
-    """The named layer is the head, and the module without it the body."""
+    """The named layer becomes the head, and the rest of the module the body."""
     layers = dict(net.named_modules())
     if not layer or layer not in layers:
         raise unknown(f"layer of {name}", layer, [n for n in layers if n])
@@ -176,45 +178,47 @@ def _cut(name: str, net: nn.Module, layer: str) -> Net:
 
 
 def _with_head(name: str, layer: str) -> str:
-    """The reference with the last layer named."""
+    """The reference with an option that names the last layer."""
     if not name.endswith(")"):
         return f"{name}(head='{layer}')"
     return f"{name[:-1]}{'' if name.endswith('()') else ', '}head='{layer}')"
 
 
 def _require_usable(name: str, net: Net, again: nn.Module) -> None:
-    """UserError for tensors that clients could not have as their own, or that one seed does not decide."""
+    """UserError for tensors that clients cannot have separately, or that the seed does not determine."""
     held = dict(net.named_parameters(remove_duplicate=False))
     seen: dict[int, str] = {}
     for tensor, p in held.items():
         if p.is_meta:
-            raise UserError(f"{tensor} of {name} is on the device meta, where nothing has values; make it on the CPU")
+            raise UserError(
+                f"{tensor} of {name} is on the device meta, where tensors have no values; create it on the CPU"
+            )
         if is_lazy(p):
-            raise UserError(f"{tensor} of {name} has no size before it is run; give its layer the number of its inputs")
+            raise UserError(f"{tensor} of {name} has no size before it is run; give its layer the number of inputs")
         if not p.numel():
             raise UserError(f"{tensor} of {name} is empty: its shape is {list(p.shape)}; give it a width of 1 or more")
         if not p.requires_grad:
             raise UserError(
-                f"{tensor} of {name} has requires_grad=False, which is not looked at; make it a buffer, or freeze the "
+                f"{tensor} of {name} has requires_grad=False, which is not supported; make it a buffer, or freeze the "
                 "body with --set body_lr_scale=0"
             )
         if id(p) in seen:
             raise UserError(
-                f"{tensor} of {name} is the same tensor as {seen[id(p)]}, but here each is trained by itself; call "
-                "one layer twice in forward"
+                f"{tensor} of {name} is the same tensor as {seen[id(p)]}, but tied weights are not supported; call one "
+                "layer twice in forward"
             )
         seen[id(p)] = tensor
     for tensor, buffer in net.named_buffers(remove_duplicate=False):
         if id(buffer) in seen:
             raise UserError(
-                f"{tensor} of {name} is the same tensor as {seen[id(buffer)]}, but here each is a client's by itself; "
+                f"{tensor} of {name} is the same tensor as {seen[id(buffer)]}, but tied buffers are not supported; "
                 "call one layer twice in forward"
             )
         seen[id(buffer)] = tensor
     first, second = list(net.state_dict().values()), list(_sorted_as(net, again))
     if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True)):
         raise UserError(
-            f"one seed must give one initialisation, but two of {name} differ; draw with torch's random numbers only"
+            f"a seed must determine the initialisation, but two of {name} differ; use only torch's random numbers"
         )
 
 
@@ -227,28 +231,30 @@ def _sorted_as(net: Net, whole: nn.Module) -> Iterator[Tensor]:
 
 
 def _require_features(name: str, net: Net, x: Tensor, z: Any) -> None:
-    """UserError unless the body gives one finite vector a row, whatever the other rows are."""
+    """UserError unless the body returns one finite vector per row, independent of the other rows."""
     if not isinstance(z, Tensor) or z.ndim != 2 or len(z) != 3 or not z.shape[1] or not z.is_floating_point():
-        raise UserError(f"the body of {name} must give features [B, D] of B rows, but gave {_form(z)} of 3 rows")
+        raise UserError(
+            f"the body of {name} must return features [B, D] for B rows, but returned {_form(z)} for 3 rows"
+        )
     if not z.isfinite().all():
-        raise UserError(f"the body of {name} must give numbers, but gave nan or inf before any training")
+        raise UserError(f"the body of {name} must return finite numbers, but returned nan or inf before any training")
     for layer, module in net.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
             raise UserError(
-                f"BatchNorm of {name} must keep running statistics, or a row's features depend on the rows beside it, "
-                f"but {layer} has track_running_stats=False; leave that out, or take GroupNorm"
+                f"BatchNorm of {name} must keep running statistics, or a row's features depend on other rows of its "
+                f"batch, but {layer} has track_running_stats=False; leave that out, or use GroupNorm"
             )
-    with _calling(f"the body of {name} fails on one row alone"):
+    with _calling(f"the body of {name} fails on a single row"):
         alone = torch.cat([net.body(row[None]) for row in x])
     if alone.shape != z.shape or not torch.allclose(alone, z, rtol=1e-3, atol=1e-4):
         raise UserError(
-            f"in evaluation a row's features must depend on nothing but the row, but those of {name} change with the "
-            "rows beside it, or from call to call; what a batch or chance decides must stop under eval()"
+            f"in evaluation a row's features must depend on this row only, but those of {name} change with other rows "
+            "of the batch, or from call to call; batch statistics and randomness must be off under eval()"
         )
 
 
 def _require_same(name: str, logits: Tensor, whole: Any) -> None:
-    """UserError unless forward is the head of the body: whatever else it does would be left out."""
+    """UserError unless forward is head(body(x)); anything else in it would be ignored."""
     if (
         isinstance(whole, Tensor)
         and whole.shape == logits.shape
@@ -256,18 +262,18 @@ def _require_same(name: str, logits: Tensor, whole: Any) -> None:
     ):
         return
     raise UserError(
-        f"forward of {name} must be head(body(x)), but it does something else, which would be left out; put what "
-        "stands between into body, and give scores without softmax"
+        f"forward of {name} must be head(body(x)), but it does something else, which would be ignored; put what is "
+        "in between into body, and return scores without softmax"
     )
 
 
 def _calling(what: str) -> AbstractContextManager[None]:
-    """Whatever the user's code raises is told with what was done and with its place."""
+    """Report whatever the user's code raises, with what was being done and its place."""
     return user_errors.reported(what, passing=(UserError,))
 
 
 def _form(value: Any) -> str:
-    """What a value is: its shape and type, or its class."""
+    """A value in words: its type and shape, or its class."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     return f"an instance of {type(value).__name__}" if not isinstance(value, type) else f"the class {value.__name__}"

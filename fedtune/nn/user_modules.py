@@ -1,4 +1,4 @@
-"""Modules of a user's that are not as they are trained: wrapped or compiled, or without their tensors before a run."""
+"""Check a user's modules: wrapped or compiled ones are refused, and lazy ones are run once to create their tensors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch.nn.parameter import is_lazy
 from fedtune.core.errors import UserError
 from fedtune.nn.net import Shape
 
-ROWS = 2  # of a run whose numbers nobody looks at
+ROWS = 2  # rows of a run whose results are not used
 
 
 def require_plain(name: str, net: nn.Module) -> None:
-    """UserError for modules whose tensors no client can have as its own, and for hooks that would never be called."""
+    """UserError for modules whose tensors cannot be replaced per client, and for hooks that would never be called."""
     for path, module in net.named_modules():
         kind, where = type(module), f"{path} of {name}" if path else name
         if isinstance(module, torch.jit.ScriptModule):
@@ -24,33 +24,33 @@ def require_plain(name: str, net: nn.Module) -> None:
         elif isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
             what = f"a {kind.__name__}; return the module inside, its .module"
         elif kind.__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
-            what = "compiled by torch.compile; return it uncompiled, as steps are recorded and run again here"
+            what = "compiled by torch.compile; return it uncompiled, because fedtune records and replays steps itself"
         elif kind.__module__.startswith(("torch.ao.", "torch.quantization.")):
             what = f"a quantised {kind.__name__}; return it as it was before torch.ao.quantization"
         else:
             continue
-        raise UserError(f"a model's tensors are given to it client by client, but {where} is {what}")
+        raise UserError(f"a model's tensors must be replaceable client by client, but {where} is {what}")
     for tensor, t in net.state_dict().items():
-        if isinstance(t, Tensor) and t.is_complex():  # a mean over clients would lose what is imaginary
+        if isinstance(t, Tensor) and t.is_complex():  # averaging over clients would lose the imaginary part
             raise UserError(
-                f"a model is made of real numbers, but {tensor} of {name} is complex; keep its real and its imaginary "
-                "part as a tensor each (torch.view_as_real)"
+                f"a model's tensors must be real, but {tensor} of {name} is complex; keep its real and its imaginary "
+                "part as separate tensors (torch.view_as_real)"
             )
     for tensor, p in net.named_parameters():
         if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
             raise UserError(
-                f"{tensor} of {name} has a hook of its own (register_hook), which is not called, as each client has a "
-                "tensor in its place; do that in forward"
+                f"a parameter must not have a hook (register_hook), but {tensor} of {name} has one; it would not be "
+                "called, because each client has its own tensor: do this in forward"
             )
 
 
 def has_lazy(net: nn.Module) -> bool:
-    """Whether tensors have no size before the net is run."""
+    """Whether any tensor has no shape until the net is run."""
     return any(is_lazy(t) for t in (*net.parameters(), *net.buffers()))
 
 
 def run_once(net: nn.Module, shape: Shape) -> None:
-    """Let the net make the tensors that it makes when it is first run.  What goes wrong is told where it runs next."""
+    """Run the net once to create its lazy tensors.  Errors are ignored here; they are reported when it runs next."""
     training, rows = net.training, torch.zeros(ROWS, *shape)
     net.eval()
     for x in (rows, rows.long()):
@@ -61,7 +61,7 @@ def run_once(net: nn.Module, shape: Shape) -> None:
 
 
 def grows(name: str, make: Callable[[], nn.Module], shape: Shape) -> bool:
-    """Whether a net makes tensors when it is first run; UserError if it does so only in training."""
+    """Whether a net creates tensors when it is first run; UserError if it does so only in training."""
     net = make()
     names = set(net.state_dict())
     run_once(net, shape)
@@ -72,7 +72,7 @@ def grows(name: str, make: Callable[[], nn.Module], shape: Shape) -> bool:
             _forward(net, x)
             break
     if new := sorted(set(net.state_dict()) - names - late):
-        raise UserError(f"{new[0]} of {name} is made when it is first trained; make it in __init__, or in any forward")
+        raise UserError(f"{new[0]} of {name} is created only in training; create it in __init__, or in any forward")
     return bool(late)
 
 

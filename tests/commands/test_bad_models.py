@@ -37,7 +37,7 @@ HEADER = GOOD.count("\n")
 WRONG: dict[str, tuple[str, str]] = {
     "def net(shape, classes):\n    return plain(nn.Linear(64, classes))": (
         "net",
-        "a model has the parts body and head, but what net.py:net returns has 0, 1; name its last layer "
+        "a model must have the parts body and head, but what net.py:net returns has 0, 1; name its last layer "
         "instead: net.py:net(head='1')",
     ),
     "def net(shape, classes):\n    net = Net()\n    net.head = nn.Linear(9, classes)\n    return net": (
@@ -46,7 +46,7 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "def net(shape, classes):\n    return Net(classes=classes - 1)": (
         "net",
-        "the head of net.py:net must give scores [B, 10], but gave float32 [3, 9]",
+        "the head of net.py:net must return scores [B, 10], but returned float32 [3, 9]",
     ),
     "def net(shape, classes): return plain(nn.Linear(64, classes))": (
         "net(head='fc')",
@@ -90,13 +90,13 @@ WRONG: dict[str, tuple[str, str]] = {
     "def nets(shape, classes): return Net()": ("net", "unknown name in {tmp}/net.py: 'net': did you mean 'nets'"),
     "def net(shape, classes):\n    net = Net()\n    net.body = nn.Identity()\n    return net": (
         "net",
-        "the body of net.py:net must give features [B, D] of B rows, but gave float32 [3, 1, 8, 8] of 3 rows",
+        "the body of net.py:net must return features [B, D] for B rows, but returned float32 [3, 1, 8, 8] for 3 rows",
     ),
     "def net(shape, classes): return Net(0)": ("net", "body.1.weight of net.py:net is empty: its shape is [0, 64]"),
     "class Body(nn.Module):\n    def forward(self, x):\n        return x.flatten(1) - x.flatten(1).mean(0)\n\n\n"
     "def net(shape, classes):\n    net = Net(64)\n    net.body = Body()\n    return net": (
         "net",
-        "a row's features must depend on nothing but the row, but those of net.py:net change with the rows",
+        "a row's features must depend on this row only, but those of net.py:net change with other rows",
     ),
     "class Body(nn.Module):\n    def forward(self, x):\n        return F.dropout(x.flatten(1))\n\n\n"
     "def net(shape, classes):\n    net = Net(64)\n    net.body = Body()\n    return net": (
@@ -106,11 +106,11 @@ WRONG: dict[str, tuple[str, str]] = {
     "import random\n\n\ndef net(shape, classes):\n    net = Net()\n    net.head.bias.data += random.random()\n"
     "    return net": (
         "net",
-        "one seed must give one initialisation, but two of net.py:net differ",
+        "a seed must determine the initialisation, but two of net.py:net differ",
     ),
     "def net(shape, classes):\n    net = Net()\n    net.scale = nn.Parameter(torch.ones(1))\n    return net": (
         "net",
-        "a model is its body and its head, but net.py:net has scale outside them",
+        "a model must have all tensors in body and head, but net.py:net has scale outside",
     ),
     "def net(shape, classes):\n    net = Net()\n    net.body[1].weight.requires_grad = False\n    return net": (
         "net",
@@ -154,25 +154,25 @@ WRONG: dict[str, tuple[str, str]] = {
     "def net(shape, classes):\n    net = Net()\n    net.body[1].register_buffer('turn', torch.ones(8) * 1j)\n"
     "    return net": (
         "net",
-        "body.1.turn of net.py:net is complex; keep its real and its imaginary part as a tensor each",
+        "body.1.turn of net.py:net is complex; keep its real and its imaginary part as separate tensors",
     ),
     "def net(shape, classes):\n    net = Net()\n    net.head.weight.register_hook(lambda g: g * 0)\n    return net": (
         "net",
-        "head.weight of net.py:net has a hook of its own (register_hook), which is not called",
+        "a parameter must not have a hook (register_hook), but head.weight of net.py:net has one",
     ),
     "def net(shape, classes):\n    net, layer = Net(), nn.Linear(8, 8)\n"
     "    net.body.extend([layer, nn.ReLU(), layer])\n    return net": (
         "net",
-        "body.5.weight of net.py:net is the same tensor as body.3.weight, but here each is trained by itself; "
+        "body.5.weight of net.py:net is the same tensor as body.3.weight, but tied weights are not supported; "
         "call one layer twice in forward",
     ),
     "def net(shape, classes):\n    net = Net()\n    net.body[1].bias.data += float('nan')\n    return net": (
         "net",
-        "the body of net.py:net must give numbers, but gave nan or inf before any training",
+        "the body of net.py:net must return finite numbers, but returned nan or inf before any training",
     ),
     "def net(shape, classes): return Net()  # fixed width": (
         "net --features 9",
-        "every model needs features of one width, but net.py:net has 8 and --features says 9",
+        "all models need features of the same width, but net.py:net has 8 and --features has 9",
     ),
 }
 
@@ -199,7 +199,7 @@ STATE = {"body.0.weight": torch.ones(3, 3), "head.weight": torch.ones(10, 64)}
 WRONG_STARTS = {
     "--start-from {tmp}/none.pt": "--start-from takes FILE.pt or FILE.pt:part, but {tmp}/none.pt cannot be read: No",
     "--start-from {tmp}": "--start-from takes FILE.pt or FILE.pt:part, but {tmp} cannot be read: Is a directory",
-    "--start-from {tmp}/text.pt": "text.pt holds no weights that load without running code",
+    "--start-from {tmp}/text.pt": "text.pt has no weights that can be loaded without running code",
     "--start-from {tmp}/list.pt": "a state_dict, or what fedtune run --save wrote, but list.pt holds a list",
     "--start-from {tmp}/state.pt:haed": "unknown part 'haed': did you mean 'head'",
     "--start-from {tmp}/state.pt:body": "body.0.weight is 3×3 there and 16×1×3×3 here; body.0.bias is missing there",

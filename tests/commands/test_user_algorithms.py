@@ -42,7 +42,7 @@ RUN = " --clients 4 --rounds 1"
 # a file -> what the one line says of it, and its own line that is named
 WRONG = {
     "def f(:": "wrong.py:1 is not valid Python: invalid syntax",
-    "": "an algorithm is a class made from fedtune.Algorithm, but {path} defines none",
+    "": "an algorithm must be a subclass of fedtune.Algorithm, but {path} defines none",
     "import nowhere_at_all": "wrong.py:1: ModuleNotFoundError: No module named 'nowhere_at_all'",
     "from fedtune import Algoritm": "wrong.py:1: ImportError: cannot import name 'Algoritm'",
     "\nimport sys\nsys.exit(3)": "wrong.py:3: SystemExit: it ends the program",
@@ -62,15 +62,15 @@ WRONG = {
     HEAD + "    m: str = hyper('a', choices=('a', ('b', 'c')))": "choices must be strings, numbers or bools, but",
     HEAD + "    shared = 'body'": "shared must be a tuple of names, as in shared = ('body',), but is 'body'",
     HEAD + "    sends = ('c', 1)": "sends must be a tuple of names",
-    HEAD + "    presets = ['a']": "presets must be hyperparameters by a name, but are ['a']",
+    HEAD + "    presets = ['a']": "presets must be dicts of hyperparameters by name, but are ['a']",
     GOOD + "    def loss(self, m, batch):\n        pass": "wrong.py:8: algorithm Mine: loss is called with (self, m, "
     "batch, down), but takes (self, m, batch)",
     GOOD + "    def aggregate(self, up):\n        pass": "aggregate is called with (self, server, up, task)",
     GOOD + "    async def loss(self, m, batch, down):\n        pass": "wrong.py:8: algorithm Mine: loss must be a "
     "plain function, but is async",
     GOOD + "    async def upload(self, m, data, down):\n        yield": "upload must be a plain function, but is async",
-    GOOD + "    @staticmethod\n    def init(task):\n        return {}": "init must be a method of an instance",
-    GOOD + "    upload = 3": "upload must be a method of an instance, but is a int",
+    GOOD + "    @staticmethod\n    def init(task):\n        return {}": "init must be an instance method",
+    GOOD + "    upload = 3": "upload must be an instance method, but is a int",
     GOOD + "    def build(self, net, task):\n        return net.nothing": "wrong.py:9: AttributeError",
     HEAD + "    shared = ('boddy',)": "wrong.py averages boddy, but a model of cnn8 has body, head",
     GOOD + "    def loss(self, m, batch, down):\n        return m.head(m.bod(batch.x))": "wrong.py:9: AttributeError: "

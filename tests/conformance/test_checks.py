@@ -36,7 +36,7 @@ BROKEN = {
     "ByPlace": ("grouping", "index the server's entries by `ids`"),
     "OwnTuple": ("checkpoint", "does not load without running code"),
     "Undeclared": ("messages", "sends round, which is not declared"),
-    "NoClientAxis": ("runs", "must give a first axis of the 5 clients, but means is a tensor of float32 [6, 3]"),
+    "NoClientAxis": ("runs", "must return a first axis of the 5 clients, but means is a tensor of float32 [6, 3]"),
     "CookedLedger": ("bytes", "says comm_mb 0.5"),
     "SendsRows": ("rows stay home", "the client's own rows in example"),
     "Idle": ("first effects", "lam changes nothing"),

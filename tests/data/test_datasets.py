@@ -106,7 +106,7 @@ def test_a_damaged_tiny_imagenet_is_a_user_error(damage: str, tmp_path: Path) ->
 
 
 def test_tiny_imagenet_cannot_be_fetched(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="torchvision does not know it.*unpack http.*--download cannot fetch it"):
+    with pytest.raises(UserError, match="torchvision cannot download it.*unpack http.*--download cannot fetch it"):
         load("tiny-imagenet", tmp_path, download=True)
     assert not list(tmp_path.iterdir())
 

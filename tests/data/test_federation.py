@@ -108,7 +108,7 @@ def test_a_natural_clients_rows_are_its_owners_training_rows() -> None:
     owners = [np.unique(np.concatenate(parts) // 10) for parts in zip(*held(f), strict=True)]
     assert all(len(own) == 4 for own in owners) and len(np.unique(np.concatenate(owners))) == 20
     assert len(f.x) == 200 and f.x.max() < 250
-    with pytest.raises(UserError, match="whose each row is, but numbered does not tell: take celeba"):
+    with pytest.raises(UserError, match="the owner of each row, but numbered has none: use celeba"):
         partitioning.partition(data._replace(owner=None), NATURAL, seed=0)
 
 
@@ -273,7 +273,7 @@ def test_every_fedgen_scenario_can_be_dealt_from_data_of_its_shape(name: str) ->
         ({"skip_classes": 9}, "skip_classes must be 0 to 8 to leave two of the 10 classes of digits, but got 9"),
         ({"skip_classes": 0.5}, "skip_classes must be a whole number, but got 0.5"),
         ({"skip_classes": 7}, "ways must be at most the 3 classes that skip_classes leaves of digits, but got 4"),
-        ({"partition": "natural"}, r"needs a data set that tells whose each row is \(celeba\), but got digits"),
+        ({"partition": "natural"}, r"needs a data set with the owner of each row \(celeba\), but got digits"),
         ({"val_share": 0}, "val_share and test_share must be above 0"),
         ({"val_share": 0.5, "test_share": 0.5}, "leave training rows, but got 0.5 and 0.5"),
         ({"val_share": "nan"}, "val_share and test_share must be above 0"),

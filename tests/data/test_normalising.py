@@ -63,13 +63,13 @@ OUTLIER = np.where(np.arange(60) == 30, 1e12, WORTH)
 @pytest.mark.parametrize(
     ("values", "normalise", "message"),
     [
-        (OUTLIER, "train", "feature 0 of x of w.npz keeps 2 of .* different values once they are brought to mean 0"),
+        (OUTLIER, "train", "feature 0 of x of w.npz keeps 2 of .* distinct values once they have mean 0"),
         (np.where(np.arange(60) == 30, -9.96921e36, WORTH % 2), "train", "clip it, or take its logarithm"),
         (OUTLIER.astype(np.float32), "train", "clip it, or take its logarithm"),
-        (1e9 + WORTH * 1e-3, "none", "keeps 1 of .* different values in float32, as it reaches from 1e"),
-        (WORTH * 1e-60, "none", "keeps 1 of .* different values in float32"),
+        (1e9 + WORTH * 1e-3, "none", "keeps 1 of .* distinct values in float32, because it ranges from 1e"),
+        (WORTH * 1e-60, "none", "keeps 1 of .* distinct values in float32"),
         (WORTH * 1e300, "none", "must be finite in float32"),
-        (2**24 + WORTH, "none", "whole numbers that float32 does not hold, from 16777216 to 167772"),
+        (2**24 + WORTH, "none", "whole numbers that float32 cannot represent, from 16777216 to 167772"),
     ],
 )
 def test_what_would_become_one_number_is_refused(

@@ -202,7 +202,9 @@ def test_owners_with_too_few_rows_are_named_and_can_be_dropped(
     least = int(re.search(r"min-rows (\d+)", str(refused.value))[1])  # what it advises
     kept = {name: size for name, size in sizes.items() if size >= least}
     if not kept:
-        with pytest.raises(UserError, match=f"min_rows {least} leaves no owner, as none has more than 1 row: lower it"):
+        with pytest.raises(
+            UserError, match=f"min_rows {least} leaves no owner, because none has more than 1 row: lower it"
+        ):
             made(taken(path, partition, min_rows=least, **fields))
         return
     f = made(taken(path, partition, min_rows=least, **{"clients": len(kept)} if fields else {}))
@@ -221,7 +223,7 @@ def test_small_owners_can_be_dropped_from_any_partition_but_not_where_nobody_own
     assert len(f.row) == 80 and 0 not in f.row
     arrays = dict(np.load(path))
     del arrays["owner"]
-    with pytest.raises(UserError, match=r"min_rows needs a data set that tells whose each row is"):
+    with pytest.raises(UserError, match=r"min_rows needs a data set with the owner of each row"):
         taken(saved(tmp_path / "v.npz", **arrays), "iid", clients=4, min_rows=2)
 
 
@@ -243,7 +245,7 @@ def test_a_client_with_one_row_is_named(partition: str, tmp_path: Path) -> None:
     row = np.array([*range(80), *range(80, 160), 160])  # of owner c one
     if partition == "file":
         given = saved(tmp_path / "p.npz", row=row, client=row // 80, split=np.arange(161) % 3)
-        said = "p.npz owner c, of 1 row, has no train and no test rows: merge clients, or leave such a client out"
+        said = "p.npz owner c, of 1 row, has no train and no test rows: merge clients, or leave such clients out"
     else:
         arrays = {name: values[row] for name, values in np.load(path).items()}
         given, path = "", saved(path, **arrays, split=np.arange(161) % 3)

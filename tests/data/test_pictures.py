@@ -148,12 +148,12 @@ def ppm(path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Path], Any], str, str]] = {
-    "an animated PNG": (animated, "png", "has one frame, but .* has 3; save each as a picture of its own"),
-    "a TIFF of pages": (animated, "tif", "has one frame, but .* has 3"),
-    "an animated WebP": (animated, "webp", "has one frame, but .* has 3"),
-    "colours of 16 bits": (deep_colour, "png", "has 16 bits a channel, of which Pillow reads 8"),
-    "colours of 10 bits": (ppm, "ppm", "has 10 bits a channel, of which Pillow reads 8"),
-    "LAB": (lambda p: Image.new("LAB", (9, 6)).save(p), "tif", "of Pillow's mode LAB; save it as RGB"),
+    "an animated PNG": (animated, "png", "must have one frame, but .* has 3; save each frame as its own picture"),
+    "a TIFF of pages": (animated, "tif", "must have one frame, but .* has 3"),
+    "an animated WebP": (animated, "webp", "must have one frame, but .* has 3"),
+    "colours of 16 bits": (deep_colour, "png", "has 16 bits per channel, of which Pillow reads 8"),
+    "colours of 10 bits": (ppm, "ppm", "has 10 bits per channel, of which Pillow reads 8"),
+    "LAB": (lambda p: Image.new("LAB", (9, 6)).save(p), "tif", "has Pillow's mode LAB; save it as RGB"),
     "NaN": (image(np.where(REAL > 0, REAL, np.nan)), "tif", "has NaN or infinite ones"),
     "whole numbers of 32 bits": (image(DEEP.astype(np.int32) * 99999), "tif", "beyond 16,777,216, .* as an array"),
     "turned, which Pillow garbles": (
@@ -181,7 +181,7 @@ def test_what_would_lose_something_is_refused(what: str, tmp_path: Path) -> None
 def test_pictures_of_two_depths_are_refused(tmp_path: Path) -> None:
     folder_of(tmp_path / "pets", image(GREY))
     image(DEEP)(tmp_path / "pets" / "dog" / "x.png")
-    with pytest.raises(UserError, match="must be of one depth, but .*0.png has 8 bits and .*x.png has 16 bits"):
+    with pytest.raises(UserError, match="must have the same depth, but .*0.png has 8 bits and .*x.png has 16 bits"):
         taken(tmp_path / "pets", "iid", clients=2)
 
 
@@ -298,7 +298,10 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
         (tmp_path / "x.png").rename(tmp_path / "pets" / name)
     scenario = taken(tmp_path / "pets", "iid", clients=3)
     (note,) = user_scenario.notes(scenario)
-    assert note == f"4 files left out as hidden or no picture, the first {tmp_path}/pets/.cache/1.png"
+    assert (
+        note
+        == f"4 files skipped: hidden, not a picture, or in no class folder; the first is {tmp_path}/pets/.cache/1.png"
+    )
     assert len(datasets.load(scenario.dataset).y) == 24
 
 
@@ -322,14 +325,17 @@ def splits(*names: str) -> Callable[[Path], Path]:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (spoil(lambda f: (f / "bird").mkdir()), "a class folder has pictures, but .*bird has none; fill or remove it"),
+        (
+            spoil(lambda f: (f / "bird").mkdir()),
+            "every class folder needs pictures, but .*bird has none; fill or remove it",
+        ),
         (spoil(lambda f: (f / "dog" / "up").symlink_to(f)), "it is a link to a folder that contains it"),
         (spoil(lambda f: (f / "dog" / "x.png").symlink_to(f / "no")), "No such file"),
-        (splits("train", "Train", "test"), "has Train and train, which are both for train; bring them together"),
+        (splits("train", "Train", "test"), "has Train and train, which both mean train; merge them"),
         (splits("train", "valid"), "needs a folder test for its split, but has train, valid"),
         (splits("dev", "test"), "needs a folder train for its split, but has dev, test"),
-        (splits("train", "test", "extra"), "has pictures in extra, which is neither train, val nor test"),
-        (splits("pets"), "needs two class folders or more, .* has 1 with pictures; or give .*/pets"),
+        (splits("train", "test", "extra"), "has pictures in extra, which is not train, val or test"),
+        (splits("pets"), "needs two or more class folders, .* has 1 with pictures; or give .*/pets"),
     ],
 )
 def test_a_folder_that_leaves_open_what_is_meant_is_refused(

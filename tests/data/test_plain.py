@@ -67,20 +67,20 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a table of categories": (pd.DataFrame({"c": pd.Categorical([1, 2])}), "column 'c' of x of here holds categories"),
     "a table of text": (pd.DataFrame({"a": [1, 2], "b": ["u", "v"]}), "column 'b' of x of here must be numbers"),
     "a table of days": (pd.DataFrame({"t": pd.to_datetime(["2020-01-01", "2021-01-01"])}), "column 't' of x of here"),
-    "whole numbers that a table would round": (pd.DataFrame({"a": [2**53 + 1], "b": [0.5]}), "which float64 does"),
-    "whole numbers that objects would round": (np.array([2**53 + 1, 0.5], object), "which float64 does not hold"),
+    "whole numbers that a table would round": (pd.DataFrame({"a": [2**53 + 1], "b": [0.5]}), "which float64 cannot"),
+    "whole numbers that objects would round": (np.array([2**53 + 1, 0.5], object), "which float64 cannot represent"),
     "sparse": (scipy.sparse.csr_matrix(X), "x of here is sparse (csr_matrix); give x.toarray()"),
     "a sparse array": (scipy.sparse.coo_array(X), "give x.toarray()"),
     "a sparse tensor": (torch.tensor(X).to_sparse(), "sparse or quantised tensor; give its .to_dense()"),
-    "a tensor without values": (torch.empty(3, 2, device="meta"), "x of here is no array"),
-    "a complex tensor": (torch.tensor(X) * 1j, "is of type complex128; give real and imaginary parts as features"),
-    "named fields": (np.zeros(3, [("a", float), ("b", int)]), "give plain numbers; of named fields, numpy.lib.recf"),
+    "a tensor without values": (torch.empty(3, 2, device="meta"), "x of here is not an array"),
+    "a complex tensor": (torch.tensor(X) * 1j, "is of type complex128; give real and imaginary parts as separate"),
+    "named fields": (np.zeros(3, [("a", float), ("b", int)]), "give plain numbers; for named fields use numpy.lib"),
     "records": (np.rec.array([(1, 2.0)], names="a,b"), "give plain numbers"),
-    "days": (np.array(["2020-01-01"], "M8[D]"), "give numbers, days since the first for instance"),
-    "durations": (np.array([1], "m8[s]"), "give numbers, in seconds for instance"),
+    "days": (np.array(["2020-01-01"], "M8[D]"), "give numbers, for example days since the first"),
+    "durations": (np.array([1], "m8[s]"), "give numbers, for example seconds"),
     "complex": (X * 1j, "give real and imaginary parts"),
     "text in bytes": (np.array([b"a", b"b"]), "give text: .astype(str)"),
-    "ragged": ([[1, 2], [3]], "is no array: its rows differ in length; pad them"),
+    "ragged": ([[1, 2], [3]], "is not an array: its rows differ in length; pad them"),
     "ragged objects": (np.array([[1, 2], [3]], object), "holds a list; numpy.stack it"),
     "rows as objects": (pd.Series([X[0], X[1]]), "holds a ndarray; numpy.stack it"),
     "decimals": ([decimal.Decimal(1)], "holds a Decimal; convert it first"),
@@ -89,8 +89,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a list of text with NaN": (["a", float("nan")], "missing values in 1 rows, the first is row 1"),
     "a list of text with None": ([None, "a"], "missing values in 1 rows, the first is row 0"),
     "a list of numbers and text": ([1, "1"], "must be numbers or text, but holds both"),
-    "whole numbers that a list would round": ([[2**53 + 1, 0.5]], "which float64 does not hold"),
-    "a list of large numbers of both signs": ([2**63 + 1, -1], "which float64 does not hold"),
+    "whole numbers that a list would round": ([[2**53 + 1, 0.5]], "which float64 cannot represent"),
+    "a list of large numbers of both signs": ([2**63 + 1, -1], "which float64 cannot represent"),
     "beyond 64 bits": ([2**70, 1], "must be numbers or text"),
     "a generator": ((v for v in X), "holds a generator"),
     "a dictionary": ({"a": X}, "holds a dict"),
@@ -117,13 +117,13 @@ def test_what_is_missing_or_no_number_is_refused_with_what_to_do(what: str) -> N
 def test_a_column_of_classes_is_taken_and_a_one_hot_table_is_told() -> None:
     data = to_dataset("here", "here", {"x": ROWS, "y": pd.DataFrame({"y": Y}), "owner": Y[:, None]})
     assert data.y.tolist() == data.owner.tolist() == Y.tolist()
-    with pytest.raises(UserError, match=r"y of here must be a class a row, but is of shape \(4, 2\); give y.argmax"):
+    with pytest.raises(UserError, match=r"y of here must be one class per row, but has shape \(4, 2\); give y.argmax"):
         to_dataset("here", "here", {"x": ROWS, "y": np.eye(2)[Y]})
 
 
 def test_tables_whose_index_is_in_two_orders_are_refused_and_other_indices_are_left_alone() -> None:
     x, y = pd.DataFrame(ROWS), pd.Series(Y)
-    with pytest.raises(UserError, match="x and y of here have one index in two orders; give y.loc"):
+    with pytest.raises(UserError, match="x and y of here have the same index in different orders; give y.loc"):
         to_dataset("here", "here", {"x": x, "y": y.iloc[::-1]})
     for index in (range(4), [7, 5, 6, 9]):  # of a selection
         assert to_dataset("here", "here", {"x": x, "y": y.set_axis(list(index))}).y.tolist() == Y.tolist()

@@ -189,7 +189,7 @@ def test_classes_left_out_stay_out_of_swaps_and_flips() -> None:
         ({"shards": 0}, "shards must be at least 1"),
         ({"rotation": float("inf")}, "rotation must be a number of degrees"),
         ({"noisy_splits": "test"}, "unknown choice of noisy_splits 'test'"),
-        ({"partition": "domains"}, r"partition domains needs a data set that tells whose each row is \(celeba\)"),
+        ({"partition": "domains"}, r"partition domains needs a data set with the owner of each row \(celeba\)"),
     ],
 )
 def test_numbers_out_of_range_are_refused(fields: dict[str, Any], message: str) -> None:

@@ -71,7 +71,7 @@ def test_named_classes_may_be_absent_from_the_rows(tmp_path: Path) -> None:
 def test_two_classes_of_one_name_are_refused(tmp_path: Path) -> None:
     arrays = {"x": np.ones((6, 2)), "y": np.arange(6) % 3}
     for names, twice in ((["b", "a", "b"], "'b'"), ([1, 2, 1], "'1'")):
-        with pytest.raises(UserError, match=f"classes of .* a name of its own, but {twice} stands twice"):
+        with pytest.raises(UserError, match=f"classes of .* different names, but {twice} occurs twice"):
             taken(saved(tmp_path / "w.npz", **arrays, classes=np.array(names)), "iid")
 
 
@@ -200,7 +200,7 @@ def test_a_function_that_gives_other_arrays_later_is_refused(tmp_path: Path) -> 
     made(scenario)
     np.savez(tmp_path / "w.npz", **wards(seed=1))
     user_data._read.cache_clear()  # as in another process
-    with pytest.raises(UserError, match="code.py:wards gave other arrays than before"):
+    with pytest.raises(UserError, match="code.py:wards returned other arrays than before"):
         made(scenario)
 
 
@@ -218,7 +218,7 @@ def test_what_a_run_knew_of_a_functions_arrays_is_held_against_them_when_it_goes
     np.savez(tmp_path / "w.npz", **wards(seed=1))
     user_files.register(recorded)  # from the run's record
     scenario = taken(f"{tmp_path}/code.py:make", "iid", clients=4)
-    with pytest.raises(UserError, match="code.py:make gave other arrays than before"):
+    with pytest.raises(UserError, match="code.py:make returned other arrays than before"):
         made(scenario)
 
 
@@ -245,7 +245,9 @@ def test_a_folder_of_pictures_is_read_as_it_is_needed_with_its_classes_names(tmp
 
 def test_pictures_of_several_sizes_are_brought_to_one(tmp_path: Path) -> None:
     pictures(tmp_path / "pets", dog=(20, 10))
-    with pytest.raises(UserError, match="pictures of pets/ differ in size; give one that they are brought to: --image"):
+    with pytest.raises(
+        UserError, match="pictures of pets/ must have the same size, but differ; give a size .* --image"
+    ):
         taken(tmp_path / "pets", "iid", clients=3)
     assert made(taken(tmp_path / "pets", "iid", clients=3, image_size=12)).shape == (3, 12, 12)
 
@@ -324,12 +326,20 @@ TARGETS = {  # measurements -> what is said of them
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [
-        ("owner", ["a", "", "b", " "], "owner of .* must tell of every row, but 2 of 4 have none, the first is row 1"),
+        (
+            "owner",
+            ["a", "", "b", " "],
+            "owner of .* must have a value for every row, but 2 of 4 have none, the first is row 1",
+        ),
         ("owner", [1.0, 2.0, np.nan, 3.0], "owner of .* but 1 of 4 have none, the first is row 2; leave them out"),
         ("owner", [1.0, 2.0, 1.0, 2.0], r"but is float64; give owner.astype\(int\)"),
         ("owner", [1.5, 2.0, 1.0, 2.0], "but is float64; convert it first"),
-        ("y", [0.0, np.nan, 1.0, 0.0], "y of .* must tell of every row, but 1 of 4 have none, the first is row 1"),
-        ("y", ["a", "b", "", "a"], "y of .* must tell of every row, but 1 of 4 have none, the first is row 2"),
+        (
+            "y",
+            [0.0, np.nan, 1.0, 0.0],
+            "y of .* must have a value for every row, but 1 of 4 have none, the first is row 1",
+        ),
+        ("y", ["a", "b", "", "a"], "y of .* must have a value for every row, but 1 of 4 have none, the first is row 2"),
         ("y", [0.0, 1.0, 1.0, 0.0], r"but is float64; give y.astype\(int\)"),
     ],
 )

@@ -43,7 +43,7 @@ def test_pictures_of_a_split_lie_in_folders_of_classes(tmp_path):
     for place in ("train/a", "train/b", "test"):
         (tmp_path / place).mkdir(parents=True)
         Image.new("RGB", (2, 2)).save(tmp_path / place / "1.png")
-    with pytest.raises(UserError, match="test has pictures in no class's folder; put each .*, as test/a/1.png"):
+    with pytest.raises(UserError, match="test has pictures outside any class folder; put each .*, as test/a/1.png"):
         user_pictures.read("d/", tmp_path)
 
 
@@ -52,7 +52,7 @@ def test_what_is_no_picture_is_named_with_what_would_be_read(ending, tmp_path):
     for place in ("a", "b"):
         (tmp_path / place).mkdir()
         (tmp_path / place / f"1.{ending}").write_text("no picture")
-    with pytest.raises(UserError, match=f"a/1.{ending} is no picture that Pillow knows.*; save it as PNG, JPEG"):
+    with pytest.raises(UserError, match=f"a/1.{ending} is not a picture that Pillow can read.*; save it as PNG, JPEG"):
         user_pictures.read("d/", tmp_path)
 
 
@@ -74,5 +74,5 @@ def test_whole_numbers_as_given_are_kept_or_refused(number):
     if WHOLE[number]:
         assert (prepared(f, "d", "numbers", False).x.astype(number[1]) == number[0]).all()
         return
-    with pytest.raises(UserError, match="whole numbers that float32 does not hold"):
+    with pytest.raises(UserError, match="whole numbers that float32 cannot represent"):
         prepared(f, "d", "numbers", False)

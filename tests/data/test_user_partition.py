@@ -64,31 +64,34 @@ def test_the_number_of_clients_is_the_files(tmp_path: Path) -> None:
     scenario = taken("digits", saved(tmp_path / "p.npz", **GIVEN))
     assert scenario.override(rounds=3).clients == 5
     assert user_scenario.defaults({"partition": "p.npz", "clients": "5"}) == {}
-    with pytest.raises(UserError, match="p.npz has 5 clients, but clients is given as 6; leave it out"):
+    with pytest.raises(UserError, match="p.npz has 5 clients, but clients was given as 6; leave it out"):
         user_scenario.defaults({"partition": "p.npz", "clients": "6"})
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"row": ROWS % 120}, "must name a row once, but gives row 0 to client 0 for train and client 0 for train"),
+        (
+            {"row": ROWS % 120},
+            "must list a row only once, but gives row 0 to client 0 for train and client 0 for train",
+        ),
         ({"row": np.where(ROWS == 1, 0, ROWS)}, "but gives row 0 to client 0 for train and client 1 for train"),
         ({"row": np.where(ROWS == 5, 0, ROWS)}, "but gives row 0 to client 0 for train and client 0 for val"),
-        ({"row": ROWS * 10}, "names row 2390, but the data set has rows 0 to 1796"),
+        ({"row": ROWS * 10}, "lists row 2390, but the data set has rows 0 to 1796"),
         ({"row": ROWS - 1}, "row of .* must be whole numbers from 0 on, but is -1"),
         ({"row": ROWS * 1.0}, "row of .* must be whole numbers from 0 on, but is of type float64"),
-        ({"client": CLIENT + (CLIENT > 2)}, "numbered from 0 without a gap, but 3 of 0 to 5 has no rows"),
-        ({"client": CLIENT * 10**12}, "numbered from 0 without a gap, but 1 of 0 to 4000000000000 has no rows"),
+        ({"client": CLIENT + (CLIENT > 2)}, "numbered from 0 without gaps, but 3 of 0 to 5 has no rows"),
+        ({"client": CLIENT * 10**12}, "numbered from 0 without gaps, but 1 of 0 to 4000000000000 has no rows"),
         ({"client": np.array(["a", "b"])[ROWS % 2]}, "client of .* must be whole numbers .*; give np.unique"),
         ({"split": np.where(CLIENT == 3, 0, SPLIT)}, r"p.npz client 3, of \d+ rows, has no val and no test"),
         ({"split": SPLIT + 1}, "split of .* must be 0, 1, 2 or train, val, test, but has 3"),
         ({"split": np.array(["train", "devel"])[ROWS % 2]}, "must be 0, 1, 2 or train, val, test, but has 'devel'"),
-        ({"split": SPLIT[:-1]}, r"of one length and not empty, but are of shapes row \(240,\), client \(240,\)"),
+        ({"split": SPLIT[:-1]}, r"the same length and not be empty, but have shapes row \(240,\), client \(240,\)"),
         ({"split": None}, "needs arrays row, client, split, but has no split"),
         ({"rows": ROWS}, "unknown array in .*p.npz 'rows': did you mean 'row'"),
-        ({"row": ROWS[:0], "client": ROWS[:0], "split": ROWS[:0]}, "must be of one length and not empty"),
-        *(({name: ROWS[:0]}, "must be of one length and not empty") for name in ("row", "client", "split")),
-        ({"row": np.array([{}] * 240)}, "it holds Python objects, which are pickled and never read"),
+        ({"row": ROWS[:0], "client": ROWS[:0], "split": ROWS[:0]}, "must have the same length and not be empty"),
+        *(({name: ROWS[:0]}, "must have the same length and not be empty") for name in ("row", "client", "split")),
+        ({"row": np.array([{}] * 240)}, "it holds pickled Python objects, which are never read"),
     ],
 )
 def test_a_file_that_is_no_partition_is_refused_in_one_line(

@@ -44,9 +44,9 @@ KEEPING_NOTHING = [
     "relu_twice",
 ]
 REFUSED = {
-    "everywhere_forward": "registers one on all modules",
-    "everywhere_pre": "registers one on all modules",
-    "everywhere_backward": "registers one on all modules",
+    "everywhere_forward": "registers a hook on all modules",
+    "everywhere_pre": "registers a hook on all modules",
+    "everywhere_backward": "registers a hook on all modules",
     "tied": "is the same tensor as body.3.weight",
     "norm_twice": "is the same tensor as body.3.running_mean",
     "environment": r"hooked_nets.py:\d+ changes os.environ\['HOOKED_NETS'\], which outlives a trial",

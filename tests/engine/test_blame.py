@@ -191,9 +191,9 @@ def test_a_stack_of_several_seeds_names_the_run_s_own_client() -> None:
 
 
 IN_TRAINING = {
-    "normed": "BatchNorm needs two rows in a batch to train on, or more than one place of each; give --batch 2 or more"
+    "normed": "BatchNorm needs two rows in a training batch, or more than one position in each; give --batch 2 or more"
     "; layer body.2 (BatchNorm1d)",
-    "instance": "InstanceNorm needs more than one place in what it is given to train on; put it before the pooling; "
+    "instance": "InstanceNorm needs more than one position in its input for training; put it before the pooling; "
     "layer body.2 (InstanceNorm2d)",
     "narrow": "layer body.2 (Linear): RuntimeError: mat1 and mat2 shapes",
     "other_type": "layer body.2 (Linear): RuntimeError: ",

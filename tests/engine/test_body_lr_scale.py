@@ -150,7 +150,10 @@ def test_unlike_bodies_may_be_frozen_under_an_algorithm_that_would_average_them(
         Experiment("fedavg", mixed).check()
     experiment = Experiment("fedavg", mixed, pinned={"body_lr_scale": 0.0})
     experiment.check()
-    assert experiment.describe_scoring() == "the averaged model, the body as it started, on each client's own rows"
+    assert (
+        experiment.describe_scoring()
+        == "the averaged model, the body with its initial weights, on each client's own rows"
+    )
     sim = simulate("fedavg", mixed, body_lr_scale=0.0)
     play(sim, 1)
     assert set(sim.state.server["shared"]) == {"head.weight", "head.bias"}

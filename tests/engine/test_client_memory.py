@@ -304,7 +304,7 @@ class Forgetful(Algorithm):
 
 
 def test_what_is_remembered_must_have_the_form_of_what_was_kept() -> None:
-    with pytest.raises(UserError, match=r"Forgetful.remember must give what keep does.*a float64 \[3\].*\[2\]"):
+    with pytest.raises(UserError, match=r"Forgetful.remember must return what keep returns.*a float64 \[3\].*\[2\]"):
         play(simulate("forgetful"), 1)
 
 

@@ -72,7 +72,7 @@ def test_of_the_rows_that_a_phase_makes_masked_ones_are_left_out_wherever_they_s
 @pytest.mark.parametrize("given", [None, (), torch.zeros(3), Data(torch.zeros(3, 1), [0, 1, 0], torch.ones(3), {})])
 def test_what_a_pool_gives_that_is_no_rows_is_told_with_its_line(given: Any, executor: Any) -> None:
     phase = PHASE._replace(pool=lambda down, eps: given)
-    with pytest.raises(UserError, match=r"test_engine.py:\d+: <lambda> must give Data\(x, y, mask, {}\) of tensors"):
+    with pytest.raises(UserError, match=r"test_engine.py:\d+: <lambda> must return Data\(x, y, mask, {}\) of tensors"):
         batches.drawn(nn.Identity(), phase, {"x": torch.zeros(2, 1)}, pool_of([1, 1]), streams(0, 1), executor, 0)
 
 
@@ -754,7 +754,7 @@ def test_an_algorithm_that_averages_unlike_bodies_is_refused_with_those_that_fit
     with pytest.raises(UserError, match="fedavg averages body and head.*htmini3.*fedgen --set averages=head.*local"):
         Experiment("fedavg", MIXED).check()
     Experiment("fedgen", MIXED, pinned={"averages": "head"}).check()
-    with pytest.raises(UserError, match="or run there .*fedgen --set averages=head, "):
+    with pytest.raises(UserError, match="or use .*fedgen --set averages=head, "):
         Experiment("fedgen", MIXED).check()
 
 

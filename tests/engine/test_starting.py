@@ -104,8 +104,8 @@ def test_what_was_each_clients_own_stays_its_own(tmp_path: Path) -> None:
     assert_same_numbers(numbers(again.state), numbers(first.state))
     assert said("fedavg", file).startswith("body from fedper.pt (4 tensors); left out: head.weight, head.bias; head of")
     for name, words in (
-        ("fedavg", "head.weight is each client's own there and one for all here"),
-        ("fedper", "of 3 clients, and client 3 is none"),
+        ("fedavg", "head.weight is each client's own in the file and shared by all in the model"),
+        ("fedper", "which has 3 clients, but not 3"),
     ):
         with pytest.raises(UserError, match=f"head of fedper.pt does not fit this model: .*{words}"):
             said(name, f"{file}:head", FEW.override(clients=4))
@@ -138,7 +138,7 @@ def test_torchvisions_file_fits_the_bodies_made_of_its_networks(tmp_path: Path) 
     names = initial_weights.fit(initial_weights.find(file.name), target).names
     assert names["body.0.layer4.1.bn2.running_var"] == "layer4.1.bn2.running_var" and len(names) == 100
     mixed = scenario.override(model="mcmahan-cnn,resnet18-pooled")
-    assert said("fedproto", file, mixed).endswith("1 of 2 architectures have nothing of it")
+    assert said("fedproto", file, mixed).endswith("1 of 2 architectures use none of it")
 
 
 def test_a_users_module_starts_from_its_own_state_dict(tmp_path: Path) -> None:
@@ -197,12 +197,12 @@ def test_weights_come_over_each_clients_own_draw(tmp_path: Path) -> None:
 
 
 WRONG: dict[str, tuple[Any, str, str]] = {
-    "a module": (nn.Linear(2, 2), "", "net.pt holds no weights that load without running code"),
-    "a list": ([1, 2], "", "weights are a state_dict, or what fedtune run --save wrote, but net.pt holds a list"),
+    "a module": (nn.Linear(2, 2), "", "net.pt has no weights that can be loaded without running code"),
+    "a list": ([1, 2], "", "weights must be a state_dict, or a file from fedtune run --save, but net.pt holds a list"),
     "nothing": ({}, "", "but net.pt holds an empty dictionary"),
     "numbers": ({"lr": 0.1}, "", "but net.pt holds a dictionary with 'lr'"),
     "nan": (net().state_dict() | {"head.bias": torch.full((10,), torch.nan)}, "", "head.bias of net.pt has nan or inf"),
-    "another net": ({"conv.weight": torch.ones(3)}, "", "net.pt has no tensor of this model, but conv.weight"),
+    "another net": ({"conv.weight": torch.ones(3)}, "", "net.pt has no tensor of this model; it has conv.weight"),
     "another shape": (
         net().state_dict() | {"body.1.weight": torch.ones(3, 64)},
         ":body",
@@ -213,7 +213,7 @@ WRONG: dict[str, tuple[Any, str, str]] = {
         ":body",
         "body.3.bias is missing there",
     ),
-    "a deeper net": (net().state_dict() | {"body.9.bias": torch.ones(1)}, ":body", "body.9.bias is only there"),
+    "a deeper net": (net().state_dict() | {"body.9.bias": torch.ones(1)}, ":body", "body.9.bias is only in the file"),
     "no such part": (net().state_dict(), ":haed", "unknown part 'haed': did you mean 'head'"),
     "an absent part": (
         net().body.state_dict(),
@@ -242,7 +242,7 @@ def test_a_file_that_is_not_there_or_cut_is_refused_in_one_line(tmp_path: Path) 
         begun("fedavg", tmp_path / "none.pt")
     file = saved(tmp_path / "cut.pt", net().state_dict())
     file.write_bytes(file.read_bytes()[:-300])
-    with pytest.raises(UserError, match="cut.pt holds no weights that load without running code"):
+    with pytest.raises(UserError, match="cut.pt has no weights that can be loaded without running code"):
         begun("fedavg", file)
 
 

@@ -32,7 +32,7 @@ CASES = {  # what stands in the class; the method that is named, and what is sai
     ),
     "receive, None": ("def receive(self, down):\n    return None", "gives None; {} is nothing"),
     "receive, a tensor": ("def receive(self, down):\n    return down['shared']['head.bias']", "a tensor of float32"),
-    "receive, a generator": ("def receive(self, down):\n    yield from down['shared'].items()", "gives a generator"),
+    "receive, a generator": ("def receive(self, down):\n    yield from down['shared'].items()", "returns a generator"),
     "receive, one client's": (
         "def receive(self, down):\n    return {n: t[0] for n, t in down['shared'].items()}",
         r"it is a tensor of float32 \[\d+, 64\]",
@@ -45,7 +45,7 @@ CASES = {  # what stands in the class; the method that is named, and what is sai
         "def broadcast(self, server, ids, task):\n    return {'shared': server['shared']}",
         "a first axis of the 3 clients, but shared/body",
     ),
-    "broadcast, a list": ("def broadcast(self, server, ids, task):\n    return [server['shared']]", "gives a list"),
+    "broadcast, a list": ("def broadcast(self, server, ids, task):\n    return [server['shared']]", "returns a list"),
     "deployed, None": ("def deployed(self, server, ids, task):\n    pass", "gives None"),
     "aggregate, None": (
         "def aggregate(self, server, up, task):\n    super().aggregate(server, up, task)",
@@ -61,7 +61,7 @@ CASES = {  # what stands in the class; the method that is named, and what is sai
         "    return {'shared': {n: t.double() for n, t in new.items()}}",
         r"is float64 \[",
     ),
-    "observe, a tuple": ("def observe(self, server, val_acc, task):\n    return server, val_acc", "gives a tuple"),
+    "observe, a tuple": ("def observe(self, server, val_acc, task):\n    return server, val_acc", "returns a tuple"),
     "observe, an entry lost": (
         "def init(self, task):\n    return {'best': torch.zeros(())}\n"
         "def observe(self, server, val_acc, task):\n    return {'shared': server['shared']}",
@@ -72,12 +72,12 @@ CASES = {  # what stands in the class; the method that is named, and what is sai
         "'norm' is a tensor of float32",
     ),
     "report, a number": ("def report(self, server):\n    return 1.0", "gives 1.0"),
-    "upload, a tensor": ("def upload(self, m, data, down):\n    return data.x.mean(0)", "gives a tensor"),
+    "upload, a tensor": ("def upload(self, m, data, down):\n    return data.x.mean(0)", "returns a tensor"),
     "upload, None": ("def upload(self, m, data, down):\n    {'mean': data.x.mean(0)}", "gives None"),
     "upload, a number": ("def upload(self, m, data, down):\n    return {'rows': len(data.y)}", "rows is"),
     "upload_noise, shapes": (
         "def upload_noise(self, task):\n    return {'e': (3,)}\ndef upload(self, m, data, down):\n    return {}",
-        "gives a dict",
+        "returns a dict",
     ),
     "keep, a number": ("def keep(self, task):\n    return {'seen': 0}", "seen is 0; torch.tensor"),
     "remember, None": (
@@ -104,7 +104,7 @@ CASES = {  # what stands in the class; the method that is named, and what is sai
     "adapt, a loss": ("def adapt(self, task):\n    return (self.loss,)", "has a method in it"),
     "predict, classes": ("def predict(self, m, x, down):\n    return m.head(m.body(x)).argmax(1)", "a tensor of int64"),
     "predict, None": ("def predict(self, m, x, down):\n    m.head(m.body(x))", "gives None"),
-    "init, a list": ("def init(self, task):\n    return [torch.zeros(3)]", "gives a list"),
+    "init, a list": ("def init(self, task):\n    return [torch.zeros(3)]", "returns a list"),
     "init, an entry that is sent": ("sends = ('means',)\ndef init(self, task):\n    return {}", "there is no means"),
     "build, None": ("def build(self, net, task):\n    net.proj = nn.Linear(3, 3)", "gives None; return net"),
     "build, a loose tensor": (
@@ -128,7 +128,7 @@ def test_what_a_method_must_not_give_is_told_with_its_line(name: str, executor: 
     body, said = CASES[name]
     hook = name.split(",")[0]
     line = HEAD.count("\n") + 1 + body[: body.rindex(f"def {hook}(")].count("\n")
-    with pytest.raises(UserError, match=rf"mine\.py:{line}: Mine\.{hook} must give .*{said}"):
+    with pytest.raises(UserError, match=rf"mine\.py:{line}: Mine\.{hook} must return .*{said}"):
         scenario = scenarios.find("digits-w4").override(**SMALL)
         experiment = Experiment(user_files.take(written(tmp_path, body))[0], scenario, executor=executor)
         experiment.default()
@@ -142,11 +142,11 @@ def test_what_a_method_must_not_give_is_told_with_its_line(name: str, executor: 
         (
             "def loss(self, m, batch, down):\n    return nn.functional.cross_entropy(m.head(m.body(batch.x)), batch.y, "
             "reduction='none')",
-            r"a loss is one number, .* but this algorithm's is a tensor of float32 \[8\]",
+            r"a loss must be one number, .* but this algorithm's is a tensor of float32 \[8\]",
         ),
         (
             "def loss(self, m, batch, down):\n    return super().loss(m, batch, down).detach()",
-            "depends on what its phase",
+            "must depend on what its phase",
         ),
         ("def loss(self, m, batch, down):\n    pass", "one number.* is None"),
         ("def loss(self, m, batch, down):\n    return super().loss(m, batch, down), 1", "a dict of tensors, .* is 1"),
@@ -163,7 +163,7 @@ def test_check_names_the_line_of_a_method_that_gives_what_it_must_not(tmp_path: 
     body, _ = CASES["receive, other names"]
     broken = [v.violation for v in fedtune.Check(written(tmp_path, body)).verdicts if v.status == "failed"]
     assert broken and broken[0] and broken[0].where == f"mine.py:{HEAD.count(chr(10)) + 1}"
-    assert "Mine.receive must give" in broken[0].what
+    assert "Mine.receive must return" in broken[0].what
 
 
 PERSONAL = "def receive(self, down):\n    return {n: t for n, t in down['shared'].items() if n.startswith('body')}"

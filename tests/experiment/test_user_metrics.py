@@ -38,13 +38,13 @@ def brier(scores, y):
 brier.mode = "min"
 '''
 WRONG = {  # its body -> what is said, with the line in the file
-    "return scores.argmax(1) == y": "mine.py:1 gives a tensor of shape [20]",
+    "return scores.argmax(1) == y": "mine.py:1 returns a tensor of shape [20]",
     "return (y * 0).double().mean() / 0": "mine.py:1 gives nan of 20 rows of 10 classes",
     "return scores.sum() / 0 * 0": "mine.py:1 gives nan",
     "return scores.abs().sum() / 0": "mine.py:1 gives inf",
     "return 'high'": "mine.py:1 gives str",
     "return None": "mine.py:1 gives NoneType",
-    "return [1.0, 2.0]": "mine.py:1 gives a tensor of shape [2]",
+    "return [1.0, 2.0]": "mine.py:1 returns a tensor of shape [2]",
     "return {'recall': 1.0}": "mine.py:1 gives dict",
     "\n    raise ValueError('no rows of class 1')": "mine.py:2: ValueError: no rows of class 1",
     "\n    z = scores\n    return z @ y": "mine.py:3: RuntimeError",
@@ -52,9 +52,9 @@ WRONG = {  # its body -> what is said, with the line in the file
     "return scores.nothing()": "mine.py:1: AttributeError",
 }
 REFUSED = {  # a whole file -> what is said
-    "def mine(scores): return 1.0": "mine at {}:1 cannot be called so: too many positional arguments",
-    "def mine(scores, y, beta): return 1.0": "mine at {}:1 cannot be called so: missing a required argument: 'beta'",
-    "def mine(*, scores, y): return 1.0": "mine at {}:1 cannot be called so",
+    "def mine(scores): return 1.0": "mine at {}:1 cannot be called like this: too many positional arguments",
+    "def mine(scores, y, beta): return 1.0": "mine at {}:1 cannot be called like this: missing a required argument",
+    "def mine(*, scores, y): return 1.0": "mine at {}:1 cannot be called like this",
     "class mine: pass": "is a class",
     "mine = 0.5": "mine at mine.py:mine is float",
     "def other(scores, y): return 1.0": "unknown name in {}: 'mine'",

@@ -134,7 +134,7 @@ def test_the_width_is_what_the_model_gives(net: str) -> None:
     assert architectures.width(f"{net}:free", (1, 8, 8), 10, 9) == 9  # it takes `features`
     assert architectures.width(f"{net}:free(features=4)", (1, 8, 8), 10) == 4
     assert architectures.width(f"{net}:Words(head='fc')", (7,), 3, dtype=torch.int64) == 4
-    with pytest.raises(UserError, match="one width, but net.py:Small has 6 and --features says 9"):
+    with pytest.raises(UserError, match="the same width, but net.py:Small has 6 and --features has 9"):
         architectures.width(f"{net}:Small", (1, 8, 8), 10, 9)
 
 
@@ -179,15 +179,15 @@ def test_own_and_ours_mix_where_their_bodies_are_the_clients_own(net: str) -> No
 
 @pytest.mark.parametrize("name", [n for n in catalogue.WIDTHS if n not in ("mlp", "tokens")])
 def test_our_networks_for_images_refuse_vectors(name: str) -> None:
-    with pytest.raises(UserError, match=f"model '{name}' does not fit vectors of 30: it is for images; take mlp"):
+    with pytest.raises(UserError, match=f"model '{name}' does not fit vectors of 30: it is for images; use mlp"):
         architectures.build(name, (30,), 10)
 
 
 def test_tokens_have_a_network_of_their_own_and_the_perceptron_takes_vectors() -> None:
     assert architectures.build("mlp", (30,), 10)(torch.zeros(2, 30)).shape == (2, 10)
     for name, dtype, words in (
-        ("mlp", torch.int64, "sequences of 30 tokens: it is for images and vectors; take tokens, or a model"),
-        ("tokens", torch.float32, "vectors of 30: it is for tokens; take a model of your own"),
+        ("mlp", torch.int64, "sequences of 30 tokens: it is for images and vectors; use tokens, or your own model"),
+        ("tokens", torch.float32, "vectors of 30: it is for tokens; use your own model"),
     ):
         with pytest.raises(UserError, match=f"model '{name}' does not fit {words}"):
             architectures.require_fit(name, architectures.build(name, (30,), 10), (30,), dtype)

@@ -202,7 +202,7 @@ def test_what_is_changed_of_a_setting_is_said_and_hides_what_was_printed_for_it(
     ("arguments", "says"),
     [
         # seed 1 can be dealt
-        ("--algos local --scenario digits-w4 --clients 26 --seed 1 --seeds 5", "(this is of seed 2)"),
+        ("--algos local --scenario digits-w4 --clients 26 --seed 1 --seeds 5", "(with seed 2)"),
         ("--algos gfpl,local --scheduler pbt", "--scheduler pbt changes hyperparameters during training"),
     ],
 )
