@@ -1,4 +1,4 @@
-"""The evaluation: how well the clients' models, or the one global model, do on validation and test rows."""
+"""Evaluation: the accuracy of the clients' models, or of the one global model, on validation and test rows."""
 
 from __future__ import annotations
 
@@ -27,33 +27,35 @@ from fedtune.experiment.algorithm import Data, Model
 
 
 class Scored(NamedTuple):
-    """How well the clients do: the metrics, and columns with an entry of each scored client."""
+    """An evaluation's result: the metrics, and columns with an entry per scored client."""
 
     row: dict[str, float]
-    clients: dict[str, Tensor]  # client; and of each split SPLIT_rows, SPLIT_acc and metrics of the user's own
+    clients: dict[str, Tensor]  # client; and for each split SPLIT_rows, SPLIT_acc and the user's own metrics
 
 
 class Scores(NamedTuple):
-    """What models predict of the rows of some clients."""
+    """What models predict for the rows of some clients."""
 
-    # of each client: correct rows per head, and of the first head the summed loss and counts by class (`_counts`)
+    # per client: correct rows of each head; for the first head the summed loss and counts by class (`_counts`)
     sums: dict[str, Tree]
-    each: dict[int, tuple[Tensor, Tensor]]  # where the user's own metrics need them: scores and labels of its real rows
+    each: dict[
+        int, tuple[Tensor, Tensor]
+    ]  # if the user's own metrics need them: each client's scores and labels, without padding
 
 
-_TOLD: WeakKeyDictionary[nn.Module, None] = WeakKeyDictionary()  # nets of whose clients `predict` asks what they keep
+_TOLD: WeakKeyDictionary[nn.Module, None] = WeakKeyDictionary()  # nets whose `predict` uses what clients keep
 
 
 class _Asked(BaseException):
-    """Client code asked what its client keeps, which it was not told, as that costs time.  It is no error."""
+    """Client code uses what its client keeps, which was not passed in because that costs time.  It is not an error."""
 
 
 class _Untold(Model):
-    """A model whose client's memory is not there unless it is asked for."""
+    """A model whose client's kept state is not passed in until it is used."""
 
     @property
     def kept(self) -> dict[str, Any]:
-        """Nothing yet."""
+        """Not available yet."""
         raise _Asked
 
 
@@ -61,15 +63,15 @@ Deployed = Callable[[Tensor, Tensor], dict[str, Tree]]
 
 
 def evaluate(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")) -> dict[str, float]:
-    """The metrics of the clients' models on these splits, without the table of clients that `score` also gives."""
+    """The metrics of the clients' models on these splits, without the table of clients that `score` also returns."""
     return score(s, state, splits).row
 
 
 def score(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")) -> Scored:
-    """Metrics of the clients that are scored on their validation and test rows, by the scenario's rule.
+    """Metrics of the scored clients on their validation and test rows, by the scenario's evaluation rule.
 
-    A client's model is its own parts with the shared ones that it would receive now, trained by the algorithm's
-    `adapt` where it says so.  Raises Diverged.
+    A client's model consists of its own parts and the shared ones that it would receive now, trained by the algorithm's
+    `adapt` if it has one.  Raises Diverged.
     """
     (found,) = score_all(seed_stack.alone(s), {0: state}, splits).values()
     if isinstance(found, Diverged):
@@ -81,9 +83,9 @@ def score(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")) -
 def score_all(
     seeds: SeedStack, states: Mapping[int, State], splits: tuple[str, ...] = ("val", "test")
 ) -> dict[int, Scored | Diverged]:
-    """The same of several runs, by their places among the seeds, whose clients work as one stack."""
+    """The same for several runs, by their positions among the seeds; their clients are evaluated as one stack."""
     first = seeds.settings[next(iter(states))]
-    if first.metrics:  # the user's own are computed of one run after the other
+    if first.metrics:  # the user's own metrics are computed for one run after the other
         seeds = SeedStack(seeds.settings)
     ready = adapt_all(seeds, states, {i: _scored_groups(seeds.settings[i], state) for i, state in states.items()})
     found: dict[int, Scored | Diverged] = {i: g for i, g in ready.items() if isinstance(g, Diverged)}
@@ -96,7 +98,7 @@ def score_all(
 
 
 def _scored_groups(s: Setting, state: State) -> dict[int, Group]:
-    """The clients that are scored, by the places of their groups."""
+    """The scored clients, by the positions of their groups."""
     ids = s.scored_clients()
     if len(ids) == s.task.clients:
         return dict(enumerate(state.groups))
@@ -105,7 +107,7 @@ def _scored_groups(s: Setting, state: State) -> dict[int, Group]:
 
 
 def _summed(s: Setting, groups: Mapping[int, Group], scores: Mapping[str, list[Scores]]) -> Scored:
-    """A run's metrics.  scores: of each split, and of the rows of all classes, those of each group."""
+    """A run's metrics.  scores: of each group, for each split and for the rows of all classes."""
     row: dict[str, float] = {}
     ids = s.scored_clients()
     clients = {"client": ids}
@@ -133,7 +135,7 @@ def _summed(s: Setting, groups: Mapping[int, Group], scores: Mapping[str, list[S
 def _own(
     s: Setting, split: str, each: Mapping[int, tuple[Tensor, Tensor]]
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """The user's own metrics by the scenario's rule, and of each client.  each: a client's scores and labels."""
+    """The user's own metrics by the scenario's rule, and per client.  each: a client's scores and labels."""
     row: dict[str, float] = {}
     clients: dict[str, Tensor] = {}
     ids, rows = list(each), list(each.values())
@@ -150,7 +152,7 @@ def _own(
 def _scores(
     seeds: SeedStack, states: Mapping[int, State], groups: Mapping[int, Mapping[int, Group]], split: str
 ) -> dict[int, list[Scores]]:
-    """Of each run the scores of each group's clients on a split's rows.  groups: of each run, by their places."""
+    """For each run, the scores of each group's clients on a split's rows.  groups: of each run, by position."""
 
     def deployed(ids: Tensor, runs: Tensor) -> dict[str, Tree]:
         """What clients would receive in the next round, from their own run's server."""
@@ -168,14 +170,14 @@ def _scores(
         works = [Work(i, place, g, torch.full_like(g.ids, i)) for i, g in here.items()]
         scores = seeds.run(works, lambda s, g, runs: _of_group(s, g, runs, deployed, split, t))
         for i, of in zip(here, scores, strict=True):
-            if isinstance(of, Diverged):  # raised by a user's own code, as predictions are not looked at
+            if isinstance(of, Diverged):  # raised by a user's code, because predictions are not checked
                 raise of
             found[i].append(of)
     return found
 
 
 def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str, t: int) -> Scores:
-    """The scores of clients on a split's rows after round t.  runs [k]: the place of each client's run."""
+    """The scores of clients on a split's rows after round t.  runs [k]: the position of each client's run."""
     g.net.eval()
     table: Split | None = s.everywhere if split == "all" else getattr(s.federation, split)
     assert table
@@ -204,7 +206,9 @@ def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str
         draws.begin(lambda: s.streams(ids, "predict", split, t))
         down = deployed(ids, runs[part])  # here: a chunk of it would be a copy
         mine = g._replace(ids=ids, tensors=take(g.tensors, part))
-        tensors = mine.tensors if adapts else received(s, mine, down)  # what was adapted holds what it received
+        tensors = (
+            mine.tensors if adapts else received(s, mine, down)
+        )  # after adaptation the tensors include what was received
         own = {"tensors": tensors} | ({"kept": take(g.kept, part)} if g.net in _TOLD else {})
         with among(ids, table):
             found = of_rows(own, down, {"x": data.x, "y": data.y})
@@ -220,16 +224,16 @@ def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str
         try:
             found = certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws)
         except _Asked:
-            _TOLD[g.net] = None  # from now on clients that keep different things are different
+            _TOLD[g.net] = None  # from now on clients with different kept state count as different
             return _of_group(s, *everyone, deployed, split, t)
     return Scores(take(found, of_each), each)
 
 
 def _representatives(tree: Tree, runs: Tensor) -> tuple[Tensor, Tensor]:
-    """Which clients are to be computed, and for every client the position among these of one that is the same.
+    """Which clients need to be computed, and for every client the position of an identical one among them.
 
-    Of a run whose clients have the same of everything [K, …] two stand for all, as one alone would be another kernel.
-    runs [K]: the place of each client's run.
+    If all clients of a run have identical tensors [K, …], two of them stand for all (one alone would use another
+    kernel). runs [K]: the position of each client's run.
     """
     who: list[int] = []
     of_each = torch.empty_like(runs)
@@ -247,7 +251,7 @@ def _constant(t: Tensor) -> bool:
 
 
 def _counts(data: Data, said: Tensor, classes: int) -> Tensor:
-    """Of each client and class: its rows, those said to be of it, and those of both.  [K, N] -> [K, 3, C]"""
+    """For each client and class: its rows, rows predicted as it, and rows that are both.  [K, N] -> [K, 3, C]"""
     y, right = data.y, data.mask & (said == data.y)
     at = torch.cat([y, said + classes, y + 2 * classes], 1)
     counted = torch.cat([data.mask, data.mask, right], 1).to(at.dtype)
@@ -255,5 +259,5 @@ def _counts(data: Data, said: Tensor, classes: int) -> Tensor:
 
 
 def _in_order(groups: Mapping[int, Group], found: Sequence[Tree]) -> Tree:
-    """What was found of each group's clients, in the order of all clients' numbers."""
+    """The results of all groups' clients, in the order of client numbers."""
     return take(join(list(found)), torch.cat([g.ids for g in groups.values()]).argsort())

@@ -1,4 +1,4 @@
-"""Local training: one phase of many clients, stacked or one by one, with the same draws and the same numbers."""
+"""Local training: one phase for many clients, stacked or one by one, with the same random draws and results."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from fedtune.nn.layers import has_convolutions, stacked_layout, stacked_weights
 
 
 class Job(NamedTuple):
-    """One phase of local training as an executor gets it."""
+    """One phase of local training, as executors get it."""
 
-    net: nn.Module  # the form, its parts in train or eval mode
+    net: nn.Module  # the structure, its parts in train or eval mode
     phase: Phase
     work: Scenario
-    cooled: float  # what the clients' learning rate has been multiplied by so far
-    x: Tensor  # [R, …] the rows that the plan speaks of
+    cooled: float  # the decay factor of the clients' learning rate so far
+    x: Tensor  # [R, …] the rows that the plan refers to
     y: Tensor  # [R]
     plan: Plan
-    trained: tuple[str, ...]  # the parts that move
+    trained: tuple[str, ...]  # the parts that are trained
     client: Client  # with a client axis
-    streams: list[torch.Generator]  # whose addresses are the clients' in this phase
-    draws: tuple[Draws, Draws, Draws, Draws]  # of a step, of the second one, of what is set before and after steps
+    streams: list[torch.Generator]  # with the clients' addresses in this phase
+    draws: tuple[Draws, Draws, Draws, Draws]  # for a step, the second step, and the setters before and after steps
 
     def begin(self, order: Sequence[int]) -> tuple[Draws, Draws, Draws, Draws]:
-        """What serves the random numbers of a phase's code, to these clients from their beginning."""
+        """The random draws of a phase's code for these clients, from the beginning of their streams."""
         mine = [self.streams[k] for k in order]
         for draws, purpose in zip(self.draws, ("draws", "draws again", "draws begin", "draws project"), strict=True):
             draws.begin(streams_of(mine, purpose))
@@ -47,13 +47,13 @@ class Job(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What a phase leaves, with a client axis."""
+    """The result of a phase, with a client axis."""
 
     tensors: dict[str, Tensor]
     losses: Tensor  # [m] float64
-    tally: dict[str, Tree]  # {} unless the loss returns (loss, tally): then the sum of its tallies over the steps
-    client: Client  # what client code knew of its client
-    steps: Tensor  # [m] that were made
+    tally: dict[str, Tree]  # the tallies summed over the steps; {} if the loss returns none
+    client: Client  # what client code knew about its client
+    steps: Tensor  # [m] the number of steps made
 
 
 def train(
@@ -68,11 +68,11 @@ def train(
     cooled: float = 1.0,
     kept: dict[str, Tree] | None = None,
 ) -> Done:
-    """Train m clients for one phase.  tensors and down have a client axis [m, …]; nothing given is changed.
+    """Train m clients for one phase.  tensors and down have a client axis [m, …]; the arguments are not changed.
 
-    cooled is lr_decay to the power of the rounds before; a phase with its own lr is not cooled.  kept is what the
-    clients keep between rounds.
-    Returns the new tensors, each client's mean loss over its steps (0 without a step), and what its loss tallied.
+    cooled is lr_decay to the power of the previous rounds; a phase with its own lr does not decay.  kept is the
+    clients' state between rounds. Returns the new tensors, each client's mean loss over its steps (0 without a step),
+    and the tallies of its loss.
     """
     trained = tuple(part for part in phase.train or parts(net) if part not in work.frozen)
     for name, part in net.named_children():
@@ -100,19 +100,19 @@ def train(
 
 
 def _frozen(job: Job, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What nobody trains and nothing changes: it need not be copied."""
+    """Tensors that are neither trained nor changed, so they need not be copied."""
     return {n: t for n, t in tensors.items() if part_of(n) in job.work.frozen}
 
 
 def _parted(out: Tensor | tuple[Tensor, dict[str, Tree]]) -> tuple[Tensor, dict[str, Tree]]:
-    """A loss, and what it tallies of its batch."""
+    """A loss and its tally."""
     return out if isinstance(out, tuple) else (out, {})
 
 
 def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
     """All clients as one program.
 
-    Clients are ordered by their number of steps: those still at work are a prefix, and nothing computes the others.
+    Clients are ordered by their number of steps: those still at work come first, and the others are not computed.
     """
     net, phase, x, y, todo = job.net, job.phase, job.x, job.y, job.plan
     order = sorted(range(len(todo.steps)), key=lambda k: -todo.steps[k])
@@ -125,7 +125,7 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
     tally: dict[str, Tree] = {}
     first, again, *others = job.begin(order)
     between = _between(job, todo.ends[at], partial(_all_of, others)).begin(mine, down, clients.kept)
-    asks: list[str] = []  # what client code asked of its client's scalars in the first step; tensors cost time
+    asks: list[str] = []  # client scalars that client code used in the first step; only these are passed on
     moving, active, convolves = trained_names(net, job.trained), 0, has_convolutions(net)
     optimizers: Optimizers | None = None
     run, run_again = steps_of(net, phase, (first, again), asks)
@@ -162,7 +162,7 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
 
 
 def _stack_in_memory(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
-    """All clients as one program; where a GPU's memory does not hold them, half of them after the other half."""
+    """All clients as one program; if they do not fit into a GPU's memory, one half after the other."""
     try:
         return _stack(job, tensors, down)
     except torch.OutOfMemoryError:
@@ -215,13 +215,13 @@ def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
 
 
 def _rows(job: Job) -> list[Tensor]:
-    """The rows that each client trains on; none where the phase made them."""
+    """The rows that each client trains on; none if the phase made them."""
     steps, rows, *_ = job.plan
     return [rows[k, : 0 if job.phase.pool else n].unique() for k, n in enumerate(steps)]
 
 
 def _alone(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree], k: int, at: Tensor | None) -> object:
-    """A client's training without the others', or its loss as it begins on some of its rows, batch by batch."""
+    """Train one client alone, or compute its initial loss on some of its rows, batch by batch."""
     (steps, rows, eps, ends), one = job.plan, slice(k, k + 1)
     if at is None:
         part = job._replace(plan=Plan(steps[one], rows[one], take(eps, one), ends[one]), client=take(job.client, one))
@@ -235,15 +235,15 @@ def _alone(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree], k: int, 
 
 
 def _between(job: Job, ends: Tensor, run: Run) -> BetweenSteps:
-    """What the phase of some clients does besides its steps.  ends: of these clients."""
+    """What the phase of these clients does besides its steps.  ends: of these clients."""
     return BetweenSteps(job.net, job.phase, job.trained, job.work.frozen, job.client.lr.dtype, ends, run)
 
 
 def _all_of(draws: Sequence[Draws], which: int, code: Callable[..., Tree], *trees: Tree) -> Tree:
-    """Code of clients as one program."""
+    """Run code for all clients as one program."""
     return draws[which].stacked(code, len(leaves_of(trees)[0]), *trees)
 
 
 def _one_of(draws: Sequence[Draws], client: int, which: int, code: Callable[..., Tree], *trees: Tree) -> Tree:
-    """Code of one client."""
+    """Run code for one client."""
     return draws[which].alone(code, client, *trees)

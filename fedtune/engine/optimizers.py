@@ -1,7 +1,8 @@
-"""What moves the clients' parameters in a phase: its optimiser and that of its second step, with paces and clipping.
+"""The clients' optimisers in a phase, for its step and its second step, with lr_scale and clipping.
 
-The rules are torch.optim's SGD and Adam to the last bit (a test compares), as operations on lists of tensors: its
-classes take as long as a small net's backward pass, and their first use imports a compiler for over a second.
+The updates are torch.optim's SGD and Adam bit for bit (a test compares them), as operations on lists of tensors.
+torch.optim's classes take as long as a small net's backward pass, and their first use imports a compiler for over a
+second.
 """
 
 from __future__ import annotations
@@ -17,27 +18,27 @@ from fedtune.experiment.scenario import Scenario
 
 
 class Optimizers:
-    """What moves one client's leaves, or many clients' stacked ones: a phase's optimiser, and that of its second step.
+    """The optimisers of a phase's step and second step, for one client's tensors or many clients' stacked ones.
 
-    `lead` is the number of client axes of a leaf: 0 or 1.
+    `lead` is the number of client axes of a tensor: 0 or 1.
     """
 
     def __init__(
         self, phase: Phase, work: Scenario, cooled: float, names: list[str], leaves: list[Tensor], lead: int
     ) -> None:
-        """names: those of the leaves, as of `trained_names`.  cooled: what the clients' rate was multiplied by."""
+        """names: of the leaves, as in `trained_names`.  cooled: the decay factor of the clients' learning rate."""
         self.phase, self.lead = phase, lead
         own = [[i for i, n in enumerate(names) if part_of(n) == part] for part in self.phase.lr_scale]
         rest = [i for i, n in enumerate(names) if part_of(n) not in self.phase.lr_scale]
-        paced = [(times, s) for times, s in zip((*self.phase.lr_scale.values(), 1.0), (*own, rest), strict=True) if s]
-        self.bounded = [s for _, s in paced]  # what is clipped together
+        scaled = [(times, s) for times, s in zip((*self.phase.lr_scale.values(), 1.0), (*own, rest), strict=True) if s]
+        self.bounded = [s for _, s in scaled]  # groups that are clipped together
         body = {i for i, n in enumerate(names) if part_of(n) == "body"} if work.body_lr_scale != 1 else set()
         split = [
             (times * share, [i for i in s if (i in body) == inside])
-            for times, s in paced
+            for times, s in scaled
             for share, inside in ((work.body_lr_scale, True), (1.0, False))
         ]
-        self.sets = [(times, s) for times, s in split if s]  # what has one rate
+        self.sets = [(times, s) for times, s in split if s]  # groups with the same learning rate
         lr, after = rate(phase, work, cooled), self.phase.after
         make = _adam if work.optimizer == "adam" else _sgd(momentum(phase, work))
         self.leaves, self.memory = leaves, _Memory(len(leaves))
@@ -50,14 +51,14 @@ class Optimizers:
             self.second = [(then, partial(make, lr if after.lr is None else after.lr, 0.0))]
 
     def cut(self, leaves: list[Tensor]) -> None:
-        """Move on to the clients still at work: leaves, and what is remembered of them, are cut to these."""
+        """Continue with the clients still at work: reduce the leaves and their optimiser state to them."""
         self.leaves = leaves
         for memory in (self.memory, self.again):
             memory.cut(leaves)
 
     @torch.inference_mode()
     def step(self, grads: Sequence[Tensor | None]) -> None:
-        """One step along these gradients of the leaves, which it may change."""
+        """One step along the leaves' gradients, which it may overwrite."""
         if self.phase.clip:
             for s in self.bounded:
                 clip_norms([g for i in s if (g := grads[i]) is not None], self.phase.clip, self.lead)
@@ -70,7 +71,7 @@ class Optimizers:
 
 
 class _Memory:
-    """What an optimiser remembers of each leaf: moving averages, by name, and how often it moved."""
+    """An optimiser's state for each leaf: moving averages by name, and the number of steps."""
 
     def __init__(self, leaves: int) -> None:
         self.averages: _Averages = [{} for _ in range(leaves)]
@@ -83,14 +84,14 @@ class _Memory:
 
 
 _Averages = list[dict[str, Tensor]]
-# moves these leaves along these gradients, remembering in these averages; all have made as many steps before
+# updates leaves from gradients and moving averages; all have made the same number of steps before
 _Rule = Callable[[list[Tensor], list[Tensor], _Averages, int], None]
 
 
 def _move(
     rules: Sequence[tuple[list[int], _Rule]], memory: _Memory, leaves: list[Tensor], grads: Sequence[Tensor | None]
 ) -> None:
-    """Every leaf that has a gradient by its rule.  A leaf without one stays, and nothing is remembered of it."""
+    """Update every leaf that has a gradient by its rule; a leaf without one is not changed, nor is its state."""
     for all_of, rule in rules:
         moved = [i for i in all_of if grads[i] is not None]
         for steps in dict.fromkeys(memory.steps[i] for i in moved):
@@ -150,7 +151,7 @@ def _adam(lr: float, decay: float, leaves: list[Tensor], grads: list[Tensor], me
 
 
 def clip_norms(grads: list[Tensor], bound: float, lead: int) -> None:
-    """Scale each client's gradients, in place, so that their norm together is at most `bound` (as torch's clipping)."""
+    """Scale each client's gradients in place so that their total norm is at most `bound` (as torch's clipping)."""
     if grads:
         squares = [g.reshape(*g.shape[:lead], -1).square().sum(-1) for g in grads]
         norm = torch.stack(squares).sum(0).sqrt()  # [k], or a scalar
@@ -160,7 +161,7 @@ def clip_norms(grads: list[Tensor], bound: float, lead: int) -> None:
 
 
 def rate(phase: Phase, work: Scenario, cooled: float) -> float:
-    """A phase's learning rate: its own, or the scenario's as it has cooled."""
+    """A phase's learning rate: its own, or the scenario's after decay."""
     return work.lr * cooled if phase.lr is None else phase.lr
 
 
@@ -170,10 +171,11 @@ def momentum(phase: Phase, work: Scenario) -> float:
 
 
 def path(part: str, phase: Phase, work: Scenario, cooled: float, steps: Tensor) -> Tensor:
-    """How far clients [m] of so many steps carry a part along a gradient of one, but for Adam: η a step.
+    """How far SGD moves a part of clients [m] in this number of steps along a constant gradient of one; for Adam η per
+    step.
 
-    With momentum β step s is 1 + β + … + β^(s-1) = (1 - β^s) / (1 - β) long, and S of them
-    S / (1 - β) - β (1 - β^S) / (1 - β)².
+    With momentum β step s has length 1 + β + … + β^(s-1) = (1 - β^s) / (1 - β), and S steps together have S / (1 - β) -
+    β (1 - β^S) / (1 - β)².
     """
     times = phase.lr_scale.get(part, 1.0) * (work.body_lr_scale if part == "body" else 1.0)
     beta = 0.0 if work.optimizer == "adam" else momentum(phase, work)

@@ -1,4 +1,4 @@
-"""One run's round at work: what the server and the clients that take part hold, step by step."""
+"""One run's round in progress: what the server and the participating clients hold, step by step."""
 
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ def participants(s: Setting, t: int) -> Tensor:
 
 
 class RunningRound:
-    """A run's round at work: the server's entries, the clients that take part, what they last received and tallied."""
+    """A round in progress: the server's entries, and the participating clients with what they received and tallied
+    last.
+    """
 
     def __init__(self, run: int, s: Setting, state: State, t: int) -> None:
-        """Of each group, take the clients of round t.  run: its place among the seeds."""
+        """Select the clients of round t from each group.  run: its position among the seeds."""
         self.run, self.s, self.t, self.task, self.server = run, s, t, s.task_in(t), state.server
         chosen = participants(s, t)
         self.at = [torch.isin(g.ids, chosen).nonzero()[:, 0] for g in state.groups]
@@ -40,26 +42,26 @@ class RunningRound:
         self.here = [i for i, g in enumerate(self.groups) if len(g.ids)]
         self.down: list[dict[str, Tree]] = [{} for _ in self.groups]
         self.tallies: list[dict[str, Tree]] = [{} for _ in self.groups]
-        self.kept = [g.kept for g in self.groups]  # at the round's end
-        # what client code knows of its client; before the round's first phase no step was made
+        self.kept = [g.kept for g in self.groups]  # as at the end of the round
+        # what client code knows about its client; no step is made before the round's first phase
         self.clients = [no_steps(s, g.net, g.ids)._replace(kept=g.kept) for g in self.groups]
-        self.ups: dict[int, dict[str, Tree]] = {}  # of each group, until the server has taken it in
+        self.ups: dict[int, dict[str, Tree]] = {}  # per group, until the server has aggregated it
         self.up_size, self.down_size = NOTHING, NOTHING
         self.losses: list[Tensor] = []  # of the phase
         self.train_loss: float | None = None  # of the first phase
-        self.phase = 0  # counts training only, so that algorithms which exchange different things draw the same
+        self.phase = 0  # counts training phases only, so that draws do not depend on what is exchanged
         self.lost: Diverged | None = None  # how it diverged
 
     @contextmanager
     def until_lost(self) -> Iterator[None]:
-        """Note if the run diverges here; what comes after in the round is then left out."""
+        """Record if the run diverges here; the rest of the round is then skipped."""
         try:
             yield
         except Diverged as error:
             self.lost = error
 
     def send_down(self) -> None:
-        """The server sends, and the clients take over what they receive."""
+        """The server sends, and clients replace the tensors that they receive."""
         with self.until_lost():
             for i in self.here:
                 g = self.groups[i]
@@ -68,7 +70,7 @@ class RunningRound:
                 self.groups[i] = g._replace(tensors=received(self.s, g, self.down[i]))
 
     def take_training(self, i: int, done: Done | Diverged) -> None:
-        """What a phase left of a group's clients."""
+        """Store the result of a phase for a group's clients."""
         with self.until_lost():
             done = _finite(done)
             g, frozen = self.groups[i], self.s.scenario.frozen
@@ -79,19 +81,19 @@ class RunningRound:
             require_finite(self.t, self.s.federation, g.ids, done.losses, {}, {})
 
     def end_phase(self) -> None:
-        """All groups have trained."""
+        """Called when all groups have trained."""
         if not self.lost:
             self.train_loss = torch.cat(self.losses).mean().item() if self.train_loss is None else self.train_loss
         self.losses, self.phase = [], self.phase + 1
 
     def take_upload(self, i: int, found: dict[str, Tree] | Diverged) -> None:
-        """What a group's clients send and keep."""
+        """Store what a group's clients send and keep."""
         with self.until_lost():
             found = _finite(found)
             self.ups[i], self.kept[i] = found["up"], found["kept"]
 
     def take_in(self) -> None:
-        """The server takes in what was sent, in the order of the clients' numbers."""
+        """The server aggregates the uploads, in the order of client numbers."""
         if self.lost:
             return
         ups = []
@@ -122,7 +124,7 @@ class RunningRound:
         return State(self.server, self._merged(state.groups), self.t, total), row
 
     def _require_finite(self) -> None:
-        """Diverged unless all parameters, all that clients keep and all of the server's entries are finite."""
+        """Diverged unless all parameters, all that clients keep and all server entries are finite."""
         for i in self.here:
             g = self.groups[i]
             require_finite(self.t, self.s.federation, g.ids, torch.zeros(1), g.tensors, self.kept[i])
@@ -131,7 +133,7 @@ class RunningRound:
             raise Diverged(f"diverged in round {self.t}: the server's {', '.join(lost)} became NaN or infinite")
 
     def _merged(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
-        """The groups with the tensors of those that took part, and what these keep."""
+        """All groups, with the tensors and the kept values of the clients that took part."""
         return tuple(
             old._replace(tensors=_back(old.tensors, a, g.tensors), kept=_back(old.kept, a, kept))
             for old, a, g, kept in zip(groups, self.at, self.groups, self.kept, strict=True)
@@ -139,9 +141,10 @@ class RunningRound:
 
 
 def _back(old: Tree, at: Tensor, new: Tree) -> Tree:
-    """A group's tensors with those of some clients replaced, in place: who sat a round out costs nothing.
+    """Replace some clients' tensors in a group, in place, so that clients that do not take part cost nothing.
 
-    Only what is frozen is one for all clients; what all of a group received and keep untrained is copied here.
+    Only frozen tensors are shared by all clients; tensors that all clients of a group received and keep untrained are
+    copied here.
     """
     if isinstance(old, dict):
         return {n: _back(t, at, new[n]) for n, t in old.items()}
@@ -155,7 +158,7 @@ def _back(old: Tree, at: Tensor, new: Tree) -> Tree:
 
 
 def require_finite(t: int, f: Federation, ids: Tensor, losses: Tensor, tensors: Tree, kept: Tree) -> None:
-    """Diverged, with round and clients, unless every loss [K_g], every parameter and all that they keep is finite."""
+    """Diverged, with round and clients, unless every loss [K_g], every parameter and every kept value is finite."""
     fine = {"loss": losses.isfinite().to(ids.device).expand(len(ids))}
     for what, tree in (("parameters", tensors), ("memory", kept)):
         reals = [v.reshape(len(v), -1).isfinite().all(1) for v in leaves(tree) if v.is_floating_point()]
@@ -170,7 +173,7 @@ def require_finite(t: int, f: Federation, ids: Tensor, losses: Tensor, tensors: 
 
 
 def _finite(found: Found | Diverged) -> Found:
-    """What was found, unless that is how clients diverged."""
+    """The result, or raise if it is Diverged."""
     if isinstance(found, Diverged):
         raise found
     return found

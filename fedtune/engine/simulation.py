@@ -1,4 +1,4 @@
-"""One configuration trained from its first round to its last: what a trial, `fedtune run` and the final check share."""
+"""Train a configuration from its first round to its last: shared by trials, `fedtune run` and the final check."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ from fedtune.experiment.experiment import Experiment, task_of, with_seed
 from fedtune.nn import architectures
 from fedtune.user_code import user_errors
 
-# what is no fault in a line of code: training that diverges, a full memory or disk
+# errors not caused by a line of code: diverged training, a full memory or disk
 PASSING = (Diverged, torch.OutOfMemoryError, MemoryError, OSError)
 
 
 class Round(NamedTuple):
-    """A round that is over."""
+    """A finished round."""
 
-    row: dict[str, Any]  # its metrics; those on test rows only where these were scored
+    row: dict[str, Any]  # its metrics; test metrics only if test rows were scored
     clients: dict[str, Tensor]  # the table of clients, as `evaluation.Scored` has it
-    state: State  # that was scored; the next round may overwrite it
+    state: State  # the scored state; the next round may overwrite it
 
     def kept(self) -> Round:
-        """The same with a state that no round overwrites."""
+        """The same with a copy of the state that no round overwrites."""
         groups = (g._replace(tensors=tree_map(_own, g.tensors), kept=tree_map(_own, g.kept)) for g in self.state.groups)
         return self._replace(state=self.state._replace(groups=tuple(groups)))
 
 
 @contextmanager
 def _at_work() -> Iterator[None]:
-    """No other run is at work in this process; what goes wrong in a line of the user's is a UserError with it."""
+    """Run while no other run works in this process; an error in a user's line becomes a UserError that names it."""
     with process.at_work(), user_errors.attribute_errors(*PASSING):
         yield
 
 
 def _own(t: Tensor) -> Tensor:
-    """A copy, but of what is one for all clients."""
+    """A copy, except of tensors shared by all clients."""
     return t if alike(t) else t.clone()
 
 
 class Simulation:
-    """A configuration at work.  The state is all that changes; save and load are a checkpoint."""
+    """A configuration in training.  The state is all that changes; save and load are a checkpoint."""
 
     def __init__(
         self,
@@ -92,9 +92,9 @@ class Simulation:
         self.setting = with_shapes(setting, self.state.groups[0].net)
 
     def step(self) -> dict[str, Any]:
-        """Run a round and score it on validation rows, and where test rows are due on these: its row of metrics.
+        """Run a round and score it on validation rows, and on test rows if they are due: its row of metrics.
 
-        Raises Diverged; UserError for the user's own code.
+        Raises Diverged, or UserError for errors in the user's own code.
         """
         (row,) = step_all(seed_stack.alone(self.setting), {0: self}).values()
         if isinstance(row, Diverged):
@@ -106,7 +106,7 @@ class Simulation:
         return t % self.test_every == 0 or t == self.setting.scenario.rounds
 
     def take(self, state: State, row: dict[str, Any], found: evaluation.Scored, seconds: float) -> dict[str, Any]:
-        """Go on from what a round left; its row with what the evaluation found in so many seconds."""
+        """Continue from a round's result; returns its row, including the evaluation and its seconds."""
         row, task = {"round": state.round} | row | found.row, self.setting.task_in(state.round)
         alg = self.setting.algorithm
         server = hooks.entries(alg, "observe", alg.observe(state.server, row["val_acc"], task), state.server)
@@ -115,12 +115,12 @@ class Simulation:
         return self.last.row
 
     def test(self) -> dict[str, Any]:
-        """The last round's row with the figures on test rows, which are found now unless they are there."""
+        """The last round's row with test metrics, which are computed now if they are missing."""
         self.last = self.tested(self.last)
         return self.last.row
 
     def tested(self, done: Round) -> Round:
-        """The same of any round whose state was kept."""
+        """The same for any round whose state was kept."""
         if "test_acc" in done.row:
             return done
         began = time.perf_counter()
@@ -147,21 +147,21 @@ class Simulation:
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Continue from a state as `state_dict` gave it."""
         groups = tuple(
-            g._replace(ids=k["ids"], tensors=k["tensors"], kept=k.get("kept", {}))  # files of old hold none
+            g._replace(ids=k["ids"], tensors=k["tensors"], kept=k.get("kept", {}))  # older files have none
             for g, k in zip(self.state.groups, saved["groups"], strict=True)
         )
         self.state = State(saved["server"], groups, saved["round"], saved["bytes"])
 
 
 def settled(experiment: Experiment, config: dict[str, Any], data: federation.Federation) -> Experiment:
-    """The experiment with an executor that runs the user's own code, if it has any: see `executor_choice`."""
+    """The experiment with a concrete executor for the user's own code, if it has any: see `executor_choice`."""
     return choose_executor(experiment, config, data, Simulation)
 
 
 def step_all(seeds: SeedStack, runs: Mapping[int, Simulation]) -> dict[int, dict[str, Any] | Diverged]:
-    """A round of several runs, by their places among the seeds: of each what `Simulation.step` gives or raises.
+    """A round of several runs, by their positions among the seeds: for each what `Simulation.step` returns or raises.
 
-    What they cost together is shared out evenly: a run's seconds are those that it adds, not those that it waits.
+    Shared time is divided evenly: a run's seconds are those that it adds, not those that it waits.
     """
     with _at_work():
         done = engine.run_rounds(seeds, {i: run.state for i, run in runs.items()})
@@ -183,7 +183,7 @@ def step_all(seeds: SeedStack, runs: Mapping[int, Simulation]) -> dict[int, dict
 
 
 class Seeds:
-    """Runs of one experiment and configuration on several seeds, whose clients train as one stack if that pays."""
+    """Runs of one experiment and configuration with several seeds, which train as one stack if that is faster."""
 
     def __init__(
         self,
@@ -201,30 +201,30 @@ class Seeds:
             run.setting = setting
 
     def step(self, some: Iterable[int] | None = None) -> dict[int, dict[str, Any] | Diverged]:
-        """Run a round of the runs at these places, or of all: of each its row of metrics, or how it diverged.
+        """Run a round of the runs at these positions, or of all: for each its row of metrics, or how it diverged.
 
-        Those that run together must have as many rounds behind them.
+        Runs that are stepped together must have trained the same number of rounds.
         """
         at = range(len(self.runs)) if some is None else some
         return step_all(self._stack, {i: self.runs[i] for i in at})
 
 
 class MultiSeedSimulation:
-    """One configuration on several seeds, side by side: each has its own partition, initialisation and draws."""
+    """One configuration with several seeds side by side: each has its own partition, initialisation and draws."""
 
     def __init__(self, experiment: Experiment, config: dict[str, Any], data: Sequence[federation.Federation]) -> None:
-        """data: the federations of the experiment's seed and of those that follow it."""
+        """data: the federations of the experiment's seed and of the seeds after it."""
         self.seeds = Seeds(experiment, config, {experiment.seed + i: d for i, d in enumerate(data)})
         self.runs = self.seeds.runs
 
     @property
     def rounds(self) -> int:
-        """How many rounds there are to train."""
+        """The number of rounds to train."""
         return self.runs[0].setting.scenario.rounds
 
     @property
     def round(self) -> int:
-        """How many rounds have been trained."""
+        """The number of rounds trained so far."""
         return self.runs[0].state.round
 
     def step(self) -> dict[str, Any]:
@@ -237,7 +237,7 @@ class MultiSeedSimulation:
         return over_seeds(rows)
 
     def test(self) -> dict[str, Any]:
-        """The mean row of the last round with the figures on test rows, which are scored now if they were not."""
+        """The mean row of the last round with test metrics, which are computed now if they are missing."""
         return over_seeds([run.test() for run in self.runs])
 
     def save(self, path: Path) -> None:
@@ -258,7 +258,7 @@ def train(
     dtype: torch.dtype = torch.float32,
     data_dir: str | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Rows of all rounds of one configuration; ends with a UserError's or Diverged's exception if it must."""
+    """The rows of all rounds of one configuration; raises UserError or Diverged if it has to stop."""
     if data is None:
         data = partitioning.make(experiment.scenario, experiment.seed, data_dir)
     simulation = Simulation(experiment, config, data, dtype)

@@ -1,4 +1,4 @@
-"""What a run is made of: its setting, which stays, and its state, which is everything that changes."""
+"""What defines a run: its setting, which is constant, and its state, which is everything that changes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from fedtune.nn.architectures import Net
 
 
 class Group(NamedTuple):
-    """The clients that run one architecture."""
+    """The clients with the same architecture."""
 
-    net: nn.Module  # the form; its own values are never used
+    net: nn.Module  # the structure; its own values are never used
     ids: Tensor  # [K_g] client numbers, ascending
-    tensors: dict[str, Tensor]  # what belongs to the clients (parts that are not shared), stacked [K_g, …]
+    tensors: dict[str, Tensor]  # the clients' own tensors (parts that are not shared), stacked [K_g, …]
     executor: Executor
     kept: dict[str, Tree] = {}  # what the clients keep between rounds, stacked
 
     def at(self, index: Tensor) -> Group:
-        """The clients at these positions, as copies; a frozen part that is one for all stays so."""
+        """Copies of the clients at these positions; frozen tensors stay shared."""
         tensors, kept = take_cheaply(self.tensors, index), take(self.kept, index)
         return self._replace(ids=self.ids[index], tensors=tensors, kept=kept)
 
@@ -52,22 +52,22 @@ class Setting(NamedTuple):
     scenario: Scenario
     task: Task
     everywhere: Split | None = None  # test rows of all classes, the same for every client
-    dtype: torch.dtype = torch.float32  # of real numbers: rows may be whole ones (tokens)
-    metrics: tuple[OwnMetric, ...] = ()  # of the user's own
-    seeds: tuple[int, ...] = ()  # of a joint setting, whose clients are those of several runs: see `seed_stack`
+    dtype: torch.dtype = torch.float32  # the floating-point type; rows may be integers (tokens)
+    metrics: tuple[OwnMetric, ...] = ()  # the user's own metrics
+    seeds: tuple[int, ...] = ()  # for a joint setting with the clients of several runs: see `seed_stack`
 
     def task_in(self, t: int) -> Task:
-        """The task as an algorithm is given it in round t = 1, 2, …"""
+        """The task that an algorithm gets in round t = 1, 2, …"""
         return self.task._replace(t=t)
 
     def streams(self, ids: Tensor, *address: str | int) -> list[torch.Generator]:
-        """The clients' own streams at an address: that of client k is (seed, address, k)."""
+        """The clients' own random streams; that of client k is (seed, address, k)."""
         own = self.task.clients
         of = [(self.seeds[k // own], k % own) if self.seeds else (self.task.seed, k) for k in ids.tolist()]
         return [randomness.stream(seed, *address, k) for seed, k in of]
 
     def scored_clients(self) -> Tensor:
-        """The clients that are scored, ascending: all, or as many as the scenario says, the same in every round."""
+        """The scored clients, ascending: all, or as many as the scenario says, the same in every round."""
         if not self.scenario.eval_clients:
             return torch.arange(self.task.clients, device=self.federation.x.device)
         order = torch.randperm(self.task.clients, generator=randomness.stream(self.task.seed, "scored"))
@@ -75,9 +75,10 @@ class Setting(NamedTuple):
 
 
 def start(s: Setting, nets: list[tuple[Net, list[int], Executor]]) -> State:
-    """Round 0: clients of one form start from the same values, drawn from the seed; what is shared, from the first's.
+    """Round 0: clients with the same architecture start from the same values, drawn from the seed; shared parts come
+    from the first architecture.
 
-    nets: forms, each with its clients and the way to run them.  UserError if shared parts differ in shape.
+    nets: the nets, each with its clients and executor.  UserError if shared parts differ in shape.
     """
     device = s.federation.x.device
     forms = [_with_own_parts(s, form) for form, _, _ in nets]
@@ -101,13 +102,13 @@ def start(s: Setting, nets: list[tuple[Net, list[int], Executor]]) -> State:
 
 
 def _with_unreceived(s: Setting, server: dict[str, Tree], g: Group) -> Group:
-    """A group whose clients have of their own what they are not given of the shared parts."""
+    """Give clients their own copies of shared tensors that they do not receive."""
     names = plans.unreceived(s.algorithm, server, g.ids, with_shapes(s, g.net).task)
     if names and s.scenario.evaluation != "personal":
         raise hooks.wrong(
             s.algorithm,
             "receive",
-            f"all shared parts where one global model is scored, {s.scenario.evaluation}",
+            f"all shared parts if one global model is scored ({s.scenario.evaluation})",
             f"{names[0]} stays with each client",
             "use --evaluation personal",
         )
@@ -116,7 +117,7 @@ def _with_unreceived(s: Setting, server: dict[str, Tree], g: Group) -> Group:
 
 
 def received(s: Setting, g: Group, down: dict[str, Tree]) -> dict[str, Tensor]:
-    """The tensors of a group's clients after they took over what they received."""
+    """The tensors of a group's clients after replacing those that they received."""
     alg, found = s.algorithm, s.algorithm.receive(down)
     if hook := next((h for h in ("receive", "broadcast", "deployed") if hooks.is_own(alg, h)), None):
         hooks.tensors(partial(hooks.wrong, alg, hook), found, g.net, s.dtype, (len(g.ids),))
@@ -124,22 +125,22 @@ def received(s: Setting, g: Group, down: dict[str, Tree]) -> dict[str, Tensor]:
             raise hooks.wrong(
                 alg,
                 hook,
-                "in every round what clients do not keep",
+                "all tensors that clients do not keep, in every round",
                 f"{lacking[0]} is left out",
-                "what is left out in the first rounds stays their own",
+                "tensors that are left out in the first rounds stay their own",
             )
     return g.tensors | found
 
 
 def with_shapes(s: Setting, net: nn.Module) -> Setting:
-    """The setting, its task with the shapes of this model's tensors."""
+    """The setting with the shapes of this model's tensors in its task."""
     shapes = {n: t.shape for n, t in net.state_dict().items()}
     trained = tuple(n for n, _ in net.named_parameters() if part_of(n) not in s.scenario.frozen)
     return s._replace(task=s.task._replace(shapes=shapes, parameters=trained))
 
 
 def no_steps(s: Setting, net: nn.Module, ids: Tensor) -> Client:
-    """What these clients of this model know of themselves before the round's first phase."""
+    """These clients' scalars before the round's first phase."""
     none, nowhere = (_zero(d, ids.device).expand(len(ids)) for d in (torch.int64, s.dtype))
     return Client({}, nowhere, none, dict.fromkeys(parts(net), nowhere))
 
@@ -150,7 +151,7 @@ def _zero(dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def _with_own_parts(s: Setting, form: Net) -> nn.Module:
-    """The form with the parts that the algorithm adds, whose values are drawn from the seed."""
+    """The net with the parts that the algorithm adds; their values are drawn from the seed."""
     with randomness.seeded(randomness.number(s.task.seed, "parts")):
         net = hooks.built(s.algorithm, form, s.task._replace(shapes={}, parameters=()))
     if is_declared(type(s.algorithm)):
@@ -162,20 +163,20 @@ def _with_own_parts(s: Setting, form: Net) -> nn.Module:
 
 
 def _of_each(s: Setting, name: str, t: Tensor, clients: int) -> Tensor:
-    """One client's tensor for each of them: copies, as each moves its own; of a frozen part views, which are free."""
+    """A tensor for each client: copies, because each client trains its own; views if the part is frozen."""
     views = t.expand(clients, *t.shape)
     return views if part_of(name) in s.scenario.frozen else views.clone()
 
 
 def _require_equal(alg: Algorithm, first: dict[str, Tensor], other: dict[str, Tensor], ids: str) -> None:
-    """UserError unless a group's shared parts have the first group's shapes: what is averaged must be alike."""
+    """UserError unless a group's shared parts have the same shapes as the first group's, because they are averaged."""
     a, b = ({n: tuple(t.shape) for n, t in tree.items()} for tree in (first, other))
     if a != b:
         name = next(n for n in (*a, *b) if a.get(n) != b.get(n))
         raise UserError(
-            f"{type(alg).__name__} averages {', '.join(alg.shared)}, so every client needs the same there, but clients "
-            f"{ids} have {name} {b.get(name, 'not at all')} and others {a.get(name, 'not at all')}; give all of "
-            "them one model, or use an algorithm that shares less"
+            f"{type(alg).__name__} averages {', '.join(alg.shared)}, so every client must have the same there, but "
+            f"clients {ids} have {name} {b.get(name, 'not at all')} and others {a.get(name, 'not at all')}; give "
+            "all of them one model, or use an algorithm that shares less"
         )
 
 

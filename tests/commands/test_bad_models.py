@@ -59,7 +59,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "class Odd(Net):\n    def forward(self, x):\n        return self.head(F.relu(self.body(x) - 1))\n\n\n"
     "def net(shape, classes): return Odd()": (
         "net",
-        "forward of net.py:net must be head(body(x)), but it does something else, which would be left out",
+        "forward of net.py:net must be head(body(x)), but it does something else, which would be ignored",
     ),
     "class Body(nn.Module):\n    def forward(self, x):\n        return x @ torch.ones(3, 3)\n\n\n"
     "def net(shape, classes):\n    net = Net()\n    net.body = Body()\n    return net": (
@@ -83,7 +83,7 @@ WRONG: dict[str, tuple[str, str]] = {
         "net(depth=two)",
         "options after a name must be keyword literals",
     ),
-    "net = 3": ("net", "a model is a function (shape, classes, **options) that returns a torch.nn.Module, but"),
+    "net = 3": ("net", "a model must be a function (shape, classes, **options) that returns a torch.nn.Module, but"),
     "net = Net()": ("net", "but net.py:net is an instance of Net"),
     "def net(shape, classes): return Net().body": ("net", "has 0, 1, 2; name its last layer instead"),
     "def net(shape, classes): return None": ("net", "must return a torch.nn.Module, but returned an instance"),
@@ -129,7 +129,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "            self.scale = nn.Parameter(torch.ones(8))\n        return x\n\n\n"
     "def net(shape, classes):\n    net = Net()\n    net.body.append(Late())\n    return net": (
         "net",
-        "body.3.scale of net.py:net is made when it is first trained; make it in __init__",
+        "body.3.scale of net.py:net is created only in training; create it in __init__",
     ),
     "def net(shape, classes):\n    net = Net()\n    net.body = torch.jit.trace(net.body, torch.zeros(2, *shape))\n"
     "    return net": (
@@ -200,7 +200,7 @@ WRONG_STARTS = {
     "--start-from {tmp}/none.pt": "--start-from takes FILE.pt or FILE.pt:part, but {tmp}/none.pt cannot be read: No",
     "--start-from {tmp}": "--start-from takes FILE.pt or FILE.pt:part, but {tmp} cannot be read: Is a directory",
     "--start-from {tmp}/text.pt": "text.pt has no weights that can be loaded without running code",
-    "--start-from {tmp}/list.pt": "a state_dict, or what fedtune run --save wrote, but list.pt holds a list",
+    "--start-from {tmp}/list.pt": "a state_dict, or a file from fedtune run --save, but list.pt holds a list",
     "--start-from {tmp}/state.pt:haed": "unknown part 'haed': did you mean 'head'",
     "--start-from {tmp}/state.pt:body": "body.0.weight is 3×3 there and 16×1×3×3 here; body.0.bias is missing there",
     "--start-from {tmp}/state.pt:head": "head.bias is missing there",

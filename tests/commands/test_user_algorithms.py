@@ -205,7 +205,7 @@ def test_python_takes_a_path_and_a_class(folder):
     clock = ["seconds", "eval_seconds"]
     pd.testing.assert_frame_equal(by_path.drop(columns=clock), by_class.drop(columns=clock))
     assert fedtune.Search(registry.find("fedprox")).options.algo == "fedprox"
-    with pytest.raises(UserError, match="made from fedtune.Algorithm, but int is the class int"):
+    with pytest.raises(UserError, match="must be a subclass of fedtune.Algorithm, but int is the class int"):
         fedtune.Search(int)
 
 

@@ -283,7 +283,7 @@ def test_labels_that_do_not_fit_are_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"labels are outside 0\.\.9"):
         load("mnist", tmp_path)
     labels.write_bytes(idx(np.array([0, 1])))
-    with pytest.raises(UserError, match="do not fit"):
+    with pytest.raises(UserError, match="do not match"):
         load("mnist", tmp_path)
 
 

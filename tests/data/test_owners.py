@@ -135,7 +135,7 @@ def told(path: Path, capsys: pytest.CaptureFixture, partition: str = "", **field
     [
         ("", {}, ""),
         ("", {"owners": 5}, "note: the last of 3 clients holds 2 owners, the others 5"),
-        ("", {"owners": 13}, "note: the only client holds 12 owners, as there are no 13"),
+        ("", {"owners": 13}, "note: the only client holds 12 owners, because there are fewer than 13"),
         ("", {"share": 0.5}, r"note: 120 of 240 rows are left out, all those of 6 owners \(.*, …\): share 0.5"),
         ("", {"clients": 11}, r"note: 20 of 240 rows are left out, all those of 1 owner \(c.*\): clients 11, owners 1"),
         ("", {"skip_classes": 1}, r"note: 80 of 240 rows are left out, all those of 1 class \(0\): skip-classes 1"),
@@ -190,7 +190,7 @@ def uneven(path: Path, sizes: dict[str, int]) -> Path:
             {"owners": 2, "clients": 1},
             r"^owners [a-d] and [a-d] have 2 rows, and a client needs 3: merge or drop them",
         ),
-        ({c: 1 for c in "abcdefgh"}, "", {}, "d has 1 row, e has 1 row, and 3 more, and a client needs 3"),
+        ({c: 1 for c in "abcdefgh"}, "", {}, "d has 1 row, e has 1 row, …, and a client needs 3"),
     ],
 )
 def test_owners_with_too_few_rows_are_named_and_can_be_dropped(
@@ -265,7 +265,7 @@ def test_a_metric_that_is_no_number_names_the_owner(tmp_path: Path) -> None:
     given = {"dataset": str(saved(path, **arrays)), "val_share": 0.4, "rounds": 1}
     options = ExperimentOptions(algo="local", fields=given, metric=f"{tmp_path}/m.py:rare")
     simulation = Simulation(options.experiment(), {}, made(options.experiment().scenario))
-    with pytest.raises(UserError, match=r"gives nan of \d+ rows of 2 classes \(owner clinic-05\)"):
+    with pytest.raises(UserError, match=r"returns nan for \d+ rows of 2 classes \(owner clinic-05\)"):
         simulation.step()
 
 

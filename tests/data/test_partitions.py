@@ -123,7 +123,7 @@ def test_classes_are_redrawn_until_the_rows_suffice() -> None:
 
 
 def test_the_number_of_clients_an_error_offers_does() -> None:
-    with pytest.raises(UserError, match=r"class \d is asked for \d+ training rows and has \d+: take fewer") as caught:
+    with pytest.raises(UserError, match=r"class \d would need \d+ training rows and has \d+: take fewer") as caught:
         ws(clients=200)
     offered = int(str(caught.value).split("about ")[1].split(")")[0])
     assert 0 < offered < 200

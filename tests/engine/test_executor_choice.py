@@ -67,7 +67,7 @@ def test_code_that_vmap_cannot_run_is_told_in_two_lines_or_falls_back_with_one(
             stacked()
         first, second = str(told.value).split("\n")
         assert first.startswith(f"client code cannot run stacked: at {place} it ") and why in first
-        assert second.startswith("write that with masks (torch.where, one-hot sums), or give --executor loop:")
+        assert second.startswith("write it with masks (torch.where, one-hot sums), or give --executor loop:")
     capsys.readouterr()
     auto = Simulation(Experiment(name, SMALL), {}, DATA)
     (said,) = capsys.readouterr().err.splitlines()

@@ -39,7 +39,7 @@ brier.mode = "min"
 '''
 WRONG = {  # its body -> what is said, with the line in the file
     "return scores.argmax(1) == y": "mine.py:1 returns a tensor of shape [20]",
-    "return (y * 0).double().mean() / 0": "mine.py:1 gives nan of 20 rows of 10 classes",
+    "return (y * 0).double().mean() / 0": "mine.py:1 returns nan for 20 rows of 10 classes",
     "return scores.sum() / 0 * 0": "mine.py:1 gives nan",
     "return scores.abs().sum() / 0": "mine.py:1 gives inf",
     "return 'high'": "mine.py:1 gives str",
